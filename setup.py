@@ -5,7 +5,10 @@ from pathlib import Path
 from setuptools import Extension, setup
 
 KERNELS = "runtime/csrc"
-NO_SYMBOLS = ["-g0"], ["-Wl,-s"]  # what the compiler and the linker are told: with debug information the kernels are five times as large
+NO_SYMBOLS = (
+    ["-g0"],
+    ["-Wl,-s"],
+)  # what the compiler and the linker are told: with debug information the kernels are five times as large
 
 
 def packages() -> list[str]:
@@ -38,5 +41,5 @@ setup(
             extra_link_args=["-pthread", *NO_SYMBOLS[1]],
             optional=True,
         ),
-    ]
+    ],
 )

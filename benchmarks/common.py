@@ -31,7 +31,9 @@ def machine() -> dict[str, Any]:
     import torch
     import transformers
 
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS).stdout.strip()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=RESULTS
+    ).stdout.strip()
     return {
         "cpu": cpu_name(),
         "cores": len(os.sched_getaffinity(0)),
@@ -46,7 +48,10 @@ def machine() -> dict[str, Any]:
 def cpu_name() -> str:
     with open("/proc/cpuinfo") as lines:
         fields = dict(line.strip().split("\t: ", 1) for line in lines if "\t: " in line)
-    return f"{fields.get('model name', platform.machine())} (family {fields.get('cpu family')}, model {fields.get('model')})"
+    return (
+        f"{fields.get('model name', platform.machine())} (family {fields.get('cpu family')}, model "
+        f"{fields.get('model')})"
+    )
 
 
 def keep(name: str, figures: dict[str, Any]) -> None:
@@ -69,4 +74,8 @@ def table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     cells = [head, *[tuple(f"{c:,.1f}" if isinstance(c, float) else str(c) for c in row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     for row in cells:
-        print("  ".join(cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))))
+        print(
+            "  ".join(
+                cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            )
+        )

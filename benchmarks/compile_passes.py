@@ -20,8 +20,17 @@ from common import keep_text, table
 
 import sgl
 
-QUESTIONS = ("the weather in Boston", "a table for two", "a train to Cambridge", "the next bus", "a cheap hotel", "a haircut")
-PREFIX = "".join(f"Example {i}: I would like to book {q}. Certainly, for when shall that be?\n" for i, q in enumerate(QUESTIONS * 4))
+QUESTIONS = (
+    "the weather in Boston",
+    "a table for two",
+    "a train to Cambridge",
+    "the next bus",
+    "a cheap hotel",
+    "a haircut",
+)
+PREFIX = "".join(
+    f"Example {i}: I would like to book {q}. Certainly, for when shall that be?\n" for i, q in enumerate(QUESTIONS * 4)
+)
 
 
 @sgl.function
@@ -71,8 +80,12 @@ def main() -> None:
 
 def measure(engine: Any, items: int, rounds: int) -> None:
     topics = [{"topic": f"{QUESTIONS[i % len(QUESTIONS)]}, number {i}"} for i in range(items)]
-    cases = [("chain", chain, topics[:1]), ("tree 3 x 3", tree, topics[:1]), (f"tree, batch of {items // 4}", tree, topics[: items // 4]),
-             (f"prefix, batch of {items}", prefixed, topics)]  # fmt: skip
+    cases = [
+        ("chain", chain, topics[:1]),
+        ("tree 3 x 3", tree, topics[:1]),
+        (f"tree, batch of {items // 4}", tree, topics[: items // 4]),
+        (f"prefix, batch of {items}", prefixed, topics),
+    ]
     rows: list[tuple[Any, ...]] = []
     for name, program, batch in cases:
         rows += compared(name, engine, program, batch, rounds)

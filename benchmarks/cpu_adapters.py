@@ -1,6 +1,6 @@
 """Tokens a second of the bundled model on a CPU with adapters on all projections, beside the same rows without.
 
-    python benchmarks/cpu_adapters.py --rows 8 --adapters 4 --ranks 8 16
+python benchmarks/cpu_adapters.py --rows 8 --adapters 4 --ranks 8 16
 """
 
 from __future__ import annotations
@@ -59,9 +59,16 @@ def main() -> None:
             paths = {f"a{i}": write(Path(folder) / str(i), rank, i) for i in range(args.adapters)}
             with sgl.Engine(adapters=paths) as engine:
                 rows = [f"a{i % args.adapters}" for i in range(args.rows)]
-                pairs = [(speed(engine, [None] * args.rows, args.tokens), speed(engine, [*rows], args.tokens)) for _ in range(args.rounds + 1)][1:]
+                pairs = [
+                    (speed(engine, [None] * args.rows, args.tokens), speed(engine, [*rows], args.tokens))
+                    for _ in range(args.rounds + 1)
+                ][1:]
         base, adapted = (statistics.median(each) for each in zip(*pairs, strict=True))
-        print(f"rank {rank}, {args.rows} rows over {args.adapters} adapters: {adapted:,.0f} tokens/s of the base's {base:,.0f} = {adapted / base:.0%}", flush=True)
+        print(
+            f"rank {rank}, {args.rows} rows over {args.adapters} adapters: {adapted:,.0f} tokens/s of the base's "
+            f"{base:,.0f} = {adapted / base:.0%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Products of weights as they are on this CPU, one thread: by AVX2, by AVX-512 and by AMX where they are there, and by torch.
+"""Products of weights as they are on this CPU, one thread: by AVX2, by AVX-512 and by AMX where they are there, and by
+torch.
 
     python benchmarks/cpu_dense.py [--keep]
     ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 python benchmarks/cpu_dense.py
@@ -41,7 +42,10 @@ def rate(outputs: int, inputs: int, rows: int, run: Callable[[], object]) -> flo
 
 def line(dtype: torch.dtype, outputs: int, inputs: int, rows: int) -> tuple[str, ...]:
     weight, x = torch.randn(outputs, inputs).to(dtype), torch.randn(rows, inputs).to(dtype)
-    blocked, found = BlockedLinear(weight, None), [str(dtype).removeprefix("torch."), f"[{outputs}, {inputs}]", str(rows)]
+    blocked, found = (
+        BlockedLinear(weight, None),
+        [str(dtype).removeprefix("torch."), f"[{outputs}, {inputs}]", str(rows)],
+    )
     best = cpu_kernels.kernels.FLOAT32 if dtype == torch.float32 else cpu_kernels.kernels.BFLOAT16
     for way in WAYS:
         if way <= best:
@@ -60,7 +64,11 @@ def main() -> None:
     cpu_kernels.set_threads(1)
     torch.manual_seed(0)
     lines = [line(dtype, *size, rows) for dtype in cpu_kernels.KINDS for size in SIZES for rows in ROWS]
-    limits = {name: os.environ[name] for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS") if name in os.environ}
+    limits = {
+        name: os.environ[name]
+        for name in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS")
+        if name in os.environ
+    }
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         print(f"torch with {limits or 'all that this CPU has'}")

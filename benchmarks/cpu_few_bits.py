@@ -2,7 +2,8 @@
 
     python benchmarks/cpu_few_bits.py [--threads 2] [--runs 5] [--rows 1 8 32]
 
-The products of 0.3 billion random weights (24 layers, 1,024 wide, 2,816 within), one after the other, more than a cache holds.
+The products of 0.3 billion random weights (24 layers, 1,024 wide, 2,816 within), one after the other, more than a cache
+holds.
 Formats take turns, so that what else the machine does falls on all of them.
 """
 
@@ -24,9 +25,9 @@ from benchmarks.common import table
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.layers.mixed_format_linear import MixedFormatBlockedLinear
-from sgl.runtime.quantization.fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
-from sgl.runtime.quantization.quantized_weight import E2M1, QuantizedWeight, DoubleQuantized
+from sgl.runtime.quantization.fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece
 from sgl.runtime.quantization.quantized_transform import keep_quantized
+from sgl.runtime.quantization.quantized_weight import E2M1, DoubleQuantized, QuantizedWeight
 
 LAYERS = 24
 SHAPES = {"qkv": (2048, 1024), "output": (1024, 1024), "gate_up": (5632, 1024), "down": (1024, 2816)}
@@ -43,12 +44,16 @@ def halves(outputs: int, groups: int) -> Tensor:
 
 
 def folded(outputs: int, groups: int, each: int) -> DoubleQuantized:
-    return DoubleQuantized(torch.randint(1, 63, (outputs, groups)).to(torch.int8), halves(outputs, groups // each), each)
+    return DoubleQuantized(
+        torch.randint(1, 63, (outputs, groups)).to(torch.int8), halves(outputs, groups // each), each
+    )
 
 
 def q4_k(outputs: int, inputs: int) -> QuantizedWeight:
     scale, offset = (folded(outputs, inputs // 32, 8) for _ in range(2))
-    return QuantizedWeight(codes(outputs, inputs, 16), scale.numbers(), 32, offset=offset.numbers(), fine_scale=scale, fine_offset=offset)
+    return QuantizedWeight(
+        codes(outputs, inputs, 16), scale.numbers(), 32, offset=offset.numbers(), fine_scale=scale, fine_offset=offset
+    )
 
 
 def q6_k(outputs: int, inputs: int) -> QuantizedWeight:
@@ -61,11 +66,18 @@ def q8_0(outputs: int, inputs: int) -> QuantizedWeight:
 
 
 def gptq(outputs: int, inputs: int) -> QuantizedWeight:
-    return QuantizedWeight(codes(outputs, inputs, 16), halves(outputs, inputs // 128), 128, zero=codes(outputs, inputs // 128, 16))
+    return QuantizedWeight(
+        codes(outputs, inputs, 16), halves(outputs, inputs // 128), 128, zero=codes(outputs, inputs // 128, 16)
+    )
 
 
 def mxfp4(outputs: int, inputs: int) -> QuantizedWeight:
-    return QuantizedWeight(codes(outputs, inputs, 16), torch.exp2(torch.randint(-12, -3, (outputs, inputs // 32))).bfloat16(), 32, table=torch.tensor(E2M1))
+    return QuantizedWeight(
+        codes(outputs, inputs, 16),
+        torch.exp2(torch.randint(-12, -3, (outputs, inputs // 32))).bfloat16(),
+        32,
+        table=torch.tensor(E2M1),
+    )
 
 
 def nf4(outputs: int, inputs: int) -> QuantizedWeight:
@@ -73,14 +85,23 @@ def nf4(outputs: int, inputs: int) -> QuantizedWeight:
 
 
 def fp8(outputs: int, inputs: int) -> QuantizedWeight:
-    return QuantizedWeight.float8(torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, inputs // 128), 128)
+    return QuantizedWeight.float8(
+        torch.randn(outputs, inputs).to(torch.float8_e4m3fn), torch.rand(outputs, inputs // 128), 128
+    )
 
 
 def int8(outputs: int, inputs: int) -> QuantizedWeight:
     return QuantizedWeight(codes(outputs, inputs, 256), torch.rand(outputs, 1), inputs, 256, zero=128.0)
 
 
-FORMATS: dict[str, Drawn] = {"Q8_0": q8_0, "GPTQ, groups of 128": gptq, "MXFP4": mxfp4, "NF4": nf4, "FP8, blocks of 128": fp8, "int8, a scale per output": int8}
+FORMATS: dict[str, Drawn] = {
+    "Q8_0": q8_0,
+    "GPTQ, groups of 128": gptq,
+    "MXFP4": mxfp4,
+    "NF4": nf4,
+    "FP8, blocks of 128": fp8,
+    "int8, a scale per output": int8,
+}
 MIXED, PLAIN = "Q4_K_M", "bfloat16, as restored"
 
 
@@ -108,7 +129,9 @@ def projections(form: str) -> list[Linear]:
             kept = keep_quantized(FusedQuantizedWeight(list(pieces)), layer)
             assert isinstance(kept, BlockedLinear | MixedFormatBlockedLinear), kept
             found.append(kept)
-    BlockedLinear.store_together([leaf for layer in found if isinstance(layer, BlockedLinear) for leaf in layer.leaves()])
+    BlockedLinear.store_together(
+        [leaf for layer in found if isinstance(layer, BlockedLinear) for leaf in layer.leaves()]
+    )
     return found
 
 
@@ -137,7 +160,9 @@ def main() -> None:
                 best[form, rows] = min(seconds(layers, rows), best.get((form, rows), float("inf")))
     sizes = {form: sum(part.nbytes for layer in layers for part in layer.tensors()) for form, layers in made.items()}
     print(f"ms of all projections, {asked.threads} threads, best of {asked.runs} runs in turn\n")
-    lines = [(form, f"{sizes[form] / 1e6:.0f}", *(f"{best[form, rows] * 1e3:.1f}" for rows in asked.rows)) for form in made]
+    lines = [
+        (form, f"{sizes[form] / 1e6:.0f}", *(f"{best[form, rows] * 1e3:.1f}" for rows in asked.rows)) for form in made
+    ]
     table(("format", "MB", *(f"{rows} rows" for rows in asked.rows)), lines)
 
 

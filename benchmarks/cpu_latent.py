@@ -2,8 +2,10 @@
 
     python benchmarks/cpu_latent.py [--threads 2] [--runs 20] [--contexts 512 4096 32768]
 
-DeepSeek V2-Lite's layer: 2,048 wide, 16 heads of 128 + 64, values of 128, rows of 512 + 64. What it must read are the weights and the
-rows of the context; the last columns are what that is a second, and of how much this machine reads when it only adds numbers up.
+DeepSeek V2-Lite's layer: 2,048 wide, 16 heads of 128 + 64, values of 128, rows of 512 + 64. What it must read are the
+weights and the
+rows of the context; the last columns are what that is a second, and of how much this machine reads when it only adds
+numbers up.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.loading.load_weights import dummy_model
 from sgl.runtime.models.spec.latent_attention_spec import LatentAttentionSpec
-from sgl.runtime.models.spec.model_spec import LayerSpec, ModelSpec, NormSpec, LayerNorms
+from sgl.runtime.models.spec.model_spec import LayerNorms, LayerSpec, ModelSpec, NormSpec
 from sgl.runtime.step.step_batch import StepBatch
 
 RMS = NormSpec(1e-6)
@@ -43,7 +45,16 @@ def main() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         for context in given.contexts:
             seconds, read = decode(dtype, context, given.runs)
-            rows.append((str(dtype).removeprefix("torch."), context, seconds * 1e3, read / 1e6, read / seconds / 1e9, 100 * read / seconds / most))
+            rows.append(
+                (
+                    str(dtype).removeprefix("torch."),
+                    context,
+                    seconds * 1e3,
+                    read / 1e6,
+                    read / seconds / 1e9,
+                    100 * read / seconds / most,
+                )
+            )
     table(("dtype", "context", "ms", "MB", "GB/s", "% of a sum's"), rows)
 
 
@@ -54,13 +65,17 @@ def decode(dtype: torch.dtype, context: int, runs: int) -> tuple[float, int]:
     backend = attention_backend("auto", pool, MODEL.attention)
     slots = np.random.default_rng(0).permutation(np.arange(1, context + 1)).astype(np.int32)
     one = torch.zeros(1, dtype=torch.int64)
-    batch = StepBatch(one, one + context - 1, torch.from_numpy(slots[-1:].astype(np.int64)), [1], [context], [slots], one)
+    batch = StepBatch(
+        one, one + context - 1, torch.from_numpy(slots[-1:].astype(np.int64)), [1], [context], [slots], one
+    )
     backend.plan(batch)
     mixer = model.layers[0].mixer
     assert mixer is not None
     weights = sum(tensor.nbytes for tensor in mixer.tensors())
     weights += sum(getattr(*place).weight.nbytes for place in model.layers[0].products())
-    return best_of(runs, lambda: model.forward(batch, backend)), weights + context * MODEL.attention.bytes_per_slot(dtype)
+    return best_of(runs, lambda: model.forward(batch, backend)), weights + context * MODEL.attention.bytes_per_slot(
+        dtype
+    )
 
 
 def bandwidth(runs: int) -> float:

@@ -1,4 +1,6 @@
-"""Models of random weights for the CPU benchmarks, under the bundled model's vocabulary, as folders in Hugging Face's format."""
+"""Models of random weights for the CPU benchmarks, under the bundled model's
+vocabulary, as folders in Hugging Face's format.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,24 @@ from safetensors.torch import save_file
 from sgl.runtime.engine import NANO
 
 DENSE = {
-    "num_hidden_layers": 24, "hidden_size": 1024, "intermediate_size": 2816,
-    "num_attention_heads": 16, "num_key_value_heads": 8, "head_dim": 64,
-}  # fmt: skip
+    "num_hidden_layers": 24,
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+}
 EXPERTS = DENSE | {
-    "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_hidden_layers": 12, "num_experts": 32, "num_experts_per_tok": 4,
-    "moe_intermediate_size": 512, "decoder_sparse_step": 1, "mlp_only_layers": [], "norm_topk_prob": True,
-}  # fmt: skip
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 12,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "moe_intermediate_size": 512,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "0.3b": ("0.3 billion random weights", DENSE),
     "moe": ("0.6 billion random weights in 32 experts a layer, of which a token takes 4", EXPERTS),
@@ -47,7 +60,9 @@ def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
     generator, hidden = torch.Generator().manual_seed(0), config["hidden_size"]
 
     def drawn(shape: tuple[int, ...]) -> torch.Tensor:
-        return (torch.randn(shape, generator=generator) / shape[1] ** 0.5 if len(shape) > 1 else torch.ones(shape)).bfloat16()
+        return (
+            torch.randn(shape, generator=generator) / shape[1] ** 0.5 if len(shape) > 1 else torch.ones(shape)
+        ).bfloat16()
 
     yield "model.embed_tokens.weight", drawn((config["vocab_size"], hidden))
     yield "model.norm.weight", drawn((hidden,))
@@ -59,7 +74,11 @@ def _tensors(config: dict[str, Any]) -> Iterator[tuple[str, torch.Tensor]]:
 def _of_layer(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, dim = config["hidden_size"], config["head_dim"]
     heads, kv = config["num_attention_heads"] * dim, config["num_key_value_heads"] * dim
-    yield from {"self_attn.q_proj": (heads, hidden), "self_attn.k_proj": (kv, hidden), "self_attn.v_proj": (kv, hidden)}.items()
+    yield from {
+        "self_attn.q_proj": (heads, hidden),
+        "self_attn.k_proj": (kv, hidden),
+        "self_attn.v_proj": (kv, hidden),
+    }.items()
     yield "self_attn.o_proj", (hidden, heads)
     yield from ((norm, (hidden,)) for norm in ("input_layernorm", "post_attention_layernorm"))
     if "num_experts" not in config:
@@ -72,4 +91,11 @@ def _of_layer(config: dict[str, Any]) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _network(prefix: str, hidden: int, inner: int) -> Iterator[tuple[str, tuple[int, int]]]:
-    yield from ((f"{prefix}.{name}", shape) for name, shape in {"gate_proj": (inner, hidden), "up_proj": (inner, hidden), "down_proj": (hidden, inner)}.items())
+    yield from (
+        (f"{prefix}.{name}", shape)
+        for name, shape in {
+            "gate_proj": (inner, hidden),
+            "up_proj": (inner, hidden),
+            "down_proj": (hidden, inner),
+        }.items()
+    )

@@ -1,8 +1,10 @@
-"""What choosing one token for each row takes on a CPU: the compiled kernel beside torch's operations, which do the same.
+"""What choosing one token for each row takes on a CPU: the compiled kernel beside torch's operations, which do the
+same.
 
     python benchmarks/cpu_sampling.py [--threads 1] [--rounds 15] [--keep]
 
-Logits are random, masks allow half of all tokens. Told are microseconds a step, the medians of the rounds, both ways in turns.
+Logits are random, masks allow half of all tokens. Told are microseconds a step, the medians of the rounds, both ways in
+turns.
 """
 
 from __future__ import annotations
@@ -27,9 +29,13 @@ from sgl.runtime.sampling import Sampler, SamplingBatch, SamplingParams, Samplin
 COLUMNS = ("vocabulary", "rows", "asked", "kernel us", "torch us", "times as fast")
 WIDTHS, ROWS = (8192, 151_936), (1, 8, 64)
 ASKED: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0}, "greedy, masked": {"temperature": 0},
-    "drawn": {}, "drawn, masked": {}, "drawn from top_p": {"top_p": 0.9}, "drawn from top_k": {"top_k": 40},
-}  # fmt: skip
+    "greedy": {"temperature": 0},
+    "greedy, masked": {"temperature": 0},
+    "drawn": {},
+    "drawn, masked": {},
+    "drawn from top_p": {"top_p": 0.9},
+    "drawn from top_k": {"top_k": 40},
+}
 
 
 def main() -> None:
@@ -52,7 +58,11 @@ def compared(width: int, count: int, asked: str, rounds: int) -> tuple[str, ...]
     draw = np.random.default_rng(width)
     logits = torch.from_numpy(draw.normal(0, 3, (count, width)).astype(np.float32))
     batch = SamplingBatch([SamplingRow(SamplingParams(**ASKED[asked]), seed) for seed in range(count)])
-    masks = [draw.integers(-(2**31), 2**31, (width + 31) // 32).astype(np.int32) for _ in range(count)] if "masked" in asked else None
+    masks = (
+        [draw.integers(-(2**31), 2**31, (width + 31) // 32).astype(np.int32) for _ in range(count)]
+        if "masked" in asked
+        else None
+    )
     samplers = Sampler(width), Sampler(width)
     samplers[1].kernels = None
     seconds: tuple[list[float], list[float]] = [], []

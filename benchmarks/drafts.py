@@ -2,10 +2,14 @@
 
     python benchmarks/drafts.py [--only extraction agents ...] [--rows 1 8 64] [--rounds 5] [--cpu] [--noise] [--keep]
 
-How many times as fast with drafts: both engines get each group of programs one after the other, and a round's ratio is that of their
-sums; told is the median of the rounds. Prompts are cached, so that it is writing that is measured; what drafts learn of finished
-texts is forgotten before each round. Then how many times as many steps are taken without drafts, the guesses kept a step, how many
-tokens were guessed and kept for a hundred generated ones, and whether the texts are the same (they differ only where rounding does).
+How many times as fast with drafts: both engines get each group of programs one after the other, and a round's ratio is
+    that of their
+sums; told is the median of the rounds. Prompts are cached, so that it is writing that is measured; what drafts learn of
+finished
+texts is forgotten before each round. Then how many times as many steps are taken without drafts, the guesses kept a
+step, how many
+tokens were guessed and kept for a hundred generated ones, and whether the texts are the same (they differ only where
+rounding does).
 """
 
 from __future__ import annotations
@@ -30,7 +34,18 @@ from workloads.work import Item, Workload
 
 import sgl
 
-COLUMNS = ("workload", "at a time", "times as fast", "least", "most", "steps", "kept a step", "guessed of 100", "kept of 100", "same texts")
+COLUMNS = (
+    "workload",
+    "at a time",
+    "times as fast",
+    "least",
+    "most",
+    "steps",
+    "kept a step",
+    "guessed of 100",
+    "kept of 100",
+    "same texts",
+)
 MORE = 3  # rounds, of more than one program at a time
 OPTIONS: dict[str, Any] = {"kv_tokens": 131_072, "json_options": {"whitespace": "spaced"}, "threads": 1}
 
@@ -45,7 +60,9 @@ class Kind(NamedTuple):
 def dialogues(count: int) -> list[Item]:
     sample = json.loads(extract_bookings.SAMPLE.read_text(encoding="utf-8"))
     services = {service["service_name"]: service for service in sample["services"]}
-    items = [{"turns": each["turns"], "service": services[name]} for each in sample["dialogues"] for name in each["expected"]]
+    items = [
+        {"turns": each["turns"], "service": services[name]} for each in sample["dialogues"] for name in each["expected"]
+    ]
     return [items[index % len(items)] for index in range(count)]
 
 
@@ -57,7 +74,17 @@ def track(s: Any, turns: Any, service: Any) -> None:
     s += sgl.assistant(sgl.gen("slots", max_tokens=120, json_schema=extract_bookings.slots(service, "dontcare")))
 
 
-EXTRACTION = Workload("extraction", "what customers want, as JSON from real dialogues", dialogues, 32, 4, track, lambda model, items: [], decisions=("slots",), grammars=True)
+EXTRACTION = Workload(
+    "extraction",
+    "what customers want, as JSON from real dialogues",
+    dialogues,
+    32,
+    4,
+    track,
+    lambda model, items: [],
+    decisions=("slots",),
+    grammars=True,
+)
 KINDS = {
     "extraction": Kind(EXTRACTION, {1: 16, 8: 32, 64: 64}),
     "json_decoding": Kind(WORKLOADS["json_decoding"], {1: 24, 8: 32, 64: 64}),
@@ -70,9 +97,18 @@ KINDS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", choices=tuple(KINDS), default=tuple(KINDS), metavar="WORKLOAD", help=", ".join(KINDS))
-    parser.add_argument("--rows", nargs="*", type=int, choices=(1, 8, 64), default=(1, 8, 64), help="programs at a time")
-    parser.add_argument("--rounds", type=int, default=5, help=f"at one program at a time; {MORE} times as many for more, as these are short")
+    parser.add_argument(
+        "--only", nargs="*", choices=tuple(KINDS), default=tuple(KINDS), metavar="WORKLOAD", help=", ".join(KINDS)
+    )
+    parser.add_argument(
+        "--rows", nargs="*", type=int, choices=(1, 8, 64), default=(1, 8, 64), help="programs at a time"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help=f"at one program at a time; {MORE} times as many for more, as these are short",
+    )
     parser.add_argument("--noise", action="store_true", help="no drafts on either side: what the ratios are by chance")
     parser.add_argument("--cpu", action="store_true", help="seconds of this process's CPU time, for a busy machine")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/drafts.txt")
@@ -89,7 +125,9 @@ def main() -> None:
         keep_text("drafts", "\n".join("  ".join(map(str, row)) for row in (COLUMNS, *rows)) + "\n")
 
 
-def compared(kind: Kind, count: int, plain: sgl.Engine, drafting: sgl.Engine, rounds: int, clock: Callable[[], float]) -> tuple[Any, ...]:
+def compared(
+    kind: Kind, count: int, plain: sgl.Engine, drafting: sgl.Engine, rounds: int, clock: Callable[[], float]
+) -> tuple[Any, ...]:
     items = kind.work.items(kind.programs[count])
     groups = [items[start : start + count] for start in range(0, len(items), count)]
     for engine in (plain, drafting):
@@ -104,14 +142,29 @@ def compared(kind: Kind, count: int, plain: sgl.Engine, drafting: sgl.Engine, ro
         else:
             ratios.append(seconds[plain] / seconds[drafting])
     spent = drafting.stats() - before
-    made, told = max(1, spent.generated_tokens), [f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))]
+    made, told = (
+        max(1, spent.generated_tokens),
+        [f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))],
+    )
     told.append(f"{(plain.stats() - alone).steps / max(1, spent.steps):.2f}")
     shares = [f"{100 * tokens / made:.0f}" for tokens in (spent.drafted_tokens, spent.accepted_tokens)]
-    return kind.work.name, str(count), *told, f"{spent.accepted_tokens / max(1, spent.steps):.2f}", *shares, "yes" if same else "no"
+    return (
+        kind.work.name,
+        str(count),
+        *told,
+        f"{spent.accepted_tokens / max(1, spent.steps):.2f}",
+        *shares,
+        "yes" if same else "no",
+    )
 
 
 def one_round(
-    work: Workload, groups: list[list[Item]], plain: sgl.Engine, drafting: sgl.Engine, number: int, clock: Callable[[], float]
+    work: Workload,
+    groups: list[list[Item]],
+    plain: sgl.Engine,
+    drafting: sgl.Engine,
+    number: int,
+    clock: Callable[[], float],
 ) -> tuple[dict[sgl.Engine, float], bool]:
     """Seconds of each engine over all groups, and whether they wrote the same; who comes first changes."""
     seconds, same = {plain: 0.0, drafting: 0.0}, True

@@ -1,6 +1,6 @@
 """What do fork and the prefix cache save? The demo's program against the same prompts one by one, uncached.
 
-    python benchmarks/fork.py [--dialogues 32]
+python benchmarks/fork.py [--dialogues 32]
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ def main() -> None:
     services = {service["service_name"]: service for service in sample["services"]}
     dialogues = sample["dialogues"][: args.dialogues]
     with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:
-        track.run(dialogues[0]["turns"], [services[n] for n in dialogues[0]["expected"]], backend=engine, temperature=0).sync()
+        track.run(
+            dialogues[0]["turns"], [services[n] for n in dialogues[0]["expected"]], backend=engine, temperature=0
+        ).sync()
         engine.flush_cache()
         forked, forked_stats, together = with_forks(engine, dialogues, services)
         single, single_stats, alone = one_by_one(engine, dialogues, services)
@@ -45,13 +47,36 @@ def main() -> None:
     table(
         ("", "seconds", "tokens computed", "from the cache", "forced", "generated"),
         [
-            ("batch with forks", forked, forked_stats.computed_tokens, forked_stats.cached_tokens, forked_stats.forced_tokens, forked_stats.generated_tokens),
-            ("one by one, no cache", single, single_stats.computed_tokens, single_stats.cached_tokens, single_stats.forced_tokens, single_stats.generated_tokens),
+            (
+                "batch with forks",
+                forked,
+                forked_stats.computed_tokens,
+                forked_stats.cached_tokens,
+                forked_stats.forced_tokens,
+                forked_stats.generated_tokens,
+            ),
+            (
+                "one by one, no cache",
+                single,
+                single_stats.computed_tokens,
+                single_stats.cached_tokens,
+                single_stats.forced_tokens,
+                single_stats.generated_tokens,
+            ),
         ],
-    )  # fmt: skip
+    )
     print(f"\n{single / forked:.1f} times faster; {same} of {len(alone)} answers are equal to the letter")
-    keep("fork", {"dialogues": len(dialogues), "seconds": {"forked": forked, "one_by_one": single}, "ratio": single / forked,
-                  "equal_answers": [same, len(alone)], "forked": forked_stats.as_dict(), "one_by_one": single_stats.as_dict()})  # fmt: skip
+    keep(
+        "fork",
+        {
+            "dialogues": len(dialogues),
+            "seconds": {"forked": forked, "one_by_one": single},
+            "ratio": single / forked,
+            "equal_answers": [same, len(alone)],
+            "forked": forked_stats.as_dict(),
+            "one_by_one": single_stats.as_dict(),
+        },
+    )
 
 
 def with_forks(engine, dialogues, services):

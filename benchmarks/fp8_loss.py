@@ -102,7 +102,9 @@ def _transform(kind: Kind, device: torch.device) -> Any:
     found = calibrated_for(kind.weights, kind.activations, False, device)
     if found is None:
         return transform_for(kind.weights, False, device)
-    return CalibrationTransform(found.quantise, lambda: encoded(Tokenizer.load(NANO), calibration(), LONGEST), seen=found.seen)
+    return CalibrationTransform(
+        found.quantise, lambda: encoded(Tokenizer.load(NANO), calibration(), LONGEST), seen=found.seen
+    )
 
 
 def calibration() -> list[str]:
@@ -120,7 +122,9 @@ def texts() -> Iterator[Text]:
 
 
 def draw(data: Path, count: int) -> None:
-    """Keep other conversations, `count` of each task, and half as many to calibrate by: pairs of what comes before the answer, and the rest."""
+    """Keep other conversations, `count` of each task, and half as many to calibrate by: pairs
+    of what comes before the answer, and the rest.
+    """
     from training.probes import sample
 
     pairs = [_pair(probe) for task in TASKS for probe in sample(data, task, count)]
@@ -134,7 +138,9 @@ def _pair(probe: Probe) -> tuple[str, str]:
 
     whole, prompt = render(conversation(probe)), render(probe.prompt) + "<|assistant|>"
     if not whole.startswith(prompt):
-        raise ValueError(f"the conversation does not begin with its prompt: {prompt[-40:]!r} and {whole[:len(prompt)][-40:]!r}")
+        raise ValueError(
+            f"the conversation does not begin with its prompt: {prompt[-40:]!r} and {whole[: len(prompt)][-40:]!r}"
+        )
     return prompt, whole[len(prompt) :]
 
 

@@ -2,7 +2,8 @@
 
     PYTHON benchmarks/gguf_nano.py runtime/nano nano.gguf [--kind q8_0]        needs: pip install gguf
 
-llama.cpp rotates neighbouring numbers of a Llama's head, Hugging Face's layout the first half against the second: rows of
+llama.cpp rotates neighbouring numbers of a Llama's head, Hugging Face's layout the first half against the second: rows
+of
 the query and key projections are interleaved on the way. The pre-tokenizer's regex has no place in GGUF, so texts
 would be split otherwise: give llama.cpp token ids.
 """
@@ -50,7 +51,9 @@ def convert(model: Path, out: Path, kind: str) -> None:
     add_shape(writer, config, kind)
     add_vocabulary(writer, config, json.loads((model / "tokenizer.json").read_text()))
     for name, values in stacked(tensors(model), config.get("num_experts", 0)):
-        add_tensor(writer, name, values, kind) if "exps" in name else add_tensor(writer, name_in_gguf(name), interleaved(name, values, config), kind)
+        add_tensor(writer, name, values, kind) if "exps" in name else add_tensor(
+            writer, name_in_gguf(name), interleaved(name, values, config), kind
+        )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -108,7 +111,9 @@ def tensors(model: Path) -> Iterator[tuple[str, Floats]]:
 
 
 def stacked(given: Iterator[tuple[str, Floats]], experts: int) -> Iterator[tuple[str, Floats]]:
-    """The matrices of a layer's experts as one tensor [experts, outputs, inputs], under its name in GGUF; others as they are."""
+    """The matrices of a layer's experts as one tensor [experts, outputs, inputs],
+    under its name in GGUF; others as they are.
+    """
     parts: dict[str, dict[int, Floats]] = {}
     for name, values in given:
         if not (match := EXPERT.fullmatch(name)):

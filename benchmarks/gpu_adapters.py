@@ -3,11 +3,14 @@
     python benchmarks/gpu_adapters.py [--shape llama8b] [--cases batch,cold,zipf,alone] [--out FILE]
     benchmarks/gpu_bench.sh adapters ...     where sgl cannot be installed
 
-batch  --rows rows at once over 1, 8 and 64 adapters of rank 16 on all projections, beside the same rows without any: output tokens a second
+batch  --rows rows at once over 1, 8 and 64 adapters of rank 16 on all projections, beside the same rows without any:
+output tokens a second
        (medians of --runs), and one row with an adapter beside one without
-alone  one row with an adapter by the kernels for one row, and by two kernels for each product (SGL_LONE_ADAPTERS=0), each beside the base in its engine
+alone  one row with an adapter by the kernels for one row, and by two kernels for each product (SGL_LONE_ADAPTERS=0),
+each beside the base in its engine
 cold   the first token of an adapter that lies in main memory, beside one that lies in a slot
-zipf   --adapters are registered (--zipf-modules, --zipf-rank) and --requests follow a law of Zipf over them: failures, hit rate of the slots, waits
+zipf   --adapters are registered (--zipf-modules, --zipf-rank) and --requests follow a law of Zipf over them: failures,
+hit rate of the slots, waits
 
 Adapters share one file of weights and differ in alpha, so that they are different adapters and need little disk.
 `--shape tiny --device cpu` tries the script out.
@@ -63,9 +66,14 @@ def write_weights(path: Path, shape: Shape, rank: int, modules: tuple[str, ...])
     """The pairs of an adapter, in bfloat16."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     sizes = {
-        "q_proj": (queries, shape.hidden), "k_proj": (keys, shape.hidden), "v_proj": (keys, shape.hidden), "o_proj": (shape.hidden, queries),
-        "gate_proj": (shape.inner, shape.hidden), "up_proj": (shape.inner, shape.hidden), "down_proj": (shape.hidden, shape.inner),
-    }  # fmt: skip
+        "q_proj": (queries, shape.hidden),
+        "k_proj": (keys, shape.hidden),
+        "v_proj": (keys, shape.hidden),
+        "o_proj": (shape.hidden, queries),
+        "gate_proj": (shape.inner, shape.hidden),
+        "up_proj": (shape.inner, shape.hidden),
+        "down_proj": (shape.hidden, shape.inner),
+    }
     torch.manual_seed(0)
     tensors = {}
     for layer in range(shape.layers):
@@ -147,7 +155,10 @@ def alone(args: argparse.Namespace, model: Path, shape: Shape, folder: Path, wei
                     each.append(rate(engine, rows, [owner], args.tokens if run > 1 else 24))
             base, value = (statistics.median(each[2:]) for each in rates.values())
             way = "kernels for one row" if engine.info()["adapters"]["one_row"] else "without them"
-            found += [{"case": "alone", "what": f"{way}: {what}", "tok/s": each, "of base": each / base} for what, each in (("base", base), ("an adapter", value))]
+            found += [
+                {"case": "alone", "what": f"{way}: {what}", "tok/s": each, "of base": each / base}
+                for what, each in (("base", base), ("an adapter", value))
+            ]
     gemv_lora.ON = True
     return found
 
@@ -210,16 +221,33 @@ def zipf(engine: sgl.Engine, args: argparse.Namespace, names: list[str], vocab: 
     failed += settle(0)
     seconds = time.perf_counter() - started
     stats = engine.stats().adapters
-    hits, misses = (stats[name] - before.adapters[name] for name in ("hits", "misses"))  # of each operation: a request has two, its prompt and its text
-    return [{
-        "case": "zipf", "what": f"{args.requests:,} requests over {len(names):,} adapters, {args.slots} slots", "requests/s": args.requests / seconds, "failed": failed,
-        "hit rate": hits / max(1, hits + misses), "slot loads": stats["slot_loads"] - before.adapters["slot_loads"], "reads again": stats["reads"] - before.adapters["reads"],
-        "wait p50 ms": float(np.percentile(waits, 50)), "wait p99 ms": float(np.percentile(waits, 99)), "host GB": stats["host_bytes"] / 1e9,
-    }]  # fmt: skip
+    hits, misses = (
+        stats[name] - before.adapters[name] for name in ("hits", "misses")
+    )  # of each operation: a request has two, its prompt and its text
+    return [
+        {
+            "case": "zipf",
+            "what": f"{args.requests:,} requests over {len(names):,} adapters, {args.slots} slots",
+            "requests/s": args.requests / seconds,
+            "failed": failed,
+            "hit rate": hits / max(1, hits + misses),
+            "slot loads": stats["slot_loads"] - before.adapters["slot_loads"],
+            "reads again": stats["reads"] - before.adapters["reads"],
+            "wait p50 ms": float(np.percentile(waits, 50)),
+            "wait p99 ms": float(np.percentile(waits, 99)),
+            "host GB": stats["host_bytes"] / 1e9,
+        }
+    ]
 
 
 def opened(model: Path, args: argparse.Namespace, shape: Shape, slots: dict[int, int]) -> sgl.Engine:
-    chosen: dict[str, Any] = {"device": args.device, "dummy": True, "context": min(shape.context, 2048), "max_running": max(args.rows, 64), "adapter_slots": slots}
+    chosen: dict[str, Any] = {
+        "device": args.device,
+        "dummy": True,
+        "context": min(shape.context, 2048),
+        "max_running": max(args.rows, 64),
+        "adapter_slots": slots,
+    }
     if args.device == "cpu":
         chosen |= {"threads": 1, "dtype": "float32", "kv_tokens": 20_000}
     return sgl.Engine(model, adapter_memory="48GB", **chosen)
@@ -234,19 +262,29 @@ def main() -> None:
         model = write_model(folder / shape.name, shape)
         cases = [case for case in args.cases.split(",") if case]
         if "alone" in cases:
-            found += alone(args, model, shape, folder, write_weights(folder / "alone.safetensors", shape, args.rank, MODULES))
+            found += alone(
+                args, model, shape, folder, write_weights(folder / "alone.safetensors", shape, args.rank, MODULES)
+            )
         if {"batch", "cold"} & set(cases):
             weights = write_weights(folder / "all.safetensors", shape, args.rank, MODULES)
             with opened(model, args, shape, {args.rank: args.slots}) as engine:
                 started = time.perf_counter()
                 names = load(engine, folder, weights, args.rank, args.slots + 6, "a")
-                found.append({"case": "load", "what": f"{len(names)} adapters of {engine.adapters.get('a0').bytes / 1e6:.1f} MB", "s": time.perf_counter() - started})
+                found.append(
+                    {
+                        "case": "load",
+                        "what": f"{len(names)} adapters of {engine.adapters.get('a0').bytes / 1e6:.1f} MB",
+                        "s": time.perf_counter() - started,
+                    }
+                )
                 print(engine.info()["adapters"], engine.info()["memory"], flush=True)
                 for case, measure in (("batch", batches), ("cold", cold)):
                     found += measure(engine, args, names, shape.vocab) if case in cases else []
                     print(json.dumps(found[-1]), flush=True)
         if "zipf" in cases:
-            weights = write_weights(folder / "some.safetensors", shape, args.zipf_rank, tuple(args.zipf_modules.split(",")))
+            weights = write_weights(
+                folder / "some.safetensors", shape, args.zipf_rank, tuple(args.zipf_modules.split(","))
+            )
             with opened(model, args, shape, {args.zipf_rank: args.slots}) as engine:
                 started = time.perf_counter()
                 names = load(engine, folder, weights, args.zipf_rank, args.adapters, "z")
@@ -255,7 +293,18 @@ def main() -> None:
     for case in dict.fromkeys(one["case"] for one in found):
         lines = [one for one in found if one["case"] == case]
         heads = list(dict.fromkeys(name for one in lines for name in one))
-        print(text_table(heads, [[f"{one[head]:,.2f}" if isinstance(one.get(head), float) else str(one.get(head, "")) for head in heads] for one in lines]))
+        print(
+            text_table(
+                heads,
+                [
+                    [
+                        f"{one[head]:,.2f}" if isinstance(one.get(head), float) else str(one.get(head, ""))
+                        for head in heads
+                    ]
+                    for one in lines
+                ],
+            )
+        )
     if args.out:
         args.out.write_text(json.dumps({"where": where(), "found": found}, indent=1))
 

@@ -78,7 +78,14 @@ def single(bench: Bench) -> list[Figure]:
     what = f"one sequence, {size[2]} in, {tokens} out"
     return [
         Figure("2", what, median_rate(runs), "tok/s", bench.known(203.7), bench.known(240), roof, _times(runs)),
-        Figure("2", f"{what}: decode alone", rate, "tok/s", roof=roof, note=f"first token after {1e3 * first:.1f} ms, {1e3 / rate:.3f} ms a step"),
+        Figure(
+            "2",
+            f"{what}: decode alone",
+            rate,
+            "tok/s",
+            roof=roof,
+            note=f"first token after {1e3 * first:.1f} ms, {1e3 / rate:.3f} ms a step",
+        ),
     ]
 
 
@@ -93,7 +100,11 @@ def shared(bench: Bench) -> list[Figure]:
     size = bench.sizes.shared
     runs = measured(bench, size)
     what = f"{size[0]} x ({size[1]:,} shared + {size[2]} in, {size[3]} out), cold"
-    return [Figure("4", what, middle(runs).seconds, "s", bench.known(1.53), bench.known(1.25), bound(bench, size), _times(runs))]
+    return [
+        Figure(
+            "4", what, middle(runs).seconds, "s", bench.known(1.53), bench.known(1.25), bound(bench, size), _times(runs)
+        )
+    ]
 
 
 def prefill(bench: Bench) -> list[Figure]:
@@ -101,13 +112,26 @@ def prefill(bench: Bench) -> list[Figure]:
     runs = measured(bench, size)
     tokens, roof = size[0] * size[2], bench.roof.matmul / bench.shape.flops
     what = f"prefill {size[0]} x {size[2]:,}"
-    return [Figure("5", what, tokens / middle(runs).seconds, "tok/s", bench.known(42_400), bench.known(46_000), roof, _times(runs))]
+    return [
+        Figure(
+            "5",
+            what,
+            tokens / middle(runs).seconds,
+            "tok/s",
+            bench.known(42_400),
+            bench.known(46_000),
+            roof,
+            _times(runs),
+        )
+    ]
 
 
 PLAIN: dict[str, Callable[[Bench], list[Figure]]] = {"2": single, "3": crowd, "4": shared, "5": prefill}
 
 
-def compared(bench: Bench, engine: sgl.Engine, label: str, base: dict[str, float], target: float | None = None) -> list[Figure]:
+def compared(
+    bench: Bench, engine: sgl.Engine, label: str, base: dict[str, float], target: float | None = None
+) -> list[Figure]:
     """Cases 2 and 3 on another engine, as a share of `base`, the default's figures by case."""
     figures = []
     for case in ("2", "3"):
@@ -115,9 +139,15 @@ def compared(bench: Bench, engine: sgl.Engine, label: str, base: dict[str, float
         found.case, found.what = f"{case} {label}", found.what
         figures.append(found)
         if base.get(case):
-            figures.append(Figure(f"{case} {label}", "of the default in this run", 100 * found.value / base[case], "%", target=target))
+            figures.append(
+                Figure(
+                    f"{case} {label}", "of the default in this run", 100 * found.value / base[case], "%", target=target
+                )
+            )
     return figures
 
 
 def _times(runs: list[Run]) -> str:
-    return f"median of {len(runs)}: {', '.join(f'{run.seconds:.3f}' for run in runs)} s, spread {100 * spread(runs):.0f}%"
+    return (
+        f"median of {len(runs)}: {', '.join(f'{run.seconds:.3f}' for run in runs)} s, spread {100 * spread(runs):.0f}%"
+    )

@@ -31,7 +31,9 @@ def compiled(engine: sgl.Engine) -> tuple[list[Any], float]:
     """The grammars of the file's schemas, and the seconds that compiling took."""
     started = time.perf_counter()
     schemas = json.loads(SCHEMAS.read_text())
-    return [compile_json_schema(json.dumps(records(s)), engine.vocabulary) for s in schemas.values()], time.perf_counter() - started
+    return [
+        compile_json_schema(json.dumps(records(s)), engine.vocabulary) for s in schemas.values()
+    ], time.perf_counter() - started
 
 
 def run_batch(bench: Bench, batch: int, grammars: list[Any] | None) -> Run:
@@ -45,7 +47,9 @@ def run_batch(bench: Bench, batch: int, grammars: list[Any] | None) -> Run:
 
 
 def constrained(bench: Bench, label: str) -> list[Figure]:
-    """For each batch size the ratio of all tokens/s and of the sampled ones to the free text's; `label` says the options."""
+    """For each batch size the ratio of all tokens/s and of the sampled ones to
+    the free text's; `label` says the options.
+    """
     grammars, seconds = compiled(bench.engine)
     figures = [Figure("6", f"{label}: compiling {len(grammars)} schemas", seconds, "s")]
     for batch in bench.sizes.batches:
@@ -57,8 +61,17 @@ def constrained(bench: Bench, label: str) -> list[Figure]:
 def ratio(what: str, free: Run, bound: Run) -> Figure:
     sampled = (bound.tokens - bound.forced) / bound.seconds
     note = (
-        f"constrained {bound.rate:,.0f} tok/s ({sampled:,.0f} sampled, {100 * bound.forced / max(1, bound.tokens):.0f}% forced), "
+        f"constrained {bound.rate:,.0f} tok/s ({sampled:,.0f} sampled, "
+        f"{100 * bound.forced / max(1, bound.tokens):.0f}% forced), "
         f"free {free.rate:,.0f} tok/s"
     )
-    more = {"constrained": bound.rate, "sampled": sampled, "forced": bound.forced, "tokens": bound.tokens, "free": free.rate}
-    return Figure("6", f"JSON, {what}: of free text", 100 * bound.rate / free.rate, "%", target=97.0, note=note, more=more)
+    more = {
+        "constrained": bound.rate,
+        "sampled": sampled,
+        "forced": bound.forced,
+        "tokens": bound.tokens,
+        "free": free.rate,
+    }
+    return Figure(
+        "6", f"JSON, {what}: of free text", 100 * bound.rate / free.rate, "%", target=97.0, note=note, more=more
+    )

@@ -1,4 +1,5 @@
-"""Does the bundled model answer the demo alike on the GPU and on the CPU? Intents and slots of examples/extract_bookings.py.
+"""Does the bundled model answer the demo alike on the GPU and on the CPU? Intents and slots of
+examples/extract_bookings.py.
 
     python benchmarks/gpu_demo.py [--dialogues 32] [--devices cuda,cpu] [--dtype float32]
 
@@ -23,7 +24,9 @@ from extract_bookings import SAMPLE, same, track
 Answers = dict[tuple[str, str], tuple[str, str]]  # (dialogue, service): (intent, slots as JSON)
 
 
-def answers(dialogues: list[dict[str, Any]], services: dict[str, Any], device: str, dtype: str) -> tuple[Answers, float]:
+def answers(
+    dialogues: list[dict[str, Any]], services: dict[str, Any], device: str, dtype: str
+) -> tuple[Answers, float]:
     """What the program says on this device, and the seconds it took."""
     items = [{"turns": d["turns"], "services": [services[name] for name in d["expected"]]} for d in dialogues]
     with sgl.Engine(device=device, dtype=dtype, json_options={"whitespace": "spaced"}) as engine:
@@ -47,7 +50,11 @@ def differing(one: Answers, other: Answers) -> list[tuple[str, str]]:
 
 def right(found: Answers, dialogues: list[dict[str, Any]]) -> int:
     """How many answers agree with the annotations."""
-    return sum(same(found[d["id"], name][0], json.loads(found[d["id"], name][1]), e) for d in dialogues for name, e in d["expected"].items())
+    return sum(
+        same(found[d["id"], name][0], json.loads(found[d["id"], name][1]), e)
+        for d in dialogues
+        for name, e in d["expected"].items()
+    )
 
 
 def main() -> None:
@@ -61,7 +68,9 @@ def main() -> None:
     dialogues = sample["dialogues"][: args.dialogues]
     one, other = (answers(dialogues, services, device, args.dtype)[0] for device in args.devices.split(","))
     different = differing(one, other)
-    print(f"{args.devices}, {args.dtype}: {len(one) - len(different)} answers equal, {len(different)} different", end="; ")
+    print(
+        f"{args.devices}, {args.dtype}: {len(one) - len(different)} answers equal, {len(different)} different", end="; "
+    )
     print(f"right by the annotations: {right(one, dialogues)} and {right(other, dialogues)} of {len(one)}")
     for place in different:
         print(f"  {place[0]} {place[1]}\n    {one[place]}\n    {other[place]}")

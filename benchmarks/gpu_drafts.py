@@ -4,8 +4,10 @@
     python benchmarks/gpu_drafts.py saved [--only extraction agents ...] [--at-once 1 8 64] [--rounds 3]
     benchmarks/gpu_bench.sh and benchmarks/lay_out.sh say how to run it where sgl cannot be installed
 
-cost: dummy weights; a drafter that always guesses rows - 1 tokens, all of which are computed. Told are milliseconds of a step: on the device
-(from the first copy to the logits), and of the wall clock, with sampling and what the host does before the next step. One row is an engine's
+cost: dummy weights; a drafter that always guesses rows - 1 tokens, all of which are computed. Told are milliseconds of
+    a step: on the device
+(from the first copy to the logits), and of the wall clock, with sampling and what the host does before the next step.
+One row is an engine's
 ordinary step, which runs ahead of the host. saved: as benchmarks/drafts.py, both engines on the GPU.
 """
 
@@ -32,7 +34,7 @@ from gpu_work import prompts, rested
 
 import sgl
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
+from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
 
 STEPS, UNTIMED = 60, 12
 COLUMNS = ("sequences", "tokens before", "rows", "device ms", "times one row", "wall ms", "times one row")
@@ -101,7 +103,13 @@ def what_it_costs(args: argparse.Namespace) -> None:
     shape, found, drafter = shape_of(args.shape), [], Always()
     with tempfile.TemporaryDirectory() as folder:
         model = write_model(Path(folder) / shape.name, shape)
-        options: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "dummy": True, "weights": args.weights, "context": shape.context}
+        options: dict[str, Any] = {
+            "device": "cuda",
+            "dtype": "bfloat16",
+            "dummy": True,
+            "weights": args.weights,
+            "context": shape.context,
+        }
         with sgl.Engine(model, speculation={"control": False, "learn": False}, **options) as engine:
             rested(engine)
             speculation, watch = engine._core.life.speculation, Watch(engine._core.runner)
@@ -113,7 +121,17 @@ def what_it_costs(args: argparse.Namespace) -> None:
                         step_of(engine, shape, watch, sequences, context)  # captures what the next one replays
                         device, wall = step_of(engine, shape, watch, sequences, context)
                         one = one or (device, wall)
-                        found.append((sequences, context, drafter.count + 1, f"{device:.3f}", f"{device / one[0]:.3f}", f"{wall:.3f}", f"{wall / one[1]:.3f}"))
+                        found.append(
+                            (
+                                sequences,
+                                context,
+                                drafter.count + 1,
+                                f"{device:.3f}",
+                                f"{device / one[0]:.3f}",
+                                f"{wall:.3f}",
+                                f"{wall / one[1]:.3f}",
+                            )
+                        )
                         print(*found[-1], flush=True)
     print(text_table(COLUMNS, found))
 

@@ -1,4 +1,5 @@
-"""Weights of four bits beside bfloat16 and float8 in one run: decoding at several batch sizes, and a crowd at once, dummy weights.
+"""Weights of four bits beside bfloat16 and float8 in one run: decoding at several batch sizes, and a crowd at once,
+dummy weights.
 
     python benchmarks/gpu_few_bits.py [--shape llama8b] [--weights auto fp8 int4] [--sequences 1 16 64] [--crowd 256]
     benchmarks/gpu_bench.sh few ...    where sgl cannot be installed
@@ -42,14 +43,25 @@ def main() -> None:
             if args.out:
                 args.out.write_text(json.dumps({"where": where(), "found": found}, indent=1))
     names = list(found[0])
-    print(text_table(names, [[f"{one[name]:,.1f}" if isinstance(one[name], float) else one[name] for name in names] for one in found]))
+    print(
+        text_table(
+            names,
+            [[f"{one[name]:,.1f}" if isinstance(one[name], float) else one[name] for name in names] for one in found],
+        )
+    )
 
 
 def measured(model: Path, shape: Shape, weights: str, args: argparse.Namespace) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     started = time.perf_counter()
-    with sgl.Engine(model, device="cuda", dtype="bfloat16", dummy=True, weights=weights, context=shape.context) as engine:
-        told: dict[str, Any] = {"weights": weights, "ready s": time.perf_counter() - started, "GB": engine.info()["memory"]["weights"] / 1e9}
+    with sgl.Engine(
+        model, device="cuda", dtype="bfloat16", dummy=True, weights=weights, context=shape.context
+    ) as engine:
+        told: dict[str, Any] = {
+            "weights": weights,
+            "ready s": time.perf_counter() - started,
+            "GB": engine.info()["memory"]["weights"] / 1e9,
+        }
         rested(engine)
         for count in args.sequences:
             told[f"{count} sequences"] = rate(engine, shape, count, 128, 256)

@@ -22,7 +22,9 @@ class Kernel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """window: ns from the first kernel's start to the last one's end; busy: ns with at least one kernel; gaps: ns each."""
+    """window: ns from the first kernel's start to the last one's end; busy: ns
+    with at least one kernel; gaps: ns each.
+    """
 
     window: int
     busy: int

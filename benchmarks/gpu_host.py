@@ -1,4 +1,5 @@
-"""What the host takes for a step: a model of one layer, so that the device has next to nothing to do, decoding in this process and in one of its own.
+"""What the host takes for a step: a model of one layer, so that the device has next to nothing to do, decoding in this
+process and in one of its own.
 
     python benchmarks/gpu_host.py [--rows 1 256] [--tokens 512]
 
@@ -37,14 +38,20 @@ def main() -> None:
 
 def measure(args: argparse.Namespace, model: Path, vocab: int, process: bool) -> None:
     most = max(args.rows)
-    room = {"max_running": most, "kv_tokens": most * 4096, "context": 4096} if args.device == "cuda" else {"max_running": most, "kv_tokens": most * 2048, "threads": 1}
+    room = (
+        {"max_running": most, "kv_tokens": most * 4096, "context": 4096}
+        if args.device == "cuda"
+        else {"max_running": most, "kv_tokens": most * 2048, "threads": 1}
+    )
     with sgl.Engine(model, device=args.device, dummy=True, process=process, **room) as engine:
         for rows in args.rows:
             rates = [generate(engine, prompts(rows, 16, vocab, seed), args.tokens).rate for seed in range(3)]
             with decoding(engine, rows, vocab, 64):
                 step = step_seconds(engine, STEPS)
             where = "a process of its own" if process else "this process"
-            print(f"{where}, {rows} rows: {1e3 * step:.2f} ms a step; not streamed {max(rates):,.0f} tokens/s", flush=True)
+            print(
+                f"{where}, {rows} rows: {1e3 * step:.2f} ms a step; not streamed {max(rates):,.0f} tokens/s", flush=True
+            )
 
 
 if __name__ == "__main__":

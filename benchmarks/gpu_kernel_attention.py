@@ -23,11 +23,22 @@ from sgl.runtime.step.step_batch import StepBatch
 
 MOST_RUNNING, CONTEXT = 256, 8192
 DECODE_TILES = (
-    DecodeTile(), DecodeTile(32, 32), DecodeTile(programs=132), DecodeTile(programs=528), DecodeTile(warps=2),
-    DecodeTile(warps=2, programs=132), DecodeTile(128, 128, stages=2), DecodeTile(stages=4), DecodeTile(merged=16),
-)  # fmt: skip
+    DecodeTile(),
+    DecodeTile(32, 32),
+    DecodeTile(programs=132),
+    DecodeTile(programs=528),
+    DecodeTile(warps=2),
+    DecodeTile(warps=2, programs=132),
+    DecodeTile(128, 128, stages=2),
+    DecodeTile(stages=4),
+    DecodeTile(merged=16),
+)
 PREFILL_TILES = (
-    PrefillTile(), PrefillTile(64, 64), PrefillTile(64, 64, stages=2), PrefillTile(128, 128, 8, 3), PrefillTile(128, 64, 8, 3)
+    PrefillTile(),
+    PrefillTile(64, 64),
+    PrefillTile(64, 64, stages=2),
+    PrefillTile(128, 128, 8, 3),
+    PrefillTile(128, 64, 8, 3),
 )
 Work = list[tuple[int, int]]  # (cached, new) of each sequence
 
@@ -116,11 +127,16 @@ def _tune(lab: Lab, attention: Attention) -> None:
     ours, sizes = attention.triton, lab.sizes
     for tile in DECODE_TILES:
         ours.decode_tile, ours.gemv_tile = tile, replace(tile, warps=min(tile.warps, 2))
-        ours._scratch = DecodeScratch(MOST_RUNNING, lab.shape.kv_heads, attention.shape.group, lab.shape.head_dim, tile, lab.device)
+        ours._scratch = DecodeScratch(
+            MOST_RUNNING, lab.shape.kv_heads, attention.shape.group, lab.shape.head_dim, tile, lab.device
+        )
         lab.say(f"  {tile}: " + _line(lab, attention, [[(context - 1, 1)] * count for count, context in sizes.decodes]))
     for prefill_tile in PREFILL_TILES:
         ours.prefill_tile = prefill_tile
-        lab.say(f"  {prefill_tile}: " + _line(lab, attention, [[(cached, new)] * count for count, cached, new in sizes.extends]))
+        lab.say(
+            f"  {prefill_tile}: "
+            + _line(lab, attention, [[(cached, new)] * count for count, cached, new in sizes.extends])
+        )
 
 
 def _line(lab: Lab, attention: Attention, works: list[Work]) -> str:

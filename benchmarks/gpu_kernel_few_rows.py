@@ -1,6 +1,8 @@
-"""Few rows with weights of four and eight bits: each product alone at several cuts, and a chain of layers as the engine has them.
+"""Few rows with weights of four and eight bits: each product alone at several cuts, and a chain of layers as the engine
+has them.
 
-Each kernel starts under the tail of the one before it, if not said otherwise. Lines are printed as they are found; the fastest cut of
+Each kernel starts under the tail of the one before it, if not said otherwise. Lines are printed as they are found; the
+fastest cut of
 each product stands in the chain, beside what is chosen without being told.
 """
 
@@ -15,11 +17,11 @@ from gpu_kernel_few_bits import FORMS, int4, packed, size_of
 from gpu_kernel_lab import Lab
 from gpu_kernel_matmul import sizes
 
+from sgl.runtime.kernels.packed.packed_weight import PackedWeight
 from sgl.runtime.kernels.quantized import quantized_gemm
 from sgl.runtime.kernels.quantized.quantized_gemm import NormedInput
-from sgl.runtime.kernels.packed.packed_weight import PackedWeight
-from sgl.runtime.kernels.quantized.split_k_gemm import SplitKTile
 from sgl.runtime.kernels.quantized.skinny_gemm import SkinnyGemmTile
+from sgl.runtime.kernels.quantized.split_k_gemm import SplitKTile
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 ROWS = (16, 32, 8)
@@ -27,22 +29,64 @@ LAYER = ("gate_up", "down", "qkv", "output")
 EPS = 1e-5
 Cut = SplitKTile | SkinnyGemmTile | None
 SHARED = 226 * 1024
-CUTS: dict[str, tuple[tuple[int, ...], ...]] = {  # outputs, parts, warps along the outputs, slices, programs a multiprocessor, blocks ahead
-    "qkv": ((64, 4, 4, 4, 1, 2), (32, 4, 2, 4, 2, 2), (32, 8, 1, 4, 2, 1), (64, 4, 2, 8, 2, 1), (64, 8, 2, 4, 1, 1), (128, 4, 4, 8, 1, 1), (64, 4, 2, 4, 2, 1)),
-    "output": ((64, 4, 4, 2, 1, 2), (32, 4, 2, 2, 2, 2), (64, 4, 2, 4, 2, 1), (32, 8, 1, 2, 2, 1), (128, 2, 4, 8, 2, 1), (128, 4, 4, 4, 1, 1), (64, 8, 2, 2, 1, 1), (32, 8, 2, 1, 1, 2)),
-    "gate_up": (
-        (64, 4, 4, 1, 1, 2), (32, 8, 2, 1, 1, 2), (32, 16, 1, 1, 1, 1), (64, 4, 4, 1, 1, 3), (64, 8, 2, 1, 1, 1), (64, 4, 2, 2, 2, 1), (32, 8, 1, 2, 2, 1),
-        (32, 4, 2, 2, 2, 2), (64, 4, 2, 4, 2, 1), (128, 4, 4, 1, 1, 1), (64, 2, 4, 2, 2, 2),
+CUTS: dict[
+    str, tuple[tuple[int, ...], ...]
+] = {  # outputs, parts, warps along the outputs, slices, programs a multiprocessor, blocks ahead
+    "qkv": (
+        (64, 4, 4, 4, 1, 2),
+        (32, 4, 2, 4, 2, 2),
+        (32, 8, 1, 4, 2, 1),
+        (64, 4, 2, 8, 2, 1),
+        (64, 8, 2, 4, 1, 1),
+        (128, 4, 4, 8, 1, 1),
+        (64, 4, 2, 4, 2, 1),
     ),
-    "down": ((64, 2, 4, 8, 2, 2), (128, 2, 8, 4, 1, 2), (128, 2, 4, 8, 2, 1), (64, 4, 2, 7, 2, 1), (128, 2, 4, 7, 2, 1), (256, 2, 8, 8, 1, 1), (128, 4, 4, 4, 1, 1)),
+    "output": (
+        (64, 4, 4, 2, 1, 2),
+        (32, 4, 2, 2, 2, 2),
+        (64, 4, 2, 4, 2, 1),
+        (32, 8, 1, 2, 2, 1),
+        (128, 2, 4, 8, 2, 1),
+        (128, 4, 4, 4, 1, 1),
+        (64, 8, 2, 2, 1, 1),
+        (32, 8, 2, 1, 1, 2),
+    ),
+    "gate_up": (
+        (64, 4, 4, 1, 1, 2),
+        (32, 8, 2, 1, 1, 2),
+        (32, 16, 1, 1, 1, 1),
+        (64, 4, 4, 1, 1, 3),
+        (64, 8, 2, 1, 1, 1),
+        (64, 4, 2, 2, 2, 1),
+        (32, 8, 1, 2, 2, 1),
+        (32, 4, 2, 2, 2, 2),
+        (64, 4, 2, 4, 2, 1),
+        (128, 4, 4, 1, 1, 1),
+        (64, 2, 4, 2, 2, 2),
+    ),
+    "down": (
+        (64, 2, 4, 8, 2, 2),
+        (128, 2, 8, 4, 1, 2),
+        (128, 2, 4, 8, 2, 1),
+        (64, 4, 2, 7, 2, 1),
+        (128, 2, 4, 7, 2, 1),
+        (256, 2, 8, 8, 1, 1),
+        (128, 4, 4, 4, 1, 1),
+    ),
     "head int8": ((64, 8, 2, 1, 1, 1), (32, 16, 1, 1, 1, 2), (64, 4, 4, 1, 1, 3), (128, 4, 4, 1, 1, 1)),
-    "gate_up int8": ((64, 8, 2, 1, 1, 1), (64, 4, 4, 1, 1, 3), (32, 16, 1, 1, 1, 2), (128, 4, 4, 1, 1, 1), (64, 4, 2, 4, 2, 2)),
+    "gate_up int8": (
+        (64, 8, 2, 1, 1, 1),
+        (64, 4, 4, 1, 1, 3),
+        (32, 16, 1, 1, 1, 2),
+        (128, 4, 4, 1, 1, 1),
+        (64, 4, 2, 4, 2, 2),
+    ),
     "down int8": ((128, 2, 4, 8, 2, 1), (64, 2, 4, 8, 2, 3), (256, 2, 8, 8, 1, 1), (128, 4, 4, 4, 1, 2)),
     "qkv float8": ((64, 4, 4, 4, 1, 2), (32, 8, 1, 4, 2, 2), (64, 4, 2, 4, 2, 2)),
     "output float8": ((128, 4, 4, 4, 1, 2), (64, 8, 2, 2, 1, 2), (64, 4, 2, 4, 2, 2)),
     "gate_up float8": ((64, 8, 2, 1, 1, 1), (64, 4, 4, 1, 1, 3), (128, 4, 4, 1, 1, 1)),
     "down float8": ((128, 2, 4, 8, 2, 1), (256, 2, 8, 8, 1, 1), (128, 4, 4, 4, 1, 2)),
-}  # fmt: skip
+}
 OLD = {"gate_up": ((256, 1, 8, 1), (256, 2, 4, 1)), "down": ((128, 2, 4, 1), (256, 2, 4, 1))}  # SkinnyGemmTile
 
 
@@ -60,11 +104,19 @@ def measure(lab: Lab) -> None:
 def _fastest(lab: Lab, name: str, rows: int, weights: list[PackedWeight]) -> Cut:
     x, cuts = lab.random(rows, weights[0].inputs), list(_cuts(name, rows, weights[0]))
     lab.compile_ahead([lambda cut=cut: quantized_gemm.matmul(x, weights[0], tile=cut, overlap=True) for cut in cuts])
-    found = {cut: lab.attempt(f"{name} {rows} {cut}", lambda w, cut=cut: quantized_gemm.matmul(x, w, tile=cut, overlap=True), weights) for cut in cuts}
+    found = {
+        cut: lab.attempt(
+            f"{name} {rows} {cut}", lambda w, cut=cut: quantized_gemm.matmul(x, w, tile=cut, overlap=True), weights
+        )
+        for cut in cuts
+    }
     moved = size_of(weights[0])
     for cut, seconds in found.items():
         rate = moved / seconds
-        lab.say(f"{name:15}{rows:3} rows {1e6 * seconds:7.1f} us {rate / 1e12:5.2f} TB/s ({100 * rate / lab.roof.copy:3.0f} %)  {_told(cut)}")
+        lab.say(
+            f"{name:15}{rows:3} rows {1e6 * seconds:7.1f} us {rate / 1e12:5.2f} TB/s "
+            f"({100 * rate / lab.roof.copy:3.0f} %)  {_told(cut)}"
+        )
     return min((cut for cut in cuts if not math.isnan(found[cut])), key=lambda cut: found[cut], default=None)
 
 
@@ -103,16 +155,32 @@ def _chains(lab: Lab, stored: dict[str, list[PackedWeight]], rows: int, cuts: di
     for title, chosen in (("as chosen", dict.fromkeys(cuts)), ("fastest cuts", cuts)):
         for overlap in (True, False):
             lab.compile_ahead([lambda chosen=chosen, overlap=overlap: _chain(layers[:1], chosen, entry, norm, overlap)])
-            seconds = lab.attempt(f"chain {rows}", lambda _, chosen=chosen, overlap=overlap: _chain(layers, chosen, entry, norm, overlap), [None])
-            lab.say(f"a layer of {len(layers)} in a chain, {rows} rows, {title}, {'overlapped' if overlap else 'apart'}: {1e6 * seconds / len(layers):.1f} us")
+            seconds = lab.attempt(
+                f"chain {rows}",
+                lambda _, chosen=chosen, overlap=overlap: _chain(layers, chosen, entry, norm, overlap),
+                [None],
+            )
+            lab.say(
+                f"a layer of {len(layers)} in a chain, {rows} rows, {title}, {'overlapped' if overlap else 'apart'}: "
+                f"{1e6 * seconds / len(layers):.1f} us"
+            )
 
 
-def _chain(layers: list[dict[str, PackedWeight]], cuts: dict[str, Any], entry: torch.Tensor, norm: torch.Tensor, overlap: bool) -> torch.Tensor:
+def _chain(
+    layers: list[dict[str, PackedWeight]], cuts: dict[str, Any], entry: torch.Tensor, norm: torch.Tensor, overlap: bool
+) -> torch.Tensor:
     x, ready = entry.clone(), (norm, EPS)
     y: Any = entry
     for layer in layers:
         qkv: Any = quantized_gemm.matmul(y, layer["qkv"], tile=cuts["qkv"], overlap=overlap)
-        y = quantized_gemm.matmul(qkv[:, : layer["output"].inputs], layer["output"], added_to=x, ready=ready, tile=cuts["output"], overlap=overlap)
+        y = quantized_gemm.matmul(
+            qkv[:, : layer["output"].inputs],
+            layer["output"],
+            added_to=x,
+            ready=ready,
+            tile=cuts["output"],
+            overlap=overlap,
+        )
         inner: Any = quantized_gemm.matmul(y, layer["gate_up"], name="silu", tile=cuts["gate_up"], overlap=overlap)
         y = quantized_gemm.matmul(inner, layer["down"], added_to=x, ready=ready, tile=cuts["down"], overlap=overlap)
         assert isinstance(y, NormedInput)

@@ -39,7 +39,9 @@ def _prefill(kind: str, lab: Lab, pool: KVPool, batch: StepBatch, q: Tensor) -> 
 
     wrapper = Wrapper(_workspace(lab), "NHD", backend=kind)
     queries = torch.from_numpy(np.cumsum([0, *batch.query_lens]).astype(np.int32))
-    wrapper.plan(queries, *_pages(batch, lab), *_heads(lab), 1, causal=True, q_data_type=q.dtype, kv_data_type=pool.k.dtype)
+    wrapper.plan(
+        queries, *_pages(batch, lab), *_heads(lab), 1, causal=True, q_data_type=q.dtype, kv_data_type=pool.k.dtype
+    )
     return _runner(wrapper, pool, q)
 
 

@@ -1,6 +1,7 @@
 """Float8 weights beside bfloat16: where each way of multiplying is the fastest, and one row's kernels.
 
-float8: what the engine does; rounded rows: rows to float8, then `torch._scaled_mm`; restored in registers: rows stay as they are, with
+float8: what the engine does; rounded rows: rows to float8, then `torch._scaled_mm`; restored in registers: rows stay as
+    they are, with
 several tiles where --tune is given; blocks: the same with a scale for each 128 x 128; deterministic: one order of sums.
 Half the FLOP are counted, because float8 multiplies at twice the rate of the roofline's bfloat16.
 """
@@ -17,12 +18,12 @@ from gpu_kernel_matmul import cost, sizes
 from gpu_kernel_one_row import KINDS, Layer, OneRow, overlap
 from torch import Tensor
 
-from sgl.runtime.kernels.quantized import quantized_gemm
 from sgl.runtime.kernels.packed.packed_weight import PackedWeight
+from sgl.runtime.kernels.quantized import quantized_gemm
 from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
 from sgl.runtime.layers import float8_reference as values
-from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
 from sgl.runtime.quantization.fp8_linear import Fp8Linear, RowwiseFp8Linear
+from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 DEQUANTIZED_ROWS = 256  # up to which that is worth a look
@@ -49,7 +50,9 @@ def _one_row(lab: Lab) -> None:
     for kind in KINDS:
         stored = _stored(lab, one.sizes[kind])
         ours = lab.attempt(f"one row {kind}", lambda w, kind=kind: one.run(kind, *w), stored)
-        peer = lab.attempt(f"one row {kind} bfloat16", lambda w, kind=kind: one.run(kind, w), lab.weights(one.sizes[kind]))
+        peer = lab.attempt(
+            f"one row {kind} bfloat16", lambda w, kind=kind: one.run(kind, w), lab.weights(one.sizes[kind])
+        )
         rows.append(Row(kind, "1 row", {"float8": ours}, {"ours in bfloat16": peer}, moved=stored[0][0].nbytes))
     rows.append(_chain(lab, one))
     lab.show("float8, one row", rows)
@@ -57,8 +60,12 @@ def _one_row(lab: Lab) -> None:
 
 def _chain(lab: Lab, one: OneRow) -> Row:
     count = lab.sizes.chain
-    plain: list[Layer] = [{kind: (lab.random(*one.sizes[kind], scale=0.02), None) for kind in KINDS} for _ in range(count)]
-    stored: list[Layer] = [{kind: values.quantize_weight(weight) for kind, (weight, _) in layer.items()} for layer in plain]
+    plain: list[Layer] = [
+        {kind: (lab.random(*one.sizes[kind], scale=0.02), None) for kind in KINDS} for _ in range(count)
+    ]
+    stored: list[Layer] = [
+        {kind: values.quantize_weight(weight) for kind, (weight, _) in layer.items()} for layer in plain
+    ]
     ours = lab.attempt("chain float8", lambda layers: one.chain(layers, one.x), [stored]) / count
     peer = lab.attempt("chain bfloat16", lambda layers: one.chain(layers, one.x), [plain]) / count
     moved = sum(math.prod(one.sizes[kind]) for kind in KINDS)
@@ -81,7 +88,12 @@ def _in_blocks(weight: Tensor, scale: Tensor) -> PackedWeight:
 
 
 def _product(
-    lab: Lab, name: str, size: tuple[int, int], rows: int, plain: list[Tensor], layers: list[tuple[Fp8Linear, RowwiseFp8Linear, PackedWeight]]
+    lab: Lab,
+    name: str,
+    size: tuple[int, int],
+    rows: int,
+    plain: list[Tensor],
+    layers: list[tuple[Fp8Linear, RowwiseFp8Linear, PackedWeight]],
 ) -> Row:
     x, load, label = lab.random(rows, size[1]), lab.load_of(rows), f"{name} {rows} rows"
     x8, scale = quantize_rows(x)
@@ -92,7 +104,9 @@ def _product(
         "deterministic": lab.attempt(f"{label} deterministic", lambda w: w[1](x), layers, load),
     }
     if rows <= DEQUANTIZED_ROWS:
-        ours["restored in registers"] = lab.attempt(f"{label} restored", lambda w: quantized_gemm.product(x, w[0].packed), layers, load)
+        ours["restored in registers"] = lab.attempt(
+            f"{label} restored", lambda w: quantized_gemm.product(x, w[0].packed), layers, load
+        )
         ours["blocks"] = lab.attempt(f"{label} blocks", lambda w: quantized_gemm.product(x, w[2]), layers, load)
     peers = {
         "bfloat16 cuBLAS": lab.attempt(f"{label} bfloat16", lambda w: F.linear(x, w), plain, load),

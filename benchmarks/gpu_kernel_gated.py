@@ -15,7 +15,9 @@ DIFFERENCE = 0.02  # of the largest number, at most
 
 
 def measure(lab: Lab) -> None:
-    lab.show("gated: silu(gate) * up in one kernel, under a lasting load", [_row(lab, rows) for rows in lab.sizes.gated_rows])
+    lab.show(
+        "gated: silu(gate) * up in one kernel, under a lasting load", [_row(lab, rows) for rows in lab.sizes.gated_rows]
+    )
 
 
 def _row(lab: Lab, rows: int) -> Row:
@@ -23,7 +25,9 @@ def _row(lab: Lab, rows: int) -> Row:
     weights, x = lab.weights(size), lab.random(rows, size[1])
     ways = {"one kernel": gate_up, "cuBLAS, then a kernel": _apart, "cuBLAS alone": F.linear}
     label, load = f"gated {rows} rows", lab.sizes.load
-    times = {name: lab.attempt(f"{label} {name}", lambda w, way=way: way(x, w), weights, load) for name, way in ways.items()}
+    times = {
+        name: lab.attempt(f"{label} {name}", lambda w, way=way: way(x, w), weights, load) for name, way in ways.items()
+    }
     _check(lab, label, x, weights[0])
     moved, flops = cost(size, rows, lab.dtype.itemsize, 0)
     moved += rows * (size[1] + size[0] // 2) * lab.dtype.itemsize

@@ -42,7 +42,10 @@ class Roof:
 
 @dataclass(slots=True)
 class Row:
-    """Seconds of a call by the way it is done. The rate and the share of the roofline are those of the first of ours."""
+    """Seconds of a call by the way it is done.
+
+    The rate and the share of the roofline are those of the first of ours.
+    """
 
     what: str
     case: str
@@ -82,12 +85,22 @@ class Lab:
     def show(self, title: str, rows: Sequence[Row]) -> None:
         """One table, microseconds by way."""
         self.rows += rows
-        ours, peers = (list(dict.fromkeys(way for row in rows for way in getattr(row, side))) for side in ("ours", "peers"))
+        ours, peers = (
+            list(dict.fromkeys(way for row in rows for way in getattr(row, side))) for side in ("ours", "peers")
+        )
         lines = []
         for row in rows:
             times = row.ours | row.peers
             lines.append([row.what, row.case, *(_us(times.get(way)) for way in (*ours, *peers)), *row.cells(self.roof)])
-        head = ["", "", *(f"{way} us" for way in ours), *(f"[{way}] us" for way in peers), "rate", "% roof", "best peer / ours"]
+        head = [
+            "",
+            "",
+            *(f"{way} us" for way in ours),
+            *(f"[{way}] us" for way in peers),
+            "rate",
+            "% roof",
+            "best peer / ours",
+        ]
         self.say(f"\n== {title}\n" + text_table(head, lines))
 
     def random(self, *size: int, scale: float = 1.0) -> torch.Tensor:
@@ -140,7 +153,9 @@ class Lab:
         return statistics.median(times)
 
     def compile_ahead(self, calls: Iterable[Callable[[], object]]) -> None:
-        """Compile what these calls launch, several kernels at a time; one that does not compile is told when it is measured."""
+        """Compile what these calls launch, several kernels at a time; one that
+        does not compile is told when it is measured.
+        """
         if self.device.type != "cuda":
             return
         jobs = CompileJobs(self.device, THREADS)

@@ -11,18 +11,21 @@ from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
 from sgl.runtime.kernels.activation_kernels import activate_gated
-from sgl.runtime.kernels.embed_tokens import embed
 from sgl.runtime.kernels.attention.qk_norm_rope_store import norm_rope_store
+from sgl.runtime.kernels.embed_tokens import embed
 from sgl.runtime.kernels.rms_norm import add_rms_norm, rms_norm
 from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
-from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
+from sgl.runtime.step.step_batch import DeviceBatch, StepBatch
 
 EPS, MOST_COPIES = 1e-5, 16
 
 
 def measure(lab: Lab) -> None:
     makers = (_norm, _added_norm, _activation, _heads, _embedding)
-    lab.show("layers: rows in turn, so that few are cached", [maker(lab, rows) for rows in lab.sizes.layer_rows for maker in makers])
+    lab.show(
+        "layers: rows in turn, so that few are cached",
+        [maker(lab, rows) for rows in lab.sizes.layer_rows for maker in makers],
+    )
 
 
 def _copies(lab: Lab, rows: int, *widths: int) -> list[tuple[Tensor, ...]]:
@@ -31,7 +34,15 @@ def _copies(lab: Lab, rows: int, *widths: int) -> list[tuple[Tensor, ...]]:
     return [tuple(lab.random(rows, width) for width in widths) for _ in range(count)]
 
 
-def _row(lab: Lab, name: str, rows: int, numbers: int, ours: Callable[[Any], object], peer: Callable[[Any], object], items: list[Any]) -> Row:
+def _row(
+    lab: Lab,
+    name: str,
+    rows: int,
+    numbers: int,
+    ours: Callable[[Any], object],
+    peer: Callable[[Any], object],
+    items: list[Any],
+) -> Row:
     times = {"ours": lab.attempt(f"{name} {rows} rows", ours, items)}
     peers = {"torch": lab.attempt(f"{name} {rows} rows torch", peer, items)}
     return Row(name, f"{rows} rows", times, peers, moved=rows * numbers * lab.dtype.itemsize)
@@ -40,25 +51,40 @@ def _row(lab: Lab, name: str, rows: int, numbers: int, ours: Callable[[Any], obj
 def _norm(lab: Lab, rows: int) -> Row:
     hidden, weight = lab.shape.hidden, lab.random(lab.shape.hidden)
     return _row(
-        lab, "rms_norm", rows, 2 * hidden, lambda item: rms_norm(item[0], weight, EPS),
-        lambda item: F.rms_norm(item[0], (hidden,), weight, EPS), _copies(lab, rows, hidden),
-    )  # fmt: skip
+        lab,
+        "rms_norm",
+        rows,
+        2 * hidden,
+        lambda item: rms_norm(item[0], weight, EPS),
+        lambda item: F.rms_norm(item[0], (hidden,), weight, EPS),
+        _copies(lab, rows, hidden),
+    )
 
 
 def _added_norm(lab: Lab, rows: int) -> Row:
     hidden, weight = lab.shape.hidden, lab.random(lab.shape.hidden)
     return _row(
-        lab, "add_rms_norm", rows, 4 * hidden, lambda item: add_rms_norm(*item, weight, EPS),
-        lambda item: F.rms_norm(item[0].add_(item[1]), (hidden,), weight, EPS), _copies(lab, rows, hidden, hidden),
-    )  # fmt: skip
+        lab,
+        "add_rms_norm",
+        rows,
+        4 * hidden,
+        lambda item: add_rms_norm(*item, weight, EPS),
+        lambda item: F.rms_norm(item[0].add_(item[1]), (hidden,), weight, EPS),
+        _copies(lab, rows, hidden, hidden),
+    )
 
 
 def _activation(lab: Lab, rows: int) -> Row:
     inner = lab.shape.inner
     return _row(
-        lab, "silu_and_mul", rows, 3 * inner, lambda item: activate_gated(item[0]),
-        lambda item: F.silu(item[0][:, :inner]) * item[0][:, inner:], _copies(lab, rows, 2 * inner),
-    )  # fmt: skip
+        lab,
+        "silu_and_mul",
+        rows,
+        3 * inner,
+        lambda item: activate_gated(item[0]),
+        lambda item: F.silu(item[0][:, :inner]) * item[0][:, inner:],
+        _copies(lab, rows, 2 * inner),
+    )
 
 
 def _heads(lab: Lab, rows: int) -> Row:
@@ -92,9 +118,20 @@ def _embedding(lab: Lab, rows: int) -> Row:
     zero = torch.zeros(rows + 1, dtype=torch.int32, device=device)
     positions = (torch.arange(rows, device=device) % shape.context).int()
     slots = torch.arange(1, rows + 1, dtype=torch.int32, device=device)
-    around = DeviceBatch(zero, zero, zero, zero, torch.zeros(2, shape.context, dtype=torch.int32, device=device), 1, zero)
+    around = DeviceBatch(
+        zero, zero, zero, zero, torch.zeros(2, shape.context, dtype=torch.int32, device=device), 1, zero
+    )
     batches = [
-        StepBatch(torch.randint(0, shape.vocab, (rows,), device=device).int(), positions, slots, [], [], [], zero, device=around)
+        StepBatch(
+            torch.randint(0, shape.vocab, (rows,), device=device).int(),
+            positions,
+            slots,
+            [],
+            [],
+            [],
+            zero,
+            device=around,
+        )
         for _ in range(4)
     ]
 

@@ -31,22 +31,32 @@ def measure(lab: Lab) -> None:
     shape = replace(lab.shape, layers=min(lab.shape.layers, lab.sizes.loaded))
     with _folder(shape.flops + 4 * shape.vocab * shape.hidden) as folder:
         seconds = write_checkpoint(folder, shape, lab.device)
-        lab.say(f"checkpoint of {shape.layers} layers, {size_of(folder) / 1e9:.1f} GB, written to {folder.parent} in {seconds:.1f} s")
+        lab.say(
+            f"checkpoint of {shape.layers} layers, {size_of(folder) / 1e9:.1f} GB, written to {folder.parent} in "
+            f"{seconds:.1f} s"
+        )
         size = size_of(folder)
         lines = [["page-locked copy", "", _pinned(lab) * size / PINNED, size]]
         lines += _loads(lab, folder, size)
     head = ("loading", "", "seconds", "GB/s")
-    lab.say("\n== loading\n" + text_table(head, [(what, case, float(s), float(moved / s / 1e9)) for what, case, s, moved in lines]))
+    lab.say(
+        "\n== loading\n"
+        + text_table(head, [(what, case, float(s), float(moved / s / 1e9)) for what, case, s, moved in lines])
+    )
 
 
 def _loads(lab: Lab, folder: Path, size: int) -> list[list[Any]]:
     """(what, case, seconds, bytes)."""
-    lines: list[list[Any]] = [["safetensors.torch.load_file", "peer", _seconds(lab, lambda: _library(lab, folder))[0], size]]
+    lines: list[list[Any]] = [
+        ["safetensors.torch.load_file", "peer", _seconds(lab, lambda: _library(lab, folder))[0], size]
+    ]
     lines.append(["load_model", "the first", _seconds(lab, lambda: load_model(folder, lab.dtype, lab.device))[0], size])
     lines += [["load_model", f"{threads} threads", _with_threads(lab, folder, threads), size] for threads in READERS]
     seconds, model = _seconds(lab, lambda: load_model(folder, lab.dtype, lab.device, dummy_seed=0))
     lines.append(["random weights", "on the device", seconds, size])
-    seconds, copy = _seconds(lab, lambda: OffloadedWeights(t for t in tensors_of(model) if t.device.type == lab.device.type))
+    seconds, copy = _seconds(
+        lab, lambda: OffloadedWeights(t for t in tensors_of(model) if t.device.type == lab.device.type)
+    )
     lines.append(["sleep", "weights to main memory", seconds, size])
     lines.append(["wake", "and back", _seconds(lab, copy.restore)[0], size])
     return lines

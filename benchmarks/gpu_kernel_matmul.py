@@ -1,4 +1,6 @@
-"""The deterministic product (bits of a row depend on that row and the weight alone) beside cuBLAS, weights not cached."""
+"""The deterministic product (bits of a row depend on that row and the weight
+alone) beside cuBLAS, weights not cached.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,30 @@ from sgl.runtime.kernels.batch_invariant_matmul import MatmulTile, matmul
 
 NAMES = ("qkv", "output", "gate_up", "down")
 TILES = {  # for tuning, by the most rows
-    16: (MatmulTile(16, 64, 128, 4, 4), MatmulTile(16, 64, 128, 6, 4), MatmulTile(16, 64, 256, 5, 4), MatmulTile(16, 128, 128, 5, 8)),
-    64: (MatmulTile(64, 64, 64, 6, 4), MatmulTile(64, 64, 128, 4, 4), MatmulTile(64, 64, 128, 6, 4), MatmulTile(64, 128, 64, 5, 8)),
+    16: (
+        MatmulTile(16, 64, 128, 4, 4),
+        MatmulTile(16, 64, 128, 6, 4),
+        MatmulTile(16, 64, 256, 5, 4),
+        MatmulTile(16, 128, 128, 5, 8),
+    ),
+    64: (
+        MatmulTile(64, 64, 64, 6, 4),
+        MatmulTile(64, 64, 128, 4, 4),
+        MatmulTile(64, 64, 128, 6, 4),
+        MatmulTile(64, 128, 64, 5, 8),
+    ),
     128: (MatmulTile(128, 64, 64, 6, 4), MatmulTile(128, 64, 128, 4, 4), MatmulTile(128, 128, 64, 4, 8)),
-    256: (MatmulTile(256, 64, 64, 4, 4), MatmulTile(256, 128, 64, 4, 8), MatmulTile(128, 64, 64, 6, 4), MatmulTile(128, 128, 64, 4, 8, True)),
-    2**31: (MatmulTile(128, 128, 64, 4, 8, True), MatmulTile(256, 128, 64, 4, 8, True), MatmulTile(128, 256, 64, 4, 8, True)),
+    256: (
+        MatmulTile(256, 64, 64, 4, 4),
+        MatmulTile(256, 128, 64, 4, 8),
+        MatmulTile(128, 64, 64, 6, 4),
+        MatmulTile(128, 128, 64, 4, 8, True),
+    ),
+    2**31: (
+        MatmulTile(128, 128, 64, 4, 8, True),
+        MatmulTile(256, 128, 64, 4, 8, True),
+        MatmulTile(128, 256, 64, 4, 8, True),
+    ),
 }
 
 
@@ -42,7 +63,13 @@ def _row(lab: Lab, name: str, size: tuple[int, int], rows: int) -> Row:
     weights, x, load = lab.weights(size), lab.random(rows, size[1]), lab.load_of(rows)
     ours = lab.attempt(f"{name} {rows} rows", lambda w: matmul(x, w), weights, load)
     peer = lab.attempt(f"{name} {rows} rows cuBLAS", lambda w: F.linear(x, w), weights, load)
-    return Row(name, f"{rows} rows", {"deterministic": ours}, {"cuBLAS": peer}, *cost(size, rows, lab.dtype.itemsize, lab.dtype.itemsize))
+    return Row(
+        name,
+        f"{rows} rows",
+        {"deterministic": ours},
+        {"cuBLAS": peer},
+        *cost(size, rows, lab.dtype.itemsize, lab.dtype.itemsize),
+    )
 
 
 def _tune(lab: Lab, name: str, size: tuple[int, int], rows: int) -> None:

@@ -20,8 +20,8 @@ from gpu_shapes import write_model
 
 import sgl
 from sgl.runtime.cache import IntRow
+from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
 from sgl.runtime.sequences.sequence_ops import SequenceOp
-from sgl.runtime.sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
 
 EXTRA, WARM, BEHIND_SLEEP = 4, 4, 3  # tokens; steps; steps
 SLEEP = 72_000_000  # clock cycles, as long as the host needs for three steps
@@ -71,7 +71,11 @@ class Drive:
 
 
 def measure(lab: Lab) -> None:
-    options: dict[str, Any] = {"context": lab.shape.context, "max_running": max(lab.sizes.mixed), "kv_tokens": _tokens(lab)}
+    options: dict[str, Any] = {
+        "context": lab.shape.context,
+        "max_running": max(lab.sizes.mixed),
+        "kv_tokens": _tokens(lab),
+    }
     if lab.device.type != "cuda":
         options |= {"threads": 1, "dtype": "float32"}
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +84,11 @@ def measure(lab: Lab) -> None:
     with engine:
         core, size = engine._core, engine.info()["memory"]["weights"]
         rows = core.call(lambda: [row for batch in lab.sizes.mixed for row in _rows(lab, core.runner, batch, size)])
-    lab.show(f"steps of the model behind {lab.sizes.context} tokens each: some sequences with {1 + EXTRA} tokens, or one each", rows)
+    lab.show(
+        f"steps of the model behind {lab.sizes.context} tokens each: some sequences with {1 + EXTRA} tokens, or one "
+        "each",
+        rows,
+    )
 
 
 def _tokens(lab: Lab) -> int:
@@ -107,7 +115,9 @@ def _row(lab: Lab, what: str, batch: int, ours: dict[str, float], peers: dict[st
     shape = lab.shape
     read = size - shape.vocab * shape.hidden * lab.dtype.itemsize  # the embedding is not read but for some rows
     moved = read + batch * lab.sizes.context * shape.kv_bytes
-    return Row(what, f"{batch} sequences", ours, peers, moved, tokens * shape.flops + 2.0 * batch * shape.vocab * shape.hidden)
+    return Row(
+        what, f"{batch} sequences", ours, peers, moved, tokens * shape.flops + 2.0 * batch * shape.vocab * shape.hidden
+    )
 
 
 def _timed(lab: Lab, drive: Drive, mixed: bool) -> dict[str, float]:

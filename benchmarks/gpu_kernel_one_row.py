@@ -18,14 +18,14 @@ from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
 from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.launch import programmatic_launch as overlapping
-from sgl.runtime.kernels.packed.packed_weight import DTYPES, PackedWeight
 from sgl.runtime.kernels.gemv.gemv_launch import (
     GemvLaunch,
     TensorCoreGemvLaunch,
     best_launch,
     best_tensor_core_launch,
 )
+from sgl.runtime.kernels.launch import programmatic_launch as overlapping
+from sgl.runtime.kernels.packed.packed_weight import DTYPES, PackedWeight
 
 KINDS = ("qkv", "output", "gate_up", "down")
 EPS = 1e-5
@@ -33,13 +33,45 @@ POSITIONS = 64
 Weight = Tensor | PackedWeight
 Layer = dict[str, tuple[Weight, Tensor | None]]  # weight, and its scale where it is float8
 CUTS = (  # for tuning: rows, columns a step, warps
-    (2, 4096, 4), (2, 2048, 4), (2, 2048, 8), (2, 1024, 2), (4, 4096, 8), (4, 2048, 8), (4, 2048, 4), (4, 1024, 4),
-    (4, 1024, 2), (8, 2048, 8), (8, 1024, 4), (8, 512, 2),
-    (2, 512, 1), (2, 512, 2), (4, 512, 1), (4, 512, 2), (4, 512, 4), (8, 512, 4), (2, 1024, 4), (2, 4096, 8), (4, 4096, 4), (16, 512, 4),
-)  # fmt: skip
+    (2, 4096, 4),
+    (2, 2048, 4),
+    (2, 2048, 8),
+    (2, 1024, 2),
+    (4, 4096, 8),
+    (4, 2048, 8),
+    (4, 2048, 4),
+    (4, 1024, 4),
+    (4, 1024, 2),
+    (8, 2048, 8),
+    (8, 1024, 4),
+    (8, 512, 2),
+    (2, 512, 1),
+    (2, 512, 2),
+    (4, 512, 1),
+    (4, 512, 2),
+    (4, 512, 4),
+    (8, 512, 4),
+    (2, 1024, 4),
+    (2, 4096, 8),
+    (4, 4096, 4),
+    (16, 512, 4),
+)
 CUTS_OF_BITS = (  # outputs, warps, programs a multiprocessor
-    (16, 8, 1), (16, 8, 2), (16, 8, 3), (16, 8, 4), (16, 8, 99), (16, 4, 4), (16, 4, 6), (16, 4, 99), (16, 16, 1), (16, 16, 2), (32, 8, 1), (32, 8, 2), (32, 4, 2), (32, 4, 4),
-)  # fmt: skip
+    (16, 8, 1),
+    (16, 8, 2),
+    (16, 8, 3),
+    (16, 8, 4),
+    (16, 8, 99),
+    (16, 4, 4),
+    (16, 4, 6),
+    (16, 4, 99),
+    (16, 16, 1),
+    (16, 16, 2),
+    (32, 8, 1),
+    (32, 8, 2),
+    (32, 4, 2),
+    (32, 4, 4),
+)
 
 
 @contextmanager
@@ -56,7 +88,10 @@ class OneRow:
 
     def __init__(self, lab: Lab) -> None:
         shape = lab.shape
-        self.shape, self.sizes = shape, dict(zip(KINDS, shape.linears, strict=True)) | {"head": (shape.vocab, shape.hidden)}
+        self.shape, self.sizes = (
+            shape,
+            dict(zip(KINDS, shape.linears, strict=True)) | {"head": (shape.vocab, shape.hidden)},
+        )
         self.x, self.norm = lab.random(1, shape.hidden, scale=0.1), lab.random(shape.hidden)
         self.inputs = {"output": lab.random(1, shape.heads * shape.head_dim), "down": lab.random(1, shape.inner)}
         self.angles = lab.random(POSITIONS, 2 * shape.head_dim)
@@ -64,16 +99,32 @@ class OneRow:
         self.place = torch.tensor([3], dtype=torch.int32, device=lab.device)
 
     def run(
-        self, kind: str, weight: Weight, scale: Tensor | None = None, x: Tensor | None = None,
-        y: Tensor | None = None, launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
-    ) -> Tensor:  # fmt: skip
+        self,
+        kind: str,
+        weight: Weight,
+        scale: Tensor | None = None,
+        x: Tensor | None = None,
+        y: Tensor | None = None,
+        launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
+    ) -> Tensor:
         """x: the residual row, y: what "output" and "down" multiply; stand-ins where they are not given."""
         x = self.x if x is None else x
         if kind == "qkv":
             return gemv.qkv_rope_store(
-                x, self.norm, EPS, weight, None, self.shape.heads, self.shape.kv_heads, self.angles, self.place,
-                self.place, *self.pools, launch=launch, weight_scale=scale,
-            )  # fmt: skip
+                x,
+                self.norm,
+                EPS,
+                weight,
+                None,
+                self.shape.heads,
+                self.shape.kv_heads,
+                self.angles,
+                self.place,
+                self.place,
+                *self.pools,
+                launch=launch,
+                weight_scale=scale,
+            )
         if kind == "gate_up":
             return gemv.gate_up(x, self.norm, EPS, weight, launch=launch, weight_scale=scale)
         if kind == "head":
@@ -105,7 +156,10 @@ def measure(lab: Lab) -> None:
     rows.append(_chain(lab, one))
     lab.show("one row: weights cycle through more than the L2 cache holds", rows)
     if lab.dtype in DTYPES:
-        lab.show("the same with four bits in groups of 64", [*(_bits(lab, one, kind) for kind in one.sizes), _chain_of_bits(lab, one)])
+        lab.show(
+            "the same with four bits in groups of 64",
+            [*(_bits(lab, one, kind) for kind in one.sizes), _chain_of_bits(lab, one)],
+        )
     if lab.tune:
         for kind in one.sizes:
             _tune(lab, one, kind)
@@ -126,7 +180,9 @@ def _alone(lab: Lab, one: OneRow, kind: str) -> Row:
 def _chain(lab: Lab, one: OneRow) -> Row:
     """Per layer. The two ways must agree to the bit: a kernel that looks at x too early would not."""
     count, entry = lab.sizes.chain, lab.random(1, lab.shape.hidden, scale=0.1)
-    layers: list[Layer] = [{kind: (lab.random(*one.sizes[kind], scale=0.02), None) for kind in KINDS} for _ in range(count)]
+    layers: list[Layer] = [
+        {kind: (lab.random(*one.sizes[kind], scale=0.02), None) for kind in KINDS} for _ in range(count)
+    ]
     times, results = {}, []
     for name, wanted in (("overlapped", True), ("apart", False)):
         with overlap(wanted):
@@ -151,11 +207,15 @@ def _bits(lab: Lab, one: OneRow, kind: str) -> Row:
 def _chain_of_bits(lab: Lab, one: OneRow) -> Row:
     count, entry = lab.sizes.chain, lab.random(1, lab.shape.hidden, scale=0.1)
     weights = {kind: packed(lab, int4, one.sizes[kind]) for kind in KINDS}
-    layers: list[Layer] = [{kind: (found[index % len(found)], None) for kind, found in weights.items()} for index in range(count)]
+    layers: list[Layer] = [
+        {kind: (found[index % len(found)], None) for kind, found in weights.items()} for index in range(count)
+    ]
     times = {}
     for name, wanted in (("overlapped", True), ("apart", False)):
         with overlap(wanted):
-            times[name] = lab.attempt(f"chain of four bits, {name}", lambda some: one.chain(some, entry), [layers]) / count
+            times[name] = (
+                lab.attempt(f"chain of four bits, {name}", lambda some: one.chain(some, entry), [layers]) / count
+            )
     return Row("a layer", f"of {count} in a chain", times, {}, moved=sum(size_of(weights[kind][0]) for kind in KINDS))
 
 
@@ -165,9 +225,15 @@ def _tune_bits(lab: Lab, one: OneRow, kind: str) -> None:
     cuts = dict.fromkeys([best, *(TensorCoreGemvLaunch(*cut) for cut in CUTS_OF_BITS)])
     with overlap(True):
         lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)
-        found = [(lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut) for cut in cuts]
+        found = [
+            (lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut)
+            for cut in cuts
+        ]
     for seconds, cut in sorted(found, key=lambda pair: (math.isnan(pair[0]), *pair))[:6]:
-        lab.say(f"  {kind} {size}, four bits: {tuple(cut)} {1e6 * seconds:.2f} us, {size_of(weights[0]) / seconds / 1e12:.2f} TB/s{', in use' if cut == best else ''}")
+        lab.say(
+            f"  {kind} {size}, four bits: {tuple(cut)} {1e6 * seconds:.2f} us, "
+            f"{size_of(weights[0]) / seconds / 1e12:.2f} TB/s{', in use' if cut == best else ''}"
+        )
 
 
 def _tune(lab: Lab, one: OneRow, kind: str) -> None:
@@ -175,6 +241,11 @@ def _tune(lab: Lab, one: OneRow, kind: str) -> None:
     cuts = dict.fromkeys([best_launch(*size), *(GemvLaunch(*cut) for cut in CUTS)])
     with overlap(True):
         lab.compile_ahead(lambda cut=cut: one.run(kind, weights[0], launch=cut) for cut in cuts)
-        found = [(lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut) for cut in cuts]
+        found = [
+            (lab.attempt(f"{kind} {tuple(cut)}", lambda w, cut=cut: one.run(kind, w, launch=cut), weights), cut)
+            for cut in cuts
+        ]
     for seconds, cut in sorted(found, key=lambda pair: (math.isnan(pair[0]), *pair))[:4]:
-        lab.say(f"  {kind} {size}: {tuple(cut)} {1e6 * seconds:.2f} us{', in use' if cut == best_launch(*size) else ''}")
+        lab.say(
+            f"  {kind} {size}: {tuple(cut)} {1e6 * seconds:.2f} us{', in use' if cut == best_launch(*size) else ''}"
+        )

@@ -36,15 +36,25 @@ def roofline(shape: Shape, device: torch.device, dtype: torch.dtype, sizes: Size
         if flops / steady > best:
             best, state = flops / steady, card
         per_second = rows / (steady * shape.layers)
-        lines.append([f"{rows} rows", card, float(flops / burst / 1e12), float(flops / steady / 1e12), float(per_second)])
+        lines.append(
+            [f"{rows} rows", card, float(flops / burst / 1e12), float(flops / steady / 1e12), float(per_second)]
+        )
     del layers
     copy = copy_rate(device)
-    head = ("products", "MHz, W, degrees under load", "burst TFLOP/s", f"after {sizes.roof_load:g} s", f"tokens/s, {shape.layers} layers")
+    head = (
+        "products",
+        "MHz, W, degrees under load",
+        "burst TFLOP/s",
+        f"after {sizes.roof_load:g} s",
+        f"tokens/s, {shape.layers} layers",
+    )
     text = f"== roofline: copies {copy / 1e12:.2f} TB/s (read and written)\n" + text_table(head, lines)
     return Roof(copy, best, state), text
 
 
-def _products(layers: list[list[torch.Tensor]], rows: int, device: torch.device, dtype: torch.dtype, load: float) -> tuple[float, float, str]:
+def _products(
+    layers: list[list[torch.Tensor]], rows: int, device: torch.device, dtype: torch.dtype, load: float
+) -> tuple[float, float, str]:
     """Seconds of one layer's four products in a burst, then under load, and the card's state then."""
     inputs = [torch.randn(rows, weight.shape[1], device=device).to(dtype) for weight in layers[0]]
 
@@ -73,7 +83,13 @@ def _under_load(some: Callable[[int], None], device: torch.device, load: float) 
 def _ask(device: torch.device) -> subprocess.Popen[str] | None:
     """nvidia-smi, started beside the load."""
     card = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
-    query = ["nvidia-smi", "-i", card, "--query-gpu=clocks.sm,power.draw,temperature.gpu", "--format=csv,noheader,nounits"]
+    query = [
+        "nvidia-smi",
+        "-i",
+        card,
+        "--query-gpu=clocks.sm,power.draw,temperature.gpu",
+        "--format=csv,noheader,nounits",
+    ]
     try:
         return subprocess.Popen(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     except OSError:
@@ -95,7 +111,9 @@ def _answer(asked: subprocess.Popen[str] | None) -> str:
 
 @cache
 def copy_rate(device: torch.device) -> float:
-    """Bytes that large copies read and write in a second, one queued behind the other: alone in a graph one is slower."""
+    """Bytes that large copies read and write in a second, one queued behind
+    the other: alone in a graph one is slower.
+    """
     size = 2**30 if device.type == "cuda" else 2**20
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

@@ -18,9 +18,15 @@ from sgl.runtime.sampling import SamplingBatch, SamplingParams, SamplingRow
 from sgl.runtime.sampling.device_sampler import DeviceSampler
 
 CASES: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0}, "temperature": {}, "top_p 0.9": {"top_p": 0.9}, "top_k 50": {"top_k": 50},
-    "min_p 0.05": {"min_p": 0.05}, "masked": {}, "penalty": {"frequency_penalty": 0.2}, "logprobs": {"logprobs": True},
-}  # fmt: skip
+    "greedy": {"temperature": 0.0},
+    "temperature": {},
+    "top_p 0.9": {"top_p": 0.9},
+    "top_k 50": {"top_k": 50},
+    "min_p 0.05": {"min_p": 0.05},
+    "masked": {},
+    "penalty": {"frequency_penalty": 0.2},
+    "logprobs": {"logprobs": True},
+}
 HEADS = 40  # likely tokens
 
 
@@ -65,9 +71,11 @@ def _row(lab: Lab, sampler: DeviceSampler, name: str, count: int) -> Row:
         return sampler.launch(logits, batch, [77] * count, masks, last, places)
 
     ours = {
-        "peaked": lab.queued(launch), "flat": lab.queued(lambda: launch(flat)),
-        "host": lab.host(launch), "host, new batch": lab.host(lambda: launch(peaked, SamplingBatch(asked))),
-    }  # fmt: skip
+        "peaked": lab.queued(launch),
+        "flat": lab.queued(lambda: launch(flat)),
+        "host": lab.host(launch),
+        "host, new batch": lab.host(lambda: launch(peaked, SamplingBatch(asked))),
+    }
     peer = PEERS.get(name)
     peers = {} if peer is None else {"torch": lab.queued(lambda: peer(peaked))}
     return Row(name, f"{count} rows", ours, peers, moved=peaked.nbytes)

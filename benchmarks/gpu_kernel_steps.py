@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sgl.runtime.cache.kv_pool import KVPool
-from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
+from sgl.runtime.step.step_batch import DeviceBatch, StepBatch
 
 LAYERS = 3  # that calls go through in turn, so that the L2 cache does not hold many sequences' keys
 
@@ -36,18 +36,30 @@ def step_of(work: Sequence[tuple[int, int]], pool: KVPool, prefix: int = 0, seed
     return _batch(work, slots, table, pool.device)
 
 
-def _batch(work: Sequence[tuple[int, int]], slots: list[np.ndarray], table: np.ndarray, device: torch.device) -> StepBatch:
+def _batch(
+    work: Sequence[tuple[int, int]], slots: list[np.ndarray], table: np.ndarray, device: torch.device
+) -> StepBatch:
     def ints(values: object) -> torch.Tensor:
         return torch.from_numpy(np.asarray(values, np.int32)).to(device)
 
     news, contexts = [new for _, new in work], [cached + new for cached, new in work]
     rows = np.arange(len(work))
     around = DeviceBatch(
-        ints(rows), ints(np.repeat(rows, news)), ints(np.cumsum([0, *news])), ints(contexts), ints(table), 1, ints(np.zeros(len(table)))
+        ints(rows),
+        ints(np.repeat(rows, news)),
+        ints(np.cumsum([0, *news])),
+        ints(contexts),
+        ints(table),
+        1,
+        ints(np.zeros(len(table))),
     )
     return StepBatch(
         token_ids=ints(np.zeros(sum(news))),
         positions=ints(np.concatenate([np.arange(cached, cached + new) for cached, new in work])),
         slots=ints(np.concatenate([own[cached:] for own, (cached, _) in zip(slots, work, strict=True)])),
-        query_lens=news, context_lens=contexts, context_slots=slots, logit_rows=ints([0]), device=around,
-    )  # fmt: skip
+        query_lens=news,
+        context_lens=contexts,
+        context_slots=slots,
+        logit_rows=ints([0]),
+        device=around,
+    )

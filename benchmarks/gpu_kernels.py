@@ -1,6 +1,7 @@
 """The runtime's kernels on one GPU at the shapes of Llama-3.1-8B, each beside a peer and the roofline of the same run.
 
-    python benchmarks/gpu_kernels.py [one_row chain attention matmul fp8 sampler layers gated loading mixed few_bits small_batch_layers] [--quick] [--tune] [--shape SHAPE]
+    python benchmarks/gpu_kernels.py [one_row chain attention matmul fp8 sampler layers gated loading mixed few_bits
+    small_batch_layers] [--quick] [--tune] [--shape SHAPE]
     benchmarks/gpu_bench.sh kernels ...   where sgl cannot be installed
 
 Times are those of captured CUDA graphs where not said otherwise; a table a question: microseconds of ours, of the
@@ -26,7 +27,20 @@ if TYPE_CHECKING:
     from gpu_kernel_sizes import Sizes
     from gpu_shapes import Shape
 
-CASES = ("one_row", "chain", "attention", "matmul", "fp8", "sampler", "layers", "gated", "loading", "mixed", "few_bits", "few_rows")
+CASES = (
+    "one_row",
+    "chain",
+    "attention",
+    "matmul",
+    "fp8",
+    "sampler",
+    "layers",
+    "gated",
+    "loading",
+    "mixed",
+    "few_bits",
+    "few_rows",
+)
 NO_DEVICE = 2  # exit code
 
 
@@ -34,7 +48,11 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", metavar="CASE", help="some of " + ", ".join(CASES) + "; all without any")
     parser.add_argument("--quick", action="store_true", help="fewer sizes")
-    parser.add_argument("--tune", action="store_true", help="also other cuts and tiles of one_row, chain, attention and matmul (minutes)")
+    parser.add_argument(
+        "--tune",
+        action="store_true",
+        help="also other cuts and tiles of one_row, chain, attention and matmul (minutes)",
+    )
     parser.add_argument("--shape", default="llama8b", help="llama8b, qwen3-4b or gemma3-4b; qwen3-30b-a3b for chain")
     parser.add_argument("--share", type=int, default=1, help="of so many cards, what one has of the shape")
     parser.add_argument("--out", type=Path, help="write what is printed here, too")
@@ -50,13 +68,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import torch
 
     if not torch.cuda.is_available():
-        print("gpu_kernels.py needs a CUDA device and torch sees none; tests/cpu/test_gpu_kernels.py runs its parts without one", file=sys.stderr)
+        print(
+            "gpu_kernels.py needs a CUDA device and torch sees none; tests/cpu/test_gpu_kernels.py runs its parts "
+            "without one",
+            file=sys.stderr,
+        )
         return NO_DEVICE
     from gpu_kernel_sizes import QUICK, Sizes
     from gpu_shapes import shape_of, share_of
 
     device = torch.device("cuda", torch.cuda.current_device())
-    return run(args, share_of(shape_of(args.shape), args.share), device, torch.bfloat16, QUICK if args.quick else Sizes())
+    return run(
+        args, share_of(shape_of(args.shape), args.share), device, torch.bfloat16, QUICK if args.quick else Sizes()
+    )
 
 
 def run(args: argparse.Namespace, shape: Shape, device: torch.device, dtype: torch.dtype, sizes: Sizes) -> int:

@@ -41,9 +41,15 @@ def options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true", help="one run of each instead of the median of three")
     parser.add_argument("--temperature", type=float, default=0.0, help="of cases 2 to 5")
-    parser.add_argument("--checkpoint", type=Path, help="case 1 reads weights from here too; written first if need be (16 GB)")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, e.g. page_size=16")
-    parser.add_argument("--limit", type=int, default=580, help="seconds after which everything is given up, with stacks printed")
+    parser.add_argument(
+        "--checkpoint", type=Path, help="case 1 reads weights from here too; written first if need be (16 GB)"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="of the engine, e.g. page_size=16"
+    )
+    parser.add_argument(
+        "--limit", type=int, default=580, help="seconds after which everything is given up, with stacks printed"
+    )
     parser.add_argument("--out", type=Path, help="write the figures as JSON here, case by case")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/gpu_SHAPE.json and .txt")
     args = parser.parse_args()
@@ -58,7 +64,12 @@ def options() -> argparse.Namespace:
 def engine_options(args: argparse.Namespace, sizes: Sizes) -> dict[str, Any]:
     """What the engine of every case is opened with."""
     shape = shape_of(args.shape, args.layers)
-    chosen: dict[str, Any] = {"device": args.device, "dummy": True, "context": shape.context, "max_running": max(sizes.batches[-1], sizes.crowd[0])}
+    chosen: dict[str, Any] = {
+        "device": args.device,
+        "dummy": True,
+        "context": shape.context,
+        "max_running": max(sizes.batches[-1], sizes.crowd[0]),
+    }
     if args.device == "cpu":
         chosen |= {"threads": 1, "dtype": "float32", "kv_tokens": 20_000}
     for pair in args.option:

@@ -17,7 +17,12 @@ TINY_SIZES: Sizes = ((1, 16, 8), (4, 16, 8))
 
 
 def ours(bench: Bench, sizes: Sizes) -> dict[tuple[int, int, int], Run]:
-    return {size: middle(repeated(3, lambda seed, s=size: generate(bench.engine, prompts(s[0], s[1], bench.shape.vocab, seed), s[2]))) for size in sizes}
+    return {
+        size: middle(
+            repeated(3, lambda seed, s=size: generate(bench.engine, prompts(s[0], s[1], bench.shape.vocab, seed), s[2]))
+        )
+        for size in sizes
+    }
 
 
 def theirs(shape: Shape, device: torch.device, sizes: Sizes) -> dict[tuple[int, int, int], Run]:
@@ -26,7 +31,9 @@ def theirs(shape: Shape, device: torch.device, sizes: Sizes) -> dict[tuple[int, 
 
     config = AutoConfig.for_model(**{k: v for k, v in shape.config().items() if k not in ("architectures", "dtype")})
     with torch.device(device):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32).eval()
+        model = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32
+        ).eval()
     found = {}
     for size in sizes:
         count, length, new = size
@@ -39,7 +46,14 @@ def _generate(model: torch.nn.Module, rows: list[np.ndarray], new: int, device: 
     ids = torch.from_numpy(np.stack(rows)).long().to(device)
     started = time.perf_counter()
     with torch.inference_mode():
-        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)  # type: ignore[operator]
+        out = model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=new,
+            min_new_tokens=new,
+            do_sample=False,
+            pad_token_id=0,
+        )  # type: ignore[operator]
     made = (out.shape[1] - ids.shape[1]) * len(rows)
     assert out.cpu().numel()  # waits for the device
     return Run(time.perf_counter() - started, made)

@@ -36,12 +36,20 @@ class Profile:
         if not self.kernels:
             return f"batch {self.batch}: {self.step_ms:.2f} ms a step; no kernel was recorded\n"
         head = (
-            f"batch {self.batch}: {self.step_ms:.3f} ms a step unprofiled; profiled: {self.busy.window / 1e6 / self.steps:.3f} ms a step, "
+            f"batch {self.batch}: {self.step_ms:.3f} ms a step unprofiled; profiled: "
+            f"{self.busy.window / 1e6 / self.steps:.3f} ms a step, "
             f"kernels {self.busy.busy / 1e6 / self.steps:.3f} ms, {len(self.kernels) / self.steps:.0f} launches; idle "
-            f"{100 * self.busy.idle_share:.2f}% in all gaps, {100 * self.busy.share_of_gaps():.2f}% in gaps over 5 us (between steps)\n"
+            f"{100 * self.busy.idle_share:.2f}% in all gaps, {100 * self.busy.share_of_gaps():.2f}% in gaps over 5 "
+            "us (between steps)\n"
         )
         rows = [
-            (f"{100 * ns / self.busy.window:.1f}%", name[:90], f"{n / self.steps:.1f}", f"{ns / 1e3 / self.steps:.1f}", f"{ns / 1e3 / n:.2f}")
+            (
+                f"{100 * ns / self.busy.window:.1f}%",
+                name[:90],
+                f"{n / self.steps:.1f}",
+                f"{ns / 1e3 / self.steps:.1f}",
+                f"{ns / 1e3 / n:.2f}",
+            )
             for name, n, ns in by_name(self.kernels, TOP)
         ]
         return head + text_table(("share", "kernel", "a step", "us a step", "us each"), rows)

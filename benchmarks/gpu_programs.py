@@ -21,7 +21,9 @@ def tree_of_thought(s, number, tokens):
         branch += f"\nPlan {index}:" + sgl.gen("plan", max_tokens=tokens, temperature=1, ignore_eos=True)
         choice_branches = branch.fork(WIDTH)
         for place, choice_branch in enumerate(choice_branches):
-            choice_branch += f"\nObjection {place}:" + sgl.gen("objection", max_tokens=tokens, temperature=1, ignore_eos=True)
+            choice_branch += f"\nObjection {place}:" + sgl.gen(
+                "objection", max_tokens=tokens, temperature=1, ignore_eos=True
+            )
         choice_branches.join()
     branches.join()
     s += "\nAnswer:" + sgl.gen("answer", max_tokens=tokens, temperature=0, ignore_eos=True)
@@ -38,7 +40,10 @@ def programs(bench: Bench) -> list[Figure]:
     for state in states:
         state.text()  # raises what the program raised
     what = f"tree of thought, {count} programs forking {WIDTH}x{WIDTH}, {tokens} tokens a thought"
-    note = f"{spent.generated_tokens:,} tokens generated in {spent.steps:,} steps, {100 * spent.hit_rate:.0f}% of the prompts' tokens from the cache"
+    note = (
+        f"{spent.generated_tokens:,} tokens generated in {spent.steps:,} steps, {100 * spent.hit_rate:.0f}% of "
+        "the prompts' tokens from the cache"
+    )
     return [
         Figure("7", what, seconds, "s", note=note, more={"stats": spent.as_dict()}),
         Figure("7", "the same", spent.generated_tokens / seconds, "tok/s"),

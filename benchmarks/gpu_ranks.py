@@ -1,20 +1,28 @@
-"""Several cards beside one: sums over ranks by each way, then a model of Llama-3.1-8B's shape (dummy weights) on one card, over two, and copied.
+"""Several cards beside one: sums over ranks by each way, then a model of Llama-3.1-8B's shape (dummy weights) on one
+card, over two, and copied.
 
-    python benchmarks/gpu_ranks.py [--cards 2] [--what sums,one,tensor,pipeline,both,replicas,faults] [--shape llama8b] [--layers N]
+    python benchmarks/gpu_ranks.py [--cards 2] [--what sums,one,tensor,pipeline,both,replicas,faults] [--shape llama8b]
+    [--layers N]
     python benchmarks/gpu_ranks.py --expert-parallel --shape qwen3-30b-a3b [--redundant-experts 8] [--what one,tensor]
     python benchmarks/gpu_ranks.py --shape deepseek-v2-lite --cards 4 --what one,tensor,rows --deep 1 64 256
 
 sums      all-reduce of 8 KB to 64 MB, microseconds alone and in CUDA graphs (gpu_ranks_sums.py)
-one, tensor, pipeline, both, replicas: seconds until it is ready; one sequence of 128 + 256 tokens; 256 x (512 + 128) at once ("both": stages of two
-          ranks each). Of one and replicas also programs, 256 a card in 16 groups: 3,000 tokens that a group shares and 64 own ones, 32 written, with
+one, tensor, pipeline, both, replicas: seconds until it is ready; one sequence of 128 + 256 tokens; 256 x (512 + 128) at
+    once ("both": stages of two
+          ranks each). Of one and replicas also programs, 256 a card in 16 groups: 3,000 tokens that a group shares and
+          64 own ones, 32 written, with
           the share of prompt tokens that was cached
-experts   (--expert-parallel) as tensor, but that each rank holds whole experts; then experts move by what was chosen, and one sequence and the crowd again
+experts   (--expert-parallel) as tensor, but that each rank holds whole experts; then experts move by what was chosen,
+and one sequence and the crowd again
 rows      as tensor, but that latent attention is shared out by rows (latent_attention="rows"); of a shape that has it
---deep    of each kind also so many sequences at once behind 4,096 tokens each: 128 tokens of each, the time of the prompts left out
-faults    (with tensor) a rank is killed and stopped while 256 sequences are written; seconds until all are told, all ranks have ended, it runs again;
+--deep    of each kind also so many sequences at once behind 4,096 tokens each: 128 tokens of each, the time of the
+prompts left out
+faults    (with tensor) a rank is killed and stopped while 256 sequences are written; seconds until all are told, all
+ranks have ended, it runs again;
           and what is left in the cards' memory when it is closed
 
-Scripts that run beside each other share cards if --option kv_tokens=N leaves room: with the same file as --turn they open at once and measure one by one.
+Scripts that run beside each other share cards if --option kv_tokens=N leaves room: with the same file as --turn they
+open at once and measure one by one.
 """
 
 from __future__ import annotations
@@ -70,10 +78,19 @@ def options() -> argparse.Namespace:
     parser.add_argument("--cards", type=int, default=2)
     parser.add_argument("--what", default="sums,one,tensor,pipeline,replicas,faults")
     parser.add_argument("--shape", choices=(*SHAPES, *MIXTURES), default="llama8b")
-    parser.add_argument("--expert-parallel", action="store_true", help="measure whole experts on ranks beside the others, of a mixture")
+    parser.add_argument(
+        "--expert-parallel", action="store_true", help="measure whole experts on ranks beside the others, of a mixture"
+    )
     parser.add_argument("--redundant-experts", type=int, default=0, help="copies of experts in each layer then")
     parser.add_argument("--layers", type=int)
-    parser.add_argument("--deep", nargs="*", type=int, default=[], metavar="N", help="numbers of sequences that go on behind 4,096 tokens each")
+    parser.add_argument(
+        "--deep",
+        nargs="*",
+        type=int,
+        default=[],
+        metavar="N",
+        help="numbers of sequences that go on behind 4,096 tokens each",
+    )
     parser.add_argument("--turn", type=Path, help="a file that scripts beside each other lock in turn to measure")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of every engine")
@@ -101,7 +118,12 @@ class Measured:
 
     def __init__(self, args: argparse.Namespace, model: Path, kind: str) -> None:
         self.deep = args.deep
-        self.kind, self.cards, self.runs, self.vocab = kind, args.cards, args.runs, shape_of(args.shape, args.layers).vocab
+        self.kind, self.cards, self.runs, self.vocab = (
+            kind,
+            args.cards,
+            args.runs,
+            shape_of(args.shape, args.layers).vocab,
+        )
         chosen: dict[str, Any] = {"device": "cuda", "dummy": True, "context": 8192, "max_running": 256}
         for pair in args.option:
             name, _, value = pair.partition("=")
@@ -112,7 +134,11 @@ class Measured:
         began = time.perf_counter()
         self.engine = sgl.Engine(model, **chosen)
         self.figures: dict[str, Any] = {"ready_s": time.perf_counter() - began}
-        self.say("ready", f"{self.figures['ready_s']:.1f} s, {self.engine.info()['kv_tokens']} tokens of KV; {rounded(self.engine.info()['startup'])}")
+        self.say(
+            "ready",
+            f"{self.figures['ready_s']:.1f} s, {self.engine.info()['kv_tokens']} tokens of KV; "
+            f"{rounded(self.engine.info()['startup'])}",
+        )
 
     def say(self, what: str, text: str) -> None:
         say(f"{self.kind:9} {what:18} {text}")
@@ -131,7 +157,10 @@ class Measured:
 
     def rate(self, what: str, count: int, length: int, tokens: int, shared: int = 0) -> None:
         self.settled(lambda seed: generate(self.engine, prompts(count, length, self.vocab, seed, shared), tokens).rate)
-        found = sorted(generate(self.engine, prompts(count, length, self.vocab, seed, shared), tokens).rate for seed in range(self.runs))
+        found = sorted(
+            generate(self.engine, prompts(count, length, self.vocab, seed, shared), tokens).rate
+            for seed in range(self.runs)
+        )
         self.figures[what] = found
         self.say(what, " ".join(f"{each:.0f}" for each in found) + " tokens/s")
 
@@ -143,10 +172,16 @@ class Measured:
                 onwards(sequences, tokens)
             found = sorted(count * ONWARDS / onwards(sequences, ONWARDS) for _ in range(self.runs))
         self.figures[f"{count} behind {DEEP}"] = found
-        self.say(f"{count} behind {DEEP}", " ".join(f"{each:.0f}" for each in found) + f" tokens/s; {1000 * count / found[len(found) // 2]:.2f} ms a step")
+        self.say(
+            f"{count} behind {DEEP}",
+            " ".join(f"{each:.0f}" for each in found)
+            + f" tokens/s; {1000 * count / found[len(found) // 2]:.2f} ms a step",
+        )
 
     def settled(self, work: Callable[[int], float]) -> None:
-        """Until it gets no faster: graphs are captured after some steps without them, kernels of rare sizes are compiled."""
+        """Until it gets no faster: graphs are captured after some steps without
+        them, kernels of rare sizes are compiled.
+        """
         before = work(1000)
         for seed in range(1001, 1006):
             if (rate := work(seed)) < 1.02 * before:
@@ -157,7 +192,10 @@ class Measured:
         """Random tokens of random weights choose some experts far more often than others."""
         done = self.engine.rebalance_experts()
         self.figures["rebalanced"] = done
-        size, share = f"{done['experts']} experts, {done['bytes'] / 1e9:.2f} GB in {done['seconds']:.2f} s between steps", f"{done['balance_before']:.3f}"
+        size, share = (
+            f"{done['experts']} experts, {done['bytes'] / 1e9:.2f} GB in {done['seconds']:.2f} s between steps",
+            f"{done['balance_before']:.3f}",
+        )
         self.say("rebalanced", f"{size}; balance {share}, {done['balance_expected']:.3f} by the same rows")
         self.rate("one, balanced", 1, 128, 256)
         before = self.engine.stats()
@@ -170,7 +208,12 @@ class Measured:
         found = [self.programs(256 * self.cards, seed) for seed in range(self.runs)]
         rates = sorted(rate for rate, _ in found)
         self.figures["programs"], self.figures["cached"] = rates, [cached for _, cached in found]
-        self.say("programs", " ".join(f"{rate:.1f}" for rate in rates) + " a second; cached " + ", ".join(f"{100 * cached:.2f} %" for _, cached in found))
+        self.say(
+            "programs",
+            " ".join(f"{rate:.1f}" for rate in rates)
+            + " a second; cached "
+            + ", ".join(f"{100 * cached:.2f} %" for _, cached in found),
+        )
 
     def programs(self, count: int, seed: int) -> tuple[float, float]:
         """So many a second, and the share of their tokens that was cached."""
@@ -207,7 +250,9 @@ class Measured:
 def onwards(sequences: list[Any], tokens: int) -> float:
     """Seconds until each has so many more."""
     began = time.perf_counter()
-    for future in [each.generate(SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)) for each in sequences]:
+    for future in [
+        each.generate(SamplingParams(max_tokens=tokens, temperature=0, ignore_eos=True)) for each in sequences
+    ]:
         future.result(PATIENCE)
     return time.perf_counter() - began
 
@@ -235,7 +280,9 @@ def grouped(count: int, vocab: int, seed: int) -> list[Any]:
 def used_memory() -> str:
     """Of the cards, as their driver tells it."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader"]
-    return ", ".join(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")).strip(", ")
+    return ", ".join(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")).strip(
+        ", "
+    )
 
 
 @contextlib.contextmanager

@@ -9,15 +9,15 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.rms_norm import add_rms_norm
-from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
 from sgl.runtime.kernels.comm.all_reduce import (
     AllReduceBuffers,
     add_norm_of_posted,
-    sum_add_norm,
     all_reduce_sum,
+    sum_add_norm,
 )
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
+from sgl.runtime.kernels.rms_norm import add_rms_norm
 from sgl.runtime.parallel import cuda_collectives
 from sgl.runtime.parallel.all_reduce_algorithms import MB, AllReduceLimits
 
@@ -66,9 +66,17 @@ class Table:
         state = torch.zeros_like(x)
         yield "nccl + add and norm", lambda: (dist.all_reduce(y), add_rms_norm(state, y, weight, 1e-5)), right
         for words, rooms in self.rooms(size):
-            yield f"push, {words}", lambda rooms=rooms: all_reduce_sum(x, rooms), bool((all_reduce_sum(x, rooms) == total).all())
+            yield (
+                f"push, {words}",
+                lambda rooms=rooms: all_reduce_sum(x, rooms),
+                bool((all_reduce_sum(x, rooms) == total).all()),
+            )
             sum_add_norm(state, x, weight, 1e-5, rooms)
-            yield f"push, {words}, with add and norm", lambda rooms=rooms: sum_add_norm(state, x, weight, 1e-5, rooms), bool((state == total).all())
+            yield (
+                f"push, {words}, with add and norm",
+                lambda rooms=rooms: sum_add_norm(state, x, weight, 1e-5, rooms),
+                bool((state == total).all()),
+            )
             state.zero_()
         yield from self.symmetric(x, total, size)
 
@@ -88,7 +96,11 @@ class Table:
         symm.rendezvous(room, group)
         ops = torch.ops.symm_mem
         if size <= ONE_SHOT:
-            yield "one_shot, copied in", lambda: ops.one_shot_all_reduce_copy(room, x, "sum", group), bool((ops.one_shot_all_reduce_copy(room, x, "sum", group) == total).all())
+            yield (
+                "one_shot, copied in",
+                lambda: ops.one_shot_all_reduce_copy(room, x, "sum", group),
+                bool((ops.one_shot_all_reduce_copy(room, x, "sum", group) == total).all()),
+            )
         out = torch.empty_like(x)
 
         def two_shot() -> torch.Tensor:
@@ -122,7 +134,9 @@ class Table:
                 add_norm_of_posted(state, torch.empty_like(state), norm[0], 1e-5, rooms)
 
             for name, work in (("given", given), ("sent", sent)):
-                self.say(f"product of {inputs} inputs, {name:20}{self.timed(work, 20):9.1f}{self.graphed(work, 20):9.1f}")
+                self.say(
+                    f"product of {inputs} inputs, {name:20}{self.timed(work, 20):9.1f}{self.graphed(work, 20):9.1f}"
+                )
 
     def others(self) -> None:
         """What a step needs besides: messages where they have the room, and NCCL."""

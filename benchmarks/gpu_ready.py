@@ -1,4 +1,6 @@
-"""Case 1: seconds from the start of a process to its first token, by phase; and a checkpoint of random weights to read."""
+"""Case 1: seconds from the start of a process to its first token, by phase; and
+a checkpoint of random weights to read.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,12 @@ more(1); marks["first token"] = time.time()
 more(8); marks["8 more"] = time.time()
 print("MARKS " + json.dumps([marks, engine.info().get("startup", {})], default=str), flush=True)
 engine.close()
-"""
+"""  # noqa: E501
 
 
-def ready(model: Path, options: dict[str, Any], shape: Shape, anchored: bool, checkpoint: Path | None, device: torch.device) -> list[Figure]:
+def ready(
+    model: Path, options: dict[str, Any], shape: Shape, anchored: bool, checkpoint: Path | None, device: torch.device
+) -> list[Figure]:
     """With dummy weights and an empty Triton cache, again with that cache, and with the weights read from disk."""
     figures = []
     with tempfile.TemporaryDirectory() as kernels:
@@ -52,8 +56,11 @@ def start(label: str, model: Path, options: dict[str, Any], kernels: str, anchor
     started = time.time()
     done = subprocess.run(
         [sys.executable, "-c", PROCESS, str(model), json.dumps(options)],
-        capture_output=True, text=True, timeout=LIMIT, env=os.environ | {"TRITON_CACHE_DIR": kernels},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=os.environ | {"TRITON_CACHE_DIR": kernels},
+    )
     line = next((x for x in done.stdout.splitlines() if x.startswith("MARKS ")), None)
     if line is None:
         raise RuntimeError(f"the process ended with {done.returncode}:\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}")
@@ -61,11 +68,22 @@ def start(label: str, model: Path, options: dict[str, Any], kernels: str, anchor
     steps = phases(started, marks)
     note = ", ".join(f"{name} {seconds:.2f}" for name, seconds in steps.items())
     if isinstance(startup, dict) and startup:
-        inside = ", ".join(f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}" for name, value in startup.items())
+        inside = ", ".join(
+            f"{name} {value:.2f}" if isinstance(value, float) else f"{name} {value}" for name, value in startup.items()
+        )
         note += f"; inside Engine(): {inside}"
     target = 12.0 if anchored else None
     anchor = 82.0 if anchored else None
-    return Figure("1", f"ready, {label}", marks["first token"] - started, "s", anchor, target, note=note, more={"phases": steps, "startup": startup})
+    return Figure(
+        "1",
+        f"ready, {label}",
+        marks["first token"] - started,
+        "s",
+        anchor,
+        target,
+        note=note,
+        more={"phases": steps, "startup": startup},
+    )
 
 
 def phases(started: float, marks: dict[str, float]) -> dict[str, float]:
@@ -75,7 +93,9 @@ def phases(started: float, marks: dict[str, float]) -> dict[str, float]:
 
 
 def write_checkpoint(folder: Path, shape: Shape, device: torch.device) -> float:
-    """Random bfloat16 weights of `shape` as safetensors of some GB each; kept if they are there. Returns the seconds."""
+    """Random bfloat16 weights of `shape` as safetensors of some GB each; kept
+    if they are there. Returns the seconds.
+    """
     from safetensors.torch import save_file
 
     started, index = time.time(), folder / "model.safetensors.index.json"
@@ -85,7 +105,10 @@ def write_checkpoint(folder: Path, shape: Shape, device: torch.device) -> float:
     places: dict[str, str] = {}
     for number, part in enumerate(_shards(shape)):
         name = f"model-{number:05d}.safetensors"
-        save_file({key: (0.02 * torch.randn(size, device=device)).to(torch.bfloat16).cpu() for key, size in part.items()}, folder / name)
+        save_file(
+            {key: (0.02 * torch.randn(size, device=device)).to(torch.bfloat16).cpu() for key, size in part.items()},
+            folder / name,
+        )
         places |= dict.fromkeys(part, name)
     index.write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return time.time() - started

@@ -68,7 +68,10 @@ def text_table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Columns side by side, the first two to the left; None is empty."""
     cells = [[_cell(c) for c in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
-    lines = ["  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))) for row in cells]
+    lines = [
+        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        for row in cells
+    ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -82,7 +85,16 @@ def figures_table(figures: Iterable[Figure]) -> str:
     return text_table(
         head,
         [
-            (f.case, f.what, float(f.value), f.unit, f.anchor, f.target, verdict[f.reached], None if f.share is None else f"{100 * f.share:.0f}")
+            (
+                f.case,
+                f.what,
+                float(f.value),
+                f.unit,
+                f.anchor,
+                f.target,
+                verdict[f.reached],
+                None if f.share is None else f"{100 * f.share:.0f}",
+            )
             for f in figures
         ],
     )

@@ -15,7 +15,9 @@ SAMPLE_LAYERS = 8  # enough weights to overflow any cache; their time is scaled 
 
 @dataclass(slots=True)
 class Rooflines:
-    """copy: bytes/s read and written; matmul: FLOP/s of products of 4096 rows; linears: seconds of a step by its rows."""
+    """copy: bytes/s read and written; matmul: FLOP/s of products of 4096 rows;
+    linears: seconds of a step by its rows.
+    """
 
     copy: float
     matmul: float
@@ -26,7 +28,9 @@ class Rooflines:
         return self.linears[min((r for r in self.linears if r >= rows), default=max(self.linears))]
 
 
-def measure(shape: Shape, device: torch.device, seconds: float = 1.0, batches: tuple[int, ...] = (1, 8, 64, 128, 256)) -> Rooflines:
+def measure(
+    shape: Shape, device: torch.device, seconds: float = 1.0, batches: tuple[int, ...] = (1, 8, 64, 128, 256)
+) -> Rooflines:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     matmul = _matmul(shape, device, dtype, seconds)  # first: it lets the clocks settle
     return Rooflines(_copy(device), matmul, _steps(shape, batches, device, dtype))

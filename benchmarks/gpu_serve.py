@@ -3,8 +3,10 @@
     python benchmarks/gpu_serve.py --shape llama8b --rates 4,8,16,32,inf
     python benchmarks/gpu_serve.py --server "peer=python -m peer --model {model} --port {port} ..." --rounds 3
 
-Requests are rows of token ids with ignore_eos, their lengths lognormal, sent as a Poisson process of so many a second, or all
-at once (inf); the same to every server. Reported in milliseconds: until the first token, between pieces of a stream, and a
+Requests are rows of token ids with ignore_eos, their lengths lognormal, sent as a Poisson process of so many a second,
+or all
+at once (inf); the same to every server. Reported in milliseconds: until the first token, between pieces of a stream,
+and a
 token after the first; and output tokens/s. Clients run in processes of their own.
 """
 
@@ -37,7 +39,16 @@ OURS = "sgl={python} -m sgl serve {model} --port {port} --served-name m dummy=tr
 NAME = "m"  # of the model, in requests
 READY = 300.0  # seconds
 LOG = 20_000  # characters of a failed server's log: the cause stands before what it brought down
-HEADER = ("server", "rate/s", "requests", "out tok/s", "first token p50, p99", "between p50, p99, max", "a token p50, p99", "failed")
+HEADER = (
+    "server",
+    "rate/s",
+    "requests",
+    "out tok/s",
+    "first token p50, p99",
+    "between p50, p99, max",
+    "a token p50, p99",
+    "failed",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +62,9 @@ class Request:
 
 @dataclass(slots=True)
 class Heard:
-    """Of one answer, in seconds: until its first piece, between pieces, until its end; tokens by the server's own count."""
+    """Of one answer, in seconds: until its first piece, between pieces, until
+    its end; tokens by the server's own count.
+    """
 
     first: float
     gaps: list[float]
@@ -64,7 +77,10 @@ def requests(rate: float, window: float, burst: int, vocabulary: int, scale: flo
     draw = random.Random(f"{seed} {rate}")
     times = [0.0] * burst if rate == math.inf else list(_arrivals(draw, rate, window))
     lengths = [(_length(draw, 512 * scale, 4096), _length(draw, 128 * scale, 1024)) for _ in times]
-    return [Request(at, [draw.randrange(100, vocabulary) for _ in range(n)], m) for at, (n, m) in zip(times, lengths, strict=True)]
+    return [
+        Request(at, [draw.randrange(100, vocabulary) for _ in range(n)], m)
+        for at, (n, m) in zip(times, lengths, strict=True)
+    ]
 
 
 def _arrivals(draw: random.Random, rate: float, window: float) -> Iterator[float]:
@@ -81,9 +97,14 @@ def _length(draw: random.Random, median: float, most: int) -> int:
 async def ask(client: Client, request: Request, started: float) -> Heard | None:
     """None: it failed."""
     body = {
-        "model": NAME, "prompt": request.prompt, "max_tokens": request.tokens, "temperature": 0, "ignore_eos": True,
-        "stream": True, "stream_options": {"include_usage": True},
-    }  # fmt: skip
+        "model": NAME,
+        "prompt": request.prompt,
+        "max_tokens": request.tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
     await asyncio.sleep(max(0.0, started + request.at - time.time()))
     asked, times, tokens = time.perf_counter(), [], 0
     try:
@@ -125,15 +146,22 @@ def row(label: str, rate: float, heard: list[Heard | None], seconds: float) -> t
     each = [(one.end - one.first) / (one.tokens - 1) for one in good if one.tokens > 1]
     gaps = [gap for one in good for gap in one.gaps]
     return (
-        label, "all at once" if rate == math.inf else f"{rate:g}", str(len(heard)), f"{sum(one.tokens for one in good) / seconds:,.0f}",
-        _at([one.first for one in good], 50, 99), f"{_at(gaps, 50, 99)}, {1e3 * max(gaps, default=math.nan):.0f}", _at(each, 50, 99),
+        label,
+        "all at once" if rate == math.inf else f"{rate:g}",
+        str(len(heard)),
+        f"{sum(one.tokens for one in good) / seconds:,.0f}",
+        _at([one.first for one in good], 50, 99),
+        f"{_at(gaps, 50, 99)}, {1e3 * max(gaps, default=math.nan):.0f}",
+        _at(each, 50, 99),
         str(len(heard) - len(good)),
-    )  # fmt: skip
+    )
 
 
 def _at(values: list[float], *percents: int) -> str:
     ordered = sorted(values) or [math.nan]
-    return ", ".join(f"{1e3 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]:.1f}" for percent in percents)
+    return ", ".join(
+        f"{1e3 * ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]:.1f}" for percent in percents
+    )
 
 
 @contextmanager
@@ -171,16 +199,30 @@ async def _ready(url: str, server: subprocess.Popen[bytes], log: Path) -> None:
 def measured(label: str, url: str, args: argparse.Namespace, vocabulary: int) -> Iterator[tuple[str, ...]]:
     warm = requests(math.inf, 0, args.warm, vocabulary, args.scale, args.seed + 1)
     [fresh] = share((url, [Request(0.0, list(range(100, 612)), 2)], time.time()))
-    print(f"{label}: first token of a fresh server {1e3 * fresh.first:.1f} ms" if fresh else f"{label}: its first request failed", flush=True)
+    print(
+        f"{label}: first token of a fresh server {1e3 * fresh.first:.1f} ms"
+        if fresh
+        else f"{label}: its first request failed",
+        flush=True,
+    )
     load(url, warm, args.processes)
     for rate in args.rates:
-        yield row(label, rate, *load(url, requests(rate, args.window, args.burst, vocabulary, args.scale, args.seed), args.processes))
+        yield row(
+            label,
+            rate,
+            *load(url, requests(rate, args.window, args.burst, vocabulary, args.scale, args.seed), args.processes),
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=tuple(SHAPES), default="llama8b")
-    parser.add_argument("--server", action="append", metavar="LABEL=COMMAND", help="with {model} and {port}; ours without any; may be repeated")
+    parser.add_argument(
+        "--server",
+        action="append",
+        metavar="LABEL=COMMAND",
+        help="with {model} and {port}; ours without any; may be repeated",
+    )
     parser.add_argument("--rates", type=lambda text: [float(rate) for rate in text.split(",")], default="4,8,16,32,inf")
     parser.add_argument("--window", type=float, default=25, help="seconds of sending at each rate")
     parser.add_argument("--burst", type=int, default=1000, help="requests of the rate inf")

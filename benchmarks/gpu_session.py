@@ -1,4 +1,6 @@
-"""One run of the GPU benchmark: engines opened by their options, cases printed as they end, a failure stops only itself."""
+"""One run of the GPU benchmark: engines opened by their options, cases printed
+as they end, a failure stops only itself.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,11 @@ from gpu_work import alive, known_options
 
 import sgl
 
-FP8 = (("fp8 weights", {"weights": "fp8"}), ("fp8 KV", {"kv_dtype": "fp8"}), ("fp8 weights and KV", {"weights": "fp8", "kv_dtype": "fp8"}))
+FP8 = (
+    ("fp8 weights", {"weights": "fp8"}),
+    ("fp8 KV", {"kv_dtype": "fp8"}),
+    ("fp8 weights and KV", {"weights": "fp8", "kv_dtype": "fp8"}),
+)
 
 
 def where() -> dict[str, Any]:
@@ -69,7 +75,15 @@ def _version(package: str) -> str:
 class Session:
     """`run()` goes through the cases that were asked for; `figures`, `texts` and `failures` hold what came of them."""
 
-    def __init__(self, args: argparse.Namespace, shape: Shape, sizes: Sizes, model: Path, options: dict[str, Any], device: torch.device) -> None:
+    def __init__(
+        self,
+        args: argparse.Namespace,
+        shape: Shape,
+        sizes: Sizes,
+        model: Path,
+        options: dict[str, Any],
+        device: torch.device,
+    ) -> None:
         self.args, self.shape, self.sizes, self.model = args, shape, sizes, model
         self.options, self.device = options, device
         self.figures: list[Figure] = []
@@ -83,10 +97,15 @@ class Session:
         self.attempt("rooflines", self._rooflines)
         self._free()
         if "1" in self.args.cases:
-            self.attempt("1", lambda: ready(self.model, self.options, self.shape, self.anchored, self.args.checkpoint, self.device))
+            self.attempt(
+                "1",
+                lambda: ready(self.model, self.options, self.shape, self.anchored, self.args.checkpoint, self.device),
+            )
         mine = self._default_engine()
         if "6" in self.args.cases:
-            self._with("jump_forward off", {"jump_forward": False}, lambda bench: constrained(bench, "jump_forward off"))
+            self._with(
+                "jump_forward off", {"jump_forward": False}, lambda bench: constrained(bench, "jump_forward off")
+            )
         for label, more, target in self._variants():
             base = {f.case: f.value for f in reversed(self.figures) if f.case in ("2", "3")}
             self._with(label, more, lambda bench, x=label, b=base, t=target: compared(bench, bench.engine, x, b, t))
@@ -102,7 +121,10 @@ class Session:
             Figure("roof", "copy, read and written", self.roof.copy / 1e12, "TB/s"),
             Figure("roof", "products of the layers at 4,096 rows, sustained", self.roof.matmul / 1e12, "TFLOP/s"),
         ]
-        return found + [Figure("roof", f"linear layers of a decode step, {rows} rows", 1e3 * s, "ms") for rows, s in self.roof.linears.items()]
+        return found + [
+            Figure("roof", f"linear layers of a decode step, {rows} rows", 1e3 * s, "ms")
+            for rows, s in self.roof.linears.items()
+        ]
 
     def _default_engine(self) -> dict[tuple[int, int, int], Any]:
         """The cases of the default options on one engine; on a new one after a failure that ended it."""
@@ -127,9 +149,13 @@ class Session:
     def _tasks(self, mine: dict[tuple[int, int, int], Any]) -> list[tuple[str, Callable[[Bench], list[Figure]]]]:
         cases = self.args.cases
         base = ("2", "3") if self._wants("deterministic", "fp8") or self.args.attention else ()
-        tasks: list[tuple[str, Callable[[Bench], list[Figure]]]] = [(c, work) for c, work in PLAIN.items() if c in cases or c in base]
+        tasks: list[tuple[str, Callable[[Bench], list[Figure]]]] = [
+            (c, work) for c, work in PLAIN.items() if c in cases or c in base
+        ]
         if "idle" in cases:
-            tasks += [(f"idle {n}", lambda bench, n=n: self._idle(bench, n)) for n in dict.fromkeys((1, self.sizes.crowd[0]))]
+            tasks += [
+                (f"idle {n}", lambda bench, n=n: self._idle(bench, n)) for n in dict.fromkeys((1, self.sizes.crowd[0]))
+            ]
         if "6" in cases:
             tasks.append(("6", lambda bench: constrained(bench, "jump_forward on")))
         if "7" in cases:
@@ -144,12 +170,28 @@ class Session:
         self.texts.append(found.text())
         print(self.texts[-1], flush=True)
         if not found.kernels:
-            return [Figure("idle", f"batch {batch}: a decode step", found.step_ms, "ms", roof=1e3 * self.roof.step(batch))]
+            return [
+                Figure("idle", f"batch {batch}: a decode step", found.step_ms, "ms", roof=1e3 * self.roof.step(batch))
+            ]
         note = f"{100 * found.busy.idle_share:.1f}% in all gaps, those inside a graph too"
         per_step = found.busy.busy / 1e6 / found.steps
         return [
-            Figure("idle", f"batch {batch}: a decode step", found.step_ms, "ms", roof=1e3 * self.roof.step(batch), note=f"kernels {per_step:.3f} ms of it"),
-            Figure("idle", f"batch {batch}: no kernel between steps", 100 * found.busy.share_of_gaps(BETWEEN_STEPS), "% idle", target=3.0, note=note),
+            Figure(
+                "idle",
+                f"batch {batch}: a decode step",
+                found.step_ms,
+                "ms",
+                roof=1e3 * self.roof.step(batch),
+                note=f"kernels {per_step:.3f} ms of it",
+            ),
+            Figure(
+                "idle",
+                f"batch {batch}: no kernel between steps",
+                100 * found.busy.share_of_gaps(BETWEEN_STEPS),
+                "% idle",
+                target=3.0,
+                note=note,
+            ),
         ]
 
     def _variants(self) -> Iterator[tuple[str, dict[str, Any], float | None]]:
@@ -179,7 +221,9 @@ class Session:
         started = time.perf_counter()
         engine = sgl.Engine(self.model, **{**self.options, **more})
         self.infos[label] = {k: v for k, v in engine.info().items() if k != "model_path"}
-        self.say(f"engine ({label}) in {time.perf_counter() - started:.1f} s: {json.dumps(self.infos[label], default=str)}")
+        self.say(
+            f"engine ({label}) in {time.perf_counter() - started:.1f} s: {json.dumps(self.infos[label], default=str)}"
+        )
         try:
             yield engine
         finally:

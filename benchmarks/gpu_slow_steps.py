@@ -2,7 +2,8 @@
 
     python benchmarks/gpu_slow_steps.py [--shape llama8b] [--rates 16 32] [--burst 600]
 
-Lengths as in gpu_serve.py. Printed of each load: the longest steps, with what they computed; and the time of all steps by kind.
+Lengths as in gpu_serve.py. Printed of each load: the longest steps, with what they computed; and the time of all steps
+by kind.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from gpu_serve import requests
 from gpu_shapes import SHAPES, shape_of, write_model
 
 import sgl
-from sgl.runtime.watch.step_trace import StepRecord
 from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.watch.step_trace import StepRecord
 
 LONGEST = 8
 BORDERS = (0, 1, 16, 64, 256, 1024, 4096, 1 << 30)  # new tokens of prompts in a step
@@ -64,7 +65,8 @@ def load(engine: sgl.Engine, rate: float, args: argparse.Namespace, vocab: int) 
         sequence.close()
     after = engine.stats()
     print(
-        f"{made / seconds:,.0f} output tokens/s; waited {after.compile_seconds - before.compile_seconds:.2f} s for compiles, "
+        f"{made / seconds:,.0f} output tokens/s; waited {after.compile_seconds - before.compile_seconds:.2f} s for "
+        "compiles, "
         f"{after.capture_seconds - before.capture_seconds:.2f} s for captures"
     )
     return records
@@ -75,7 +77,16 @@ def report(engine: sgl.Engine, records: list[StepRecord]) -> None:
     for record in sorted(records, key=lambda one: -one.seconds)[:LONGEST]:
         singles = sum(part.tokens == 1 for part in record.parts)
         chunks = [part.tokens for part in record.parts if part.tokens > 1]
-        rows.append((f"{record.began - records[0].began:.2f}", f"{1e3 * record.seconds:.1f}", singles, len(chunks), sum(chunks), len(record.waiting)))
+        rows.append(
+            (
+                f"{record.began - records[0].began:.2f}",
+                f"{1e3 * record.seconds:.1f}",
+                singles,
+                len(chunks),
+                sum(chunks),
+                len(record.waiting),
+            )
+        )
     print(text_table(("at s", "ms", "decoding", "prompts", "their tokens", "waiting"), rows))
     kinds: dict[tuple[int, int], list[StepRecord]] = defaultdict(list)
     for record in records:
@@ -84,10 +95,23 @@ def report(engine: sgl.Engine, records: list[StepRecord]) -> None:
     rows = []
     for (border, singles), found in sorted(kinds.items()):
         total = sum(record.seconds for record in found)
-        rows.append((f"up to {BORDERS[border]}", f"up to {singles}", len(found), f"{1e3 * total / len(found):.2f}", f"{1e3 * max(r.seconds for r in found):.1f}", f"{total:.2f}", f"{sum(r.tokens for r in found) / total:,.0f}"))
+        rows.append(
+            (
+                f"up to {BORDERS[border]}",
+                f"up to {singles}",
+                len(found),
+                f"{1e3 * total / len(found):.2f}",
+                f"{1e3 * max(r.seconds for r in found):.1f}",
+                f"{total:.2f}",
+                f"{sum(r.tokens for r in found) / total:,.0f}",
+            )
+        )
     print(text_table(("prompt tokens", "decoding", "steps", "ms each", "most", "s in all", "tokens/s"), rows))
     gaps = [b.began - a.began - a.seconds for a, b in itertools.pairwise(records)]
-    print(f"between steps: {sum(gaps):.2f} s in all, most {1e3 * max(gaps):.1f} ms; steps {sum(r.seconds for r in records):.2f} s")
+    print(
+        f"between steps: {sum(gaps):.2f} s in all, most {1e3 * max(gaps):.1f} ms; steps "
+        f"{sum(r.seconds for r in records):.2f} s"
+    )
 
 
 def _kind(tokens: int) -> int:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 import sgl
-from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.sequence_ops import Generation
 
@@ -45,16 +45,24 @@ def prompts(count: int, length: int, vocab: int, seed: int, shared: int = 0) -> 
 
 
 def generate(
-    engine: sgl.Engine, rows: Sequence[np.ndarray], tokens: int, temperature: float = 0.0, grammars: Sequence[Any] | None = None
+    engine: sgl.Engine,
+    rows: Sequence[np.ndarray],
+    tokens: int,
+    temperature: float = 0.0,
+    grammars: Sequence[Any] | None = None,
 ) -> Run:
     """All rows at once on a cold cache, `tokens` new ones each; the wall time until the last is there."""
     engine.flush_cache()
-    params = [SamplingParams(max_tokens=tokens, temperature=temperature, ignore_eos=True, seed=i) for i in range(len(rows))]
+    params = [
+        SamplingParams(max_tokens=tokens, temperature=temperature, ignore_eos=True, seed=i) for i in range(len(rows))
+    ]
     given = grammars or [None] * len(rows)
     started = time.perf_counter()
     with opened(engine, rows) as sequences:
         futures = [s.generate(p, g) for s, p, g in zip(sequences, params, given, strict=True)]
-        results: list[Generation] = [future.result(max(0.0, started + PATIENCE - time.perf_counter())) for future in futures]
+        results: list[Generation] = [
+            future.result(max(0.0, started + PATIENCE - time.perf_counter())) for future in futures
+        ]
         seconds = time.perf_counter() - started
     made = sum(len(result.token_ids) for result in results)
     if grammars is None and made != tokens * len(rows):
@@ -63,7 +71,9 @@ def generate(
 
 
 def rested(engine: sgl.Engine) -> None:
-    """Once it has captured the graphs that it captures while nobody waits: others do so before they are ready. In another process: after a while."""
+    """Once it has captured the graphs that it captures while nobody waits: others do so before
+    they are ready. In another process: after a while.
+    """
     runner, until = getattr(engine._core, "runner", None), time.monotonic() + 120
     while getattr(runner, "_ahead", None) is not None and time.monotonic() < until:
         time.sleep(0.05)

@@ -22,7 +22,11 @@ from sgl.runtime.server.grammar_compiler import THREADS
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cpu"))
 PLAIN, TOGETHER, LONGEST = 4, 12, 24  # plain texts at a time, hostile ones, and most tokens of these
 SCHEMA = {
-    "properties": {"city": {"type": "string"}, "guests": {"type": "integer"}, "notes": {"type": "array", "items": {"type": "string", "minLength": 40}}},
+    "properties": {
+        "city": {"type": "string"},
+        "guests": {"type": "integer"},
+        "notes": {"type": "array", "items": {"type": "string", "minLength": 40}},
+    },
     "required": ["city", "guests", "notes"],
 }
 ALONE_SECONDS = 10.0
@@ -51,8 +55,14 @@ class Plain:
                     self.waits.append((last[0], now))
                 last[0] = now
 
-            sequence.extend(self.engine.tokenizer.encode(f"Once upon a time {self.number} {count}", special_prefix=True))
-            sequence.generate(SamplingParams(max_tokens=200, temperature=1.0, seed=count, error_on_truncation=False), self.grammar, heard).result()
+            sequence.extend(
+                self.engine.tokenizer.encode(f"Once upon a time {self.number} {count}", special_prefix=True)
+            )
+            sequence.generate(
+                SamplingParams(max_tokens=200, temperature=1.0, seed=count, error_on_truncation=False),
+                self.grammar,
+                heard,
+            ).result()
             sequence.close()
             count += 1
 
@@ -88,7 +98,9 @@ class Hostiles:
                 how = f"{type(error).__name__}: {str(error)[:60]}"
             with self.lock:
                 self.ended[how] += 1
-                self.slowest = max(self.slowest, (time.perf_counter() - began, f"{request.name}: {str(request.source)[:80]}"))
+                self.slowest = max(
+                    self.slowest, (time.perf_counter() - began, f"{request.name}: {str(request.source)[:80]}")
+                )
 
     def _answer(self, request: Any, tokens: int, seed: int) -> None:
         grammar = None
@@ -96,7 +108,9 @@ class Hostiles:
             grammar = self.compiling.submit(lambda: request.compile(self.engine.vocabulary).prepared()).result()
         sequence = self.engine.open()
         sequence.extend(self.engine.tokenizer.encode(f"Value {seed}: ", special_prefix=True))
-        params = SamplingParams(max_tokens=tokens, temperature=1.5, seed=seed, error_on_truncation=False, close_at_limit=seed % 4 == 0)
+        params = SamplingParams(
+            max_tokens=tokens, temperature=1.5, seed=seed, error_on_truncation=False, close_at_limit=seed % 4 == 0
+        )
         sequence.generate(params, grammar).result()
         sequence.close()
 
@@ -148,9 +162,14 @@ def row(name: str, waits: np.ndarray) -> str:
 def beside(count: int, seed: int, apart: bool) -> None:
     with Engine(threads=1, max_running=32, grammar_process=apart) as engine:
         measured(engine, Hostiles(engine, 20, seed + 1, False))
-        print(f"{'milliseconds between tokens of':44} {'tokens':>9}     p50      p99    p99.9      max  over 50", flush=True)
+        print(
+            f"{'milliseconds between tokens of':44} {'tokens':>9}     p50      p99    p99.9      max  over 50",
+            flush=True,
+        )
         print(row("plain texts alone", measured(engine, None)), flush=True)
-        print(row("beside requests without grammars", measured(engine, Hostiles(engine, count, seed, False))), flush=True)
+        print(
+            row("beside requests without grammars", measured(engine, Hostiles(engine, count, seed, False))), flush=True
+        )
         before, began, collected = engine.stats(), time.perf_counter(), Collections()
         hostiles = Hostiles(engine, count, seed, True)
         found = measured(engine, hostiles)
@@ -158,10 +177,15 @@ def beside(count: int, seed: int, apart: bool) -> None:
         compiled = engine.info()["grammars"]["compiled"]
         print(row("beside hostile requests", found), flush=True)
         print(row("  of these, while no garbage was collected", collected.apart(found)))
-    print(f"{count} hostile requests in {seconds:.0f} s; {after.late_masks - before.late_masks} tokens of "
-          f"{after.generated_tokens - before.generated_tokens} waited for their grammars beside the loop")  # fmt: skip
+    print(
+        f"{count} hostile requests in {seconds:.0f} s; {after.late_masks - before.late_masks} tokens of "
+        f"{after.generated_tokens - before.generated_tokens} waited for their grammars beside the loop"
+    )
     print(f"grammars were compiled {compiled}")
-    print(f"full collections of Python's garbage took, in ms: {', '.join(f'{(b - a) * 1e3:.0f}' for a, b in collected.times) or 'none'}")
+    print(
+        "full collections of Python's garbage took, in ms: "
+        f"{', '.join(f'{(b - a) * 1e3:.0f}' for a, b in collected.times) or 'none'}"
+    )
     print(f"the slowest request took {hostiles.slowest[0]:.1f} s: {hostiles.slowest[1]}")
     for how, times in hostiles.ended.most_common():
         print(f"  {times:6} {how}")

@@ -54,14 +54,36 @@ _SENTENCE = "The quick brown fox jumps over the lazy dog, and then it naps for a
 REGEXES = [
     Case("phone", "regex", r"\([0-9]{3}\) [0-9]{3}-[0-9]{4}", [("(555) 123-4567", True), ("555-123", False)]),
     Case("email", "regex", r"[a-zA-Z0-9_.+-]+@[a-zA-Z0-9-]+\.[a-zA-Z0-9-.]+", [("john.doe+x@mail.example.com", True)]),
-    Case("date", "regex", r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])", [("2026-11-20", True), ("2026-13-01", False)]),
+    Case(
+        "date",
+        "regex",
+        r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])",
+        [("2026-11-20", True), ("2026-13-01", False)],
+    ),
     Case("ip", "regex", rf"({_OCTET}\.){{3}}{_OCTET}", [("192.168.10.254", True), ("300.1.1.1", False)]),
-    Case("float", "regex", r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?", [("-12345.6789e+10", True), ("01.5", False)]),
+    Case(
+        "float",
+        "regex",
+        r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?",
+        [("-12345.6789e+10", True), ("01.5", False)],
+    ),
     Case("200 words", "regex", "|".join(_WORDS), [(_WORDS[0], True), (_WORDS[77], True), ("z" * 18, False)]),
     Case(".{0,200}", "regex", r".{0,200}", [(_SENTENCE, True), ("a" * 201, False)]),
-    Case("names", "regex", r"([A-Z][a-z]{1,20} ){1,10}[A-Z][a-z]{1,20}", [("Marie Curie Sklodowska Nobel Prize", True)]),
-    Case("uuid", "regex", r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", [("123e4567-e89b-12d3-a456-426614174000", True)]),
-    Case("url", "regex", rf"https?://([a-z0-9-]+\.)+[a-z]{{2,10}}(:[0-9]{{1,5}})?{_PATH}", [("https://docs.example.org:8080/a/b_c/index.html?q=1&r=2#top", True), ("ftp://x.y", False)]),
+    Case(
+        "names", "regex", r"([A-Z][a-z]{1,20} ){1,10}[A-Z][a-z]{1,20}", [("Marie Curie Sklodowska Nobel Prize", True)]
+    ),
+    Case(
+        "uuid",
+        "regex",
+        r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
+        [("123e4567-e89b-12d3-a456-426614174000", True)],
+    ),
+    Case(
+        "url",
+        "regex",
+        rf"https?://([a-z0-9-]+\.)+[a-z]{{2,10}}(:[0-9]{{1,5}})?{_PATH}",
+        [("https://docs.example.org:8080/a/b_c/index.html?q=1&r=2#top", True), ("ftp://x.y", False)],
+    ),
 ]
 
 _ARITHMETIC = {
@@ -104,11 +126,21 @@ WS: /[ \t\n]+/
 """,
 }
 _DOCUMENT = json.dumps(
-    {"name": 'A "quoted" näme', "xs": [1, 2.5, -3e10, [True, False, None, []], {}], "deep": {"a": {"b": [[[1]]]}}, "text": _SENTENCE},
+    {
+        "name": 'A "quoted" näme',
+        "xs": [1, 2.5, -3e10, [True, False, None, []], {}],
+        "deep": {"a": {"b": [[[1]]]}},
+        "text": _SENTENCE,
+    },
     ensure_ascii=False,
 )
 EBNF = [
-    Case("arithmetic", "ebnf", _ARITHMETIC, [("(a + 12.5) * (b_1 - -3 / (x * (y + 2)))" + " + 7 * k" * 10, True), ("(a + * 2)", False)]),
+    Case(
+        "arithmetic",
+        "ebnf",
+        _ARITHMETIC,
+        [("(a + 12.5) * (b_1 - -3 / (x * (y + 2)))" + " + 7 * k" * 10, True), ("(a + * 2)", False)],
+    ),
     Case("JSON", "ebnf", _JSON, [(_DOCUMENT, True), ('{"a": 01}', False)]),
 ]
 
@@ -123,7 +155,9 @@ LENGTHS = [_string(most) for most in (None, 128, 512, 2000, 100_000)]
 
 
 def _object(count: int, **keywords: Any) -> str:
-    return json.dumps({"type": "object", "properties": {f"key_{i}": {"type": "integer"} for i in range(count)}, **keywords})
+    return json.dumps(
+        {"type": "object", "properties": {f"key_{i}": {"type": "integer"} for i in range(count)}, **keywords}
+    )
 
 
 def _nested(depth: int) -> str:
@@ -137,18 +171,28 @@ def _enum(count: int) -> Case:
 
 
 _ARRAYS = json.dumps({"$defs": {"a": {"type": "array", "items": {"$ref": "#/$defs/a"}}}, "$ref": "#/$defs/a"})
-_TREE = json.dumps({
-    "$defs": {"node": {
-        "type": "object",
-        "properties": {"name": {"type": "string"}, "children": {"type": "array", "items": {"$ref": "#/$defs/node"}}},
-        "required": ["name"], "additionalProperties": False,
-    }},
-    "$ref": "#/$defs/node",
-})  # fmt: skip
+_TREE = json.dumps(
+    {
+        "$defs": {
+            "node": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "children": {"type": "array", "items": {"$ref": "#/$defs/node"}},
+                },
+                "required": ["name"],
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/node",
+    }
+)
 _PARENTHESES = {"gbnf": 'root ::= "(" root ")" | "x"\n', "lark": 'start: "(" start ")" | "x"\n'}
 _LEFT = {
-    "gbnf": 'root ::= sum\nsum ::= sum [+-] term | term\nterm ::= term [*/] atom | atom\natom ::= [0-9]+ | "(" sum ")"\n',
-    "lark": 'start: sum\nsum: sum /[+\\-]/ term | term\nterm: term /[*\\/]/ atom | atom\natom: /[0-9]+/ | "(" sum ")"\n',
+    "gbnf": 'root ::= sum\nsum ::= sum [+-] term | term\nterm ::= term [*/] atom | atom\natom ::= [0-9]+ | "(" sum '
+    '")"\n',
+    "lark": 'start: sum\nsum: sum /[+\\-]/ term | term\nterm: term /[*\\/]/ atom | atom\natom: /[0-9]+/ | "(" sum '
+    '")"\n',
 }
 _CLOSED, _OPEN = _object(100, additionalProperties=False), _object(100)
 _SHUFFLED = '{"key_50": 2, "key_3": 1, "key_99": 0}'
@@ -163,22 +207,49 @@ HARD = [
     Case("(a|b)*a(a|b){20}", "regex", "(a|b)*a(a|b){20}", [("ab" * 60 + "b", True), ("ab" * 60, False)]),
     Case(r"\p{L}{1,100} of \p{L}+", "regex", r"\p{L}{1,100} of \p{L}+", [("größte of Ελλάδα", True)]),
     Case(r"\p{L}{0,1000}x?\p{L}{0,1000}", "regex", r"\p{L}{0,1000}x?\p{L}{0,1000}", [("größteΕλλάδα", True)]),
-    Case(r"[^\p{L}\p{N}]{1,50}|\p{Lu}\p{Ll}*", "regex", r"[^\p{L}\p{N}]{1,50}|\p{Lu}\p{Ll}*", [("Ελλάδα", True), ("--- !", True)]),
+    Case(
+        r"[^\p{L}\p{N}]{1,50}|\p{Lu}\p{Ll}*",
+        "regex",
+        r"[^\p{L}\p{N}]{1,50}|\p{Lu}\p{Ll}*",
+        [("Ελλάδα", True), ("--- !", True)],
+    ),
     Case(r"(\w+ )*\w+ without case", "regex", r"(?i)(\w+ )*straße", [("die lange STRASSE straße", True)]),
     Case("recursion of 500", "json", _ARRAYS, [(_nested(500), True), (_nested(500) + "]", False)]),
-    Case("parentheses of 500", "ebnf", _PARENTHESES, [("(" * 500 + "x" + ")" * 500, True), ("(" * 9 + "x" + ")" * 8, False)]),
+    Case(
+        "parentheses of 500",
+        "ebnf",
+        _PARENTHESES,
+        [("(" * 500 + "x" + ")" * 500, True), ("(" * 9 + "x" + ")" * 8, False)],
+    ),
     Case("left recursion", "ebnf", _LEFT, [("1+2*(3-4)/5" + "+6*7" * 40, True), ("1+*2", False)]),
-    Case("tree", "json", _TREE, [(json.dumps({"name": "a", "children": [{"name": "b", "children": []}, {"name": "c"}]}), True)]),
+    Case(
+        "tree",
+        "json",
+        _TREE,
+        [(json.dumps({"name": "a", "children": [{"name": "b", "children": []}, {"name": "c"}]}), True)],
+    ),
     _enum(20_000),
     Case("100 optional keys", "json", _CLOSED, [('{"key_3": 1, "key_50": 2}', True), ('{"key_100": 1}', False)]),
     Case("100 optional keys, open", "json", _OPEN, [('{"key_3": 1, "key_50": 2, "other": null}', True)]),
-    Case("100 optional keys, any order", "any order", _CLOSED, [(_SHUFFLED, True), ('{"key_3": 1, "key_3": 2}', False)]),
-    Case("100 optional keys, open, any order", "any order", _OPEN, [(_SHUFFLED, True), ('{"key_3": 1, "key_3": 2}', False)]),
+    Case(
+        "100 optional keys, any order", "any order", _CLOSED, [(_SHUFFLED, True), ('{"key_3": 1, "key_3": 2}', False)]
+    ),
+    Case(
+        "100 optional keys, open, any order",
+        "any order",
+        _OPEN,
+        [(_SHUFFLED, True), ('{"key_3": 1, "key_3": 2}', False)],
+    ),
 ]
 GROUPS = {"regexes": REGEXES, "EBNF": EBNF, "one string of so many characters": LENGTHS, "hard cases": HARD}
 _WARM_JSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}}
 WARM_UP = [
     Case("warm-up", "json", json.dumps(_WARM_JSON), [('{"name": "Ada", "age": 36, "tall": [true, null]}', True)]),
     Case("warm-up", "regex", r"[a-z]+ (one|two){2,9}\d", [("abc one1", False)]),
-    Case("warm-up", "ebnf", {"gbnf": 'root ::= "a" root "b" | [0-9]+\n', "lark": 'start: "a" start "b" | /[0-9]+/\n'}, [("a12b", True)]),
+    Case(
+        "warm-up",
+        "ebnf",
+        {"gbnf": 'root ::= "a" root "b" | [0-9]+\n', "lark": 'start: "a" start "b" | /[0-9]+/\n'},
+        [("a12b", True)],
+    ),
 ]

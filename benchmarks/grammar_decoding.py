@@ -67,8 +67,14 @@ def main() -> None:
     for name in ("accept", "rollback", "forced", "shortest_end"):
         clock.watch(Matcher, name)
     with sgl.Engine(json_options={"whitespace": "spaced"}) as engine:
-        rows = [_measured(engine, clock, items, label) for label in ("cold: every mask is new", "again: masks are remembered")]
-    table(("", "steps' seconds", "grammars' share %", "generated", "forced", "forced share %"), [_row(*row) for row in rows])
+        rows = [
+            _measured(engine, clock, items, label)
+            for label in ("cold: every mask is new", "again: masks are remembered")
+        ]
+    table(
+        ("", "steps' seconds", "grammars' share %", "generated", "forced", "forced share %"),
+        [_row(*row) for row in rows],
+    )
     keep("grammar_decoding", {label: {"share_of_steps": share, **stats.as_dict()} for label, share, stats in rows})
 
 
@@ -84,7 +90,14 @@ def _measured(engine: Any, clock: Clock, items: list[dict[str, Any]], label: str
 
 def _row(label: str, share: float, stats: Any) -> tuple[Any, ...]:
     generated = stats.generated_tokens
-    return label, round(stats.step_seconds, 2), 100 * share, generated, stats.forced_tokens, 100 * stats.forced_tokens / generated
+    return (
+        label,
+        round(stats.step_seconds, 2),
+        100 * share,
+        generated,
+        stats.forced_tokens,
+        100 * stats.forced_tokens / generated,
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
     python benchmarks/grammar_interleaved.py --vocab tekken --rounds 3
 
-The engines take turns schema by schema, so that what else the machine does meets all of them. Times are of the thread's own
-processor time, and the least of some rounds, each of which compiles anew; compared are the schemas that both compile. xgrammar
+The engines take turns schema by schema, so that what else the machine does meets all of them. Times are of the thread's
+own
+processor time, and the least of some rounds, each of which compiles anew; compared are the schemas that both compile.
+xgrammar
 needs seconds for some schemas: it gets so many seconds in all, and is compared where it got to.
 """
 
@@ -66,7 +68,9 @@ def least(rounds: list[Times]) -> Times:
     return min(first for first, _ in rounds), np.min([masks for _, masks in rounds], axis=0).tolist()
 
 
-def in_turn(engines: dict[str, Any], vocabulary: BenchVocabulary, cases: list[Case], rounds: int, seconds: dict[str, float]) -> dict[str, dict[str, Times]]:
+def in_turn(
+    engines: dict[str, Any], vocabulary: BenchVocabulary, cases: list[Case], rounds: int, seconds: dict[str, float]
+) -> dict[str, dict[str, Times]]:
     found: dict[str, dict[str, Times]] = {name: {} for name in engines}
     for case in cases:
         gc.collect()
@@ -91,7 +95,10 @@ def table(found: dict[str, dict[str, Times]], names: list[str]) -> None:
     """Over the schemas that all of some engines compile."""
     both = sorted(set.intersection(*(set(found[name]) for name in names)))
     print(f"\n{len(both)} schemas that {' and '.join(names)} compile")
-    print(f"{'':12} first mask ms:    p50      p95      p99      max   mask us:     mean      p50      p99    p99.9       max")
+    print(
+        f"{'':12} first mask ms:    p50      p95      p99      max   mask us:     mean      p50      p99    p99.9    "
+        "   max"
+    )
     for name in names:
         first = np.array([found[name][case][0] for case in both]) / 1e3
         masks = np.array([each for case in both for each in found[name][case][1]])
@@ -101,7 +108,10 @@ def table(found: dict[str, dict[str, Times]], names: list[str]) -> None:
 
 
 def worst(found: dict[str, Times], names: int = 8) -> None:
-    for what, key in (("first masks, ms", lambda times: times[0]), ("masks, ms", lambda times: max(times[1], default=0))):
+    for what, key in (
+        ("first masks, ms", lambda times: times[0]),
+        ("masks, ms", lambda times: max(times[1], default=0)),
+    ):
         ordered = sorted(found, key=lambda case: -key(found[case]))[:names]
         print(f"slowest {what} of sgl: " + ", ".join(f"{case} {key(found[case]) / 1e3:.1f}" for case in ordered))
 

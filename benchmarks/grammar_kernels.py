@@ -1,4 +1,5 @@
-"""Constrained decoding on a GPU: what masks, moves and new rows cost inside a CUDA graph, and how often the host steps in.
+"""Constrained decoding on a GPU: what masks, moves and new rows cost inside a CUDA graph, and how often the host steps
+in.
 
     python benchmarks/grammar_kernels.py [--vocab tekken|FILE] [--files FILE.jsonl.gz] [--count 64]
 
@@ -209,7 +210,9 @@ def measure_misses(bench: BenchVocabulary, cases: list[Case], count: int, grow: 
     return (len(chosen), results[0][0], grow, *cells, states, pool.tables.counters[1].item())
 
 
-def _walk(pool: DevicePool, bench: BenchVocabulary, chosen: list[tuple[Grammar, str]], grow: int) -> tuple[int, int, float]:
+def _walk(
+    pool: DevicePool, bench: BenchVocabulary, chosen: list[tuple[Grammar, str]], grow: int
+) -> tuple[int, int, float]:
     matchers = {slot: grammar.matcher() for slot, (grammar, _) in enumerate(chosen)}
     texts = [bench.encode(text) for _, text in chosen]
     pool.assign(matchers)
@@ -242,13 +245,26 @@ def main() -> None:
     print(f"copy: {ceiling / 1e6:.2f} TB/s; vocabulary {bench.name}, {vocabulary.size} tokens")
     text = inside(strings(vocabulary, 1)[0], 0, bench).mask()
     pool = DevicePool(vocabulary, "cuda")
-    print(f"tables of {len(pool.tables.finals)} states and {len(pool.tables.masks)} rows: {pool.tables.nbytes / 1e6:.0f} MB\n")
+    print(
+        f"tables of {len(pool.tables.finals)} states and {len(pool.tables.masks)} rows: "
+        f"{pool.tables.nbytes / 1e6:.0f} MB\n"
+    )
     measure_masks(pool, text, ceiling)
     print()
     measure_steps(bench, vocabulary)
     print()
     cases = schema_files(options.files, 4 * options.count)
-    head = ("schemas", "tokens", "grown a step", "missed %", "us a token", "again missed %", "us a token", "states", "rows")
+    head = (
+        "schemas",
+        "tokens",
+        "grown a step",
+        "missed %",
+        "us a token",
+        "again missed %",
+        "us a token",
+        "states",
+        "rows",
+    )
     table(head, [measure_misses(bench, cases, options.count, grow) for grow in (0, 64, 1024)])
 
 

@@ -2,9 +2,12 @@
 
     python benchmarks/grammar_languages.py --vocab tekken GRAMMAR.lark GRAMMAR.gbnf ...
 
-The engines take turns grammar by grammar, in one process. Times are of the thread's own processor time, and the least of some
-rounds, each of which compiles anew. Priorities of terminals are taken out for both, since llguidance refuses them and sgl reads
-over them; GBNF is converted by llguidance's own converter for it. Grammars that neither engine compiles are named at the end.
+The engines take turns grammar by grammar, in one process. Times are of the thread's own processor time, and the least
+of some
+rounds, each of which compiles anew. Priorities of terminals are taken out for both, since llguidance refuses them and
+sgl reads
+over them; GBNF is converted by llguidance's own converter for it. Grammars that neither engine compiles are named at
+the end.
 """
 
 from __future__ import annotations
@@ -84,7 +87,11 @@ def report(paths: Sequence[Path], engines: dict[str, Any], size: int, rounds: in
         shown = (f"{one.error:>24.60}" if one.error else f"{one.time:10.2f} {one.allowed:12}" for one in (ours, theirs))
         ratio = "" if ours.error or theirs.error else f"{ours.time / theirs.time:8.2f}"
         lines.append(f"{name:56} {path.stat().st_size:7}  {'  '.join(shown)}  {ratio}")
-    head = f"{'':56} {'bytes':>7}" + "".join(f"  {engine.package[:10]:>10} {'tokens':>12}" for engine in engines.values()) + "     ratio"
+    head = (
+        f"{'':56} {'bytes':>7}"
+        + "".join(f"  {engine.package[:10]:>10} {'tokens':>12}" for engine in engines.values())
+        + "     ratio"
+    )
     return "\n".join([head, *lines, "", "compiled by neither:", *refused, ""])
 
 
@@ -102,7 +109,10 @@ def main() -> None:
         first_mask(engine, _WARM)
     versions = ", ".join(f"{name} {engine.version()}" for name, engine in engines.items())
     table = report(options.grammars, engines, vocabulary.size, options.rounds)
-    head = f"vocabulary {options.vocab}; ms to the first mask, the least of {options.rounds} rounds, tokens in it; {versions}"
+    head = (
+        f"vocabulary {options.vocab}; ms to the first mask, the least of {options.rounds} rounds, tokens in it; "
+        f"{versions}"
+    )
     text = "\n".join([head, options.note, "", table])
     print(text)
     keep_text(options.name or f"grammar_languages_{options.vocab}", text)

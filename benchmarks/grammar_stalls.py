@@ -7,8 +7,10 @@ The first compiles each of a list and works out its first masks, as servers do i
 millisecond notes its longest pause: it stands for the loop that decodes for others.
 
 The second has the bundled model write plain texts, free ones and some by an ordinary schema, alone and beside so many
-random hostile requests (`tests/cpu/hostile_requests.py`), which two threads have compiled as in the server, by a process
-of their own. It prints how long each token of the plain ones came after the one before. A control runs the same beside as many requests
+random hostile requests (`tests/cpu/hostile_requests.py`), which two threads have compiled as in the server, by a
+process
+of their own. It prints how long each token of the plain ones came after the one before. A control runs the same beside
+as many requests
 without grammars, which says what the model and the machine have to do with it.
 """
 
@@ -82,9 +84,13 @@ def compiling(vocab: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vocab", default="nano", help="nano, tekken, or a file")
-    parser.add_argument("--requests", type=int, default=0, help="hostile requests beside plain ones in an engine; 0: only compile")
+    parser.add_argument(
+        "--requests", type=int, default=0, help="hostile requests beside plain ones in an engine; 0: only compile"
+    )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--here", action="store_true", help="compile in the engine's process instead of one of their own")
+    parser.add_argument(
+        "--here", action="store_true", help="compile in the engine's process instead of one of their own"
+    )
     options = parser.parse_args()
     if options.requests:
         from grammar_beside import beside

@@ -11,9 +11,15 @@ from grammar_vocabularies import BenchVocabulary
 
 Result = dict[str, Any]
 HEAD = (
-    "engine", "compiled", "all right", "refused valid / accepted invalid", "first mask ms p50 / p95 / p99 / max",
-    "mask us mean / p50 / p95 / p99 / max", "again us mean / p99", "MB a grammar p50 / max",
-)  # fmt: skip
+    "engine",
+    "compiled",
+    "all right",
+    "refused valid / accepted invalid",
+    "first mask ms p50 / p95 / p99 / max",
+    "mask us mean / p50 / p95 / p99 / max",
+    "again us mean / p99",
+    "MB a grammar p50 / max",
+)
 
 
 def quantile(values: Iterable[float], share: float) -> float:

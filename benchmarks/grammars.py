@@ -42,7 +42,9 @@ now = time.perf_counter_ns
 
 @dataclass
 class Outcome:
-    """Of one case: times in microseconds; `wrong_valid` of the valid texts were refused; `cut` says it took too long."""
+    """Of one case: times in microseconds; `wrong_valid` of the valid texts
+    were refused; `cut` says it took too long.
+    """
 
     name: str
     error: str = ""

@@ -123,15 +123,27 @@ def report(args: argparse.Namespace, model: Path | None) -> str:
     }
     found = {name: measure(args, model, **options) for name, options in kinds.items()}
     plain, (truth, _) = found["pool only"][1], found["room for all"]
-    lines = [f"{args.talks} talks, {args.turns} turns of {args.said} + {args.answer} tokens, {tokens:,} tokens in all; a pool of {pool:,}\n"]
+    lines = [
+        f"{args.talks} talks, {args.turns} turns of {args.said} + {args.answer} tokens, {tokens:,} tokens in all; a "
+        f"pool of {pool:,}\n"
+    ]
     width = max(map(len, plain))
     lines.append(" " * width + "".join(f"{name:>22}" for name in found))
     for key in plain:
         lines.append(f"{key:<{width}}" + "".join(f"{_shown(figures[key]):>22}" for _, figures in found.values()))
-    same = [sum(a == b for index in truth.answers for a, b in zip(talks.answers[index], truth.answers[index], strict=True)) for talks, _ in found.values()]
-    lines.append(f"{'answers as with room':<{width}}" + "".join(f"{f'{count} of {args.talks * args.turns}':>22}" for count in same))
+    same = [
+        sum(a == b for index in truth.answers for a, b in zip(talks.answers[index], truth.answers[index], strict=True))
+        for talks, _ in found.values()
+    ]
+    lines.append(
+        f"{'answers as with room':<{width}}"
+        + "".join(f"{f'{count} of {args.talks * args.turns}':>22}" for count in same)
+    )
     with_host = found["pool and main memory"][1]
-    lines.append(f"\nmain memory: {plain['seconds'] / with_host['seconds']:.2f} times as fast, {plain['computed'] / with_host['computed']:.2f} times fewer tokens computed")
+    lines.append(
+        f"\nmain memory: {plain['seconds'] / with_host['seconds']:.2f} times as fast, "
+        f"{plain['computed'] / with_host['computed']:.2f} times fewer tokens computed"
+    )
     return "\n".join([*lines, copies(args, model), ""])
 
 
@@ -149,7 +161,9 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("--pool", type=float, default=0.25, help="share of all tokens that the KV pool has room for")
     parser.add_argument("--host", default="1GB")
-    parser.add_argument("--shape", choices=tuple(SHAPES), help="random weights of this shape instead of the bundled model")
+    parser.add_argument(
+        "--shape", choices=tuple(SHAPES), help="random weights of this shape instead of the bundled model"
+    )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/host_tier_DEVICE.txt")

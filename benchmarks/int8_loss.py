@@ -103,7 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, help="score the tasks on rows from here too")
     parser.add_argument("--count", type=int, default=100, help="rows of each task")
-    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="those that do the tasks")
+    parser.add_argument(
+        "--engines", nargs="+", choices=list(ENGINES), default=list(ENGINES), help="those that do the tasks"
+    )
     parser.add_argument("--keep", action="store_true")
     asked = parser.parse_args()
     started = time.perf_counter()

@@ -30,8 +30,12 @@ STEP, PART = 2048, 512  # tokens of a call to llama_decode, and of a pass within
 class Context:
     """A loaded model with room for some sequences."""
 
-    def __init__(self, load: str, sequences: int, context: int, threads: int, kv: str, flash: int = 1, unified: bool = False) -> None:
-        """context: tokens of one sequence. The defaults, flash attention over a buffer for each sequence, were the fastest."""
+    def __init__(
+        self, load: str, sequences: int, context: int, threads: int, kv: str, flash: int = 1, unified: bool = False
+    ) -> None:
+        """context: tokens of one sequence. The defaults, flash attention over a
+        buffer for each sequence, were the fastest.
+        """
         self.model = api.llama_model_load_from_file(load.encode(), api.llama_model_default_params())
         if not self.model:
             raise ValueError(f"llama.cpp cannot load {load}")

@@ -3,8 +3,10 @@
     python benchmarks/loading.py [--layers 16] [--device cpu] [--keep]
 
 A checkpoint of random bfloat16 weights (Llama's shape, hidden 1,024, as large as asked for) is loaded in a process of
-its own for each kind. The peak is the high water mark of its memory beyond what it held before (of the allocator's on a GPU); it must stay below what is kept,
-two parts as they are loaded (one where weights change), and the buffers of the readers; and below what `engine.info()["loading"]` counts, with these buffers.
+its own for each kind. The peak is the high water mark of its memory beyond what it held before (of the allocator's on a
+GPU); it must stay below what is kept,
+two parts as they are loaded (one where weights change), and the buffers of the readers; and below what
+`engine.info()["loading"]` counts, with these buffers.
 --keep writes results/loading.txt.
 """
 
@@ -22,10 +24,24 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.common import keep_text, machine
 
-KINDS = ("auto", "int8", "int4", "packed int8", "packed int4", "int4 /2", "packed int4 /2")  # packed: as `sgl shard` wrote it; /2: the last of two ranks
+KINDS = (
+    "auto",
+    "int8",
+    "int4",
+    "packed int8",
+    "packed int4",
+    "int4 /2",
+    "packed int4 /2",
+)  # packed: as `sgl shard` wrote it; /2: the last of two ranks
 WHOLE = ("auto", "int8", "int4")  # what is tried on a GPU
 BUFFERS = 2 * 8 * 16 * 2**20 + 64 * 2**20  # of the readers, and what the allocator keeps of temporary tensors
-SHAPE = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 32_000}
+SHAPE = {
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "vocab_size": 32_000,
+}
 CHILD = """
 import json, sys, time
 import torch
@@ -74,7 +90,9 @@ def largest_part() -> int:
 
 def loaded(folder: Path, kind: str, device: str, ranks: int = 1) -> tuple[float, int, int, int]:
     """Seconds, bytes at the peak, bytes that are kept, bytes at the peak as the loader counted them."""
-    done = subprocess.run([sys.executable, "-c", CHILD, str(folder), kind, str(ranks), device], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(folder), kind, str(ranks), device], capture_output=True, text=True, check=True
+    )
     seconds, peak, kept, counted = json.loads(done.stdout.splitlines()[-1])
     return float(seconds), int(peak), int(kept), int(counted)
 
@@ -102,8 +120,21 @@ def rows(layers: int, device: str) -> list[dict[str, Any]]:
             folder, asked, ranks, size = prepared(Path(place), kind)
             seconds, peak, kept, counted = sorted(loaded(folder, asked, device, ranks) for _ in range(3))[1]
             bound = kept + 2 * largest_part() + BUFFERS
-            found.append({"weights": kind, "file GB": size / 1e9, "seconds": seconds, "GB/s": size / seconds / 1e9, "kept GB": kept / 1e9, "peak GB": peak / 1e9, "counted GB": counted / 1e9, "bound GB": bound / 1e9})
-            assert kept <= counted <= bound and peak < counted + BUFFERS, f"weights={kind!r}: a peak of {peak / 1e9:.2f} GB, counted were {counted / 1e9:.2f}"
+            found.append(
+                {
+                    "weights": kind,
+                    "file GB": size / 1e9,
+                    "seconds": seconds,
+                    "GB/s": size / seconds / 1e9,
+                    "kept GB": kept / 1e9,
+                    "peak GB": peak / 1e9,
+                    "counted GB": counted / 1e9,
+                    "bound GB": bound / 1e9,
+                }
+            )
+            assert kept <= counted <= bound and peak < counted + BUFFERS, (
+                f"weights={kind!r}: a peak of {peak / 1e9:.2f} GB, counted were {counted / 1e9:.2f}"
+            )
             assert peak < bound, f"weights={kind!r}: a peak of {peak / 1e9:.2f} GB, {bound / 1e9:.2f} at most"
     return found
 
@@ -116,7 +147,10 @@ def main() -> None:
     asked = parser.parse_args()
     table = rows(asked.layers, asked.device)
     lines = ["  ".join(f"{name:>14}" for name in table[0])]
-    lines += ["  ".join(f"{value:>14}" if isinstance(value, str) else f"{value:14.2f}" for value in row.values()) for row in table]
+    lines += [
+        "  ".join(f"{value:>14}" if isinstance(value, str) else f"{value:14.2f}" for value in row.values())
+        for row in table
+    ]
     text = f"{machine()}\n\n" + "\n".join(lines)
     print(text)
     if asked.keep:

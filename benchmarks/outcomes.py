@@ -1,4 +1,6 @@
-"""A plugin of pytest: each outcome, and why a test failed, goes to the file OUTCOMES at once, so that a run that is cut off loses nothing."""
+"""A plugin of pytest: each outcome, and why a test failed, goes to the file OUTCOMES at
+once, so that a run that is cut off loses nothing.
+"""
 
 from __future__ import annotations
 

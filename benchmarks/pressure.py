@@ -51,12 +51,16 @@ class Load:
         with self._changed:
             self._open += 1
         sequence.extend(prompt)
-        params = SamplingParams(max_tokens=LONGEST, min_tokens=count, stop_token_ids=STOPS, seed=self.random.getrandbits(32))
+        params = SamplingParams(
+            max_tokens=LONGEST, min_tokens=count, stop_token_ids=STOPS, seed=self.random.getrandbits(32)
+        )
         future = sequence.generate(params)
         sequence.close()
         future.add_done_callback(lambda done: self._done(done, prompt, priority, started, then))
 
-    def _done(self, done: Future[Any], prompt: Row, priority: int, started: float, then: Callable[[Row], Any] | None) -> None:
+    def _done(
+        self, done: Future[Any], prompt: Row, priority: int, started: float, then: Callable[[Row], Any] | None
+    ) -> None:
         if (error := done.exception()) is not None:
             self.errors.append(error)
         else:
@@ -146,8 +150,10 @@ def measure(args: argparse.Namespace, work: Callable[[Load, int], None]) -> dict
         "steps": stats.steps,
         "seconds": seconds,
         "cpu_seconds": busy,
-        "latency": {str(key): [float(np.quantile(values, q)) for q in (0.5, 0.99)] for key, values in load.latencies.items()},
-    }  # fmt: skip
+        "latency": {
+            str(key): [float(np.quantile(values, q)) for q in (0.5, 0.99)] for key, values in load.latencies.items()
+        },
+    }
 
 
 def main() -> None:
@@ -162,11 +168,20 @@ def main() -> None:
     table(
         ("", "computed", "twice", "hit rate", "preempted", "steps", "seconds", "of CPU", "p50 s by priority"),
         [
-            (name, f["computed"], f"{f['twice']} ({f['twice_share']:.1%})", f"{f['hit_rate']:.1%}", f["preemptions"], f["steps"],
-             f"{f['seconds']:.1f}", f"{f['cpu_seconds']:.1f}", {key: round(v[0], 2) for key, v in sorted(f["latency"].items())})
+            (
+                name,
+                f["computed"],
+                f"{f['twice']} ({f['twice_share']:.1%})",
+                f"{f['hit_rate']:.1%}",
+                f["preemptions"],
+                f["steps"],
+                f"{f['seconds']:.1f}",
+                f"{f['cpu_seconds']:.1f}",
+                {key: round(v[0], 2) for key, v in sorted(f["latency"].items())},
+            )
             for name, f in found.items()
         ],
-    )  # fmt: skip
+    )
     if args.keep:
         keep("pressure", {"pool": args.pool, "requests": args.requests, "running": args.running, "figures": found})
 

@@ -38,8 +38,14 @@ def main() -> None:
     medians = {key: statistics.median(found) for key, found in rates.items()}
     table(("process", "host", "tokens/s"), [(*key, value) for key, value in medians.items()])
     ratio = {load: medians["its own", load] / medians["this", load] for load in ("idle", "busy")}
-    print(f"\n{args.streams} streams: its own process runs at {ratio['idle']:.2f} of the speed, with a busy host at {ratio['busy']:.2f}")
-    keep("process", vars(args) | {"tokens_per_second": {" / ".join(key): value for key, value in medians.items()}, "ratio": ratio})
+    print(
+        f"\n{args.streams} streams: its own process runs at {ratio['idle']:.2f} of the speed, with a busy host at "
+        f"{ratio['busy']:.2f}"
+    )
+    keep(
+        "process",
+        vars(args) | {"tokens_per_second": {" / ".join(key): value for key, value in medians.items()}, "ratio": ratio},
+    )
 
 
 def rate(engine: Any, args: argparse.Namespace) -> float:

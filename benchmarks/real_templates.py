@@ -1,4 +1,5 @@
-"""Tables over the chat templates that llama.cpp publishes: prompts, what is read of answers, what is taken back as history.
+"""Tables over the chat templates that llama.cpp publishes: prompts, what is read of answers, what is taken back as
+history.
 
     python benchmarks/real_templates.py            # prints them
     python benchmarks/real_templates.py --write    # and writes docs/dialects.md
@@ -23,12 +24,21 @@ DOCS = ROOT / "docs" / "dialects.md"
 def calls_section(read: Sequence[Any], history: Sequence[Any]) -> str:
     """The part of the docs about calls, in Markdown."""
     lines = [
-        "| table | templates wholly right | cases right |", "|---|---|---|",
+        "| table | templates wholly right | cases right |",
+        "|---|---|---|",
         _counts("text, thoughts and calls are read as the template wrote them", read),
-        _counts("what the template writes is allowed, and what is allowed is read and shown again as history", history), "",
-        "What is not right, and why:", "", "| template | cases right | what differs |", "|---|---|---|",
-        *(f"| {row.template} | {row.right} of {row.of} | {WHY[row.template]} |" for row in (*read, *history) if row.right < row.of),
-    ]  # fmt: skip
+        _counts("what the template writes is allowed, and what is allowed is read and shown again as history", history),
+        "",
+        "What is not right, and why:",
+        "",
+        "| template | cases right | what differs |",
+        "|---|---|---|",
+        *(
+            f"| {row.template} | {row.right} of {row.of} | {WHY[row.template]} |"
+            for row in (*read, *history)
+            if row.right < row.of
+        ),
+    ]
     return "\n".join(lines)
 
 
@@ -45,8 +55,10 @@ WHY = {
     "LFM2.5-8B-A1B": _PYTHON,
     "openbmb-MiniCPM5-1B": _PYTHON,
     "CohereForAI-c4ai-command-r-plus-tool_use": "it writes arguments over many lines, the grammar on one",
-    "openai-gpt-oss-120b": "it writes the recipient before the channel, the dialect behind it; both are allowed and read",
-    "muse-glimmer": "every message has its recipient in the header (`to=user`, `to=self`), calls have it there and in the call: not known",
+    "openai-gpt-oss-120b": "it writes the recipient before the channel, the dialect behind it; both are allowed and "
+    "read",
+    "muse-glimmer": "every message has its recipient in the header (`to=user`, `to=self`), calls have it there and "
+    "in the call: not known",
 }
 
 

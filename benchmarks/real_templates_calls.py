@@ -1,6 +1,8 @@
-"""How calls, thoughts and texts of published chat templates are read, and whether what may be written is taken back as history.
+"""How calls, thoughts and texts of published chat templates are read, and whether what may be written is taken back as
+history.
 
-The oracle is the conversation itself: its own template renders it, the answer is cut out behind what stands there before any
+The oracle is the conversation itself: its own template renders it, the answer is cut out behind what stands there
+    before any
 answer, and the dialect that `dialect_for` finds must read out of it what was put in.
 """
 
@@ -16,13 +18,13 @@ from typing import Any, NamedTuple
 from sgl.grammars import Vocabulary, compile_structural
 from sgl.runtime.dialects import (
     ArgumentsDelta,
-    DialectToolCall,
-    ToolCallStart,
-    ToolCallEnd,
-    Dialect,
     ContentDelta,
+    Dialect,
+    DialectToolCall,
     ReasoningDelta,
     Tool,
+    ToolCallEnd,
+    ToolCallStart,
     dialect_for,
 )
 from sgl.runtime.errors import ConfigError
@@ -35,16 +37,33 @@ TEXT = {"type": "string", "description": "Where."}
 PARAMETERS: Json = {
     "type": "object",
     "properties": {
-        "city": TEXT, "days": {"type": "integer", "description": "How many."}, "wet": {"type": "boolean", "description": "Rain too."},
+        "city": TEXT,
+        "days": {"type": "integer", "description": "How many."},
+        "wet": {"type": "boolean", "description": "Rain too."},
         "tags": {"type": "array", "items": TEXT, "description": "Words."},
-        "more": {"type": "object", "description": "More.", "properties": {"unit": TEXT, "exact": {"type": "boolean", "description": "So."}}},
+        "more": {
+            "type": "object",
+            "description": "More.",
+            "properties": {"unit": TEXT, "exact": {"type": "boolean", "description": "So."}},
+        },
     },
     "required": ["city"],
-}  # fmt: skip
-PLAIN: Json = {"type": "object", "properties": {"city": TEXT}, "required": ["city"]}  # for templates that read more of others
+}
+PLAIN: Json = {
+    "type": "object",
+    "properties": {"city": TEXT},
+    "required": ["city"],
+}  # for templates that read more of others
 TOOLS = [Tool(name, "The weather.", PARAMETERS) for name in ("get_weather", "get_time")]
-ROME = DialectToolCall("get_weather", {"city": 'Rome, "Urbs" <N>', "days": 3, "wet": False, "tags": ["a b", "c"], "more": {"unit": "K", "exact": True}}, "call00001")
-OSLO, BARE = DialectToolCall("get_time", {"city": "Oslo"}, "call00002"), DialectToolCall("get_time", {"city": "Ås"}, "call00003")
+ROME = DialectToolCall(
+    "get_weather",
+    {"city": 'Rome, "Urbs" <N>', "days": 3, "wet": False, "tags": ["a b", "c"], "more": {"unit": "K", "exact": True}},
+    "call00001",
+)
+OSLO, BARE = (
+    DialectToolCall("get_time", {"city": "Oslo"}, "call00002"),
+    DialectToolCall("get_time", {"city": "Ås"}, "call00003"),
+)
 SAID, THOUGHT, USER = "I look it up.", "Rome, then.", "Is it raining in Rome?"
 BYTES = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])
 
@@ -131,7 +150,9 @@ class Template:
         if not full or not asked:
             return None
         before, _, ending = plain.rpartition(SAID)
-        prompt = next((text for text in (asked, before) if text and full.startswith(text)), None) or _shared(full, asked)
+        prompt = next((text for text in (asked, before) if text and full.startswith(text)), None) or _shared(
+            full, asked
+        )
         text = full[len(prompt) :]
         marks = self.dialect.reasoning
         if answer.thought and marks is not None and asked[len(prompt) :].strip() == marks.begin:
@@ -145,6 +166,7 @@ class Template:
         if not end or (marks is not None and any(mark in end for mark in (marks.end, *marks.silent))):
             return text
         return text.partition(end)[0] + end
+
 
 def _shared(full: str, asked: str) -> str:
     """What both begin with, up to where the last mark ends."""
@@ -171,7 +193,12 @@ def read_rows(paths: Sequence[Path]) -> list[Row]:
 
 def _row(template: Template, found: dict[str, str]) -> Row:
     wrong = {name: reason for name, reason in found.items() if reason}
-    return Row(template.name, len(found) - len(wrong), len(found), "; ".join(f"{name}: {reason}" for name, reason in wrong.items()))
+    return Row(
+        template.name,
+        len(found) - len(wrong),
+        len(found),
+        "; ".join(f"{name}: {reason}" for name, reason in wrong.items()),
+    )
 
 
 def _read(template: Template) -> Iterator[tuple[str, str]]:
@@ -184,7 +211,9 @@ def _read(template: Template) -> Iterator[tuple[str, str]]:
 
 
 def _written(answer: Answer, cut: Cut, dialect: Dialect) -> Answer:
-    """What stands in the text: templates leave out text beside calls, or write it in a turn behind them, or as a thought."""
+    """What stands in the text: templates leave out text beside calls, or write
+    it in a turn behind them, or as a thought.
+    """
     marks = dialect.reasoning
     if not answer.said or answer.said not in cut.text:
         return answer._replace(said="")
@@ -216,7 +245,14 @@ def read(dialect: Dialect, cut: Cut) -> Answer:
     return Answer(_without_end(said, cut.ending), _without_end(thought, cut.ending), tuple(calls))
 
 
-ENDS = ("<|eom_id|>", "<|tool_response>", "<|call|>", "<|calls|>", "<｜hy_eos:opensource｜>", "</s>")  # of turns with calls: tokens that end a text
+ENDS = (
+    "<|eom_id|>",
+    "<|tool_response>",
+    "<|call|>",
+    "<|calls|>",
+    "<｜hy_eos:opensource｜>",
+    "</s>",
+)  # of turns with calls: tokens that end a text
 
 
 def _without_end(said: str, ending: str) -> str:
@@ -273,7 +309,9 @@ def _allowed(dialect: Dialect, cut: Cut) -> str:
     for at, byte in enumerate(text):
         if not matcher.accept(byte):
             rest = text[at:].decode(errors="replace").strip()
-            ended = matcher.can_end and (not rest or rest.startswith(tuple(mark for mark in (cut.ending.strip(), *ENDS) if mark)))
+            ended = matcher.can_end and (
+                not rest or rest.startswith(tuple(mark for mark in (cut.ending.strip(), *ENDS) if mark))
+            )
             return "" if ended else f"not allowed from {text[max(0, at - 20) : at + 30]!r} on"
     return ""
 
@@ -295,7 +333,15 @@ def _taken_back(template: Template, calls: tuple[DialectToolCall, ...]) -> str:
     if [(call.name, call.arguments) for call in found] != [(call.name, call.arguments) for call in calls]:
         return f"{written!r:.160} is read as {found!r:.160}"
     answered = [{"role": "tool", "tool_call_id": call.id, "content": "dry"} for call in calls]
-    text = template.rendered([template.messages(Answer(calls=calls)), *answered, {"role": "assistant", "content": SAID}, {"role": "user", "content": "And now?"}], True)
+    text = template.rendered(
+        [
+            template.messages(Answer(calls=calls)),
+            *answered,
+            {"role": "assistant", "content": SAID},
+            {"role": "user", "content": "And now?"},
+        ],
+        True,
+    )
     shown = all(call.name in text and str(call.arguments["city"])[:4] in text for call in calls)
     if not shown:
         return "the template does not show it as history"

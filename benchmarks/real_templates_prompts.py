@@ -31,18 +31,30 @@ from sgl.runtime.text.tokenizer import Tokenizer
 Json = dict[str, Any]
 BOS, EOS = "<s>", "</s>"
 GENERATION = re.compile(r"\{%-?\s*(?:end)?generation\s*-?%\}")
-PROPERTIES = {"city": {"type": "string", "description": "Where"}, "days": {"type": "integer", "description": "How many"}}
+PROPERTIES = {
+    "city": {"type": "string", "description": "Where"},
+    "days": {"type": "integer", "description": "How many"},
+}
 PARAMETERS = {"type": "object", "properties": PROPERTIES, "required": ["city"]}
 TOOLS = [
-    {"type": "function", "function": {"name": "get_weather", "description": "The weather of a city.", "parameters": PARAMETERS}},
-    {"type": "function", "function": {"name": "get_time", "description": "The time of a city.", "parameters": PARAMETERS}},
+    {
+        "type": "function",
+        "function": {"name": "get_weather", "description": "The weather of a city.", "parameters": PARAMETERS},
+    },
+    {
+        "type": "function",
+        "function": {"name": "get_time", "description": "The time of a city.", "parameters": PARAMETERS},
+    },
 ]
 SYSTEM, USER = {"role": "system", "content": "Answer briefly."}, {"role": "user", "content": "Is it raining in Rome?"}
 SAID, MORE = {"role": "assistant", "content": "It is dry."}, {"role": "user", "content": "And tomorrow?"}
 
 
 class Row(NamedTuple):
-    """How a template does. reasons: of the bodies that differ, by their names. stands_in: bodies in which the dialect has to."""
+    """How a template does.
+
+    reasons: of the bodies that differ, by their names. stands_in: bodies in which the dialect has to.
+    """
 
     template: str
     right: int
@@ -62,11 +74,19 @@ def _call(id: str, name: str, arguments: Json) -> Json:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-ROME, OSLO = _call("call00001", "get_weather", {"city": "Trastevere", "days": 3}), _call("call00002", "get_time", {"city": "Oslo"})
+ROME, OSLO = (
+    _call("call00001", "get_weather", {"city": "Trastevere", "days": 3}),
+    _call("call00002", "get_time", {"city": "Oslo"}),
+)
 ASKED = {"role": "assistant", "content": None, "tool_calls": [ROME]}
 ANSWER = {"role": "tool", "tool_call_id": "call00001", "content": "21 degrees"}
 SECOND = {"role": "tool", "tool_call_id": "call00002", "content": "10 o'clock"}
-ODD = ("{'type': 'text'", '{"type": "text"', "{'city': 'T", '{\\"city\\":')  # parts as data; arguments as Python writes them, or JSON in JSON
+ODD = (
+    "{'type': 'text'",
+    '{"type": "text"',
+    "{'city': 'T",
+    '{\\"city\\":',
+)  # parts as data; arguments as Python writes them, or JSON in JSON
 PARTS = [{"type": "text", "text": "Is it raining"}, {"type": "text", "text": " in Rome?"}]
 
 BODIES: dict[str, Json] = {
@@ -159,7 +179,11 @@ def oracle(source: str, body: Json) -> Oracle:
     found: list[str | Exception] = []
     for form in _forms(body):
         text = _rendered(source, form)
-        if isinstance(text, str) and all(part in text for part in _texts(body)) and not any(part in text for part in ODD):
+        if (
+            isinstance(text, str)
+            and all(part in text for part in _texts(body))
+            and not any(part in text for part in ODD)
+        ):
             return Oracle(text, True)
         found.append(text)
     return Oracle(next((text for text in found if isinstance(text, str)), found[0]), False)
@@ -167,8 +191,13 @@ def oracle(source: str, body: Json) -> Oracle:
 
 def _forms(body: Json) -> Iterator[Json]:
     seen = []
-    for developer, joined, objects, empty in product(("developer", "system"), (False, True), (True, False), (False, True)):
-        form = {**body, "messages": [_formed(message, developer, joined, objects, empty) for message in body["messages"]]}
+    for developer, joined, objects, empty in product(
+        ("developer", "system"), (False, True), (True, False), (False, True)
+    ):
+        form = {
+            **body,
+            "messages": [_formed(message, developer, joined, objects, empty) for message in body["messages"]],
+        }
         if form not in seen:
             seen.append(form)
             yield form
@@ -186,11 +215,21 @@ def _formed(message: Json, developer: str, joined: bool, objects: bool, empty: b
 
 
 def _texts(body: Json) -> list[str]:
-    """What the prompt must show: texts, tools and calls. What an assistant says with its calls, transformers may leave out."""
-    contents = [message["content"] for message in body["messages"] if message["content"] and not message.get("tool_calls")]
-    said = [text.strip() for content in contents for text in ([content] if isinstance(content, str) else [part["text"].strip() for part in content])]
+    """What the prompt must show: texts, tools and calls. What an assistant says
+    with its calls, transformers may leave out.
+    """
+    contents = [
+        message["content"] for message in body["messages"] if message["content"] and not message.get("tool_calls")
+    ]
+    said = [
+        text.strip()
+        for content in contents
+        for text in ([content] if isinstance(content, str) else [part["text"].strip() for part in content])
+    ]
     calls = [call["function"] for message in body["messages"] for call in message.get("tool_calls", ())]
-    named = [each["function"][key] for each in body.get("tools", ()) for key in ("name", "description")] + [call["name"] for call in calls]
+    named = [each["function"][key] for each in body.get("tools", ()) for key in ("name", "description")] + [
+        call["name"] for call in calls
+    ]
     return [*said, *named, *(json.loads(call["arguments"])["city"] for call in calls)]
 
 
@@ -200,16 +239,23 @@ def _rendered(source: str, body: Json) -> str | Exception:
     given = {**body.get("chat_template_kwargs", {}), **_effort(source, body)}
     try:
         return _transformers().apply_chat_template(
-            body["messages"], body.get("tools"), chat_template=source, tokenize=False, add_generation_prompt=prompt,
-            continue_final_message=goes_on, **given,
-        )  # fmt: skip
+            body["messages"],
+            body.get("tools"),
+            chat_template=source,
+            tokenize=False,
+            add_generation_prompt=prompt,
+            continue_final_message=goes_on,
+            **given,
+        )
     except Exception as error:
         return error
 
 
 def _effort(source: str, body: Json) -> Json:
     """As SGLang has it: a template that reads no effort is told by its switch that none is wanted."""
-    switch = next((name for name in ("reasoning_effort", "enable_thinking", "thinking") if name in _variables(source)), None)
+    switch = next(
+        (name for name in ("reasoning_effort", "enable_thinking", "thinking") if name in _variables(source)), None
+    )
     if "reasoning_effort" not in body or switch is None:
         return {}
     return {switch: body["reasoning_effort"] if switch == "reasoning_effort" else False}
@@ -217,7 +263,9 @@ def _effort(source: str, body: Json) -> Json:
 
 @lru_cache(maxsize=1)
 def _variables(source: str) -> set[str]:
-    return meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(GENERATION.sub("", source)))
+    return meta.find_undeclared_variables(
+        Environment(extensions=["jinja2.ext.loopcontrols"]).parse(GENERATION.sub("", source))
+    )
 
 
 @lru_cache(maxsize=1)
@@ -231,7 +279,10 @@ if __name__ == "__main__":
     logging.disable(logging.WARNING)
     found = rows([Path(name) for name in sys.argv[1:]])
     for row in found:
-        print(f"{row.right:3} of {row.of}  {row.template}", f"(stands in: {', '.join(row.stands_in)})" if row.stands_in else "")
+        print(
+            f"{row.right:3} of {row.of}  {row.template}",
+            f"(stands in: {', '.join(row.stands_in)})" if row.stands_in else "",
+        )
         for name, reason in row.reasons.items():
             print(f"        {name}: {reason}")
     print(f"{sum(row.right for row in found)} of {sum(row.of for row in found)}")

@@ -91,7 +91,12 @@ class Client:
 
     def _head(self, method: str, path: str, length: int, key: str | None) -> bytes:
         key = self._key if key is None else key
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", "Connection: close", "Content-Type: application/json"]
+        lines = [
+            f"{method} {path} HTTP/1.1",
+            f"Host: {self._host}",
+            "Connection: close",
+            "Content-Type: application/json",
+        ]
         lines += [f"Content-Length: {length}"] + ([f"Authorization: Bearer {key}"] if key else [])
         return "\r\n".join([*lines, "", ""]).encode()
 

@@ -32,7 +32,7 @@ ROUNDS = 3
 LONG, CONTEXT, CHUNK = 4000, 8192, 256  # tokens: the prompt, what the model is told to take, and a step by chunks
 BESIDE_RUNS = 7
 HEAD_START = 0.03  # seconds by which the long prompt comes first
-ANY_WORD = "city hotel table night train river bridge garden letter window summer winter morning paper music".split()  # noqa: SIM905
+ANY_WORD = ("city hotel table night train river bridge garden letter window summer winter morning paper music").split()  # noqa: SIM905
 TEXT = "/v1/completions"
 EXACT = {"temperature": 0, "ignore_eos": True}
 
@@ -120,7 +120,10 @@ def server_rates(asked: list[str], *words: str) -> dict[str, float]:
     with served(*words) as server:
         client = Client(server.url)
         kinds = {"whole": whole, "streams": streamed}
-        return {name: max(_timed(lambda one=one: asyncio.run(_all(client, one, asked))) for _ in range(ROUNDS + 1)) for name, one in kinds.items()}
+        return {
+            name: max(_timed(lambda one=one: asyncio.run(_all(client, one, asked))) for _ in range(ROUNDS + 1))
+            for name, one in kinds.items()
+        }
 
 
 async def _all(client: Client, one: Callable[[Client, str, int], Coroutine[Any, Any, int]], asked: list[str]) -> int:
@@ -170,19 +173,25 @@ async def _crowd(client: Client, options: argparse.Namespace, name: str) -> str:
     await asyncio.gather(*[stay(seed) for seed in range(options.streams)])
     took = time.perf_counter() - started
     gaps = [gap for one in heard for gap in one.gaps]
-    return "\n".join([
-        f"crowd: {options.streams} streams at a time, 32 to 128 tokens each, the engine in {name}",
-        f"  {len(heard):,} streams in {took:.0f} s, {sum(one.tokens for one in heard) / took:,.0f} tokens/s; errors: {dict(failed) or 'none'}",
-        f"  time to first token: {milliseconds([one.first for one in heard])}",
-        f"  between two pieces:  {milliseconds(gaps)}",
-    ])  # fmt: skip
+    return "\n".join(
+        [
+            f"crowd: {options.streams} streams at a time, 32 to 128 tokens each, the engine in {name}",
+            f"  {len(heard):,} streams in {took:.0f} s, {sum(one.tokens for one in heard) / took:,.0f} tokens/s; "
+            f"errors: {dict(failed) or 'none'}",
+            f"  time to first token: {milliseconds([one.first for one in heard])}",
+            f"  between two pieces:  {milliseconds(gaps)}",
+        ]
+    )
 
 
 # beside a long prompt
 
 
 def beside(options: argparse.Namespace) -> str:
-    lines = [f"beside: time to first token of a short request that comes {1000 * HEAD_START:.0f} ms after a prompt of {LONG} tokens"]
+    lines = [
+        f"beside: time to first token of a short request that comes {1000 * HEAD_START:.0f} ms after a prompt of "
+        f"{LONG} tokens"
+    ]
     for name, step in ((f"by chunks (step_tokens={CHUNK})", CHUNK), (f"at once (step_tokens={CONTEXT})", CONTEXT)):
         with longer_model() as model, served(model, "kv_tokens=32768", f"step_tokens={step}") as server:
             alone, meanwhile, long = asyncio.run(_beside(Client(server.url)))
@@ -195,7 +204,9 @@ def beside(options: argparse.Namespace) -> str:
 
 @contextmanager
 def longer_model() -> Iterator[str]:
-    """The bundled model in a folder that says it takes CONTEXT tokens: slow or fast, what it then writes is no matter."""
+    """The bundled model in a folder that says it takes CONTEXT tokens: slow or
+    fast, what it then writes is no matter.
+    """
     from sgl.runtime.engine import NANO
 
     with tempfile.TemporaryDirectory() as folder:

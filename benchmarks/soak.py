@@ -1,11 +1,14 @@
 """Does the server hold out? Thousands of mixed requests against a real `sgl serve`, with faults meanwhile.
 
-Chats, texts, native calls, schemas, regexes, tools, embeddings, streams, aborts, clients that leave or dawdle, malformed
+Chats, texts, native calls, schemas, regexes, tools, embeddings, streams, aborts, clients that leave or dawdle,
+malformed
 bodies, wrong keys, huge prompts; a KV pool that is too small for all of them, so that sequences are preempted; the
-engine's process killed and stopped. It ends with counts of what came of each kind, and with status 1 if a request got no
+engine's process killed and stopped. It ends with counts of what came of each kind, and with status 1 if a request got
+no
 answer in time or a wrong one, or if pages, memory, threads or processes are left.
 
-    python benchmarks/soak.py [--seconds 120] [--requests N] [--at-once 24] [--kill 20] [--stop 5] [--in-process] [NAME=VALUE ...]
+    python benchmarks/soak.py [--seconds 120] [--requests N] [--at-once 24] [--kill 20] [--stop 5] [--in-process]
+    [NAME=VALUE ...]
 """
 
 from __future__ import annotations
@@ -34,8 +37,13 @@ MOST_BODY = 1_000_000
 ENGINE = ("kv_tokens=3000", "threads=1", "dtype=float32")
 QUIET_SECONDS = 20.0
 ENDED_STATUS = 0
-MEMORY_MORE, MEMORY_SHARE = 64 * 2**20, 1.25  # what the server may hold at the end beyond the baseline, and in its share
-THREADS_MORE = min(32, (os.cpu_count() or 1) + 4) + 6  # pools open theirs by need: asyncio's, the server's and its engine's
+MEMORY_MORE, MEMORY_SHARE = (
+    64 * 2**20,
+    1.25,
+)  # what the server may hold at the end beyond the baseline, and in its share
+THREADS_MORE = (
+    min(32, (os.cpu_count() or 1) + 4) + 6
+)  # pools open theirs by need: asyncio's, the server's and its engine's
 FILES_MORE = 4
 FAILED = ("503", "in stream")  # an engine that died, told by a status or in a stream
 
@@ -69,14 +77,19 @@ class Tally:
         print(f"\n{'':16}" + "".join(f"{outcome:>11}" for outcome in outcomes))
         for kind in sorted({kind for kind, _ in self.counts}):
             print(f"{kind:16}" + "".join(f"{self.counts[kind, outcome] or '':>11}" for outcome in outcomes))
-        print(f"{'all':16}" + "".join(f"{sum(n for (_, o), n in self.counts.items() if o == outcome):>11,}" for outcome in outcomes))
+        print(
+            f"{'all':16}"
+            + "".join(f"{sum(n for (_, o), n in self.counts.items() if o == outcome):>11,}" for outcome in outcomes)
+        )
 
 
 async def soak(server: Served, options: argparse.Namespace, tally: Tally, faults: Faults | None) -> float:
     """Keeps `at_once` requests going until time or number are over. Returns the seconds that it took."""
     started = time.monotonic()
     numbers = itertools.count()
-    with tqdm(total=options.requests or options.seconds, unit="request" if options.requests else "s", disable=None) as bar:
+    with tqdm(
+        total=options.requests or options.seconds, unit="request" if options.requests else "s", disable=None
+    ) as bar:
 
         async def work(requests: Requests) -> None:
             while next(numbers) < (options.requests or 10**9) and time.monotonic() - started < options.seconds:
@@ -87,7 +100,9 @@ async def soak(server: Served, options: argparse.Namespace, tally: Tally, faults
         faulty = faults is not None
         injector = asyncio.ensure_future(faults.run()) if faults else None
         clients = [Client(server.url, KEYS[i % len(KEYS)]) for i in range(options.at_once)]
-        workers = [work(Requests(client, options.seed * 1000 + i, MOST_BODY, faulty)) for i, client in enumerate(clients)]
+        workers = [
+            work(Requests(client, options.seed * 1000 + i, MOST_BODY, faulty)) for i, client in enumerate(clients)
+        ]
         try:
             await asyncio.gather(*workers)
         finally:
@@ -115,11 +130,18 @@ async def _one(requests: Requests, tally: Tally) -> None:
 
 
 async def quiet(client: Client) -> dict[str, Any]:
-    """The engine's counters once nothing runs and no page is held but by the cache. Raises Broken where that does not come."""
+    """The engine's counters once nothing runs and no page is held but by the cache.
+
+    Raises Broken where that does not come.
+    """
     end = time.monotonic() + QUIET_SECONDS
     while True:
         stats: dict[str, Any] = (await client.get("/server_info")).get("stats", {})
-        if stats and stats["running"] == stats["waiting"] == 0 and stats["pages_free"] + stats["pages_cached"] == stats["pages_total"]:
+        if (
+            stats
+            and stats["running"] == stats["waiting"] == 0
+            and stats["pages_free"] + stats["pages_cached"] == stats["pages_total"]
+        ):
             return stats
         if time.monotonic() > end:
             raise Broken(f"pages or sequences are left: {stats}")
@@ -134,13 +156,19 @@ def leaks(before: Account, after: Account) -> list[str]:
         "files": before.files + FILES_MORE,
         "processes": before.processes,
     }
-    return [f"{name}: {getattr(after, name):,} after {getattr(before, name):,}" for name in limits if getattr(after, name) > limits[name]]
+    return [
+        f"{name}: {getattr(after, name):,} after {getattr(before, name):,}"
+        for name in limits
+        if getattr(after, name) > limits[name]
+    ]
 
 
 async def drive(server: Served, options: argparse.Namespace, tally: Tally) -> list[str]:
     """Warm up, note the baseline, soak, look again. Returns what is wrong."""
     client = Client(server.url, KEYS[0])
-    warm = argparse.Namespace(**{**vars(options), "requests": options.warm, "seconds": QUIET_SECONDS * 3, "seed": options.seed + 1})
+    warm = argparse.Namespace(
+        **{**vars(options), "requests": options.warm, "seconds": QUIET_SECONDS * 3, "seed": options.seed + 1}
+    )
     await soak(server, warm, tally, None)
     await quiet(client)
     before = server.account()
@@ -157,7 +185,10 @@ async def drive(server: Served, options: argparse.Namespace, tally: Tally) -> li
         told = f"; who waited was told within {tally.told_after(faults.kills):.1f} s" if faults.kills else ""
         back = f"; back after {min(faults.back):.1f} to {max(faults.back):.1f} s{told}" if faults.back else told
         print(f"faults: {', '.join(f'{count} × {name}' for name, count in faults.done.items()) or 'none came'}{back}")
-    print(f"engine since its last start: {stats['preemptions']} preemptions, {stats['aborts']} aborts, {stats['generations']} texts")
+    print(
+        f"engine since its last start: {stats['preemptions']} preemptions, {stats['aborts']} aborts, "
+        f"{stats['generations']} texts"
+    )
     print(f"before: {before}\nafter:  {after}")
     return leaks(before, after) + [name for name in ("engine not back",) if faults and faults.done[name]]
 
@@ -186,11 +217,15 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=120.0)
     parser.add_argument("--requests", type=int, default=0, help="end after so many (default: after the time)")
     parser.add_argument("--at-once", type=int, default=24, help="requests at a time")
-    parser.add_argument("--kill", type=float, default=20.0, help="seconds between two kills of the engine's process; 0: none")
+    parser.add_argument(
+        "--kill", type=float, default=20.0, help="seconds between two kills of the engine's process; 0: none"
+    )
     parser.add_argument("--stop", type=float, default=5.0, help="seconds between two pauses of a process; 0: none")
     parser.add_argument("--warm", type=int, default=600, help="requests before the baseline is noted")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--in-process", action="store_true", help="the engine in the server's process: it is not killed")
+    parser.add_argument(
+        "--in-process", action="store_true", help="the engine in the server's process: it is not killed"
+    )
     options = parser.parse_args()
     options.kill = 0.0 if options.in_process else options.kill
     return options

@@ -18,7 +18,9 @@ BACK_SECONDS = 60.0  # in which the engine must be there again
 
 
 class Faults:
-    """Kills the engine's process every `kill` seconds, and stops one of the processes every `stop` seconds; 0: never."""
+    """Kills the engine's process every `kill` seconds, and stops one of the
+    processes every `stop` seconds; 0: never.
+    """
 
     def __init__(self, server: Served, client: Client, seed: int, kill: float, stop: float) -> None:
         self._server, self._client, self._random = server, client, random.Random(seed)

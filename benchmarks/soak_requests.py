@@ -13,13 +13,50 @@ import jsonschema
 from server_client import DONE, Answer, Broken, Client
 
 ANSWERED, LEFT = "answered", "left"
-WORDS = ["a", "city", "hotel", "table", "for", "two", "nights", "in", "Paris", "with", "a", "train", "from", "Rome", "and", "three", "guests", "who", "like", "red", "wine"]
+WORDS = [
+    "a",
+    "city",
+    "hotel",
+    "table",
+    "for",
+    "two",
+    "nights",
+    "in",
+    "Paris",
+    "with",
+    "a",
+    "train",
+    "from",
+    "Rome",
+    "and",
+    "three",
+    "guests",
+    "who",
+    "like",
+    "red",
+    "wine",
+]
 SCHEMAS: list[dict[str, Any]] = [
-    {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}, "nights": {"type": "integer", "minimum": 1, "maximum": 30}}, "required": ["city", "nights"], "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {
+            "city": {"type": "string", "maxLength": 12},
+            "nights": {"type": "integer", "minimum": 1, "maximum": 30},
+        },
+        "required": ["city", "nights"],
+        "additionalProperties": False,
+    },
     {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "minItems": 1, "maxItems": 4},
-    {"type": "object", "properties": {"kind": {"const": "train"}, "seats": {"type": "array", "items": {"type": "integer"}, "maxItems": 3}}, "required": ["kind"]},
+    {
+        "type": "object",
+        "properties": {
+            "kind": {"const": "train"},
+            "seats": {"type": "array", "items": {"type": "integer"}, "maxItems": 3},
+        },
+        "required": ["kind"],
+    },
     {"anyOf": [{"type": "boolean"}, {"type": "null"}, {"type": "number", "minimum": 0, "maximum": 9}]},
-]  # fmt: skip
+]
 REGEXES = ["[a-f]{3,9}", "(yes|no)[.!]?", r"\d{4}-\d{2}-\d{2}", "[A-Z][a-z]+( [A-Z][a-z]+)?"]
 TOOL = {"name": "book_hotel", "description": "Book a hotel.", "parameters": SCHEMAS[0]}
 CHAT, TEXT, NATIVE = "/v1/chat/completions", "/v1/completions", "/generate"
@@ -99,7 +136,10 @@ class Requests:
         return await self._choices(TEXT, body, len(prompts))
 
     async def _native(self) -> str:
-        body: Any = {"text": [self._words(1, 40)] * self._random.choice([1, 2]), "return_logprob": self._random.random() < 0.3}
+        body: Any = {
+            "text": [self._words(1, 40)] * self._random.choice([1, 2]),
+            "return_logprob": self._random.random() < 0.3,
+        }
         body["sampling_params"] = self._sampling("max_new_tokens")
         stream = body["stream"] = body["sampling_params"].pop("stream")
         async with self._client.asked(NATIVE, body) as answer:
@@ -115,7 +155,11 @@ class Requests:
     async def _schema(self) -> str:
         schema = self._random.choice(SCHEMAS)
         form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
-        body = {"messages": [{"role": "user", "content": self._words(3, 30)}], "response_format": form, "max_tokens": 90}
+        body = {
+            "messages": [{"role": "user", "content": self._words(3, 30)}],
+            "response_format": form,
+            "max_tokens": 90,
+        }
         return await self._constrained(CHAT, body, lambda text: jsonschema.validate(json.loads(text), schema))
 
     async def _regex(self) -> str:
@@ -124,7 +168,10 @@ class Requests:
         return await self._constrained(TEXT, body, lambda text: self._check(re.fullmatch(pattern, text), text))
 
     async def _tool(self) -> str:
-        body = {"messages": [{"role": "user", "content": self._words(3, 20)}], "tools": [{"type": "function", "function": TOOL}]}
+        body = {
+            "messages": [{"role": "user", "content": self._words(3, 20)}],
+            "tools": [{"type": "function", "function": TOOL}],
+        }
         async with self._client.asked(CHAT, {**body, "tool_choice": "required", "max_tokens": 120}) as answer:
             if (refused := await self._refused(answer)) is not None:
                 return refused
@@ -149,7 +196,12 @@ class Requests:
         return ANSWERED
 
     async def _deadline(self) -> str:
-        body = {"prompt": self._words(1, 20), "max_tokens": 400, "ignore_eos": True, "timeout": self._random.choice([0.02, 0.2])}
+        body = {
+            "prompt": self._words(1, 20),
+            "max_tokens": 400,
+            "ignore_eos": True,
+            "timeout": self._random.choice([0.02, 0.2]),
+        }
         return await self._choices(TEXT, body, late=True)
 
     async def _abort(self) -> str:
@@ -166,7 +218,12 @@ class Requests:
     # those who go away, and those who take their time
 
     async def _leave_stream(self) -> str:
-        body = {"messages": [{"role": "user", "content": self._words(1, 30)}], "stream": True, "ignore_eos": True, "n": 2}
+        body = {
+            "messages": [{"role": "user", "content": self._words(1, 30)}],
+            "stream": True,
+            "ignore_eos": True,
+            "n": 2,
+        }
         async with self._client.asked(CHAT, body) as answer:
             if (refused := await self._refused(answer)) is not None:
                 return refused
@@ -229,7 +286,9 @@ class Requests:
             if (refused := await self._refused(answer, *([504] if late else []))) is not None:
                 return refused
             if body.get("stream"):
-                return await self._stream(answer, lambda event: event["choices"] and event["choices"][0]["finish_reason"])
+                return await self._stream(
+                    answer, lambda event: event["choices"] and event["choices"][0]["finish_reason"]
+                )
             found = await answer.json()
         self._check(len(found["choices"]) == prompts * body.get("n", 1), found)
         self._check(found["usage"]["prompt_tokens"] > 0, found)
@@ -245,7 +304,9 @@ class Requests:
         return ANSWERED
 
     async def _refused(self, answer: Answer, *expected: int) -> str | None:
-        """The status by which it was refused; None: not at all. Raises Wrong for a status that this request should not get."""
+        """The status by which it was refused; None: not at all. Raises Wrong for
+        a status that this request should not get.
+        """
         if answer.status == 200 and not (expected and 504 not in expected):
             return None
         body = await answer.body()

@@ -50,7 +50,9 @@ class Peer:
 
         self.tokens = tokens
         self.tokenizer = AutoTokenizer.from_pretrained(path, padding_side="left")
-        models = {d: AutoModelForCausalLM.from_pretrained(path, dtype=d).eval() for d in (torch.float32, torch.bfloat16)}
+        models = {
+            d: AutoModelForCausalLM.from_pretrained(path, dtype=d).eval() for d in (torch.float32, torch.bfloat16)
+        }
         times = {d: best_of(1, lambda m=m: self.generate([prompt("Hello?")], m)) for d, m in models.items()}
         self.dtype = min(times, key=lambda d: times[d])
         self.model = models[self.dtype]
@@ -89,7 +91,10 @@ def startup() -> tuple[float, float]:
         "import time; a = time.perf_counter(); import sgl; b = time.perf_counter(); sgl.Engine(); "
         "c = time.perf_counter(); print(b - a, c - b)"
     )
-    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+    runs = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(3)
+    ]
     return min(float(r[0]) for r in runs), min(float(r[1]) for r in runs)
 
 
@@ -114,7 +119,10 @@ def main() -> None:
     peer_serial = PROGRAMS * n / (time.perf_counter() - started)
     peer_batch = PROGRAMS * n / best_of(1, lambda: peer.generate(prompts))
     imported, ready = startup()
-    print(f"sgl-nano, {info['dtype']}, {info['threads']} threads; transformers {str(peer.dtype).removeprefix('torch.')}; {n} tokens each\n")
+    print(
+        f"sgl-nano, {info['dtype']}, {info['threads']} threads; transformers "
+        f"{str(peer.dtype).removeprefix('torch.')}; {n} tokens each\n"
+    )
     table(
         ("tokens/s", "sgl", "transformers", "ratio"),
         [
@@ -125,11 +133,20 @@ def main() -> None:
     )
     print(f"\nshare of a step outside the model at {PROGRAMS} sequences: {outside:.1%}")
     print(f"import sgl: {imported * 1000:.0f} ms; sgl.Engine() ready in {ready:.2f} s")
-    keep("speed", {
-        "dtype": info["dtype"], "threads": info["threads"], "peer_dtype": str(peer.dtype), "tokens": n,
-        "one": {"sgl": one, "transformers": peer_one}, "programs": {"sgl": many, "one_by_one": peer_serial, "batch": peer_batch},
-        "share_outside_model": outside, "import_s": imported, "ready_s": ready,
-    })  # fmt: skip
+    keep(
+        "speed",
+        {
+            "dtype": info["dtype"],
+            "threads": info["threads"],
+            "peer_dtype": str(peer.dtype),
+            "tokens": n,
+            "one": {"sgl": one, "transformers": peer_one},
+            "programs": {"sgl": many, "one_by_one": peer_serial, "batch": peer_batch},
+            "share_outside_model": outside,
+            "import_s": imported,
+            "ready_s": ready,
+        },
+    )
 
 
 if __name__ == "__main__":

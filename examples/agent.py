@@ -1,7 +1,7 @@
 """An agent with three tools: Python functions that the model calls, until it has its answer.
 
-    python examples/agent.py                      # three questions, one conversation
-    python examples/agent.py "What is 12 * 7?"    # your own
+python examples/agent.py                      # three questions, one conversation
+python examples/agent.py "What is 12 * 7?"    # your own
 """
 
 from __future__ import annotations

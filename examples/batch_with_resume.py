@@ -4,7 +4,8 @@
     python examples/batch_with_resume.py                     # resumes: results so far are read from the journal
     python examples/batch_with_resume.py --rows 3000 --folder /tmp/mails
 
-The rows are made-up mails with known contents; some are for groups of more than 20, which the program's own type refuses.
+The rows are made-up mails with known contents; some are for groups of more than 20, which the program's own type
+refuses.
 """
 
 from __future__ import annotations
@@ -29,8 +30,14 @@ WORDINGS = (
     "Hi, {name} here, please book a table in {city} on {date} for {guests} guests.",
     "I am {name} and I am looking for a hotel in {city} on {date}, we are {guests} guests.",
 )
-NAMES, LAST = ["Anna", "Omar", "Mia", "Li", "Carlos", "Eva", "Lars", "Rita"], ["Weber", "Haddad", "Rossi", "Chen", "Ruiz", "Lund", "Berg", "Lopes"]
-CITIES, MONTHS = ["Lisbon", "Cairo", "Rome", "Oslo", "Porto", "Prague", "Madrid", "Athens"], ["March", "April", "May", "June", "July"]
+NAMES, LAST = (
+    ["Anna", "Omar", "Mia", "Li", "Carlos", "Eva", "Lars", "Rita"],
+    ["Weber", "Haddad", "Rossi", "Chen", "Ruiz", "Lund", "Berg", "Lopes"],
+)
+CITIES, MONTHS = (
+    ["Lisbon", "Cairo", "Rome", "Oslo", "Porto", "Prague", "Madrid", "Athens"],
+    ["March", "April", "May", "June", "July"],
+)
 
 
 @dataclass
@@ -65,7 +72,12 @@ def read_mail(s, mail):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=300, help="how many mails")
-    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "sgl_batch", help="where journal and results are kept")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "sgl_batch",
+        help="where journal and results are kept",
+    )
     parser.add_argument("--kill-after", type=int, metavar="N", help="SIGKILL this process when N rows are done")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +86,9 @@ def main() -> None:
     right, failures = 0, []
     with sgl.journal(journal) as backend, results.open("w", encoding="utf-8") as out:
         items = [{"mail": mail} for mail, _ in rows]
-        states = read_mail.run_batch(items, backend=backend, temperature=0, return_exceptions=True, generator_style=True)
+        states = read_mail.run_batch(
+            items, backend=backend, temperature=0, return_exceptions=True, generator_style=True
+        )
         for row, state in enumerate(tqdm(states, total=len(rows))):
             facts = rows[row][1]
             if isinstance(state, Exception):

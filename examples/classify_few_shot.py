@@ -71,7 +71,9 @@ def measure(engine: sgl.Engine, rows: list[Row], shots: list[Row], described: bo
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shots", type=int, nargs="*", default=[2, 4], help="numbers of shots for each label, at most 4")
+    parser.add_argument(
+        "--shots", type=int, nargs="*", default=[2, 4], help="numbers of shots for each label, at most 4"
+    )
     parser.add_argument("--rows", type=int, default=70, help="how many sentences of the sample")
     parser.add_argument("--unsure", type=int, default=5, help="how many of the least sure answers are shown")
     args = parser.parse_args()

@@ -2,9 +2,11 @@
 
     python examples/custom_choices.py [--rows 70] [--costs 1 0.5 0.2 0.1]
 
-`sgl.select(..., choices_method=LeastCost(...))`: a wrong label costs 1, asking a person costs what you set, so a person is
+`sgl.select(..., choices_method=LeastCost(...))`: a wrong label costs 1, asking a person costs what you set, so a person
+is
 asked where the model is less sure than that. "ask a person" is a choice like the others, but its score comes from this
-program and not from the model. The prompts are those of classify_few_shot.py with four shots, where the bundled model is
+program and not from the model. The prompts are those of classify_few_shot.py with four shots, where the bundled model
+is
 unsure. The last two columns compare what the answers cost with what the model expected: how well it knows what it does
 not know.
 """
@@ -48,7 +50,9 @@ def classify(s, text, shots, method):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=70, help="how many sentences of the sample")
-    parser.add_argument("--costs", type=float, nargs="+", default=[1, 0.5, 0.2, 0.1], help="costs of asking, from 0 to 1")
+    parser.add_argument(
+        "--costs", type=float, nargs="+", default=[1, 0.5, 0.2, 0.1], help="costs of asking, from 0 to 1"
+    )
     args = parser.parse_args()
     sample = json.loads(SAMPLE.read_text(encoding="utf-8"))
     rows = sample["rows"][: args.rows]
@@ -61,7 +65,10 @@ def main() -> None:
             right = sum(state["label"] == label(row) for row, state in answered)
             asked = len(rows) - len(answered)
             expected = sum(state.get_meta_info("label")["expected_cost"] for state in states)
-            print(f"{cost:12g} {len(answered):9} {right / max(1, len(answered)):14.0%} {asked:6} {len(answered) - right + cost * asked:11.1f} {expected:22.1f}")
+            print(
+                f"{cost:12g} {len(answered):9} {right / max(1, len(answered)):14.0%} {asked:6} "
+                f"{len(answered) - right + cost * asked:11.1f} {expected:22.1f}"
+            )
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
     python examples/dsl.py                                               # 12 orders with known effects
     python examples/dsl.py "Wake me at 7 am. Make it 20 degrees in the office."
 
-The grammar is in Lark's syntax: sgl takes it as `ebnf=`, `lark.Lark` parses with it, so whatever the model writes parses.
-The statements look like tool calls with JSON, and the prompt lists them as tools, because that is what the bundled model
+The grammar is in Lark's syntax: sgl takes it as `ebnf=`, `lark.Lark` parses with it, so whatever the model writes
+parses.
+The statements look like tool calls with JSON, and the prompt lists them as tools, because that is what the bundled
+model
 was trained on. With a larger model the language can have any shape, with variables, loops and conditions.
 """
 
@@ -51,14 +53,24 @@ ORDERS = {
     "Wake me at 6:30 am.": {"alarm": "6:30 am"},
     "Set a timer for 12 minutes.": {"timer": "12 minutes"},
     "I want to hear Nina Simone.": {"music": "Nina Simone"},
-    "Good night! Dim the bedroom to 10 percent, please. Alarm at 7 am.": {"light in the bedroom": "10", "alarm": "7 am"},
-    "Make it 19 degrees in the office. It is dark here, turn the office light up to 90 percent.": {"heating in the office": "19", "light in the office": "90"},
+    "Good night! Dim the bedroom to 10 percent, please. Alarm at 7 am.": {
+        "light in the bedroom": "10",
+        "alarm": "7 am",
+    },
+    "Make it 19 degrees in the office. It is dark here, turn the office light up to 90 percent.": {
+        "heating in the office": "19",
+        "light in the office": "90",
+    },
     "Count down 90 seconds.": {"timer": "90 seconds"},
     "Play something by Miles Davis and be quick.": {"music": "Miles Davis"},
     "The garden light should be at 100 percent.": {"light in the garden": "100"},
     "It is cold in the kitchen! 24 degrees, please.": {"heating in the kitchen": "24"},
-    "We cook. Kitchen light to 80. Timer for 25 minutes. Put on Aretha Franklin.": {"light in the kitchen": "80", "timer": "25 minutes", "music": "Aretha Franklin"},
-}  # fmt: skip
+    "We cook. Kitchen light to 80. Timer for 25 minutes. Put on Aretha Franklin.": {
+        "light in the kitchen": "80",
+        "timer": "25 minutes",
+        "music": "Aretha Franklin",
+    },
+}
 
 
 class House(lark.Visitor):
@@ -98,9 +110,16 @@ def main() -> None:
             house.visit(parser.parse(statement))
         good = house.state == ORDERS.get(order, house.state)
         right += good
-        print(f"\n{order}\n  " + "\n  ".join(state.ret_value) + f"\n  {'->' if good else 'WRONG:'} {json.dumps(house.state)}")
+        print(
+            f"\n{order}\n  "
+            + "\n  ".join(state.ret_value)
+            + f"\n  {'->' if good else 'WRONG:'} {json.dumps(house.state)}"
+        )
     if not sys.argv[1:]:
-        print(f"\n{right} of {len(orders)} orders are carried out right; all {sum(len(s.ret_value) for s in states)} statements parse.")
+        print(
+            f"\n{right} of {len(orders)} orders are carried out right; all {sum(len(s.ret_value) for s in states)} "
+            "statements parse."
+        )
     print(sgl.Usage.total(state.usage() for state in states))
 
 

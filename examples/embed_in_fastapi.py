@@ -82,7 +82,10 @@ async def self_test() -> None:
     while not server.started:
         await asyncio.sleep(0.05)
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        mails = [f"Hi, Anna Weber here, a table in {city} on Friday for {n} guests, please." for n, city in enumerate(("Rome", "Oslo", "Lisbon"), 2)]
+        mails = [
+            f"Hi, Anna Weber here, a table in {city} on Friday for {n} guests, please."
+            for n, city in enumerate(("Rome", "Oslo", "Lisbon"), 2)
+        ]
         mails.append("Do you have parking?")
         for answer in await asyncio.gather(*(client.post("/bookings", json={"text": mail}) for mail in mails)):
             print("booking", answer.json())

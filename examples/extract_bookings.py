@@ -92,11 +92,16 @@ def report(dialogues: list[dict[str, Any]], states: list[sgl.ProgramState]) -> N
     right = total = 0
     print(f"\n{'dialogue':10} {'service':14} {'right':5}  what the customer wants")
     for dialogue, state in zip(dialogues, states, strict=True):
-        for (service, expected), intent, text in zip(dialogue["expected"].items(), state["intent"], state["slots"], strict=True):
+        for (service, expected), intent, text in zip(
+            dialogue["expected"].items(), state["intent"], state["slots"], strict=True
+        ):
             slots = json.loads(text)
             good = same(intent, slots, expected)
             right, total = right + good, total + 1
-            print(f"{dialogue['id']:10} {service:14} {'yes' if good else 'NO':5}  {intent} {json.dumps(slots, ensure_ascii=False)}")
+            print(
+                f"{dialogue['id']:10} {service:14} {'yes' if good else 'NO':5}  {intent} "
+                f"{json.dumps(slots, ensure_ascii=False)}"
+            )
             if not good:
                 print(f"{'':33}annotated: {expected['intent']} {json.dumps(expected['slots'], ensure_ascii=False)}")
     print(f"\n{right} of {total} requests are right in the intent and in every slot.")

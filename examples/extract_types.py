@@ -1,7 +1,7 @@
 """Documents in, Python objects out: `gen("booking", Booking)`, many documents at once, errors one by one.
 
-    python examples/extract_types.py              # the mails below
-    python examples/extract_types.py MAIL.txt...  # your own
+python examples/extract_types.py              # the mails below
+python examples/extract_types.py MAIL.txt...  # your own
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ MAILS = {
 
 @dataclass
 class Booking:
-    name: str | None = None  # None where a mail does not say it; a field without a default is always written, known or not
+    name: str | None = (
+        None  # None where a mail does not say it; a field without a default is always written, known or not
+    )
     city: str | None = None
     date: str | None = None
     guests: int | None = None

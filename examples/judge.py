@@ -4,8 +4,10 @@
     python examples/judge.py "The app is slow and crashes."  # your own
 
 Three judges of the mood use different words; their probabilities are averaged, and disagreement is a reason to look.
-The bundled model wants the labels before the text, so its forks share only their first words. For a larger model, put the
-review before the fork, where it is read once, and ask what needs thought ("is it fair?"). The bundled one goes by single
+The bundled model wants the labels before the text, so its forks share only their first words. For a larger model, put
+the
+review before the fork, where it is read once, and ask what needs thought ("is it fair?"). The bundled one goes by
+single
 words and is often wrong: it takes "The soup was cold again." for praise.
 """
 
@@ -75,12 +77,22 @@ def main() -> None:
         wrong = [value for value, given in zip(known, (verdict.mood, verdict.topic), strict=True) if value != given]
         told = f"  WRONG: {', '.join(wrong)}" if wrong else ""
         print(f"{' '.join(f'{p:6.0%}' for p in result['good'])}   {verdict}{told}\n{'':23} {review}")
-    known_ones = [(REVIEWS[review], result) for review, result in zip(reviews, results, strict=True) if review in REVIEWS]
+    known_ones = [
+        (REVIEWS[review], result) for review, result in zip(reviews, results, strict=True) if review in REVIEWS
+    ]
     if known_ones:
         for i, labels in enumerate(MOODS):
-            print(f"{'/'.join(labels):18} {sum((result['good'][i] > 0.5) == (mood == 'positive') for (mood, _), result in known_ones)} of {len(known_ones)} right")
+            print(
+                f"{'/'.join(labels):18} "
+                f"{sum((result['good'][i] > 0.5) == (mood == 'positive') for (mood, _), result in known_ones)} of "
+                f"{len(known_ones)} right"
+            )
         for i, name in enumerate(("mood", "topic")):
-            print(f"{'verdict: ' + name:18} {sum(getattr(result['verdict'], name) == known[i] for known, result in known_ones)} of {len(known_ones)} right")
+            print(
+                f"{'verdict: ' + name:18} "
+                f"{sum(getattr(result['verdict'], name) == known[i] for known, result in known_ones)} of "
+                f"{len(known_ones)} right"
+            )
     print(sgl.Usage.total(state.usage() for state in states))
 
 

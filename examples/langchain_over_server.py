@@ -4,7 +4,8 @@
     python examples/langchain_over_server.py                                   # starts `sgl serve` itself
     python examples/langchain_over_server.py --url http://127.0.0.1:30000/v1   # a server that runs
 
-LangChain needs nothing of sgl: the server speaks OpenAI's protocol. DSPy, LlamaIndex and other libraries that take a base
+LangChain needs nothing of sgl: the server speaks OpenAI's protocol. DSPy, LlamaIndex and other libraries that take a
+    base
 URL work in the same way. TASK is in the words that the bundled model was trained on; for another model, write your own.
 """
 
@@ -24,9 +25,17 @@ try:
 except ImportError as missing:
     raise SystemExit(f"this example needs LangChain ({missing}): pip install langchain-openai") from missing
 
-TASK = "Extract these fields from the text as JSON. Leave out what the text does not say.\n- name\n- city\n- date\n- guests (integer)"
+TASK = (
+    "Extract these fields from the text as JSON. Leave out what the text does not say.\n- name\n- city\n- "
+    "date\n- guests (integer)"
+)
 MAILS = {
-    "Hello, my name is Anna Weber. We would like a room in Lisbon on March 3rd for 2 guests. Thank you!": ("Anna Weber", "Lisbon", "March 3rd", 2),
+    "Hello, my name is Anna Weber. We would like a room in Lisbon on March 3rd for 2 guests. Thank you!": (
+        "Anna Weber",
+        "Lisbon",
+        "March 3rd",
+        2,
+    ),
     "Hi, Omar Haddad here, please book a table in Cairo on Friday for 5 guests.": ("Omar Haddad", "Cairo", "Friday", 5),
     "My name is Li Chen, I am looking for a hotel in Oslo on May 4th for 3 guests.": ("Li Chen", "Oslo", "May 4th", 3),
     "Do you have parking?": (None, None, None, None),
@@ -48,7 +57,9 @@ def find_contact(name: str) -> str:
 
 
 def extract(model: ChatOpenAI) -> None:
-    schema = Booking.model_json_schema()  # given the class itself, LangChain requires every field, and the small model invents
+    schema = (
+        Booking.model_json_schema()
+    )  # given the class itself, LangChain requires every field, and the small model invents
     reader = model.with_structured_output(schema, method="json_schema", strict=False)
     answers = reader.batch([[("system", TASK), ("user", mail)] for mail in MAILS])
     for answer, facts in zip(answers, MAILS.values(), strict=True):

@@ -7,7 +7,8 @@
 
 The type becomes a JSON Schema, which the engine enforces here and the server there. OpenAI's strict mode writes every
 field, null where the mail does not say it, which the bundled model does badly: `sgl serve` is declared as
-constrained="sglang" and leaves such fields out. Options that a server of the plain protocol lacks, such as `regex=`, are
+constrained="sglang" and leaves such fields out. Options that a server of the plain protocol lacks, such as `regex=`,
+are
 refused before anything is sent; --constrained declares that it has them.
 """
 
@@ -73,12 +74,16 @@ def measure(name: str, backend: object) -> list[Booking]:
 
 
 def compare(url: str, model: str, constrained: str | bool) -> None:
-    remote = sgl.OpenAI(model, base_url=url, constrained=constrained, **({} if "api.openai.com" in url else {"api_key": "none"}))
+    remote = sgl.OpenAI(
+        model, base_url=url, constrained=constrained, **({} if "api.openai.com" in url else {"api_key": "none"})
+    )
     there = measure("server", remote)
     with sgl.Engine() as engine:
         here = measure("engine", engine)
     for mine, other in zip(here, there, strict=True):
-        print(f"{'same' if mine == other else 'DIFFERENT'}: {mine}" + ("" if mine == other else f"\n           {other}"))
+        print(
+            f"{'same' if mine == other else 'DIFFERENT'}: {mine}" + ("" if mine == other else f"\n           {other}")
+        )
 
 
 def main() -> None:

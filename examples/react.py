@@ -85,7 +85,15 @@ def main() -> None:
     for question, state in zip(questions, states, strict=True):
         good = QUESTIONS.get(question, "") in state["answer"]
         right += good
-        print("\n  ".join([f"\nquestion     {question}", *state.ret_value, f"answer       {state['answer']}{'' if good else f'  WRONG: {QUESTIONS[question]}'}"]))
+        print(
+            "\n  ".join(
+                [
+                    f"\nquestion     {question}",
+                    *state.ret_value,
+                    f"answer       {state['answer']}{'' if good else f'  WRONG: {QUESTIONS[question]}'}",
+                ]
+            )
+        )
     if not sys.argv[1:]:
         print(f"\n{right} of {len(questions)} answers are right.")
     print(sgl.Usage.total(state.usage() for state in states))

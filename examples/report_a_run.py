@@ -1,6 +1,6 @@
 """A run as a page or a picture: every choice and token of a program that asks about three services.
 
-    python examples/report_a_run.py [PAGE.html or PICTURE.svg]
+python examples/report_a_run.py [PAGE.html or PICTURE.svg]
 """
 
 from __future__ import annotations
@@ -27,7 +27,11 @@ def track(s, turns, services):
     for branch, service in zip(forks, services, strict=True):
         branch += sgl.user(sgl.fields(slots(service), about(service)))
         branch += sgl.assistant(sgl.select("intent", intents(service)))
-        branch += sgl.assistant(sgl.gen("slots", max_tokens=120, json_schema=slots(service, "dontcare"), return_logprob=True, top_logprobs_num=4))
+        branch += sgl.assistant(
+            sgl.gen(
+                "slots", max_tokens=120, json_schema=slots(service, "dontcare"), return_logprob=True, top_logprobs_num=4
+            )
+        )
     forks.join()
 
 

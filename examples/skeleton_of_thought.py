@@ -36,7 +36,10 @@ def plan(s, turns, services, one_by_one):
         branch += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=slots(service, "dontcare")))
         if one_by_one:
             branch["slots"]
-    return {service["service_name"]: {"intent": branch["intent"], "slots": json.loads(branch["slots"])} for branch, service in points}
+    return {
+        service["service_name"]: {"intent": branch["intent"], "slots": json.loads(branch["slots"])}
+        for branch, service in points
+    }
 
 
 def wanted(expected: Plan) -> Plan:
@@ -58,22 +61,30 @@ def main() -> None:
     with sgl.Engine() as engine:
         before, started = engine.stats(), time.perf_counter()
         states = [
-            plan.run(d["turns"], sample["services"], args.one_by_one, backend=engine, temperature=0)
-            for d in dialogues
+            plan.run(d["turns"], sample["services"], args.one_by_one, backend=engine, temperature=0) for d in dialogues
         ]
         plans: list[Plan] = [state.ret_value for state in states]
         seconds, spent = time.perf_counter() - started, engine.stats() - before
     outlines = points = known = 0
     for dialogue, made in zip(dialogues, plans, strict=True):
         expected = wanted(dialogue["expected"])
-        print(f"\n{dialogue['id']}  the outline is {'right' if set(made) == set(expected) else f'WRONG: {sorted(expected)}'}")
+        print(
+            f"\n{dialogue['id']}  the outline is "
+            f"{'right' if set(made) == set(expected) else f'WRONG: {sorted(expected)}'}"
+        )
         for name, point in made.items():
             right = name in expected and lower(point) == lower(expected[name])
             points += right
-            print(f"  {'right' if right else 'WRONG'}  {name:14} {point['intent']} {json.dumps(point['slots'], ensure_ascii=False)}")
+            print(
+                f"  {'right' if right else 'WRONG'}  {name:14} {point['intent']} "
+                f"{json.dumps(point['slots'], ensure_ascii=False)}"
+            )
         outlines, known = outlines + (set(made) == set(expected)), known + len(expected)
     print(f"\n{outlines} of {len(plans)} outlines and {points} of {known} points are right, in every slot.")
-    print(f"{spent.computed_tokens:,} tokens computed, {spent.cached_tokens:,} taken from the cache, {spent.forced_tokens:,} forced, in {seconds:.1f} s")
+    print(
+        f"{spent.computed_tokens:,} tokens computed, {spent.cached_tokens:,} taken from the cache, "
+        f"{spent.forced_tokens:,} forced, in {seconds:.1f} s"
+    )
 
 
 if __name__ == "__main__":

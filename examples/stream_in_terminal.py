@@ -55,7 +55,13 @@ class Row:
 
     def cells(self) -> tuple[str | Text, ...]:
         asked = self.item["turns"][-1][1]
-        return asked, self.item["service"]["service_name"], Text(self.intent, "bold"), Text(self.text, "green"), f"{self.pieces} pieces\n{self.seconds:.1f} s"
+        return (
+            asked,
+            self.item["service"]["service_name"],
+            Text(self.intent, "bold"),
+            Text(self.text, "green"),
+            f"{self.pieces} pieces\n{self.seconds:.1f} s",
+        )
 
 
 def picture(rows: list[Row]) -> Table:
@@ -80,7 +86,10 @@ def main() -> None:
     pairs = [(d, name) for d in sample["dialogues"] for name, point in d["expected"].items() if point["slots"]]
     rows = [Row({"turns": d["turns"], "service": services[name]}) for d, name in pairs[: args.streams]]
     asyncio.run(watch(rows, args.slowly))
-    print(f"{sum(row.pieces for row in rows)} pieces in {len(rows)} streams, the longest took {max(row.seconds for row in rows):.1f} s")
+    print(
+        f"{sum(row.pieces for row in rows)} pieces in {len(rows)} streams, the longest took "
+        f"{max(row.seconds for row in rows):.1f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Text to SQL: requests in English become queries that are always valid, because a grammar made from the table enforces it.
+"""Text to SQL: requests in English become queries that are always valid, because a grammar made from the table enforces
+it.
 
     python examples/text_to_sql.py                            # the requests below, compared with hand-written SQL
     python examples/text_to_sql.py "a suite in Rome, please"  # your own
@@ -20,11 +21,19 @@ import sgl
 
 COLUMNS = {"city": "TEXT", "room": "TEXT", "guests": "INTEGER", "view": "TEXT"}
 ROOMS = [
-    ("Alba", "Lisbon", "single room", 1, "garden"), ("Alba", "Lisbon", "double room", 2, "sea"), ("Belem", "Lisbon", "suite", 4, "sea"),
-    ("Nordlys", "Oslo", "double room", 2, "harbour"), ("Nordlys", "Oslo", "cabin", 6, "garden"), ("Fjord", "Oslo", "single room", 1, "harbour"),
-    ("Trevi", "Rome", "suite", 2, "garden"), ("Trevi", "Rome", "apartment", 4, "street"), ("Roma", "Rome", "single room", 1, "street"),
-    ("Nile", "Cairo", "double room", 3, "river"), ("Nile", "Cairo", "suite", 5, "river"), ("Delta", "Cairo", "apartment", 4, "garden"),
-]  # fmt: skip
+    ("Alba", "Lisbon", "single room", 1, "garden"),
+    ("Alba", "Lisbon", "double room", 2, "sea"),
+    ("Belem", "Lisbon", "suite", 4, "sea"),
+    ("Nordlys", "Oslo", "double room", 2, "harbour"),
+    ("Nordlys", "Oslo", "cabin", 6, "garden"),
+    ("Fjord", "Oslo", "single room", 1, "harbour"),
+    ("Trevi", "Rome", "suite", 2, "garden"),
+    ("Trevi", "Rome", "apartment", 4, "street"),
+    ("Roma", "Rome", "single room", 1, "street"),
+    ("Nile", "Cairo", "double room", 3, "river"),
+    ("Nile", "Cairo", "suite", 5, "river"),
+    ("Delta", "Cairo", "apartment", 4, "garden"),
+]
 REQUESTS = {
     "I need a double room in Lisbon.": "city = 'Lisbon' AND room = 'double room'",
     "We are 4 guests and look for an apartment in Cairo.": "city = 'Cairo' AND room = 'apartment' AND guests = 4",
@@ -72,7 +81,7 @@ def sql_grammar(columns: dict[str, Any]) -> str:
         value = " | ".join(json.dumps(json.dumps(text)) for text in column.get("enum", ())) or "[1-9] [0-9]?"
         rules.append(f'{name} ::= "\\"{name}\\": " ({value})')
     ways = [" ".join([first, *(f'(", " {later})?' for later in names[i + 1 :])]) for i, first in enumerate(names)]
-    root = f"root ::= \"SELECT * FROM rooms WHERE json_patch(facts, '{{\" ({' | '.join(ways)}) \"}}') = facts\""
+    root = f'root ::= "SELECT * FROM rooms WHERE json_patch(facts, \'{{" ({" | ".join(ways)}) "}}\') = facts"'
     return "\n".join([root, *rules])
 
 
@@ -97,7 +106,11 @@ def main() -> None:
             good = rows == database.execute(f"SELECT * FROM rooms WHERE {REQUESTS[request]}").fetchall()
             right += good
             print("  right" if good else f"  WRONG: {REQUESTS[request]}")
-    print(f"\nsqlite ran {len(states)} of {len(states)} queries" + (f"; {right} of {known} find the right rooms" if known else "") + ".")
+    print(
+        f"\nsqlite ran {len(states)} of {len(states)} queries"
+        + (f"; {right} of {known} find the right rooms" if known else "")
+        + "."
+    )
     print(sgl.Usage.total(state.usage() for state in states))
 
 

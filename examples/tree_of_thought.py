@@ -1,4 +1,5 @@
-"""Tree search: an invoice is read field by field, the likeliest partial readings are kept, arithmetic has the last word.
+"""Tree search: an invoice is read field by field, the likeliest partial readings are kept, arithmetic has the last
+word.
 
     python examples/tree_of_thought.py [--beams 1 2 4 8] [--documents 30] [--show]
 
@@ -21,11 +22,16 @@ from typing import Any, TypedDict
 import sgl
 
 LETTERS = (
-    "We delivered {quantity} {thing} on May {day}. Each costs ${unit_price}, so please pay ${total:,} within {days} days. Invoice {number}.",
-    "Invoice {number}: {quantity} {thing}, ${unit_price} apiece. Total ${total:,}. You ordered them on June {day}. Thank you for being our customer for {days} years!",
-    "Dear customer, your order {number} of {quantity} {thing} left our house on April {day}. The price of one is ${unit_price}; the sum of ${total:,} is due in {days} days.",
-    "Order {number}, {days} parcels, {quantity} {thing}. Unit price: ${unit_price} (was ${old}). Amount due: ${total:,}.",
-    "Hello! The {thing} (${unit_price} each, instead of ${old}) will be with you in {days} days. You took {quantity} of them, that makes ${total:,}. Your number is {number}.",
+    "We delivered {quantity} {thing} on May {day}. Each costs ${unit_price}, so please pay ${total:,} within {days} "
+    "days. Invoice {number}.",
+    "Invoice {number}: {quantity} {thing}, ${unit_price} apiece. Total ${total:,}. You ordered them on June {day}. "
+    "Thank you for being our customer for {days} years!",
+    "Dear customer, your order {number} of {quantity} {thing} left our house on April {day}. The price of one is "
+    "${unit_price}; the sum of ${total:,} is due in {days} days.",
+    "Order {number}, {days} parcels, {quantity} {thing}. Unit price: ${unit_price} (was ${old}). Amount due: "
+    "${total:,}.",
+    "Hello! The {thing} (${unit_price} each, instead of ${old}) will be with you in {days} days. You took "
+    "{quantity} of them, that makes ${total:,}. Your number is {number}.",
 )
 
 
@@ -44,8 +50,18 @@ def letters(count: int) -> Iterator[tuple[str, Reading]]:
     for i in range(count):
         quantity, price = rng.randint(2, 40), rng.randint(5, 300)
         facts = {"quantity": quantity, "unit_price": price, "total": quantity * price}
-        noise = {"day": rng.randint(1, 28), "days": rng.randint(2, 30), "number": rng.randint(1000, 9999), "old": price + rng.randint(3, 60)}
-        yield LETTERS[i % len(LETTERS)].format(**facts, **noise, thing=rng.choice(["chairs", "lamps", "desks", "phones"])), facts
+        noise = {
+            "day": rng.randint(1, 28),
+            "days": rng.randint(2, 30),
+            "number": rng.randint(1000, 9999),
+            "old": price + rng.randint(3, 60),
+        }
+        yield (
+            LETTERS[i % len(LETTERS)].format(
+                **facts, **noise, thing=rng.choice(["chairs", "lamps", "desks", "phones"])
+            ),
+            facts,
+        )
 
 
 def adds_up(reading: Reading) -> bool:
@@ -88,11 +104,16 @@ def main() -> None:
         for beam in args.beams:
             engine.flush_cache()
             before, started = engine.stats(), time.perf_counter()
-            states = read.run_batch([{"document": text, "beam": beam} for text, _ in documents], backend=engine, progress_bar=False)
+            states = read.run_batch(
+                [{"document": text, "beam": beam} for text, _ in documents], backend=engine, progress_bar=False
+            )
             seconds, spent = time.perf_counter() - started, engine.stats() - before
             readings = [state.ret_value for state in states]
             right = sum(reading == facts for reading, (_, facts) in zip(readings, documents, strict=True))
-            print(f"{beam:4} {right:3} of {len(documents):2}  {sum(map(adds_up, readings)):6}  {spent.computed_tokens:8,} {spent.cached_tokens:8,}  {seconds:7.1f}")
+            print(
+                f"{beam:4} {right:3} of {len(documents):2}  {sum(map(adds_up, readings)):6}  "
+                f"{spent.computed_tokens:8,} {spent.cached_tokens:8,}  {seconds:7.1f}"
+            )
     for (text, facts), reading in zip(documents, readings if args.show else [], strict=args.show):
         print(f"\n{text}\n{'right' if reading == facts else 'WRONG'}: {reading}")
 

@@ -1,10 +1,10 @@
 """Constrained decoding: JSON Schema, regexes, EBNF, choices and structural tags as token masks.
 
-    vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    grammar = compile_json_schema(schema, vocabulary)      # cached; shared by all requests
-    matcher = grammar.matcher()
-    matcher.mask()                                         # int32 [ceil(V / 32)], bit set: the token may come next
-    matcher.accept(token_id)
+vocabulary = Vocabulary.from_tokenizer(tokenizer)
+grammar = compile_json_schema(schema, vocabulary)      # cached; shared by all requests
+matcher = grammar.matcher()
+matcher.mask()                                         # int32 [ceil(V / 32)], bit set: the token may come next
+matcher.accept(token_id)
 """
 
 from sgl.grammars.automaton.batch_masks import fill_masks

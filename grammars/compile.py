@@ -10,21 +10,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.compile_client import compile_policy
-from sgl.grammars.compile_client.compile_client import CompileProcessDied
-from sgl.grammars.compile_client.remote_network import RemoteNetwork
-from sgl.grammars.compile_client.compile_messages import NO_VOCABULARY, RequestNotSent
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
 from sgl.grammars.automaton.work_budget import hasty
-from sgl.grammars.literal_choices import choices_expr
+from sgl.grammars.compile_client import compile_policy
+from sgl.grammars.compile_client.compile_client import CompileProcessDied
+from sgl.grammars.compile_client.compile_messages import NO_VOCABULARY, RequestNotSent
+from sgl.grammars.compile_client.remote_network import RemoteNetwork
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
+from sgl.grammars.literal_choices import choices_expr
 from sgl.grammars.network.grammar_disk_cache import WORTHWHILE, disk_cache
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
-from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.structural.structural_format import canonical_structural, format_expr, weakened_places
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -51,8 +51,10 @@ class GrammarRecipe(NamedTuple):
 class Grammar:
     """A grammar compiled for one vocabulary; thread-safe, shared by any number of matchers.
 
-    Its source is an expression, a fully built network, or what gives fresh ones. `weakened` lists the JSON pointers of the keywords that the
-    options told it to ignore. `recipe` is None if no `compile_` function made the grammar. `network()` gives a fresh network.
+    Its source is an expression, a fully built network, or what gives fresh ones. `weakened` lists the JSON pointers of
+    the keywords that the
+    options told it to ignore. `recipe` is None if no `compile_` function made the grammar. `network()` gives a fresh
+    network.
     """
 
     def __init__(

@@ -19,8 +19,10 @@ from .sampling.options import SamplingOptions
 class GenRequest:
     """One generation: resolved options (no None where a default exists) and the stops of the template.
 
-    Without `max_new_tokens` (None) the text may go on to the end of its grammar, or of the context. A text that a limit ends
-    has the `finish_reason` {"type": "length", "length": n} in its meta_info; `truncated` says whether more could have followed.
+    Without `max_new_tokens` (None) the text may go on to the end of its grammar, or of the context. A text that a limit
+    ends
+    has the `finish_reason` {"type": "length", "length": n} in its meta_info; `truncated` says whether more could have
+    followed.
     `name` and `where` tell which variable it makes and on which line of the program. `keep` turns the finished
     text into what stays of it in the stream (None: all of it); the result still has the whole text.
     """
@@ -113,9 +115,7 @@ class Stream(ABC):
 
     def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
         """Append the best of the choices."""
-        raise UnsupportedByBackendError(
-            f"{type(self).__name__} cannot select; use gen with a regex or another backend"
-        )
+        raise UnsupportedByBackendError(f"{type(self).__name__} cannot select; use gen with a regex or another backend")
 
     @abstractmethod
     def fork(self, size: int) -> list[Stream]:
@@ -202,6 +202,7 @@ class Backend(ABC):
 def _no_adapters(what: Stream | Backend, adapters: Sequence[str | None]) -> UnsupportedByBackendError:
     names = ", ".join(repr(adapter) for adapter in dict.fromkeys(adapters))
     return UnsupportedByBackendError(
-        f"{type(what).__name__} has no adapters (asked for: {names}); run on an sgl.Engine that has them loaded. A server that has some takes "
+        f"{type(what).__name__} has no adapters (asked for: {names}); run on an sgl.Engine that has them loaded. A "
+        "server that has some takes "
         "one as the name of its model"
     )

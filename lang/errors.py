@@ -27,7 +27,8 @@ def check_text(text: str, what: str) -> None:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
         raise BadValueError(
-            f"{what} is not valid Unicode: it has a lone surrogate, {text[error.start]!r}, at position {error.start}; leave it out, or "
+            f"{what} is not valid Unicode: it has a lone surrogate, {text[error.start]!r}, at position "
+            f"{error.start}; leave it out, or "
             'repair it with text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")'
         ) from None
 
@@ -184,12 +185,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
 
 
-def reject_unknown(owner: str, given: Iterable[str], known: Iterable[str], meant: Mapping[str, str] | None = None) -> None:
-    """Raise UnknownOptionError for the first of the `given` names that is not `known`. `meant`: what to write for names of others."""
+def reject_unknown(
+    owner: str, given: Iterable[str], known: Iterable[str], meant: Mapping[str, str] | None = None
+) -> None:
+    """Raise UnknownOptionError for the first of the `given` names that is not `known`.
+
+    `meant`: what to write for names of others.
+    """
     names = set(known)
     for name in given:
         if name not in names:
-            raise UnknownOptionError(f"{owner} has no option {name!r}; {(meant or {}).get(name) or nearest(name, names)}")
+            raise UnknownOptionError(
+                f"{owner} has no option {name!r}; {(meant or {}).get(name) or nearest(name, names)}"
+            )
 
 
 def node_failure(node: object, cause: BaseException, where: SourcePlace | None) -> ProgramError:
@@ -255,9 +263,15 @@ class UnknownVariableError(LanguageError, KeyError):
     def __str__(self) -> str:
         wanted = self.args[0]
         if self.forked:
-            return f"no variable {wanted!r} here: {wanted!r} is a variable of the forks; join first (forks.join()), or read it there"
+            return (
+                f"no variable {wanted!r} here: {wanted!r} is a variable of the forks; join first (forks.join()), "
+                "or read it there"
+            )
         if not isinstance(wanted, str | None):
-            return f"{wanted!r} is not a variable name; for all values use {{name: state[name] for name in state.variables()}}, for a stream state.text_iter()"
+            return (
+                f"{wanted!r} is not a variable name; for all values use {{name: state[name] for name in "
+                f"state.variables()}}, for a stream state.text_iter()"
+            )
         names = [name for name in self.known if name is not None]
         return f"no variable {wanted!r}; " + (nearest(str(wanted), names) if names else "there are none")
 

@@ -13,14 +13,16 @@ from .graph.trace_program import current_tracer, extract_prefix, trace_nested, t
 from .graph.tracer import TracerProgramState
 from .program import batch_runs
 from .program.batch_options import BatchOptions, ShownOptions
-from .program.program import ProgramCall, Program
+from .program.program import Program, ProgramCall
 from .program.program_run import RunSettings, new_executor, run_body_async, run_program, split_options
 from .program.program_state import ProgramState
 
 if TYPE_CHECKING:
     from .graph.compiled_program import CompiledProgram
 
-Items: TypeAlias = Sequence[dict[str, Any] | Sequence[Any]]  # of a batch: dicts of arguments, or tuples of them in their order
+Items: TypeAlias = Sequence[
+    dict[str, Any] | Sequence[Any]
+]  # of a batch: dicts of arguments, or tuples of them in their order
 MIN_PREFIX = 64  # characters; a shorter prefix is not worth an entry in the cache
 
 
@@ -40,7 +42,8 @@ class SglFunction(Program):
     def run(self, /, *args: Any, **kwargs: Any) -> ProgramState:
         """Run the program. Returns when the body has ended; reading the state waits for the rest.
 
-        Pass the program's own arguments and, as keywords, any of these options (a parameter of the program with the same
+        Pass the program's own arguments and, as keywords, any of these options (a parameter of the program with the
+        same
         name takes precedence):
 
         backend    where to run; by default the default backend, which is the bundled model unless you set another
@@ -52,7 +55,8 @@ class SglFunction(Program):
         adapter    the name of an adapter (LoRA) that the engine has loaded and that computes the run; forks inherit it
 
         The sampling options are defaults for the program's gens: max_tokens (128; none for gens with a type or a
-        constraint), n (1), stop, stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0), frequency_penalty, presence_penalty, repetition_penalty,
+        constraint), n (1), stop, stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0),
+        frequency_penalty, presence_penalty, repetition_penalty,
         logit_bias, seed, ignore_eos, keep_stop, return_logprob, logprob_start_len, top_logprobs_num,
         return_text_in_logprobs, close_at_limit, error_on_truncation, speculation.
 
@@ -65,23 +69,48 @@ class SglFunction(Program):
 
     @overload
     def run_batch(
-        self, batch_kwargs: Items, *, generator_style: Literal[False] = ..., return_exceptions: Literal[False] = ..., **options: Unpack[ShownOptions]
+        self,
+        batch_kwargs: Items,
+        *,
+        generator_style: Literal[False] = ...,
+        return_exceptions: Literal[False] = ...,
+        **options: Unpack[ShownOptions],
     ) -> list[ProgramState]: ...
     @overload
     def run_batch(
-        self, batch_kwargs: Items, *, generator_style: Literal[True], return_exceptions: Literal[False] = ..., **options: Unpack[ShownOptions]
+        self,
+        batch_kwargs: Items,
+        *,
+        generator_style: Literal[True],
+        return_exceptions: Literal[False] = ...,
+        **options: Unpack[ShownOptions],
     ) -> Iterator[ProgramState]: ...
     @overload
     def run_batch(
-        self, batch_kwargs: Items, *, generator_style: Literal[False] = ..., return_exceptions: bool, **options: Unpack[ShownOptions]
+        self,
+        batch_kwargs: Items,
+        *,
+        generator_style: Literal[False] = ...,
+        return_exceptions: bool,
+        **options: Unpack[ShownOptions],
     ) -> list[ProgramState | Exception]: ...
     @overload
     def run_batch(
-        self, batch_kwargs: Items, *, generator_style: Literal[True], return_exceptions: bool, **options: Unpack[ShownOptions]
+        self,
+        batch_kwargs: Items,
+        *,
+        generator_style: Literal[True],
+        return_exceptions: bool,
+        **options: Unpack[ShownOptions],
     ) -> Iterator[ProgramState | Exception]: ...
     @overload
     def run_batch(
-        self, batch_kwargs: Items, *, generator_style: bool, return_exceptions: bool = ..., **options: Unpack[ShownOptions]
+        self,
+        batch_kwargs: Items,
+        *,
+        generator_style: bool,
+        return_exceptions: bool = ...,
+        **options: Unpack[ShownOptions],
     ) -> Iterable[Any]: ...
     def run_batch(
         self,
@@ -187,7 +216,9 @@ def _bound(module: str, name: str, arguments: dict[str, Any]) -> SglFunction:
 @overload
 def function(func: Callable[..., Any], num_api_spec_tokens: int | None = None) -> SglFunction: ...
 @overload
-def function(func: None = None, num_api_spec_tokens: int | None = None, **older: int | None) -> Callable[[Callable[..., Any]], SglFunction]: ...
+def function(
+    func: None = None, num_api_spec_tokens: int | None = None, **older: int | None
+) -> Callable[[Callable[..., Any]], SglFunction]: ...
 def function(
     func: Callable[..., Any] | None = None, num_api_spec_tokens: int | None = None, **older: int | None
 ) -> Any:

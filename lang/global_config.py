@@ -22,7 +22,7 @@ class GlobalConfig:
     engine shares prefixes automatically.
     """
 
-    _DEFAULTS: dict[str, Any] = {  # noqa: RUF012  never changed
+    _DEFAULTS: dict[str, Any] = {  # noqa: RUF012
         "verbosity": 0,
         "default_backend": None,
         "skip_special_tokens_in_output": True,
@@ -52,5 +52,7 @@ global_config = GlobalConfig()
 
 
 def own_words(text: str) -> str:
-    """A text that the model wrote, on its way back into a prompt: a special token in it was spelled, unless they are shown."""
+    """A text that the model wrote, on its way back into a prompt: a special token
+    in it was spelled, unless they are shown.
+    """
     return quoted(text, own=True) if global_config.skip_special_tokens_in_output else text

@@ -8,14 +8,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .cache.view.cache_tree import CacheTree
     from .engine import Engine
+    from .sampling.sampling_params import SamplingParams
+    from .sequences.sequence import Sequence
+    from .sequences.sequence_ops import Chunk, Generation
+    from .text.tokenizer import Tokenizer
     from .watch.engine_stats import Stats
     from .watch.step_trace import StepRecord
-    from .sampling.sampling_params import SamplingParams
-    from .sequences.sequence_ops import Chunk, Generation
-    from .sequences.sequence import Sequence
-    from .text.tokenizer import Tokenizer
 
-__all__ = ["CacheTree", "Chunk", "Engine", "Generation", "SamplingParams", "Sequence", "Stats", "StepRecord", "Tokenizer"]
+__all__ = [
+    "CacheTree",
+    "Chunk",
+    "Engine",
+    "Generation",
+    "SamplingParams",
+    "Sequence",
+    "Stats",
+    "StepRecord",
+    "Tokenizer",
+]
 
 _HOMES = {
     "CacheTree": "cache.view.cache_tree",

@@ -28,6 +28,9 @@ from sgl.grammars.compile_client.compile_policy import CompileProcessUse
 
 from .adapters.adapter_api import AdapterApi
 from .adapters.files.tensor_adapters import TensorAdapters
+from .build.build_engine import BuiltEngine, build_engine
+from .build.engine_config import EngineConfig
+from .build.engine_options import EngineOptions, shows_options
 from .cache.view.cache_tree import CacheTree
 from .calibration import RecordedText, described, given
 from .calibration.tensors_on_disk import TensorsOnDisk
@@ -35,20 +38,17 @@ from .errors import ConfigError, EngineClosed, RuntimeFailure
 from .loading import resolve_model
 from .loading.model_files.locate_model import BUNDLED
 from .loading.tensor_files.tensor_source import tensors_as_source
-from .build.build_engine import BuiltEngine, build_engine
-from .build.engine_config import EngineConfig
-from .watch.engine_stats import Stats
-from .build.engine_options import EngineOptions, shows_options
-from .watch.step_trace import StepRecord
 from .process.remote_core import connect
 from .replicas.replicas_core import connect_replicas
 from .sampling.sampling_params import SamplingParams, accepted_names
-from .sequences.grammar_argument import compile_grammar_argument
 from .sequences.embed_op import Floats, normalized
-from .sequences.sequence_ops import Chunk, Generation
+from .sequences.grammar_argument import compile_grammar_argument
 from .sequences.prefix_pin import PrefixPin
 from .sequences.sequence import Sequence
+from .sequences.sequence_ops import Chunk, Generation
 from .sequences.sequence_options import SequenceOptions
+from .watch.engine_stats import Stats
+from .watch.step_trace import StepRecord
 
 NANO = BUNDLED
 log = logging.getLogger("sgl")
@@ -57,12 +57,14 @@ log = logging.getLogger("sgl")
 class Engine:
     """A loaded model that runs programs, in this process or in its own. `Engine()` loads the bundled sgl-nano.
 
-        engine = sgl.Engine("Qwen/Qwen3-0.6B")       # a hub id, a directory in Hugging Face's format, a GGUF file, a URL
+        engine = sgl.Engine("Qwen/Qwen3-0.6B")       # a hub id, a directory in Hugging Face's format, a GGUF file, a
+        URL
         sgl.set_default_backend(engine)
         with sgl.Engine() as engine:                 # closes the engine at the end
             print(engine.generate("The capital of France is", max_tokens=8, temperature=0).text)
 
-    `sgl.runtime.build.engine_config.EngineConfig` explains the options. Call `close()` or use a `with` block; dropping the
+    `sgl.runtime.build.engine_config.EngineConfig` explains the options. Call `close()` or use a `with` block; dropping
+    the
     last reference also closes the engine. All methods are thread-safe. Raises ConfigError or CheckpointError, which
     say what to change.
     """
@@ -79,7 +81,9 @@ class Engine:
         self.tokenizer, self.vocabulary = parts.tokenizer, parts.vocabulary
         self._core, self._info = parts.core, parts.info
         self._owner, self._trained, self._laid = os.getpid(), TensorAdapters(), TensorsOnDisk()
-        self._finalizer = weakref.finalize(self, _stop, parts.core, self._owner, compile_policy.use(parts.config.grammar_process))
+        self._finalizer = weakref.finalize(
+            self, _stop, parts.core, self._owner, compile_policy.use(parts.config.grammar_process)
+        )
         self._info["startup_seconds"] = time.perf_counter() - started
         for line in self._info["slower"]:
             log.warning("%s: %s", path.name, line)
@@ -87,22 +91,34 @@ class Engine:
     # sequences and text
 
     def open(
-        self, priority: int = 0, *, tenant: str = "", namespace: str = "", timeout: float | None = None, adapter: str | None = None,
-    ) -> Sequence:  # fmt: skip
+        self,
+        priority: int = 0,
+        *,
+        tenant: str = "",
+        namespace: str = "",
+        timeout: float | None = None,
+        adapter: str | None = None,
+    ) -> Sequence:
         """Return a new, empty sequence. Higher priorities are computed first and may preempt lower ones.
 
         Tenants of equal priority share the engine fairly. Cached prefixes are shared only within a `namespace`.
         Work that is not done `timeout` seconds from now fails with DeadlineExceeded. Forks inherit all of these.
-        adapter: the name of a loaded one (`engine.adapters`) that computes the sequence; None: the base does. Cached prefixes are
+        adapter: the name of a loaded one (`engine.adapters`) that computes the sequence; None: the base does. Cached
+            prefixes are
         shared only by sequences of the same adapter, by its contents. Raises ConfigError for a name that is not loaded.
         """
         self._check_open()
         digest = "" if adapter is None else self._core.adapter_digest(adapter)
-        return Sequence(self._core, self._core.new_state(SequenceOptions.with_deadline_now(priority, tenant, namespace, timeout, digest)))
+        return Sequence(
+            self._core,
+            self._core.new_state(SequenceOptions.with_deadline_now(priority, tenant, namespace, timeout, digest)),
+        )
 
     @property
     def adapters(self) -> AdapterApi:
-        """The adapters (LoRA) that are loaded: `load`, `update`, `unload`, `list`, `get`, `pin`. See docs/adapters.md."""
+        """The adapters (LoRA) that are loaded: `load`, `update`, `unload`,
+        `list`, `get`, `pin`. See docs/adapters.md.
+        """
         return AdapterApi(self._adapt, self._trained)
 
     def generate(
@@ -118,7 +134,8 @@ class Engine:
         """Complete a text, or each text of a list, and wait. `options` are fields of SamplingParams; `max_tokens` and
         `min_tokens` can also be spelled `max_new_tokens` and `min_new_tokens`.
 
-        grammar: constrains the output. A type (pydantic model, dataclass, Literal, list[int], ...) or a JSON schema (dict)
+        grammar: constrains the output. A type (pydantic model, dataclass, Literal, list[int], ...) or a JSON schema
+            (dict)
         for JSON; or a grammar that `sgl.grammars` compiled for `engine.vocabulary`.
         adapter: see `open`.
 
@@ -146,7 +163,8 @@ class Engine:
         """Compute a vector for each text and wait: float32 [n, hidden], [1, hidden] for one text.
 
         A vector is the mean of the model's last hidden states over the text's tokens. Generative models are not
-        trained to make such vectors comparable. normalize: scale to length 1. adapter: see `open`. Raises ConfigError for an empty list or
+        trained to make such vectors comparable. normalize: scale to length 1. adapter: see `open`. Raises ConfigError
+        for an empty list or
         a text without tokens.
         """
         futures, aborts = list[Future[Floats]](), list[partial[None]]()
@@ -218,11 +236,14 @@ class Engine:
 
     @contextmanager
     def record(self) -> Iterator[list[RecordedText]]:
-        """Record the texts of all sequences while the `with` block runs. The block gets a list that is filled when it ends.
+        """Record the texts of all sequences while the `with` block runs. The block gets a list that is filled when it
+        ends.
 
-        Each has `tokens`, its ids, and `answers`, where in it they were generated: (start, stop). What is still to come of a text when the block ends is not in it, so wait for programs within (`state.sync()`). What other
+        Each has `tokens`, its ids, and `answers`, where in it they were generated: (start, stop). What is still to come
+        of a text when the block ends is not in it, so wait for programs within (`state.sync()`). What other
         texts begin with is left out. They can be given to `Engine(calibration=...)`, after a look at what
-        `engine.tokenizer.decode` makes of the tokens. Raises EngineDied if the engine's process died meanwhile, EngineClosed.
+        `engine.tokenizer.decode` makes of the tokens. Raises EngineDied if the engine's process died meanwhile,
+        EngineClosed.
         """
         texts: list[RecordedText] = []
         number = self._ask("begin_recording")
@@ -238,14 +259,17 @@ class Engine:
         return not self.closed and self._core.up
 
     def info(self) -> dict[str, Any]:
-        """Describe what runs, on what device, and why. `memory` is in bytes, `startup` in seconds per part of the start.
-        `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at a
+        """Describe what runs, on what device, and why. `memory` is in bytes, `startup` in seconds per part of the
+        start.
+        `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at
+            a
         time, counted; of rank 0's part where there are several. None for random weights.
         `layers`: which code computes which layers (see `models.explain.LayerGroup`); `slower`: one line for each reason
         why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.
         `pid` is the computing process; `restarts` counts how often it died and was restarted.
-        `expert_offload_plan`, with `expert_parallel`: which rank holds which experts now, of layers where they lie alike.
+        `expert_offload_plan`, with `expert_parallel`: which rank holds which experts now, of layers where they lie
+        alike.
         """
         experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
         return self._info | experts | {"grammars": {"core": core_name(), "compiled": compile_policy.describe()}}
@@ -253,11 +277,13 @@ class Engine:
     # giving the device's memory away for a while
 
     def sleep(self) -> int:
-        """Free the KV pool and other device memory; move the weights to main memory. Returns the number of bytes freed, of all ranks.
+        """Free the KV pool and other device memory; move the weights to main memory. Returns the number of bytes freed,
+        of all ranks.
 
         Running requests are interrupted and computed again after `wake`; new ones wait; none fails. Cached prefixes
         move to main memory if `host_kv` has room, otherwise they are dropped. On the CPU the weights stay in place.
-        Returns 0 if the engine is already asleep. GPUs get memory back in blocks of 2 MB and more: for a model of a few MB it may be 0 too.
+        Returns 0 if the engine is already asleep. GPUs get memory back in blocks of 2 MB and more: for a model of a few
+        MB it may be 0 too.
         """
         return self._ask("sleep")
 
@@ -274,10 +300,14 @@ class Engine:
     def update_weights(self, origin: str | Path | Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> int:
         """Load other weights for the same model, between two steps. Returns the number of bytes read.
 
-        origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device): a mapping,
-        or pairs of name and tensor, of which all are taken before anything changes. With `process`, several ranks or replicas they are written to a
-        temporary folder first. They are quantised as the engine's `weights` option says. Cached prefixes are dropped; running requests keep their text,
-        which is computed again. Files and tensors are checked first, so a CheckpointError changes nothing. After an error
+        origin: a model directory, or its tensors by their names in the checkpoint (of any float dtype, on any device):
+            a mapping,
+        or pairs of name and tensor, of which all are taken before anything changes. With `process`, several ranks or
+        replicas they are written to a
+        temporary folder first. They are quantised as the engine's `weights` option says. Cached prefixes are dropped;
+        running requests keep their text,
+        which is computed again. Files and tensors are checked first, so a CheckpointError changes nothing. After an
+        error
         during loading, the old weights are loaded again from their files.
         """
         self._check_open()
@@ -295,14 +325,21 @@ class Engine:
     # experts that lie whole on ranks
 
     def rebalance_experts(self) -> dict[str, Any]:
-        """Move experts between ranks so that all have about as much to do, by what was chosen since the last time. Blocks until they are moved.
+        """Move experts between ranks so that all have about as much to do, by what was chosen since the last time.
+        Blocks until they are moved.
 
-        A few go between two steps; what runs goes on. Sums over ranks may have other last bits then, with `deterministic=True` none. Returns what
-        was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps, `balance_before` of the ranks and `balance_expected` (1.0: all are equally busy);
-        with replicas such a dict of each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a rank ends meanwhile.
+        A few go between two steps; what runs goes on. Sums over ranks may have other last bits then, with
+        `deterministic=True` none. Returns what
+        was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps, `balance_before` of
+            the ranks and `balance_expected` (1.0: all are equally busy);
+        with replicas such a dict of each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a
+        rank ends meanwhile.
         """
         if not self.config.expert_parallel:
-            raise ConfigError("rebalance_experts() is for experts that lie whole on ranks: Engine(tensor_parallel=..., expert_parallel=True)")
+            raise ConfigError(
+                "rebalance_experts() is for experts that lie whole on ranks: Engine(tensor_parallel=..., "
+                "expert_parallel=True)"
+            )
         found: dict[str, Any] | None = self._ask("rebalance", True)
         while found is None:
             found = self._ask("rebalance", False)
@@ -339,7 +376,8 @@ class Engine:
             raise EngineClosed("the engine is closed; open a new one")
         if self._owner != os.getpid():
             raise EngineClosed(
-                "the engine belongs to the process that this one was forked from; open one here with Engine(process=True)"
+                "the engine belongs to the process that this one was forked from; open one here with "
+                "Engine(process=True)"
             )
 
     def _adapt(self, name: str, *args: Any) -> Any:
@@ -392,7 +430,11 @@ def _wait_for(found: object) -> None:
 
 def _without_texts(config: EngineConfig, calibration: Any) -> EngineConfig:
     """For reports: what was asked is shown to whoever may see the options, the texts are not."""
-    return config if config.calibration is None else dataclasses.replace(config, calibration=described(calibration, config.calibration))
+    return (
+        config
+        if config.calibration is None
+        else dataclasses.replace(config, calibration=described(calibration, config.calibration))
+    )
 
 
 def _stop(core: Any, owner: int, compiling: CompileProcessUse | None) -> None:

@@ -78,7 +78,8 @@ SHOWN = 200  # characters of each end of a text
 class TruncatedError(RuntimeFailure):
     """A text reached a limit before it was complete: max_tokens, the context, or what a server allows.
 
-    The message names the limit and its value and says what to do. `text` is the text so far; a long one is quoted in part.
+    The message names the limit and its value and says what to do. `text` is the text so far; a long one is quoted in
+    part.
     """
 
     text: str = ""
@@ -86,7 +87,9 @@ class TruncatedError(RuntimeFailure):
     @classmethod
     def after(cls, text: str, reached: str, action: str) -> TruncatedError:
         """reached: the limit, as a sentence without its end; action: what to do, as the words behind a semicolon."""
-        told = repr(text) if len(text) <= 2 * SHOWN else f"{text[:SHOWN]!r} ... {text[-SHOWN:]!r} ({len(text)} characters)"
+        told = (
+            repr(text) if len(text) <= 2 * SHOWN else f"{text[:SHOWN]!r} ... {text[-SHOWN:]!r} ({len(text)} characters)"
+        )
         error = cls(f"{reached} before the text was complete, after {told}; {action}")
         error.text = text
         return error

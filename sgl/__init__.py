@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
     from sgl.lang.backends.openai.openai_backend import OpenAI
     from sgl.lang.backends.scripted.scripted_backend import Scripted
-    from sgl.lang.global_config import global_config
     from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
     from sgl.lang.function import SglFunction, function
+    from sgl.lang.global_config import global_config
     from sgl.lang.interpreter.usage import Budget, Usage
     from sgl.lang.journal import Journal, once, record, replay, resume
     from sgl.lang.journal.journal_backend import journal
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
         video,
     )
     from sgl.lang.program.async_program_state import AsyncProgramState
-    from sgl.lang.program.state_group import ProgramStateGroup
     from sgl.lang.program.program_state import ProgramState
+    from sgl.lang.program.state_group import ProgramStateGroup
     from sgl.lang.report import report
     from sgl.lang.sampling.choices import (
         Choice,
@@ -63,7 +63,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "sgl.lang.sampling.choices": (
-        "Choice", "ChoicesMethod", "greedy_token_selection", "token_length_normalized",
+        "Choice",
+        "ChoicesMethod",
+        "greedy_token_selection",
+        "token_length_normalized",
         "unconditional_likelihood_normalized",
     ),
     "sgl.lang.global_config": ("global_config",),
@@ -75,9 +78,25 @@ _HOMES = {
     "sgl.lang.interpreter.usage": ("Budget", "Usage"),
     "sgl.lang.nodes.fields_and_labels": ("fields", "labels"),
     "sgl.lang.nodes.primitives": (
-        "assistant", "assistant_begin", "assistant_end", "gen", "image", "plain", "select",
-        "separate_reasoning", "special", "system", "system_begin", "system_end", "tool", "tool_begin", "tool_end",
-        "user", "user_begin", "user_end", "video",
+        "assistant",
+        "assistant_begin",
+        "assistant_end",
+        "gen",
+        "image",
+        "plain",
+        "select",
+        "separate_reasoning",
+        "special",
+        "system",
+        "system_begin",
+        "system_end",
+        "tool",
+        "tool_begin",
+        "tool_end",
+        "user",
+        "user_begin",
+        "user_end",
+        "video",
     ),
     "sgl.lang.backends.apis.anthropic_backend": ("Anthropic",),
     "sgl.lang.backends.native.runtime_endpoint": ("RuntimeEndpoint",),
@@ -91,7 +110,7 @@ _HOMES = {
     "sgl.lang.report": ("report",),
     "sgl.lang.program.program_state": ("ProgramState",),
     "sgl.runtime.engine": ("Engine",),
-}  # fmt: skip
+}
 _OLDER = {
     "gen_int": "sgl.lang.nodes.primitives",
     "gen_string": "sgl.lang.nodes.primitives",
@@ -100,21 +119,78 @@ _OLDER = {
     "Delayed": "sgl.lang.backends.scripted.scripted_backend",
 }  # older programs import them; help and completion leave them out
 _MEANT = {
-    "generate": "gen", "complete": "gen", "completion": "gen", "choose": "select", "choice": "select", "choices": "select", "LLM": "Engine",
-    "State": "ProgramState", "program": "function", "sgl_function": "function", "set_backend": "set_default_backend",
+    "generate": "gen",
+    "complete": "gen",
+    "completion": "gen",
+    "choose": "select",
+    "choice": "select",
+    "choices": "select",
+    "LLM": "Engine",
+    "State": "ProgramState",
+    "program": "function",
+    "sgl_function": "function",
+    "set_backend": "set_default_backend",
 }  # names of others, and what people guess
 _HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDER
 
 __all__ = [
-    "Anthropic", "AsyncProgramState", "Budget", "BudgetExceeded", "Choice", "ChoicesMethod", "DeadlineExceeded",
-    "Engine", "Journal", "LiteLLM", "OpenAI", "ProgramCancelled", "ProgramError", "ProgramState",
-    "ProgramStateGroup", "RuntimeEndpoint", "Scripted", "SglFunction", "Usage", "assistant",
-    "assistant_begin", "assistant_end", "fields", "flush_cache", "function", "gen",
-    "get_server_info", "global_config", "greedy_token_selection", "image", "journal", "labels", "messages", "once", "plain", "record", "replay",
-    "report", "resume", "select", "separate_reasoning", "set_default_backend", "special", "system", "system_begin",
-    "system_end", "token_length_normalized", "tool", "tool_begin", "tool_end", "tools",
-    "unconditional_likelihood_normalized", "user", "user_begin", "user_end", "video",
-]  # fmt: skip
+    "Anthropic",
+    "AsyncProgramState",
+    "Budget",
+    "BudgetExceeded",
+    "Choice",
+    "ChoicesMethod",
+    "DeadlineExceeded",
+    "Engine",
+    "Journal",
+    "LiteLLM",
+    "OpenAI",
+    "ProgramCancelled",
+    "ProgramError",
+    "ProgramState",
+    "ProgramStateGroup",
+    "RuntimeEndpoint",
+    "Scripted",
+    "SglFunction",
+    "Usage",
+    "assistant",
+    "assistant_begin",
+    "assistant_end",
+    "fields",
+    "flush_cache",
+    "function",
+    "gen",
+    "get_server_info",
+    "global_config",
+    "greedy_token_selection",
+    "image",
+    "journal",
+    "labels",
+    "messages",
+    "once",
+    "plain",
+    "record",
+    "replay",
+    "report",
+    "resume",
+    "select",
+    "separate_reasoning",
+    "set_default_backend",
+    "special",
+    "system",
+    "system_begin",
+    "system_end",
+    "token_length_normalized",
+    "tool",
+    "tool_begin",
+    "tool_end",
+    "tools",
+    "unconditional_likelihood_normalized",
+    "user",
+    "user_begin",
+    "user_end",
+    "video",
+]
 
 
 def _show_error(kind: Any, error: Any, trace: Any) -> None:

@@ -48,7 +48,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"sgl {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for tool in (doctor_tool, models_tool, grammar_tool, check_tool, quantize_tool, shard_tool, push_tool, run_tool, serve_tool, chat_tool):
+    for tool in (
+        doctor_tool,
+        models_tool,
+        grammar_tool,
+        check_tool,
+        quantize_tool,
+        shard_tool,
+        push_tool,
+        run_tool,
+        serve_tool,
+        chat_tool,
+    ):
         tool.add_parser(commands)
     return parser
 

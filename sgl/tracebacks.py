@@ -13,9 +13,11 @@ FULL_VARIABLE = "SGL_FULL_TRACEBACK"
 
 
 def show(error: BaseException) -> None:
-    """What `python program.py` prints of an error that nobody caught: briefly if it is an ordinary mistake in the program.
+    """What `python program.py` prints of an error that nobody caught: briefly if it is an ordinary mistake in the
+    program.
 
-    Other errors inside sgl may be sgl's own, and SGL_FULL_TRACEBACK=1 asks for all lines: those are printed as Python does.
+    Other errors inside sgl may be sgl's own, and SGL_FULL_TRACEBACK=1 asks for all lines: those are printed as Python
+    does.
     """
     if os.environ.get(FULL_VARIABLE, "0") in ("", "0") and _is_ordinary(error):
         print_brief(error, f"{FULL_VARIABLE}=1")
@@ -62,7 +64,11 @@ def _parts(told: TracebackException | None) -> Iterator[TracebackException]:
 def _leave_out_repeated(told: TracebackException) -> None:
     """A cause inside sgl and its libraries whose words the error repeats says nothing more."""
     cause, folders = told.__cause__, (*_folders_of_sgl(), *_folders_of_libraries())
-    if cause is not None and str(cause) in str(told) and all(frame.filename.startswith(folders) for frame in cause.stack):
+    if (
+        cause is not None
+        and str(cause) in str(told)
+        and all(frame.filename.startswith(folders) for frame in cause.stack)
+    ):
         told.__cause__, told.__suppress_context__ = None, True
 
 

@@ -44,6 +44,8 @@ def outcome(run: subprocess.CompletedProcess[str]) -> None:
     """Passes, skips or fails as the run did; a failure shows all that it said."""
     last = run.stdout.rstrip().rpartition("\n")[2]
     if run.returncode:
-        pytest.fail(f"in a process of its own (exit status {run.returncode}):\n{run.stdout}\n{run.stderr}", pytrace=False)
+        pytest.fail(
+            f"in a process of its own (exit status {run.returncode}):\n{run.stdout}\n{run.stderr}", pytrace=False
+        )
     if "passed" not in last:
         pytest.skip(f"in a process of its own: {last}")

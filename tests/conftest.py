@@ -1,4 +1,6 @@
-"""Read before any test: without a GPU, Triton's kernels run in its interpreter, which must be said before its import."""
+"""Read before any test: without a GPU, Triton's kernels run in its
+interpreter, which must be said before its import.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def pytest_runtest_setup() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Modules and tests stay as they are: without them the full collection of each engine's start takes a tenth of its time."""
+    """Modules and tests stay as they are: without them the full collection of each
+    engine's start takes a tenth of its time.
+    """
     gc.disable()
     try:
         return (yield)

@@ -51,7 +51,10 @@ def doors(floor: str, rows: Rows, edges: list[Import]) -> Iterator[str]:
     for edge in edges:
         here, there = room_of(edge.source), room_of(edge.target)
         if here not in (there, floor) and there not in rows.get(here, there).split():
-            yield f"{edge.place} imports {edge.target}; the room {floor}/{here} may import only: {rows[here] or 'no other'}"
+            yield (
+                f"{edge.place} imports {edge.target}; the room {floor}/{here} may import only: "
+                f"{rows[here] or 'no other'}"
+            )
 
 
 def plan(floor: str, rows: Rows, names: list[str]) -> Iterator[str]:
@@ -69,7 +72,10 @@ def plan(floor: str, rows: Rows, names: list[str]) -> Iterator[str]:
 def loose(floor: str, names: list[str], files: dict[str, Path]) -> Iterator[str]:
     lying = [name for name in names if "." in name and files[name].parent == Path(floor)]
     if len(lying) > LOOSE[floor]:
-        yield f"{len(lying)} files lie loose in {floor}/ ({', '.join(map(room_of, lying))}); {LOOSE[floor]} may: give them a room"
+        yield (
+            f"{len(lying)} files lie loose in {floor}/ ({', '.join(map(room_of, lying))}); {LOOSE[floor]} may: "
+            "give them a room"
+        )
 
 
 def rooms(root: Path, table: dict[str, Rows]) -> Iterator[str]:
@@ -78,7 +84,9 @@ def rooms(root: Path, table: dict[str, Rows]) -> Iterator[str]:
     yield from arrows(edges)
     for floor in FLOORS:
         names = [name for name in files if floor_of(name) == floor]
-        within = [edge for edge in edges if floor_of(edge.source) == floor_of(edge.target) == floor and not edge.foreign]
+        within = [
+            edge for edge in edges if floor_of(edge.source) == floor_of(edge.target) == floor and not edge.foreign
+        ]
         yield from plan(floor, table[floor], names)
         yield from doors(floor, table[floor], within)
         yield from loose(floor, names, files)

@@ -91,7 +91,9 @@ HIDDEN = re.compile(r"\ue000(\d+)\ue001")
 
 
 def paragraphs(markdown: str) -> Iterator[tuple[str, list[str]]]:
-    """Each paragraph and list item as one line, with its code spans cut out: a mark with its number is in their place."""
+    """Each paragraph and list item as one line, with its code spans cut out: a
+    mark with its number is in their place.
+    """
     text = FENCE.sub("\n\n", COMMENT.sub("", markdown))
     spans: list[str] = []
 

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 Rows = dict[str, str]
 
-LOOSE = {"sgl": 4, "lang": 4, "runtime": 2, "grammars": 4}  # files that may lie directly in a floor, its front not counted
+LOOSE = {
+    "sgl": 4,
+    "lang": 4,
+    "runtime": 2,
+    "grammars": 4,
+}  # files that may lie directly in a floor, its front not counted
 
 ROOMS: dict[str, Rows] = {
     "sgl": {
@@ -61,10 +66,14 @@ ROOMS: dict[str, Rows] = {
         "sequences": "errors common cache text sampling",
         "scheduling": "errors cache sequences",
         "speculative": "errors common layers cache sequences",
-        "executor": "errors step layers kernels quantization cache attention models loading adapters parallel sequences",
+        "executor": "errors step layers kernels quantization cache attention models loading adapters parallel "
+        "sequences",
         "watch": "errors cache adapters parallel calibration sequences scheduling executor",
-        "loop": "errors common memory step quantization cache attention models loading adapters parallel calibration sampling sequences scheduling speculative executor watch",  # after the two cuts
-        "build": "errors common memory step layers quantization cache attention models loading adapters parallel text calibration sampling sequences scheduling speculative executor watch loop",
+        # after the two cuts
+        "loop": "errors common memory step quantization cache attention models loading adapters parallel "
+        "calibration sampling sequences scheduling speculative executor watch",
+        "build": "errors common memory step layers quantization cache attention models loading adapters parallel "
+        "text calibration sampling sequences scheduling speculative executor watch loop",
         "process": "errors common sequences watch loop build",
         "replicas": "errors cache sequences executor watch build process",
         "engine": "errors cache loading adapters calibration sampling sequences watch build process replicas",
@@ -86,7 +95,8 @@ ROOMS: dict[str, Rows] = {
         "compile_client": "errors algebra tokens network",
         "automaton": "errors algebra tokens network compile_client",
         "drawing": "errors algebra network automaton",
-        "compile": "errors algebra regex literal_choices schema tokens ebnf structural network compile_client automaton",
+        "compile": "errors algebra regex literal_choices schema tokens ebnf structural network compile_client "
+        "automaton",
         "compile_server": "errors algebra tokens network compile_client automaton compile",
         "device": "errors tokens automaton compile",
     },

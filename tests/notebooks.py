@@ -33,7 +33,12 @@ def execute(notebook: NotebookNode, folder: Path, exit_message: str = "") -> str
         notebook.cells.append(nbformat.v4.new_code_cell(exit_message))
     resources = {"metadata": {"path": str(folder)}}
     client = NotebookClient(
-        notebook, timeout=SECONDS, kernel_name="python3", resources=resources, coalesce_streams=True, record_timing=False
+        notebook,
+        timeout=SECONDS,
+        kernel_name="python3",
+        resources=resources,
+        coalesce_streams=True,
+        record_timing=False,
     )
     client.execute(env=os.environ | {"SGL_AMX": "0"})  # what is kept does not depend on whether the CPU has it
     said = notebook.cells.pop().outputs if exit_message else []

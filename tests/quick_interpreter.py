@@ -1,4 +1,6 @@
-"""Triton's interpreter without what it computes again or for nothing: the same results in less than half of the time."""
+"""Triton's interpreter without what it computes again or for nothing: the
+same results in less than half of the time.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def quicken() -> None:
 
 
 def _patched_once(interpreter: Any) -> Callable[[Any], Any]:
-    """Before every launch and call it puts its functions into the modules that the kernel sees, and takes most of them back.
+    """Before every launch and call it puts its functions into the modules that the kernel sees, and takes most of them
+    back.
 
     Here they stay: a process that interprets compiles nothing.
     """

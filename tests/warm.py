@@ -1,4 +1,6 @@
-"""A process that has imported what costs seconds and does nothing: what needs a process of its own is forked from it."""
+"""A process that has imported what costs seconds and does nothing: what needs
+a process of its own is forked from it.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,25 @@ from typing import Any
 IMPORTED = ("pytest", "sgl.lang.program.program_run", "sgl.runtime.engine", "transformers.models.llama.modeling_llama")
 
 
-def run_warm(command: list[str], cwd: str, env: dict[str, str], path: list[str], seconds: int = 0) -> subprocess.CompletedProcess[str]:
+def run_warm(
+    command: list[str], cwd: str, env: dict[str, str], path: list[str], seconds: int = 0
+) -> subprocess.CompletedProcess[str]:
     """As `python *command` with `path` as its sys.path.
 
     command: a file and its arguments, or -m and a module.  seconds: after which it is killed; 0: never.
     """
-    with tempfile.NamedTemporaryFile("r", encoding="utf-8") as out, tempfile.NamedTemporaryFile("r", encoding="utf-8") as err:
-        job = {"command": command, "cwd": cwd, "env": env, "path": path, "seconds": seconds, "said": [out.name, err.name]}
+    with (
+        tempfile.NamedTemporaryFile("r", encoding="utf-8") as out,
+        tempfile.NamedTemporaryFile("r", encoding="utf-8") as err,
+    ):
+        job = {
+            "command": command,
+            "cwd": cwd,
+            "env": env,
+            "path": path,
+            "seconds": seconds,
+            "said": [out.name, err.name],
+        }
         status = _asked(_process(os.getpid()), job)
         return subprocess.CompletedProcess(command, status, out.read(), err.read())
 
@@ -33,7 +47,13 @@ def run_warm(command: list[str], cwd: str, env: dict[str, str], path: list[str],
 @functools.cache
 def _process(_: int) -> subprocess.Popen[str]:
     """The one of this process; it ends with it."""
-    return subprocess.Popen([sys.executable, "-P", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-P", __file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def _asked(process: subprocess.Popen[str], job: dict[str, Any]) -> int:
@@ -60,7 +80,10 @@ def main() -> None:
 
 
 def ended(job: dict[str, Any]) -> int:
-    """The exit status. All that belongs to the end of a process is done, but its modules are not taken apart: that takes a second."""
+    """The exit status.
+
+    All that belongs to the end of a process is done, but its modules are not taken apart: that takes a second.
+    """
     status = 0
     try:
         become(job)

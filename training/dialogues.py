@@ -185,11 +185,7 @@ class Dialogues:
             case "foreign":
                 return "_".join(self.lexicon.phrase(1, 2))
             case _:
-                told = [
-                    w
-                    for w in re.findall(r"[a-z]+", item["description"].lower())
-                    if w not in LISTS["stop_words"]
-                ]
+                told = [w for w in re.findall(r"[a-z]+", item["description"].lower()) if w not in LISTS["stop_words"]]
                 return "_".join(told[: self.rng.randint(2, 4)]) or item["name"]
 
     # --- the same dialogues as tool use and as chat ---
@@ -235,9 +231,7 @@ class Dialogues:
 def _tool_of(service: Service, intent: dict[str, Any]) -> Tool:
     taken = {*intent["required_slots"], *intent["optional_slots"]}
     fields = [field for field in state_fields(service) if field.name in taken]
-    plain = tuple(
-        Field(f.name, f.kind, choices=tuple(c for c in f.choices if c != "dontcare")) for f in fields
-    )
+    plain = tuple(Field(f.name, f.kind, choices=tuple(c for c in f.choices if c != "dontcare")) for f in fields)
     return Tool(intent["name"], intent["description"], plain)
 
 

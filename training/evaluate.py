@@ -156,7 +156,10 @@ def main() -> None:
     args = parser.parse_args()
     scores, machine = evaluate(args.model, args.data, args.count)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps({"command": " ".join(sys.argv), "machine": machine, "scores": scores}, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(
+        json.dumps({"command": " ".join(sys.argv), "machine": machine, "scores": scores}, indent=1) + "\n",
+        encoding="utf-8",
+    )
     if args.card:
         update_card(args.card, scores)
 

@@ -1,8 +1,10 @@
-"""Scores the adapter that ships with sgl-nano: the base before, the same engine with the adapter after, on rows that neither saw.
+"""Scores the adapter that ships with sgl-nano: the base before, the same engine with the adapter after, on rows that
+neither saw.
 
     python -m training.evaluate_lora --adapter runtime/nano/adapters/listings --count 300
 
-Writes benchmarks/results/nano_adapter.json. The first two tasks are the adapter's own; the others show what it costs elsewhere.
+Writes benchmarks/results/nano_adapter.json. The first two tasks are the adapter's own; the others show what it costs
+elsewhere.
 """
 
 from __future__ import annotations
@@ -34,11 +36,16 @@ def score(engine: Any, probes: list[Probe], adapter: str | None) -> dict[str, fl
 
 def evaluate(adapter: Path, data: Path, count: int) -> dict[str, dict[str, dict[str, float]]]:
     """By task: before, after."""
-    tasks = {"listings-reworded": reworded(load_pools(data), count), **{task: sample(data, task, count) for task in TASKS}}
+    tasks = {
+        "listings-reworded": reworded(load_pools(data), count),
+        **{task: sample(data, task, count) for task in TASKS},
+    }
     scores = {}
     with sgl.Engine(adapters={"listings": adapter}) as engine:
         for task, probes in tasks.items():
-            scores[task] = {when: score(engine, probes, name) for when, name in (("before", None), ("after", "listings"))}
+            scores[task] = {
+                when: score(engine, probes, name) for when, name in (("before", None), ("after", "listings"))
+            }
             print(task, scores[task], flush=True)
     return scores
 
@@ -51,7 +58,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     args = parser.parse_args()
     scores = evaluate(args.adapter, args.data, args.count)
-    args.out.write_text(json.dumps({"command": " ".join(sys.argv), "scores": scores}, indent=1) + "\n", encoding="utf-8")
+    args.out.write_text(
+        json.dumps({"command": " ".join(sys.argv), "scores": scores}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

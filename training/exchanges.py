@@ -28,9 +28,7 @@ class Exchange:
     turns: list[Message]
 
 
-def conversation(
-    request: str, tool: Tool, arguments: dict[str, Any], result: Any, answer: str
-) -> list[Message]:
+def conversation(request: str, tool: Tool, arguments: dict[str, Any], result: Any, answer: str) -> list[Message]:
     """A request, the call of the tool, its result and the answer."""
     call = tool_call(tool.name, arguments)
     return [message("user", request), *call, tool_result(result), *tool_answer(answer)]

@@ -45,9 +45,7 @@ class Marker:
         return Rows(rows.astype(np.int32), answers, document_numbers(rows, self.start))
 
 
-def start_workers(
-    data: Path, tokenizer: Path, seed: int, out: Path, workers: int
-) -> list[subprocess.Popen[bytes]]:
+def start_workers(data: Path, tokenizer: Path, seed: int, out: Path, workers: int) -> list[subprocess.Popen[bytes]]:
     """Processes that write shards into `out` without end; they stop with this process."""
     common = [
         "--data",
@@ -72,9 +70,7 @@ class Feed:
     Fresh rows come first; when training is faster than the workers, rows seen before are drawn again.
     """
 
-    def __init__(
-        self, folder: Path, marker: Marker, batch: int, seed: int, most_shards: int | None = None
-    ) -> None:
+    def __init__(self, folder: Path, marker: Marker, batch: int, seed: int, most_shards: int | None = None) -> None:
         self.folder, self.marker, self.batch = folder, marker, batch
         self.most_shards = most_shards
         self.rng = np.random.default_rng(seed)

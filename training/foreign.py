@@ -11,13 +11,30 @@ from training.lexicon import NAME_STYLES, Lexicon, Words
 from training.values import LISTS, Pools, Values
 
 KNOWN_ATTRIBUTES = {
-    "phone number": "phone", "number": "phone", "email": "email", "mail address": "email", "address": "street", "birthday": "day",
-    "city": "city", "job": "job", "employer": "company",
-}  # fmt: skip
+    "phone number": "phone",
+    "number": "phone",
+    "email": "email",
+    "mail address": "email",
+    "address": "street",
+    "birthday": "day",
+    "city": "city",
+    "job": "job",
+    "employer": "company",
+}
 QUESTIONS = (
-    "What is {v}'s {a}?", "What is {v}'s {a}?", "what's {v}'s {a}", "What is the {a} of {v}?", "Tell me the {a} of {v}.", "Give me {v}'s {a}.",
-    "I need {v}'s {a}.", "Do you know {v}'s {a}?", "Find the {a} of {v}", "{v}'s {a}?", "Look up the {a} of {v} please", "Which {a} has {v}?",
-)  # fmt: skip
+    "What is {v}'s {a}?",
+    "What is {v}'s {a}?",
+    "what's {v}'s {a}",
+    "What is the {a} of {v}?",
+    "Tell me the {a} of {v}.",
+    "Give me {v}'s {a}.",
+    "I need {v}'s {a}.",
+    "Do you know {v}'s {a}?",
+    "Find the {a} of {v}",
+    "{v}'s {a}?",
+    "Look up the {a} of {v} please",
+    "Which {a} has {v}?",
+)
 LOOKUP_NOTES = (
     "Find the {a} of a {e}",
     "finds the {a} of a {e}",
@@ -29,19 +46,55 @@ LOOKUP_NOTES = (
 )
 FOUND = ("{v}'s {a} is {r}.", "The {a} of {v} is {r}.", "{v} has the {a} {r}.", "It is {r}.", "{v}: {r}.")
 REMINDERS = (
-    "Remind me to {v}.", "Remind me to {v}", "Please remind me to {v}.", "remind me to {v}", "Don't let me forget to {v}.", "I have to {v}.",
-    "I need to {v}, please note it.", "Note: {v}", "Add to my list: {v}", "Put \"{v}\" on my list.", "I must not forget to {v}.",
-    "Todo: {v}", "Add the task {v}", "Write down that I have to {v}.", "Can you remind me to {v}?", "I want to {v} later, keep it in mind.",
-    "Put {v} on the list", "Make a note to {v}.",
-)  # fmt: skip
+    "Remind me to {v}.",
+    "Remind me to {v}",
+    "Please remind me to {v}.",
+    "remind me to {v}",
+    "Don't let me forget to {v}.",
+    "I have to {v}.",
+    "I need to {v}, please note it.",
+    "Note: {v}",
+    "Add to my list: {v}",
+    'Put "{v}" on my list.',
+    "I must not forget to {v}.",
+    "Todo: {v}",
+    "Add the task {v}",
+    "Write down that I have to {v}.",
+    "Can you remind me to {v}?",
+    "I want to {v} later, keep it in mind.",
+    "Put {v} on the list",
+    "Make a note to {v}.",
+)
 REMINDER_NAMES = (
-    "add_todo", "add_task", "remember", "new_reminder", "reminder", "note_down", "save_note", "todo_add", "add_to_list", "create_reminder",
-    "keep_note", "add_item", "make_note", "set_reminder", "append_task", "put_on_list",
-)  # fmt: skip
+    "add_todo",
+    "add_task",
+    "remember",
+    "new_reminder",
+    "reminder",
+    "note_down",
+    "save_note",
+    "todo_add",
+    "add_to_list",
+    "create_reminder",
+    "keep_note",
+    "add_item",
+    "make_note",
+    "set_reminder",
+    "append_task",
+    "put_on_list",
+)
 REMINDER_NOTES = (
-    "Add a task to the list of things to do", "Adds an item to the list", "saves a reminder", "Remember a task", "Note something down",
-    "Add an entry to my tasks", "keeps a note", "Put a task on the to-do list", "Stores what has to be done", "",
-)  # fmt: skip
+    "Add a task to the list of things to do",
+    "Adds an item to the list",
+    "saves a reminder",
+    "Remember a task",
+    "Note something down",
+    "Add an entry to my tasks",
+    "keeps a note",
+    "Put a task on the to-do list",
+    "Stores what has to be done",
+    "",
+)
 REMINDER_KEYS = (
     "task",
     "task",
@@ -66,10 +119,19 @@ NOTED = (
 DONE = ("Done.", "It is done, the status is {s}.", "The {n} is {s}.", "OK, {s}.", "Your {n} is {s}.")
 STATES = ("ok", "done", "accepted", "queued", "finished", "running", "ready")
 PARAMETER_KINDS = {
-    "person": Field("", "string"), "first": Field("", "string"), "city": Field("", "string"), "title": Field("", "string"),
-    "code": Field("", "string"), "day": Field("", "string"), "time": Field("", "string"), "company": Field("", "string"),
-    "int:1-99": Field("", "integer"), "int:100-9000": Field("", "integer"), "float": Field("", "number"), "email": Field("", "string"),
-}  # fmt: skip
+    "person": Field("", "string"),
+    "first": Field("", "string"),
+    "city": Field("", "string"),
+    "title": Field("", "string"),
+    "code": Field("", "string"),
+    "day": Field("", "string"),
+    "time": Field("", "string"),
+    "company": Field("", "string"),
+    "int:1-99": Field("", "integer"),
+    "int:100-9000": Field("", "integer"),
+    "float": Field("", "number"),
+    "email": Field("", "string"),
+}
 
 
 class ForeignTools:
@@ -96,11 +158,7 @@ class ForeignTools:
         rng = self.rng
         known = rng.random() < 0.5
         attribute = rng.choice(list(KNOWN_ATTRIBUTES)) if known else " ".join(self.lexicon.phrase(1, 2))
-        entity = (
-            rng.choice(["contact", "person", "customer", "friend", "colleague"])
-            if known
-            else self.lexicon.word()
-        )
+        entity = rng.choice(["contact", "person", "customer", "friend", "colleague"]) if known else self.lexicon.word()
         about = (
             rng.choice(["contact", "contact", "person"])
             if known
@@ -122,9 +180,7 @@ class ForeignTools:
         note = rng.choice(LOOKUP_NOTES).format(a=attribute, e=entity)
         tool = Tool(self._snake(*rng.choice(names)), note, (Field(self._snake(parameter)),))
         arguments = {tool.parameters[0].name: spoken}
-        values: dict[str, Any] = {
-            attribute.split()[0] if rng.random() < 0.5 else attribute.replace(" ", "_"): result
-        }
+        values: dict[str, Any] = {attribute.split()[0] if rng.random() < 0.5 else attribute.replace(" ", "_"): result}
         if rng.random() < 0.6:
             values = {tool.parameters[0].name: spoken, **values}
         answer = rng.choice(FOUND).format(v=spoken, a=attribute, r=result)
@@ -160,9 +216,7 @@ class ForeignTools:
             rng.choice([self.lexicon.word(), rng.choice(LISTS["errands"])]),
             " ".join(self.lexicon.phrase(1, 2)),
         )
-        drawn = [
-            (self.lexicon.phrase(1, 2), kind) for kind in rng.sample(list(PARAMETER_KINDS), rng.randint(0, 4))
-        ]
+        drawn = [(self.lexicon.phrase(1, 2), kind) for kind in rng.sample(list(PARAMETER_KINDS), rng.randint(0, 4))]
         stated = [(words, self.values.draw(kind)) for words, kind in drawn if rng.random() < 0.85]
         fields = [Field(self._snake(*words), PARAMETER_KINDS[kind].kind) for words, kind in drawn]
         notes = [f"{verb} the {noun}", f"{verb} a {noun}", f"used to {verb} the {noun}", f"{noun}: {verb}"]

@@ -17,19 +17,61 @@ from training.synthetic import TASK_WORDINGS, Extraction
 from training.values import LISTS, Pools, Values
 
 DRAWN_KINDS = {
-    "person": 4, "first": 2, "company": 2, "city": 3, "country": 1, "street": 1, "title": 2, "code": 4, "version": 1, "email": 1,
-    "url": 1, "phone": 1, "zip": 1, "day": 2, "time": 2, "duration": 1, "size": 1, "date": 5, "int:1-99": 5,
-    "int:100-250000": 3, "year": 1, "money": 4, "percent": 2, "float": 2, "list:skill": 1, "list:food": 1, "list:first": 1,
-    "words": 12, "options": 9, "flag": 6, "list:words": 2,
-}  # fmt: skip
+    "person": 4,
+    "first": 2,
+    "company": 2,
+    "city": 3,
+    "country": 1,
+    "street": 1,
+    "title": 2,
+    "code": 4,
+    "version": 1,
+    "email": 1,
+    "url": 1,
+    "phone": 1,
+    "zip": 1,
+    "day": 2,
+    "time": 2,
+    "duration": 1,
+    "size": 1,
+    "date": 5,
+    "int:1-99": 5,
+    "int:100-250000": 3,
+    "year": 1,
+    "money": 4,
+    "percent": 2,
+    "float": 2,
+    "list:skill": 1,
+    "list:food": 1,
+    "list:first": 1,
+    "words": 12,
+    "options": 9,
+    "flag": 6,
+    "list:words": 2,
+}
 JSON_KINDS = {
-    "int": "integer", "year": "integer", "money": "number", "percent": "number", "float": "number", "date": "date",
-    "list": "list", "options": "enum", "flag": "boolean",
-}  # fmt: skip
+    "int": "integer",
+    "year": "integer",
+    "money": "number",
+    "percent": "number",
+    "float": "number",
+    "date": "date",
+    "list": "list",
+    "options": "enum",
+    "flag": "boolean",
+}
 SHARED_OPTIONS = (
-    ("low", "medium", "high"), ("small", "medium", "large"), ("yes", "no"), ("open", "closed"), ("new", "used"),
-    ("A", "B", "C", "D"), ("1", "2", "3", "4", "5"), ("left", "right"), ("daily", "weekly", "monthly"), ("never", "sometimes", "always"),
-)  # fmt: skip
+    ("low", "medium", "high"),
+    ("small", "medium", "large"),
+    ("yes", "no"),
+    ("open", "closed"),
+    ("new", "used"),
+    ("A", "B", "C", "D"),
+    ("1", "2", "3", "4", "5"),
+    ("left", "right"),
+    ("daily", "weekly", "monthly"),
+    ("never", "sometimes", "always"),
+)
 TIES = {
     "by": ("person", ("{p}_by", "who_{p}_it", "{p}_by", "by_whom_{p}"), "who {p} it"),
     "in": ("city", ("{p}_in", "where_{p}", "{p}_place", "place_{p}"), "where it was {p}"),
@@ -42,9 +84,19 @@ TIES = {
 }
 """How a value hangs on a participle: its kind, names of the field, its description."""
 GLOSSES = (
-    "the {l}", "{l}", "{l} of the {w}", "what is given as {l}", "the {l} if stated", "which {l} it has", "value of the {l}",
-    "{l} as written", "stated {l}", "tells the {l}", "here the {l} goes", "the one called {l}",
-)  # fmt: skip
+    "the {l}",
+    "{l}",
+    "{l} of the {w}",
+    "what is given as {l}",
+    "the {l} if stated",
+    "which {l} it has",
+    "value of the {l}",
+    "{l} as written",
+    "stated {l}",
+    "tells the {l}",
+    "here the {l} goes",
+    "the one called {l}",
+)
 FLAG_GLOSSES = (
     "whether there is {l}",
     "whether it is {l}",
@@ -155,9 +207,7 @@ class Labels:
         if rng.random() < 0.3 and self.lexicon.used.isdisjoint(options):
             self.lexicon.used.update(options)
         else:
-            options = [
-                " ".join(self.lexicon.phrase(1, rng.choice([1, 1, 1, 2]))) for _ in range(rng.randint(2, 5))
-            ]
+            options = [" ".join(self.lexicon.phrase(1, rng.choice([1, 1, 1, 2]))) for _ in range(rng.randint(2, 5))]
         rng.shuffle(options)
         value = rng.choice(options)
         text = rng.choice([value, value, value.capitalize(), value.upper()])
@@ -178,10 +228,7 @@ class Labels:
         names = [self.lexicon.phrase(1, rng.choice([1, 1, 2])) for _ in range(rng.choice([1, 1, 2]))]
         fields = [self.item(self.lexicon.phrase(1, 2)) for _ in range(rng.randint(1, 4))]
         return {
-            name: [
-                replace(self.item(f.words, f.kind if f.kind != "options" else "words"), prefix=name)
-                for f in fields
-            ]
+            name: [replace(self.item(f.words, f.kind if f.kind != "options" else "words"), prefix=name) for f in fields]
             for name in names
         }
 
@@ -198,9 +245,7 @@ class Labels:
         if loose and rng.random() < 0.15:
             words = self._other_form(words)
         if item.base in ("flag", "options"):
-            return Statement(
-                (*item.prefix, *words), item.shown, {"flag": "flag", "options": "chosen"}[item.base]
-            )
+            return Statement((*item.prefix, *words), item.shown, {"flag": "flag", "options": "chosen"}[item.base])
         wrong = self.item(words, item.kind).text if rng.random() < 0.15 else ""
         counted = item.base == "int" and item.shown == item.text
         if counted and len(words[-1]) > 2:
@@ -230,9 +275,7 @@ class Labels:
         loose: bool,
     ) -> Extraction:
         rng = self.rng
-        asked: list[Item | Words] = [
-            *rng.sample(items, rng.randint(0 if groups or absent else 1, len(items)))
-        ]
+        asked: list[Item | Words] = [*rng.sample(items, rng.randint(0 if groups or absent else 1, len(items)))]
         asked += [*absent, *groups]
         rng.shuffle(asked)
         schema = _Schema(self, loose)
@@ -282,9 +325,7 @@ class _Schema:
         inner.style = self.style
         pairs = {field.name: (field, value) for field, value in map(inner.field, members)}
         fields = tuple(field for field, _ in pairs.values())
-        return Field(self.style(words), "object", fields=fields), {
-            name: value for name, (_, value) in pairs.items()
-        }
+        return Field(self.style(words), "object", fields=fields), {name: value for name, (_, value) in pairs.items()}
 
     def _opaque(self) -> Words:
         """A name that says nothing: the description has to."""

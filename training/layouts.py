@@ -15,14 +15,41 @@ from training.synthetic import CHATTER, FAREWELLS, FILLERS, GREETINGS
 from training.values import FIRST_NAMES
 
 PLAIN = (
-    "The {l} is {v}.", "The {l} is {v}.", "Its {l} is {v}.", "{l}: {v}.", "It has a {l} of {v}.", "We set the {l} to {v}.",
-    "{v} is the {l}.", "The {l} was changed to {v}.", "As {l} we have {v}.", "For the {l}, use {v}.", "{l} {v}.",
-    "Our {l} is {v}.", "My {l}: {v}.", "I noted {v} as the {l}.", "The {l} reads {v}.", "{v} was given as {l}.",
-    "Regarding the {l}: {v}.", "They told me that the {l} would be {v}.", "{v}, that is the {l}.", "The {l} should be {v}.",
-    "You find {v} under {l}.", "The {l} ({v}) is known.", "It comes with {v} as {l}.", "The {l} will be {v}.", "{v} ({l}).",
-    "What about the {l}? It is {v}.", "The new {l} is {v}.", "Please write {v} for the {l}.", "We agreed on a {l} of {v}.",
-    "On the {l}: {v}.", "With {l} {v}.", "The {l} goes by {v}.", "Somebody entered {v} for {l}.", "The {l} equals {v}.",
-)  # fmt: skip
+    "The {l} is {v}.",
+    "The {l} is {v}.",
+    "Its {l} is {v}.",
+    "{l}: {v}.",
+    "It has a {l} of {v}.",
+    "We set the {l} to {v}.",
+    "{v} is the {l}.",
+    "The {l} was changed to {v}.",
+    "As {l} we have {v}.",
+    "For the {l}, use {v}.",
+    "{l} {v}.",
+    "Our {l} is {v}.",
+    "My {l}: {v}.",
+    "I noted {v} as the {l}.",
+    "The {l} reads {v}.",
+    "{v} was given as {l}.",
+    "Regarding the {l}: {v}.",
+    "They told me that the {l} would be {v}.",
+    "{v}, that is the {l}.",
+    "The {l} should be {v}.",
+    "You find {v} under {l}.",
+    "The {l} ({v}) is known.",
+    "It comes with {v} as {l}.",
+    "The {l} will be {v}.",
+    "{v} ({l}).",
+    "What about the {l}? It is {v}.",
+    "The new {l} is {v}.",
+    "Please write {v} for the {l}.",
+    "We agreed on a {l} of {v}.",
+    "On the {l}: {v}.",
+    "With {l} {v}.",
+    "The {l} goes by {v}.",
+    "Somebody entered {v} for {l}.",
+    "The {l} equals {v}.",
+)
 COUNTED = (
     "There are {v} {l}.",
     "It has {v} {l}.",
@@ -48,19 +75,48 @@ CORRECTED = (
     "{l}: {v} (no longer {w}).",
 )
 PRESENT = (
-    "It has {l}.", "There is a {l}.", "It comes with {l}.", "{l} is available.", "It is {l}.", "Yes, {l}.", "{l} included.",
-    "It was {l}.", "{l}: yes.", "They have a {l}.", "{l} is fine.", "We saw the {l}.",
-)  # fmt: skip
+    "It has {l}.",
+    "There is a {l}.",
+    "It comes with {l}.",
+    "{l} is available.",
+    "It is {l}.",
+    "Yes, {l}.",
+    "{l} included.",
+    "It was {l}.",
+    "{l}: yes.",
+    "They have a {l}.",
+    "{l} is fine.",
+    "We saw the {l}.",
+)
 MISSING = (
-    "It has no {l}.", "There is no {l}.", "It comes without {l}.", "{l} is not available.", "It is not {l}.", "No {l}.",
-    "{l} not included.", "It was never {l}.", "{l}: no.", "They do not have a {l}.", "{l} is not fine.", "We saw no {l}.",
-)  # fmt: skip
+    "It has no {l}.",
+    "There is no {l}.",
+    "It comes without {l}.",
+    "{l} is not available.",
+    "It is not {l}.",
+    "No {l}.",
+    "{l} not included.",
+    "It was never {l}.",
+    "{l}: no.",
+    "They do not have a {l}.",
+    "{l} is not fine.",
+    "We saw no {l}.",
+)
 SEPARATORS = (": ", ": ", ": ", " = ", "=", " - ", ":\n", "\t", " -> ", " | ", " .... ", ":", " : ")
 BULLETS = ("- ", "* ", "• ", "+ ", "> ")
 MARKUP = (
-    "<li><b>{}</b> {}</li>", "<tr><td>{}</td><td>{}</td></tr>", "**{}**: {}", "**{}** {}", "## {}\n{}", "<p>{}: {}</p>",
-    "<dt>{}</dt><dd>{}</dd>", "[{}] {}", "_{}_: {}", "# {}\n{}\n", "What is the {}? {}",
-)  # fmt: skip
+    "<li><b>{}</b> {}</li>",
+    "<tr><td>{}</td><td>{}</td></tr>",
+    "**{}**: {}",
+    "**{}** {}",
+    "## {}\n{}",
+    "<p>{}: {}</p>",
+    "<dt>{}</dt><dd>{}</dd>",
+    "[{}] {}",
+    "_{}_: {}",
+    "# {}\n{}\n",
+    "What is the {}? {}",
+)
 
 
 OPENING_WORDS = (
@@ -116,9 +172,19 @@ class Layouts:
 
     def write(self, statements: Sequence[Statement]) -> str:
         layouts: dict[Callable[[list[Statement]], str], int] = {
-            self._form: 5, self._prose: 7, self._mail: 2, self._chat: 2, self._mixed: 3, self._line: 2, self._bullets: 2,
-            self._rows: 2, self._columns: 2, self._markup: 2, self._object: 1, self._terse: 1,
-        }  # fmt: skip
+            self._form: 5,
+            self._prose: 7,
+            self._mail: 2,
+            self._chat: 2,
+            self._mixed: 3,
+            self._line: 2,
+            self._bullets: 2,
+            self._rows: 2,
+            self._columns: 2,
+            self._markup: 2,
+            self._object: 1,
+            self._terse: 1,
+        }
         layout = self.rng.choices(list(layouts), weights=list(layouts.values()))[0]
         return layout(self.rng.sample(statements, len(statements)))
 
@@ -126,12 +192,8 @@ class Layouts:
 
     def _pairs(self, statements: list[Statement]) -> list[tuple[str, str]]:
         style = self.lexicon.style(LABEL_STYLES)
-        yes, no = self.rng.choice(
-            [("yes", "no"), ("Yes", "No"), ("true", "false"), ("on", "off"), ("Y", "N")]
-        )
-        return [
-            (style(s.words), (yes if s.present else no) if s.form == "flag" else s.text) for s in statements
-        ]
+        yes, no = self.rng.choice([("yes", "no"), ("Yes", "No"), ("true", "false"), ("on", "off"), ("Y", "N")])
+        return [(style(s.words), (yes if s.present else no) if s.form == "flag" else s.text) for s in statements]
 
     def _form(self, statements: list[Statement]) -> str:
         separator = self.rng.choice(SEPARATORS)
@@ -148,9 +210,7 @@ class Layouts:
         return "\n".join([*self._heading(), *marked])
 
     def _line(self, statements: list[Statement]) -> str:
-        quoted = [
-            f'{name}="{text}"' if " " in text else f"{name}={text}" for name, text in self._pairs(statements)
-        ]
+        quoted = [f'{name}="{text}"' if " " in text else f"{name}={text}" for name, text in self._pairs(statements)]
         head = self.rng.choice(["", "INFO ", "[warn] ", f"{self.lexicon.word()}: ", "event "])
         return head + self.rng.choice([" ", "; ", " | ", "&"]).join(quoted)
 
@@ -160,11 +220,7 @@ class Layouts:
 
     def _rows(self, statements: list[Statement]) -> str:
         lines = [f"| {name} | {text} |" for name, text in self._pairs(statements)]
-        head = (
-            [f"| {self.lexicon.word()} | {self.lexicon.word()} |", "|---|---|"]
-            if self.rng.random() < 0.5
-            else []
-        )
+        head = [f"| {self.lexicon.word()} | {self.lexicon.word()} |", "|---|---|"] if self.rng.random() < 0.5 else []
         return "\n".join([*head, *lines])
 
     def _columns(self, statements: list[Statement]) -> str:
@@ -190,11 +246,7 @@ class Layouts:
         if self.rng.random() < 0.5:
             return []
         title = " ".join(self.lexicon.phrase(1, 2))
-        return [
-            self.rng.choice(
-                [title.upper(), title.title(), f"# {title}", f"--- {title} ---", title.capitalize()]
-            )
-        ]
+        return [self.rng.choice([title.upper(), title.title(), f"# {title}", f"--- {title} ---", title.capitalize()])]
 
     # --- running text ---
 

@@ -1,4 +1,6 @@
-"""Words for names and values that no catalogue has: words of the public texts, invented ones, and how names are written."""
+"""Words for names and values that no catalogue has: words of the public texts,
+invented ones, and how names are written.
+"""
 
 from __future__ import annotations
 
@@ -50,12 +52,25 @@ def _constant(words: Sequence[str]) -> str:
 
 
 NAME_STYLES: dict[Callable[[Sequence[str]], str], int] = {
-    _snake: 11, _camel: 4, _spaced: 2, _title: 2, _first_upper: 2, _kebab: 1, _pascal: 1, _constant: 1,
-}  # fmt: skip
+    _snake: 11,
+    _camel: 4,
+    _spaced: 2,
+    _title: 2,
+    _first_upper: 2,
+    _kebab: 1,
+    _pascal: 1,
+    _constant: 1,
+}
 """How field names are written, with weights."""
 LABEL_STYLES: dict[Callable[[Sequence[str]], str], int] = {
-    _first_upper: 5, _title: 4, _spaced: 4, _upper: 2, _snake: 2, _camel: 1, _kebab: 1,
-}  # fmt: skip
+    _first_upper: 5,
+    _title: 4,
+    _spaced: 4,
+    _upper: 2,
+    _snake: 2,
+    _camel: 1,
+    _kebab: 1,
+}
 """How labels are written in documents, with weights."""
 
 

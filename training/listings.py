@@ -34,7 +34,12 @@ def reworded(pools: Pools, count: int, seed: int = 5) -> list[Probe]:
     composer = Documents(Random(seed), pools, _of_domains(load_catalogue(), _untaught), "domains")
     made = [composer.make() for _ in range(count)]
     return [
-        Probe("listings-reworded", extraction(each.fields, each.document), json_text(each.answer), schema=schema_of(each.fields))
+        Probe(
+            "listings-reworded",
+            extraction(each.fields, each.document),
+            json_text(each.answer),
+            schema=schema_of(each.fields),
+        )
         for each in made
     ]
 
@@ -47,7 +52,9 @@ def kept_out(sentences: tuple[str, ...]) -> tuple[str, ...]:
 
 def _taught(concept: Concept) -> Concept:
     hidden = kept_out(concept.sentences)
-    return replace(concept, names=concept.seen_names, sentences=tuple(each for each in concept.sentences if each not in hidden))
+    return replace(
+        concept, names=concept.seen_names, sentences=tuple(each for each in concept.sentences if each not in hidden)
+    )
 
 
 def _untaught(concept: Concept) -> Concept:
@@ -56,6 +63,7 @@ def _untaught(concept: Concept) -> Concept:
 
 def _of_domains(catalogue: Catalogue, change: Callable[[Concept], Concept]) -> Catalogue:
     domains = {
-        domain: tuple(map(change, concepts)) if domain in UNSEEN_DOMAINS else concepts for domain, concepts in catalogue.domains.items()
+        domain: tuple(map(change, concepts)) if domain in UNSEEN_DOMAINS else concepts
+        for domain, concepts in catalogue.domains.items()
     }
     return replace(catalogue, domains=domains)

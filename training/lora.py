@@ -111,7 +111,9 @@ def rate_at(done: float) -> float:
     return min(1.0, done / WARM) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def train(model: Nano, pairs: dict[str, Lora], feed: Iterator[Rows], minutes: float, device: torch.device) -> dict[str, Any]:
+def train(
+    model: Nano, pairs: dict[str, Lora], feed: Iterator[Rows], minutes: float, device: torch.device
+) -> dict[str, Any]:
     """Learn for so long. Returns what was done."""
     learnt = [parameter for pair in pairs.values() for parameter in (pair.a, pair.b)]
     optimizer = torch.optim.AdamW(learnt, lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
@@ -126,10 +128,20 @@ def train(model: Nano, pairs: dict[str, Lora], feed: Iterator[Rows], minutes: fl
         nn.utils.clip_grad_norm_(learnt, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        steps, tokens, mean = steps + 1, tokens + rows.tokens.size, loss.item() if not steps else 0.95 * mean + 0.05 * loss.item()
+        steps, tokens, mean = (
+            steps + 1,
+            tokens + rows.tokens.size,
+            loss.item() if not steps else 0.95 * mean + 0.05 * loss.item(),
+        )
         if steps % 25 == 0:
             print(f"step {steps}, {tokens} tokens, {60 * minutes * done:.0f} s: loss {mean:.4f}", flush=True)
-    return {"steps": steps, "tokens": tokens, "minutes": minutes, "loss": round(mean, 4), "parameters": sum(each.numel() for each in learnt)}
+    return {
+        "steps": steps,
+        "tokens": tokens,
+        "minutes": minutes,
+        "loss": round(mean, 4),
+        "parameters": sum(each.numel() for each in learnt),
+    }
 
 
 def save(pairs: dict[str, Lora], out: Path, rank: int = RANK, alpha: float = ALPHA) -> None:
@@ -138,12 +150,21 @@ def save(pairs: dict[str, Lora], out: Path, rank: int = RANK, alpha: float = ALP
     tensors = {}
     for name, pair in pairs.items():
         for letter, tensor in (("A", pair.a), ("B", pair.b)):
-            tensors[f"base_model.model.{name}.lora_{letter}.weight"] = tensor.detach().to("cpu", torch.bfloat16).contiguous()
+            tensors[f"base_model.model.{name}.lora_{letter}.weight"] = (
+                tensor.detach().to("cpu", torch.bfloat16).contiguous()
+            )
     save_tensors(tensors, out / "adapter_model.safetensors", {"format": "pt"})
     config = {
-        "base_model_name_or_path": "sgl-nano", "bias": "none", "lora_alpha": alpha, "lora_dropout": 0.0, "peft_type": "LORA", "r": rank,
-        "target_modules": list(PROJECTIONS), "task_type": "CAUSAL_LM", "use_rslora": False,
-    }  # fmt: skip
+        "base_model_name_or_path": "sgl-nano",
+        "bias": "none",
+        "lora_alpha": alpha,
+        "lora_dropout": 0.0,
+        "peft_type": "LORA",
+        "r": rank,
+        "target_modules": list(PROJECTIONS),
+        "task_type": "CAUSAL_LM",
+        "use_rslora": False,
+    }
     (out / "adapter_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
 

@@ -9,17 +9,47 @@ from training.synthetic import Catalogue, Documents
 from training.values import LISTS, Pools
 
 SMALL_TALK: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
-    (("Hi", "Hello", "Hey there", "Hello!", "Good morning", "hi", "Good evening"), ("Hello! How can I help you?", "Hi! What can I do for you?")),
-    (("How are you?", "how are you doing?", "How is it going?"), ("I am fine, thank you. How can I help you?", "Very well, thanks! What can I do for you?")),
-    (("Thanks", "Thank you!", "Thanks a lot", "thank you very much", "Great, thanks"), ("You are welcome.", "You're welcome! Anything else?", "My pleasure.")),
-    (("Bye", "Goodbye", "See you", "That is all, bye", "Good night"), ("Goodbye!", "Have a nice day!", "See you soon.")),
-    (("Who are you?", "What is your name?", "what are you"), ("I am sgl-nano, a small language model.", "I am sgl-nano, a small assistant that fills forms and calls tools.")),
-    (("What can you do?", "Help", "How can you help me?", "what are you good at"), ("I can extract data from texts, choose labels, and call tools.", "I fill in forms from texts, pick intents and use tools. I am small and know few facts.")),
-    (("Are you a human?", "Are you a robot?", "Are you real?"), ("I am a small language model.", "No human here, just a small language model.")),
+    (
+        ("Hi", "Hello", "Hey there", "Hello!", "Good morning", "hi", "Good evening"),
+        ("Hello! How can I help you?", "Hi! What can I do for you?"),
+    ),
+    (
+        ("How are you?", "how are you doing?", "How is it going?"),
+        ("I am fine, thank you. How can I help you?", "Very well, thanks! What can I do for you?"),
+    ),
+    (
+        ("Thanks", "Thank you!", "Thanks a lot", "thank you very much", "Great, thanks"),
+        ("You are welcome.", "You're welcome! Anything else?", "My pleasure."),
+    ),
+    (
+        ("Bye", "Goodbye", "See you", "That is all, bye", "Good night"),
+        ("Goodbye!", "Have a nice day!", "See you soon."),
+    ),
+    (
+        ("Who are you?", "What is your name?", "what are you"),
+        (
+            "I am sgl-nano, a small language model.",
+            "I am sgl-nano, a small assistant that fills forms and calls tools.",
+        ),
+    ),
+    (
+        ("What can you do?", "Help", "How can you help me?", "what are you good at"),
+        (
+            "I can extract data from texts, choose labels, and call tools.",
+            "I fill in forms from texts, pick intents and use tools. I am small and know few facts.",
+        ),
+    ),
+    (
+        ("Are you a human?", "Are you a robot?", "Are you real?"),
+        ("I am a small language model.", "No human here, just a small language model."),
+    ),
     (("Sorry", "I am sorry", "My mistake"), ("No problem.", "That is all right.")),
     (("Nice!", "Great", "Perfect", "Awesome", "Well done"), ("Glad to hear it.", "I am happy to help.")),
-    (("I am bored", "Tell me a joke", "Sing a song", "Tell me a story"), ("I am better at filling forms than at that.", "I am too small for that, but I can use tools.")),
-)  # fmt: skip
+    (
+        ("I am bored", "Tell me a joke", "Sing a song", "Tell me a story"),
+        ("I am better at filling forms than at that.", "I am too small for that, but I can use tools."),
+    ),
+)
 
 THINGS = LISTS["things"]
 FEELINGS = (LISTS["good"], LISTS["bad"], LISTS["plain"])
@@ -47,15 +77,55 @@ DISLIKES = (
     "I did not like the {t} at all.",
 )
 TOPIC_TEXTS = {
-    "sports": ("The team won the match {n} to 1.", "She scored twice in the final.", "The coach praised his players after the game.", "The race ends in {c}."),
-    "business": ("Shares of {o} rose by {n} percent.", "{o} reports a higher profit.", "The company {o} cuts {n} jobs.", "Banks raise interest rates."),
-    "technology": ("{o} releases a new phone.", "The update fixes a bug in the software.", "A new chip makes computers faster.", "Hackers stole data from {o}."),
-    "health": ("Doctors advise to sleep {n} hours.", "The new vaccine protects from the flu.", "The patient recovered in the hospital of {c}.", "Vegetables are good for the heart."),
-    "travel": ("The hotel in {c} lies at the beach.", "Flights to {c} are cheap this month.", "Tourists love the old town of {c}.", "We took the train to {c}."),
-    "food": ("Add {n} eggs and stir the dough.", "The soup needs more salt.", "The restaurant serves fresh fish.", "Bake the bread for {n} minutes."),
-    "politics": ("The parliament voted on the new law.", "The president met the minister in {c}.", "The election takes place in May.", "The mayor of {c} resigned."),
-    "music": ("The band {o} plays in {c}.", "Her new album has {n} songs.", "The singer toured with an orchestra.", "The concert in {c} was sold out."),
-}  # fmt: skip
+    "sports": (
+        "The team won the match {n} to 1.",
+        "She scored twice in the final.",
+        "The coach praised his players after the game.",
+        "The race ends in {c}.",
+    ),
+    "business": (
+        "Shares of {o} rose by {n} percent.",
+        "{o} reports a higher profit.",
+        "The company {o} cuts {n} jobs.",
+        "Banks raise interest rates.",
+    ),
+    "technology": (
+        "{o} releases a new phone.",
+        "The update fixes a bug in the software.",
+        "A new chip makes computers faster.",
+        "Hackers stole data from {o}.",
+    ),
+    "health": (
+        "Doctors advise to sleep {n} hours.",
+        "The new vaccine protects from the flu.",
+        "The patient recovered in the hospital of {c}.",
+        "Vegetables are good for the heart.",
+    ),
+    "travel": (
+        "The hotel in {c} lies at the beach.",
+        "Flights to {c} are cheap this month.",
+        "Tourists love the old town of {c}.",
+        "We took the train to {c}.",
+    ),
+    "food": (
+        "Add {n} eggs and stir the dough.",
+        "The soup needs more salt.",
+        "The restaurant serves fresh fish.",
+        "Bake the bread for {n} minutes.",
+    ),
+    "politics": (
+        "The parliament voted on the new law.",
+        "The president met the minister in {c}.",
+        "The election takes place in May.",
+        "The mayor of {c} resigned.",
+    ),
+    "music": (
+        "The band {o} plays in {c}.",
+        "Her new album has {n} songs.",
+        "The singer toured with an orchestra.",
+        "The concert in {c} was sold out.",
+    ),
+}
 SENTIMENT_LABELS = (
     ("positive", "negative"),
     ("good", "bad"),

@@ -26,12 +26,8 @@ SLOTS = {
         "person",
         "who writes",
     ),
-    "city": Slot(
-        ("city", "city", "place", "town", "location", "destination", "where"), "city", "where it should be"
-    ),
-    "day": Slot(
-        ("date", "date", "day", "when", "arrival", "check in date", "booking date"), "day", "on which day"
-    ),
+    "city": Slot(("city", "city", "place", "town", "location", "destination", "where"), "city", "where it should be"),
+    "day": Slot(("date", "date", "day", "when", "arrival", "check in date", "booking date"), "day", "on which day"),
     "count": Slot(
         ("guests", "guests", "people", "number of guests", "party size", "persons", "seats"),
         "int:2-9",
@@ -45,21 +41,48 @@ SLOTS = {
     "price": Slot(("budget", "price", "amount", "most to pay"), "money:20-900", "how much money"),
 }
 NAMING = (
-    "my name is {name}", "I am {name}", "this is {name}", "{name} here", "I'm {name}", "{name} speaking", "the booking is for {name}",
-    "put it under the name {name}", "my name's {name}", "it is for {name}", "I am {name} from {company}", "this is {name} of {company}",
-)  # fmt: skip
+    "my name is {name}",
+    "I am {name}",
+    "this is {name}",
+    "{name} here",
+    "I'm {name}",
+    "{name} speaking",
+    "the booking is for {name}",
+    "put it under the name {name}",
+    "my name's {name}",
+    "it is for {name}",
+    "I am {name} from {company}",
+    "this is {name} of {company}",
+)
 WISHES = (
-    "We would like {thing} in {city} on {day} for {count} {people}", "I need {thing} in {city} for {count} {people} on {day}",
-    "I want to book {thing} in {city} for {count} {people}", "Could we have {thing} for {count} {people} on {day}", "We are {count} {people} and need {thing} in {city}",
-    "Please book {thing} in {city} {day}", "I am looking for {thing} in {city} for {nights} nights", "We come to {city} on {day}, {count} {people}, and stay {nights} nights",
-    "Do you have {thing} for {count} {people} {day} at {time}", "Can I get {thing} in {city} on {day} at {time}", "{thing} for {count} {people} in {city}, {day}, please",
-    "We plan a trip to {city} with {count} {people} on {day}", "Reserve {thing} on {day} for {count} {people}", "I would like {thing} {day} at {time} in {city}",
-    "{count} {people} want {thing} in {city} on {day}", "We'd like {thing} in {city}, arriving {day}, for {count} {people}",
-)  # fmt: skip
+    "We would like {thing} in {city} on {day} for {count} {people}",
+    "I need {thing} in {city} for {count} {people} on {day}",
+    "I want to book {thing} in {city} for {count} {people}",
+    "Could we have {thing} for {count} {people} on {day}",
+    "We are {count} {people} and need {thing} in {city}",
+    "Please book {thing} in {city} {day}",
+    "I am looking for {thing} in {city} for {nights} nights",
+    "We come to {city} on {day}, {count} {people}, and stay {nights} nights",
+    "Do you have {thing} for {count} {people} {day} at {time}",
+    "Can I get {thing} in {city} on {day} at {time}",
+    "{thing} for {count} {people} in {city}, {day}, please",
+    "We plan a trip to {city} with {count} {people} on {day}",
+    "Reserve {thing} on {day} for {count} {people}",
+    "I would like {thing} {day} at {time} in {city}",
+    "{count} {people} want {thing} in {city} on {day}",
+    "We'd like {thing} in {city}, arriving {day}, for {count} {people}",
+)
 CLOSINGS = (
-    "Call me at {phone}", "My number is {phone}", "You can write to {email}", "Reply to {email}", "We can spend {price}", "Our budget is {price}",
-    "It should cost {price} at most", "You reach me under {phone}", "Send the confirmation to {email}",
-)  # fmt: skip
+    "Call me at {phone}",
+    "My number is {phone}",
+    "You can write to {email}",
+    "Reply to {email}",
+    "We can spend {price}",
+    "Our budget is {price}",
+    "It should cost {price} at most",
+    "You reach me under {phone}",
+    "Send the confirmation to {email}",
+)
 THINGS = (
     "a room",
     "a table",
@@ -110,16 +133,11 @@ class Notes:
         stated = {key for frame in frames for key in SLOTS if "{" + key + "}" in frame}
         document = self._written(frames, {key: text for key, (text, _) in drawn.items()})
         others = [key for key in SLOTS if key not in stated]
-        asked = rng.sample(sorted(stated), rng.randint(1, len(stated))) + rng.sample(
-            others, rng.choice([0, 0, 1, 2])
-        )
+        asked = rng.sample(sorted(stated), rng.randint(1, len(stated))) + rng.sample(others, rng.choice([0, 0, 1, 2]))
         rng.shuffle(asked)
         style = self.lexicon.style(NAME_STYLES)
         described = rng.choice([0.0, 0.0, 0.5, 1.0])
-        fields = {
-            key: self._field(SLOTS[key], style(rng.choice(SLOTS[key].names).split()), described)
-            for key in asked
-        }
+        fields = {key: self._field(SLOTS[key], style(rng.choice(SLOTS[key].names).split()), described) for key in asked}
         answer = {
             field.name: drawn[key][0] if field.kind == "string" else drawn[key][1]
             for key, field in fields.items()
@@ -129,9 +147,7 @@ class Notes:
 
     def _written(self, frames: list[str], texts: dict[str, str]) -> str:
         rng = self.rng
-        sentences = [
-            frame.format(thing=rng.choice(THINGS), people=rng.choice(PEOPLE), **texts) for frame in frames
-        ]
+        sentences = [frame.format(thing=rng.choice(THINGS), people=rng.choice(PEOPLE), **texts) for frame in frames]
         kept = [frame.startswith(("{name}", "{count}")) for frame in frames]
         sentences = [s if keep else s[0].upper() + s[1:] for s, keep in zip(sentences, kept, strict=True)]
         opening = rng.choice(OPENINGS)

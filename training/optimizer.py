@@ -28,9 +28,7 @@ def orthogonal(batch: Tensor, steps: int = 5) -> Tensor:
 class Muon:
     """Momentum whose step is made orthogonal; matrices of one shape are treated as one batch."""
 
-    def __init__(
-        self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.95, decay: float = 0.05
-    ) -> None:
+    def __init__(self, parameters: Sequence[Tensor], rate: float, momentum: float = 0.95, decay: float = 0.05) -> None:
         self.rate, self.momentum, self.decay = rate, momentum, decay
         groups: dict[torch.Size, list[Tensor]] = defaultdict(list)
         for parameter in parameters:
@@ -54,9 +52,7 @@ class Muon:
 class Optimizer:
     """Both optimisers over the parameters of a model."""
 
-    def __init__(
-        self, model: nn.Module, matrix_rate: float = MATRIX_RATE, other_rate: float = OTHER_RATE
-    ) -> None:
+    def __init__(self, model: nn.Module, matrix_rate: float = MATRIX_RATE, other_rate: float = OTHER_RATE) -> None:
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
         others = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
         self.muon = Muon(matrices, matrix_rate)

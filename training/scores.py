@@ -24,8 +24,7 @@ def greedy(model: PreTrainedModel, tokenizer: Tokenizer, probes: list[Probe]) ->
     """The model's greedy answer to each probe, up to the end token."""
     pad = token_id(tokenizer, START)
     prompts = [
-        [pad, *tokenizer.encode(render(p.prompt) + "<|assistant|>", add_special_tokens=False).ids]
-        for p in probes
+        [pad, *tokenizer.encode(render(p.prompt) + "<|assistant|>", add_special_tokens=False).ids] for p in probes
     ]
     width = max(map(len, prompts))
     ids = torch.tensor([[pad] * (width - len(prompt)) + prompt for prompt in prompts])
@@ -54,9 +53,7 @@ def greedy_scores(
     scores: dict[str, Any] = {}
     for task in PROBES:
         probes = sorted(sample(data, task, count), key=lambda probe: len(render(probe.prompt)))
-        answers = [
-            a for i in range(0, len(probes), BATCH) for a in greedy(model, tokenizer, probes[i : i + BATCH])
-        ]
+        answers = [a for i in range(0, len(probes), BATCH) for a in greedy(model, tokenizer, probes[i : i + BATCH])]
         pairs = [(probe.answer, answer) for probe, answer in zip(probes, answers, strict=True)]
         right, total = map(sum, zip(*(fields_right(*pair) for pair in pairs), strict=True))
         wrong = [pair for pair in pairs if not same(*pair)]

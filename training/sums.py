@@ -22,20 +22,62 @@ from training.values import NUMBER_WORDS
 CALCULATOR_NAMES = ("calculator", "calc", "calculate", "math", "evaluate", "arithmetic", "compute")
 EXPRESSION_NAMES = ("expression", "formula", "expr", "calculation", "input", "term")
 CALCULATOR_NOTES = (
-    "evaluates an arithmetic expression", "computes numbers", "does arithmetic", "", "Calculate the value of an expression",
-    "Computes an arithmetic expression", "solves sums", "Evaluate a formula",
-)  # fmt: skip
+    "evaluates an arithmetic expression",
+    "computes numbers",
+    "does arithmetic",
+    "",
+    "Calculate the value of an expression",
+    "Computes an arithmetic expression",
+    "solves sums",
+    "Evaluate a formula",
+)
 SUMS = (
-    "compute {}", "what is {}?", "What is {}?", "{}", "calculate {}", "How much is {}?", "Please compute {}.", "What does {} give?",
-    "{} = ?", "I need the value of {}", "Can you work out {}?", "what's {}", "What's {}?", "Evaluate {}",
-)  # fmt: skip
+    "compute {}",
+    "what is {}?",
+    "What is {}?",
+    "{}",
+    "calculate {}",
+    "How much is {}?",
+    "Please compute {}.",
+    "What does {} give?",
+    "{} = ?",
+    "I need the value of {}",
+    "Can you work out {}?",
+    "what's {}",
+    "What's {}?",
+    "Evaluate {}",
+)
 EXAMPLE_SUM = "48 / 2 + 17"
 WORDINGS = {
-    "+": ("what is {a} plus {b}", "add {a} and {b}", "the sum of {a} and {b}", "I had {a} and got {b} more. How many now?", "how much is {a} and {b} together"),
-    "-": ("what is {a} minus {b}", "subtract {b} from {a}", "take {b} away from {a}", "I had {a} and gave away {b}. How many are left?", "the difference between {a} and {b}"),
-    "*": ("what is {a} times {b}", "multiply {a} by {b}", "{a} x {b}", "the product of {a} and {b}", "One costs {a} dollars. What do {b} cost?", "{a} multiplied by {b}"),
-    "/": ("what is {a} divided by {b}", "divide {a} by {b}", "share {a} among {b} people, how much does each get", "{a} over {b}"),
-}  # fmt: skip
+    "+": (
+        "what is {a} plus {b}",
+        "add {a} and {b}",
+        "the sum of {a} and {b}",
+        "I had {a} and got {b} more. How many now?",
+        "how much is {a} and {b} together",
+    ),
+    "-": (
+        "what is {a} minus {b}",
+        "subtract {b} from {a}",
+        "take {b} away from {a}",
+        "I had {a} and gave away {b}. How many are left?",
+        "the difference between {a} and {b}",
+    ),
+    "*": (
+        "what is {a} times {b}",
+        "multiply {a} by {b}",
+        "{a} x {b}",
+        "the product of {a} and {b}",
+        "One costs {a} dollars. What do {b} cost?",
+        "{a} multiplied by {b}",
+    ),
+    "/": (
+        "what is {a} divided by {b}",
+        "divide {a} by {b}",
+        "share {a} among {b} people, how much does each get",
+        "{a} over {b}",
+    ),
+}
 ANSWERS = (
     "It is {r}.",
     "The result is {r}.",
@@ -64,9 +106,7 @@ class Sums:
         )
         answer = rng.choice(ANSWERS).format(r=result, e=expression)
         arguments = {tool.parameters[0].name: expression}
-        return Exchange(
-            "calculator", tool, conversation(request, tool, arguments, {"result": result}, answer)
-        )
+        return Exchange("calculator", tool, conversation(request, tool, arguments, {"result": result}, answer))
 
     def _sum(self) -> tuple[str, str]:
         rng = self.rng
@@ -152,6 +192,9 @@ def single_steps(row: dict[str, str]) -> Iterator[list[Message]]:
         if asked == told or not re.search(r"\d\s*[-+*/x]\s*\$?\d", asked):
             continue
         yield [
-            tools_system([tool]), message("user", f"{asked} How much is it?"),
-            *tool_call("calculator", {"expression": expression.strip()}), tool_result({"result": value}), *tool_answer(told),
-        ]  # fmt: skip
+            tools_system([tool]),
+            message("user", f"{asked} How much is it?"),
+            *tool_call("calculator", {"expression": expression.strip()}),
+            tool_result({"result": value}),
+            *tool_answer(told),
+        ]

@@ -31,12 +31,23 @@ TASK_WORDINGS = (
     "Extract as JSON:",
 )
 FILLERS = (
-    "Thank you for your patience.", "Please let us know if you have questions.", "We hope you are well.",
-    "As discussed on the phone.", "More details will follow.", "Have a nice day.", "All information without warranty.",
-    "Please keep this for your records.", "This message was created automatically.", "See the attachment for details.",
-    "It was a pleasure to talk to you.", "Here is what I know so far.", "Sorry for the late answer.",
-    "Let me sum it up.", "That should be everything.", "I will keep you posted.",
-)  # fmt: skip
+    "Thank you for your patience.",
+    "Please let us know if you have questions.",
+    "We hope you are well.",
+    "As discussed on the phone.",
+    "More details will follow.",
+    "Have a nice day.",
+    "All information without warranty.",
+    "Please keep this for your records.",
+    "This message was created automatically.",
+    "See the attachment for details.",
+    "It was a pleasure to talk to you.",
+    "Here is what I know so far.",
+    "Sorry for the late answer.",
+    "Let me sum it up.",
+    "That should be everything.",
+    "I will keep you posted.",
+)
 GREETINGS = ("Hi", "Hello", "Dear", "Good morning", "Hey")
 FAREWELLS = ("Best regards", "Kind regards", "Thanks", "Cheers", "Yours sincerely", "Best")
 CHATTER = (
@@ -196,15 +207,11 @@ class Documents:
 
     # --- the schema and its answer ---
 
-    def _question(
-        self, facts: list[Fact], absent: list[Concept], group: Group | None, document: str
-    ) -> Extraction:
+    def _question(self, facts: list[Fact], absent: list[Concept], group: Group | None, document: str) -> Extraction:
         rng = self.rng
         inside = set(group.members) if group else set()
         loose = [fact for fact in facts if fact.concept.key not in inside]
-        asked: list[Fact | Concept | Group] = [
-            *rng.sample(loose, rng.randint(0 if group else 1, min(8, len(loose))))
-        ]
+        asked: list[Fact | Concept | Group] = [*rng.sample(loose, rng.randint(0 if group else 1, min(8, len(loose))))]
         asked += absent
         asked += [group] if group else []
         rng.shuffle(asked)
@@ -217,9 +224,7 @@ class Documents:
                 answer.update({} if value is None else {field.name: value})
         return Extraction(tuple(fields), document, answer)
 
-    def _asked(
-        self, item: Fact | Concept | Group, facts: list[Fact], names: _Names
-    ) -> tuple[Field | None, Any]:
+    def _asked(self, item: Fact | Concept | Group, facts: list[Fact], names: _Names) -> tuple[Field | None, Any]:
         match item:
             case Group():
                 return self._asked_group(item, facts, names)
@@ -248,9 +253,15 @@ class Documents:
 
     def write(self, domain: str, facts: list[Fact]) -> str:
         layouts: dict[Callable[[str, list[Fact]], str], int] = {
-            self._form: 4, self._prose: 4, self._mail: 3, self._chat: 2, self._mixed: 3,
-            self._log: 1, self._table: 1, self._html: 1,
-        }  # fmt: skip
+            self._form: 4,
+            self._prose: 4,
+            self._mail: 3,
+            self._chat: 2,
+            self._mixed: 3,
+            self._log: 1,
+            self._table: 1,
+            self._html: 1,
+        }
         layout = self.rng.choices(list(layouts), weights=list(layouts.values()))[0]
         order = list(facts)
         self.rng.shuffle(order)
@@ -324,9 +335,7 @@ class Documents:
         return " | ".join(names) + "\n" + " | ".join(texts)
 
     def _html(self, domain: str, facts: list[Fact]) -> str:
-        shape = self.rng.choice(
-            ["<li><b>{}</b> {}</li>", "<dt>{}</dt><dd>{}</dd>", "<p>{}: {}</p>", "**{}**: {}"]
-        )
+        shape = self.rng.choice(["<li><b>{}</b> {}</li>", "<dt>{}</dt><dd>{}</dd>", "<p>{}: {}</p>", "**{}**: {}"])
         return "\n".join(shape.format(*pair) for pair in self._labelled(facts, self.label_style()))
 
     def _title(self, domain: str) -> str:
@@ -352,9 +361,7 @@ class _Names:
         self.label = label
         self.style = style or self.rng.choices(["snake", "camel", "spaced", "title"], [14, 4, 1, 1])[0]
         self.described = self.rng.choice([0.0, 0.5, 0.5, 1.0])
-        self.foreign = (
-            self.rng.choice([0.02, 0.02, 0.02, 0.6]) if self.split == "train" and not label else 0.0
-        )
+        self.foreign = self.rng.choice([0.02, 0.02, 0.02, 0.6]) if self.split == "train" and not label else 0.0
         self.invent = documents.values.foreign_name
         self.taken: set[str] = set()
 

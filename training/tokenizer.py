@@ -23,9 +23,14 @@ from training.values import LISTS, rows
 
 VOCABULARY = 8192
 SPECIAL_TOKENS = [
-    START, "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>", END,
+    START,
+    "<|system|>",
+    "<|user|>",
+    "<|assistant|>",
+    "<|tool|>",
+    END,
     *(f"<|reserved_{i}|>" for i in range(10)),
-]  # fmt: skip
+]
 
 
 JSON_RUNS = r"""

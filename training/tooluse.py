@@ -133,9 +133,7 @@ class Agents:
         pattern = rng.choice(self.patterns)
         drawn = self._arguments(pattern)
         request, used = self._request(pattern, drawn)
-        names = {
-            keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters
-        }
+        names = {keys[0]: keys[0] if rng.random() < 0.5 else rng.choice(keys) for keys, _ in pattern.parameters}
         if len(set(names.values())) < len(names):
             names = {key: key for key in names}
         tool = self._offer(pattern, names)
@@ -199,9 +197,7 @@ class Agents:
             about.format(title) if rng.random() < 0.7 else "",
             tuple(_form_parameter(concept) for concept in concepts),
         )
-        arguments = {
-            f.name: fact.value for f, fact in zip(tool.parameters, facts, strict=True) if fact in stated
-        }
+        arguments = {f.name: fact.value for f, fact in zip(tool.parameters, facts, strict=True) if fact in stated}
         result = {"status": "ok", "id": self.values.draw("code")[0]}
         answer = rng.choice(["Done, the id is {id}.", "It has the id {id}.", "OK, {id}."]).format_map(result)
         return Exchange(domain, tool, conversation(request, tool, arguments, result, answer))

@@ -66,9 +66,7 @@ class Log:
 class Trainer:
     """The model with its loss on one device."""
 
-    def __init__(
-        self, model: Nano, device: str, attention: str, rates: tuple[float, float], log: Log
-    ) -> None:
+    def __init__(self, model: Nano, device: str, attention: str, rates: tuple[float, float], log: Log) -> None:
         self.device = torch.device(device)
         self.log = log
         self.model = model.to(self.device)
@@ -94,9 +92,7 @@ class Trainer:
 
     def _move(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(array)
-        return (
-            tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
-        )
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
     def step(self, batch: Rows, progress: float, steps: int) -> tuple[Tensor, Tensor]:
         answer, prompt = self.losses(batch)
@@ -132,9 +128,7 @@ def checked_trainer(args: argparse.Namespace, shape: Shape, marker: Marker, log:
         except Exception as error:
             if name == names[-1]:
                 raise
-            log(
-                f"attention {name!r} does not work here ({type(error).__name__}: {str(error)[:300]}); trying the next"
-            )
+            log(f"attention {name!r} does not work here ({type(error).__name__}: {str(error)[:300]}); trying the next")
             torch.compiler.reset()
             continue
         log(f"attention {name!r}, {sum(p.numel() for p in trainer.model.parameters()):,} parameters")
@@ -248,9 +242,7 @@ def train_and_write(args: argparse.Namespace, folder: Path, log: Log) -> None:
     heads = max(1, args.hidden // 64)
     shape = Shape(hidden=args.hidden, layers=args.layers, heads=heads, kv_heads=1 if heads % 2 else 2)
     if args.hidden != Shape.hidden:
-        shape = Shape(
-            hidden=args.hidden, layers=args.layers, heads=heads, kv_heads=1, inner=args.hidden * 8 // 3
-        )
+        shape = Shape(hidden=args.hidden, layers=args.layers, heads=heads, kv_heads=1, inner=args.hidden * 8 // 3)
     trainer = checked_trainer(args, shape, marker, log)
     rows = held_back_rows(args.data, tokenizer, marker, args.batch)
     log(f"held back before training: {held_back_losses(trainer, rows)}")

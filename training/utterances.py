@@ -39,18 +39,46 @@ OTHER_NAMES = {
     "SearchScreeningEvent": ("cinema", "movie_times", "FindShowtimes"),
 }
 SLOTS = {
-    "playlist": "name of the playlist", "playlist_owner": "whose playlist it is, as my", "music_item": "song, album, track or tune",
-    "artist": "singer or band", "entity_name": "title to add", "restaurant_type": "kind of place to eat at, as bar or diner",
-    "party_size_number": "how many people", "timeRange": "when", "state": "state of the country", "city": "town", "country": "country",
-    "restaurant_name": "name of the restaurant", "party_size_description": "who comes along", "spatial_relation": "how far or near",
-    "served_dish": "dish to eat", "cuisine": "kitchen of a country", "sort": "quality, as best or popular", "facility": "what the place offers",
-    "poi": "near which place", "condition_temperature": "cold, warm and the like", "condition_description": "rain, snow, sun and the like",
-    "geographic_poi": "park, island or landmark", "current_location": "words for here", "service": "music service", "year": "year or decade",
-    "track": "title of the track", "album": "title of the album", "genre": "kind of music", "rating_value": "how many stars are given",
-    "rating_unit": "stars or points", "best_rating": "highest possible rating", "object_select": "which one, as this or current",
-    "object_name": "title", "object_type": "kind of work", "object_part_of_series_type": "series, saga or chapter", "movie_name": "title of the film",
-    "movie_type": "films or movies of a kind", "location_name": "name of the cinema", "object_location_type": "kind of place that shows films",
-}  # fmt: skip
+    "playlist": "name of the playlist",
+    "playlist_owner": "whose playlist it is, as my",
+    "music_item": "song, album, track or tune",
+    "artist": "singer or band",
+    "entity_name": "title to add",
+    "restaurant_type": "kind of place to eat at, as bar or diner",
+    "party_size_number": "how many people",
+    "timeRange": "when",
+    "state": "state of the country",
+    "city": "town",
+    "country": "country",
+    "restaurant_name": "name of the restaurant",
+    "party_size_description": "who comes along",
+    "spatial_relation": "how far or near",
+    "served_dish": "dish to eat",
+    "cuisine": "kitchen of a country",
+    "sort": "quality, as best or popular",
+    "facility": "what the place offers",
+    "poi": "near which place",
+    "condition_temperature": "cold, warm and the like",
+    "condition_description": "rain, snow, sun and the like",
+    "geographic_poi": "park, island or landmark",
+    "current_location": "words for here",
+    "service": "music service",
+    "year": "year or decade",
+    "track": "title of the track",
+    "album": "title of the album",
+    "genre": "kind of music",
+    "rating_value": "how many stars are given",
+    "rating_unit": "stars or points",
+    "best_rating": "highest possible rating",
+    "object_select": "which one, as this or current",
+    "object_name": "title",
+    "object_type": "kind of work",
+    "object_part_of_series_type": "series, saga or chapter",
+    "movie_name": "title of the film",
+    "movie_type": "films or movies of a kind",
+    "location_name": "name of the cinema",
+    "object_location_type": "kind of place that shows films",
+}
 """What the slots are, for prompts whose names say nothing."""
 Row = dict[str, Any]
 
@@ -156,9 +184,7 @@ class Utterances:
             strange = rng.random() < foreign
             words = self.lexicon.phrase(2, 2) if strange else tuple(field.name.split("_"))
             described = strange or rng.random() < 0.5
-            names[field.name] = Field(
-                style(words), description=SLOTS.get(field.name, "") if described else ""
-            )
+            names[field.name] = Field(style(words), description=SLOTS.get(field.name, "") if described else "")
         return names
 
 

@@ -168,10 +168,18 @@ class Values:
         verb = rng.choice(LISTS["errands"])
         person = self._first()[0]
         about = [
-            f"{verb} {thing}", f"{verb} the {thing}", f"{verb} some {thing}", f"{verb} {thing} and {rng.choice(things)}",
-            f"{verb} the {rng.choice(words)} {thing}", f"{verb} a {thing} for {person}", f"call {person}",
-            f"write to {person}", f"ask {person} about the {thing}", f"pay the {thing} bill", f"go to the {thing} shop",
-        ]  # fmt: skip
+            f"{verb} {thing}",
+            f"{verb} the {thing}",
+            f"{verb} some {thing}",
+            f"{verb} {thing} and {rng.choice(things)}",
+            f"{verb} the {rng.choice(words)} {thing}",
+            f"{verb} a {thing} for {person}",
+            f"call {person}",
+            f"write to {person}",
+            f"ask {person} about the {thing}",
+            f"pay the {thing} bill",
+            f"go to the {thing} shop",
+        ]
         chosen = rng.choice(about)
         return _same("buy bread" if chosen == "buy milk" else chosen)
 
@@ -228,9 +236,7 @@ class Values:
         rng = self.rng
         noun = rng.choice(LISTS["nouns"])
         name = f"{rng.choice([self.invented(), rng.choice(WORDS).capitalize()])} {noun.capitalize()}"
-        return _same(
-            rng.choice([name, f"{name} {rng.randint(2, 990)}", f"{rng.choice(LISTS['colors'])} {noun}"])
-        )
+        return _same(rng.choice([name, f"{name} {rng.randint(2, 990)}", f"{rng.choice(LISTS['colors'])} {noun}"]))
 
     def _job(self) -> Sampled:
         text = self.rng.choice(LISTS["jobs"])
@@ -251,20 +257,14 @@ class Values:
     def _email(self) -> Sampled:
         rng = self.rng
         user = rng.choice(FIRST_NAMES + LAST_NAMES).lower().replace("'", "")
-        tail = rng.choice(
-            ["", str(rng.randint(1, 99)), "." + rng.choice(LAST_NAMES).lower().replace("'", "")]
-        )
-        return _same(
-            f"{user}{tail}@{rng.choice(WORDS)}{rng.choice(['', 'mail'])}.{rng.choice(LISTS['extensions'])}"
-        )
+        tail = rng.choice(["", str(rng.randint(1, 99)), "." + rng.choice(LAST_NAMES).lower().replace("'", "")])
+        return _same(f"{user}{tail}@{rng.choice(WORDS)}{rng.choice(['', 'mail'])}.{rng.choice(LISTS['extensions'])}")
 
     def _url(self) -> Sampled:
         rng = self.rng
-        path = rng.choice(
-            ["", "/" + rng.choice(WORDS), f"/{rng.choice(LISTS['nouns'])}/{rng.randint(1, 999)}"]
-        )
+        path = rng.choice(["", "/" + rng.choice(WORDS), f"/{rng.choice(LISTS['nouns'])}/{rng.randint(1, 999)}"])
         return _same(
-            f"{rng.choice(['https://', 'www.'])}{rng.choice(WORDS)}{rng.choice(LISTS['nouns'])}.{rng.choice(LISTS['extensions'])}{path}"
+            f"{rng.choice(['https://', 'www.'])}{rng.choice(WORDS)}{rng.choice(LISTS['nouns'])}.{rng.choice(LISTS['extensions'])}{path}"  # noqa: E501
         )
 
     def _phone(self) -> Sampled:
@@ -279,9 +279,7 @@ class Values:
             ["AA-####", "AAA-#####", "#######", "A##-####", "####-AA", "AA####", "#A#A##", "AAAA-##-###"]
         )
         letters = string.ascii_uppercase
-        out = (
-            rng.choice(letters) if c == "A" else rng.choice(string.digits) if c == "#" else c for c in shape
-        )
+        out = (rng.choice(letters) if c == "A" else rng.choice(string.digits) if c == "#" else c for c in shape)
         return _same("".join(out))
 
     def _version(self) -> Sampled:
@@ -338,18 +336,14 @@ class Values:
         weekday = rng.choice(LISTS["weekdays"])
         number = rng.randint(1, 28)
         dated = f"{rng.choice(MONTHS)} {rng.choice([ordinal(number), str(number)])}"
-        return _same(
-            rng.choice(["today", "tomorrow", weekday, f"next {weekday}", dated, dated, "this weekend"])
-        )
+        return _same(rng.choice(["today", "tomorrow", weekday, f"next {weekday}", dated, dated, "this weekend"]))
 
     def _time(self) -> Sampled:
         rng = self.rng
         hour, minute = rng.randint(1, 12), rng.choice(["00", "15", "30", "45", "10", "20"])
         half = rng.choice(["am", "pm"])
         return _same(
-            rng.choice(
-                [f"{hour}:{minute} {half}", f"{hour} {half}", f"{hour + 8}:{minute}", f"{hour}:{minute}"]
-            )
+            rng.choice([f"{hour}:{minute} {half}", f"{hour} {half}", f"{hour + 8}:{minute}", f"{hour}:{minute}"])
         )
 
     def _duration(self) -> Sampled:

@@ -2,7 +2,8 @@
 
     python -m benchmarks.workloads --short                         # sgl and transformers, small, in two minutes
     python -m benchmarks.workloads --peers PYTHON --keep           # all, as kept in benchmarks/results
-    python -m benchmarks.workloads --peers PYTHON --for 50         # some pieces more of the same; again until none is left
+    python -m benchmarks.workloads --peers PYTHON --for 50         # some pieces more of the same; again until none is
+    left
 
 PYTHON is one with outlines and guidance (pip install torch transformers outlines guidance). Pieces are kept in
 build/workloads; a run goes on where the last one stopped, --fresh begins anew. Run it from the repository's root.
@@ -30,13 +31,35 @@ Figures = list[dict[str, Any]]
 
 
 def options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.workloads", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="few items, one round, transformers alone; nothing is kept")
-    parser.add_argument("--peers", default=sys.executable, metavar="PYTHON", help="a Python that has the peers; this one if not given")
-    parser.add_argument("--against", nargs="*", choices=(SWITCHES, *WHO), help="sgl is sgl with parts switched off; all if not given")
-    parser.add_argument("--only", nargs="*", choices=tuple(WORKLOADS), default=tuple(WORKLOADS), metavar="WORKLOAD", help=", ".join(WORKLOADS))
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.workloads", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="few items, one round, transformers alone; nothing is kept"
+    )
+    parser.add_argument(
+        "--peers", default=sys.executable, metavar="PYTHON", help="a Python that has the peers; this one if not given"
+    )
+    parser.add_argument(
+        "--against", nargs="*", choices=(SWITCHES, *WHO), help="sgl is sgl with parts switched off; all if not given"
+    )
+    parser.add_argument(
+        "--only",
+        nargs="*",
+        choices=tuple(WORKLOADS),
+        default=tuple(WORKLOADS),
+        metavar="WORKLOAD",
+        help=", ".join(WORKLOADS),
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--for", type=float, dest="seconds", default=float("inf"), metavar="SECONDS", help="begin no piece after so long")
+    parser.add_argument(
+        "--for",
+        type=float,
+        dest="seconds",
+        default=float("inf"),
+        metavar="SECONDS",
+        help="begin no piece after so long",
+    )
     parser.add_argument("--fresh", action="store_true", help="forget the pieces of earlier runs")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/workloads.{json,txt,svg}")
     args = parser.parse_args()
@@ -51,7 +74,11 @@ def main() -> None:
     if args.fresh:
         for piece in pieces:
             (KEPT / piece.file).unlink(missing_ok=True)
-    found = {} if args.short else {piece: json.loads((KEPT / piece.file).read_text()) for piece in pieces if (KEPT / piece.file).exists()}
+    found = (
+        {}
+        if args.short
+        else {piece: json.loads((KEPT / piece.file).read_text()) for piece in pieces if (KEPT / piece.file).exists()}
+    )
     missing = measure([piece for piece in pieces if piece not in found], found, args)
     show(list(found.values()), args.short)
     print("".join(f"\n{message}" for message in missing))

@@ -1,4 +1,6 @@
-"""Generative agents: many short calls, each with one of a few templates that a simulated village uses again and again."""
+"""Generative agents: many short calls, each with one of a few templates that a
+simulated village uses again and again.
+"""
 
 from __future__ import annotations
 
@@ -64,6 +66,13 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
 
 
 WORKLOAD = Workload(
-    "agents", "generative agents: short calls with four shared templates, 8 to 32 tokens each",
-    items, 48, 8, act, by_calls, decisions=("score",), texts=("text",),
-)  # fmt: skip
+    "agents",
+    "generative agents: short calls with four shared templates, 8 to 32 tokens each",
+    items,
+    48,
+    8,
+    act,
+    by_calls,
+    decisions=("score",),
+    texts=("text",),
+)

@@ -10,7 +10,10 @@ from . import words
 from .work import ASK, Answer, Calls, Item, Workload, turn
 
 TURNS = 4
-TASK = "You are a helpful assistant. Answer the customer of a travel agency in full sentences, and ask back where something is not said."
+TASK = (
+    "You are a helpful assistant. Answer the customer of a travel agency in full sentences, and ask back where "
+    "something is not said."
+)
 
 
 def items(name: str, sentences: int, tokens: int, count: int) -> list[Item]:
@@ -41,10 +44,22 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
 
 ANSWERS = tuple(f"answer{i}" for i in range(TURNS))
 SHORT = Workload(
-    "chat_short", "chat of four turns, questions of about 140 tokens, answers of 8",
-    partial(items, "short", 12, 8), 16, 2, talk, by_calls, texts=ANSWERS,
-)  # fmt: skip
+    "chat_short",
+    "chat of four turns, questions of about 140 tokens, answers of 8",
+    partial(items, "short", 12, 8),
+    16,
+    2,
+    talk,
+    by_calls,
+    texts=ANSWERS,
+)
 LONG = Workload(
-    "chat_long", "chat of four turns, questions of about 70 tokens, answers of 80",
-    partial(items, "long", 5, 80), 8, 1, talk, by_calls, texts=ANSWERS,
-)  # fmt: skip
+    "chat_long",
+    "chat of four turns, questions of about 70 tokens, answers of 80",
+    partial(items, "long", 5, 80),
+    8,
+    1,
+    talk,
+    by_calls,
+    texts=ANSWERS,
+)

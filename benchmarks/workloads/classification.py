@@ -14,9 +14,14 @@ from .work import ASK, Answer, Calls, Item, Workload, turn
 
 SAMPLE = Path(__file__).resolve().parents[2] / "examples/data/snips_sample.json"
 LABELS = {
-    "AddToPlaylist": "playlist", "BookRestaurant": "restaurant", "GetWeather": "weather", "PlayMusic": "music",
-    "RateBook": "rating", "SearchCreativeWork": "title", "SearchScreeningEvent": "cinema",
-}  # fmt: skip
+    "AddToPlaylist": "playlist",
+    "BookRestaurant": "restaurant",
+    "GetWeather": "weather",
+    "PlayMusic": "music",
+    "RateBook": "rating",
+    "SearchCreativeWork": "title",
+    "SearchScreeningEvent": "cinema",
+}
 CHOICES = list(LABELS.values())
 TASK = "Choose the label that fits the text.\n" + "\n".join(f"- {label}" for label in CHOICES)
 
@@ -49,6 +54,13 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
 
 
 WORKLOAD = Workload(
-    "classification", "few-shot classification: 28 shots for all, one select among 7 labels",
-    items, 48, 8, classify, by_calls, decisions=("label",), chains=False,
-)  # fmt: skip
+    "classification",
+    "few-shot classification: 28 shots for all, one select among 7 labels",
+    items,
+    48,
+    8,
+    classify,
+    by_calls,
+    decisions=("label",),
+    chains=False,
+)

@@ -18,7 +18,15 @@ from .work import Workload
 WORKLOADS: dict[str, Workload] = {
     w.name: w
     for w in (
-        classification.WORKLOAD, agents.WORKLOAD, react.WORKLOAD, tree_of_thought.WORKLOAD, skeleton_of_thought.WORKLOAD,
-        judge.WORKLOAD, json_decoding.WORKLOAD, chat.SHORT, chat.LONG, retrieval.WORKLOAD,
+        classification.WORKLOAD,
+        agents.WORKLOAD,
+        react.WORKLOAD,
+        tree_of_thought.WORKLOAD,
+        skeleton_of_thought.WORKLOAD,
+        judge.WORKLOAD,
+        json_decoding.WORKLOAD,
+        chat.SHORT,
+        chat.LONG,
+        retrieval.WORKLOAD,
     )
-}  # fmt: skip
+}

@@ -24,7 +24,8 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
 }
 TASK = (
-    "Extract these fields from the text as JSON. Leave out what the text does not say.\n- name\n- city\n- arrival_date\n"
+    "Extract these fields from the text as JSON. Leave out what the text does not say.\n- name\n- city\n- "
+    "arrival_date\n"
     "- number_of_guests (integer)\n- breakfast (boolean)\n- room_type (single | double | suite)"
 )
 MONTHS = ("March", "April", "May", "June", "July", "August", "September", "October")
@@ -38,8 +39,10 @@ def mail(index: int) -> str:
     source = words.rng("json", index)
     breakfast = source.choice(["We would like breakfast.", "We do not need breakfast."])
     return (
-        f"Hello, my name is {source.choice(words.PEOPLE)}. We would like a {source.choice(['single', 'double'])} room in {source.choice(words.CITIES)} "
-        f"from {source.choice(MONTHS)} {source.randint(1, 28)} for {source.randint(1, 6)} guests. {breakfast} Thank you!"
+        f"Hello, my name is {source.choice(words.PEOPLE)}. We would like a {source.choice(['single', 'double'])} "
+        f"room in {source.choice(words.CITIES)} "
+        f"from {source.choice(MONTHS)} {source.randint(1, 28)} for {source.randint(1, 6)} guests. {breakfast} Thank "
+        "you!"
     )
 
 
@@ -54,6 +57,14 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
 
 
 WORKLOAD = Workload(
-    "json_decoding", "JSON decoding: an object of six fields from a mail, under a schema",
-    items, 32, 6, extract, by_calls, decisions=("booking",), chains=False, grammars=True,
-)  # fmt: skip
+    "json_decoding",
+    "JSON decoding: an object of six fields from a mail, under a schema",
+    items,
+    32,
+    6,
+    extract,
+    by_calls,
+    decisions=("booking",),
+    chains=False,
+    grammars=True,
+)

@@ -11,7 +11,8 @@ DIMENSIONS = ("clarity", "order of thoughts", "choice of words", "evidence")
 GRADES, REASON, SUMMARY = ["high", "low"], 24, 24
 VERDICTS = ["good", "bad"]
 TASK = (
-    "Judge the essay by the dimension that is named. Say what you see in one or two sentences, then grade it as high or low. "
+    "Judge the essay by the dimension that is named. Say what you see in one or two sentences, then grade it as "
+    "high or low. "
     "Judge only what is written, not whom it is written by, and be as strict with long essays as with short ones.\n"
 )
 
@@ -49,14 +50,29 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
         parts = zip(DIMENSIONS, reasons[own], grades[own], strict=True)
         wholes.append(TASK + item["essay"] + "".join(merged(*part) for part in parts) + "Summary:")
     summaries = model.write(wholes, SUMMARY)
-    verdicts = model.choose([f"{whole}{text}\nVerdict: " for whole, text in zip(wholes, summaries, strict=True)], VERDICTS)
+    verdicts = model.choose(
+        [f"{whole}{text}\nVerdict: " for whole, text in zip(wholes, summaries, strict=True)], VERDICTS
+    )
     return [
-        {"reasons": reasons[i * count : (i + 1) * count], "grades": grades[i * count : (i + 1) * count], "summary": summaries[i], "verdict": verdicts[i]}
+        {
+            "reasons": reasons[i * count : (i + 1) * count],
+            "grades": grades[i * count : (i + 1) * count],
+            "summary": summaries[i],
+            "verdict": verdicts[i],
+        }
         for i in range(len(items))
     ]
 
 
 WORKLOAD = Workload(
-    "judge", "LLM judge: four dimensions in forks, merged into a summary and a verdict",
-    items, 8, 2, judge, by_calls, decisions=("grades", "verdict"), texts=("reasons", "summary"), forks=True,
-)  # fmt: skip
+    "judge",
+    "LLM judge: four dimensions in forks, merged into a summary and a verdict",
+    items,
+    8,
+    2,
+    judge,
+    by_calls,
+    decisions=("grades", "verdict"),
+    texts=("reasons", "summary"),
+    forks=True,
+)

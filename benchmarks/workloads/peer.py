@@ -1,6 +1,6 @@
 """The process of one peer: it reads what to run from its standard input and writes what came of it, JSON by line.
 
-    python -m benchmarks.workloads.peer outlines MODEL THREADS
+python -m benchmarks.workloads.peer outlines MODEL THREADS
 """
 
 from __future__ import annotations

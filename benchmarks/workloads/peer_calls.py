@@ -1,6 +1,7 @@
 """The peers' side: transformers, outlines and guidance do the calls of a workload with the same weights.
 
-transformers: `generate` on one padded batch; a choice is read off the logits behind the prompt (every choice here is one
+transformers: `generate` on one padded batch; a choice is read off the logits behind the prompt (every choice here is
+    one
 token); JSON is as many free tokens as sgl's answers have, because transformers has no constraints of its own.
 outlines: its models and generators over transformers, batched. guidance: gen, select and json, item by item: it has no
 batches, and keeps the keys and values of the text that it saw last.
@@ -69,7 +70,9 @@ class Transformers:
     @torch.inference_mode()
     def _write(self, prompts: list[str], tokens: int) -> list[str]:
         inputs = self._encode(prompts)
-        rows = self.model.generate(**inputs, do_sample=False, min_new_tokens=tokens, max_new_tokens=tokens, pad_token_id=0)
+        rows = self.model.generate(
+            **inputs, do_sample=False, min_new_tokens=tokens, max_new_tokens=tokens, pad_token_id=0
+        )
         self.made += tokens * len(prompts)
         return self.tokenizer.batch_decode(rows[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
@@ -103,7 +106,11 @@ class Outlines:
         self._model = outlines.from_transformers(model, tokenizer)
 
     def write(self, prompts: list[str], tokens: int) -> list[str]:
-        found = [text for part in _parts(prompts) for text in self._model.batch(part, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)]
+        found = [
+            text
+            for part in _parts(prompts)
+            for text in self._model.batch(part, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
+        ]
         self.made += tokens * len(prompts)
         return found
 
@@ -117,7 +124,11 @@ class Outlines:
     def _constrained(self, prompts: list[str], key: Any, kind: Callable[[], Any], tokens: int) -> list[str]:
         if key not in self._generators:
             self._generators[key] = self._outlines.Generator(self._model, kind())
-        found = [text for part in _parts(prompts) for text in self._generators[key].batch(part, max_new_tokens=tokens, do_sample=False)]
+        found = [
+            text
+            for part in _parts(prompts)
+            for text in self._generators[key].batch(part, max_new_tokens=tokens, do_sample=False)
+        ]
         self.made += sum(len(self._tokenizer.encode(text, add_special_tokens=False)) for text in found)
         return found
 
@@ -134,7 +145,9 @@ class Guidance:
         self._guidance, self._lm, self._tokenizer = guidance, lm, tokenizer
 
     def write(self, prompts: list[str], tokens: int) -> list[str]:
-        return self._each(prompts, self._guidance.gen("out", regex=f"(?s:.{{{16 * tokens},}})", max_tokens=tokens, temperature=0))
+        return self._each(
+            prompts, self._guidance.gen("out", regex=f"(?s:.{{{16 * tokens},}})", max_tokens=tokens, temperature=0)
+        )
 
     def choose(self, prompts: list[str], choices: list[str]) -> list[str]:
         return self._each(prompts, self._guidance.with_temperature(self._guidance.select(choices, name="out"), 0))
@@ -149,7 +162,9 @@ class Guidance:
 
 
 def open_transformers(path: str, threads: int) -> tuple[Any, dict[str, Any]]:
-    """The calls, and what the peer is: what matters of how it is used, its arithmetic, the packages that it is made of."""
+    """The calls, and what the peer is: what matters of how it is used, its
+    arithmetic, the packages that it is made of.
+    """
     dtype = faster_dtype(path)
     note = "generate on one padded batch; JSON is free text of the same length, not compared"
     return Transformers(*load(path, dtype)), _told(note, dtype, "transformers", "torch")
@@ -167,7 +182,9 @@ def open_guidance(path: str, threads: int) -> tuple[Any, dict[str, Any]]:
 
     if all(map(importlib.util.find_spec, ("llama_cpp", "gguf"))):
         lm, tokenizer = _over_llama_cpp(guidance, path, threads)
-        return Guidance(lm, tokenizer), _told("over llama.cpp, item by item", torch.bfloat16, "guidance", "llama-cpp-python")
+        return Guidance(lm, tokenizer), _told(
+            "over llama.cpp, item by item", torch.bfloat16, "guidance", "llama-cpp-python"
+        )
     dtype = faster_dtype(path)
     model, tokenizer = load(path, dtype)
     crop_as_guidance_expects()
@@ -184,8 +201,14 @@ def _over_llama_cpp(guidance: Any, path: str, threads: int) -> tuple[Any, Any]:
     tokenizer.chat_template = None
     with tempfile.TemporaryDirectory() as folder:
         file = str(Path(folder) / "model.gguf")
-        subprocess.run([sys.executable, str(HERE.parent / "gguf_nano.py"), path, file, "--kind", "bf16"], check=True, stdout=subprocess.DEVNULL)
-        lm = guidance.models.LlamaCpp(file, echo=False, enable_monitoring=False, n_ctx=2048, n_threads=threads, n_threads_batch=threads)
+        subprocess.run(
+            [sys.executable, str(HERE.parent / "gguf_nano.py"), path, file, "--kind", "bf16"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        lm = guidance.models.LlamaCpp(
+            file, echo=False, enable_monitoring=False, n_ctx=2048, n_threads=threads, n_threads_batch=threads
+        )
     lm._interpreter.engine.tokenizer = TransformersTokenizer(tokenizer)
     return lm, tokenizer
 
@@ -202,7 +225,11 @@ def crop_as_guidance_expects() -> None:
     Cache.crop = crop
 
 
-OPEN: dict[str, Callable[[str, int], tuple[Any, dict[str, Any]]]] = {"transformers": open_transformers, "outlines": open_outlines, "guidance": open_guidance}
+OPEN: dict[str, Callable[[str, int], tuple[Any, dict[str, Any]]]] = {
+    "transformers": open_transformers,
+    "outlines": open_outlines,
+    "guidance": open_guidance,
+}
 
 
 def _told(note: str, dtype: torch.dtype, *packages: str) -> dict[str, Any]:

@@ -9,7 +9,16 @@ from .every import WORKLOADS
 
 Table = dict[str, dict[str, float]]
 PEERS = {"transformers": "circle", "outlines": "square", "guidance": "triangle"}
-PARTS = {"no prefix cache": "prefix cache", "no fork": "fork", "no fusion": "fusion", "requests": "sequences", "no reuse": "all reuse", "no jump-forward": "jump-forward", "no batching": "batching", "all off": "all of them"}  # fmt: skip
+PARTS = {
+    "no prefix cache": "prefix cache",
+    "no fork": "fork",
+    "no fusion": "fusion",
+    "requests": "sequences",
+    "no reuse": "all reuse",
+    "no jump-forward": "jump-forward",
+    "no batching": "batching",
+    "all off": "all of them",
+}
 STYLE = """
 text { font: 12px system-ui, sans-serif; fill: #24292f } .dim { fill: #6e7781 } .head { font-weight: 600; font-size: 13px }
 .axis { stroke: #d0d7de } .one { stroke: #24292f } .circle { fill: #0969da } .square { fill: #bc4c00 } .triangle { fill: #1a7f37 }
@@ -18,8 +27,14 @@ text { font: 12px system-ui, sans-serif; fill: #24292f } .dim { fill: #6e7781 } 
   text { fill: #e6edf3 } .dim { fill: #9198a1 } .axis { stroke: #3d444d } .one { stroke: #e6edf3 } .circle { fill: #4493f8 }
   .square { fill: #db6d28 } .triangle { fill: #3fb950 } .bar { fill: #1f6feb } .less { fill: #f85149 }
 }
-"""
-NAMES, LEFT, WIDTH, ROW, TOP = 150, 160, 330, 30, 74  # pixels: the names' column, where the axis begins, its length, ...
+"""  # noqa: E501
+NAMES, LEFT, WIDTH, ROW, TOP = (
+    150,
+    160,
+    330,
+    30,
+    74,
+)  # pixels: the names' column, where the axis begins, its length, ...
 COLUMN = 88
 TICKS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200)
 
@@ -31,8 +46,10 @@ def draw(ratios: Table, costs: Table) -> str:
     width, height = second + COLUMN * len(PARTS) + 10, TOP + ROW * len(names) + 50
     body = [*_rows(names, width), *_peers(names, ratios, height), *_parts(names, costs, second)]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="Times of the peers, and of sgl without its parts, as multiples of sgl\'s"><style>{STYLE}</style>\n' + "\n".join(body) + "\n</svg>\n"
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        'role="img" '
+        'aria-label="Times of the peers, and of sgl without its parts, as multiples of '
+        f"sgl's\"><style>{STYLE}</style>\n" + "\n".join(body) + "\n</svg>\n"
     )
 
 
@@ -55,7 +72,10 @@ def _peers(names: list[str], ratios: Table, height: int) -> Iterator[str]:
         yield _mark(shape, LEFT + 6 + 110 * i, 40)
         yield _text(LEFT + 18 + 110 * i, 44, peer)
     for tick in (tick for tick in TICKS if low <= tick <= top):
-        yield f'<line class="{"one" if tick == 1 else "axis"}" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 8}" y2="{height - 40}"/>'
+        yield (
+            f'<line class="{"one" if tick == 1 else "axis"}" x1="{x(tick):.1f}" x2="{x(tick):.1f}" y1="{TOP - 8}" '
+            f'y2="{height - 40}"/>'
+        )
         yield _text(x(tick), height - 22, f"{tick:g}x", "middle", "dim")
     for i, name in enumerate(names):
         for peer, value in ratios.get(name, {}).items():

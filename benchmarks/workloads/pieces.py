@@ -48,17 +48,35 @@ class Peer:
 
     def __init__(self, who: str, python: str, model: str, threads: int, links: str) -> None:
         command = [python, "-m", "benchmarks.workloads.peer", who, model, str(threads)]
-        environment = {**os.environ, "PYTHONPATH": links, "TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "HF_HUB_OFFLINE": "1"}
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115  it lives as long as the process
-        self._process = subprocess.Popen(command, cwd=links, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True)  # fmt: skip
+        environment = {
+            **os.environ,
+            "PYTHONPATH": links,
+            "TOKENIZERS_PARALLELISM": "false",
+            "TQDM_DISABLE": "1",
+            "HF_HUB_OFFLINE": "1",
+        }
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command,
+            cwd=links,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+        )
         self.told = self._read()
         if "missing" in self.told:
             self.close()
-            raise PeerMissing(f"{who} is not there ({self.told['missing']}); to install it: {python} -m pip install {who}")
+            raise PeerMissing(
+                f"{who} is not there ({self.told['missing']}); to install it: {python} -m pip install {who}"
+            )
 
     def run(self, workload: str, programs: int, free_tokens: int) -> dict[str, Any]:
         assert self._process.stdin
-        self._process.stdin.write(json.dumps({"workload": workload, "programs": programs, "free_tokens": free_tokens}) + "\n")
+        self._process.stdin.write(
+            json.dumps({"workload": workload, "programs": programs, "free_tokens": free_tokens}) + "\n"
+        )
         self._process.stdin.flush()
         return self._read()
 
@@ -100,8 +118,19 @@ class Measurer:
         """The piece's figures. Raises PeerMissing."""
         work = WORKLOADS[piece.workload]
         programs = work.few if self.short else work.programs
-        head = {"who": piece.who, "workload": piece.workload, "programs": programs, "rounds": self.rounds, "load": os.getloadavg()[0], "at": time.strftime("%Y-%m-%d %H:%M")}
-        body = self._switched(work, programs, bar) if piece.who == SWITCHES else self._against(piece.who, work, programs, bar)
+        head = {
+            "who": piece.who,
+            "workload": piece.workload,
+            "programs": programs,
+            "rounds": self.rounds,
+            "load": os.getloadavg()[0],
+            "at": time.strftime("%Y-%m-%d %H:%M"),
+        }
+        body = (
+            self._switched(work, programs, bar)
+            if piece.who == SWITCHES
+            else self._against(piece.who, work, programs, bar)
+        )
         return head | body
 
     def close(self) -> None:
@@ -157,11 +186,18 @@ class Measurer:
 def _compared(work: Workload, ours: list[Run], theirs: list[dict[str, Any]]) -> dict[str, Any]:
     mine, answers = [run.seconds for run in ours], theirs[0]["answers"]
     return {
-        "sgl_seconds": statistics.median(mine), "sgl_all_seconds": mine, "sgl_made": ours[0].counts["generated_tokens"],
-        "seconds": statistics.median(run["seconds"] for run in theirs), "all_seconds": [run["seconds"] for run in theirs], "made": theirs[0]["made"],
-        "same_decisions": same(answers, ours[0].answers, work.decisions), "same_texts": same(answers, ours[0].answers, work.texts),
-        "valid_json": valid_json(answers, work), "sgl_valid_json": valid_json(ours[0].answers, work), "answer": answers[0],
-    }  # fmt: skip
+        "sgl_seconds": statistics.median(mine),
+        "sgl_all_seconds": mine,
+        "sgl_made": ours[0].counts["generated_tokens"],
+        "seconds": statistics.median(run["seconds"] for run in theirs),
+        "all_seconds": [run["seconds"] for run in theirs],
+        "made": theirs[0]["made"],
+        "same_decisions": same(answers, ours[0].answers, work.decisions),
+        "same_texts": same(answers, ours[0].answers, work.texts),
+        "valid_json": valid_json(answers, work),
+        "sgl_valid_json": valid_json(ours[0].answers, work),
+        "answer": answers[0],
+    }
 
 
 def valid_json(answers: list[Answer], work: Workload) -> list[int]:

@@ -1,4 +1,6 @@
-"""ReAct: thought, action, observation, four times over. The observations are replayed, so that all who run it do the same work."""
+"""ReAct: thought, action, observation, four times over. The observations are
+replayed, so that all who run it do the same work.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ EXAMPLE = (
     "Thought: The sum is 40 euros.\nAction: finish\nObservation: Done.\nAnswer: 40 euros\n\n"
 )
 TASK = (
-    "Answer the question step by step. Each step is a thought, an action and an observation. The actions are search, which "
+    "Answer the question step by step. Each step is a thought, an action and an observation. The actions are "
+    "search, which "
     "finds a page, lookup, which reads on in it, calculate, which does sums, and finish.\n\n" + EXAMPLE
 )
 
@@ -29,7 +32,9 @@ def items(count: int) -> list[Item]:
     for i in range(count):
         source = words.rng("react", i)
         person, other = source.sample(words.PEOPLE, 2)
-        question = f"Where did {person} and {other} meet, and what did they talk about in {source.choice(words.CITIES)}?"
+        question = (
+            f"Where did {person} and {other} meet, and what did they talk about in {source.choice(words.CITIES)}?"
+        )
         found.append({"question": question, "seen": [words.sentences(source, 3) for _ in range(STEPS)]})
     return found
 
@@ -60,7 +65,13 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
 
 
 WORKLOAD = Workload(
-    "react", "ReAct: four times a thought of 20 tokens, an action among 4, an observation",
-    items, 12, 2, react, by_calls,
-    decisions=tuple(f"action{i}" for i in range(STEPS)), texts=(*(f"thought{i}" for i in range(STEPS)), "answer"),
-)  # fmt: skip
+    "react",
+    "ReAct: four times a thought of 20 tokens, an action among 4, an observation",
+    items,
+    12,
+    2,
+    react,
+    by_calls,
+    decisions=tuple(f"action{i}" for i in range(STEPS)),
+    texts=(*(f"thought{i}" for i in range(STEPS)), "answer"),
+)

@@ -1,4 +1,6 @@
-"""Skeleton of thought: an outline, then its points at the same time, each as long as the others, then a closing sentence."""
+"""Skeleton of thought: an outline, then its points at the same time, each as
+long as the others, then a closing sentence.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from .work import Answer, Calls, Item, Workload
 
 POINTS, OUTLINE, TOKENS, CLOSING = 4, 24, 40, 16
 TASK = (
-    "Write advice for a visitor of a city. First an outline of four short points, then each point in full, then one closing "
+    "Write advice for a visitor of a city. First an outline of four short points, then each point in full, then one "
+    "closing "
     "sentence. Be friendly and exact, name places and times, and do not repeat what another point says.\n"
 )
 
@@ -20,7 +23,10 @@ def items(count: int) -> list[Item]:
 
 def topic(index: int) -> str:
     source = words.rng("skeleton", index)
-    return f"City: {source.choice(words.CITIES)}. Visitor: {source.choice(words.PEOPLE)}. What is known: {words.sentences(source, 8)}\n"
+    return (
+        f"City: {source.choice(words.CITIES)}. Visitor: {source.choice(words.PEOPLE)}. What is known: "
+        f"{words.sentences(source, 8)}\n"
+    )
 
 
 @sgl.function
@@ -40,12 +46,22 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
     stems = [head + outline for head, outline in zip(heads, outlines, strict=True)]
     points = model.write([f"{stem}\nPoint {i + 1}:" for stem in stems for i in range(POINTS)], TOKENS)
     rows = [points[i * POINTS : (i + 1) * POINTS] for i in range(len(items))]
-    whole = [stem + "".join(f"\nPoint {i + 1}:{point}" for i, point in enumerate(row)) for stem, row in zip(stems, rows, strict=True)]
+    whole = [
+        stem + "".join(f"\nPoint {i + 1}:{point}" for i, point in enumerate(row))
+        for stem, row in zip(stems, rows, strict=True)
+    ]
     closings = model.write([f"{text}\nClosing:" for text in whole], CLOSING)
     return [{"outline": o, "points": p, "closing": c} for o, p, c in zip(outlines, rows, closings, strict=True)]
 
 
 WORKLOAD = Workload(
-    "skeleton_of_thought", "skeleton of thought: an outline, four points of 40 tokens at once, a closing",
-    items, 6, 1, advise, by_calls, texts=("outline", "points", "closing"), forks=True,
-)  # fmt: skip
+    "skeleton_of_thought",
+    "skeleton of thought: an outline, four points of 40 tokens at once, a closing",
+    items,
+    6,
+    1,
+    advise,
+    by_calls,
+    texts=("outline", "points", "closing"),
+    forks=True,
+)

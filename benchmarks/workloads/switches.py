@@ -1,12 +1,12 @@
 """sgl with parts switched off: a backend around the engine's own that leaves out what a switch names.
 
-    cache     off: every sequence is in a namespace of its own and finds nothing of the others
-    fork      off: a child is a new sequence that gets the whole text of its parent, once that is known
-    fusion    off: a node goes to the engine when the one before it is answered, as over a connection
-    sequence  off: each gen and select is a new sequence with the whole text so far, as a request to a server is
-    jumps     off: an engine with `jump_forward=False`; what a grammar forces is sampled
-    batching  off: one program after the other
-    grammars  off: as many tokens without the constraint
+cache     off: every sequence is in a namespace of its own and finds nothing of the others
+fork      off: a child is a new sequence that gets the whole text of its parent, once that is known
+fusion    off: a node goes to the engine when the one before it is answered, as over a connection
+sequence  off: each gen and select is a new sequence with the whole text so far, as a request to a server is
+jumps     off: an engine with `jump_forward=False`; what a grammar forces is sampled
+batching  off: one program after the other
+grammars  off: as many tokens without the constraint
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from sgl.lang.backend import Backend, Generated, GenRequest, SelectRequest, Stream
 from sgl.lang.backends.embedded.embedded_backend import EmbeddedBackend
 from sgl.lang.backends.embedded.embedded_stream import EmbeddedStream
-from sgl.lang.backends.pending_calls import gather_results, forward_result
+from sgl.lang.backends.pending_calls import forward_result, gather_results
 
 from .work import Workload
 
@@ -92,7 +92,9 @@ class SwitchedBackend(Backend):
 class SwitchedStream(Stream):
     """A queue of operations before a stream of the engine; `inner` is None until a fork has begun."""
 
-    def __init__(self, backend: SwitchedBackend, inner: Stream | None, told: list[str | Future[Any]] | None = None) -> None:
+    def __init__(
+        self, backend: SwitchedBackend, inner: Stream | None, told: list[str | Future[Any]] | None = None
+    ) -> None:
         self._backend, self._inner = backend, inner
         self._inherited = told or []  # the text before its birth: literals, and what gens and selects give
         self._told = list(self._inherited)  # ... and since

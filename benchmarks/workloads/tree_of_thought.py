@@ -1,4 +1,6 @@
-"""Tree of thought: three plans, three ways to carry out each, a verdict on every leaf, an answer behind the best one."""
+"""Tree of thought: three plans, three ways to carry out each, a verdict on
+every leaf, an answer behind the best one.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,10 @@ from .work import Answer, Calls, Item, Workload
 WIDTH, TOKENS, ANSWER = 3, 24, 16
 VERDICTS = ["good", "bad"]
 TASK = (
-    "Solve the task about an order. First make a plan, then carry it out step by step, then say whether the solution is "
-    "good or bad, and give the answer as a number. Read every number of the task once more before you begin. Prices are "
+    "Solve the task about an order. First make a plan, then carry it out step by step, then say whether the "
+    "solution is "
+    "good or bad, and give the answer as a number. Read every number of the task once more before you begin. Prices "
+    "are "
     "in euros, and a discount is taken off the sum before the delivery is added.\n"
 )
 
@@ -22,10 +26,14 @@ def items(count: int) -> list[Item]:
 
 def task(index: int) -> str:
     source = words.rng("tree", index)
-    lines = [f"{source.randint(2, 40)} {thing} at {source.randint(5, 90)} euros each" for thing in source.sample(["chairs", "lamps", "desks", "shelves", "books"], 3)]
+    lines = [
+        f"{source.randint(2, 40)} {thing} at {source.randint(5, 90)} euros each"
+        for thing in source.sample(["chairs", "lamps", "desks", "shelves", "books"], 3)
+    ]
     return (
         f"Task: {source.choice(words.PEOPLE)} from {source.choice(words.CITIES)} orders {', '.join(lines)}. "
-        f"The discount is {source.randint(2, 20)} percent and the delivery costs {source.randint(5, 30)} euros. {words.sentences(source, 6)} What is to be paid?\n"
+        f"The discount is {source.randint(2, 20)} percent and the delivery costs {source.randint(5, 30)} euros. "
+        f"{words.sentences(source, 6)} What is to be paid?\n"
     )
 
 
@@ -61,12 +69,24 @@ def by_calls(model: Calls, items: list[Item]) -> list[Answer]:
     best = [i * share + first_good(verdicts[i * share : (i + 1) * share]) for i in range(len(items))]
     answers = model.write([f"{leaves[leaf]}{verdicts[leaf]}\nAnswer:" for leaf in best], ANSWER)
     return [
-        {"solutions": solutions[i * share : (i + 1) * share], "verdicts": verdicts[i * share : (i + 1) * share], "answer": answer}
+        {
+            "solutions": solutions[i * share : (i + 1) * share],
+            "verdicts": verdicts[i * share : (i + 1) * share],
+            "answer": answer,
+        }
         for i, answer in enumerate(answers)
     ]
 
 
 WORKLOAD = Workload(
-    "tree_of_thought", "tree of thought: 3 plans, 3 solutions of each, 9 verdicts, an answer",
-    items, 4, 1, solve, by_calls, decisions=("verdicts",), texts=("solutions", "answer"), forks=True,
-)  # fmt: skip
+    "tree_of_thought",
+    "tree of thought: 3 plans, 3 solutions of each, 9 verdicts, an answer",
+    items,
+    4,
+    1,
+    solve,
+    by_calls,
+    decisions=("verdicts",),
+    texts=("solutions", "answer"),
+    forks=True,
+)

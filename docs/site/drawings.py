@@ -1,6 +1,6 @@
 """The drawings of docs/internals.md, as SVG that reads on light and dark pages.
 
-    python docs/site/drawings.py        # writes docs/drawings/*.svg
+python docs/site/drawings.py        # writes docs/drawings/*.svg
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class Drawing:
 
     def box(self, x: float, y: float, width: float, height: float, *lines: str, fill: str = "plain") -> None:
         """A rounded box; its first line is bold when there are several."""
-        self.parts.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="{FILLS[fill]}" stroke="{LINE}"/>')
+        self.parts.append(
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="5" fill="{FILLS[fill]}" stroke="{LINE}"/>'
+        )
         first = y + height / 2 - 8 * (len(lines) - 1) + 4.5
         for i, line in enumerate(lines):
             weight = ' font-weight="600"' if i == 0 and len(lines) > 1 else ""
@@ -36,7 +38,8 @@ class Drawing:
     def arrow(self, x1: float, y1: float, x2: float, y2: float, dashed: bool = False) -> None:
         dash = ' stroke-dasharray="4 3"' if dashed else ""
         self.parts.append(
-            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{LINE}" stroke-width="1.5"{dash} marker-end="url(#tip)"/>'
+            f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" stroke="{LINE}" stroke-width="1.5"{dash} '
+            'marker-end="url(#tip)"/>'
         )
 
     def _text(self, x: float, y: float, text: str, style: str) -> None:
@@ -46,7 +49,8 @@ class Drawing:
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" role="img" '
             f'font-family="system-ui, sans-serif" font-size="12.5">\n<title>{html.escape(self.title)}</title>\n'
-            f'<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto">'
+            '<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
+            'orient="auto">'
             f'<path d="M0 0L8 4L0 8z" fill="{LINE}"/></marker></defs>\n'
         )
         FOLDER.mkdir(exist_ok=True)
@@ -65,30 +69,49 @@ def floors() -> Drawing:
         page.box(20, 10 + 56 * i, 500, 42, name, rooms, fill=fill)
         if i:
             page.arrow(270, 52 + 56 * (i - 1), 270, 10 + 56 * i)
-    for y, text in ((35, "imports nothing heavy"), (91, "knows no torch"), (147, "knows no programs"), (203, "knows no models, no requests")):
+    for y, text in (
+        (35, "imports nothing heavy"),
+        (91, "knows no torch"),
+        (147, "knows no programs"),
+        (203, "knows no models, no requests"),
+    ):
         page.words(540, y, text)
     return page
 
 
 def program() -> Drawing:
-    page = Drawing("program", "A program's statements become operations of one sequence; the engine's steps run them without going back", 268)
+    page = Drawing(
+        "program",
+        "A program's statements become operations of one sequence; the engine's steps run them without going back",
+        268,
+    )
     page.words(10, 40, "your thread")
     page.words(10, 120, "its sequence")
     page.words(10, 216, "engine's steps")
-    ops = [("s += user(...)", "extend"), ("gen(\"a\")", "generate"), ("s += \" and \"", "extend"), ("gen(\"b\")", "generate")]
+    ops = [("s += user(...)", "extend"), ('gen("a")', "generate"), ('s += " and "', "extend"), ('gen("b")', "generate")]
     for i, (said, op) in enumerate(ops):
         x = 110 + 112 * i
         page.box(x, 18, 104, 36, said, fill="warm")
         page.box(x, 98, 104, 36, op, fill="cool")
         page.arrow(x + 52, 54, x + 52, 98)
-    page.box(570, 18, 104, 36, "s[\"b\"]", fill="warm")
+    page.box(570, 18, 104, 36, 's["b"]', fill="warm")
     page.words(622, 74, "waits here", "middle")
     page.words(622, 90, "for a future", "middle")
-    steps = [(110, 96, "prompt", "plain"), (210, 34, "a1", "green"), (248, 34, "a2", "green"), (286, 100, "a3 + \" and \"", "green"), (390, 34, "b1", "green"), (428, 34, "b2", "green"), (466, 34, "b3", "green")]
+    steps = [
+        (110, 96, "prompt", "plain"),
+        (210, 34, "a1", "green"),
+        (248, 34, "a2", "green"),
+        (286, 100, 'a3 + " and "', "green"),
+        (390, 34, "b1", "green"),
+        (428, 34, "b2", "green"),
+        (466, 34, "b3", "green"),
+    ]
     for x, width, text, fill in steps:
         page.box(x, 194, width, 36, text, fill=fill)
     page.arrow(500, 194, 612, 100, dashed=True)
-    page.words(110, 252, "the literal is computed in the step that follows a's last token: no round trip between two gens")
+    page.words(
+        110, 252, "the literal is computed in the step that follows a's last token: no round trip between two gens"
+    )
     return page
 
 
@@ -108,7 +131,9 @@ def loop() -> Drawing:
         page.box(x, 150, 92, 34, f"finish {before}", fill="warm")
         page.box(x + 98, 150, 92, 34, f"decide {now}", fill="warm")
         page.arrow(x + 144, 150, x + 175, 122)
-    page.words(90, 214, "the forward of step k + 1 starts before the host knows token k: it finds the token on the device;")
+    page.words(
+        90, 214, "the forward of step k + 1 starts before the host knows token k: it finds the token on the device;"
+    )
     page.words(90, 232, "masks, penalties and positions are made once every earlier token is known")
     return page
 

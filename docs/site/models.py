@@ -28,7 +28,13 @@ def page(text: str) -> str:
     """The page with tables as the code has them now."""
     for name, table in (("families", families()), ("parts", parts())):
         begin, end = MADE.format(name), MADE.format("end")
-        text = re.sub(re.escape(begin) + "(.*?)" + re.escape(end), lambda found, new=begin + table + end: new, text, count=1, flags=re.S)
+        text = re.sub(
+            re.escape(begin) + "(.*?)" + re.escape(end),
+            lambda found, new=begin + table + end: new,
+            text,
+            count=1,
+            flags=re.S,
+        )
     return text
 
 
@@ -39,11 +45,17 @@ def families() -> str:
 
 def parts() -> str:
     on_cpu, on_gpu = (runs_of_parts(torch.device(kind), torch.bfloat16) for kind in ("cpu", "cuda"))
-    lines = ["| part | layers: C on a CPU | layers: Triton on a GPU | attention: C on a CPU | attention on a GPU |", "|---|---|---|---|---|"]
+    lines = [
+        "| part | layers: C on a CPU | layers: Triton on a GPU | attention: C on a CPU | attention on a GPU |",
+        "|---|---|---|---|---|",
+    ]
     for name, made in PARTS.items():
         groups = made().attention.groups
         runs = [YES if runs[name].why is None else NO for runs in (on_cpu, on_gpu)]
-        lines.append(f"| {name} | {' | '.join(runs)} | {' | '.join([compiled(groups[0]), is_gpu_device(groups[0])] if groups else ['none', 'none'])} |")
+        lines.append(
+            f"| {name} | {' | '.join(runs)} | "
+            f"{' | '.join([compiled(groups[0]), is_gpu_device(groups[0])] if groups else ['none', 'none'])} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -55,7 +67,10 @@ def is_gpu_device(shape: AttentionShape) -> str:
     """The first backend that takes the shape."""
     if shape.latent:
         return "triton" if triton_mla_attention._missing(pool("cuda"), shape, False) is None else NO
-    for name, refuses in (("flashinfer", lambda: flashinfer_attention._check(pool("cuda"), shape, False)), ("triton", lambda: triton_attention._require(pool("cuda"), shape))):
+    for name, refuses in (
+        ("flashinfer", lambda: flashinfer_attention._check(pool("cuda"), shape, False)),
+        ("triton", lambda: triton_attention._require(pool("cuda"), shape)),
+    ):
         try:
             refuses()
         except BackendUnavailable:
@@ -66,7 +81,9 @@ def is_gpu_device(shape: AttentionShape) -> str:
 
 def pool(device: str) -> Any:
     """What the backends look at before they say no."""
-    return SimpleNamespace(k=SimpleNamespace(is_cuda=device == "cuda", device=torch.device(device), dtype=torch.bfloat16))
+    return SimpleNamespace(
+        k=SimpleNamespace(is_cuda=device == "cuda", device=torch.device(device), dtype=torch.bfloat16)
+    )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     pip install pyte
     python docs/site/recording.py docs/recording.svg
 
-The session runs in a pseudo-terminal; a terminal emulator (pyte) tells what the screen shows after each piece of output.
+The session runs in a pseudo-terminal; a terminal emulator (pyte) tells what the screen shows after each piece of
+output.
 A row of the screen becomes a text for each content that it had, visible from its first to its last moment. Readers who
 ask for less motion see the last screen.
 """
@@ -31,9 +32,16 @@ COLUMNS, ROWS = 106, 36
 CELL, LINE, MARGIN = 7.8, 17, 14
 TYPING = 0.03  # seconds a key
 COLOURS = {
-    "default": "#d8dee9", "black": "#6b7489", "red": "#e0707a", "green": "#a3c98a", "brown": "#e5c07b",
-    "blue": "#81a1c1", "magenta": "#b48ead", "cyan": "#88c0d0", "white": "#eceff4",
-}  # fmt: skip
+    "default": "#d8dee9",
+    "black": "#6b7489",
+    "red": "#e0707a",
+    "green": "#a3c98a",
+    "brown": "#e5c07b",
+    "blue": "#81a1c1",
+    "magenta": "#b48ead",
+    "cyan": "#88c0d0",
+    "white": "#eceff4",
+}
 SESSION = (  # what is typed, seconds to look at what it printed
     ("cat examples/quickstart.py", 4.0),
     ("python examples/quickstart.py", 2.5),
@@ -105,7 +113,9 @@ class Recorder:
         self.feed(b"\r\n")
         ours, theirs = pty.openpty()
         ioctl(theirs, TIOCSWINSZ, pack("HHHH", ROWS, COLUMNS, 0, 0))
-        process = subprocess.Popen(command, shell=True, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=environment())
+        process = subprocess.Popen(
+            command, shell=True, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs, env=environment()
+        )
         os.close(theirs)
         for output in _outputs(ours):
             self.feed(output)
@@ -161,16 +171,24 @@ def _timing(name: str, begin: float, end: float, seconds: float) -> str:
     first, last = 100 * begin / seconds, 100 * end / seconds
     frames = [f"0%{{visibility:{'visible' if begin <= 0 else 'hidden'}}}", f"{first:.2f}%{{visibility:visible}}"]
     frames += [] if end >= seconds else [f"{last:.2f}%,100%{{visibility:hidden}}"]
-    still = f"@media (prefers-reduced-motion: reduce){{.{name}{{animation:none;visibility:visible}}}}" if end >= seconds else ""
+    still = (
+        f"@media (prefers-reduced-motion: reduce){{.{name}{{animation:none;visibility:visible}}}}"
+        if end >= seconds
+        else ""
+    )
     stop = f"@media (prefers-reduced-motion: reduce){{.{name}{{animation:none}}}}" if end < seconds else ""
-    return f".{name}{{animation:{name} {seconds:.2f}s step-end infinite}}@keyframes {name}{{{''.join(frames)}}}{still}{stop}\n"
+    return (
+        f".{name}{{animation:{name} {seconds:.2f}s step-end infinite}}@keyframes "
+        f"{name}{{{''.join(frames)}}}{still}{stop}\n"
+    )
 
 
 def _text(shown: Shown, name: str) -> str:
     y = MARGIN + (shown.row + 0.8) * LINE
     spans = "".join(
-        f'<text x="{MARGIN + run.column * CELL:g}" y="{y:g}" fill="{run.colour}" textLength="{len(run.text.rstrip()) * CELL:g}"'
-        f'{" font-weight=" + chr(34) + "bold" + chr(34) if run.bold else ""}>{html.escape(run.text.rstrip())}</text>'
+        f'<text x="{MARGIN + run.column * CELL:g}" y="{y:g}" fill="{run.colour}" '
+        f'textLength="{len(run.text.rstrip()) * CELL:g}"'
+        f"{' font-weight=' + chr(34) + 'bold' + chr(34) if run.bold else ''}>{html.escape(run.text.rstrip())}</text>"
         for run in shown.runs
     )
     return f'<g class="{name}">{spans}</g>\n'

@@ -17,10 +17,22 @@ from mkdocs.structure.pages import Page
 ENTRY = re.compile(r"^::: ([\w.]+)$", re.MULTILINE)
 WIDTH = 92
 GIVEN = {  # what programs are given and do not make: their entries have no constructor
-    "sgl.ProgramState", "sgl.AsyncProgramState", "sgl.ProgramStateGroup", "sgl.SglFunction", "sgl.Journal", "sgl.Choice",
-    "sgl.ProgramError", "sgl.ProgramCancelled", "sgl.DeadlineExceeded", "sgl.BudgetExceeded", "sgl.runtime.Sequence",
-    "sgl.runtime.Tokenizer", "sgl.grammars.Matcher", "sgl.grammars.InvalidGrammarError", "sgl.grammars.UnsupportedGrammarError",
-}  # fmt: skip
+    "sgl.ProgramState",
+    "sgl.AsyncProgramState",
+    "sgl.ProgramStateGroup",
+    "sgl.SglFunction",
+    "sgl.Journal",
+    "sgl.Choice",
+    "sgl.ProgramError",
+    "sgl.ProgramCancelled",
+    "sgl.DeadlineExceeded",
+    "sgl.BudgetExceeded",
+    "sgl.runtime.Sequence",
+    "sgl.runtime.Tokenizer",
+    "sgl.grammars.Matcher",
+    "sgl.grammars.InvalidGrammarError",
+    "sgl.grammars.UnsupportedGrammarError",
+}
 INSIDE = {  # methods that the house calls, not its readers
     "sgl.SglFunction": {"call"},
     "sgl.Journal": {"add", "add_turn", "acquire", "release", "create"},

@@ -23,7 +23,9 @@ LANGUAGES = {".py": "python", ".json": "json", ".sh": "bash", ".toml": "toml", "
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what the pages link to, and what those link to in turn."""
-    waiting = [path for file in files.documentation_pages() for path in _linked(f"docs/{file.src_uri}", file.content_string)]
+    waiting = [
+        path for file in files.documentation_pages() for path in _linked(f"docs/{file.src_uri}", file.content_string)
+    ]
     waiting += filter(lambda path: (ROOT / path).is_file(), FOLDERS.values())
     while waiting:
         path = waiting.pop()

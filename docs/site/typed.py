@@ -62,7 +62,7 @@ except sgl.ProgramError as error:
 ```
 
 Types that depend on the time (`PastDate`, `FutureDatetime` ...) hold for the moment at which the gen runs.
-"""
+"""  # noqa: E501
 NOTES = """
 ## Decimals
 
@@ -74,7 +74,7 @@ digits as they were written, wherever the type asks for a Decimal or a Fraction;
 The schema of a type with `Json[T]` has `"x-content": "enforced"` at its root: with it `contentMediaType` and
 `contentSchema` restrict the text, which JSON Schema since draft 2019-09 leaves open. Remote servers do not know the
 keyword; there an error tells when the text is read.
-"""
+"""  # noqa: E501
 
 
 def page() -> str:

@@ -2,7 +2,8 @@
 
 A grammar that asks begins with `BEGIN`. After `[` comes the mark of an array, and after each item whether it is new.
 
-By another a grammar speaks of tokens themselves, whatever their bytes: such a token is `TOKEN` and its number. A grammar
+By another a grammar speaks of tokens themselves, whatever their bytes: such a token is `TOKEN` and its number. A
+grammar
 that does so begins with `TOKEN`, or with `ENDS` and the number of a token that is one of its terminals and ends texts.
 """
 
@@ -54,7 +55,9 @@ def naming(expr: Expr, ends: Iterable[int]) -> Expr:
 
 
 def _numbers(ids: Iterable[int]) -> Expr:
-    runs = [[token for _, token in run] for _, run in groupby(enumerate(sorted(set(ids))), lambda pair: pair[1] - pair[0])]
+    runs = [
+        [token for _, token in run] for _, run in groupby(enumerate(sorted(set(ids))), lambda pair: pair[1] - pair[0])
+    ]
     products = [product for run in runs for product in digit_ranges(_digits(run[0]), _digits(run[-1]), 0, 255)]
     return Alt(tuple(Seq(tuple(Bytes((2 << high) - (1 << low)) for low, high in product)) for product in products))
 

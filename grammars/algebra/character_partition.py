@@ -13,9 +13,7 @@ class CharacterPartition:
     """`masks[i]` are the classes of `sets[i]`; `everything` are all classes, also those of no set."""
 
     def __init__(self, sets: Sequence[CharSet]) -> None:
-        cuts = sorted(
-            {0, *(cut for chars in sets for low, high in chars for cut in (low, high + 1))} - {0x110000}
-        )
+        cuts = sorted({0, *(cut for chars in sets for low, high in chars for cut in (low, high + 1))} - {0x110000})
         members = [0] * len(cuts)
         for index, chars in enumerate(sets):
             for low, high in chars:

@@ -28,7 +28,9 @@ class CountedTexts:
         write: Callable[[CharSet], Expr],
         spell: Callable[[CharSet], bytes],
     ) -> None:
-        self._edges = [[(chars.chars, target) for chars, target in out if isinstance(chars, Chars)] for out in graph.edges]
+        self._edges = [
+            [(chars.chars, target) for chars, target in out if isinstance(chars, Chars)] for out in graph.edges
+        ]
         self._accepting = graph.accepting
         self._least, self._most = least, most
         self._write, self._spell = write, spell

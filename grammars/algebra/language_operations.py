@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.character_partition import CharacterPartition
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, alt, seq
 from sgl.grammars.algebra.core_extension import extension
-from sgl.grammars.algebra.length_clipping import clip_lengths
+from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, alt, seq
 from sgl.grammars.algebra.interned_terms import TermStore
+from sgl.grammars.algebra.length_clipping import clip_lengths
 from sgl.grammars.errors import GrammarLimitError
 
 MOST_STATES = 8000
@@ -27,9 +27,7 @@ _MOST_RECOGNISERS = 64
 _recognisers: dict[int, tuple[Expr, Recogniser]] = {}
 
 
-def combine(
-    included: Sequence[Expr], excluded: Sequence[Expr] = (), least: int = 0, most: int | None = None
-) -> Expr:
+def combine(included: Sequence[Expr], excluded: Sequence[Expr] = (), least: int = 0, most: int | None = None) -> Expr:
     """The texts of `least` to `most` characters in all of `included` and none of `excluded`.
 
     Returns:
@@ -183,9 +181,7 @@ def _cut(pieces: list[tuple[int, list[int]]], mask: int, after: int) -> list[tup
     return found
 
 
-def _refine(
-    pieces: list[tuple[int, State]], moves: list[tuple[int, Part]], needed: bool
-) -> list[tuple[int, State]]:
+def _refine(pieces: list[tuple[int, State]], moves: list[tuple[int, Part]], needed: bool) -> list[tuple[int, State]]:
     """Cut pieces by one more component; where it cannot move it is dead, which only an excluded one may be."""
     found: list[tuple[int, State]] = []
     for piece, state in pieces:
@@ -245,7 +241,8 @@ MOVE_WORK = 10  # a move that is looked at takes so many times what a character 
 class Recogniser:
     """Reads texts; the sets of terms that they lead to are states, made when they are first reached.
 
-    work: what was done so far: the characters read, and the moves looked at to make states. Whoever bounds it sets `most_work`, and `accepts`
+    work: what was done so far: the characters read, and the moves looked at to make states. Whoever bounds it sets
+        `most_work`, and `accepts`
     raises GrammarLimitError beyond that.
     """
 

@@ -103,9 +103,7 @@ def by_length(expr: Expr) -> ByLength | None:
 
 def _gathered_all(groups: list[ByLength | None]) -> ByLength | None:
     known = [group for group in groups if group is not None]
-    return (
-        _gathered([pair for group in known for pair in group.items()]) if len(known) == len(groups) else None
-    )
+    return _gathered([pair for group in known for pair in group.items()]) if len(known) == len(groups) else None
 
 
 def _gathered(pairs: list[tuple[int, Expr]]) -> ByLength | None:

@@ -11,17 +11,17 @@ from collections.abc import Callable
 import numpy as np
 
 from sgl.grammars.algebra.byte_marks import BEGIN, ENDS, TOKEN, token_mark
-from sgl.grammars.compile_client.remote_network import RemoteNetwork
-from sgl.grammars.automaton.state_closure import MAX_HELD
+from sgl.grammars.automaton.automaton_turn import AutomatonLock
 from sgl.grammars.automaton.core_selection import Core, make_core, stopped
-from sgl.grammars.automaton.shortest_completion import ShortestCompletions, below
-from sgl.grammars.automaton.mask_cache import MaskCache
-from sgl.grammars.automaton.work_budget import WorkUnfinished, current, metered
-from sgl.grammars.automaton.native_core import NativeCore
 from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
 from sgl.grammars.automaton.distinct_items_states import DistinctItemsHalt
-from sgl.grammars.automaton.automaton_turn import AutomatonLock
+from sgl.grammars.automaton.mask_cache import MaskCache
+from sgl.grammars.automaton.native_core import NativeCore
 from sgl.grammars.automaton.python_core import DEAD, NEED, PAUSED, PythonCore
+from sgl.grammars.automaton.shortest_completion import ShortestCompletions, below
+from sgl.grammars.automaton.state_closure import MAX_HELD
+from sgl.grammars.automaton.work_budget import WorkUnfinished, current, metered
+from sgl.grammars.compile_client.remote_network import RemoteNetwork
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary

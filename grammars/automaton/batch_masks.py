@@ -10,9 +10,9 @@ import numpy as np
 
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.matcher import Matcher
-from sgl.grammars.automaton.work_budget import WorkUnfinished, current
 from sgl.grammars.automaton.native_core import NativeCore, fill_rows
 from sgl.grammars.automaton.python_core import PAUSED
+from sgl.grammars.automaton.work_budget import WorkUnfinished, current
 
 MaskOrError = np.ndarray | Exception | None
 

@@ -7,10 +7,10 @@ import os
 from functools import cache
 
 from sgl.grammars.automaton import native_core
-from sgl.grammars.automaton.state_closure import CROWDED, FULL
-from sgl.grammars.automaton.native_core import NativeCore
 from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
+from sgl.grammars.automaton.native_core import NativeCore
 from sgl.grammars.automaton.python_core import PythonCore
+from sgl.grammars.automaton.state_closure import CROWDED, FULL
 from sgl.grammars.errors import AutomatonFullError, GrammarLimitError
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -32,7 +32,9 @@ def core_name() -> str:
     return "python"
 
 
-def make_core(network: TransitionNetwork, vocabulary: Vocabulary, limit: int, kind: str | None = None) -> PythonCore | NativeCore:
+def make_core(
+    network: TransitionNetwork, vocabulary: Vocabulary, limit: int, kind: str | None = None
+) -> PythonCore | NativeCore:
     """The core of a kind, by default the one that this process uses, for so many states at most."""
     make = NativeCore if (kind or core_name()) == "C" else PythonCore
     return make(network, vocabulary, limit)

@@ -11,17 +11,17 @@ from collections.abc import Callable
 import numpy as np
 
 from sgl.grammars.algebra.byte_marks import BEGIN
-from sgl.grammars.automaton.state_closure import CROWDED
-from sgl.grammars.automaton.work_budget import WorkBudget
-from sgl.grammars.automaton.native_core import NativeCore
 from sgl.grammars.automaton.distinct_items_masks import DistinctItemsMasks
 from sgl.grammars.automaton.distinct_items_states import (
     DistinctItemsHalt,
     DistinctItemsState,
     DistinctItemsStates,
 )
-from sgl.grammars.automaton.python_core import DEAD, PythonCore
 from sgl.grammars.automaton.distinct_items_viability import DistinctItemsViability
+from sgl.grammars.automaton.native_core import NativeCore
+from sgl.grammars.automaton.python_core import DEAD, PythonCore
+from sgl.grammars.automaton.state_closure import CROWDED
+from sgl.grammars.automaton.work_budget import WorkBudget
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -42,7 +42,9 @@ class DistinctItemsCore:
         self.extend, self.digest = core.extend, core.digest
 
     def allow(self, meter: WorkBudget) -> None:
-        """As `twin.PythonCore` has it; but what stops would have to begin anew, so that only a hasty meter stops it early."""
+        """As `twin.PythonCore` has it; but what stops would have to begin anew,
+        so that only a hasty meter stops it early.
+        """
         self._texts.allow(meter)
         self._core.allow(WorkBudget(meter.left if meter.hasty else meter.most, meter.hasty))
 
@@ -84,7 +86,11 @@ class DistinctItemsCore:
 
     def start(self) -> int:
         base = self._core.start()
-        return base if base < 0 else self._guarded(lambda: self._number(DistinctItemsState(self._texts.base(base, BEGIN), b"", None)))
+        return (
+            base
+            if base < 0
+            else self._guarded(lambda: self._number(DistinctItemsState(self._texts.base(base, BEGIN), b"", None)))
+        )
 
     def step(self, state: int, byte: int) -> int:
         return self.advance(state, bytes((byte,)))
@@ -114,7 +120,9 @@ class DistinctItemsCore:
 
     def live(self, state: int) -> int:
         text = self._states[state]
-        return sum(1 << byte for byte in self._viability.bytes_after(text) if self._advanced(text, bytes((byte,))) is not None)
+        return sum(
+            1 << byte for byte in self._viability.bytes_after(text) if self._advanced(text, bytes((byte,))) is not None
+        )
 
     def mask(self, state: int, out: np.ndarray) -> int:
         try:

@@ -78,7 +78,9 @@ class DistinctItemsMasks:
         """Whether a string only comes back to where it is, whatever goes on with it."""
         found = self._homes.get(base)
         if found is None:
-            found = self._homes[base] = self._viability.endless(base) and all(self._returns(base, data) for data in _SAMPLES)
+            found = self._homes[base] = self._viability.endless(base) and all(
+                self._returns(base, data) for data in _SAMPLES
+            )
         return found
 
     def _returns(self, base: int, data: bytes) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sgl.grammars.algebra.byte_marks import BEGIN, NEW, OPENED, OPENED_UNIQUE, REPEATED
+from sgl.grammars.automaton.python_core import DEAD
 from sgl.grammars.automaton.state_closure import PAUSED
 from sgl.grammars.automaton.work_budget import UNLIMITED, WorkBudget
-from sgl.grammars.automaton.python_core import DEAD
 from sgl.grammars.automaton.written_items import UNFINISHED, OpenContainer, ends_string, scalar, string
 
 if TYPE_CHECKING:
@@ -175,5 +175,3 @@ def names_member(text: DistinctItemsState) -> bool:
 def spelled(text: DistinctItemsState) -> bool:
     """Whether it matters which string is being written."""
     return kept(text) or (text.open is not None and text.open.names is not None and text.open.key is None)
-
-

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from itertools import count
 
 from sgl.grammars.algebra.byte_marks import BEGIN, MOST_ITEMS, NEW, REPEATED
-from sgl.grammars.automaton.shortest_completion import BYTE_COST, ShortestCompletions
 from sgl.grammars.automaton.distinct_items_states import DistinctItemsState, DistinctItemsStates, kept
 from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.automaton.shortest_completion import BYTE_COST, ShortestCompletions
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.transition_network import TransitionNetwork
 
@@ -56,7 +56,9 @@ class DistinctItemsViability:
         return not text.part and text.open is not None and text.open.depth == text.open.outer
 
     def endless(self, base: int, deepest: int = _LONGEST_CHARACTER) -> bool:
-        """Whether, within a string, endlessly many different ones may come of it; False also where that is not easily told."""
+        """Whether, within a string, endlessly many different ones may come of it;
+        False also where that is not easily told.
+        """
         found = self._endless.get(base)
         if found is None:
             plain = self._plain(base)
@@ -140,7 +142,9 @@ class DistinctItemsViability:
         return None
 
     def _search(self, text: DistinctItemsState, goal: Goal, chart: ShortestCompletions) -> bytes | None:
-        """Nearest to an end of the grammar first, what is written counted less; of those that are as near, the longest."""
+        """Nearest to an end of the grammar first, what is written counted less;
+        of those that are as near, the longest.
+        """
         seen, steps = {text}, 0
         ways: list[tuple[int, int, int, bytes, DistinctItemsState, int]] = []
         self._add_way(ways, b"", text, 0, chart)
@@ -158,7 +162,14 @@ class DistinctItemsViability:
                 raise _not_found(steps)
         return None
 
-    def _add_way(self, ways: list[tuple[int, int, int, bytes, DistinctItemsState, int]], way: bytes, text: DistinctItemsState, place: int, chart: ShortestCompletions) -> None:
+    def _add_way(
+        self,
+        ways: list[tuple[int, int, int, bytes, DistinctItemsState, int]],
+        way: bytes,
+        text: DistinctItemsState,
+        place: int,
+        chart: ShortestCompletions,
+    ) -> None:
         """What comes of a text by the byte at a place of those that may come, the nearest first."""
         nearest = self._nearest(text.base, chart)
         if place < len(nearest):
@@ -174,7 +185,9 @@ class DistinctItemsViability:
                 for after in self._targets(base, byte):
                     if after not in costs:
                         costs[after] = chart.from_state(self._core, after)
-            ordered = ((min(costs[after] for after in self._targets(base, byte)), byte) for byte in self._after_base(base))
+            ordered = (
+                (min(costs[after] for after in self._targets(base, byte)), byte) for byte in self._after_base(base)
+            )
             found = self._near[base] = sorted(ordered, key=lambda each: each[0])
         return found
 

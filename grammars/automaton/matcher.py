@@ -65,12 +65,17 @@ class Matcher(AutomatonCursor):
         return tokens, self._states[: len(tokens)]
 
     def last(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The last `count` tokens, or all, and the states before the first of them and behind each, of the automaton."""
+        """The last `count` tokens, or all, and the states before the first of
+        them and behind each, of the automaton.
+        """
         tokens = tuple(self._tokens[-count:]) if count else ()
         return tokens, tuple(self._states[-1 - len(tokens) :])
 
     def replace(self, count: int, tokens: Sequence[int], states: Sequence[int]) -> None:
-        """Put tokens in the place of the last `count`. states: those of the automaton behind each, as it is known that they lead there."""
+        """Put tokens in the place of the last `count`.
+
+        states: those of the automaton behind each, as it is known that they lead there.
+        """
         self.rollback(count)
         self._tokens += tokens
         self._states += states
@@ -119,6 +124,8 @@ class Matcher(AutomatonCursor):
         return len(self._states) - 1
 
     def shortest_end(self) -> bytes:
-        """Return a shortest completion of this text; empty if `can_end`. Raises GrammarLimitError if it is far too long."""
+        """Return a shortest completion of this text; empty if `can_end`. Raises
+        GrammarLimitError if it is far too long.
+        """
         state = self._states[-1]
         return b"" if state == ENDED else self._with_room(lambda automaton: automaton.shortest_end(self._states[-1]))

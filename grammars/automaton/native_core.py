@@ -275,7 +275,9 @@ def fill_rows(
     digests = np.empty(len(cores), np.int64)
     work = c_int64(UNLIMITED if meter is None else meter.left)
     hasty = meter is not None and meter.hasty
-    loaded.core_masks(*(a.ctypes.data for a in (pointers, numbers, outs, digests)), len(cores), ctypes.byref(work), hasty)
+    loaded.core_masks(
+        *(a.ctypes.data for a in (pointers, numbers, outs, digests)), len(cores), ctypes.byref(work), hasty
+    )
     if meter is not None:
         meter.spend(meter.left - work.value)
     return digests.tolist()

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from sgl.grammars.algebra.unordered_parts import PartSubset
+from sgl.grammars.automaton.python_masks import DEAD, PythonMaskMaker
 from sgl.grammars.automaton.state_closure import (
     BELOW,
     BETWEEN,
@@ -20,13 +21,12 @@ from sgl.grammars.automaton.state_closure import (
     MAX_HELD,
     NEED,
     PAUSED,
-    StateClosure,
-    InternTables,
     ClosureStopped,
+    InternTables,
+    StateClosure,
     Thread,
 )
 from sgl.grammars.automaton.work_budget import UNLIMITED, WorkBudget
-from sgl.grammars.automaton.python_masks import DEAD, PythonMaskMaker
 from sgl.grammars.network.transition_network import PICK, UNBUILT, TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 

@@ -1,4 +1,5 @@
-"""How the Python core makes masks: `local.c`, `families.c`, `shift.c`, `walk.c` and `masks.c` of `core/masks` in plain Python.
+"""How the Python core makes masks: `local.c`, `families.c`, `shift.c`, `walk.c` and `masks.c` of `core/masks` in plain
+Python.
 
 A state that takes every character of a family alike begins with a row of the family's tokens and walks only what the
 other tokens do behind such a beginning. That is done over the deepest frame that all threads of the state share, so

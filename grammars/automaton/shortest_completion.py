@@ -63,14 +63,18 @@ class ShortestCompletions:
         return len(self._nodes)
 
     def _relax(self) -> None:
-        """Make costs shorter until none changes: in every sweep, from ends to starts, of nodes that read a changed one."""
+        """Make costs shorter until none changes: in every sweep, from ends to
+        starts, of nodes that read a changed one.
+        """
         readers = self._readers()
         stale: Sequence[int] = range(len(self._nodes))
         visits = 0
         while stale:
             visits += sum(self._effort[index] for index in stale)
             if visits > MOST_VISITS:
-                raise GrammarLimitError(f"finding an end of the grammar takes more than {MOST_VISITS} visits of its parts")
+                raise GrammarLimitError(
+                    f"finding an end of the grammar takes more than {MOST_VISITS} visits of its parts"
+                )
             changed = [index for index in stale if self._shorter(index)]
             stale = sorted({reader for index in changed for reader in readers[index]})
 

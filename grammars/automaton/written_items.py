@@ -28,7 +28,14 @@ class OpenContainer:
         key: str | None = None,
         names: frozenset[str] | None = None,
     ) -> None:
-        self.under, self.square, self.unique, self.items, self.key, self.names = under, square, unique, items, key, names
+        self.under, self.square, self.unique, self.items, self.key, self.names = (
+            under,
+            square,
+            unique,
+            items,
+            key,
+            names,
+        )
         self.depth: int = 0 if under is None else under.depth + 1
         around = None if under is None else under.outer
         self.outer: int | None = self.depth if around is None and unique else around
@@ -74,7 +81,9 @@ def _collect(value: Any, found: set[str]) -> None:
 
 
 def scalar(text: bytes) -> Any:
-    """A value by which equal numbers and constants are known: 1 is 1.0, but not true. UNFINISHED: only a part of one."""
+    """A value by which equal numbers and constants are known: 1 is 1.0, but
+    not true. UNFINISHED: only a part of one.
+    """
     try:
         value = json.loads(text)
     except ValueError:

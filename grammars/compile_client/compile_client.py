@@ -1,4 +1,6 @@
-"""The process that compiles grammars, as the one that started it sees it: asked by any thread, and started again if it dies."""
+"""The process that compiles grammars, as the one that started it sees it: asked by
+any thread, and started again if it dies.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class RunningCompileProcess:
         self._owner = os.getpid()
         self.ended: str | None = None
         self._teaching, self._known = threading.Lock(), set[int]()  # vocabularies that it was told
-        self.dropped: deque[int] = deque()  # networks that nobody reads any more, as whoever drops them may hold any lock
+        self.dropped: deque[int] = (
+            deque()
+        )  # networks that nobody reads any more, as whoever drops them may hold any lock
         self.ready = threading.Event()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "sgl.grammars.compile_server.compile_server", str(os.getpid())],
@@ -51,11 +55,15 @@ class RunningCompileProcess:
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to: BinaryIO = self._process.stdin  # type: ignore[assignment]
-        threading.Thread(target=self._hear, args=(self._process.stdout,), name="sgl-grammars-heard", daemon=True).start()
+        threading.Thread(
+            target=self._hear, args=(self._process.stdout,), name="sgl-grammars-heard", daemon=True
+        ).start()
 
     @property
     def lost(self) -> bool:
-        """Whether it answers no more: it has ended, or it is another process's that forked this one, who hears the answers."""
+        """Whether it answers no more: it has ended, or it is another process's
+        that forked this one, who hears the answers.
+        """
         return self.ended is not None or self._owner != os.getpid()
 
     def tell(self, request: Any) -> None:
@@ -90,7 +98,11 @@ class RunningCompileProcess:
         """The number by which it knows a vocabulary."""
         with self._teaching:
             if vocabulary.number not in self._known:
-                self.tell(compile_messages.VocabularyMessage(vocabulary.number, vocabulary.tokens, vocabulary.eos_ids, tuple(vocabulary.special_ids)))
+                self.tell(
+                    compile_messages.VocabularyMessage(
+                        vocabulary.number, vocabulary.tokens, vocabulary.eos_ids, tuple(vocabulary.special_ids)
+                    )
+                )
                 self._known.add(vocabulary.number)
         return vocabulary.number
 
@@ -137,7 +149,9 @@ class RunningCompileProcess:
     def _over(self, how: str) -> Exception:
         if not self.ready.is_set():
             return compile_messages.RequestNotSent(f"the process that compiles grammars {how} before it was ready")
-        return CompileProcessDied(f"the process that compiles grammars {how} while it worked on this one; ask again, or simplify it")
+        return CompileProcessDied(
+            f"the process that compiles grammars {how} while it worked on this one; ask again, or simplify it"
+        )
 
     def kill(self) -> None:
         self._process.kill()

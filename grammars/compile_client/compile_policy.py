@@ -1,6 +1,7 @@
 """Whether this process has another one that compiles its grammars: as long as somebody here uses it.
 
-Who asks for it `at_once` has it from the start. Others have it once what was compiled here has taken as long as it takes
+Who asks for it `at_once` has it from the start. Others have it once what was compiled here has taken as long as it
+takes
 to start it, so that a program with a few ordinary grammars never pays for it.
 """
 
@@ -57,7 +58,9 @@ class _State:
         return bool(self.uses) and (self.spent > WORTHWHILE or any(use.at_once for use in self.uses))
 
     def wanted(self) -> CompileProcess | None:
-        """The one that there is, or is to be; None where nobody wants one, or it is another process's that forked this one."""
+        """The one that there is, or is to be; None where nobody wants one, or it
+        is another process's that forked this one.
+        """
         with self.lock:
             if self.helper is None and self.needed:
                 self.helper = CompileProcess()

@@ -24,7 +24,15 @@ class RemoteNetwork(TransitionNetwork):
     What was built stays; who needs more goes on in a fresh network (`AutomatonFullError`).
     """
 
-    def __init__(self, process: RunningCompileProcess, kind: str, source: Any, shown: frozenset[int], vocabulary: int, folder: str | None) -> None:
+    def __init__(
+        self,
+        process: RunningCompileProcess,
+        kind: str,
+        source: Any,
+        shown: frozenset[int],
+        vocabulary: int,
+        folder: str | None,
+    ) -> None:
         """Raises what compiling raises, Unsent for a source that cannot be sent, and Died."""
         super().__init__(NEVER, native=False)
         self.entries, self.number = array("i"), next(_numbers)
@@ -44,7 +52,12 @@ class RemoteNetwork(TransitionNetwork):
         self._grow(found.grown)
         return dict(found.ends)
 
-    def shortest_end(self, threads: list[compile_messages.Thread], frames: dict[int, list[compile_messages.Thread]], subsets: dict[int, PartSubset]) -> bytes:
+    def shortest_end(
+        self,
+        threads: list[compile_messages.Thread],
+        frames: dict[int, list[compile_messages.Thread]],
+        subsets: dict[int, PartSubset],
+    ) -> bytes:
         """A shortest text from a state to an end. Raises GrammarLimitError where it takes too much."""
         return bytes(self._ask(compile_messages.FindShortestEnd(self.number, threads, frames, subsets)))
 
@@ -94,4 +107,3 @@ class _Rules(Sequence[Rule]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         return Rule(self._network.name(range(len(self))[index]), lambda: NEVER)
-

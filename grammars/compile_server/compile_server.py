@@ -1,7 +1,9 @@
-"""What it does: `python -m sgl.grammars.compile_server.compile_server PARENT` reads questions from its input and answers on its output.
+"""What it does: `python -m sgl.grammars.compile_server.compile_server PARENT` reads questions from its input and
+answers on its output.
 
 Each is answered on a thread of its own, so that a rule that a text waits for need not wait until a schema is read, nor
-where so many schemas are read that more of them have to wait. What is held is bounded: beyond MOST_BYTES all networks are
+where so many schemas are read that more of them have to wait. What is held is bounded: beyond MOST_BYTES all networks
+are
 forgotten, and who needs one has it made anew.
 """
 
@@ -19,9 +21,9 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from sgl.grammars.compile_client import compile_messages
-from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.compile_server.served_networks import ServedNetwork, ServedNetworks
 from sgl.grammars.compile_server.process_memory import resident
+from sgl.grammars.compile_server.served_networks import ServedNetwork, ServedNetworks
+from sgl.grammars.errors import GrammarLimitError
 
 THREADS = 16
 NICER = 10  # than the process that started it: what is computed goes first
@@ -70,7 +72,9 @@ class CompileServer:
         try:
             answer = self._answers[type(asked)](asked)
         except MemoryError:
-            answer = compile_messages.RemoteCompileError.of(GrammarLimitError("the grammar takes more memory than there is for it; simplify it"))
+            answer = compile_messages.RemoteCompileError.of(
+                GrammarLimitError("the grammar takes more memory than there is for it; simplify it")
+            )
         except BaseException as error:
             answer = compile_messages.RemoteCompileError.of(error)
         self._say(number, answer)
@@ -79,7 +83,10 @@ class CompileServer:
         self._make_room()
 
     def _make_room(self) -> None:
-        """Forget what is held where it is too much. Where the rest is, such as caches, a new process begins without it."""
+        """Forget what is held where it is too much.
+
+        Where the rest is, such as caches, a new process begins without it.
+        """
         if resident() > MOST_BYTES:
             self._shelf.clear()
             gc.collect()

@@ -8,9 +8,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from sgl.grammars.algebra.unordered_parts import PartSubset
-from sgl.grammars.compile_client import compile_messages
 from sgl.grammars.automaton.shortest_completion import ShortestCompletions
 from sgl.grammars.compile import GrammarRecipe
+from sgl.grammars.compile_client import compile_messages
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.network.grammar_disk_cache import set_cache_dir
 from sgl.grammars.network.transition_network import UNBUILT, TransitionNetwork
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from array import array
 
 MOST_HELD = 512
-AHEAD, MOST_AHEAD, MOST_NODES_AHEAD = 2, 256, 20_000  # of rules not asked for: one for so many that were; most at a time
+AHEAD, MOST_AHEAD, MOST_NODES_AHEAD = (
+    2,
+    256,
+    20_000,
+)  # of rules not asked for: one for so many that were; most at a time
 MOST_AT_FIRST = 500
 
 
@@ -58,7 +62,10 @@ class ServedNetwork:
         return self.grown()
 
     def _ahead(self, first: int, count: int, those_with_ends: bool) -> None:
-        """Build so many rules from a number on. Those that know their ends are far too many where nobody asks for them."""
+        """Build so many rules from a number on.
+
+        Those that know their ends are far too many where nobody asks for them.
+        """
         network, most = self.network, len(self.network) + MOST_NODES_AHEAD
         for rule in itertools.takewhile(lambda rule: rule < len(network.rules), itertools.count(first)):
             if not count or len(network) > most:

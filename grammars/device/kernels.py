@@ -106,10 +106,26 @@ def _claim_rows(alike, most_rows, rows_of, row_states, incomplete, counters):
 
 @triton.jit
 def advance(
-    states, tokens, misses, stuck, count, size, most_rows,
-    places, lengths, offsets, words, transitions, finals, canonical,
-    rows_of, row_states, incomplete, counters, BLOCK: tl.constexpr,
-):  # fmt: skip
+    states,
+    tokens,
+    misses,
+    stuck,
+    count,
+    size,
+    most_rows,
+    places,
+    lengths,
+    offsets,
+    words,
+    transitions,
+    finals,
+    canonical,
+    rows_of,
+    row_states,
+    incomplete,
+    counters,
+    BLOCK: tl.constexpr,
+):
     """Move `count` sequences by a token each and number the rows they need; one program, BLOCK >= count.
 
     A sequence with a miss stands still until the host has put it right.
@@ -185,9 +201,25 @@ def _look_up(states, misses, rows, count, canonical, rows_of, incomplete, BLOCK:
 
 @triton.jit
 def order_rows(
-    counters, row_states, finals, places, bits, blocks, masks, size, row_words,
-    states, misses, rows, count, canonical, rows_of, incomplete, BLOCK: tl.constexpr, TOKENS: tl.constexpr,
-):  # fmt: skip
+    counters,
+    row_states,
+    finals,
+    places,
+    bits,
+    blocks,
+    masks,
+    size,
+    row_words,
+    states,
+    misses,
+    rows,
+    count,
+    canonical,
+    rows_of,
+    incomplete,
+    BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+):
     """Write the rows just walked in the order of token ids, and look up the row of each sequence. Any grid."""
     done = tl.load(counters)
     chunks = tl.cdiv(size, TOKENS)

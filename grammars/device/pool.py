@@ -127,7 +127,9 @@ class DevicePool:
 
     def _resident(self, automaton: Automaton) -> Resident:
         if automaton.names:
-            raise UnsupportedGrammarError("a grammar with tokens as terminals", "the device", "its masks come from the host")
+            raise UnsupportedGrammarError(
+                "a grammar with tokens as terminals", "the device", "its masks come from the host"
+            )
         found = self._residents.pop(id(automaton), None) or Resident(automaton, self._numbers)
         self._residents[id(automaton)] = found
         return found

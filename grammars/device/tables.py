@@ -130,8 +130,9 @@ class DeviceTables:
         kernels.advance[(1,)](
             *(states, tokens, misses, stuck, count, len(self.places), len(self.masks), self.places),
             *(*walk, self.finals, self.canonical, *memo),
-            BLOCK=lanes, num_warps=min(lanes // 32, 8),
-        )  # fmt: skip
+            BLOCK=lanes,
+            num_warps=min(lanes // 32, 8),
+        )
         kernels.walk_tokens[(self.walkers,)](
             self.counters, self.row_states, self.incomplete, self.blocks, *walk, self.bits, num_warps=1
         )
@@ -139,8 +140,9 @@ class DeviceTables:
             *(self.counters, self.row_states, self.finals, self.places, self.bits, self.blocks, self.masks),
             *(len(self.places), self.masks.shape[1], states, misses, rows, count, self.canonical),
             *(self.rows_of, self.incomplete),
-            BLOCK=lanes, **_ORDERED,
-        )  # fmt: skip
+            BLOCK=lanes,
+            **_ORDERED,
+        )
 
     def apply(self, logits: Tensor, rows: Tensor) -> None:
         """Set logits [B, width] to -inf where the rows [B] have no bit, in place; NO_MASK leaves a row alone.
@@ -151,9 +153,7 @@ class DeviceTables:
             ValueError: there are more logits than rows, or their columns do not lie side by side.
         """
         if len(logits) > len(rows) or logits.stride(1) != 1:
-            raise ValueError(
-                f"logits {list(logits.shape)} of strides {logits.stride()} for {len(rows)} slots"
-            )
+            raise ValueError(f"logits {list(logits.shape)} of strides {logits.stride()} for {len(rows)} slots")
         grid = (triton.cdiv(logits.shape[1], _APPLIED["BLOCK"]), len(logits))
         kernels.apply_masks[grid](
             logits, rows, self.masks, logits.shape[1], self.masks.shape[1], logits.stride(0), **_APPLIED

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.drawing.automaton_svg import render
 from sgl.grammars.drawing.fold_states import pictures
 from sgl.grammars.drawing.picture_layout import arrange
-from sgl.grammars.drawing.automaton_svg import render
 from sgl.grammars.errors import UnsupportedGrammarError
 
 MOST_BOXES = 60

@@ -86,7 +86,9 @@ def _path(x1: float, y1: float, x2: float, y2: float) -> tuple[str, tuple[float,
         return _ahead(x1 + RADIUS, y1, x2 - RADIUS, y2)
     if (x1, y1) == (x2, y2):
         top = y1 - RADIUS
-        curve = f"M{x1 - 6:.1f} {top:.1f} C{x1 - 22:.1f} {top - 26:.1f} {x1 + 22:.1f} {top - 26:.1f} {x1 + 6:.1f} {top:.1f}"
+        curve = (
+            f"M{x1 - 6:.1f} {top:.1f} C{x1 - 22:.1f} {top - 26:.1f} {x1 + 22:.1f} {top - 26:.1f} {x1 + 6:.1f} {top:.1f}"
+        )
         return curve, (x1, top - 22)
     deep = sag(x1 - x2)
     bottom = max(y1, y2) + RADIUS + deep

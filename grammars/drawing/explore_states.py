@@ -59,7 +59,9 @@ def _continued(automaton: SteppableAutomaton, state: int, bits: int, more: int) 
             start, run = byte, target if target is not None else DEAD
 
 
-def _run(automaton: SteppableAutomaton, state: int, bits: int, low: int, high: int, more: int) -> Iterator[tuple[int, int, int]]:
+def _run(
+    automaton: SteppableAutomaton, state: int, bits: int, low: int, high: int, more: int
+) -> Iterator[tuple[int, int, int]]:
     """Neighbouring continuation bytes lead to one state: look on from there once."""
     if more == 1:
         yield bits << 6 | low, bits << 6 | high, state

@@ -10,8 +10,8 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
-from sgl.grammars.drawing.explore_states import moves
 from sgl.grammars.drawing.charset_labels import describe, spell
+from sgl.grammars.drawing.explore_states import moves
 from sgl.grammars.drawing.rule_automaton import RuleAutomaton
 
 

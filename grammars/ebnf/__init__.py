@@ -13,8 +13,8 @@ from sgl.grammars.algebra.expr import NEVER, Call, Expr, seq
 from sgl.grammars.ebnf.assemble_rules import assemble
 from sgl.grammars.ebnf.bnf_syntax import read_bnf
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
-from sgl.grammars.ebnf.lark_syntax import read_lark
 from sgl.grammars.ebnf.grammar_source import GrammarText
+from sgl.grammars.ebnf.lark_syntax import read_lark
 from sgl.grammars.ebnf.token_terminals import NoVocabularyError, TokenTerminals
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary

@@ -10,7 +10,6 @@ import re
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import Chars, Expr, repeat, seq
 from sgl.grammars.ebnf.grammar_literals import bnf_escape, class_expr, string_expr, string_text
-from sgl.grammars.ebnf.rule_table import RuleTable, any_of
 from sgl.grammars.ebnf.grammar_source import (
     END,
     GrammarText,
@@ -18,6 +17,7 @@ from sgl.grammars.ebnf.grammar_source import (
     GrammarTokenPattern,
     GrammarTokenStream,
 )
+from sgl.grammars.ebnf.rule_table import RuleTable, any_of
 from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import is_
 
+from sgl.grammars.algebra.core_extension import compiled
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -28,7 +29,6 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.core_extension import compiled
 
 Bodies = dict[Rule, Expr]
 
@@ -44,7 +44,9 @@ def remove_epsilon(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule
     if empty:
         maybe = {rule: optional(Call(rule)) for rule in empty}
         bodies = {
-            rule: body if rule not in empty and empty.isdisjoint(called[rule]) else nonempty(substitute(body, maybe.get))
+            rule: body
+            if rule not in empty and empty.isdisjoint(called[rule])
+            else nonempty(substitute(body, maybe.get))
             for rule, body in bodies.items()
         }
         start = substitute(start, maybe.get)

@@ -131,4 +131,6 @@ def _regex(pattern: str, flags: str) -> tuple[Expr, Expr | None]:
             place = f"position {atom.start()} of the regex {pattern!r}"
             raise UnsupportedGrammarError(f"anchor {atom.group()} in a terminal", place)
     ordered = ordered_pattern(pattern, flags)
-    return (EMPTY, ordered) if ordered is not None else (mark_plain_text_classes(parse_regex(pattern, flags=flags)), None)
+    return (
+        (EMPTY, ordered) if ordered is not None else (mark_plain_text_classes(parse_regex(pattern, flags=flags)), None)
+    )

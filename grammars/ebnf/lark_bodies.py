@@ -9,7 +9,6 @@ from sgl.grammars.algebra.expr import EMPTY, Call, Chars, Expr, Rule, optional, 
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.ebnf.bnf_syntax import BOUNDS, check_counts
 from sgl.grammars.ebnf.grammar_literals import characters, lark_escape, regex_expr, string_expr, string_text
-from sgl.grammars.ebnf.rule_table import RuleTable, any_of
 from sgl.grammars.ebnf.grammar_source import (
     END,
     GrammarText,
@@ -17,8 +16,9 @@ from sgl.grammars.ebnf.grammar_source import (
     GrammarTokenPattern,
     GrammarTokenStream,
 )
-from sgl.grammars.ebnf.substring_grammar import read_json, substring_expr
 from sgl.grammars.ebnf.lexer_terminals import other_than
+from sgl.grammars.ebnf.rule_table import RuleTable, any_of
+from sgl.grammars.ebnf.substring_grammar import read_json, substring_expr
 from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
@@ -220,5 +220,10 @@ class LarkBodies:
         return Call(Rule("a JSON Schema", lambda: expr))
 
 
-_READ = {"name": LarkBodies._named, "string": LarkBodies._string, "regex": LarkBodies._regex, "special": LarkBodies._special}
+_READ = {
+    "name": LarkBodies._named,
+    "string": LarkBodies._string,
+    "regex": LarkBodies._regex,
+    "special": LarkBodies._special,
+}
 _REFUSED = {"directive": "", "grammar": "reference to another grammar "}

@@ -10,16 +10,16 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Literal, Rule, alt, repeat, seq
 from sgl.grammars.algebra.core_extension import extension
-from sgl.grammars.ebnf.rule_attributes import RuleAttributes, read_attributes
-from sgl.grammars.ebnf.lark_common_terminals import COMMON
+from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Literal, Rule, alt, repeat, seq
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
-from sgl.grammars.ebnf.lark_bodies import LarkBodies, is_rule
-from sgl.grammars.ebnf.rule_table import RuleTable, any_of
 from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, nearest
-from sgl.grammars.ebnf.substring_grammar import read_json
+from sgl.grammars.ebnf.lark_bodies import LarkBodies, is_rule
+from sgl.grammars.ebnf.lark_common_terminals import COMMON
 from sgl.grammars.ebnf.lexer_terminals import shortest
+from sgl.grammars.ebnf.rule_attributes import RuleAttributes, read_attributes
+from sgl.grammars.ebnf.rule_table import RuleTable, any_of
+from sgl.grammars.ebnf.substring_grammar import read_json
 from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.errors import GrammarLimitError
 
@@ -41,7 +41,12 @@ class _Instance(NamedTuple):
     arguments: tuple[Expr, ...]
 
 
-def read_lark(source: GrammarText, imports: GrammarImports | None = None, named: TokenTerminals | None = None, compiled: bool = True) -> RuleTable:
+def read_lark(
+    source: GrammarText,
+    imports: GrammarImports | None = None,
+    named: TokenTerminals | None = None,
+    compiled: bool = True,
+) -> RuleTable:
     """All rules of a grammar text; calls are not resolved yet. `imports` has what it may import, `named` its tokens.
 
     Unless it is `compiled`, Python alone reads it, by which the reading in C is tested.
@@ -180,7 +185,9 @@ class _LarkReader(LarkBodies):
         self.tokens.jump(end)
 
     def _declare(self, directive: GrammarToken) -> None:
-        """Terminals that Lark's user makes by other means: the texts or tokens that the caller gives for them, or tokens."""
+        """Terminals that Lark's user makes by other means: the texts or tokens
+        that the caller gives for them, or tokens.
+        """
         while True:
             if special := self.tokens.take("special"):
                 self._special(special)
@@ -218,7 +225,9 @@ class _LarkReader(LarkBodies):
         name = path.pop()
         return GrammarToken("name", name, self.source.text.rindex(name, 0, self.tokens.next.at), False)
 
-    def _import_one(self, path: list[str], relative: bool, first: GrammarToken, name: GrammarToken, renamed: GrammarToken) -> None:
+    def _import_one(
+        self, path: list[str], relative: bool, first: GrammarToken, name: GrammarToken, renamed: GrammarToken
+    ) -> None:
         module = ".".join(path)
         if is_rule(name.text) != is_rule(renamed.text):
             self.source.invalid(f"{name.text!r} cannot be renamed to {renamed.text!r}: one is a terminal", renamed.at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sgl.grammars.algebra.core_extension import compiled
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -22,7 +23,6 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.core_extension import compiled
 
 Heads = dict[Rule, Expr]
 

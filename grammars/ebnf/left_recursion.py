@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Graph, Rule, alt, nonempty, nullable, seq
-from sgl.grammars.ebnf.strongly_connected import components, recursive
+from sgl.grammars.ebnf.epsilon_removal import Bodies, calls
 from sgl.grammars.ebnf.left_corners import (
     Heads,
     alternatives,
     left_calls,
-    split_by_left_calls,
     sequence,
+    split_by_left_calls,
     tail_calls,
 )
-from sgl.grammars.ebnf.epsilon_removal import Bodies, calls
+from sgl.grammars.ebnf.strongly_connected import components, recursive
 
 Edge = tuple[Expr, int]
 

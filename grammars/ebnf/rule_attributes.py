@@ -42,7 +42,13 @@ def read_attributes(source: GrammarText, tokens: GrammarTokenStream, value: Call
     return found
 
 
-def _attribute(source: GrammarText, tokens: GrammarTokenStream, name: GrammarToken, value: Callable[[], Expr], found: RuleAttributes) -> RuleAttributes:
+def _attribute(
+    source: GrammarText,
+    tokens: GrammarTokenStream,
+    name: GrammarToken,
+    value: Callable[[], Expr],
+    found: RuleAttributes,
+) -> RuleAttributes:
     if name.text == "lazy":
         return found._replace(lazy=True)
     if name.text == "suffix":

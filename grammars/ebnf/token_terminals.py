@@ -1,4 +1,5 @@
-"""Terminals that are one token of the vocabulary, whatever its bytes: `<|eot_id|>`, `<[128009]>`, `<[10-20,7]>`, `<[^7]>`, `<[*]>`.
+"""Terminals that are one token of the vocabulary, whatever its bytes: `<|eot_id|>`, `<[128009]>`, `<[10-20,7]>`,
+`<[^7]>`, `<[*]>`.
 
 Only the token itself is such a terminal, and not the text that it stands for. What is written as any token, or as any
 but some, leaves out those that end a text, which a grammar has to name, and those that stand for nothing.
@@ -10,8 +11,8 @@ import difflib
 import re
 from collections.abc import Iterable
 
-from sgl.grammars.algebra.expr import Call, Expr, Rule
 from sgl.grammars.algebra.byte_marks import naming, token_among
+from sgl.grammars.algebra.expr import Call, Expr, Rule
 from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -61,8 +62,13 @@ class TokenTerminals:
 
     def _known(self, source: GrammarText, text: str, at: int) -> Vocabulary:
         if self._vocabulary is None:
-            hint = "its tokens are those of a vocabulary: compile the grammar with one, by compile_ebnf or compile_structural"
-            raise NoVocabularyError(f"token {text} in a grammar that is read without a vocabulary", source.place(at), hint)
+            hint = (
+                "its tokens are those of a vocabulary: compile the grammar with one, by compile_ebnf or "
+                "compile_structural"
+            )
+            raise NoVocabularyError(
+                f"token {text} in a grammar that is read without a vocabulary", source.place(at), hint
+            )
         return self._vocabulary
 
     def _terminal(self, ids: set[int], text: str) -> Expr:
@@ -103,7 +109,9 @@ def _of_name(vocabulary: Vocabulary, source: GrammarText, text: str, at: int) ->
 
 def _near(vocabulary: Vocabulary, text: str) -> str:
     """Which special tokens there are, those that are spelled nearly so."""
-    names = sorted(vocabulary.tokens[i].decode(errors="replace") for i in vocabulary.special_ids if vocabulary.tokens[i])
+    names = sorted(
+        vocabulary.tokens[i].decode(errors="replace") for i in vocabulary.special_ids if vocabulary.tokens[i]
+    )
     near = difflib.get_close_matches(text, names, _SHOWN)
     if near:
         return f"did you mean {' or '.join(near)}?"

@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 
 from sgl.grammars.errors import GrammarError
-from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.network.network_file import pack, unpack
+from sgl.grammars.network.transition_network import TransitionNetwork
 
 FORMAT = 1
 WORTHWHILE = 0.02
@@ -158,7 +158,9 @@ _CHOICE = _Choice()
 
 
 def set_cache_dir(folder: str | Path | None) -> None:
-    """Cache slowly compiled grammars in a folder across processes; None turns the cache off, despite the environment."""
+    """Cache slowly compiled grammars in a folder across processes; None turns
+    the cache off, despite the environment.
+    """
     _CHOICE.set(folder)
 
 

@@ -262,9 +262,7 @@ class RuleLowering:
             column = [self._member(expr, part, count, column, inner) for count in range(cap + 1)]
         return self.split([], inner) if column[0] is None else column[0]
 
-    def _member(
-        self, expr: Joined, part: Part, count: int, column: list[int | None], scope: LoopScope
-    ) -> int | None:
+    def _member(self, expr: Joined, part: Part, count: int, column: list[int | None], scope: LoopScope) -> int | None:
         """None where no number of further members can end the list."""
         starts: list[int] = []
         rest = column[min(count + 1, len(column) - 1)]

@@ -6,8 +6,8 @@ from array import array
 from functools import cached_property
 from typing import Any
 
-from sgl.grammars.algebra.expr import Expr, Rule
 from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.expr import Expr, Rule
 from sgl.grammars.algebra.unordered_parts import PartTable
 from sgl.grammars.network.network_lowering import RuleLowering
 from sgl.grammars.network.network_nodes import (
@@ -99,7 +99,9 @@ class TransitionNetwork:
             self.entries[rule] = RuleLowering(self).rule(self.rules[rule].build())
 
     def finish(self, most: int) -> dict[int, bytes]:
-        """Build every rule but those that know their end, until there are more than so many nodes; returns these ends."""
+        """Build every rule but those that know their end, until there are more
+        than so many nodes; returns these ends.
+        """
         ends: dict[int, bytes] = {}
         rule = 0
         while rule < len(self.rules) and len(self) <= most:

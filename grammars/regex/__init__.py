@@ -3,7 +3,8 @@
 `\\d \\w \\s` are Unicode's as in `re`, and ASCII under the flag `a`. In ECMA-262 they are ASCII, but for `\\s`.
 Lazy quantifiers equal greedy ones, as only the set of matching texts counts. What cannot be enforced (look-around,
 back-references, word boundaries, possessive quantifiers, `^` and `$` at inner lines) is refused by name and position.
-Beyond `re`: `\\p{L}`, `\\p{Han}`, `\\z`, and groups named by `(?<name>`. Beyond ECMA-262: `(?i)` at the start, and `(?P<name>`.
+Beyond `re`: `\\p{L}`, `\\p{Han}`, `\\z`, and groups named by `(?<name>`. Beyond ECMA-262: `(?i)` at the start, and
+    `(?P<name>`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Literal
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.regex.repeat_ambiguity import check_repeats
+from sgl.grammars.regex.pattern_scanner import Dialect
 from sgl.grammars.regex.regex_anchors import resolve_anchors
 from sgl.grammars.regex.regex_parser import RegexParser
-from sgl.grammars.regex.pattern_scanner import Dialect
+from sgl.grammars.regex.repeat_ambiguity import check_repeats
 
 __all__ = ["Dialect", "parse_ordered", "parse_regex"]
 
@@ -24,7 +25,8 @@ def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False,
 
     Args:
         pattern: the regular expression.
-        dialect: what `.` and `\\d \\w \\s` mean and which escapes exist. The literals of an "ecma" expression are made of
+        dialect: what `.` and `\\d \\w \\s` mean and which escapes exist. The literals of an "ecma" expression are made
+            of
             characters that JSON text spells as they are.
         search: the pattern may match anywhere in the text (JSON Schema), instead of the whole of it.
         flags: letters of the flags that hold from the start: `i`, `s`, `x`, `m`, `a`, `u`.

@@ -29,7 +29,8 @@ class LookaroundCondition:
 class PikeProgram:
     """`sets[i]` is the set of characters of instruction i, `ways[i]` where else it leads, `looks[i]` its condition.
 
-    A text matches where instruction `end` is reached. `rounds` has the instructions that end a round of a repeat without
+    A text matches where instruction `end` is reached. `rounds` has the instructions that end a round of a repeat
+    without
     a bound, with those that begin it: a round that takes no text is the last one.
     """
 

@@ -13,9 +13,7 @@ from sgl.grammars.regex.unicode_classes import class_of_re, property_class
 DIGIT = charset.normalise([(0x30, 0x39)])
 WORD = charset.normalise([(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
 SPACE = charset.of(" \t\n\r\f\v")
-ECMA_SPACE = charset.union(
-    SPACE, charset.of("\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"), ((0x2000, 0x200A),)
-)
+ECMA_SPACE = charset.union(SPACE, charset.of("\u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff"), ((0x2000, 0x200A),))
 _ASCII_CLASSES = {"d": DIGIT, "w": WORD, "s": SPACE}
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _HEX_WIDTH = {"x": 2, "u": 4, "U": 8}

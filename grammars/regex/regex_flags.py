@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sgl.grammars.regex.pattern_scanner import RegexFlags, PatternScanner
+from sgl.grammars.regex.pattern_scanner import PatternScanner, RegexFlags
 
 _NAMES = {"i": "ignore_case", "s": "dot_all", "x": "verbose", "m": "multi_line", "a": "ascii", "u": "unicode"}
 _TYPES = "au"

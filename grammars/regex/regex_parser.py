@@ -24,10 +24,10 @@ from sgl.grammars.algebra.expr import (
     words,
 )
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.regex.regex_flags import read_flags, set_letters
-from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
 from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner
 from sgl.grammars.regex.regex_character_sets import bracketed_set, character, dot, escaped_set
+from sgl.grammars.regex.regex_flags import read_flags, set_letters
+from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
 
 MOST_REPEATS = 1_000_000
 _COMMENT = re.compile(r"\(\?#(?:[^\\)]|\\.)*\)", re.DOTALL)

@@ -7,13 +7,13 @@ from dataclasses import replace
 from itertools import combinations, islice, product
 from typing import Any, Protocol
 
-from sgl.grammars.algebra.expr import EMPTY, NEVER, Expr, Joined, Part, alt, nullable, optional, repeat, seq
 from sgl.grammars.algebra.byte_marks import MOST_ITEMS, ended, opened
+from sgl.grammars.algebra.expr import EMPTY, NEVER, Expr, Joined, Part, alt, nullable, optional, repeat, seq
 from sgl.grammars.errors import UnsupportedGrammarError
-from sgl.grammars.schema.json_spelling import JsonWhitespace
-from sgl.grammars.schema.counted_lists import CountedList
 from sgl.grammars.schema.cardinality import Cardinality
+from sgl.grammars.schema.counted_lists import CountedList
 from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
+from sgl.grammars.schema.json_spelling import JsonWhitespace
 from sgl.grammars.schema.schema_resolver import SchemaResolver
 from sgl.grammars.schema.schema_shapes import NOWHERE, ArrayShape, Where, same
 
@@ -30,7 +30,9 @@ class ArrayItemWriter(Protocol):
 class ArrayBuilder:
     """`marked`: the grammar's texts are remembered, and arrays have the marks for that (`algebra/marks.py`)."""
 
-    def __init__(self, resolver: SchemaResolver, forms: ArrayItemWriter, blanks: JsonWhitespace, marked: bool, digits: int | None) -> None:
+    def __init__(
+        self, resolver: SchemaResolver, forms: ArrayItemWriter, blanks: JsonWhitespace, marked: bool, digits: int | None
+    ) -> None:
         self._resolver, self._forms, self._blanks, self._marked = resolver, forms, blanks, marked
         self._plenty = Cardinality(resolver, digits)
 
@@ -77,12 +79,18 @@ class ArrayBuilder:
         if not all(map(self._plenty.of, rest)) or not (arrays.items == NOWHERE or self._plenty.of(arrays.items)):
             raise _not_enough(arrays)
         if arrays.least > MOST_ITEMS:
-            raise UnsupportedGrammarError("minItems", arrays.place, f"at most {MOST_ITEMS} items that differ are remembered")
+            raise UnsupportedGrammarError(
+                "minItems", arrays.place, f"at most {MOST_ITEMS} items that differ are remembered"
+            )
         most = MOST_ITEMS if arrays.most is None else min(arrays.most, MOST_ITEMS)
         bounded = replace(arrays, most=most)
         if not first:
             return self._placed(bounded, self._new_value)
-        found = [self._exactly(chosen) for n in range(arrays.least, len(first)) for chosen in self._choices(first[:n], arrays)]
+        found = [
+            self._exactly(chosen)
+            for n in range(arrays.least, len(first))
+            for chosen in self._choices(first[:n], arrays)
+        ]
         return alt(*found, *(self._going_on(chosen, rest, bounded) for chosen in self._choices(first[:most], arrays)))
 
     def _few_first(self, arrays: ArrayShape) -> list[list[Any]]:
@@ -124,9 +132,7 @@ class ArrayBuilder:
 
     def _joined(self, parts: list[Part], rest: Expr | None, least: int, most: int | None) -> Joined:
         blanks = self._blanks
-        return Joined(
-            tuple(parts), rest, blanks.comma, least, most, blanks.opening, blanks.closing, ordered=not parts
-        )
+        return Joined(tuple(parts), rest, blanks.comma, least, most, blanks.opening, blanks.closing, ordered=not parts)
 
     def _tuple(self, first: list[Expr], rest: Expr, least: int, most: int | None) -> Expr:
         """Items by place, then others; only the last may be missing."""
@@ -190,9 +196,14 @@ def _distinct(values: tuple[Any, ...]) -> bool:
 
 
 def _not_finite(arrays: ArrayShape) -> TooManyDistinctError:
-    return TooManyDistinctError("uniqueItems", arrays.place, "its items can have infinitely many values; give them an enum, or leave it out")
+    return TooManyDistinctError(
+        "uniqueItems", arrays.place, "its items can have infinitely many values; give them an enum, or leave it out"
+    )
 
 
 def _not_enough(arrays: ArrayShape) -> UnsupportedGrammarError:
-    hint = f"its items have too many values to be listed, and maybe not more than {MOST_ITEMS}, or only some of them are few"
+    hint = (
+        f"its items have too many values to be listed, and maybe not more than {MOST_ITEMS}, or only some of them "
+        "are few"
+    )
     return UnsupportedGrammarError("uniqueItems", arrays.place, hint)

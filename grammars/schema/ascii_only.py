@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import NEVER, Bytes, Chars, Expr
 from sgl.grammars.algebra.byte_marks import BEGIN
+from sgl.grammars.algebra.expr import NEVER, Bytes, Chars, Expr
 from sgl.grammars.schema.grammar_rewriting import GrammarRewriting
 
 _ASCII: charset.CharSet = ((0, 0x7F),)

@@ -32,7 +32,8 @@ _rules: dict[tuple[Rule, int], Expr] = {}
 
 
 def bounded(expr: Expr, digits: int) -> Expr:
-    """The same language without its texts of more digits in a row, where an automaton or a repeat has no bound of its own.
+    """The same language without its texts of more digits in a row, where an automaton or a repeat has no bound of its
+    own.
 
     What would be empty so stays as it is. `expr` is of numbers, or a format.
     """

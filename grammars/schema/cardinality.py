@@ -6,6 +6,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.byte_marks import MOST_ITEMS
 from sgl.grammars.algebra.expr import (
     Alt,
     Chars,
@@ -18,10 +19,8 @@ from sgl.grammars.algebra.expr import (
     length_bounds,
 )
 from sgl.grammars.algebra.language_operations import product
-from sgl.grammars.algebra.byte_marks import MOST_ITEMS
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.schema.schema_document import EndlessReference
-from sgl.grammars.schema.string_formats import generated
 from sgl.grammars.schema.schema_resolver import SchemaResolver
 from sgl.grammars.schema.schema_shapes import (
     ArrayShape,
@@ -31,6 +30,7 @@ from sgl.grammars.schema.schema_shapes import (
     StringShape,
     Where,
 )
+from sgl.grammars.schema.string_formats import generated
 
 ENOUGH = MOST_ITEMS + 1
 _DEEPEST = 6
@@ -64,7 +64,9 @@ class Cardinality:
         if numbers.indivisible or numbers.fractional or (self._digits is not None and self._digits < _FEWEST_DIGITS):
             return False
         low, high = numbers.low, numbers.high
-        if any(end is not None and abs(end[0]) > _FAR for end in (low, high)) or any(m > 1000 for m in numbers.multiples):
+        if any(end is not None and abs(end[0]) > _FAR for end in (low, high)) or any(
+            m > 1000 for m in numbers.multiples
+        ):
             return False
         if low is None or high is None:
             return True
@@ -104,7 +106,11 @@ class Cardinality:
         if not all(self._some(objects.member(name), depth) for name in required):
             return False
         room = objects.most is None or objects.most > len(required)
-        if objects.least <= len(required) + 1 and room and self._some(sum((layer.additional for layer in objects.layers), ()), depth):
+        if (
+            objects.least <= len(required) + 1
+            and room
+            and self._some(sum((layer.additional for layer in objects.layers), ()), depth)
+        ):
             return True
         if objects.least > len(required):
             return False
@@ -119,7 +125,13 @@ def _many_strings(strings: StringShape) -> bool:
     if not strings.languages and not strings.excluded:
         return len(strings.forbidden) < 10_000
     languages = [generated(language) for language in strings.languages]
-    if len(languages) == 1 and not strings.excluded and not strings.forbidden and not strings.least and strings.most is None:
+    if (
+        len(languages) == 1
+        and not strings.excluded
+        and not strings.forbidden
+        and not strings.least
+        and strings.most is None
+    ):
         return _count(languages[0]) >= ENOUGH
     if strings.forbidden:
         return False
@@ -171,7 +183,10 @@ def _paths(graph: Graph) -> int:
     """Of a deterministic graph all of whose states lead to an end: its texts are its paths."""
     found = [0] * len(graph.edges)
     for _ in range(len(graph.edges) + 1):
-        after = [min(accepts + sum(_count(e) * found[t] for e, t in out), ENOUGH) for out, accepts in zip(graph.edges, graph.accepting, strict=True)]
+        after = [
+            min(accepts + sum(_count(e) * found[t] for e, t in out), ENOUGH)
+            for out, accepts in zip(graph.edges, graph.accepting, strict=True)
+        ]
         if after == found:
             break
         found = after

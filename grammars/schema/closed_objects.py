@@ -28,7 +28,11 @@ def closing(options: SchemaOptions, schema: Any) -> SchemaOptions:
     Raises:
         InvalidGrammarError: it says neither true nor false.
     """
-    said = schema.get(KEYWORD, options.additional_properties) if isinstance(schema, Mapping) else options.additional_properties
+    said = (
+        schema.get(KEYWORD, options.additional_properties)
+        if isinstance(schema, Mapping)
+        else options.additional_properties
+    )
     if not isinstance(said, bool):
         raise InvalidGrammarError(f"{KEYWORD} must be true or false, not {said!r}", child("#", KEYWORD))
     return replace(options, additional_properties=said)

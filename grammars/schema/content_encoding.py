@@ -17,9 +17,9 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import Bytes, Chars, Expr, alt, words
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.grammar_rewriting import GrammarRewriting
 from sgl.grammars.schema.json_spelling import encode_chars
 from sgl.grammars.schema.schema_options import SchemaOptions
-from sgl.grammars.schema.grammar_rewriting import GrammarRewriting
 
 ASKED = "x-content"  # "enforced" at a schema's root: the contents of its texts are restricted whatever its draft is
 KEYWORDS = ("contentEncoding", "contentMediaType", "contentSchema")
@@ -31,7 +31,7 @@ _ENDS_64 = "{c}[AQgw]{two}|{c}{{2}}[AEIMQUYcgkosw048]{one}"
 _EXACT = {
     "base64": rf"(?:{_64}{{4}})*(?:{_ENDS_64.format(c=_64, two='==', one='=')})?",
     "base64url": rf"(?:{_URL}{{4}})*(?:{_ENDS_64.format(c=_URL, two='(?:==)?', one='=?')})?",
-    "base32": rf"(?:{_32}{{8}})*(?:{_32}[AEIMQUY4]={{6}}|{_32}{{3}}[AQ]={{4}}|{_32}{{4}}[ACEGIKMOQSUWY246]={{3}}|{_32}{{6}}[AIQY]=)?",
+    "base32": rf"(?:{_32}{{8}})*(?:{_32}[AEIMQUY4]={{6}}|{_32}{{3}}[AQ]={{4}}|{_32}{{4}}[ACEGIKMOQSUWY246]={{3}}|{_32}{{6}}[AIQY]=)?",  # noqa: E501
     "base16": rf"(?:{_16}{{2}})*",
 }
 _WIDE = {

@@ -23,10 +23,16 @@ class CountedList:
     """
 
     def __init__(
-        self, arrays: ArrayShape, value: Callable[[Where], Expr], negate: Callable[[Where, str], Where], blanks: JsonWhitespace
+        self,
+        arrays: ArrayShape,
+        value: Callable[[Where], Expr],
+        negate: Callable[[Where, str], Where],
+        blanks: JsonWhitespace,
     ) -> None:
         if len(arrays.contains) > _MOST_KINDS:
-            raise UnsupportedGrammarError(arrays.contains[0].keyword, arrays.place, f"more than {_MOST_KINDS} apply to one array")
+            raise UnsupportedGrammarError(
+                arrays.contains[0].keyword, arrays.place, f"more than {_MOST_KINDS} apply to one array"
+            )
         self._arrays, self._value, self._negate, self._blanks = arrays, value, negate, blanks
         self._cap = max(len(arrays.prefix), arrays.least, arrays.most or 0, *(c.start for c in arrays.contains))
         self._items: dict[tuple[int, Choice], Expr] = {}
@@ -46,7 +52,9 @@ class CountedList:
                     order.append(target)
                 edges[-1].append((item, numbers[target]))
             if len(order) > _MOST_STATES:
-                raise UnsupportedGrammarError(self._arrays.contains[0].keyword, self._arrays.place, "it counts too many items")
+                raise UnsupportedGrammarError(
+                    self._arrays.contains[0].keyword, self._arrays.place, "it counts too many items"
+                )
         return self._closed(edges, [self._accepts(state) for state in order])
 
     def _closed(self, edges: list[list[tuple[Expr, int]]], accepting: list[bool]) -> Expr:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from sgl.grammars.algebra.byte_marks import MOST_ITEMS
-from sgl.grammars.schema.schema_builder import schema_expr
 from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.grammars.schema.content_encoding import KEYWORDS, encoding_of, holds_json, settled
-from sgl.grammars.schema.schema_document import schemas
-from sgl.grammars.schema.string_formats import ENFORCED, NARROWER
+from sgl.grammars.schema.ignored_keywords import without_refused
 from sgl.grammars.schema.keyword_reader import is_annotation
+from sgl.grammars.schema.schema_builder import schema_expr
+from sgl.grammars.schema.schema_document import schemas
 from sgl.grammars.schema.schema_options import SchemaOptions
 from sgl.grammars.schema.schema_source import canonical_schema
-from sgl.grammars.schema.ignored_keywords import without_refused
+from sgl.grammars.schema.string_formats import ENFORCED, NARROWER
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,25 +66,40 @@ def _finding(place: str, schema: dict[str, Any], keyword: str, options: SchemaOp
     if keyword == "format" and (options.formats == "annotation" or schema["format"] not in ENFORCED):
         return Finding(keyword, place, "annotation", f"{schema['format']!r} is not enforced")
     if keyword == "format" and schema["format"] in NARROWER:
-        return Finding(keyword, place, "exact", f"all that is written is {schema['format']!r}, but not all of that is written")
+        return Finding(
+            keyword, place, "exact", f"all that is written is {schema['format']!r}, but not all of that is written"
+        )
     if keyword == CLOSING and place == "#":
-        return Finding(keyword, place, "exact", "" if schema[keyword] else "objects hold only members that their schemas declare")
+        return Finding(
+            keyword, place, "exact", "" if schema[keyword] else "objects hold only members that their schemas declare"
+        )
     if keyword in KEYWORDS:
         return _of_content(place, schema, keyword, options)
     if keyword == "uniqueItems" and schema[keyword] is True and not isinstance(schema.get("items"), bool):
-        return Finding(keyword, place, "exact", f"arrays of at most {MOST_ITEMS} items are written, unless their values are few")
+        return Finding(
+            keyword, place, "exact", f"arrays of at most {MOST_ITEMS} items are written, unless their values are few"
+        )
     many = options.digits is None or options.digits > 308
     if keyword == "type" and many and isinstance(schema[keyword], str | list) and "number" in schema[keyword]:
-        return Finding(keyword, place, "exact", "with an exponent numbers stay within doubles; more than 308 plain digits do not")
+        return Finding(
+            keyword, place, "exact", "with an exponent numbers stay within doubles; more than 308 plain digits do not"
+        )
     return Finding(keyword, place, "annotation" if is_annotation(keyword) else "exact")
 
 
 def _of_content(place: str, schema: dict[str, Any], keyword: str, options: SchemaOptions) -> Finding:
     """A schema of what a string holds counts where the string is known to hold JSON."""
     if options.content == "annotation":
-        return Finding(keyword, place, "annotation", "what a string holds is not enforced; content='enforced' asks for it")
+        return Finding(
+            keyword, place, "annotation", "what a string holds is not enforced; content='enforced' asks for it"
+        )
     if keyword == "contentEncoding" and (encoding := encoding_of(schema, place)):
-        return Finding(keyword, place, "exact", f"{encoding}, in whole groups and without line breaks" if encoding != "base16" else "")
+        return Finding(
+            keyword,
+            place,
+            "exact",
+            f"{encoding}, in whole groups and without line breaks" if encoding != "base16" else "",
+        )
     if keyword != "contentEncoding" and holds_json(schema, place):
         return Finding(keyword, place, "exact")
     return Finding(keyword, place, "annotation", f"{schema[keyword]!s:.60} is not enforced")

@@ -129,5 +129,11 @@ def called(expr: Expr) -> set[Rule]:
             case Graph(edges):
                 work += (e for out in edges for e, _ in out)
             case Joined(parts, extra, separator, opening=opening, closing=closing):
-                work += [separator, opening, closing, *(part.item for part in parts), *([] if extra is None else [extra])]
+                work += [
+                    separator,
+                    opening,
+                    closing,
+                    *(part.item for part in parts),
+                    *([] if extra is None else [extra]),
+                ]
     return found

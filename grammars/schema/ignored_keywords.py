@@ -39,8 +39,11 @@ def without(schema: Any, drop: Callable[[str, str], bool]) -> tuple[Any, list[st
     return copied(schema, "#"), places
 
 
-def without_refused(schema: Any, make: Callable[[Any], Made]) -> tuple[Made | None, dict[tuple[str, str], UnsupportedGrammarError]]:
-    """What is made of a schema without the keywords that are in the way, and those by place: each is cut out before the next is looked for.
+def without_refused(
+    schema: Any, make: Callable[[Any], Made]
+) -> tuple[Made | None, dict[tuple[str, str], UnsupportedGrammarError]]:
+    """What is made of a schema without the keywords that are in the way, and those by place: each is cut out before the
+    next is looked for.
 
     Nothing is made where one of them cannot be cut out, or they are too many. Raises what `make` raises of other kinds.
     """

@@ -12,8 +12,8 @@ from sgl.grammars.algebra.expr import NEVER, Expr
 from sgl.grammars.algebra.language_operations import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.schema.content_encoding import json_of
-from sgl.grammars.schema.schema_document import EndlessReference
 from sgl.grammars.schema.number_ranges import integer_bounds
+from sgl.grammars.schema.schema_document import EndlessReference
 from sgl.grammars.schema.schema_shapes import (
     ArrayShape,
     NameSet,
@@ -34,7 +34,9 @@ _MOST_INTEGERS = 256
 class InstanceJudge:
     """`read` says which texts a language stands for: all that may be in a format, or those that surely are."""
 
-    def __init__(self, shapes: Callable[[Where], list[SchemaShape]], read: Callable[[Expr], Expr] = lambda language: language) -> None:
+    def __init__(
+        self, shapes: Callable[[Where], list[SchemaShape]], read: Callable[[Expr], Expr] = lambda language: language
+    ) -> None:
         self._shapes, self._read = shapes, read
         self._matched: dict[tuple[int, str], tuple[Expr, bool]] = {}
         self._listed: dict[int, tuple[tuple[Any, ...], set[Any]]] = {}
@@ -116,7 +118,9 @@ class InstanceJudge:
         """The values of a shape where they are few: those that it lists, null, booleans, a short range of integers."""
         if shape.values is not None:
             return [v for v in shape.listed() if self.fits(v, shape)]
-        if (shape.strings and not _no_string(shape.strings)) or (shape.objects and not self._no_object(shape.objects, 0)):
+        if (shape.strings and not _no_string(shape.strings)) or (
+            shape.objects and not self._no_object(shape.objects, 0)
+        ):
             return None
         if shape.arrays and not self._no_array(shape.arrays, 0):
             return None

@@ -10,6 +10,7 @@ from functools import cache, lru_cache, partial
 from typing import Any
 
 from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.byte_marks import ended, opened
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import (
     EMPTY,
@@ -32,12 +33,11 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
-from sgl.grammars.algebra.byte_marks import ended, opened
 
 QUOTE = Literal(b'"')
 _COMMA = Literal(b",")
 _COLON = Literal(b":")
-_SIMPLE = re.compile(r'[ !#-\[\]-~]*')
+_SIMPLE = re.compile(r"[ !#-\[\]-~]*")
 _CONTROL: CharSet = ((0, 0x1F),)
 _ASCII: CharSet = ((0, 0x7F),)
 _WIDE = charset.minus(charset.ANY, _ASCII)
@@ -165,9 +165,7 @@ def _any_escape() -> Expr:
     return alt(Chars(_WIDE), *escapes, _unicode_escapes(charset.ANY))
 
 
-FREE_CHAR = alt(
-    Bytes(_PLAIN_MASK, PLAIN_REPEATED), Call(Rule("characters beyond ASCII, and escapes", _any_escape))
-)
+FREE_CHAR = alt(Bytes(_PLAIN_MASK, PLAIN_REPEATED), Call(Rule("characters beyond ASCII, and escapes", _any_escape)))
 FREE_TEXT = Repeat(FREE_CHAR, 0, None)
 
 
@@ -226,7 +224,9 @@ def _forks(names: list[str]) -> set[str]:
     return {"".join(sorted(chars)) for chars in found.values()}
 
 
-def constant(value: Any, blanks: JsonWhitespace, any_order: bool = False, plain: bool = False, marked: bool = False) -> Expr:
+def constant(
+    value: Any, blanks: JsonWhitespace, any_order: bool = False, plain: bool = False, marked: bool = False
+) -> Expr:
     """A JSON value as `json.dumps` writes it, with characters beyond ASCII raw or all escaped.
 
     Args:
@@ -270,7 +270,9 @@ def _is_utf8(text: str) -> bool:
 
 
 def _spellings(number: float, plain: bool) -> set[str]:
-    """What `json.dumps` writes for the integer and for the double that are equal to a number; with `plain` an integer has one spelling."""
+    """What `json.dumps` writes for the integer and for the double that are equal to a
+    number; with `plain` an integer has one spelling.
+    """
     if number != number // 1:
         return {json.dumps(number)}
     found = {str(int(number))}

@@ -13,30 +13,111 @@ from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.content_encoding import encoded, encoding_of, holds_json
 from sgl.grammars.schema.schema_document import SchemaOptions, child
-from sgl.grammars.schema.string_formats import ENFORCED, format_expr, longest_format
 from sgl.grammars.schema.schema_shapes import (
     NOWHERE,
     TYPES,
     ArrayShape,
     ContainsShape,
-    PropertyLayer,
     NumberShape,
     ObjectShape,
+    PropertyLayer,
     SchemaShape,
     StringShape,
     Where,
     as_decimal,
 )
+from sgl.grammars.schema.string_formats import ENFORCED, format_expr, longest_format
 
 _ANNOTATIONS = frozenset(
-    ["title", "description", "default", "examples", "example", "$comment", "$schema", "$id", "id", "$anchor", "$defs", "definitions", "readOnly", "writeOnly", "deprecated", "$vocabulary", "$dynamicAnchor", "$recursiveAnchor"]
+    [
+        "title",
+        "description",
+        "default",
+        "examples",
+        "example",
+        "$comment",
+        "$schema",
+        "$id",
+        "id",
+        "$anchor",
+        "$defs",
+        "definitions",
+        "readOnly",
+        "writeOnly",
+        "deprecated",
+        "$vocabulary",
+        "$dynamicAnchor",
+        "$recursiveAnchor",
+    ]
 )
 _APPLIED = frozenset(
-    ["type", "nullable", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern", "format", "properties", "patternProperties", "additionalProperties", "required", "minProperties", "maxProperties", "propertyNames", "items", "prefixItems", "additionalItems", "minItems", "maxItems", "anyOf", "oneOf", "allOf", "not", "$ref", "uniqueItems", "contains", "$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems", "dependentRequired", "dependentSchemas", "dependencies", "if", "then", "else", "minContains", "maxContains", "contentEncoding", "contentMediaType", "contentSchema"]
+    [
+        "type",
+        "nullable",
+        "enum",
+        "const",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "format",
+        "properties",
+        "patternProperties",
+        "additionalProperties",
+        "required",
+        "minProperties",
+        "maxProperties",
+        "propertyNames",
+        "items",
+        "prefixItems",
+        "additionalItems",
+        "minItems",
+        "maxItems",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "$ref",
+        "uniqueItems",
+        "contains",
+        "$dynamicRef",
+        "$recursiveRef",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "if",
+        "then",
+        "else",
+        "minContains",
+        "maxContains",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+    ]
 )
 _REFUSED = ("extends", "disallow", "divisibleBy")
 APPLICATORS = frozenset(
-    ["$ref", "$dynamicRef", "$recursiveRef", "anyOf", "oneOf", "allOf", "not", "if", "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedProperties", "unevaluatedItems"]
+    [
+        "$ref",
+        "$dynamicRef",
+        "$recursiveRef",
+        "anyOf",
+        "oneOf",
+        "allOf",
+        "not",
+        "if",
+        "dependentRequired",
+        "dependentSchemas",
+        "dependencies",
+        "unevaluatedProperties",
+        "unevaluatedItems",
+    ]
 )
 _BOTH = frozenset((True, False))
 Schema = Mapping[str, Any]

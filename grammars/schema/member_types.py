@@ -9,12 +9,12 @@ from functools import lru_cache
 from typing import Any
 
 from sgl.grammars.errors import GrammarError, GrammarLimitError
-from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions
+from sgl.grammars.schema.ignored_keywords import without_refused
 from sgl.grammars.schema.instance_judge import InstanceJudge
 from sgl.grammars.schema.keyword_reader import APPLICATORS
+from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions
 from sgl.grammars.schema.schema_resolver import SchemaResolver
 from sgl.grammars.schema.schema_shapes import TYPES, NumberShape, SchemaShape
-from sgl.grammars.schema.ignored_keywords import without_refused
 
 ALL_TYPES = frozenset(TYPES)
 MOST_WORK = 2000  # some tenths of a second
@@ -30,10 +30,12 @@ def type_of(value: Any) -> str:
 
 
 def member_types(schema: Any, name: str) -> frozenset[str]:
-    """The JSON types that values of a member may have in objects that satisfy a schema, "integer" also where any number may come.
+    """The JSON types that values of a member may have in objects that satisfy a schema, "integer" also where any number
+    may come.
 
     All types where the schema is malformed, or does not say. Keywords that grammars refuse do not count. The work is
-    bounded, since this is asked while texts are read: an object whose schemas have too many alternatives is taken for what
+    bounded, since this is asked while texts are read: an object whose schemas have too many alternatives is taken for
+    what
     its own `properties` say.
     """
     try:
@@ -58,7 +60,9 @@ def _of_member(schema: Any, name: str) -> Iterator[str]:
     judge = InstanceJudge(resolver.shapes)
     for whole in resolver.shapes(("#",)):
         if whole.values is not None:
-            yield from (type_of(v[name]) for v in whole.values if isinstance(v, dict) and name in v and judge.fits(v, whole))
+            yield from (
+                type_of(v[name]) for v in whole.values if isinstance(v, dict) and name in v and judge.fits(v, whole)
+            )
         elif whole.objects is not None:
             for shape in resolver.shapes(whole.objects.member(name)):
                 yield from _types(shape, judge)

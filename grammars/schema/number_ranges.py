@@ -79,7 +79,9 @@ def unsigned(digits: int | None = None) -> Expr:
 
 
 def _power_up_to(hundreds: int, more: int | None, endless: bool) -> Expr:
-    """An `e` and an exponent up to a hundred less one, or to 300 and some more; with its zeros one has at most four digits."""
+    """An `e` and an exponent up to a hundred less one, or to 300 and some more;
+    with its zeros one has at most four digits.
+    """
     zeros = [repeat(Literal(b"0"), 0, None if endless else most) for most in (2, 1)]
     plus = [seq(zeros[0], digit(), optional(digit())), seq(zeros[1], digit(1, hundreds), digit(), digit())]
     plus += [] if more is None else [seq(zeros[1], Literal(b"30"), digit(0, more))]
@@ -153,7 +155,9 @@ def _great() -> Expr:
 
 @lru_cache(maxsize=1)
 def _greatest() -> Expr:
-    """Numbers from 10**308 on; the largest of them are 1.7976... times that. The digits behind two are in a rule that is seldom reached."""
+    """Numbers from 10**308 on; the largest of them are 1.7976... times that. The digits
+    behind two are in a rule that is seldom reached.
+    """
     first, second, *digits = map(int, _split(readable_high((LARGEST, False))[0].scaleb(-_GREATEST_POWER))[1])
     power = seq(_E, optional(Literal(b"+")), optional(Literal(b"0")), Literal(str(_GREATEST_POWER).encode()))
     rest = Call(Rule("digits of the greatest", cache(lambda: seq(optional(_below(digits)), power))))

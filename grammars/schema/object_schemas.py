@@ -10,12 +10,12 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Part, Repeat, alt, seq
 from sgl.grammars.algebra.language_operations import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.schema.string_formats import longest_format
-from sgl.grammars.schema.json_spelling import QUOTE, encode
 from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
-from sgl.grammars.schema.schema_resolver import SchemaResolver
+from sgl.grammars.schema.json_spelling import QUOTE, encode
 from sgl.grammars.schema.scalar_schemas import sure, text_expr
+from sgl.grammars.schema.schema_resolver import SchemaResolver
 from sgl.grammars.schema.schema_shapes import NameSet, ObjectShape, StringShape, Where
+from sgl.grammars.schema.string_formats import longest_format
 
 _MOST_CLASSES = 64
 _LONGEST_HOST = 40  # characters of a member's name that is a host name, for which there must be a whole automaton
@@ -30,7 +30,9 @@ class ObjectMemberWriter(Protocol):
     def member(self, name: str, value: Expr) -> Expr: ...
     def named_member(self, key: Expr, value: Expr) -> Expr: ...
     def other_member(self, names: list[str], value: Expr, new: bool = False) -> Expr: ...
-    def listed_members(self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False) -> Expr: ...
+    def listed_members(
+        self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False
+    ) -> Expr: ...
 
 
 class ObjectBuilder:
@@ -84,9 +86,16 @@ class ObjectBuilder:
     def _counted(self, objects: ObjectShape, free: _FreeNames) -> Expr:
         """Free members that are counted: their names are remembered, as one that came twice would count twice."""
         if not free.any_name():
-            raise UnsupportedGrammarError(objects.keyword, objects.place, "free names under patterns may repeat, so more than one is not counted")
+            raise UnsupportedGrammarError(
+                objects.keyword, objects.place, "free names under patterns may repeat, so more than one is not counted"
+            )
         if not self._marked:
-            raise TooManyDistinctError(objects.keyword, objects.place, "free property names may repeat, so more than one is counted only in a schema that is the whole grammar")
+            raise TooManyDistinctError(
+                objects.keyword,
+                objects.place,
+                "free property names may repeat, so more than one is counted only in a schema that is the whole "
+                "grammar",
+            )
         return free.new_member()
 
     def _with_some(self, objects: ObjectShape) -> Expr:
@@ -104,7 +113,9 @@ class ObjectBuilder:
         if special == NEVER or parts is None:
             return NEVER
         if objects.some:
-            raise UnsupportedGrammarError(wanted.keyword, objects.place, "two sets of free names cannot both be required")
+            raise UnsupportedGrammarError(
+                wanted.keyword, objects.place, "two sets of free names cannot both be required"
+            )
         if objects.least > len(objects.required) + 1:
             raise UnsupportedGrammarError(objects.keyword, objects.place, "free names are not counted")
         return self._forms.listed_members([*parts, Part(special, True)], free.any_member(), objects, False)

@@ -13,7 +13,6 @@ from sgl.grammars.algebra.expr import NEVER, Call, Chars, Expr, Repeat, Rule, le
 from sgl.grammars.algebra.language_operations import combine, determined, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.schema.bounded_numbers import bounded
-from sgl.grammars.schema.string_formats import generated, with_digits
 from sgl.grammars.schema.json_spelling import FREE_CHAR, FREE_TEXT, QUOTE, encode_chars, encode_once, spelled
 from sgl.grammars.schema.multiple_of import common_step, few_remainders, multiples, other_numbers, whole_step
 from sgl.grammars.schema.number_ranges import (
@@ -26,6 +25,7 @@ from sgl.grammars.schema.number_ranges import (
     whole_numbers,
 )
 from sgl.grammars.schema.schema_shapes import NumberShape, StringShape
+from sgl.grammars.schema.string_formats import generated, with_digits
 
 _ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
 _MOST_COUNTED = 20_000  # characters

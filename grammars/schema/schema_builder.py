@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
+from sgl.grammars.algebra.byte_marks import ended, opened, remembered
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -24,22 +25,21 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
-from sgl.grammars.algebra.byte_marks import ended, opened, remembered
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.array_schemas import ArrayBuilder
 from sgl.grammars.schema.ascii_only import ascii_only
 from sgl.grammars.schema.closed_objects import closing
 from sgl.grammars.schema.content_encoding import in_string, settled
-from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions, canonical_schema
+from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
+from sgl.grammars.schema.dynamic_scopes import identified_by_pointer
+from sgl.grammars.schema.grammar_rewriting import called
+from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.schema.json_spelling import QUOTE, WHITESPACE, constant, other_than, spellings
 from sgl.grammars.schema.keyword_reader import KeywordReader
 from sgl.grammars.schema.object_schemas import ObjectBuilder
-from sgl.grammars.schema.unproductive_rules import unproductive_rules
-from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
-from sgl.grammars.schema.schema_resolver import SchemaResolver
-from sgl.grammars.schema.grammar_rewriting import called
 from sgl.grammars.schema.scalar_schemas import number_expr, string_expr
-from sgl.grammars.schema.dynamic_scopes import identified_by_pointer
+from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions, canonical_schema
+from sgl.grammars.schema.schema_resolver import SchemaResolver
 from sgl.grammars.schema.schema_shapes import (
     ANYTHING,
     ArrayShape,
@@ -49,7 +49,7 @@ from sgl.grammars.schema.schema_shapes import (
     Where,
 )
 from sgl.grammars.schema.simple_schemas import Keywords, SimpleSchemas
-from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.schema.unproductive_rules import unproductive_rules
 
 __all__ = ["SchemaOptions", "canonical_schema", "schema_expr"]
 
@@ -136,7 +136,9 @@ class _Builder:
             self._reset()
 
     def end(self) -> None:
-        """Let go of all: a large schema would be a circle that only a full run of the cycle collector finds, which stops every thread."""
+        """Let go of all: a large schema would be a circle that only a full run of the
+        cycle collector finds, which stops every thread.
+        """
         vars(self._resolver).clear()
         vars(self).clear()
 
@@ -239,7 +241,9 @@ class _Builder:
             return string_expr(strings, self._options.digits)
         if strings != alone or self._marked:
             beside = "uniqueItems of any values" if self._marked else "other keywords of strings"
-            raise UnsupportedGrammarError("contentMediaType", strings.place, f"beside {beside} JSON in a string is not told")
+            raise UnsupportedGrammarError(
+                "contentMediaType", strings.place, f"beside {beside} JSON in a string is not told"
+            )
         inner = self.value(strings.content)
         if inner == NEVER:
             return NEVER
@@ -258,7 +262,9 @@ class _Builder:
                     seen.add(other)
                     work += [self._held[other][0]] if other in self._held else [other.build()] if other in known else []
             if rule in seen:
-                raise UnsupportedGrammarError("contentMediaType", place, "JSON in a string that holds such a string again is not told")
+                raise UnsupportedGrammarError(
+                    "contentMediaType", place, "JSON in a string that holds such a string again is not told"
+                )
 
     def listed(self, values: list[Any]) -> Expr:
         """Any one of some values."""
@@ -305,11 +311,15 @@ class _Builder:
     def _object(self, objects: ObjectShape) -> Expr:
         return self._objects.members(objects)
 
-    def listed_members(self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False) -> Expr:
+    def listed_members(
+        self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False
+    ) -> Expr:
         counted = objects.least if objects.most is None else max(objects.least, objects.most)
         ordered = ordered and _may_be_ordered(parts, counted)
         _check_room(parts, ordered, objects.place)
-        return self._object_marked(self._closed(self._joined(parts, extra, objects.least, objects.most, ordered), b"}"), unique)
+        return self._object_marked(
+            self._closed(self._joined(parts, extra, objects.least, objects.most, ordered), b"}"), unique
+        )
 
     def named_member(self, name: Expr, value: Expr, new: bool = False) -> Expr:
         if self._marked:

@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.schema_options import SchemaOptions
 from sgl.grammars.schema.dynamic_scopes import DynamicScopes, bare
+from sgl.grammars.schema.schema_options import SchemaOptions
 from sgl.grammars.schema.schema_source import canonical_schema
 
 __all__ = ["SchemaDocument", "SchemaOptions", "canonical_schema", "child"]
@@ -54,7 +54,9 @@ class SchemaDocument:
     @cached_property
     def asks_for_unevaluated(self) -> bool:
         """Whether it may matter anywhere which members and items a keyword has spoken of."""
-        return any(not inner.keys().isdisjoint(_UNEVALUATED) for inner in _dicts([self.root, *self._resources.values()]))
+        return any(
+            not inner.keys().isdisjoint(_UNEVALUATED) for inner in _dicts([self.root, *self._resources.values()])
+        )
 
     @cached_property
     def _single(self) -> bool:
@@ -118,7 +120,9 @@ class SchemaDocument:
         if address != base:
             place = self._anchor_places().get(address, "")
             if not place:
-                raise UnsupportedGrammarError(keyword, at, f"{reference!r} is in another document; inline it, or give it in resources=")
+                raise UnsupportedGrammarError(
+                    keyword, at, f"{reference!r} is in another document; inline it, or give it in resources="
+                )
         if fragment and not fragment.startswith("/"):
             target = self._anchor_places().get(f"{address}#{fragment}", "")
         else:
@@ -153,7 +157,10 @@ class SchemaDocument:
     @cached_property
     def _scoped(self) -> bool:
         """Whether a dynamic anchor is in several resources, so that it matters how a place was reached."""
-        if not any("$dynamicRef" in inner or "$recursiveRef" in inner for inner in _dicts([self.root, *self._resources.values()])):
+        if not any(
+            "$dynamicRef" in inner or "$recursiveRef" in inner
+            for inner in _dicts([self.root, *self._resources.values()])
+        ):
             return False
         self._anchor_places()
         names = [name for _, name in self._dynamic]

@@ -15,10 +15,10 @@ from sgl.grammars.schema.schema_shapes import (
     NOWHERE,
     ArrayShape,
     ContainsShape,
-    PropertyLayer,
     NameSet,
     NumberShape,
     ObjectShape,
+    PropertyLayer,
     SchemaShape,
     StringShape,
     Where,
@@ -31,7 +31,9 @@ Negate = Callable[[Where], Where]
 Constant = Callable[[Any], Where]
 
 
-def complement(shape: SchemaShape, negate: Negate, constant: Constant, place: str, keyword: str = "not") -> list[SchemaShape]:
+def complement(
+    shape: SchemaShape, negate: Negate, constant: Constant, place: str, keyword: str = "not"
+) -> list[SchemaShape]:
     """The shapes of all values that do not fit; none of them counts anything as evaluated.
 
     Args:
@@ -157,7 +159,9 @@ def _missed_others(layer: PropertyLayer, place: str, keyword: str) -> Iterator[O
         if where:
             yield ObjectShape(some=(NameSet(matched=(pattern,), keyword=keyword),))
     if layer.additional:
-        yield ObjectShape(some=(NameSet(tuple(layer.properties), tuple(p for p, _ in layer.patterns), keyword=keyword),))
+        yield ObjectShape(
+            some=(NameSet(tuple(layer.properties), tuple(p for p, _ in layer.patterns), keyword=keyword),)
+        )
 
 
 def _unlisted(

@@ -9,8 +9,8 @@ from typing import Any
 
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.schema.bounded_numbers import DIGITS
-from sgl.grammars.schema.json_spelling import WHITESPACE
 from sgl.grammars.schema.external_schemas import resources_of
+from sgl.grammars.schema.json_spelling import WHITESPACE
 
 _CHOICES = {
     "whitespace": tuple(WHITESPACE),
@@ -30,19 +30,24 @@ class SchemaOptions:
         whitespace: "default" (at most one space after `,` and `:`), "compact" (none), "spaced" (exactly one, like
             `json.dumps`), "indented" (one member per line) or "free" (up to 40 blanks between tokens).
         additional_properties: True allows other properties in an object whose schema names properties but does not
-            mention others, as the specification says. False closes such objects: they hold only properties that one of their
-            schemas declares, where all schemas of an object count together, as for `unevaluatedProperties: false`. An object
-            whose schemas have no `properties` stays free. `"x-additional-properties": false` at the root of a schema says the same.
+            mention others, as the specification says. False closes such objects: they hold only properties that one of
+            their
+            schemas declares, where all schemas of an object count together, as for `unevaluatedProperties: false`. An
+            object
+            whose schemas have no `properties` stays free. `"x-additional-properties": false` at the root of a schema
+            says the same.
         order: "schema" (the order of `properties`, then other names; any order if several schemas apply to one
             object) or "any".
         integers: "plain" (whole numbers of the type integer are digits, `1`) or "json" (also `1.0` and, from 10**16 on,
             `1e+16`, which JSON Schema takes for integers and many readers do not).
-        digits: the most digits before and after a number's point (at most four in its exponent), and in the numbers of a
+        digits: the most digits before and after a number's point (at most four in its exponent), and in the numbers of
+            a
             format (at most twelve after a second); more if the number's bounds need more. None: no limit.
         ascii: True writes characters beyond ASCII only as escapes.
         formats: "enforced" (all known ones) or "annotation" (none).
         content: "draft" (`contentEncoding` and `contentMediaType` restrict strings where `$schema` is draft 7, and say
-            nothing in later drafts unless the schema has "x-content": "enforced" at its root), "enforced" or "annotation". Base64, base64url, base32, base16 and JSON are told.
+            nothing in later drafts unless the schema has "x-content": "enforced" at its root), "enforced" or
+            "annotation". Base64, base64url, base32, base16 and JSON are told.
         resources: other documents that references may lead to, `{uri: schema}`; nothing is ever fetched.
         weaken: keywords to ignore; `explain` and the compiled grammar's `weakened` list them.
     """

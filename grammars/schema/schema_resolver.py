@@ -10,10 +10,8 @@ from itertools import combinations
 from typing import Any
 
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.schema.distinct_alternatives import distinct, merged, repeated
 from sgl.grammars.schema.closed_objects import close_objects, joined, quiet_contains, quieted
-from sgl.grammars.schema.schema_document import SchemaDocument, EndlessReference, SchemaOptions, child
-from sgl.grammars.schema.string_formats import generated
+from sgl.grammars.schema.distinct_alternatives import distinct, merged, repeated
 from sgl.grammars.schema.instance_judge import InstanceJudge
 from sgl.grammars.schema.keyword_reader import (
     APPLICATORS,
@@ -23,18 +21,20 @@ from sgl.grammars.schema.keyword_reader import (
     check_names,
     where,
 )
+from sgl.grammars.schema.schema_document import EndlessReference, SchemaDocument, SchemaOptions, child
 from sgl.grammars.schema.schema_negation import complement
 from sgl.grammars.schema.schema_shapes import (
     ANYTHING,
     NOWHERE,
-    PropertyLayer,
     NameSet,
     ObjectShape,
+    PropertyLayer,
     SchemaShape,
     Where,
     both,
     same,
 )
+from sgl.grammars.schema.string_formats import generated
 from sgl.grammars.schema.unevaluated_keywords import close_items, close_members, speaks
 
 MOST_ALTERNATIVES = 256
@@ -58,7 +58,8 @@ class _DeeperError(Exception):
 class SchemaResolver:
     """Alternatives of what a set of places allows; each place is worked out once.
 
-    most_work: pairs of alternatives that are combined, beyond which GrammarLimitError is raised; None for no limit. With a
+    most_work: pairs of alternatives that are combined, beyond which GrammarLimitError is raised; None for no limit.
+        With a
     limit a oneOf of many branches is read as an anyOf.
     """
 
@@ -85,7 +86,9 @@ class SchemaResolver:
         return found
 
     def written(self, places: Where) -> Shapes:
-        """The alternatives that are written: of a value that satisfies all places, with its object closed where objects are."""
+        """The alternatives that are written: of a value that satisfies all places,
+        with its object closed where objects are.
+        """
         found = self.shapes(places)
         return [close_objects(shape) for shape in found] if self._closing else found
 
@@ -312,9 +315,13 @@ class SchemaResolver:
         if self._left < float("inf") and len(branches) > _FEW_RIVALS:
             return [shape for branch in branches for shape in branch]
         if len(branches) > _MOST_RIVALS:
-            raise UnsupportedGrammarError("oneOf", place, f"{len(branches)} branches are more than {_MOST_RIVALS}; use anyOf")
+            raise UnsupportedGrammarError(
+                "oneOf", place, f"{len(branches)} branches are more than {_MOST_RIVALS}; use anyOf"
+            )
         siblings = [self._reader.shape(schema, place)]
-        overlapping = [pair for pair in combinations(range(len(branches)), 2) if self._overlap(siblings, branches, pair, place)]
+        overlapping = [
+            pair for pair in combinations(range(len(branches)), 2) if self._overlap(siblings, branches, pair, place)
+        ]
         if not overlapping:
             return [shape for branch in branches for shape in branch]
         found: Shapes = []

@@ -81,7 +81,9 @@ class StringShape:
 
 @dataclass(frozen=True, slots=True)
 class ContainsShape:
-    """At least and at most so many of the items from `start` on satisfy the places; `spoken` as for a `PropertyLayer`."""
+    """At least and at most so many of the items from `start` on satisfy the
+    places; `spoken` as for a `PropertyLayer`.
+    """
 
     places: Where
     least: int = 1
@@ -132,8 +134,10 @@ class ArrayShape:
 class PropertyLayer:
     """`properties`, `patternProperties` and `additionalProperties` of one schema; they belong together.
 
-    `spoken` and `rest` tell whether its names, and all others, count as evaluated for `unevaluatedProperties`. `closes`:
-    an object that has it holds only evaluated members, where objects are closed unless they say otherwise. `closing`: it
+    `spoken` and `rest` tell whether its names, and all others, count as evaluated for `unevaluatedProperties`.
+    `closes`:
+    an object that has it holds only evaluated members, where objects are closed unless they say otherwise. `closing`:
+    it
     repeats the names of other layers.
     """
 
@@ -244,7 +248,9 @@ class SchemaShape:
     def unspoken(self) -> SchemaShape:
         """The same without anything that counts as evaluated, as `not` has it."""
         objects, arrays = self.objects, self.arrays
-        layers = tuple(replace(layer, spoken=False, rest=False, closes=False) for layer in objects.layers) if objects else ()
+        layers = (
+            tuple(replace(layer, spoken=False, rest=False, closes=False) for layer in objects.layers) if objects else ()
+        )
         return replace(
             self,
             objects=None if objects is None else replace(objects, layers=layers),

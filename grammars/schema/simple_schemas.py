@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from sgl.grammars.algebra.expr import NEVER, Expr, Part
-from sgl.grammars.schema.schema_document import SchemaDocument
 from sgl.grammars.schema.keyword_reader import is_annotation
+from sgl.grammars.schema.schema_document import SchemaDocument
 from sgl.grammars.schema.schema_shapes import NOWHERE, TYPES, Where
 
 _SCALARS = frozenset(TYPES) - {"object", "array"}

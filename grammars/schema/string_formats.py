@@ -22,10 +22,14 @@ _IDN_LOCAL_LENGTH, _IDN_HOST_LENGTH = 16, 40  # characters that have not more oc
 _ATOM = r"[A-Za-z0-9!#$%&'*+/=?^_`{|}~-]+"
 _IDN_ATOM = _ATOM.replace("[", r"[\u0080-\u{10ffff}", 1)
 _IDN_QUOTED = _QUOTED.replace("(?:[", r"(?:[\u00a0-\u{10ffff}", 1)
-# Lower-case letters of scripts from left to right that are whole by themselves: with all others RFC 5892 has conditions.
-_IDN_LETTERS = r"a-z\u00e0-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u044f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
+# Lower-case letters of scripts from left to right that are whole by themselves: with all others RFC 5892 has
+# conditions.
+_IDN_LETTERS = (
+    r"a-z\u00e0-\u00f6\u00f8-\u00ff\u03b1-\u03c9\u0430-\u044f\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fa5\uac00-\ud7a3"
+)
 _LETTER, _INNER = "[A-Za-z0-9]", "[A-Za-z0-9-]"
-# A hyphen in both the third and the fourth place marks labels in punycode, whose meaning no pattern can tell (RFC 5891).
+# A hyphen in both the third and the fourth place marks labels in punycode, whose meaning no pattern can tell (RFC
+# 5891).
 _FOURTH = rf"(?:{_LETTER}{_INNER}|-{_LETTER})"
 _LABEL = rf"{_LETTER}(?:{_INNER}{{0,2}}{_LETTER}|{_INNER}{_FOURTH}{_INNER}{{0,58}}{_LETTER})?"
 _HOST = rf"{_LABEL}(?:\.{_LABEL})*"
@@ -174,7 +178,9 @@ def _generated(name: str) -> Expr:
 
 
 def generated(language: Expr) -> Expr:
-    """The part of a language that is surely in the format, or encoding, that it stands for; any other language itself."""
+    """The part of a language that is surely in the format, or encoding, that
+    it stands for; any other language itself.
+    """
     encoding = exactly(language)
     if encoding is not None:
         return encoding

@@ -31,7 +31,9 @@ def close_members(shape: SchemaShape, rest: Where) -> SchemaShape:
     return replace(shape, objects=replace(objects, layers=(*objects.layers, closing)))
 
 
-def close_items(shape: SchemaShape, rest: Where, either: Callable[[tuple[Where, ...]], Where], earlier: bool) -> SchemaShape:
+def close_items(
+    shape: SchemaShape, rest: Where, either: Callable[[tuple[Where, ...]], Where], earlier: bool
+) -> SchemaShape:
     """The alternative whose items that nothing has spoken of satisfy some places.
 
     Args:

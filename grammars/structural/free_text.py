@@ -66,9 +66,7 @@ def until(ends: Sequence[str], vocabulary: Vocabulary | None = None) -> Expr:
     return free_text([AwaitedLiteral(end) for end in ends], may_end=False, vocabulary=vocabulary)
 
 
-def free_text(
-    awaited: Sequence[AwaitedLiteral], *, may_end: bool = True, vocabulary: Vocabulary | None = None
-) -> Expr:
+def free_text(awaited: Sequence[AwaitedLiteral], *, may_end: bool = True, vocabulary: Vocabulary | None = None) -> Expr:
     """Any text up to the first place where a literal is complete, and what follows that literal.
 
     Of several literals that are complete at the same place any may be the one that is meant.
@@ -98,11 +96,15 @@ def free_text(
 
 
 def _begun_by_barred(awaited: Sequence[AwaitedLiteral]) -> list[AwaitedLiteral]:
-    """A literal that begins with one that free text may not contain goes on from there: that one comes for no other reason."""
+    """A literal that begins with one that free text may not contain goes on from
+    there: that one comes for no other reason.
+    """
     barred = sorted({a.text for a in awaited if a.then == NEVER and a.text}, key=len)
     found, begins = [], set()
     for one in awaited:
-        begin = next((text for text in barred if one.then != NEVER and one.text != text and one.text.startswith(text)), None)
+        begin = next(
+            (text for text in barred if one.then != NEVER and one.text != text and one.text.startswith(text)), None
+        )
         if begin is None:
             found.append(one)
         else:
@@ -116,7 +118,9 @@ def _check_barred(awaited: Sequence[AwaitedLiteral]) -> None:
     for barred in (a.text for a in awaited if a.then == NEVER):
         for one in awaited:
             if one.then != NEVER and barred in one.text:
-                raise InvalidGrammarError(f"{one.text!r} can never occur, because it contains {barred!r}, which is excluded")
+                raise InvalidGrammarError(
+                    f"{one.text!r} can never occur, because it contains {barred!r}, which is excluded"
+                )
 
 
 def _back(moves: Iterable[str], plain: int) -> list[tuple[Expr, int]]:

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from sgl.grammars.algebra.expr import Expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
-from sgl.grammars.structural.structural_fields import strings_of
 from sgl.grammars.structural.free_text import literal
+from sgl.grammars.structural.structural_fields import strings_of
 
 T = TypeVar("T")
 _GREATEST_COUNT = 2**31 - 1

@@ -39,7 +39,11 @@ class ParameterStyle:
     @property
     def spelled(self) -> dict[str, Any]:
         """The style as a structural tag spells it, see `style_of`."""
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items() if value is not None}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+            if value is not None
+        }
 
     def key(self, name: str) -> str:
         """How a key is spelled."""
@@ -57,7 +61,11 @@ STYLES = {
         '<｜DSML｜ parameter name="', ('" string="true">',), "</｜DSML｜ parameter>", ('" string="false">',)
     ),
     "kimi_k3_xml": ParameterStyle(
-        '<|open|>argument key="', ('" type="string"<|sep|>',), "<|close|>argument<|sep|>", ('" type="{}"<|sep|>',), escaped=True
+        '<|open|>argument key="',
+        ('" type="string"<|sep|>',),
+        "<|close|>argument<|sep|>",
+        ('" type="{}"<|sep|>',),
+        escaped=True,
     ),
     "cohere_xml": ParameterStyle('<cofl:value name="', ('" type="raw">',), "</cofl:value>", ('" type="json">',)),
     "step_xml": ParameterStyle('<steptml:parameter name="', ('">',), "</steptml:parameter>"),
@@ -68,7 +76,8 @@ _TEXTS, _PIECES = ("opening", "closing"), ("naming", "typed")
 
 
 def style_of(given: dict[str, Any]) -> ParameterStyle:
-    """The style whose marks an object spells out: `opening`, `naming` (a list) and `closing`, the other fields as they are needed.
+    """The style whose marks an object spells out: `opening`, `naming` (a list) and `closing`, the other fields as they
+    are needed.
 
     Raises:
         InvalidGrammarError: a field is missing, unknown or of the wrong type.
@@ -95,4 +104,6 @@ def _fits(name: str, value: Any) -> bool:
 
 
 def _wanted(name: str) -> str:
-    return "a text that is not empty" if name in _TEXTS else "a list of such texts" if name in _PIECES else "true or false"
+    return (
+        "a text that is not empty" if name in _TEXTS else "a list of such texts" if name in _PIECES else "true or false"
+    )

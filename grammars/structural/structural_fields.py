@@ -11,7 +11,13 @@ from sgl.grammars.schema.schema_document import child
 _MISSING = object()
 FIELDS: dict[str, dict[str, Any]] = {
     "const_string": {"value": _MISSING},
-    "json_schema": {"json_schema": _MISSING, "style": "json", "any_order": False, "max_whitespace_cnt": None, "excludes": ()},
+    "json_schema": {
+        "json_schema": _MISSING,
+        "style": "json",
+        "any_order": False,
+        "max_whitespace_cnt": None,
+        "excludes": (),
+    },
     "regex": {"pattern": _MISSING},
     "grammar": {"grammar": _MISSING, "syntax": "auto", "start": None},
     "choices": {"choices": _MISSING},
@@ -107,7 +113,9 @@ def _check(kind: str, name: str, value: Any, place: str) -> None:
         raise InvalidGrammarError(f"{kind} needs {name!r}", place)
     wanted, words = _TYPES.get(name, (object, ""))
     absent = value == () or (name == "begin" and isinstance(value, dict))  # a token
-    if not absent and (not isinstance(value, wanted) or (wanted is not bool and wanted is not object and isinstance(value, bool))):
+    if not absent and (
+        not isinstance(value, wanted) or (wanted is not bool and wanted is not object and isinstance(value, bool))
+    ):
         raise InvalidGrammarError(f"{name} must be {words}, not {value!r}", child(place, name))
 
 
@@ -131,5 +139,7 @@ def rules_of(value: Any, place: str) -> list[tuple[Any, Any]]:
         raise InvalidGrammarError("there must be at least one rule", place)
     for i, pair in enumerate(value):
         if not isinstance(pair, list) or len(pair) != 2:
-            raise InvalidGrammarError(f"a rule is a pair of what opens a format and that format, not {pair!r:.100}", child(place, i))
+            raise InvalidGrammarError(
+                f"a rule is a pair of what opens a format and that format, not {pair!r:.100}", child(place, i)
+            )
     return [(opening, content) for opening, content in value]

@@ -14,23 +14,24 @@ from dataclasses import replace
 from typing import Any
 
 from sgl.grammars.algebra.expr import NEVER, Expr, alt, optional, repeat, seq
-from sgl.grammars.literal_choices import choices_expr
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.literal_choices import choices_expr
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.schema_document import child
-from sgl.grammars.schema.ignored_keywords import weakened
-from sgl.grammars.structural.structural_fields import fields_of, rules_of, strings_of
 from sgl.grammars.structural.free_text import AwaitedLiteral, free_text, literal, one_of
-from sgl.grammars.structural.tagged_parameters import parameters_expr
 from sgl.grammars.structural.located_errors import count_at, literal_at, placed, text_at
 from sgl.grammars.structural.parameter_styles import STYLES, ParameterStyle, style_of
+from sgl.grammars.structural.structural_fields import fields_of, rules_of, strings_of
 from sgl.grammars.structural.structural_tags import StructuralTag, dispatch_expr, rule, structural_expr
+from sgl.grammars.structural.tagged_parameters import parameters_expr
 from sgl.grammars.structural.token_formats import TokenFormats
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 Format = Mapping[str, Any]
 Ends = Sequence[str]
+
 
 def reasoning(answer: Format, begin: str = "<think>", end: str = "</think>") -> dict[str, Any]:
     """Return the specification of free reasoning text between two literals, then an answer in another format.
@@ -157,7 +158,9 @@ class _FormatReader:
         if not isinstance(value, dict) or value.keys() != known:
             raise InvalidGrammarError(f"a structure has begin, schema and end, not {value!r}", place)
         begin, end = (text_at(value[name], child(place, name)) for name in ("begin", "end"))
-        return StructuralTag(begin, seq(self._schema(value["schema"], child(place, "schema"), self._options), literal(end)))
+        return StructuralTag(
+            begin, seq(self._schema(value["schema"], child(place, "schema"), self._options), literal(end))
+        )
 
     def _schema(self, schema: Any, place: str, options: SchemaOptions) -> Expr:
         parsed, _ = placed(place, lambda: canonical_schema(schema))
@@ -165,7 +168,9 @@ class _FormatReader:
 
     def _json_schema(self, fields: Format, place: str) -> Expr:
         if fields["excludes"]:
-            raise UnsupportedGrammarError("excludes", child(place, "excludes"), "say it in the schema, by pattern or enum")
+            raise UnsupportedGrammarError(
+                "excludes", child(place, "excludes"), "say it in the schema, by pattern or enum"
+            )
         options = replace(self._options, order="any") if fields["any_order"] else self._options
         most_blanks = fields["max_whitespace_cnt"]
         if most_blanks is not None:
@@ -217,7 +222,9 @@ class _FormatReader:
         for name in ("max_tokens", "max_chars"):
             if fields[name] is not None:
                 raise UnsupportedGrammarError(name, place, "free text is not counted")
-        awaited = [AwaitedLiteral(text, NEVER) for text in _excluded(fields, place, ends)] + [AwaitedLiteral(end) for end in ends]
+        awaited = [AwaitedLiteral(text, NEVER) for text in _excluded(fields, place, ends)] + [
+            AwaitedLiteral(end) for end in ends
+        ]
         return placed(place, lambda: free_text(awaited, may_end=not ends, vocabulary=self._vocabulary))
 
     def _sequence(self, fields: Format, place: str, ends: Ends) -> Expr:
@@ -237,7 +244,9 @@ class _FormatReader:
         return seq(*found, one_of(ends))
 
     def _ends_of(self, element: Any, following: Any, places: list[str]) -> Ends:
-        """What ends an element of a sequence: the next one, where it is open and that is a literal; a token does so anyway."""
+        """What ends an element of a sequence: the next one, where it is open and
+        that is a literal; a token does so anyway.
+        """
         if not _is_open(element):
             return ()
         after = fields_of(following, places[1])
@@ -245,9 +254,10 @@ class _FormatReader:
             return ()  # text is no token
         if after["type"] != "const_string" or not after["value"]:
             raise UnsupportedGrammarError(
-                f"{element['type']} before {after['type']}", places[0],
+                f"{element['type']} before {after['type']}",
+                places[0],
                 "free text has no end here; put a const_string after it, or a tag around it",
-            )  # fmt: skip
+            )
         return (after["value"],)
 
     def _or(self, fields: Format, place: str, ends: Ends) -> Expr:
@@ -256,7 +266,9 @@ class _FormatReader:
 
     def _tag(self, fields: Format, place: str) -> StructuralTag:
         if isinstance(fields["begin"], dict):
-            raise UnsupportedGrammarError("a token as begin", child(place, "begin"), "tags that tokens open are token_triggered_tags")
+            raise UnsupportedGrammarError(
+                "a token as begin", child(place, "begin"), "tags that tokens open are token_triggered_tags"
+            )
         return StructuralTag(text_at(fields["begin"], child(place, "begin")), self._rest(fields, place))
 
     def _tags(self, fields: Format, place: str) -> list[tuple[Format, str]]:
@@ -271,9 +283,12 @@ class _FormatReader:
         tags = [self._tag(*one) for one in self._tags(fields, place)]
         triggers, excludes = strings_of(fields["triggers"], child(place, "triggers")), _excluded(fields, place, ends)
         once = fields["stop_after_first"]
-        later = placed(place, lambda: structural_expr(
-            tags, triggers, stop_after_first=once, ends=ends, excludes=excludes, vocabulary=self._vocabulary
-        ))  # fmt: skip
+        later = placed(
+            place,
+            lambda: structural_expr(
+                tags, triggers, stop_after_first=once, ends=ends, excludes=excludes, vocabulary=self._vocabulary
+            ),
+        )
         if not fields["at_least_one"]:
             return later
         return seq(alt(*map(_joined, tags)), one_of(ends) if once else later)
@@ -282,7 +297,9 @@ class _FormatReader:
         tags = self._tags(fields, place)
         for tag, at in tags:
             if not isinstance(tag["begin"], dict):
-                raise InvalidGrammarError(f"a tag that a token opens begins with one, not with {tag['begin']!r}", child(at, "begin"))
+                raise InvalidGrammarError(
+                    f"a tag that a token opens begins with one, not with {tag['begin']!r}", child(at, "begin")
+                )
         begins = [fields_of(tag["begin"], child(at, "begin"), "token")["token"] for tag, at in tags]
         return self.tokens.triggered(fields, begins, [self._rest(*tag) for tag in tags], place)
 
@@ -290,8 +307,13 @@ class _FormatReader:
         loop, excludes = fields["loop"], _excluded(fields, place, ends)
         within = child(place, "rules")
         rules = enumerate(rules_of(fields["rules"], within))
-        opened = [(text_at(text, child(within, i, 0)), self._content(one, child(within, i, 1), loop, ends)) for i, (text, one) in rules]
-        return placed(place, lambda: dispatch_expr(opened, loop=loop, ends=ends, excludes=excludes, vocabulary=self._vocabulary))
+        opened = [
+            (text_at(text, child(within, i, 0)), self._content(one, child(within, i, 1), loop, ends))
+            for i, (text, one) in rules
+        ]
+        return placed(
+            place, lambda: dispatch_expr(opened, loop=loop, ends=ends, excludes=excludes, vocabulary=self._vocabulary)
+        )
 
     def _token_dispatch(self, fields: Format, place: str) -> Expr:
         within = child(place, "rules")
@@ -302,7 +324,9 @@ class _FormatReader:
     def _content(self, content: Any, place: str, loop: bool, ends: Ends) -> Expr:
         """What follows an opening; where nothing comes after it, up to and with one of the ends."""
         if loop and _is_open(content):
-            raise UnsupportedGrammarError(f"{content['type']} before free text", place, "it has no end here; put a tag around it")
+            raise UnsupportedGrammarError(
+                f"{content['type']} before free text", place, "it has no end here; put a tag around it"
+            )
         return rule(f"content at {place}", self.read(content, place, () if loop else ends))
 
     def _tags_with_separator(self, fields: Format, place: str) -> Expr:
@@ -317,7 +341,9 @@ def _style(given: str | Format, place: str) -> ParameterStyle:
     if isinstance(given, dict):
         return placed(place, lambda: style_of(given))
     if given not in STYLES:
-        raise UnsupportedGrammarError(f"style {given!r}", place, f"known are json, {', '.join(STYLES)}, or the marks as an object")
+        raise UnsupportedGrammarError(
+            f"style {given!r}", place, f"known are json, {', '.join(STYLES)}, or the marks as an object"
+        )
     return STYLES[given]
 
 
@@ -326,7 +352,9 @@ def _with_blanks(options: SchemaOptions, most: int, place: str) -> SchemaOptions
     if most < 0:
         raise InvalidGrammarError(f"max_whitespace_cnt is {most}; give 0 or more", place)
     if options.whitespace in ("free", "indented"):
-        raise UnsupportedGrammarError("max_whitespace_cnt", place, f"the option whitespace={options.whitespace!r} says what blanks there are")
+        raise UnsupportedGrammarError(
+            "max_whitespace_cnt", place, f"the option whitespace={options.whitespace!r} says what blanks there are"
+        )
     return options if most else replace(options, whitespace="compact")
 
 

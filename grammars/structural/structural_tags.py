@@ -53,7 +53,12 @@ def structural_expr(
     if stop_after_first:
         opened = [(trigger, seq(rest, one_of(ends))) for trigger, rest in opened]
     return dispatch_expr(
-        opened, loop=not stop_after_first, at_least_one=at_least_one, ends=ends, excludes=excludes, vocabulary=vocabulary
+        opened,
+        loop=not stop_after_first,
+        at_least_one=at_least_one,
+        ends=ends,
+        excludes=excludes,
+        vocabulary=vocabulary,
     )
 
 

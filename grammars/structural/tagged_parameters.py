@@ -29,21 +29,34 @@ from sgl.grammars.algebra.expr import (
 from sgl.grammars.algebra.language_operations import combine, determined, texts
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 from sgl.grammars.schema.closed_objects import KEYWORD, closing
+from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.schema.scalar_schemas import sure
+from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 from sgl.grammars.schema.schema_document import SchemaDocument, child
 from sgl.grammars.schema.schema_resolver import SchemaResolver
-from sgl.grammars.schema.scalar_schemas import sure
 from sgl.grammars.schema.schema_shapes import SchemaShape, StringShape
-from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.structural.free_text import literal, until
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 MOST_BLANKS = 4  # between marks
 SHARED = ("$defs", "definitions", "$schema", "$id", KEYWORD)
-TOLD = frozenset({"type", "properties", "required", "additionalProperties", "title", "description", "default", "examples",
-                  "$comment", "strict", *SHARED})  # fmt: skip
+TOLD = frozenset(
+    {
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "title",
+        "description",
+        "default",
+        "examples",
+        "$comment",
+        "strict",
+        *SHARED,
+    }
+)
 OTHER_TYPES = ["null", "boolean", "number", "array", "object"]
 _NAME = r"[A-Za-z_][A-Za-z0-9_.\-]*"
 _ANY_CHARS = Repeat(Chars(charset.ANY), 0, None)
@@ -52,7 +65,11 @@ _PYTHON = {True: b"True", False: b"False", None: b"None"}
 
 
 def parameters_expr(
-    schema: Any, style: ParameterStyle, options: SchemaOptions, vocabulary: Vocabulary | None, most_blanks: int | None = None
+    schema: Any,
+    style: ParameterStyle,
+    options: SchemaOptions,
+    vocabulary: Vocabulary | None,
+    most_blanks: int | None = None,
 ) -> Expr:
     """The grammar of an object's properties in a style, with blanks before, between and behind them.
 
@@ -65,12 +82,21 @@ def parameters_expr(
 
 class _Parameters:
     def __init__(
-        self, schema: Any, style: ParameterStyle, options: SchemaOptions, vocabulary: Vocabulary | None, most_blanks: int | None
+        self,
+        schema: Any,
+        style: ParameterStyle,
+        options: SchemaOptions,
+        vocabulary: Vocabulary | None,
+        most_blanks: int | None,
     ) -> None:
         self._schema = _checked(weakened(schema, options)[0])
         options = closing(options, self._schema)
         self._style, self._options, self._vocabulary = style, options, vocabulary
-        self._blanks = repeat(Bytes(sum(1 << ord(c) for c in " \t\n\r")), 0, MOST_BLANKS if most_blanks is None else min(MOST_BLANKS, most_blanks))
+        self._blanks = repeat(
+            Bytes(sum(1 << ord(c) for c in " \t\n\r")),
+            0,
+            MOST_BLANKS if most_blanks is None else min(MOST_BLANKS, most_blanks),
+        )
         others = {uri: weakened(json.loads(text), options)[0] for uri, text in options.resources}
         self._resolver = SchemaResolver(SchemaDocument(self._schema, others), options)
 
@@ -78,14 +104,20 @@ class _Parameters:
         properties = self._schema.get("properties") or {}
         required = set(self._schema.get("required") or ())
         if missing := sorted(required - properties.keys()):
-            raise UnsupportedGrammarError("required", "#/required", f"{missing[0]!r} is none of the properties; describe it there")
+            raise UnsupportedGrammarError(
+                "required", "#/required", f"{missing[0]!r} is none of the properties; describe it there"
+            )
         parts = [Part(self._parameter(name), name in required) for name in properties]
         ordered = self._options.order == "schema"
-        return seq(self._blanks, Joined(tuple(parts), self._extra(sorted(properties)), EMPTY, ordered=ordered or not parts))
+        return seq(
+            self._blanks, Joined(tuple(parts), self._extra(sorted(properties)), EMPTY, ordered=ordered or not parts)
+        )
 
     def _extra(self, known: list[str]) -> Expr | None:
         """A parameter of another name, where there may be some."""
-        more = self._schema.get("additionalProperties", self._options.additional_properties or "properties" not in self._schema)
+        more = self._schema.get(
+            "additionalProperties", self._options.additional_properties or "properties" not in self._schema
+        )
         if more is False:
             return None
         name = combine([parse_regex(_NAME)], [texts(known)] if known else [])
@@ -119,8 +151,12 @@ class _Parameters:
         types = [one for one in OTHER_TYPES if any(one in _other_types(shape) for shape in shapes)]
         pieces = self._style.typed or self._style.naming
         if not self._style.tells_types:
-            return [seq(self._named(pieces), self._other(schema, shapes, OTHER_TYPES if mixed else None))] if types else []
-        return [seq(self._named(tuple(p.format(one) for p in pieces)), self._other(schema, shapes, one)) for one in types]
+            return (
+                [seq(self._named(pieces), self._other(schema, shapes, OTHER_TYPES if mixed else None))] if types else []
+            )
+        return [
+            seq(self._named(tuple(p.format(one) for p in pieces)), self._other(schema, shapes, one)) for one in types
+        ]
 
     def _named(self, pieces: tuple[str, ...]) -> Expr:
         return seq(literal(pieces[0]), *(part for piece in pieces[1:] for part in (self._blanks, literal(piece))))
@@ -181,7 +217,13 @@ def _other_types(shape: SchemaShape) -> set[str]:
     """The types that a shape allows, beside strings."""
     if shape.values is not None:
         return {_type_of(value) for value in shape.values} - {"string"}
-    parts = {"null": shape.null, "boolean": bool(shape.booleans), "number": shape.numbers, "array": shape.arrays, "object": shape.objects}
+    parts = {
+        "null": shape.null,
+        "boolean": bool(shape.booleans),
+        "number": shape.numbers,
+        "array": shape.arrays,
+        "object": shape.objects,
+    }
     return {name for name, part in parts.items() if part is not None and part is not False}
 
 
@@ -217,7 +259,9 @@ def _text(strings: StringShape, closing: str) -> Expr:
         return _counted(strings, included, excluded, error)
 
 
-def _counted(strings: StringShape, included: tuple[Expr, ...], excluded: tuple[Expr, ...], error: GrammarLimitError) -> Expr:
+def _counted(
+    strings: StringShape, included: tuple[Expr, ...], excluded: tuple[Expr, ...], error: GrammarLimitError
+) -> Expr:
     """The same by states and counts that are made on the way."""
     try:
         graph = determined(included, excluded)

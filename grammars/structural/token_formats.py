@@ -1,4 +1,6 @@
-"""Formats of tokens themselves, whatever their bytes; the token that ends the nearest tag around them is none of the free ones."""
+"""Formats of tokens themselves, whatever their bytes; the token that ends the
+nearest tag around them is none of the free ones.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +47,27 @@ class TokenFormats:
     def free(self, excluded: Sequence[Any], place: str, opening: Sequence[str] = ()) -> Expr:
         """One token but those that are excluded, that open something, or that end the tag around it."""
         texts = [_written(value, child(place, i)) for i, value in enumerate(excluded)]
-        return placed(place, lambda: self.terminals.any_token_except(self._nowhere, [*texts, *opening, *self._ending], 0))
+        return placed(
+            place, lambda: self.terminals.any_token_except(self._nowhere, [*texts, *opening, *self._ending], 0)
+        )
 
     def any_tokens(self, fields: Mapping[str, Any], place: str) -> Expr:
         most = fields["max_tokens"]
         if most is not None and (type(most) is not int or most < 0):
             raise InvalidGrammarError(f"max_tokens must be a count of tokens, not {most!r}", child(place, "max_tokens"))
-        return repeat(self.free(fields["exclude_tokens"], child(place, "exclude_tokens")), 0, count_at(most, child(place, "max_tokens")))
+        return repeat(
+            self.free(fields["exclude_tokens"], child(place, "exclude_tokens")),
+            0,
+            count_at(most, child(place, "max_tokens")),
+        )
 
     def triggered(self, fields: Mapping[str, Any], begins: Sequence[Any], rests: Sequence[Expr], place: str) -> Expr:
-        """Free tokens in which a trigger opens one of the tags that begin with it; a required tag comes first of all."""
-        triggers = [self._id(value, child(place, "trigger_tokens", i)) for i, value in enumerate(fields["trigger_tokens"])]
+        """Free tokens in which a trigger opens one of the tags that begin
+        with it; a required tag comes first of all.
+        """
+        triggers = [
+            self._id(value, child(place, "trigger_tokens", i)) for i, value in enumerate(fields["trigger_tokens"])
+        ]
         found = [self._id(value, child(place, "tags", i, "begin", "token")) for i, value in enumerate(begins)]
         _check_triggers(fields["trigger_tokens"], triggers, begins, found, place)
         opened = alt(*(self._opened(begin, rest, place) for begin, rest in zip(begins, rests, strict=True)))
@@ -66,11 +78,15 @@ class TokenFormats:
 
     def dispatch(self, fields: Mapping[str, Any], rules: Sequence[tuple[Any, Expr]], place: str) -> Expr:
         """Free tokens, in which some are followed by a format each."""
-        opened = alt(*(self._opened(token, content, child(place, "rules", i)) for i, (token, content) in enumerate(rules)))
+        opened = alt(
+            *(self._opened(token, content, child(place, "rules", i)) for i, (token, content) in enumerate(rules))
+        )
         return _dispatched(self._free_in(fields, [token for token, _ in rules], place), opened, loop=fields["loop"])
 
     def _free_in(self, fields: Mapping[str, Any], opening: Sequence[Any], place: str) -> Expr:
-        return self.free(fields["exclude_tokens"], child(place, "exclude_tokens"), [_written(value, place) for value in opening])
+        return self.free(
+            fields["exclude_tokens"], child(place, "exclude_tokens"), [_written(value, place) for value in opening]
+        )
 
     def _opened(self, token: Any, rest: Expr, place: str) -> Expr:
         return seq(self.token(token, place), rule(f"after token {token}", rest))
@@ -84,15 +100,23 @@ def _dispatched(free: Expr, opened: Expr, *, loop: bool) -> Expr:
 
 
 def _check_triggers(
-    triggers: Sequence[Any], opening: Sequence[frozenset[int]], begins: Sequence[Any], found: Sequence[frozenset[int]], place: str
+    triggers: Sequence[Any],
+    opening: Sequence[frozenset[int]],
+    begins: Sequence[Any],
+    found: Sequence[frozenset[int]],
+    place: str,
 ) -> None:
     """Each trigger opens a tag, and each tag has a trigger."""
     for i, ids in enumerate(found):
         if ids not in opening:
-            raise InvalidGrammarError(f"token {begins[i]!r} is none of the trigger_tokens", child(place, "tags", i, "begin"))
+            raise InvalidGrammarError(
+                f"token {begins[i]!r} is none of the trigger_tokens", child(place, "tags", i, "begin")
+            )
     for i, ids in enumerate(opening):
         if ids not in found:
-            raise InvalidGrammarError(f"no tag begins with the token {triggers[i]!r}", child(place, "trigger_tokens", i))
+            raise InvalidGrammarError(
+                f"no tag begins with the token {triggers[i]!r}", child(place, "trigger_tokens", i)
+            )
 
 
 def _written(value: Any, place: str) -> str:

@@ -75,7 +75,5 @@ def _cumulated(lengths: dict[int, int], words: int) -> np.ndarray:
 
 
 def _spellings(chars: CharSet) -> np.ndarray:
-    rows = [
-        [len(ranges), *(value for pair in ranges for value in pair)] for ranges in charset.utf8_sequences(chars)
-    ]
+    rows = [[len(ranges), *(value for pair in ranges for value in pair)] for ranges in charset.utf8_sequences(chars)]
     return np.array([row + [0] * (FIELDS - len(row)) for row in rows], np.uint8)

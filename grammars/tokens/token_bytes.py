@@ -68,12 +68,17 @@ def _replacement(step: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _of_one_token(old: str, seen: Collection[str]) -> bool:
-    """Whether a text that is replaced lies in one token: joined tokens may spell it together, and so may tokens of bytes."""
+    """Whether a text that is replaced lies in one token: joined tokens may spell
+    it together, and so may tokens of bytes.
+    """
     return bool(old) and not {"ByteLevel", "ByteFallback"} & set(seen) and ("Fuse" not in seen or len(old) == 1)
 
 
 def _keeps_tokens(step: Mapping[str, Any], seen: Collection[str], replaced: bool) -> bool:
-    """Whether a step that replaces nothing reads each token for itself. Joined tokens are no bytes or letters of bytes any more."""
+    """Whether a step that replaces nothing reads each token for itself.
+
+    Joined tokens are no bytes or letters of bytes any more.
+    """
     kind = step["type"]
     if kind in ("ByteLevel", "ByteFallback"):
         return not {"Fuse", "ByteLevel", "ByteFallback"} & set(seen) and not (replaced and kind == "ByteLevel")

@@ -11,7 +11,9 @@ from sgl.grammars.tokens.token_bytes import token_bytes
 
 
 class TokenTable(NamedTuple):
-    """Bytes by token id, what ends a text, what is no text, and whether texts are the tokens' bytes one after the other."""
+    """Bytes by token id, what ends a text, what is no text, and whether texts
+    are the tokens' bytes one after the other.
+    """
 
     tokens: list[bytes]
     eos_ids: list[int]

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from sgl.grammars.algebra.byte_marks import NUMBER_BYTES, TOKEN
-from sgl.grammars.lru_cache import LruCache
 from sgl.grammars.errors import InvalidGrammarError
-from sgl.grammars.tokens.tokenizer_adapters import token_table
+from sgl.grammars.lru_cache import LruCache
 from sgl.grammars.tokens.character_families import FAMILIES, PLAIN, CharacterFamily
 from sgl.grammars.tokens.token_trie import TokenTrie, pack
+from sgl.grammars.tokens.tokenizer_adapters import token_table
 
 MOST_GRAMMARS = 128
 _MARKS = re.compile(b"[\\x%02x-\\xff]" % TOKEN)  # bytes of no text
@@ -73,9 +73,7 @@ class Vocabulary:
         return found
 
     @classmethod
-    def from_bytes(
-        cls, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()
-    ) -> Vocabulary:
+    def from_bytes(cls, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()) -> Vocabulary:
         """Build a vocabulary from the bytes of each token; the index is the token's id."""
         return cls(tokens, eos_ids, special_ids)
 

@@ -7,8 +7,8 @@ import threading
 from typing import Any
 
 from ..backend import Backend
-from ..global_config import global_config
 from ..errors import BadValueError
+from ..global_config import global_config
 
 
 def set_default_backend(backend: Any) -> None:
@@ -40,7 +40,10 @@ def as_backend(value: Any) -> Backend:
 
 def _meant(value: Any) -> str:
     if isinstance(value, str) and "://" in value:
-        return f"for a server of sgl or SGLang give sgl.RuntimeEndpoint({value!r}), for another one sgl.OpenAI(model, base_url=...)"
+        return (
+            f"for a server of sgl or SGLang give sgl.RuntimeEndpoint({value!r}), for another one "
+            "sgl.OpenAI(model, base_url=...)"
+        )
     if isinstance(value, type):
         return f"it is a class: give an instance, as {value.__name__}(...)"
     if isinstance(value, str):

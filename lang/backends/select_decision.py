@@ -35,9 +35,7 @@ def conclude_select(
         unconditional_token_logprobs=priors,
     )
     if decision.decision not in request.choices:
-        raise ValueError(
-            f"{request.method!r} decided for {decision.decision!r}, which is none of {request.choices}"
-        )
+        raise ValueError(f"{request.method!r} decided for {decision.decision!r}, which is none of {request.choices}")
     probabilities = choice_probabilities(scored)
     meta = {**(decision.meta_info or {}), "choice_probs": probabilities}
     return ChoicesDecision(_chosen(request, decision.decision, probabilities), meta)

@@ -72,7 +72,9 @@ class ConversationTurns:
     def suffix(self, role: str) -> str:
         """What closes the open turn. Raises ProgramError if that is not one of `role`."""
         if self.role != role:
-            opened = f"the open turn is a {self.role!r} turn" if self.role else f"no turn is open; {role}_begin() opens one"
+            opened = (
+                f"the open turn is a {self.role!r} turn" if self.role else f"no turn is open; {role}_begin() opens one"
+            )
             raise ProgramError(f"end of a {role!r} turn, but {opened}")
         return self.template.get_prefix_and_suffix(role, self._history())[1]
 

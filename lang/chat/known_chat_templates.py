@@ -35,7 +35,9 @@ _DBRX = (
     "YOU DO NOT MENTION ANY OF THIS INFORMATION ABOUT YOURSELF UNLESS THE INFORMATION IS DIRECTLY PERTINENT TO "
     "THE USER'S QUERY."
 )
-_INTERNVL = "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
+_INTERNVL = (
+    "你是书生·万象，英文名是InternVL，是由上海人工智能实验室、清华大学及多家合作单位联合开发的多模态大语言模型。"
+)
 _INTERNS1 = (
     "You are an AI assistant whose name is Intern-S1 (书生大模型).\n"
     "- Intern-S1 (书生大模型) is a vision-language model that is developed by Shanghai AI Laboratory "
@@ -108,17 +110,13 @@ KNOWN: tuple[ChatTemplate, ...] = (
     _chatml("chatml"),
     _chatml("chatml-llava", _HELPFUL, image_token="<image>\n"),
     _answered(_chatml("qwen", _HELPFUL), *_QWEN_TOOL),
-    _answered(
-        _chatml("qwen2-vl", _HELPFUL, image_token="<|vision_start|><|image_pad|><|vision_end|>"), *_QWEN_TOOL
-    ),
+    _answered(_chatml("qwen2-vl", _HELPFUL, image_token="<|vision_start|><|image_pad|><|vision_end|>"), *_QWEN_TOOL),
     _chatml("internvl-2-5", _INTERNVL, stop_str=("<|im_end|>", "<|action_end|>")),
     _chatml("interns1", _INTERNS1, stop_str=("<|im_end|>", "<|action_end|>")),
     _plain("vicuna_v1.1", ("", " "), ("USER:", " "), ("ASSISTANT:", "</s>"), (), " <image>\n", _VICUNA),
     replace(_inst("llama-2-chat", ("<<SYS>>\n", "\n<</SYS>>\n\n")), style=ChatTemplateStyle.LLAMA2),
     replace(
-        _answered(
-            _inst("mistral", ("[SYSTEM_PROMPT] ", " [/SYSTEM_PROMPT]")), "[TOOL_RESULTS] ", "[/TOOL_RESULTS]"
-        ),
+        _answered(_inst("mistral", ("[SYSTEM_PROMPT] ", " [/SYSTEM_PROMPT]")), "[TOOL_RESULTS] ", "[/TOOL_RESULTS]"),
         stop_str=("</s>",),
         image_token="[IMG]",
     ),

@@ -16,7 +16,9 @@ Roles = tuple[str, ...]
 
 
 class JinjaChatTemplate(ChatTemplate):
-    """Prefixes and suffixes by probing `tokenizer.render_chat`, with roles and contents in the form that the template shows. BOS is left to the tokenizer if it adds one."""
+    """Prefixes and suffixes by probing `tokenizer.render_chat`, with roles and contents in the form that the
+    template shows. BOS is left to the tokenizer if it adds one.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         super().__init__("tokenizer", None, {})
@@ -76,7 +78,9 @@ class JinjaChatTemplate(ChatTemplate):
         marks = [f"sgl:turn:{index}:" for index in range(len(roles))]
         messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
         try:
-            rest = self._tokenizer.render_chat(self._tokenizer.chat_messages(messages), add_generation_prompt=add_generation_prompt)
+            rest = self._tokenizer.render_chat(
+                self._tokenizer.chat_messages(messages), add_generation_prompt=add_generation_prompt
+            )
         except Exception as error:
             if getattr(error, "hopeless", False):
                 raise ProgramError(f"the chat template of the model's tokenizer cannot be used: {error}") from error

@@ -184,7 +184,10 @@ class Arguments:
 
 @dataclass(frozen=True)
 class ExprNode:
-    """A piece of an expression. `kind`: gen, select, begin, end, scope, text, plain_text, turns, or any (unknown pieces)."""
+    """A piece of an expression.
+
+    `kind`: gen, select, begin, end, scope, text, plain_text, turns, or any (unknown pieces).
+    """
 
     kind: str
     place: ast.AST

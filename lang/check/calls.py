@@ -1,4 +1,6 @@
-"""What a call does: a primitive of the language, a method of a state, a program, a function of the file, or anything."""
+"""What a call does: a primitive of the language, a method of a state, a
+program, a function of the file, or anything.
+"""
 
 from __future__ import annotations
 
@@ -47,9 +49,34 @@ from .roles import check_turn_content
 
 _TO_TEXT = ("str", "format", "print")
 _PURE = {
-    "len", "int", "float", "bool", "abs", "min", "max", "sum", "round", "any", "all", "isinstance", "hasattr", "type",
-    "id", "open", "input", "hash", "ord", "chr", "repr", "print", "range", "str", "format", "divmod", "pow",
-}  # fmt: skip
+    "len",
+    "int",
+    "float",
+    "bool",
+    "abs",
+    "min",
+    "max",
+    "sum",
+    "round",
+    "any",
+    "all",
+    "isinstance",
+    "hasattr",
+    "type",
+    "id",
+    "open",
+    "input",
+    "hash",
+    "ord",
+    "chr",
+    "repr",
+    "print",
+    "range",
+    "str",
+    "format",
+    "divmod",
+    "pow",
+}
 _ADDERS = {"append", "insert", "extend", "appendleft", "add"}
 _CHANGERS = {*_ADDERS, "pop", "remove", "clear", "reverse", "sort", "update", "popleft"}
 
@@ -151,15 +178,10 @@ def _reasoning(inside: Value | None, node: ast.AST) -> Value:
 # --- methods -----------------------------------------------------------------------------------------------
 
 
-def _call_method(
-    c: CheckContext, method: BoundMethod, node: ast.Call, arguments: Arguments, env: Env
-) -> Value:
+def _call_method(c: CheckContext, method: BoundMethod, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     owner = method.owner
     if isinstance(owner, OneOf):
-        each = [
-            _call_method(c, BoundMethod(option, method.name), node, arguments, env)
-            for option in options_of(owner)
-        ]
+        each = [_call_method(c, BoundMethod(option, method.name), node, arguments, env) for option in options_of(owner)]
         return one_of(each)
     if isinstance(owner, StateRef):
         return _state_method(c, owner, method.name, node, arguments, env)
@@ -170,9 +192,7 @@ def _call_method(
     return _data_method(c, owner, method.name, node, arguments, env)
 
 
-def _state_method(
-    c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: Arguments, env: Env
-) -> Value:
+def _state_method(c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     if name in ROLES:
         return _state_turn(c, state, name, node, arguments, env)
     if name in ("get", "aget", "get_var", "get_meta_info", "probs"):
@@ -209,9 +229,7 @@ def _other_state_method(
     return _maybe_awaited(c, name, ANY)
 
 
-def _state_turn(
-    c: CheckContext, state: StateRef, role: str, node: ast.Call, arguments: Arguments, env: Env
-) -> Value:
+def _state_turn(c: CheckContext, state: StateRef, role: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     inside = arguments.get(0, "expr")
     if inside is None:
         return StateBlock(state, role)
@@ -220,9 +238,7 @@ def _state_turn(
     return AppendedTurn(role)
 
 
-def _read(
-    c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: Arguments, env: Env
-) -> Value:
+def _read(c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     key = _named(arguments.get(0, "name") or ANY)
     awaited = c.is_awaited(node)
     found = state_operations.read(c, state, key, node, env, name == "get_var", needed=name != "get_meta_info")
@@ -238,9 +254,7 @@ def _read(
 def _named(key: Value) -> Value:
     """`s.get(node)` reads what the gen is called."""
     if isinstance(key, Expression):
-        [*names] = (
-            node.name for node in key.nodes if isinstance(node, ExprNode) and node.kind in ("gen", "select")
-        )
+        [*names] = (node.name for node in key.nodes if isinstance(node, ExprNode) and node.kind in ("gen", "select"))
         return names[0] if len(names) == 1 else ANY
     return key
 
@@ -252,17 +266,13 @@ def _maybe_awaited(c: CheckContext, name: str, value: Value) -> Value:
 
 def _group_method(c: CheckContext, group: ForkGroup, name: str, arguments: Arguments, env: Env) -> Value:
     if name == "join":
-        state_operations.join(
-            group.parents, group.children, arguments.get(0, "mode") or Const("gather_variable"), env
-        )
+        state_operations.join(group.parents, group.children, arguments.get(0, "mode") or Const("gather_variable"), env)
         return PLAIN
     escape([group], env)
     return ANY
 
 
-def _data_method(
-    c: CheckContext, owner: Value, name: str, node: ast.Call, arguments: Arguments, env: Env
-) -> Value:
+def _data_method(c: CheckContext, owner: Value, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     values = arguments.all()
     is_list = isinstance(owner, ListValue) or (isinstance(owner, Const) and isinstance(owner.value, list))
     if is_list and name in _CHANGERS:
@@ -285,9 +295,7 @@ def _folded(text: str, name: str, arguments: Arguments) -> Value:
     if arguments.whole and len(constants) == len(arguments.all()):
         named = {key: value.value for key, value in arguments.named.items() if isinstance(value, Const)}
         try:
-            made: Any = getattr(text, name)(
-                *(v.value for v in arguments.positional if isinstance(v, Const)), **named
-            )
+            made: Any = getattr(text, name)(*(v.value for v in arguments.positional if isinstance(v, Const)), **named)
         except Exception:
             return PLAIN
         return Const(made) if len(made) < 100_000 else PLAIN
@@ -347,9 +355,7 @@ def _call_other(c: CheckContext, callee: Value, node: ast.Call, arguments: Argum
         and isinstance(values[0], Const)
     ):
         return _dumped(values[0])
-    if (name in _PURE and name not in c.assigned) or (
-        isinstance(callee, ImportedModule) and _is_pure_module(callee)
-    ):
+    if (name in _PURE and name not in c.assigned) or (isinstance(callee, ImportedModule) and _is_pure_module(callee)):
         generated = any(map(is_generated, values)) and name not in ("print", "input", "open")
         return GENERATED if generated else PLAIN
     escape(values, env)

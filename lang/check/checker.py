@@ -88,8 +88,7 @@ class Checker(CheckContext):
         with self.silence():
             decorators = [expressions.evaluate(self, item, env) for item in node.decorator_list]
         if any(
-            _is_function_decorator(item, value)
-            for item, value in zip(node.decorator_list, decorators, strict=True)
+            _is_function_decorator(item, value) for item, value in zip(node.decorator_list, decorators, strict=True)
         ):
             return Function(node, frozenset(), env.names)
         made = Function(node, None, env.names)
@@ -125,9 +124,7 @@ class Checker(CheckContext):
         ordered = [*spec.posonlyargs, *spec.args, *spec.kwonlyargs]
         for item in [*ordered, *(extra for extra in (spec.vararg, spec.kwarg) if extra)]:
             env.names[item.arg] = ANY if item.arg in ("self", "cls") else PLAIN
-        for item, default in zip(
-            reversed([*spec.posonlyargs, *spec.args]), reversed(spec.defaults), strict=False
-        ):
+        for item, default in zip(reversed([*spec.posonlyargs, *spec.args]), reversed(spec.defaults), strict=False):
             if not is_plain(self.value_silently(default, Env(dict(function.closure)))):
                 env.names[item.arg] = ANY
         here = CallFrame(node)
@@ -155,13 +152,14 @@ class Checker(CheckContext):
     def _open_states(self, env: Env) -> None:
         """States of the function around: anything may have been done to them."""
         for name, value in env.names.items():
-            numbers = [
-                n for v in leaves(value) if isinstance(v, StateRef) for n in v.numbers if n not in env.facts
-            ]
+            numbers = [n for v in leaves(value) if isinstance(v, StateRef) for n in v.numbers if n not in env.facts]
             numbers += [
-                n for v in leaves(value) if isinstance(v, ForkGroup) for n in (*v.children, *v.parents)
+                n
+                for v in leaves(value)
+                if isinstance(v, ForkGroup)
+                for n in (*v.children, *v.parents)
                 if n not in env.facts
-            ]  # fmt: skip
+            ]
             for number in numbers:
                 env.facts[number] = StateFacts(unknown=True, role=ANY_ROLE)
             env.names[name] = value
@@ -246,20 +244,12 @@ def _is_function_decorator(item: ast.expr, value: Value) -> bool:
     if isinstance(value, PublicName):
         return value.name == "function"
     called = item.func if isinstance(item, ast.Call) else None
-    name = (
-        called.attr
-        if isinstance(called, ast.Attribute)
-        else called.id
-        if isinstance(called, ast.Name)
-        else ""
-    )
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
     return name == "function"
 
 
 def _assigned_names(node: ast.AST) -> set[str]:
-    return {
-        part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
-    }
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
 def _finished_binding(bound: Binding, env: Env) -> Binding:

@@ -36,9 +36,7 @@ def check_constraints(
     _check_stops(c, given, places, node)
 
 
-def _check_dtype(
-    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
-) -> None:
+def _check_dtype(c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
     value = given.get("dtype")
     if isinstance(value, Const) and isinstance(value.value, str):
         try:
@@ -47,29 +45,28 @@ def _check_dtype(
             c.report("SGL402", places.get("dtype", node), str(error))
 
 
-def _check_one(
-    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
-) -> None:
+def _check_one(c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
     present = [name for name in ("type", "dtype", *_LABELS) if _is_given(given.get(name))]
     if "dtype" in present and "regex" in present:
         c.report(
-            "SGL405", places.get("regex", node), "the regex is ignored because dtype takes precedence; give one of them",
+            "SGL405",
+            places.get("regex", node),
+            "the regex is ignored because dtype takes precedence; give one of them",
             severity="warning",
-        )  # fmt: skip
+        )
         present.remove("regex")
     if len(present) > 1:
         c.report(
-            "SGL405", places.get(present[1], node),
+            "SGL405",
+            places.get(present[1], node),
             f"this gen has both {present[0]} and {present[1]}; give only one constraint",
-        )  # fmt: skip
+        )
 
 
 def _is_given(value: Value | None) -> bool:
     """Surely more than None."""
     return (
-        value is not None
-        and not isinstance(value, Unknown)
-        and not (isinstance(value, Const) and value.value is None)
+        value is not None and not isinstance(value, Unknown) and not (isinstance(value, Const) and value.value is None)
     )
 
 
@@ -146,9 +143,7 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 # --- stop strings ------------------------------------------------------------------------------------------
 
 
-def _check_stops(
-    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
-) -> None:
+def _check_stops(c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
     found = _constraint(given)
     stop = given.get("stop")
     if found is None or not isinstance(stop, Const) or not stop.value:
@@ -157,10 +152,11 @@ def _check_stops(
     for text in [stop.value] if isinstance(stop.value, str) else stop.value:
         if isinstance(text, str) and text and not _may_write(kind, source, text):
             c.report(
-                "SGL504", places.get("stop", node),
+                "SGL504",
+                places.get("stop", node),
                 f"the {kind} never allows {text!r}, so this stop never ends the text; leave it out, or allow "
                 f"it in the {kind}",
-            )  # fmt: skip
+            )
 
 
 def _constraint(given: Mapping[str, Value]) -> tuple[str, str] | None:
@@ -178,7 +174,10 @@ def _constraint(given: Mapping[str, Value]) -> tuple[str, str] | None:
 
 @cache
 def _may_write(kind: str, source: str, text: str) -> bool:
-    """Whether some text of the constraint holds `text`. True where the search takes too long, or depends on the model."""
+    """Whether some text of the constraint holds `text`.
+
+    True where the search takes too long, or depends on the model.
+    """
     from sgl.grammars import GrammarError
 
     try:

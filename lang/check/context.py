@@ -89,10 +89,11 @@ class CheckContext(ABC):
     def check_text_of(self, value: Value, place: ast.AST, how: str) -> None:
         if is_expression(value):
             self.report(
-                "SGL301", place,
+                "SGL301",
+                place,
                 f"{how} turns an expression into text, but it has no text before the program runs; append it with +: "
                 's += "..." + expression + "..."',
-            )  # fmt: skip
+            )
 
     def check_awaited(self, value: Value, place: ast.AST) -> None:
         if isinstance(value, Coroutine):

@@ -87,9 +87,7 @@ def _merged_binding(left: Binding | None, right: Binding | None, conditions: tup
         one = left or right
         assert one is not None
         return (
-            replace(one, defined=min(one.defined, SOMETIMES), conditions=conditions)
-            if one.defined == ALWAYS
-            else one
+            replace(one, defined=min(one.defined, SOMETIMES), conditions=conditions) if one.defined == ALWAYS else one
         )
     weaker = left if left.defined <= right.defined else right
     kind = left.kind if left.kind == right.kind else "set"
@@ -103,7 +101,9 @@ def _merged_binding(left: Binding | None, right: Binding | None, conditions: tup
 
 
 class Env:
-    """The environment: names and states at one place. Each path of a program has one; where paths meet, theirs are merged."""
+    """The environment: names and states at one place. Each path of a program has
+    one; where paths meet, theirs are merged.
+    """
 
     def __init__(self, names: dict[str, Value] | None = None) -> None:
         self.names: dict[str, Value] = names or {}

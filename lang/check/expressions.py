@@ -40,9 +40,7 @@ from .environment import Env, escape
 from .operators import check_equal, check_number, combine, is_number
 
 Visitor = Callable[[CheckContext, Any, Env], Value]
-_TYPES = {
-    name: getattr(builtins, name) for name in ("int", "float", "str", "bool", "list", "dict", "tuple", "set")
-}
+_TYPES = {name: getattr(builtins, name) for name in ("int", "float", "str", "bool", "list", "dict", "tuple", "set")}
 
 
 def evaluate(c: CheckContext, node: ast.AST | None, env: Env) -> Value:
@@ -81,10 +79,11 @@ def _check_parameter(c: CheckContext, node: ast.Name, env: Env) -> None:
     if bound is not None and bound.kind in ("gen", "select"):
         line = getattr(bound.place, "lineno", 0)
         c.report(
-            "SGL104", node,
+            "SGL104",
+            node,
             f"{node.id!r} is the parameter here, not the text of the gen in line {line}; write s[{node.id!r}] if you "
             "mean that text, otherwise rename one of them",
-        )  # fmt: skip
+        )
 
 
 def _attribute(c: CheckContext, node: ast.Attribute, env: Env) -> Value:
@@ -261,11 +260,7 @@ def _sequence(c: CheckContext, node: ast.List | ast.Tuple, env: Env) -> Value:
 
 
 def _starred(value: Value) -> list[Value]:
-    return (
-        list(value.items)
-        if isinstance(value, ListValue)
-        else [value if isinstance(value, Unknown) else PLAIN]
-    )
+    return list(value.items) if isinstance(value, ListValue) else [value if isinstance(value, Unknown) else PLAIN]
 
 
 def _dict(c: CheckContext, node: ast.Dict, env: Env) -> Value:

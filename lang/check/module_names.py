@@ -11,10 +11,34 @@ from .abstract_values import ANY, PLAIN, Const, ImportedModule, PublicName, Valu
 ROOTS = ("sgl", "sglang")
 _API_MODULES = ("api", "primitives", "function", "lang")
 STAR_NAMES = (
-    "function", "gen", "gen_int", "gen_string", "select", "image", "video", "separate_reasoning", "tools", "fields", "labels", "system",
-    "user", "assistant", "tool", "system_begin", "system_end", "user_begin", "user_end", "assistant_begin",
-    "assistant_end", "tool_begin", "tool_end", "plain", "special", "set_default_backend", "flush_cache",
-)  # fmt: skip
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "select",
+    "image",
+    "video",
+    "separate_reasoning",
+    "tools",
+    "fields",
+    "labels",
+    "system",
+    "user",
+    "assistant",
+    "tool",
+    "system_begin",
+    "system_end",
+    "user_begin",
+    "user_end",
+    "assistant_begin",
+    "assistant_end",
+    "tool_begin",
+    "tool_end",
+    "plain",
+    "special",
+    "set_default_backend",
+    "flush_cache",
+)
 _CHANGERS = {"append", "extend", "insert", "update", "pop", "remove", "clear", "add", "setdefault"}
 
 Evaluate = Callable[[ast.AST], Value]
@@ -155,11 +179,7 @@ def _is_of_sgl(value: Value) -> bool:
 def _defined(node: ast.AST) -> list[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return [node.name]
-    return (
-        [item.id for item in node.targets if isinstance(item, ast.Name)]
-        if isinstance(node, ast.Assign)
-        else []
-    )
+    return [item.id for item in node.targets if isinstance(item, ast.Name)] if isinstance(node, ast.Assign) else []
 
 
 def _module(alias: ast.alias) -> tuple[str, Value]:

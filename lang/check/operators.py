@@ -58,27 +58,22 @@ def _mixed(left: Value, right: Value) -> Value:
 
 
 def _is_text(value: Value) -> bool:
-    return isinstance(value, TextPattern | GeneratedText) or (
-        isinstance(value, Const) and isinstance(value.value, str)
-    )
+    return isinstance(value, TextPattern | GeneratedText) or (isinstance(value, Const) and isinstance(value.value, str))
 
 
 def check_number(c: CheckContext, node: ast.AST, left: Value, right: Value) -> None:
     for text, number in ((left, right), (right, left)):
         if isinstance(text, GeneratedText) and is_number(number):
             c.report(
-                "SGL105", node,
+                "SGL105",
+                node,
                 f"s[{text.name!r}] is text, not a number; read s.get({text.name!r}) of a typed gen, or convert: "
                 f"int(s[{text.name!r}])",
-            )  # fmt: skip
+            )
 
 
 def is_number(value: Value) -> bool:
-    return (
-        isinstance(value, Const)
-        and isinstance(value.value, int | float)
-        and not isinstance(value.value, bool)
-    )
+    return isinstance(value, Const) and isinstance(value.value, int | float) and not isinstance(value.value, bool)
 
 
 def check_equal(c: CheckContext, node: ast.Compare, left: Value, right: Value) -> None:
@@ -86,11 +81,12 @@ def check_equal(c: CheckContext, node: ast.Compare, left: Value, right: Value) -
         if isinstance(text, GeneratedText) and is_number(number):
             assert isinstance(number, Const)
             c.report(
-                "SGL105", node,
+                "SGL105",
+                node,
                 f"s[{text.name!r}] is text and never equals the number {number.value!r}; compare with "
                 f"{str(number.value)!r}, or read s.get({text.name!r}) of a typed gen",
                 severity="warning",
-            )  # fmt: skip
+            )
 
 
 def _sum(left: Value, right: Value, node: ast.AST) -> Value:

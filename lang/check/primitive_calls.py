@@ -33,10 +33,21 @@ _CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
 
 # names of sgl that are not appended
 _OTHER_NAMES = {
-    "function", "set_default_backend", "flush_cache", "get_server_info", "token_length_normalized",
-    "greedy_token_selection", "unconditional_likelihood_normalized", "global_config", "once", "record", "replay",
-    "resume", "report", "journal",
-}  # fmt: skip
+    "function",
+    "set_default_backend",
+    "flush_cache",
+    "get_server_info",
+    "token_length_normalized",
+    "greedy_token_selection",
+    "unconditional_likelihood_normalized",
+    "global_config",
+    "once",
+    "record",
+    "replay",
+    "resume",
+    "report",
+    "journal",
+}
 
 
 @cache
@@ -173,9 +184,7 @@ def _check_known(c: CheckContext, primitive: str, node: ast.Call) -> None:
     known = known_options(primitive)
     for keyword in node.keywords:
         if keyword.arg is not None and keyword.arg not in known:
-            c.report(
-                "SGL401", keyword, f"{primitive} has no option {keyword.arg!r}{hint(keyword.arg, known)}"
-            )
+            c.report("SGL401", keyword, f"{primitive} has no option {keyword.arg!r}{hint(keyword.arg, known)}")
 
 
 # --- values ------------------------------------------------------------------------------------------------
@@ -214,9 +223,7 @@ def _out_of_range(option: str, value: Any) -> str | None:
     name = option.replace("_new_tokens", "_tokens").replace("top_logprobs_num", "top_logprobs")
     if name not in SamplingParams.__dataclass_fields__ or option == "min_new_tokens":
         return (
-            None
-            if not isinstance(value, int) or option != "min_new_tokens" or value >= 0
-            else f"{option} is {value}"
+            None if not isinstance(value, int) or option != "min_new_tokens" or value >= 0 else f"{option} is {value}"
         )
     try:
         SamplingParams(**{"max_tokens": 1 << 30, name: value}).validate()
@@ -270,7 +277,8 @@ def _check_constant_choices(c: CheckContext, primitive: str, place: ast.AST, cho
         c.report(
             "SGL403",
             place,
-            f"choices is empty; {'a select needs at least one' if primitive == 'select' else 'leave it out or give choices'}",
+            "choices is empty; "
+            f"{'a select needs at least one' if primitive == 'select' else 'leave it out or give choices'}",
         )
     elif wrong := [choice for choice in choices if not isinstance(choice, str)]:
         c.report("SGL403", place, f"choices holds {wrong[0]!r}; give strings: {str(wrong[0])!r}")
@@ -302,9 +310,7 @@ def _check_seen_choices(c: CheckContext, place: ast.AST, choices: ListValue) -> 
     for item in choices.items:
         for option in options_of(item):
             if isinstance(option, Const) and not isinstance(option.value, str):
-                c.report(
-                    "SGL403", place, f"choices holds {option.value!r}; give strings: {str(option.value)!r}"
-                )
+                c.report("SGL403", place, f"choices holds {option.value!r}; give strings: {str(option.value)!r}")
                 return
             if isinstance(option, Expression):
                 c.report("SGL403", place, "choices holds an expression; give strings")

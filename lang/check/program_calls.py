@@ -29,9 +29,7 @@ from .problem import hint
 AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
 RUNNERS = ("run", "run_batch", "arun", "arun_batch", "bind", "trace", "cache", "compile")
 _RUN_EXTRA = frozenset({"timeout", "budget", "adapter"})
-_BATCH_EXTRA = frozenset(
-    {"num_threads", "progress_bar", "generator_style", "return_exceptions", "batch_kwargs"}
-)
+_BATCH_EXTRA = frozenset({"num_threads", "progress_bar", "generator_style", "return_exceptions", "batch_kwargs"})
 
 
 @dataclass(frozen=True)
@@ -49,14 +47,10 @@ def signature(node: AnyFunctionDef) -> ProgramSignature:
     spec = node.args
     ordered = [*spec.posonlyargs, *spec.args]
     optional = {item.arg for item in ordered[len(ordered) - len(spec.defaults) :]}
-    optional |= {
-        a.arg for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default is not None
-    }
+    optional |= {a.arg for a, default in zip(spec.kwonlyargs, spec.kw_defaults, strict=True) if default is not None}
     names = [item.arg for item in ordered[1:]]
     every = frozenset(names) | {item.arg for item in spec.kwonlyargs}
-    return ProgramSignature(
-        tuple(names), every - optional, every, spec.vararg is not None, spec.kwarg is not None
-    )
+    return ProgramSignature(tuple(names), every - optional, every, spec.vararg is not None, spec.kwarg is not None)
 
 
 def check_declaration(c: CheckContext, node: AnyFunctionDef) -> None:
@@ -66,16 +60,18 @@ def check_declaration(c: CheckContext, node: AnyFunctionDef) -> None:
     if not ordered or ordered[0].arg != "s":
         shown = repr(ordered[0].arg) if ordered else "missing"
         c.report(
-            "SGL601", ordered[0] if ordered else node,
+            "SGL601",
+            ordered[0] if ordered else node,
             f"the first parameter of {node.name} is {shown}; it must be `s`, the state of the program",
-        )  # fmt: skip
+        )
     for item in [*ordered[1:], *spec.kwonlyargs]:
         if item.arg in run_options() - {"max_tokens"}:
             c.report(
-                "SGL602", item,
+                "SGL602",
+                item,
                 f"parameter {item.arg!r} has the name of a run option: run({item.arg}=...) gives it to the program "
                 "and you cannot set the option (in sglang the option gets it and the argument is missing); rename it",
-            )  # fmt: skip
+            )
 
 
 def check_decorated(c: CheckContext, function: Function, node: ast.Attribute) -> None:
@@ -85,9 +81,10 @@ def check_decorated(c: CheckContext, function: Function, node: ast.Attribute) ->
     spec = function.node.args
     if spec.args and spec.args[0].arg == "s" and function.name in c.names.language_functions:
         c.report(
-            "SGL604", node,
+            "SGL604",
+            node,
             f"{function.name} is not a program: put @sgl.function above its def in line {function.node.lineno}",
-        )  # fmt: skip
+        )
 
 
 def run_options() -> frozenset[str]:
@@ -131,10 +128,11 @@ def _check_names(
     for keyword in node.keywords:
         if keyword.arg in given and keyword.arg not in options:
             c.report(
-                "SGL603", keyword,
+                "SGL603",
+                keyword,
                 f"{program.name} has no parameter and run no option {keyword.arg!r}"
                 f"{hint(keyword.arg or '', own.names | options)}",
-            )  # fmt: skip
+            )
 
 
 def _check_count(
@@ -145,9 +143,10 @@ def _check_count(
     count = len(arguments.positional)
     if count > len(own.positional) and not own.more_positional:
         c.report(
-            "SGL603", node,
+            "SGL603",
+            node,
             f"{program.name} takes {len(own.positional)} arguments after s, not {count}: {_listed(own.positional)}",
-        )  # fmt: skip
+        )
     given = {*own.positional[:count], *arguments.named, *(program.bound or ())}
     if missing := sorted(own.required - given):
         c.report("SGL603", node, f"{program.name} needs {_listed(missing)}; give it to run, or bind it")
@@ -160,9 +159,7 @@ def _listed(names: Any) -> str:
 # --- methods -----------------------------------------------------------------------------------------------
 
 
-def method(
-    c: CheckContext, program: Function, name: str, node: ast.Call, arguments: Arguments, env: Env
-) -> Value:
+def method(c: CheckContext, program: Function, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
     """`program.name(...)`."""
     if not program.is_program:
         escape(arguments.all(), env)
@@ -184,9 +181,10 @@ def _bind(c: CheckContext, program: Function, node: ast.Call, arguments: Argumen
     for keyword in node.keywords:
         if keyword.arg is not None and keyword.arg not in own.names and not own.more_named:
             c.report(
-                "SGL603", keyword,
+                "SGL603",
+                keyword,
                 f"{program.name} has no parameter {keyword.arg!r} to bind{hint(keyword.arg, own.names)}",
-            )  # fmt: skip
+            )
     bound = frozenset(arguments.named) if arguments.whole else own.names
     return Function(program.node, (program.bound or frozenset()) | bound, program.closure)
 
@@ -218,9 +216,7 @@ def _items(value: Value) -> list[Value]:
     return []
 
 
-def _check_item(
-    c: CheckContext, program: Function, own: ProgramSignature, item: Value, place: ast.AST
-) -> None:
+def _check_item(c: CheckContext, program: Function, own: ProgramSignature, item: Value, place: ast.AST) -> None:
     """One item of a batch: a dict or a tuple of arguments."""
     if isinstance(item, Const) and isinstance(item.value, dict):
         item = KnownKeys(tuple(item.value))
@@ -235,9 +231,7 @@ def _check_item(
         c.report("SGL603", place, f"an item of the batch is {shown}; give a dict or a tuple of arguments")
 
 
-def _check_keys(
-    c: CheckContext, program: Function, own: ProgramSignature, item: KnownKeys, place: ast.AST
-) -> None:
+def _check_keys(c: CheckContext, program: Function, own: ProgramSignature, item: KnownKeys, place: ast.AST) -> None:
     for key in item.keys:
         if key not in own.names and not own.more_named:
             meant = hint(str(key), own.names)
@@ -246,9 +240,7 @@ def _check_keys(
         c.report("SGL603", place, f"an item lacks {_listed(missing)}, which {program.name} needs")
 
 
-def _check_length(
-    c: CheckContext, program: Function, own: ProgramSignature, count: int, place: ast.AST
-) -> None:
+def _check_length(c: CheckContext, program: Function, own: ProgramSignature, count: int, place: ast.AST) -> None:
     names = [name for name in own.positional if name not in (program.bound or ())]
     least = sum(name in own.required for name in names)
     if not least <= count <= len(own.positional) and not own.more_positional:

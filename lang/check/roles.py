@@ -24,10 +24,11 @@ def _begin_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     if facts.role not in (None, ANY_ROLE):
         line = getattr(facts.role_place, "lineno", 0)
         c.report(
-            "SGL201", node.place,
+            "SGL201",
+            node.place,
             f"{node.role} begins while the {facts.role} turn of line {line} is open; turns cannot be nested: end "
             f"that one first, with {facts.role}_end()",
-        )  # fmt: skip
+        )
         facts.role = ANY_ROLE  # one report is enough: what ends then is open to doubt
         return
     facts.role, facts.role_place = node.role, node.place
@@ -36,15 +37,17 @@ def _begin_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
 def _end_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     if facts.role is None:
         c.report(
-            "SGL202", node.place,
+            "SGL202",
+            node.place,
             f"{node.role}_end() ends a turn that never began; put {node.role}_begin() before its text",
-        )  # fmt: skip
+        )
     elif facts.role not in (node.role, ANY_ROLE):
         line = getattr(facts.role_place, "lineno", 0)
         c.report(
-            "SGL203", node.place,
+            "SGL203",
+            node.place,
             f"{node.role}_end() comes while the {facts.role} turn of line {line} is open; write {facts.role}_end()",
-        )  # fmt: skip
+        )
     if facts.role != ANY_ROLE:
         facts.role, facts.ends_with_turn = None, True
 
@@ -53,10 +56,11 @@ def check_inside(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     """A gen or select, where turns were used, is inside of one. The program's own text may open one in its own way."""
     if facts.role is None and facts.ends_with_turn:
         c.report(
-            "SGL206", node.place,
+            "SGL206",
+            node.place,
             f"this {node.kind} is outside of all turns, where a chat model does not expect to write; put it into one: "
             "s += sgl.assistant(...)",
-        )  # fmt: skip
+        )
 
 
 def note_text(facts: StateFacts, value: Value) -> None:
@@ -82,6 +86,7 @@ def check_closed(c: CheckContext, facts: StateFacts) -> None:
     if facts.role in (None, ANY_ROLE, "assistant") or facts.role_place is None:
         return
     c.report(
-        "SGL204", facts.role_place,
+        "SGL204",
+        facts.role_place,
         f"this {facts.role} turn is never ended; append {facts.role}_end()",
-    )  # fmt: skip
+    )

@@ -106,19 +106,21 @@ def read(
     _check_defined(c, MissingRead(state, name, place, needed), found, env)
     if found and all(bound.from_one_fork for bound in found) and id(place) in c.names.as_text:
         c.report(
-            "SGL107", place,
+            "SGL107",
+            place,
             f"s[{name!r}] is a list of one value: only one of the joined forks made {name!r}; use the same name in all "
             f"forks, or read s[{name!r}][0]",
-        )  # fmt: skip
+        )
     for number in state.numbers:
         facts = env.facts[number]
         if (bound := facts.find(name)) is not None:
             facts.names[name] = replace(bound, read=True, defined=max(bound.defined, UNDECIDED))
     if blocking and c.in_async_program and found and not all(b.ready for b in found):
         c.report(
-            "SGL802", place,
+            "SGL802",
+            place,
             f"s[{name!r}] cannot wait for its value in an async program; write `await s.get({name!r})`",
-        )  # fmt: skip
+        )
     return _value_of(name, found)
 
 
@@ -135,9 +137,7 @@ def _check_defined(c: CheckContext, missing: MissingRead, found: list[Binding], 
     if defined == NEVER:
         known = sorted({known for fact in facts for known in fact.names})
         found_before = hint(missing.name, known) if known else "; nothing has been generated yet"
-        if any(
-            missing.name in env.facts[fork].names for fork in _forks_of(c, missing.state) if fork in env.facts
-        ):
+        if any(missing.name in env.facts[fork].names for fork in _forks_of(c, missing.state) if fork in env.facts):
             found_before = f": {missing.name!r} is a variable of the forks; join first"
         c.report_undefined(
             missing, f"no gen, select or var_scope has made {missing.name!r} before this{found_before}", env
@@ -145,9 +145,10 @@ def _check_defined(c: CheckContext, missing: MissingRead, found: list[Binding], 
     elif defined == SOMETIMES and not any(len(env.conditions) > len(bound.conditions) for bound in found):
         line = getattr(found[0].place, "lineno", 0)
         c.report(
-            "SGL102", missing.place,
+            "SGL102",
+            missing.place,
             f"{missing.name!r} may be undefined: it is made in line {line}, but not on every path",
-        )  # fmt: skip
+        )
 
 
 def _forks_of(c: CheckContext, state: StateRef) -> list[int]:
@@ -186,9 +187,7 @@ def append(c: CheckContext, state: StateRef, value: Value, place: ast.AST, env: 
         return
     for number in state.numbers:
         facts = env.facts[number]
-        _append_to(
-            c, facts, value, place, env, is_only_state=len(state.numbers) == 1 and not facts.is_summary
-        )
+        _append_to(c, facts, value, place, env, is_only_state=len(state.numbers) == 1 and not facts.is_summary)
 
 
 def _append_choice(c: CheckContext, state: StateRef, value: OneOf, place: ast.AST, env: Env) -> None:
@@ -212,15 +211,14 @@ def _not_appendable(value: Value) -> str | None:
     return None
 
 
-def _append_to(
-    c: CheckContext, facts: StateFacts, value: Value, place: ast.AST, env: Env, is_only_state: bool
-) -> None:
+def _append_to(c: CheckContext, facts: StateFacts, value: Value, place: ast.AST, env: Env, is_only_state: bool) -> None:
     if isinstance(value, AppendedTurn):
         c.report(
-            "SGL205", place,
+            "SGL205",
+            place,
             f"s.{value.role}(...) already appends the turn; `s +=` before it adds nothing (in sglang "
             "it adds the turn again). Leave one of them out",
-        )  # fmt: skip
+        )
     elif isinstance(value, Expression):
         for node in value.nodes:
             _append_node(c, facts, node, place, env, is_only_state)
@@ -284,9 +282,10 @@ def _check_overwritten(c: CheckContext, before: Binding, name: str, node: ExprNo
         return
     line = getattr(before.place, "lineno", 0)
     c.report(
-        "SGL103", node.place,
+        "SGL103",
+        node.place,
         f"{name!r} is made again, and its value from line {line} was never read; give one of them another name",
-    )  # fmt: skip
+    )
 
 
 def set_variable(state: StateRef, key: Value, place: ast.AST, env: Env) -> None:

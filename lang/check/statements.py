@@ -276,9 +276,7 @@ def _expects_error(node: ast.expr) -> bool:
 
 def _enter(c: CheckContext, value: Value, place: ast.AST, env: Env) -> Value:
     if isinstance(value, StateBlock) and value.role is not None:
-        state_operations.append(
-            c, value.state, Expression((ExprNode("begin", place, role=value.role),)), place, env
-        )
+        state_operations.append(c, value.state, Expression((ExprNode("begin", place, role=value.role),)), place, env)
     if isinstance(value, CopyBlock):
         return StateRef(value.group.children)
     return ANY if not is_plain(value) else value
@@ -291,9 +289,7 @@ def _leave(c: CheckContext, value: Value, place: ast.AST, env: Env) -> None:
     elif isinstance(value, StateBlock) and value.name is not None:
         for number in value.state.numbers:
             made = ExprNode("scope", place, name=value.name)
-            state_operations.define_variable(
-                c, env.facts[number], value.name, made, env, len(value.state.numbers) == 1
-            )
+            state_operations.define_variable(c, env.facts[number], value.name, made, env, len(value.state.numbers) == 1)
     elif isinstance(value, CopyBlock):
         state_operations.join(value.group.parents, value.group.children, Const("gather_variable"), env)
 

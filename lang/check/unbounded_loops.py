@@ -12,9 +12,7 @@ from .environment import Env
 
 def check_loop(c: CheckContext, loop: ast.While, env: Env) -> None:
     """Warn if every way out of the loop waits for the model to write something."""
-    changed = {
-        node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    }
+    changed = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     endless = isinstance(loop.test, ast.Constant) and bool(loop.test.value)
     exits = list(_exits(loop.body, (), False))
     if not endless and not _by_model(c, loop.test, changed, env):
@@ -23,10 +21,11 @@ def check_loop(c: CheckContext, loop: ast.While, env: Env) -> None:
         return
     if all(any_tests and all(_by_model(c, test, changed, env) for test in any_tests) for any_tests in exits):
         c.report(
-            "SGL701", loop,
+            "SGL701",
+            loop,
             "only generated text ends this loop, and a model may never write it; bound it: "
             "for _ in range(10): ... break",
-        )  # fmt: skip
+        )
 
 
 def _exits(body: list[ast.stmt], tests: tuple[ast.expr, ...], inner: bool) -> Iterator[tuple[ast.expr, ...]]:

@@ -7,11 +7,11 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
-from .local_backend import LocalBackend
-from .sglang_runtime import by_url
-from .server_args import ServerArgs
 from .alias_settings import say_once, settings
+from .local_backend import LocalBackend
+from .server_args import ServerArgs
 from .server_stand_ins import launched_at
+from .sglang_runtime import by_url
 
 PROBE_SECONDS = 1.0
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any, NoReturn, Self
 
 from ..errors import UnsupportedByBackendError
-from .local_backend import LocalBackend, hugging_face_tokenizer
 from .generate_on_engine import Answer, EngineRequestBatch
+from .local_backend import LocalBackend, hugging_face_tokenizer
 from .server_args import ServerArgs
 
 _LOGPROB_NAMES = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
@@ -48,9 +48,7 @@ class Engine:
         UnsupportedByBackendError for what an embedded engine cannot do, and what the engine raises.
         """
         logprobs = (return_logprob, logprob_start_len, top_logprobs_num)
-        batch = self._batch(
-            prompt, sampling_params, input_ids, logprobs, {"image_data": image_data, **others}
-        )
+        batch = self._batch(prompt, sampling_params, input_ids, logprobs, {"image_data": image_data, **others})
         return batch.stream(self.endpoint) if stream else batch.run(self.endpoint)
 
     async def async_generate(
@@ -67,9 +65,7 @@ class Engine:
     ) -> Answer | list[Answer] | AsyncIterator[Answer]:
         """`generate` for event loops; with `stream` it gives an async iterator."""
         logprobs = (return_logprob, logprob_start_len, top_logprobs_num)
-        batch = self._batch(
-            prompt, sampling_params, input_ids, logprobs, {"image_data": image_data, **others}
-        )
+        batch = self._batch(prompt, sampling_params, input_ids, logprobs, {"image_data": image_data, **others})
         return batch.stream_async(self.endpoint) if stream else await batch.run_async(self.endpoint)
 
     def _batch(
@@ -114,7 +110,10 @@ class Engine:
         texts = [prompt] if isinstance(prompt, str) else prompt
         tokenizer = self.endpoint.tokenizer
         found = [
-            {"embedding": vector.tolist(), "meta_info": {"prompt_tokens": len(tokenizer.encode(text, special_prefix=True))}}
+            {
+                "embedding": vector.tolist(),
+                "meta_info": {"prompt_tokens": len(tokenizer.encode(text, special_prefix=True))},
+            }
             for text, vector in zip(texts, self.endpoint.engine.embed(texts), strict=True)
         ]
         return found[0] if isinstance(prompt, str) else found

@@ -70,7 +70,5 @@ def choose_model(asked: str | None) -> ModelChoice:
         return ModelChoice(forced, asked != forced)
     if not settings.local or asked is None or Path(asked).expanduser().is_dir():
         return ModelChoice(asked, False)
-    say_once(
-        f"the bundled model stands in for {asked!r}; choose another with --model PATH or {MODEL_VARIABLE}"
-    )
+    say_once(f"the bundled model stands in for {asked!r}; choose another with --model PATH or {MODEL_VARIABLE}")
     return ModelChoice(None, True)

@@ -27,9 +27,7 @@ _IGNORED = ("skip_special_tokens", "spaces_between_special_tokens", "stream_inte
 
 def sampling_options(params: dict[str, Any] | None) -> SamplingOptions:
     """Resolved options of one request. Raises UnknownOptionError, BadValueError."""
-    given = {
-        _RENAMED.get(name, name): value for name, value in (params or {}).items() if name not in _IGNORED
-    }
+    given = {_RENAMED.get(name, name): value for name, value in (params or {}).items() if name not in _IGNORED}
     reject_unknown("sampling_params", given, (*NAMES, *OTHER_NAMES))
     return make_options(**given).over(DEFAULTS)
 
@@ -69,9 +67,7 @@ class EngineRequest:
         count = self.options.n or 1
         return [replace(self, options=replace(self.options.for_sample(i), n=1)) for i in range(count)]
 
-    def start(
-        self, backend: EmbeddedBackend, on_chunk: Callable[[Generated], None] | None = None
-    ) -> Future[Any]:
+    def start(self, backend: EmbeddedBackend, on_chunk: Callable[[Generated], None] | None = None) -> Future[Any]:
         """Begin; the future gives a Generated."""
         stream = self.prompt.open(backend)
         future = stream.generate(GenRequest(self.options), on_chunk)
@@ -106,9 +102,7 @@ class EngineRequestBatch:
         """From the arguments of `generate`; each may be one value, or a list with one for each prompt."""
         for name, value in others.items():
             if value and name not in _UNHEARD:
-                raise UnsupportedByBackendError(
-                    f"the embedded engine takes no {name} here; it got {str(value)[:60]!r}"
-                )
+                raise UnsupportedByBackendError(f"the embedded engine takes no {name} here; it got {str(value)[:60]!r}")
         prompts, single = _prompts(prompt, input_ids)
         per_prompt = _spread("sampling_params", params, len(prompts))
         wanted = {name: _spread(name, value, len(prompts)) for name, value in logprobs.items()}
@@ -198,7 +192,5 @@ def _spread(name: str, value: Any, count: int) -> list[Any]:
     if not isinstance(value, list):
         return [value] * count
     if len(value) != count:
-        raise BadValueError(
-            f"{name} has {len(value)} items for {count} prompts; give one for each, or one for all"
-        )
+        raise BadValueError(f"{name} has {len(value)} items for {count} prompts; give one for each, or one for all")
     return value

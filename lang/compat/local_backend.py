@@ -7,9 +7,9 @@ from typing import Any
 
 from ..backends.embedded.embedded_backend import EmbeddedBackend
 from ..chat import get_chat_template
-from .shared_engines import EngineHold, engines
-from .server_args import ServerArgs
 from .alias_settings import choose_model
+from .server_args import ServerArgs
+from .shared_engines import EngineHold, engines
 
 
 class LocalBackend(EmbeddedBackend):

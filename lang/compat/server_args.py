@@ -9,8 +9,8 @@ from dataclasses import field, make_dataclass
 from typing import Any
 
 from ..places.source_place import SourcePlace, caller_place
-from .server_cli_args import NAMES, SWITCHES, add_cli_args, given_in
 from .alias_settings import settings
+from .server_cli_args import NAMES, SWITCHES, add_cli_args, given_in
 
 # option of a server -> option of sgl.Engine
 MEANINGS = {
@@ -23,23 +23,59 @@ MEANINGS = {
     "device": "device",
     "random_seed": "seed",
 }
-SPREAD = {"tp_size": "tensor_parallel", "pp_size": "pipeline_parallel", "dp_size": "replicas"}  # where there are as many cards
+SPREAD = {
+    "tp_size": "tensor_parallel",
+    "pp_size": "pipeline_parallel",
+    "dp_size": "replicas",
+}  # where there are as many cards
 DTYPES = {"half": "float16", "float": "float32"}
 # what an engine in this process needs none of: said of nobody
-QUIET = frozenset({
-    "model_path", "tokenizer_path", "chat_template", "served_model_name", "log_level", "log_level_http",
-    "host", "port", "trust_remote_code", "load_format", "launch_timeout", "api_key", "show_time_cost",
-    "disable_radix_cache", "disable_cuda_graph", "cuda_graph_max_bs", "mem_fraction_static",
-    "skip_tokenizer_init", "is_embedding", "enable_metrics", "download_dir", "watchdog_timeout",
-    "schedule_policy", "attention_backend", "sampling_backend", "grammar_backend", "reasoning_parser",
-    "tool_call_parser", "nccl_port", "dist_init_addr", "node_rank", "nnodes",
-})  # fmt: skip
+QUIET = frozenset(
+    {
+        "model_path",
+        "tokenizer_path",
+        "chat_template",
+        "served_model_name",
+        "log_level",
+        "log_level_http",
+        "host",
+        "port",
+        "trust_remote_code",
+        "load_format",
+        "launch_timeout",
+        "api_key",
+        "show_time_cost",
+        "disable_radix_cache",
+        "disable_cuda_graph",
+        "cuda_graph_max_bs",
+        "mem_fraction_static",
+        "skip_tokenizer_init",
+        "is_embedding",
+        "enable_metrics",
+        "download_dir",
+        "watchdog_timeout",
+        "schedule_policy",
+        "attention_backend",
+        "sampling_backend",
+        "grammar_backend",
+        "reasoning_parser",
+        "tool_call_parser",
+        "nccl_port",
+        "dist_init_addr",
+        "node_rank",
+        "nnodes",
+    }
+)
 OF_THE_MODEL = frozenset({"context", "dtype", "kv_tokens"})
 
 
 # an option that was not given is None or False, as on a command line that does not name it
 _Options: Any = make_dataclass(
-    "_Options", [(name, Any, field(default=False if name in SWITCHES else None)) for name in NAMES], init=False, repr=False, eq=False
+    "_Options",
+    [(name, Any, field(default=False if name in SWITCHES else None)) for name in NAMES],
+    init=False,
+    repr=False,
+    eq=False,
 )
 
 
@@ -108,7 +144,13 @@ class ServerArgs(_Options):
         idle = [
             f"{name}={value!r}"
             for name, value in self._options.items()
-            if not (name in MEANINGS or name in QUIET or name.startswith("disable_") or SPREAD.get(name) in spread or (name == "ep_size" and "expert_parallel" in spread))
+            if not (
+                name in MEANINGS
+                or name in QUIET
+                or name.startswith("disable_")
+                or SPREAD.get(name) in spread
+                or (name == "ep_size" and "expert_parallel" in spread)
+            )
             and value not in (None, False, 1, "auto")
         ]
         if idle:

@@ -8,38 +8,110 @@ from typing import Any
 
 # option -> other spellings; all are taken, server_args.py says which of them mean something here
 _TEXTS = {
-    "model_path": ("--model",), "tokenizer_path": (), "tokenizer_mode": (), "load_format": (), "dtype": (), "kv_cache_dtype": (),
-    "quantization": (), "quantization_param_path": (), "device": (), "served_model_name": (), "chat_template": (),
-    "completion_template": (), "revision": (), "host": (), "schedule_policy": (), "log_level": (), "log_level_http": (), "api_key": (),
-    "attention_backend": (), "sampling_backend": (), "grammar_backend": (), "json_model_override_args": (), "reasoning_parser": (),
-    "tool_call_parser": (), "dist_init_addr": ("--nccl-init-addr",), "download_dir": (), "file_storage_path": (),
-    "load_balance_method": (), "speculative_algorithm": (), "speculative_draft_model_path": (), "moe_runner_backend": (),
-    "prefill_attention_backend": (), "decode_attention_backend": (), "mm_attention_backend": (), "model_impl": (),
+    "model_path": ("--model",),
+    "tokenizer_path": (),
+    "tokenizer_mode": (),
+    "load_format": (),
+    "dtype": (),
+    "kv_cache_dtype": (),
+    "quantization": (),
+    "quantization_param_path": (),
+    "device": (),
+    "served_model_name": (),
+    "chat_template": (),
+    "completion_template": (),
+    "revision": (),
+    "host": (),
+    "schedule_policy": (),
+    "log_level": (),
+    "log_level_http": (),
+    "api_key": (),
+    "attention_backend": (),
+    "sampling_backend": (),
+    "grammar_backend": (),
+    "json_model_override_args": (),
+    "reasoning_parser": (),
+    "tool_call_parser": (),
+    "dist_init_addr": ("--nccl-init-addr",),
+    "download_dir": (),
+    "file_storage_path": (),
+    "load_balance_method": (),
+    "speculative_algorithm": (),
+    "speculative_draft_model_path": (),
+    "moe_runner_backend": (),
+    "prefill_attention_backend": (),
+    "decode_attention_backend": (),
+    "mm_attention_backend": (),
+    "model_impl": (),
     "preferred_sampling_params": (),
-}  # fmt: skip
+}
 _COUNTS = {
-    "context_length": (), "port": (), "nccl_port": (), "max_running_requests": (), "max_total_tokens": (), "chunked_prefill_size": (),
-    "max_prefill_tokens": (), "tp_size": ("--tensor-parallel-size", "--tp"), "pp_size": ("--pipeline-parallel-size", "--pp"),
-    "dp_size": ("--data-parallel-size", "--dp"), "ep_size": ("--expert-parallel-size", "--ep"), "stream_interval": (),
-    "random_seed": (), "cuda_graph_max_bs": (), "torch_compile_max_bs": (), "page_size": (), "base_gpu_id": (), "gpu_id_step": (),
-    "nnodes": (), "node_rank": (), "num_continuous_decode_steps": (), "speculative_num_steps": (), "speculative_eagle_topk": (),
-    "speculative_num_draft_tokens": (), "max_loras_per_batch": (), "decode_log_interval": (),
-}  # fmt: skip
+    "context_length": (),
+    "port": (),
+    "nccl_port": (),
+    "max_running_requests": (),
+    "max_total_tokens": (),
+    "chunked_prefill_size": (),
+    "max_prefill_tokens": (),
+    "tp_size": ("--tensor-parallel-size", "--tp"),
+    "pp_size": ("--pipeline-parallel-size", "--pp"),
+    "dp_size": ("--data-parallel-size", "--dp"),
+    "ep_size": ("--expert-parallel-size", "--ep"),
+    "stream_interval": (),
+    "random_seed": (),
+    "cuda_graph_max_bs": (),
+    "torch_compile_max_bs": (),
+    "page_size": (),
+    "base_gpu_id": (),
+    "gpu_id_step": (),
+    "nnodes": (),
+    "node_rank": (),
+    "num_continuous_decode_steps": (),
+    "speculative_num_steps": (),
+    "speculative_eagle_topk": (),
+    "speculative_num_draft_tokens": (),
+    "max_loras_per_batch": (),
+    "decode_log_interval": (),
+}
 _NUMBERS = ("mem_fraction_static", "schedule_conservativeness", "watchdog_timeout")
 SWITCHES = (
-    "trust_remote_code", "is_embedding", "skip_tokenizer_init", "skip_server_warmup", "enable_multimodal", "enable_metrics",
-    "log_requests", "show_time_cost", "disable_radix_cache", "disable_cuda_graph", "disable_cuda_graph_padding",
-    "disable_overlap_schedule", "disable_custom_all_reduce", "disable_outlines_disk_cache", "disable_mla", "enable_mixed_chunk",
-    "enable_dp_attention", "enable_torch_compile", "enable_p2p_check", "enable_nan_detection", "enable_memory_saver",
-    "enable_hierarchical_cache", "enable_deterministic_inference", "enable_cache_report", "enable_return_hidden_states",
-    "triton_attention_reduce_in_fp32", "allow_auto_truncate",
-)  # fmt: skip
+    "trust_remote_code",
+    "is_embedding",
+    "skip_tokenizer_init",
+    "skip_server_warmup",
+    "enable_multimodal",
+    "enable_metrics",
+    "log_requests",
+    "show_time_cost",
+    "disable_radix_cache",
+    "disable_cuda_graph",
+    "disable_cuda_graph_padding",
+    "disable_overlap_schedule",
+    "disable_custom_all_reduce",
+    "disable_outlines_disk_cache",
+    "disable_mla",
+    "enable_mixed_chunk",
+    "enable_dp_attention",
+    "enable_torch_compile",
+    "enable_p2p_check",
+    "enable_nan_detection",
+    "enable_memory_saver",
+    "enable_hierarchical_cache",
+    "enable_deterministic_inference",
+    "enable_cache_report",
+    "enable_return_hidden_states",
+    "triton_attention_reduce_in_fp32",
+    "allow_auto_truncate",
+)
 _LISTS = ("lora_paths", "cuda_graph_bs")
 NAMES = (*_TEXTS, *_COUNTS, *_NUMBERS, *SWITCHES, *_LISTS)
 
 
 def add_cli_args(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of a server. None is required, as none is without a meaning here; what the parser has stays."""
+    """Declare the options of a server.
+
+    None is required, as none is without a meaning here; what the parser has stays.
+    """
     for names, kind in ((_TEXTS, str), (_COUNTS, int)):
         for name, others in names.items():
             _add(parser, name, *others, type=kind)

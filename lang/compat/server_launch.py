@@ -60,9 +60,7 @@ def wait_for_server(base_url: str, timeout: int | None = None, process: Any = No
     started = time.monotonic()
     while not settings.servers_are_replaced and not answers(base_url):
         if process is not None and process.poll() is not None:
-            raise RuntimeError(
-                f"the server for {base_url} ended with status {process.poll()}; see what it wrote"
-            )
+            raise RuntimeError(f"the server for {base_url} ended with status {process.poll()}; see what it wrote")
         if timeout and time.monotonic() - started > timeout:
             raise TimeoutError(f"nothing answers at {base_url} after {timeout} seconds")
         time.sleep(1)
@@ -73,9 +71,7 @@ def terminate_process(process: Any) -> None:
     kill_process_tree(process.pid)
 
 
-def kill_process_tree(
-    parent_pid: int | None, include_parent: bool = True, skip_pid: int | None = None
-) -> None:
+def kill_process_tree(parent_pid: int | None, include_parent: bool = True, skip_pid: int | None = None) -> None:
     """Kill the descendants of a process, and the process itself."""
     if stand_in := with_pid(parent_pid):
         stand_in.terminate()

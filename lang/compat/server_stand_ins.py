@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from .stand_in_http_server import StandInServer, server_at
-from .server_args import ServerArgs
 from .alias_settings import say_once, settings
+from .server_args import ServerArgs
+from .stand_in_http_server import StandInServer, server_at
 
 _PIDS = itertools.count(1 << 30)  # no process has such an id: a signal to it reaches nobody
 _launched: dict[int, ServerStandIn] = {}  # by port

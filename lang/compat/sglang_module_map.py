@@ -6,10 +6,14 @@ _HERE = __name__.rpartition(".")[0]
 UPSTREAM = "0.5.12"  # the version whose frontend the alias stands for
 
 _LANGUAGE = (
-    "sgl.lang.nodes.primitives", "sgl.lang.function", "sgl.lang.backends.default_backend", "sgl.lang.global_config",
-    "sgl.lang.sampling.choices", f"{_HERE}.sglang_toplevel",
+    "sgl.lang.nodes.primitives",
+    "sgl.lang.function",
+    "sgl.lang.backends.default_backend",
+    "sgl.lang.global_config",
+    "sgl.lang.sampling.choices",
+    f"{_HERE}.sglang_toplevel",
     f"{_HERE}.deprecated_names",
-)  # fmt: skip
+)
 _RUN = (
     f"{_HERE}.sglang_interpreter",
     "sgl.lang.interpreter.stream_executor",
@@ -41,7 +45,13 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sglang.global_config": ("sgl.lang.global_config",),
     "sglang.utils": (f"{_HERE}.sglang_utils",),
     "sglang.lang.api": _LANGUAGE,
-    "sglang.lang.ir": ("sgl.lang.nodes.ir", "sgl.lang.nodes.traced_nodes", "sgl.lang.function", "sgl.lang.sampling.choices", f"{_HERE}.deprecated_names"),
+    "sglang.lang.ir": (
+        "sgl.lang.nodes.ir",
+        "sgl.lang.nodes.traced_nodes",
+        "sgl.lang.function",
+        "sgl.lang.sampling.choices",
+        f"{_HERE}.deprecated_names",
+    ),
     "sglang.lang.choices": ("sgl.lang.sampling.choices",),
     "sglang.lang.chat_template": ("sgl.lang.chat", "sgl.lang.chat.known_chat_templates"),
     "sglang.lang.interpreter": _RUN,
@@ -70,13 +80,41 @@ HOMES: dict[str, tuple[str, ...]] = {
 }
 
 TOP = (
-    "Engine", "Runtime", "ServerArgs", "function", "gen", "gen_int", "gen_string", "select", "image",
-    "video", "separate_reasoning", "system", "user", "assistant", "system_begin", "system_end",
-    "user_begin", "user_end", "assistant_begin", "assistant_end", "set_default_backend", "flush_cache",
-    "get_server_info", "RuntimeEndpoint", "OpenAI", "Anthropic", "LiteLLM", "VertexAI", "Crusoe",
-    "token_length_normalized", "greedy_token_selection", "unconditional_likelihood_normalized",
-    "global_config", "__version__",
-)  # fmt: skip
+    "Engine",
+    "Runtime",
+    "ServerArgs",
+    "function",
+    "gen",
+    "gen_int",
+    "gen_string",
+    "select",
+    "image",
+    "video",
+    "separate_reasoning",
+    "system",
+    "user",
+    "assistant",
+    "system_begin",
+    "system_end",
+    "user_begin",
+    "user_end",
+    "assistant_begin",
+    "assistant_end",
+    "set_default_backend",
+    "flush_cache",
+    "get_server_info",
+    "RuntimeEndpoint",
+    "OpenAI",
+    "Anthropic",
+    "LiteLLM",
+    "VertexAI",
+    "Crusoe",
+    "token_length_normalized",
+    "greedy_token_selection",
+    "unconditional_likelihood_normalized",
+    "global_config",
+    "__version__",
+)
 
 
 def packages() -> set[str]:

@@ -23,9 +23,7 @@ class Runtime:
     Under `sgl run --backend URL` it is that server.
     """
 
-    def __init__(
-        self, log_level: str = "error", launch_timeout: float = 300.0, *args: Any, **server_args: Any
-    ) -> None:
+    def __init__(self, log_level: str = "error", launch_timeout: float = 300.0, *args: Any, **server_args: Any) -> None:
         self.engine: Engine | None = None
         self.pid: int | None = None
         if settings.url is None:
@@ -78,13 +76,9 @@ class Runtime:
         reply = httpx.post(self.generate_url, json=given, timeout=None).raise_for_status()
         return reply.text
 
-    async def async_generate(
-        self, prompt: str, sampling_params: dict[str, Any] | None = None
-    ) -> AsyncIterator[str]:
+    async def async_generate(self, prompt: str, sampling_params: dict[str, Any] | None = None) -> AsyncIterator[str]:
         """The pieces of the text, as they come."""
-        answers: Any = await self._local("async_generate").async_generate(
-            prompt, sampling_params, stream=True
-        )
+        answers: Any = await self._local("async_generate").async_generate(prompt, sampling_params, stream=True)
         told = ""
         async for answer in answers:
             delta = answer["text"][len(told) :]

@@ -16,11 +16,23 @@ from ..sampling.options import schema_text
 from .server_launch import execute_shell_command, launch_server_cmd, terminate_process, wait_for_server
 
 __all__ = [
-    "HttpResponse", "async_stream_and_merge", "convert_json_schema_to_str", "download_and_cache_file",
-    "dump_state_text", "execute_shell_command", "http_request", "is_in_ci", "launch_server_cmd",
-    "normalize_base_url", "print_highlight", "read_jsonl", "stream_and_merge", "terminate_process",
-    "trim_overlap", "wait_for_server",
-]  # fmt: skip
+    "HttpResponse",
+    "async_stream_and_merge",
+    "convert_json_schema_to_str",
+    "download_and_cache_file",
+    "dump_state_text",
+    "execute_shell_command",
+    "http_request",
+    "is_in_ci",
+    "launch_server_cmd",
+    "normalize_base_url",
+    "print_highlight",
+    "read_jsonl",
+    "stream_and_merge",
+    "terminate_process",
+    "trim_overlap",
+    "wait_for_server",
+]
 
 
 def read_jsonl(filename: str) -> list[Any]:
@@ -131,9 +143,7 @@ def stream_and_merge(llm: Any, prompt: str, sampling_params: dict[str, Any]) -> 
     return text
 
 
-async def async_stream_and_merge(
-    llm: Any, prompt: str, sampling_params: dict[str, Any]
-) -> AsyncIterator[str]:
+async def async_stream_and_merge(llm: Any, prompt: str, sampling_params: dict[str, Any]) -> AsyncIterator[str]:
     """The new pieces of a streamed answer."""
     told = 0
     async for answer in await llm.async_generate(prompt, sampling_params, stream=True):

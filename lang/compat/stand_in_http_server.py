@@ -15,9 +15,9 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import BadValueError
-from .shared_engines import EngineHold, engines
-from .server_args import ServerArgs
 from .alias_settings import choose_model, say_once
+from .server_args import ServerArgs
+from .shared_engines import EngineHold, engines
 
 SECONDS = 10.0  # that a server which is told to end may take
 
@@ -61,7 +61,10 @@ class StandInServer:
             hold.release()
 
     def _serve_engine(self, hold: EngineHold, replaced: bool) -> None:
-        listening, app_of = import_module("sgl.runtime.server.server_listener"), import_module("sgl.runtime.server.server_app")
+        listening, app_of = (
+            import_module("sgl.runtime.server.server_listener"),
+            import_module("sgl.runtime.server.server_app"),
+        )
         app = app_of.create_app(hold.engine, settings_of(self._args, replaced))
         try:
             self._server = import_module("uvicorn").Server(listening.config_of(app))
@@ -72,25 +75,35 @@ class StandInServer:
 
 
 def settings_of(args: ServerArgs, replaced: bool) -> Any:
-    """The server's settings by the options of a launched one. Formats of tools belong to the model that was asked for."""
+    """The server's settings by the options of a launched one.
+
+    Formats of tools belong to the model that was asked for.
+    """
     server, dialects = import_module("sgl.runtime.server.server_settings"), import_module("sgl.runtime.dialects")
     names = [name for name in (args.served_model_name, args.model_path) if name]
     reasoning = _known("reasoning_parser", args.reasoning_parser, dialects.MARKS)
     tools = None if replaced else _known("tool_call_parser", args.tool_call_parser, dialects.DIALECTS)
     keys = frozenset([args.api_key] if args.api_key else [])
-    return server.ServerSettings(served_name=tuple(names) or None, api_keys=keys, reasoning_format=reasoning, tool_format=tools)
+    return server.ServerSettings(
+        served_name=tuple(names) or None, api_keys=keys, reasoning_format=reasoning, tool_format=tools
+    )
 
 
 def _known(option: str, name: str | None, known: Collection[str]) -> str | None:
     """The format of that name; None where it is not known, which is said: the model's own is used then."""
     if name is None or name in known:
         return name
-    say_once(f"{option}={name!r} is not known here: the format is read off the model's chat template; known: {', '.join(known)}")
+    say_once(
+        f"{option}={name!r} is not known here: the format is read off the model's chat template; known: "
+        f"{', '.join(known)}"
+    )
     return None
 
 
 def server_at(args: ServerArgs, port: int) -> StandInServer | None:
-    """A server at the port; None where none can be, which is said once. Raises BadValueError for a port that is taken."""
+    """A server at the port; None where none can be, which is said once. Raises
+    BadValueError for a port that is taken.
+    """
     missing = None
     for module in ("fastapi", "uvicorn"):
         with suppress(ImportError):
@@ -103,4 +116,6 @@ def server_at(args: ServerArgs, port: int) -> StandInServer | None:
     try:
         return StandInServer(args, port)
     except OSError as error:
-        raise BadValueError(f"no server can listen at port {port}: {error.strerror}; launch it at another port") from error
+        raise BadValueError(
+            f"no server can listen at port {port}: {error.strerror}; launch it at another port"
+        ) from error

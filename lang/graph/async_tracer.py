@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..program.program import ProgramCall, Program
+from ..program.program import Program, ProgramCall
 from ..sampling.adapter_selection import Change
 from .traced_forks import TracerGroup
 from .tracer import TracerProgramState
@@ -21,7 +21,9 @@ class AsyncTracerProgramState(TracerProgramState):
         self.variables = state.variables
         self.child_states = state.child_states
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> AsyncTracerGroup:
+    def fork(
+        self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...
+    ) -> AsyncTracerGroup:
         children = self._fork(size, position_ids_offset, adapter)
         return AsyncTracerGroup([AsyncTracerProgramState(child) for child in children], self)
 

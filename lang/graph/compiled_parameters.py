@@ -10,8 +10,8 @@ from ..errors import ArgumentsError, nearest
 from ..nodes.primitives import as_node
 from ..nodes.traced_nodes import SglArgument
 from ..program.program import Program
-from .placeholders import placeholders
 from .graph_plan import GraphPlan
+from .placeholders import placeholders
 
 
 class CompiledParameters:
@@ -30,7 +30,9 @@ class CompiledParameters:
         bound = program.bind_arguments
         self.names = [name for name in program.parameter_names if name not in bound]
         self.defaults = {
-            name: parameters[name].default for name in self.names if parameters[name].default is not inspect.Parameter.empty
+            name: parameters[name].default
+            for name in self.names
+            if parameters[name].default is not inspect.Parameter.empty
         }
 
     def positional(self, args: tuple[Any, ...], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,29 +14,32 @@ from typing import Any
 
 from ..backend import Backend, Stream
 from ..backends.default_backend import as_backend
-from ..global_config import global_config
 from ..errors import LanguageError, TraceError, reject_unknown
+from ..global_config import global_config
 from ..places.source_place import SourcePlace, is_own
 from ..program.batch_runs import OPTION_NAMES, WINDOW, make_calls
-from ..program.program import ProgramCall, Program
+from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, new_executor, split_options
 from ..program.program_state import ProgramState
-from .compiled_parameters import CompiledParameters
 from .compiled_batches import counted, finished, in_order, result_of, shared_arguments
+from .compiled_parameters import CompiledParameters
 from .compiled_state import CompiledState
-from .plan_passes.grammar_pass import prepare_grammars
-from .program_graph import ProgramGraph
-from .plan_passes.pass_pipeline import AHEAD, HOIST, PASSES, improve
-from .placeholders import placeholders
 from .graph_plan import GraphPlan
+from .placeholders import placeholders
+from .plan_executor import PlanExecution
+from .plan_passes.grammar_pass import prepare_grammars
+from .plan_passes.pass_pipeline import AHEAD, HOIST, PASSES, improve
 from .plan_passes.prefix_pass import PinnedPrefix, hoist_prefix, without_pinned_prefix
+from .program_graph import ProgramGraph
 from .trace_program import trace_program
 from .tracer import TracerProgramState
-from .plan_executor import PlanExecution
 
 
 def compile_program(
-    program: Program, backend: Any = None, bound: Mapping[str, Any] | None = None, passes: Collection[str] = tuple(PASSES)
+    program: Program,
+    backend: Any = None,
+    bound: Mapping[str, Any] | None = None,
+    passes: Collection[str] = tuple(PASSES),
 ) -> CompiledProgram:
     """Trace a program and improve its graph by the passes of those names.
 

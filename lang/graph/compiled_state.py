@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.state_variables import StateVariables
+from ..interpreter.stream_executor import StreamExecutor
 from ..nodes.ir import SglConstantText
 from ..nodes.traced_nodes import SglArgument
-from ..program.state_group import ProgramStateGroup
 from ..program.program_state import ProgramState
-from .traced_forks import TracerGroup
+from ..program.state_group import ProgramStateGroup
 from .placeholders import TextSum, TracedVariable
+from .traced_forks import TracerGroup
 from .tracer import TracerProgramState
 
 if TYPE_CHECKING:
@@ -81,4 +81,3 @@ def _real_state(state: TracerProgramState, walk: PlanExecution) -> ProgramState:
     index = state.traced.index
     variables = walk.variables(index, state.scope)
     return CompiledState(walk.executors[index], walk, state.ret_value, variables)
-

@@ -31,9 +31,7 @@ class DeferredValue:
 
     meta_info: Any = None
 
-    def __init__(
-        self, parts: list[Binding], make: Callable[[], Any], node: SglExpr | None = None
-    ) -> None:
+    def __init__(self, parts: list[Binding], make: Callable[[], Any], node: SglExpr | None = None) -> None:
         self._parts = parts
         self._make = make
         self.node = node
@@ -84,5 +82,3 @@ class DeferredValue:
     async def chunks_async(self) -> AsyncIterator[Generated]:
         await self.settled()
         yield Generated(str(self.get()))
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from .trace_steps import AppendStep, CloseStep, JoinedTextStep, GraphStep, WaitStep
+from .trace_steps import AppendStep, CloseStep, GraphStep, JoinedTextStep, WaitStep
 
 Lane = tuple[GraphStep, ...]
 

@@ -19,8 +19,8 @@ from ..nodes.ir import (
     SglVideo,
 )
 from ..nodes.primitives import as_node
-from ..nodes.traced_nodes import SglArgument, SglVariable, SglWords
 from ..nodes.special_and_plain import worded
+from ..nodes.traced_nodes import SglArgument, SglVariable, SglWords
 from ..places.source_place import caller_place
 from ..sampling.adapter_selection import checked
 from ..typed.text_reading import TextReading
@@ -154,12 +154,27 @@ class UnboundArgument(_Texts, SglArgument):
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    "__bool__": bool, "__len__": len, "__iter__": iter, "__int__": int, "__float__": float, "__hash__": hash,
-    "__index__": operator.index, "__getitem__": operator.getitem, "__contains__": operator.contains,
-    "__eq__": operator.eq, "__ne__": operator.ne, "__lt__": operator.lt, "__le__": operator.le,
-    "__gt__": operator.gt, "__ge__": operator.ge, "__mul__": operator.mul, "__rmul__": operator.mul,
-    "__mod__": operator.mod, "__sub__": operator.sub, "__call__": lambda f, *args: f(*args),
-}  # fmt: skip
+    "__bool__": bool,
+    "__len__": len,
+    "__iter__": iter,
+    "__int__": int,
+    "__float__": float,
+    "__hash__": hash,
+    "__index__": operator.index,
+    "__getitem__": operator.getitem,
+    "__contains__": operator.contains,
+    "__eq__": operator.eq,
+    "__ne__": operator.ne,
+    "__lt__": operator.lt,
+    "__le__": operator.le,
+    "__gt__": operator.gt,
+    "__ge__": operator.ge,
+    "__mul__": operator.mul,
+    "__rmul__": operator.mul,
+    "__mod__": operator.mod,
+    "__sub__": operator.sub,
+    "__call__": lambda f, *args: f(*args),
+}
 
 
 def _forbid(kind: type, name: str, operation: Callable[..., Any]) -> None:

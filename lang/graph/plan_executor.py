@@ -13,9 +13,9 @@ from typing import Any
 
 from sgl.runtime.text.chat_templates.quoted_text import joined
 
+from ..interpreter.state_variables import StateVariables
 from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.transcript import LiteralText, TextSpan, again, messages_of, passage_of, text_of
-from ..interpreter.state_variables import StateVariables
 from ..nodes.ir import SglConstantText, SglExpr
 from ..nodes.special_and_plain import in_turn
 from ..places.source_place import SourcePlace
@@ -23,20 +23,20 @@ from ..program.program import ProgramCall
 from ..program.program_run import NO_THREAD, RunSettings, new_executor
 from ..sampling.adapter_selection import of_forks
 from .deferred_values import Binding, DeferredValue
+from .graph_plan import GraphPlan, Lane
 from .placeholders import Key, TracedVariable, filled
-from .graph_plan import Lane, GraphPlan
 from .plan_passes.prefix_pass import SilentStream
 from .trace_steps import (
     AppendStep,
     AssignStep,
+    CallStep,
     CloseStep,
     ConcatenateStep,
-    GatherStep,
-    JoinedTextStep,
-    CallStep,
-    SnapshotStep,
     ForkStep,
+    GatherStep,
     GraphStep,
+    JoinedTextStep,
+    SnapshotStep,
     WaitStep,
     keys_in,
 )
@@ -284,10 +284,7 @@ def _together(name: str | None, found: list[tuple[StateVariables, Binding | None
     values = [child.get(name, False) if binding is None else None for child, binding in found]
 
     def make() -> list[Any]:
-        return [
-            value if binding is None else binding.get()
-            for (_, binding), value in zip(found, values, strict=True)
-        ]
+        return [value if binding is None else binding.get() for (_, binding), value in zip(found, values, strict=True)]
 
     return DeferredValue(bindings, make, found[0][0].node_of(name))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .render.graphviz_dot import graph_as_dot
-from .render.graph_svg import draw_graph
 from .graph_structure import GraphStructure
+from .render.graph_svg import draw_graph
+from .render.graphviz_dot import graph_as_dot
 
 
 class ProgramGraph(GraphStructure):

@@ -10,10 +10,10 @@ from ..backend import Backend
 from ..backends.default_backend import as_backend
 from ..chat import ChatTemplate, get_chat_template
 from ..places.source_place import caller_place
-from ..program.program import ProgramCall, Program
+from ..program.program import Program, ProgramCall
 from ..program.program_run import run_coroutine, split_options
 from .async_tracer import AsyncTracerProgramState
-from .trace_recording import PrefixEnded, TraceRecording, TracedState
+from .trace_recording import PrefixEnded, TracedState, TraceRecording
 from .trace_steps import CallStep
 from .tracer import TracerProgramState
 

@@ -73,7 +73,12 @@ class TracedState:
     """
 
     def __init__(
-        self, recording: TraceRecording, template: ChatTemplate, kind: str, label: str, parent: TracedState | None = None
+        self,
+        recording: TraceRecording,
+        template: ChatTemplate,
+        kind: str,
+        label: str,
+        parent: TracedState | None = None,
     ) -> None:
         self.recording = recording
         self.kind = kind

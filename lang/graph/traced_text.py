@@ -73,9 +73,7 @@ class TracedText:
         return f"TracerProgramState({self.nodes})"
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(
-            f"{caller_place()}: a traced state has no {name!r}; use run() instead"
-        )
+        raise AttributeError(f"{caller_place()}: a traced state has no {name!r}; use run() instead")
 
     # --- appending ---------------------------------------------------------------------------------------
 

@@ -10,13 +10,13 @@ from ..errors import TraceError
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
 from ..nodes.traced_nodes import SglFork, SglGetForkItem
 from ..places.source_place import caller_place
-from ..program.program import ProgramCall, Program
+from ..program.program import Program, ProgramCall
 from ..sampling.adapter_selection import Change
 from ..typed import reading_of
-from .traced_text import TracedText
-from .traced_forks import TracerGroup
 from .placeholders import Key, TracedVariable, filled
-from .trace_steps import AssignStep, CloseStep, SnapshotStep, ForkStep, WaitStep, keys_in
+from .trace_steps import AssignStep, CloseStep, ForkStep, SnapshotStep, WaitStep, keys_in
+from .traced_forks import TracerGroup
+from .traced_text import TracedText
 
 
 class TracerProgramState(TracedText):
@@ -27,7 +27,9 @@ class TracerProgramState(TracedText):
 
     # --- forks and calls ---------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> TracerGroup:
+    def fork(
+        self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...
+    ) -> TracerGroup:
         return TracerGroup(self._fork(size, position_ids_offset, adapter), self)
 
     def _fork(self, size: int, position_ids_offset: list[int] | None, adapter: Any) -> list[Any]:
@@ -120,9 +122,7 @@ class TracerProgramState(TracedText):
             kept = self._snapshot("messages()", messages=True)
             if self.traced.free_turns:
                 return kept  # type: ignore[return-value]
-            contents = [
-                c if isinstance(c, str) else kept.part(i).part("content") for i, c in enumerate(contents)
-            ]
+            contents = [c if isinstance(c, str) else kept.part(i).part("content") for i, c in enumerate(contents)]
         return [{"role": turn.role, "content": part} for turn, part in zip(turns, contents, strict=True)]
 
     def _content(self, start: int, end: int | None) -> Any:
@@ -154,8 +154,4 @@ class TracerProgramState(TracedText):
 
     def _wait(self, on: tuple[Key, ...] = (), states: tuple[int, ...] = ()) -> None:
         if on or states:
-            self.recording.steps.append(
-                WaitStep(self.traced.index, caller_place(), self.scope, on=on, states=states)
-            )
-
-
+            self.recording.steps.append(WaitStep(self.traced.index, caller_place(), self.scope, on=on, states=states))

@@ -21,7 +21,9 @@ class DetachedBackend(Backend):
         return self.model
 
     def open(self) -> NoReturn:
-        raise StateEndedError("this state was pickled or copied and can only be read; run its program again to continue")
+        raise StateEndedError(
+            "this state was pickled or copied and can only be read; run its program again to continue"
+        )
 
 
 def detached(backend: Backend) -> Backend:
@@ -33,7 +35,11 @@ def detached(backend: Backend) -> Backend:
 def bare(template: ChatTemplate) -> ChatTemplate:
     """The template without what only a running model has (a tokenizer)."""
     known = type(template) is ChatTemplate
-    return template if known else ChatTemplate(template.name, template.default_system_prompt, dict(template.role_prefix_and_suffix))
+    return (
+        template
+        if known
+        else ChatTemplate(template.name, template.default_system_prompt, dict(template.role_prefix_and_suffix))
+    )
 
 
 def resting(conversation: ConversationTurns | None) -> ConversationTurns | None:

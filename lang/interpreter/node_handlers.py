@@ -31,11 +31,11 @@ from ..nodes.ir import (
 )
 from ..nodes.special_and_plain import in_turn
 from ..places.source_place import SourcePlace
-from ..sampling.text_limits import with_limit
 from ..sampling.options import derive_seed
+from ..sampling.text_limits import with_limit
 from .program_warnings import warn_about_node
 from .text_limit_check import check_limit
-from .transcript import PendingText, TextSpan, Split, ThoughtText, again
+from .transcript import PendingText, Split, TextSpan, ThoughtText, again
 from .writing import StateWriter
 
 Rule = Callable[[StateWriter, Any, SourcePlace | None], None]
@@ -92,9 +92,7 @@ def select(executor: StateWriter, node: SglSelect, where: SourcePlace | None) ->
         operations = sum(isinstance(before, PendingText) for before in executor.branch.own)
         seed = derive_seed(seed, -2, operations)
     choices: list[str] = [choice if isinstance(choice, QuotedText) else quoted(choice) for choice in node.choices]
-    request = SelectRequest(
-        choices, node.choices_method, node.temperature, node.name, where, seed
-    )
+    request = SelectRequest(choices, node.choices_method, node.temperature, node.name, where, seed)
     executor.start(piece, 0, partial(executor.stream.select, request))
 
 
@@ -124,9 +122,7 @@ def video(executor: StateWriter, node: SglVideo, where: SourcePlace | None) -> N
     executor.attach(Media("video", node.path, node.num_frames), where)
 
 
-def separate_reasoning(
-    executor: StateWriter, node: SglSeparateReasoning, where: SourcePlace | None
-) -> None:
+def separate_reasoning(executor: StateWriter, node: SglSeparateReasoning, where: SourcePlace | None) -> None:
     marks_of(node.model_type)
     split = partial(split_reasoning, model_type=node.model_type)
     for part in flatten(node.expr, executor):

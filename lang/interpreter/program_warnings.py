@@ -26,16 +26,22 @@ def warn_about_node(executor: StateWriter, node: SglExpr, where: SourcePlace | N
     if _outside_of_turns(executor):
         role = executor.conversation.finished[-1].role
         _warn(
-            executor, OutsideTurnWarning, where,
-            f"{node!r:.100} is outside of all turns, after the end of the {role!r} turn, where a chat model does not expect to write; "
+            executor,
+            OutsideTurnWarning,
+            where,
+            f"{node!r:.100} is outside of all turns, after the end of the {role!r} turn, where a chat model does not "
+            "expect to write; "
             "put it into a turn: s += sgl.assistant(...)",
-        )  # fmt: skip
+        )
     if isinstance(node, SglSelect) and node.about and not _is_told(executor, node):
         _warn(
-            executor, UnreadDefinitionsWarning, where,
-            f"select({node.name!r}) has definitions that the prompt does not have, so the model does not know them; write them with "
+            executor,
+            UnreadDefinitionsWarning,
+            where,
+            f"select({node.name!r}) has definitions that the prompt does not have, so the model does not know them; "
+            "write them with "
             "sgl.labels(choices), as in s += sgl.system(sgl.labels(choices))",
-        )  # fmt: skip
+        )
 
 
 def _outside_of_turns(executor: StateWriter) -> bool:

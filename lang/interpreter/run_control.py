@@ -17,6 +17,7 @@ from .usage import Budget, Usage
 if TYPE_CHECKING:
     from ..backend import Backend
 
+
 class RunningState(Protocol):
     """What a run asks of its states."""
 

@@ -11,7 +11,7 @@ from .detached_backend import detached, resting, set_slots, slots_of
 
 if TYPE_CHECKING:
     from ..backend import Backend
-    from ..chat import ConversationTurns, ConversationTurn
+    from ..chat import ConversationTurn, ConversationTurns
     from .transcript import Piece
     from .usage import Usage
 
@@ -19,10 +19,25 @@ if TYPE_CHECKING:
 class RunBranch:
     """The text of one state, as pieces. The pieces before `start` are shared with the branch it forked off.
 
-    `adapter` computes it, None: the base. `opened` and `closed` are times of time.perf_counter() in seconds, `closed` None while it goes on.
+    `adapter` computes it, None: the base. `opened` and `closed` are times of time.perf_counter() in seconds, `closed`
+        None while it goes on.
     """
 
-    __slots__ = ("__weakref__", "_parent", "adapter", "backend", "children", "closed", "conversation", "label", "opened", "pieces", "program", "start", "turns")  # fmt: skip
+    __slots__ = (
+        "__weakref__",
+        "_parent",
+        "adapter",
+        "backend",
+        "children",
+        "closed",
+        "conversation",
+        "label",
+        "opened",
+        "pieces",
+        "program",
+        "start",
+        "turns",
+    )
 
     def __init__(self, backend: Backend, program: str = "", parent: RunBranch | None = None) -> None:
         self.backend = backend

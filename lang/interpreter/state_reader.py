@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 from sgl.runtime.errors import EngineDied
 
 from ..errors import ProgramError, UnknownVariableError
-from .transcript import LiteralText, again, messages_of, text_of
 from .state_variables import Binding, Name, StateVariables, never_made
+from .transcript import LiteralText, again, messages_of, text_of
 
 if TYPE_CHECKING:
     from ..chat import ConversationTurns

@@ -17,29 +17,41 @@ from typing import Any, TypeVar
 
 from ..backend import Backend, Generated, Media, Stream
 from ..chat import ConversationTurns
+from ..concurrency.one_shot_callbacks import when_done
 from ..concurrency.timeout_alarms import TimeoutAlarm, deadlines
 from ..concurrency.unique_ids import fresh_id
-from ..concurrency.one_shot_callbacks import when_done
 from ..errors import DeadlineExceeded, ProgramCancelled, ProgramError, StateEndedError, node_failure
 from ..nodes.ir import flatten
-from ..nodes.unpicklable import kept as kept_or_lost
 from ..nodes.primitives import as_node
+from ..nodes.unpicklable import kept as kept_or_lost
 from ..places.source_place import SourcePlace, caller_place
 from ..sampling.adapter_selection import Adapter
 from ..sampling.options import SamplingOptions, derive_seed
-from .run_control import RunControl
 from .detached_backend import bare, detached
+from .node_handlers import apply
+from .run_control import RunControl
 from .run_history import RunBranch
 from .state_reader import StateReader
-from .node_handlers import apply
-from .transcript import LiteralText, PendingText, again, result_of
 from .state_variables import Binding, Name, StateVariables
+from .transcript import LiteralText, PendingText, again, result_of
 
 log = logging.getLogger("sgl.lang")
 _KEPT = (
-    "arguments", "body_error", "branch", "control", "failure", "failure_is_returned", "inline", "options", "scopes", "sid",
-    "stopped", "streaming", "vars", "_failed_at",
-)  # fmt: skip
+    "arguments",
+    "body_error",
+    "branch",
+    "control",
+    "failure",
+    "failure_is_returned",
+    "inline",
+    "options",
+    "scopes",
+    "sid",
+    "stopped",
+    "streaming",
+    "vars",
+    "_failed_at",
+)
 Result = TypeVar("Result")
 
 
@@ -106,10 +118,17 @@ class StreamExecutor(StateReader):
             raise TypeError("a state cannot be pickled or copied while its program runs; wait for its end")
         kept = {name: self.__dict__[name] for name in _KEPT}
         kept["arguments"] = {name: kept_or_lost(value) for name, value in self.arguments.items()}
-        return {**kept, "backend": detached(self.backend), "chat_template": bare(self.chat_template), "ret_value": self.ret_value}
+        return {
+            **kept,
+            "backend": detached(self.backend),
+            "chat_template": bare(self.chat_template),
+            "ret_value": self.ret_value,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, ended=True, body_thread=None, _pending=0, _forked=0, _children=[], _when_finished=[])
+        self.__dict__.update(
+            state, ended=True, body_thread=None, _pending=0, _forked=0, _children=[], _when_finished=[]
+        )
         self._binding_to, self.pieces = self.vars, self.branch.pieces
         self.conversation = self.branch.conversation or ConversationTurns(self.chat_template)
         self.stream, self._called, self._samples = None, weakref.WeakSet(), set()  # type: ignore[assignment]
@@ -138,7 +157,9 @@ class StreamExecutor(StateReader):
         if self.stopped:
             raise again(self.stopped, where)
         if self.ended:
-            raise StateEndedError(f"{what} after the program ended; put it into the program, or read the state and run another", where)
+            raise StateEndedError(
+                f"{what} after the program ended; put it into the program, or read the state and run another", where
+            )
 
     # --- what the rules of the nodes are made of -----------------------------------------------------------
 
@@ -212,7 +233,9 @@ class StreamExecutor(StateReader):
         return self.stream.fork(size) if adapters is None or based else self.stream.fork_adapted(adapters)
 
     def adapt(self, adapter: Adapter) -> None:
-        """Have another adapter compute what follows: on a fork of the stream, which shares the text alone. What is queued is done as before."""
+        """Have another adapter compute what follows: on a fork of the stream, which shares
+        the text alone. What is queued is done as before.
+        """
         if adapter == self.adapter:
             return
         (stream,) = self.forked_streams(1, [adapter])
@@ -234,7 +257,13 @@ class StreamExecutor(StateReader):
             self._stop(error)
 
     def _settle(
-        self, piece: PendingText, index: int, alarm: TimeoutAlarm | None, beside: Stream | None, check: Callable[[Generated], None] | None, future: Future[Any]
+        self,
+        piece: PendingText,
+        index: int,
+        alarm: TimeoutAlarm | None,
+        beside: Stream | None,
+        check: Callable[[Generated], None] | None,
+        future: Future[Any],
     ) -> None:
         """An operation is done. Called on a thread of the backend."""
         if alarm is not None:
@@ -322,14 +351,18 @@ class StreamExecutor(StateReader):
 
     # --- forks and the end ------------------------------------------------------------------------------------
 
-    def fork(self, size: int, variables: StateVariables | None = None, adapters: list[Adapter] | None = None) -> list[StreamExecutor]:
+    def fork(
+        self, size: int, variables: StateVariables | None = None, adapters: list[Adapter] | None = None
+    ) -> list[StreamExecutor]:
         """Children that go on from here, under this state's adapter or one each. Returns at once; they share the pieces
         that are still pending."""
         with self._submitting:
             self._check_open("fork()", caller_place())
             streams = self.forked_streams(size, adapters)
             names = adapters or [self.adapter] * size
-            return [self._child(stream, variables or self.vars, name) for stream, name in zip(streams, names, strict=True)]
+            return [
+                self._child(stream, variables or self.vars, name) for stream, name in zip(streams, names, strict=True)
+            ]
 
     def _child(self, stream: Stream, variables: StateVariables, adapter: Adapter) -> StreamExecutor:
         self._forked += 1
@@ -403,5 +436,3 @@ def _abort(stream: Stream) -> None:
         stream.abort()
     except Exception:  # those who wait are let go all the same
         log.exception("%r could not be aborted", stream)
-
-

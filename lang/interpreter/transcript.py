@@ -14,10 +14,10 @@ from sgl.runtime.text.chat_templates.quoted_text import QuotedText, joined
 from ..backend import Generated, Media
 from ..chat import ConversationTurn
 from ..concurrency.replay_feed import ReplayFeed
-from ..global_config import own_words
 from ..errors import ProgramError
-from ..media.message_content import content_of
+from ..global_config import own_words
 from ..media.media_urls import as_url
+from ..media.message_content import content_of
 from ..nodes.ir import SglExpr
 from ..places.source_place import SourcePlace
 from ..sampling.choices import ChoicesDecision
@@ -65,18 +65,34 @@ class PendingText:
     """Text that an operation of the backend makes. It is done once its feed of chunks is closed.
 
     With `samples` > 1 several operations run side by side: the value is the list of all their texts, the
-    text is that of the first one. `adapter` computes it, ...: that of its branch. `split` divides a finished text into thought and answer: only the answer is
+    text is that of the first one. `adapter` computes it, ...: that of its branch. `split` divides a finished text into
+    thought and answer: only the answer is
     value and text then. `submitted` and `finished` are times of time.perf_counter() in seconds.
     """
 
     __slots__ = (
-        "_feed", "_results", "_streamed", "adapter", "claimed", "demand", "error", "finished", "first", "meta_info", "node", "split",
-        "submitted", "text", "thought", "token_ids", "usage", "value", "where",
-    )  # fmt: skip
+        "_feed",
+        "_results",
+        "_streamed",
+        "adapter",
+        "claimed",
+        "demand",
+        "error",
+        "finished",
+        "first",
+        "meta_info",
+        "node",
+        "split",
+        "submitted",
+        "text",
+        "thought",
+        "token_ids",
+        "usage",
+        "value",
+        "where",
+    )
 
-    def __init__(
-        self, node: SglExpr, where: SourcePlace | None, samples: int = 1, split: Split | None = None
-    ) -> None:
+    def __init__(self, node: SglExpr, where: SourcePlace | None, samples: int = 1, split: Split | None = None) -> None:
         self.node = node
         self.where = where
         self.split = split

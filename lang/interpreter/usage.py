@@ -114,7 +114,8 @@ class Usage:
         again = f", {self.reread_tokens} of them again under another adapter" if self.reread_tokens else ""
         computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed{again}"
         return (
-            f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens ({self._told('cached_tokens')}{computed}), "
+            f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens "
+            f"({self._told('cached_tokens')}{computed}), "
             f"{self.generated_tokens} generated ({self._told('forced_tokens')}{guessed}), {self._times()}"
         )
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from ..sampling.options import SamplingOptions
     from .run_control import RunControl
     from .run_history import RunBranch
-    from .transcript import PendingText, Piece
     from .state_variables import Binding, Name
+    from .transcript import PendingText, Piece
 
 Result = TypeVar("Result")
 

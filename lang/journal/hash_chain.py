@@ -98,9 +98,7 @@ def turn_part(role: str, text: str, begins: bool) -> bytes:
 
 
 def media_part(media: Media, token: str) -> bytes:
-    return b"".join(
-        (_MEDIA, encode(f"{media.kind} {media.num_frames} {token} "), _content(media.source), _END)
-    )
+    return b"".join((_MEDIA, encode(f"{media.kind} {media.num_frames} {token} "), _content(media.source), _END))
 
 
 def _content(source: Any) -> bytes:
@@ -111,7 +109,5 @@ def _content(source: Any) -> bytes:
         local = len(str(source)) < 4096 and Path(source).is_file()
         return _content(Path(source).read_bytes()) if local else encode(str(source))
     if hasattr(source, "tobytes"):
-        return encode(f"{getattr(source, 'mode', '')}{getattr(source, 'size', '')}") + _content(
-            source.tobytes()
-        )
+        return encode(f"{getattr(source, 'mode', '')}{getattr(source, 'size', '')}") + _content(source.tobytes())
     return encode(repr(source))

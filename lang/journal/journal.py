@@ -106,9 +106,7 @@ class Journal:
             return places[index]
         if not found or index is not None:
             names = ", ".join(sorted({str(node.name) for node in self.nodes}))
-            raise JournalError(
-                f"{self.path} has {len(places)} nodes with {wanted}; its nodes are named {names}"
-            )
+            raise JournalError(f"{self.path} has {len(places)} nodes with {wanted}; its nodes are named {names}")
         if len(places) > 1:
             shown = "\n  ".join(str(node) for node in places[:10])
             raise JournalError(
@@ -242,8 +240,12 @@ class Journal:
     def _append(self, node: JournalNode, skip_damaged: bool) -> None:
         """Behind the last node; where lines are skipped, those between are lost."""
         due = len(self._all)
-        if type(node.number) is not int or not (node.number == due or (skip_damaged and due < node.number < self._size // _SHORTEST)):
-            raise ValueError(f"it holds node {node.number!r:.40} where node {due} is due: lines are missing or there twice")
+        if type(node.number) is not int or not (
+            node.number == due or (skip_damaged and due < node.number < self._size // _SHORTEST)
+        ):
+            raise ValueError(
+                f"it holds node {node.number!r:.40} where node {due} is due: lines are missing or there twice"
+            )
         if node.previous is not None and (type(node.previous) is not int or not 0 <= node.previous < node.number):
             raise ValueError(f"its node comes after node {node.previous!r:.40}")
         self._all += [*(JournalNode.lost(number) for number in range(due, node.number)), node]
@@ -256,11 +258,15 @@ _IN_HEADER = {"model": str, "seed": int, "chat_template": dict}
 def _header(path: Path, line: JournalLine) -> dict[str, Any]:
     header = line.entry
     if line.why:
-        raise JournalError(f"{path}:1 is damaged ({line.why}); a journal cannot be used without its first line. Is this a journal?")
+        raise JournalError(
+            f"{path}:1 is damaged ({line.why}); a journal cannot be used without its first line. Is this a journal?"
+        )
     if header.get("journal") not in (FORMAT, BEFORE):
         raise JournalError(f"{path} does not begin like a journal of format {FORMAT}: {header!r:.80}")
     if header["journal"] == FORMAT and not line.has_sum:
-        raise JournalError(f"{path}:1 is damaged (it does not end in a checksum); a journal cannot be used without its first line")
+        raise JournalError(
+            f"{path}:1 is damaged (it does not end in a checksum); a journal cannot be used without its first line"
+        )
     if wrong := [name for name, kind in _IN_HEADER.items() if not isinstance(header.get(name), kind)]:
         raise JournalError(f"{path}:1 lacks {wrong[0]!r}, which the first line of a journal has; is this a journal?")
     return header

@@ -19,9 +19,9 @@ from ..places.source_place import SourcePlace, caller_place
 from ..sampling.options import SamplingOptions
 from .journal import Journal
 from .journal_node import JournalNode
-from .replay_session import ReplaySession
 from .journal_stream import JournalStream
 from .recorded_template import for_recording, for_replay, header_of
+from .replay_session import ReplaySession
 
 
 class JournalCounts(NamedTuple):
@@ -55,7 +55,11 @@ class JournalBackend(Backend):
             if kind is None:
                 raise
         if kind is None and self._session.inner is not None and not any(self.counts):
-            warnings.warn(f"no program ran on the journal {self.journal.path}; give it to those that shall: program.run(backend=journal)", stacklevel=2)
+            warnings.warn(
+                f"no program ran on the journal {self.journal.path}; give it to those that shall: "
+                "program.run(backend=journal)",
+                stacklevel=2,
+            )
 
     def close(self) -> None:
         """Wait for what is being made, then let go of the file. The backend below stays open."""
@@ -152,7 +156,8 @@ def record(path: str | Path, backend: Any = None, *, seed: int | None = None) ->
 
 
 def resume(journal: str | Path | Journal, backend: Any = None, *, skip_damaged: bool = False) -> JournalBackend:
-    """Return a backend that continues a recording: recorded nodes are reused, missing and failed ones computed and added.
+    """Return a backend that continues a recording: recorded nodes are reused, missing and failed ones computed and
+    added.
 
     Use it after a crash, after an edit (`Journal.edit`) and with a changed program. Raises MissingJournalError (a
     FileNotFoundError) if there is no file (`sgl.journal` would begin one). `skip_damaged`: see `Journal.open`.
@@ -182,12 +187,16 @@ def replay(journal: str | Path | Journal, *, skip_damaged: bool = False) -> Jour
     return JournalBackend(ReplaySession(found, None))
 
 
-def journal(path: str | Path, backend: Any = None, *, seed: int | None = None, skip_damaged: bool = False) -> JournalBackend:
+def journal(
+    path: str | Path, backend: Any = None, *, seed: int | None = None, skip_damaged: bool = False
+) -> JournalBackend:
     """Return a backend that runs programs on `backend` (None: the default one) and writes every node to a file.
 
     Nodes that the file already has are reused, so an interrupted run continues where it stopped. `seed` makes the whole
-    recording repeatable; it applies to a new file, and without one a random seed is chosen and recorded. Gens with their own
-    seed keep it. `skip_damaged`: see `Journal.open`. The `counts` of the returned backend say how many nodes came from the
+    recording repeatable; it applies to a new file, and without one a random seed is chosen and recorded. Gens with
+    their own
+    seed keep it. `skip_damaged`: see `Journal.open`. The `counts` of the returned backend say how many nodes came from
+        the
     journal and how many were computed. Raises JournalError; BadValueError for a bad seed.
 
         with sgl.journal("run.jsonl") as backend:
@@ -197,7 +206,9 @@ def journal(path: str | Path, backend: Any = None, *, seed: int | None = None, s
     return journalled(backend, path, seed=seed, skip_damaged=skip_damaged)
 
 
-def journalled(backend: Any, path: str | Path, *, seed: int | None = None, skip_damaged: bool = False) -> JournalBackend:
+def journalled(
+    backend: Any, path: str | Path, *, seed: int | None = None, skip_damaged: bool = False
+) -> JournalBackend:
     """`backend`, with a journal at `path`: resumed if the file is there, else begun.
 
     Several runs of one process may name the same path, also at once; each is served what was there before it.

@@ -19,7 +19,10 @@ except ImportError:  # no such locks on this system
 
 
 class JournalLine(NamedTuple):
-    """A complete line of a journal. number: counted from 1.  entry: {} where the line is damaged, and `why` says how."""
+    """A complete line of a journal.
+
+    number: counted from 1.  entry: {} where the line is damaged, and `why` says how.
+    """
 
     number: int
     entry: dict[str, Any]
@@ -85,9 +88,7 @@ class JournalFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise JournalError(
-                f"{path} is being written by another process; let that one end first"
-            ) from error
+            raise JournalError(f"{path} is being written by another process; let that one end first") from error
 
     def append(self, entry: dict[str, Any]) -> None:
         """Raises JournalError for what JSON cannot hold, and for a write that failed: the file is then as before."""
@@ -100,8 +101,10 @@ class JournalFile:
                 self._write(line)
             except OSError as error:
                 raise JournalError(
-                    f"{self._path} cannot be written ({error}); what it has stays good. Once the cause is gone (a full disk, "
-                    f"say), this run's next nodes are written again, and sgl.resume({str(self._path)!r}) computes what is missing"
+                    f"{self._path} cannot be written ({error}); what it has stays good. Once the cause is gone (a "
+                    "full disk, "
+                    f"say), this run's next nodes are written again, and sgl.resume({str(self._path)!r}) computes "
+                    "what is missing"
                 ) from error
 
     def _write(self, line: bytes) -> None:

@@ -23,7 +23,8 @@ class JournalNode:
     `key` is the address: a hash of all that the stream held and of the request. `shape` is the same without
     the results in it. `path` tells the fork ("0.1": the second child of item 0), `occurrence` how many equal
     nodes came before in the same place. `before` is the text since the node `previous` (a number). `request`
-    has the options that differ from their defaults. `adapter` computed it (None: the base). `seconds` went from asking to the answer.
+    has the options that differ from their defaults. `adapter` computed it (None: the base). `seconds` went from asking
+    to the answer.
     """
 
     number: int
@@ -64,7 +65,10 @@ class JournalNode:
         where = f"{self.file}:{self.line}" if self.file else "?"
         shown = self.value if self.kind == "once" else self.text
         under = f", adapter {self.adapter!r}" if self.adapter else ""
-        return f"node {self.number}: {self.kind} {self.name!r} of {self.program} ({where}, path {self.path}{under}): {shown!r:.60}"
+        return (
+            f"node {self.number}: {self.kind} {self.name!r} of {self.program} ({where}, path {self.path}{under}): "
+            f"{shown!r:.60}"
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The entry of the file: fields that say nothing are left out."""
@@ -96,7 +100,9 @@ class JournalNode:
             raise TypeError(f"the text of {self.kind} {self.name!r} must be a str, not {text!r:.60}")
         else:
             self.text, self.kept, self.token_ids, self.chunks = text, None, None, None
-            kept = {name: value for name, value in (self.meta_info or {}).items() if name not in ("truncated", "closed")}
+            kept = {
+                name: value for name, value in (self.meta_info or {}).items() if name not in ("truncated", "closed")
+            }
             self.meta_info = {**kept, "edited": True}
         self.error, self.edited = None, True
 
@@ -120,7 +126,12 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_error(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("type"), str) and isinstance(value.get("message"), str) and type(value.get("at_once", False)) is bool
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("type"), str)
+        and isinstance(value.get("message"), str)
+        and type(value.get("at_once", False)) is bool
+    )
 
 
 def _or_none(holds: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -140,13 +151,31 @@ def _is_object(value: Any) -> bool:
 
 
 _HOLDS: dict[str, Callable[[Any], bool]] = {
-    "number": _is_count, "kind": lambda value: value in ("gen", "select", "once"), "name": _or_none(_is_text), "key": _is_text, "shape": _is_text,
-    "path": lambda value: isinstance(value, str) and re.fullmatch(r"\d{1,9}(\.\d{1,9})*", value, re.ASCII) is not None, "occurrence": _is_count,
-    "program": _or_none(_is_text), "file": _or_none(_is_text), "line": _or_none(_is_count), "previous": _or_none(_is_count), "before": _is_text, "request": _is_object,
-    "seed": _or_none(lambda value: type(value) is int), "text": _is_text, "kept": _or_none(_is_text), "token_ids": _or_none(_are_counts), "meta_info": _or_none(_is_object),
-    "chunks": _or_none(_are_counts), "value": lambda value: True, "seconds": lambda value: type(value) in (int, float), "error": _or_none(_is_error),
-    "edited": lambda value: type(value) is bool, "adapter": _or_none(_is_text),
-}  # fmt: skip
+    "number": _is_count,
+    "kind": lambda value: value in ("gen", "select", "once"),
+    "name": _or_none(_is_text),
+    "key": _is_text,
+    "shape": _is_text,
+    "path": lambda value: isinstance(value, str) and re.fullmatch(r"\d{1,9}(\.\d{1,9})*", value, re.ASCII) is not None,
+    "occurrence": _is_count,
+    "program": _or_none(_is_text),
+    "file": _or_none(_is_text),
+    "line": _or_none(_is_count),
+    "previous": _or_none(_is_count),
+    "before": _is_text,
+    "request": _is_object,
+    "seed": _or_none(lambda value: type(value) is int),
+    "text": _is_text,
+    "kept": _or_none(_is_text),
+    "token_ids": _or_none(_are_counts),
+    "meta_info": _or_none(_is_object),
+    "chunks": _or_none(_are_counts),
+    "value": lambda value: True,
+    "seconds": lambda value: type(value) in (int, float),
+    "error": _or_none(_is_error),
+    "edited": lambda value: type(value) is bool,
+    "adapter": _or_none(_is_text),
+}
 
 
 def describe(error: BaseException, at_once: bool = False) -> dict[str, Any]:

@@ -142,7 +142,5 @@ def _named(value: Any) -> Any:
     if hasattr(value, "tolist"):
         return value.tolist()
     attributes = getattr(value, "__dict__", {})
-    plain = {
-        name: attribute for name, attribute in attributes.items() if isinstance(attribute, str | int | float)
-    }
+    plain = {name: attribute for name, attribute in attributes.items() if isinstance(attribute, str | int | float)}
     return [written_name(type(value)), plain]

@@ -14,7 +14,6 @@ from ..backends.pending_calls import forward_result
 from ..errors import ProgramCancelled
 from ..places.source_place import SourcePlace
 from ..sampling.choices import ChoicesDecision
-from .journal_request import JournalRequest, RequestContent, Path, content_of, once_content, program_at
 from .hash_chain import (
     ChainLink,
     adapter_part,
@@ -25,12 +24,13 @@ from .hash_chain import (
     result_place,
     turn_part,
 )
-from .serial_queue import SerialQueue
-from .replay_mismatch import mismatch
 from .journal_node import JournalNode
-from .recorded_call import RecordedCall, StreamPosition, done
+from .journal_request import JournalRequest, Path, RequestContent, content_of, once_content, program_at
 from .once_values import OnceValues
+from .recorded_call import RecordedCall, StreamPosition, done
+from .replay_mismatch import mismatch
 from .replay_session import ReplaySession
+from .serial_queue import SerialQueue
 
 Step = Callable[[Stream], object]
 
@@ -168,9 +168,7 @@ class JournalStream(Stream):
 
     # --- values that Python computes -------------------------------------------------------------------------
 
-    def once(
-        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: SourcePlace | None
-    ) -> OnceValues:
+    def once(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: SourcePlace | None) -> OnceValues:
         """The place of a value in this stream. See `sgl.once`."""
         asked = self._ask(once_content(name, args, kwargs), name, where)
         spot: Future[StreamPosition] = Future()

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ..concurrency.one_shot_callbacks import when_done
 from ..errors import BadValueError, JournalError
 from ..places.source_place import caller_place
+from .journal_node import describe, rebuild
 from .journal_request import JournalRequest
 from .replay_mismatch import mismatch
-from .journal_node import describe, rebuild
 from .replay_session import ReplaySession
 
 if TYPE_CHECKING:
@@ -140,7 +140,8 @@ def _json(name: str | None, value: Any) -> Any:
         same = False
     if not same:
         raise BadValueError(
-            f"once({name!r}) returned {value!r:.80}, which JSON cannot represent; return str, numbers, bool, None, lists "
+            f"once({name!r}) returned {value!r:.80}, which JSON cannot represent; return str, numbers, bool, None, "
+            "lists "
             f"or dicts with str keys"
         )
     return value

@@ -11,9 +11,9 @@ from typing import Any
 
 from ..backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ..concurrency.one_shot_callbacks import when_done
-from .journal_request import JournalRequest, seeded
 from .hash_chain import ChainLink
 from .journal_node import JournalNode, describe, rebuild
+from .journal_request import JournalRequest, seeded
 from .replay_session import ReplaySession
 
 
@@ -40,7 +40,11 @@ class RecordedCall:
     """Ends in `result`. `refusal` is an error that the request itself has, known while it is being queued."""
 
     def __init__(
-        self, session: ReplaySession, asked: JournalRequest, request: GenRequest | SelectRequest, on_chunk: OnChunk | None
+        self,
+        session: ReplaySession,
+        asked: JournalRequest,
+        request: GenRequest | SelectRequest,
+        on_chunk: OnChunk | None,
     ) -> None:
         self.asked = asked
         self.request = request

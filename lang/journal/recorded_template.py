@@ -64,7 +64,10 @@ def for_replay(header: dict[str, Any], session: ReplaySession) -> ChatTemplate:
     try:
         return RecordedTemplate(header, session) if header["noted"] else ChatTemplate(**_from_json(header))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise JournalError(f"{session.journal.path}:1 has a chat_template that is none ({type(error).__name__}: {error}); restore the file") from error
+        raise JournalError(
+            f"{session.journal.path}:1 has a chat_template that is none ({type(error).__name__}: {error}); restore "
+            "the file"
+        ) from error
 
 
 def _is_data(template: ChatTemplate) -> bool:

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..errors import ReplayMismatch
-from .journal_request import JournalRequest
 from .journal import Journal
 from .journal_node import JournalNode
+from .journal_request import JournalRequest
 
 _SHOWN = 30  # characters on each side of a difference
 
@@ -29,9 +29,7 @@ def mismatch(journal: Journal, asked: JournalRequest, last: Future[JournalNode] 
         or _count_difference(journal, asked, near)
     )
     where = f" (line {near.line})" if near.line else ""
-    return ReplayMismatch(
-        f"{what}. The nearest there is node {near.number}{where}: {difference}", asked.where
-    )
+    return ReplayMismatch(f"{what}. The nearest there is node {near.number}{where}: {difference}", asked.where)
 
 
 def _nearest(journal: Journal, asked: JournalRequest, last: int | None) -> JournalNode | None:

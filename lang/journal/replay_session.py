@@ -10,9 +10,9 @@ from collections.abc import Callable
 from ..backend import Backend, Stream
 from ..errors import JournalError
 from ..sampling.options import derive_seed
-from .journal_request import JournalRequest, Path
 from .journal import Journal
 from .journal_node import JournalNode
+from .journal_request import JournalRequest, Path
 
 _DRAIN = 600.0  # seconds that leaving a recording waits for what is still being made
 

@@ -36,18 +36,14 @@ def _bytes_of(media: Media) -> tuple[bytes, str]:
         return _read(Path(str(source).removeprefix("file://")), media)
     if hasattr(source, "save"):
         return _png(source), "image/png"
-    raise BadValueError(
-        f"{media.kind} is of type {type(source).__name__}; give a path, a URL, bytes or a PIL image"
-    )
+    raise BadValueError(f"{media.kind} is of type {type(source).__name__}; give a path, a URL, bytes or a PIL image")
 
 
 def _read(path: Path, media: Media) -> tuple[bytes, str]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadValueError(
-            f"cannot read the {media.kind} {str(path)!r}: {error.strerror or error}"
-        ) from error
+        raise BadValueError(f"cannot read the {media.kind} {str(path)!r}: {error.strerror or error}") from error
     return data, _kind_of(data, media, mimetypes.guess_type(path.name)[0])
 
 

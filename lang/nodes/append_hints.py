@@ -38,7 +38,10 @@ GEN_OPTIONS = {
 def what_to_append(value: Any) -> str:
     """What to write for a value that is neither a text nor an expression."""
     if hasattr(value, "stream_executor"):
-        return 'a state: append its text, state.text() or state["name"]; a program goes on in this state by s.call(program, ...)'
+        return (
+            'a state: append its text, state.text() or state["name"]; a program goes on in this state by '
+            "s.call(program, ...)"
+        )
     if hasattr(value, "arg_names"):  # a program
         return f"to run the program here, write s.call({value.__name__}, ...)"
     if isinstance(value, dict) and "role" in value:

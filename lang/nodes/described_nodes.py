@@ -8,7 +8,10 @@ from .ir import SglExpr
 
 
 class SglFields(SglExpr):
-    """The fields of a type in words, as the backend's model wants them. `words` is a FieldDescriptions; see `sgl.fields`."""
+    """The fields of a type in words, as the backend's model wants them.
+
+    `words` is a FieldDescriptions; see `sgl.fields`.
+    """
 
     def __init__(self, words: Any, task: str | None = None) -> None:
         self.words = words
@@ -22,8 +25,10 @@ class SglFields(SglExpr):
     def __str__(self) -> str:
         """For print(): what it is. An f-string is refused, as it would put this into a prompt."""
         return (
-            f"the fields of {self.words.name}, as a part of a prompt. It is written in a program, for the model that runs it: "
-            f"s += sgl.system(sgl.fields({self.words.name})). For most models it is this, which .text() returns:\n\n{self.text()}"
+            f"the fields of {self.words.name}, as a part of a prompt. It is written in a program, for the model that "
+            "runs it: "
+            f"s += sgl.system(sgl.fields({self.words.name})). For most models it is this, which .text() "
+            f"returns:\n\n{self.text()}"
         )
 
     def text(self, backend: Any = None) -> str:
@@ -39,6 +44,7 @@ class SglLabels(SglFields):
 
     def __str__(self) -> str:
         return (
-            f"{self.words.name} in words, as a part of a prompt. It is written in a program: s += sgl.system(sgl.labels(...)). "
+            f"{self.words.name} in words, as a part of a prompt. It is written in a program: s += "
+            "sgl.system(sgl.labels(...)). "
             f"It is this, which .text() returns:\n\n{self.text()}"
         )

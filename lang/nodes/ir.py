@@ -17,19 +17,41 @@ from ..sampling.options import (
     SamplingOptions,
 )
 from ..typed.text_reading import TextReading
-from .unused_expressions import warn_if_dropped
 from .unpicklable import kept
+from .unused_expressions import warn_if_dropped
 
 SglSamplingParams = SamplingOptions
 Value_co = TypeVar("Value_co", covariant=True)
 
 __all__ = [
-    "REGEX_BOOL", "REGEX_FLOAT", "REGEX_INT", "REGEX_STR", "TextReading", "SglAdapterBegin", "SglAdapterEnd", "SglCommitLazy",
-    "SglConstantText", "SglExpr", "SglExprList", "SglGen",
-    "SglImage", "SglPastCalls", "SglRoleBegin", "SglRoleEnd", "SglSamplingParams", "SglSelect", "SglSeparateReasoning", "SglSeparated",
-    "SglSubmitted", "SglTools", "SglVarScopeBegin", "SglVarScopeEnd", "SglVideo", "flatten",
+    "REGEX_BOOL",
+    "REGEX_FLOAT",
+    "REGEX_INT",
+    "REGEX_STR",
+    "SglAdapterBegin",
+    "SglAdapterEnd",
+    "SglCommitLazy",
+    "SglConstantText",
+    "SglExpr",
+    "SglExprList",
+    "SglGen",
+    "SglImage",
+    "SglPastCalls",
+    "SglRoleBegin",
+    "SglRoleEnd",
+    "SglSamplingParams",
+    "SglSelect",
+    "SglSeparateReasoning",
+    "SglSeparated",
+    "SglSubmitted",
+    "SglTools",
+    "SglVarScopeBegin",
+    "SglVarScopeEnd",
+    "SglVideo",
+    "TextReading",
+    "flatten",
     "print_graph",
-]  # fmt: skip
+]
 
 
 _USERS = ("reading", "choices_method", "toolbox", "go_on", "path")  # attributes that hold what programs define
@@ -166,7 +188,8 @@ class SglGen(SglSpoken, Generic[Value_co]):
 class SglSelect(SglSpoken):
     """One of several texts, the one that the model finds most likely.
 
-    `about` has the definitions that came with the choices; `reading` tells what `s.get` makes of the text, None: it stays text.
+    `about` has the definitions that came with the choices; `reading` tells what `s.get` makes of the text, None: it
+    stays text.
     """
 
     def __init__(

@@ -35,7 +35,9 @@ from .special_and_plain import plain as plain
 from .special_and_plain import special as special
 
 Value = TypeVar("Value")
-Choices: TypeAlias = Iterable[Any] | Mapping[str, str | None] | Any  # texts, texts with definitions, an Enum class, a Literal or bool
+Choices: TypeAlias = (
+    Iterable[Any] | Mapping[str, str | None] | Any
+)  # texts, texts with definitions, an Enum class, a Literal or bool
 ROLES = ("system", "user", "assistant", "tool")
 
 _GEN_NAMES = frozenset(NAMES) | {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type"}
@@ -130,7 +132,8 @@ def gen(*positional: Any, **options: Any) -> Any:
 
     type         int, float, bool, str, Literal, Enum, dataclass, TypedDict, pydantic model, list of these, ...; also
                  as the second argument: `gen("age", int)`. `s[name]` is the text, `s.get(name)` the value of that type
-    choices      as `select` takes them: a list of texts, a dict of definitions, an Enum or a Literal; the gen becomes a `select`, which uses only `temperature` and `choices_method`
+    choices      as `select` takes them: a list of texts, a dict of definitions, an Enum or a Literal; the gen becomes a
+        `select`, which uses only `temperature` and `choices_method`
     regex        a regular expression
     json_schema  JSON text, a dict or a pydantic class; the value stays text
     ebnf         a grammar
@@ -142,11 +145,15 @@ def gen(*positional: Any, **options: Any) -> Any:
 
     Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
     and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
-    a list, and the state continues with its first item. Without `max_tokens`, free text ends after 128 tokens, and a text
+    a list, and the state continues with its first item. Without `max_tokens`, free text ends after 128 tokens, and a
+    text
     with a type or a constraint where its grammar ends, or the context. A typed text that a limit cuts is an error
-    (TruncatedError), and with `error_on_truncation` so is one that has only a constraint; otherwise meta_info["truncated"]
-    is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the gen is
-    appended. `speculation=False`: where the engine guesses tokens ahead, it does not for this text, and learns nothing from
+    (TruncatedError), and with `error_on_truncation` so is one that has only a constraint; otherwise
+    meta_info["truncated"]
+    is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the
+    gen is
+    appended. `speculation=False`: where the engine guesses tokens ahead, it does not for this text, and learns nothing
+    from
     it; other backends have none to leave out.
 
     Raises UnknownOptionError, BadValueError.
@@ -199,8 +206,10 @@ def select(
 ) -> SglSelect:
     """Append the most likely of the choices, as scored by `choices_method`.
 
-    `choices`: a list of texts; a dict of texts with what each means; or an Enum class, a Literal or bool. `s[name]` is the text;
-    `s.get(name)` the member or value of an Enum, Literal or bool. The model reads definitions only where the program writes
+    `choices`: a list of texts; a dict of texts with what each means; or an Enum class, a Literal or bool. `s[name]` is
+        the text;
+    `s.get(name)` the member or value of an Enum, Literal or bool. The model reads definitions only where the program
+    writes
     them, with `sgl.labels(choices)`.
 
     With a `temperature` above 0 the choice is sampled from the choices' probabilities at that temperature; the
@@ -255,7 +264,9 @@ def assistant(expr: SglExpr | str | EllipsisType = ...) -> SglExprList:
 
 
 def tool(expr: Any = ...) -> SglExprList:
-    """A whole tool turn: text and expressions are appended unchanged, any other value as JSON. Raises BadValueError for None."""
+    """A whole tool turn: text and expressions are appended unchanged, any other
+    value as JSON. Raises BadValueError for None.
+    """
     return role_turn("tool", expr)
 
 
@@ -302,7 +313,10 @@ def tool_end() -> SglRoleEnd:
 def role_turn(role: str, expr: Any) -> SglExprList:
     """RoleBegin, the expression if there is one (...: none), RoleEnd. Raises BadValueError for None."""
     if expr is None:
-        raise BadValueError(f"{role}(None): a turn needs a text or an expression; {_NO_CONTENT.get(role, 'leave the turn out where there is none')}")
+        raise BadValueError(
+            f"{role}(None): a turn needs a text or an expression; "
+            f"{_NO_CONTENT.get(role, 'leave the turn out where there is none')}"
+        )
     inside: list[SglExpr] = [] if expr is ... else [as_node(_tool_text(expr) if role == "tool" else expr)]
     return SglExprList([SglRoleBegin(role), *inside, SglRoleEnd(role)])
 
@@ -326,8 +340,12 @@ def as_node(value: Any) -> SglExpr:
     if isinstance(value, str):
         return SglConstantText(value)
     if value is None:
-        raise BadValueError("Tried to append None to state. Append a text or an expression; a function that returns nothing gives None")
-    raise BadValueError(f"{shown(value)} cannot be appended to a state; append strings and expressions ({what_to_append(value)})")
+        raise BadValueError(
+            "Tried to append None to state. Append a text or an expression; a function that returns nothing gives None"
+        )
+    raise BadValueError(
+        f"{shown(value)} cannot be appended to a state; append strings and expressions ({what_to_append(value)})"
+    )
 
 
 def _text_as_type(text: str) -> str:
@@ -352,7 +370,9 @@ def _checked_name(name: Any) -> None:
     """A type or a list in the place of the name is another argument. Raises BadValueError."""
     if name is not None and not isinstance(name, str | int):
         said = name.__name__ if isinstance(name, type) else shown(name)
-        raise BadValueError(f"gen: the first argument is the name of a variable, not {said}; write gen('answer', {said})")
+        raise BadValueError(
+            f"gen: the first argument is the name of a variable, not {said}; write gen('answer', {said})"
+        )
 
 
 def _is_number(value: Any) -> bool:
@@ -362,7 +382,10 @@ def _is_number(value: Any) -> bool:
 
 def _reading(name: str | None, type: Any) -> Any:
     if isinstance(type, list | tuple) and all(isinstance(one, str) for one in type):
-        raise BadValueError(f"gen({name!r}): {shown(type)} is a list, not a type; to choose one of them write choices={shown(type)}, or Literal[...] for a type")
+        raise BadValueError(
+            f"gen({name!r}): {shown(type)} is a list, not a type; to choose one of them write choices={shown(type)}, "
+            "or Literal[...] for a type"
+        )
     if isinstance(type, SglExpr):
         raise BadValueError(f"gen({name!r}): {type!r} is an expression, not a type; join expressions with +")
     try:
@@ -378,8 +401,10 @@ def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
     if "adapter" in options:
         asked = options["adapter"]
         raise UnknownOptionError(
-            f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed by it; "
-            f"use program.run(..., adapter={asked!r}), run_batch with one per item, s.fork(1, adapter={asked!r})[0], or with s.adapter({asked!r}):"
+            f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed "
+            "by it; "
+            f"use program.run(..., adapter={asked!r}), run_batch with one per item, s.fork(1, adapter={asked!r})[0], "
+            f"or with s.adapter({asked!r}):"
         )
 
 
@@ -397,10 +422,24 @@ def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> No
 
 
 _TYPED_ORDER = (
-    "name", "max_tokens", "n", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p",
-    "frequency_penalty", "presence_penalty", "ignore_eos", "return_logprob", "logprob_start_len",
-    "top_logprobs_num", "return_text_in_logprobs",
-)  # fmt: skip
+    "name",
+    "max_tokens",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "stop_regex",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "ignore_eos",
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "return_text_in_logprobs",
+)
 
 
 def _typed_gen(dtype: type, positional: tuple[Any, ...], options: dict[str, Any]) -> SglExpr:

@@ -24,7 +24,7 @@ def special(text: Any) -> SglExpr:
 def plain(text: Any) -> SglExpr:
     """Text in which special tokens are plain characters everywhere. Use it for untrusted input outside of turns.
 
-        s += "Review: " + sgl.plain(review) + "\\nVerdict:"
+    s += "Review: " + sgl.plain(review) + "\\nVerdict:"
     """
     return _words(text, True)
 
@@ -57,7 +57,8 @@ def in_turn(text: str, role: str | None) -> str:
 
 
 def labels_in(asks: str, choices: Any) -> ChoiceLabels:
-    """The choices of a select (`asks` is its call, for errors). Their texts are quoted but for those that `special` was said of.
+    """The choices of a select (`asks` is its call, for errors). Their texts are quoted but for those that `special` was
+    said of.
 
     Raises BadValueError.
     """
@@ -76,10 +77,14 @@ def _items(choices: Any) -> list[Any]:
 
 def _check_texts(asks: str, choices: Any, texts: list[Any]) -> None:
     if not texts:
-        raise BadValueError(f"{asks}: choices is {shown(choices)}; give a list of strings, a dict of definitions, an Enum or a Literal")
+        raise BadValueError(
+            f"{asks}: choices is {shown(choices)}; give a list of strings, a dict of definitions, an Enum or a Literal"
+        )
     for text in texts:
         if not isinstance(text, str):
-            raise BadValueError(f"{asks}: choices is {shown(choices)}; give a list of strings: {shown(str(text))}, not {shown(text)}")
+            raise BadValueError(
+                f"{asks}: choices is {shown(choices)}; give a list of strings: {shown(str(text))}, not {shown(text)}"
+            )
         check_text(text, f"{asks}: a choice")
     if "" in texts:
         raise BadValueError(

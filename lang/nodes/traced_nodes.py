@@ -34,7 +34,7 @@ class SglFork(SglExpr):
     def __repr__(self) -> str:
         return (
             f"Fork(%{_id(self.prev_node)}, number={self.number}, "
-            f"position_ids_offset={self.position_ids_offset}{'' if self.adapter is ... else f', adapter={self.adapter!r}'})"
+            f"position_ids_offset={self.position_ids_offset}{'' if self.adapter is ... else f', adapter={self.adapter!r}'})"  # noqa: E501
         )
 
 

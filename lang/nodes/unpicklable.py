@@ -22,7 +22,10 @@ class UnpicklableReading:
         return False
 
     def read(self, text: str, backend: Any) -> Any:
-        raise ValueError(f"{self.what} could not be pickled with the state; define it at the top level of a module, or use get(name, type)")
+        raise ValueError(
+            f"{self.what} could not be pickled with the state; define it at the top level of a module, or use "
+            "get(name, type)"
+        )
 
     def __call__(self, **asked: Any) -> Any:
         self.read("", None)

@@ -24,7 +24,9 @@ def warn_if_dropped(node: object) -> None:
         return
     if not is_own(frame.f_code.co_filename) and _throws_away(frame.f_code.co_code, frame.f_lasti):
         warnings.warn(
-            f"{node!r:.100} was created but not appended, so it generates nothing; append it: s += ...", DroppedWarning, stacklevel=3
+            f"{node!r:.100} was created but not appended, so it generates nothing; append it: s += ...",
+            DroppedWarning,
+            stacklevel=3,
         )
 
 

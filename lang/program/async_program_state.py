@@ -13,10 +13,10 @@ from ..interpreter.usage import Usage
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.adapter_selection import Change, of_forks
 from .above import Picture, Report, reports
-from .state_group import ProgramStateGroup
-from .select_probabilities import probabilities_async
-from .program import ProgramCall, Program, check_program
+from .program import Program, ProgramCall, check_program
 from .program_state import StateBase
+from .select_probabilities import probabilities_async
+from .state_group import ProgramStateGroup
 from .variable_values import typed_value
 
 Value = TypeVar("Value")
@@ -31,7 +31,9 @@ class AsyncProgramState(StateBase):
 
     # --- forks and calls -----------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> AsyncProgramStateGroup:
+    def fork(
+        self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...
+    ) -> AsyncProgramStateGroup:
         """Return `size` states that continue from here, in parallel. Does not wait. adapter: see ProgramState.fork."""
         children = self.stream_executor.fork(size, self._variables, of_forks(adapter, size))
         return AsyncProgramStateGroup([type(self)(child) for child in children], self)
@@ -94,7 +96,9 @@ class AsyncProgramState(StateBase):
         return binding.meta_info
 
     async def probs(self, name: str) -> dict[str, float]:
-        """Return the probability of each choice of a select, or of a gen of a Literal, an Enum or bool, most likely first."""
+        """Return the probability of each choice of a select, or of a gen of a
+        Literal, an Enum or bool, most likely first.
+        """
         return await probabilities_async(self.stream_executor, name, await self._settled(name))
 
     async def text(self) -> str:

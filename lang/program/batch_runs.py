@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import ArgumentsError, BadValueError, BatchError, ProgramError, nearest
 from ..sampling.options import RUN_NAMES
 from .gc_thresholds import collect_less_often
-from .program import ProgramCall, Program
+from .program import Program, ProgramCall
 from .program_run import RunSettings, new_executor, run_body, run_body_async
 from .program_state import ProgramState
 
@@ -46,11 +46,7 @@ class BatchPlan:
         """How many bodies run at once."""
         if self.num_threads == "auto":
             return max(1, min(items, BODIES))
-        if (
-            isinstance(self.num_threads, bool)
-            or not isinstance(self.num_threads, int)
-            or self.num_threads < 1
-        ):
+        if isinstance(self.num_threads, bool) or not isinstance(self.num_threads, int) or self.num_threads < 1:
             raise BadValueError(f"num_threads is {self.num_threads!r}; give 'auto' or a whole number from 1")
         return min(items, self.num_threads) or 1
 
@@ -66,8 +62,16 @@ class RunOutcome:
 def make_calls(program: Program, items: Any) -> list[ProgramCall]:
     """The arguments of each item. Raises ArgumentsError for what does not fit the program."""
     if not isinstance(items, list | tuple):
-        meant = "; put it into a list" if isinstance(items, dict) else "; make it a list: list(...)" if isinstance(items, Iterable) and not isinstance(items, str) else ""
-        raise ArgumentsError(f"run_batch takes a list of dicts or tuples, one for each run, not {_LONG.repr(items)}{meant}")
+        meant = (
+            "; put it into a list"
+            if isinstance(items, dict)
+            else "; make it a list: list(...)"
+            if isinstance(items, Iterable) and not isinstance(items, str)
+            else ""
+        )
+        raise ArgumentsError(
+            f"run_batch takes a list of dicts or tuples, one for each run, not {_LONG.repr(items)}{meant}"
+        )
     if not items:
         return []
     if isinstance(items[0], dict):
@@ -203,10 +207,14 @@ def _failed(program: Program, calls: list[ProgramCall], outcomes: Sequence[RunOu
     given = ", ".join(f"{name}={reprlib.repr(value)}" for name, value in arguments.items())
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     error = BatchError(
-        f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. The other "
+        f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. "
+        "The other "
         "results are in this error's `results`; with return_exceptions=True errors are returned, not raised",
-        None, index, arguments, [outcome and _error_or_state(outcome) for outcome in outcomes],
-    )  # fmt: skip
+        None,
+        index,
+        arguments,
+        [outcome and _error_or_state(outcome) for outcome in outcomes],
+    )
     error.__cause__ = cause
     return error
 
@@ -234,7 +242,8 @@ def _positional(program: Program, item: Any) -> dict[str, Any]:
     required = len(names) - len(program.arg_defaults)
     if not isinstance(item, Sequence) or isinstance(item, str) or not required <= len(item) <= len(names):
         raise ArgumentsError(
-            f"Given arguments mismatch the SGL function signature: {_LONG.repr(item)} for {program.__name__}({', '.join(names)})"
+            f"Given arguments mismatch the SGL function signature: {_LONG.repr(item)} for "
+            f"{program.__name__}({', '.join(names)})"
             f"{_as_item(item, names)}"
         )
     return dict(zip(names, item, strict=False))

@@ -41,16 +41,16 @@ class Program:
         self._signature = inspect.signature(func)
         parameters = list(self._signature.parameters.values())
         if not parameters or parameters[0].name != "s":
-            raise ArgumentsError(
-                f"the first parameter of {func.__qualname__} must be `s`, the state of the program"
-            )
+            raise ArgumentsError(f"the first parameter of {func.__qualname__} must be `s`, the state of the program")
         positional = [p for p in parameters[1:] if p.kind is p.POSITIONAL_OR_KEYWORD]
         self.arg_names = [p.name for p in positional]
         self.arg_defaults = [p.default for p in positional if p.default is not p.empty]
         self.parameter_names = frozenset(
             p.name for p in parameters[1:] if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
         )
-        self._required = {p.name for p in parameters[1:] if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+        self._required = {
+            p.name for p in parameters[1:] if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        }
         self.is_async = inspect.iscoroutinefunction(func)
         self.takes_any_keyword = any(p.kind is p.VAR_KEYWORD for p in parameters)
 
@@ -68,7 +68,11 @@ class Program:
 
     def check(self, call: ProgramCall) -> ProgramCall:
         """The arguments, if they fit; known before a backend is started for them. Raises ArgumentsError."""
-        if len(call.args) <= len(self.arg_names) and self._required <= {*self.arg_names[: len(call.args)], *call.kwargs, *self.bind_arguments}:
+        if len(call.args) <= len(self.arg_names) and self._required <= {
+            *self.arg_names[: len(call.args)],
+            *call.kwargs,
+            *self.bind_arguments,
+        }:
             return call
         try:
             self._signature.bind(None, *call.args, **{**call.kwargs, **self.bind_arguments})
@@ -78,7 +82,11 @@ class Program:
 
     def _misfit(self, error: TypeError, call: ProgramCall) -> str:
         shown = f"{self.__name__}({', '.join(['s', *self.arg_names])})"
-        hint = f"; in a program, s.call({self.__name__}, ...) runs it on the same state" if any(hasattr(arg, "stream_executor") for arg in call.args) else ""
+        hint = (
+            f"; in a program, s.call({self.__name__}, ...) runs it on the same state"
+            if any(hasattr(arg, "stream_executor") for arg in call.args)
+            else ""
+        )
         return f"{shown}: {str(error).partition('() ')[2] or error}{hint}"
 
     def bind(self, **kwargs: Any) -> Self:
@@ -95,5 +103,9 @@ def check_program(value: Any) -> None:
     """Raise ArgumentsError for what `s.call` cannot run."""
     if not callable(getattr(value, "call", None)):
         name = getattr(value, "__name__", None)
-        meant = f"put @sgl.function above it, or, if it only appends, call it: {name}(s, ...)" if callable(value) and name else "give a program, made by @sgl.function"
+        meant = (
+            f"put @sgl.function above it, or, if it only appends, call it: {name}(s, ...)"
+            if callable(value) and name
+            else "give a program, made by @sgl.function"
+        )
         raise ArgumentsError(f"s.call({name or repr(value)[:60]}): it is no program; {meant}")

@@ -14,8 +14,8 @@ from typing import Any
 
 from ..backend import Backend, Stream
 from ..backends.default_backend import resolve_backend
-from ..global_config import global_config
 from ..errors import BadValueError, UnknownOptionError, nearest
+from ..global_config import global_config
 from ..interpreter.run_control import RunControl
 from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.usage import Budget
@@ -23,7 +23,7 @@ from ..sampling.adapter_selection import Adapter, checked, one_each
 from ..sampling.options import RUN_DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
 from .above import journals
 from .async_program_state import AsyncProgramState
-from .program import ProgramCall, Program
+from .program import Program, ProgramCall
 from .program_state import ProgramState
 
 NO_THREAD = 0
@@ -32,7 +32,8 @@ _SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How to run: where, with which sampling options (no gaps but max_new_tokens), streaming or not, and for how long at most.
+    """How to run: where, with which sampling options (no gaps but max_new_tokens), streaming or not, and for how long
+    at most.
 
     `adapters`: of a batch, one for each item; else all run under `adapter`.
     """
@@ -50,14 +51,19 @@ class RunSettings:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], returns_errors: bool = False, items: int | None = None) -> RunSettings:
-        """From the keyword options of `run`, or of a batch of so many items. Raises UnknownOptionError, BadValueError."""
+        """From the keyword options of `run`, or of a batch of so many items.
+
+        Raises UnknownOptionError, BadValueError.
+        """
         for name in options:
             if name not in RUN_NAMES and name not in _SWITCHES:
-                raise UnknownOptionError(
-                    f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}"
-                )
+                raise UnknownOptionError(f"run has no option {name!r}; {nearest(name, RUN_NAMES | _SWITCHES)}")
         sampling = make_options(**{name: value for name, value in options.items() if name in RUN_NAMES})
-        backend, journal, adapter = resolve_backend(options.get("backend")), options.get("journal"), options.get("adapter")
+        backend, journal, adapter = (
+            resolve_backend(options.get("backend")),
+            options.get("journal"),
+            options.get("adapter"),
+        )
         many = items is not None and isinstance(adapter, list | tuple)
         return cls(
             backend if journal is None else journals().journalled(backend, journal),
@@ -108,7 +114,9 @@ def split_options(program: Program, kwargs: dict[str, Any]) -> tuple[dict[str, A
         elif program.takes_any_keyword:
             arguments[name] = value
         else:
-            raise UnknownOptionError(f"{program.__name__} has no parameter or option {name!r}; {_meant(program, name, kwargs)}")
+            raise UnknownOptionError(
+                f"{program.__name__} has no parameter or option {name!r}; {_meant(program, name, kwargs)}"
+            )
     return arguments, options
 
 

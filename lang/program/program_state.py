@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from ..backend import Generated
 from ..concurrency.timeout_alarms import deadlines
 from ..errors import LanguageError, ProgramCancelled, TextOfNodeError
+from ..interpreter.state_variables import Binding, StateVariables
 from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.transcript import LiteralText, with_text
 from ..interpreter.usage import Usage
-from ..interpreter.state_variables import Binding, StateVariables
 from ..nodes.append_hints import attribute_meant
 from ..nodes.ir import (
     SglAdapterBegin,
@@ -32,9 +32,9 @@ from ..nodes.ir import (
 from ..nodes.primitives import role_turn
 from ..sampling.adapter_selection import Change, checked, of_forks
 from .above import Picture, Report, reports
-from .state_group import ProgramStateGroup
+from .program import Program, ProgramCall, check_program
 from .select_probabilities import probabilities
-from .program import ProgramCall, Program, check_program
+from .state_group import ProgramStateGroup
 from .variable_values import typed_value
 
 
@@ -116,7 +116,8 @@ class StateBase:
     def adapter(self, name: str | None) -> Iterator[None]:
         """Return a context manager: an adapter (LoRA) of that name computes what is appended inside it, None: the base.
 
-        The text so far is computed again by it, and behind the block by what was there before, with what the block has added:
+        The text so far is computed again by it, and behind the block by what was there before, with what the block has
+        added:
         `usage().reread_tokens` counts both.
         """
         self.stream_executor.submit(SglAdapterBegin(checked(name)), self._variables)
@@ -203,9 +204,7 @@ class StateBase:
                     break
         return executor.find(name, self._variables)
 
-    async def text_async_iter(
-        self, var_name: str | None = None, return_meta_data: bool = False
-    ) -> AsyncIterator[Any]:
+    async def text_async_iter(self, var_name: str | None = None, return_meta_data: bool = False) -> AsyncIterator[Any]:
         """Yield the text, or one variable, piece by piece; with `return_meta_data` as (piece, meta_info).
 
         Each call starts from the beginning. Leaving the loop early and dropping the state cancels the run.
@@ -266,14 +265,17 @@ class ProgramState(StateBase):
 
     # --- forks and calls -----------------------------------------------------------------------------------
 
-    def fork(self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...) -> ProgramStateGroup[ProgramState]:
+    def fork(
+        self, size: int = 1, position_ids_offset: list[int] | None = None, *, adapter: Change = ...
+    ) -> ProgramStateGroup[ProgramState]:
         """Return `size` states that continue from here, in parallel. Does not wait.
 
         They share the tokens computed so far. `join()` of the group brings their variables back; a fork that is not
         joined, `s.fork()[0]`, keeps its variables to itself. `position_ids_offset` is accepted for old programs and has
         no effect.
 
-        adapter: the name of another adapter (LoRA), or None for the base; a list has one for each fork. Such a fork shares
+        adapter: the name of another adapter (LoRA), or None for the base; a list has one for each fork. Such a fork
+            shares
         the text alone, which is computed again: `usage().reread_tokens` counts it.
         """
         children = self.stream_executor.fork(size, self._variables, of_forks(adapter, size))
@@ -281,7 +283,9 @@ class ProgramState(StateBase):
 
     @contextmanager
     def copy(self) -> Iterator[ProgramState]:
-        """`fork()` as a context manager: `with s.copy() as side:` makes one fork, which is joined at the end of the block."""
+        """`fork()` as a context manager: `with s.copy() as side:` makes one fork,
+        which is joined at the end of the block.
+        """
         group = self.fork(1)
         try:
             yield group[0]
@@ -354,9 +358,12 @@ class ProgramState(StateBase):
     def probs(self, name: str) -> dict[str, float]:
         """Wait for a select or gen(choices=) and return the probability of each choice, most likely first.
 
-        The probabilities sum to 1 over the choices. For a gen of a Literal, an Enum or bool they are those that a select would
-        have found in its place: they are computed when you ask, by one more call of the backend, which `usage()` does not
-        count. Such a gen draws token by token, so it may write a choice that is not the most likely one. Raises KeyError if
+        The probabilities sum to 1 over the choices. For a gen of a Literal, an Enum or bool they are those that a
+        select would
+        have found in its place: they are computed when you ask, by one more call of the backend, which `usage()` does
+            not
+        count. Such a gen draws token by token, so it may write a choice that is not the most likely one. Raises
+        KeyError if
         there is no such variable, BadValueError if nothing of the kind made it in this state.
         """
         executor = self.stream_executor

@@ -1,4 +1,6 @@
-"""How likely the model holds each choice of a `select`, or of a gen of a Literal, an Enum or bool, by the choice's text."""
+"""How likely the model holds each choice of a `select`, or of a gen of a
+Literal, an Enum or bool, by the choice's text.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,15 @@ from ..sampling.choices import ChoicesDecision
 from ..typed.choice_labels import choice_labels
 
 if TYPE_CHECKING:
-    from ..interpreter.stream_executor import StreamExecutor
     from ..interpreter.state_variables import Binding
+    from ..interpreter.stream_executor import StreamExecutor
 
 
 def probabilities(executor: StreamExecutor, name: str, binding: Binding | None) -> dict[str, float]:
     """P(choice | it is one of them) of what made `name`, most likely first. Waits.
 
-    A select knows them. The choices of a typed gen are scored now, in its place. Equal choices are one, with their sum. Raises
+    A select knows them. The choices of a typed gen are scored now, in its place. Equal choices are one, with their sum.
+    Raises
     BadValueError if neither made the variable or its backend tells no probabilities, ProgramError if it failed.
     """
     made = _Made(executor, name, binding)
@@ -49,7 +52,10 @@ class _Made:
         elif isinstance(binding, PendingText) and (choices := _choices_of(node)):
             self.choices = choices
         else:
-            raise BadValueError(f"probs({name!r}): {_made(binding)}; read it in the state whose select, or gen of a Literal, Enum or bool, made it")
+            raise BadValueError(
+                f"probs({name!r}): {_made(binding)}; read it in the state whose select, or gen of a Literal, Enum or "
+                "bool, made it"
+            )
         assert binding is not None
         binding.get()
         self._meta = binding.meta_info

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from ..errors import ArgumentsError, BadValueError, LanguageError, ProgramError
+from ..interpreter.state_variables import StateVariables
 from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.transcript import again, passage_of
-from ..interpreter.state_variables import StateVariables
 from ..nodes.ir import SglConstantText, SglExpr
 
 
@@ -50,7 +50,8 @@ class ProgramStateGroup(Generic[State]):
     def __getitem__(self, index: int | slice) -> State | list[State]:
         if not isinstance(index, slice) and not hasattr(index, "__index__"):
             raise ArgumentsError(
-                f"forks[{index!r}]: a group of forks has no variables, each fork has its own: forks[0][{index!r}]; after forks.join() the "
+                f"forks[{index!r}]: a group of forks has no variables, each fork has its own: forks[0][{index!r}]; "
+                "after forks.join() the "
                 f"parent has them all: s[{index!r}] is a list"
             )
         try:
@@ -64,16 +65,18 @@ class ProgramStateGroup(Generic[State]):
             """Only for what is not there: states have it."""
             told = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not name.startswith("_") and name not in self.__dict__ and "states" in self.__dict__:
-                told += "; append to all forks with +=" if name in ("append", "add", "extend") else f"; each fork is a state of its own: forks[0].{name}"
+                told += (
+                    "; append to all forks with +="
+                    if name in ("append", "add", "extend")
+                    else f"; each fork is a state of its own: forks[0].{name}"
+                )
             raise AttributeError(told, name=name, obj=self)
 
     def __setitem__(self, index: int, value: State) -> None:
         if self.states[index] is not value:
             raise BadValueError(f"state {index} of a fork cannot be replaced; append to it with +=")
 
-    def __iadd__(
-        self, other: Callable[[int], Any] | SglExpr | str | list[Any] | tuple[Any, ...]
-    ) -> Self:
+    def __iadd__(self, other: Callable[[int], Any] | SglExpr | str | list[Any] | tuple[Any, ...]) -> Self:
         """Append to every state: the same node or text, element i of a list, or the result of a function of i."""
         for state, part in zip(self.states, self._parts(other), strict=False):
             state += part
@@ -86,11 +89,12 @@ class ProgramStateGroup(Generic[State]):
         if callable(other):
             return [other(index) for index in range(count)]
         if not isinstance(other, list | tuple):
-            raise BadValueError(
-                f"{other!r} cannot be appended to a group; give text, a node, a list or a function"
-            )
+            raise BadValueError(f"{other!r} cannot be appended to a group; give text, a node, a list or a function")
         if len(other) < count:
-            raise IndexError(f"a list of {len(other)} elements cannot be appended to a group of {count} states; give one element for each")
+            raise IndexError(
+                f"a list of {len(other)} elements cannot be appended to a group of {count} states; give one element "
+                "for each"
+            )
         return list(other)
 
     def join(self, mode: str = "gather_variable") -> Any:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ProgramError
-from ..interpreter.transcript import PendingText
 from ..interpreter.state_variables import StateVariables
+from ..interpreter.transcript import PendingText
 from ..nodes.ir import SglGen, SglSelect
 from ..typed.text_reading import TextReading
 
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from ..interpreter.stream_executor import StreamExecutor
 
 
-def typed_value(
-    executor: StreamExecutor, variables: StateVariables, name: str, value: Any, type: Any = None
-) -> Any:
+def typed_value(executor: StreamExecutor, variables: StateVariables, name: str, value: Any, type: Any = None) -> Any:
     """`value` read as `type`, else as the variable's gen says; other values as they are. ProgramError."""
     reading = _reading(variables.node_of(name), type)
     if reading is None:
@@ -25,7 +23,11 @@ def typed_value(
     binding = executor.find(name, variables)
     where = binding.where if isinstance(binding, PendingText) else None
     if type is not None and isinstance(binding, PendingText) and _is_cut(binding.meta_info):
-        raise ProgramError(f"variable {name!r} has no value of that type: its text was cut at its limit, after {value!r}; give its gen more tokens", where)
+        raise ProgramError(
+            f"variable {name!r} has no value of that type: its text was cut at its limit, after {value!r}; give its "
+            "gen more tokens",
+            where,
+        )
     try:
         return _read(reading, value, executor.backend)
     except ValueError as error:

@@ -1,8 +1,8 @@
 """A run as a picture: one HTML page that needs nothing else, or a still drawing.
 
-    state.report("run.html")            # one run: its forks over time, its text, every token
-    sgl.report(states, "batch.html")    # a batch: a table that opens each run
-    state.picture("run.svg")            # the lanes of one run as SVG; notebooks show it
+state.report("run.html")            # one run: its forks over time, its text, every token
+sgl.report(states, "batch.html")    # a batch: a table that opens each run
+state.picture("run.svg")            # the lanes of one run as SVG; notebooks show it
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 from ..errors import BadValueError
 from ..program.program_state import StateBase
-from .run_svg import RunPicture
 from .notebook_summary import brief
 from .report_page import RunReport
 from .report_payload import page_data
+from .run_svg import RunPicture
 
 __all__ = ["RunPicture", "RunReport", "brief", "picture", "report"]
 

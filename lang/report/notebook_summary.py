@@ -69,4 +69,3 @@ def _cut(text: str, most: int) -> str:
 def _tinted(kind: str, text: str, title: str) -> str:
     style = f"background: {_COLOURS[kind]}; border-radius: 4px; padding: 1px 2px"
     return f'<span title="{html.escape(seen(title))}" style="{style}">{html.escape(seen(text))}</span>'
-

@@ -11,7 +11,7 @@ from ..interpreter.usage import computing_seconds
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions
 from .report_media import media_data
-from .pages import Pages
+from .report_pages import ReportPages
 from .report_tokens import filled, rounded, token_data
 from .value_text import error_data, shown
 
@@ -28,14 +28,16 @@ CUT = "the limit came before the grammar was at its end"
 CLOSED = "the limit came before the grammar was at its end; then the grammar closed the text"
 
 
-def literal_data(piece: LiteralText, pages: Pages) -> dict[str, Any]:
+def literal_data(piece: LiteralText, pages: ReportPages) -> dict[str, Any]:
     data: dict[str, Any] = {"text": piece.text, "at": pages.sources.place(piece.where)}
     if piece.media is not None:
         data["media"] = media_data(piece.media)
     return data
 
 
-def pending_data(piece: PendingText, before: PendingText | None, backend: Backend, pages: Pages) -> dict[str, Any]:
+def pending_data(
+    piece: PendingText, before: PendingText | None, backend: Backend, pages: ReportPages
+) -> dict[str, Any]:  # noqa: E501
     """An operation. Times are in seconds since the beginning of the run.
 
     `ready` is when the text before it was there: it cannot have begun earlier. None: that is not there (yet).
@@ -99,7 +101,7 @@ def different(options: SamplingOptions) -> dict[str, str]:
     return {names.get(n, n): shown(v) for n, v in values.items() if v is not None and v != getattr(DEFAULTS, n)}
 
 
-def _made(piece: PendingText, backend: Backend, pages: Pages) -> dict[str, Any]:
+def _made(piece: PendingText, backend: Backend, pages: ReportPages) -> dict[str, Any]:
     if not piece.done or piece.error is not None:
         return {"text": piece.streamed, **_choices(piece, [])}
     results = piece.results
@@ -115,7 +117,7 @@ def _made(piece: PendingText, backend: Backend, pages: Pages) -> dict[str, Any]:
     return data | _choices(piece, _scores(results[0].meta_info, backend, pages))
 
 
-def _sample(result: Generated, text: str, thought: str, backend: Backend, pages: Pages) -> dict[str, Any]:
+def _sample(result: Generated, text: str, thought: str, backend: Backend, pages: ReportPages) -> dict[str, Any]:
     meta = result.meta_info
     data: dict[str, Any] = {"text": text}
     if thought:
@@ -165,7 +167,7 @@ def _choices(piece: PendingText, scores: list[dict[str, Any]]) -> dict[str, Any]
     return {"choices": [{"text": text} | score for text, score in zip(piece.node.choices, known, strict=False)]}
 
 
-def _scores(meta: dict[str, Any], backend: Backend, pages: Pages) -> list[dict[str, Any]]:
+def _scores(meta: dict[str, Any], backend: Backend, pages: ReportPages) -> list[dict[str, Any]]:
     columns = {
         "prob": meta.get("choice_probs"),
         "mean": [rounded(value) for value in meta.get("normalized_prompt_logprobs") or ()],
@@ -182,7 +184,7 @@ def _scores(meta: dict[str, Any], backend: Backend, pages: Pages) -> list[dict[s
     return rows
 
 
-def piece_data(piece: Piece, before: PendingText | None, backend: Backend, pages: Pages) -> dict[str, Any]:
+def piece_data(piece: Piece, before: PendingText | None, backend: Backend, pages: ReportPages) -> dict[str, Any]:
     if isinstance(piece, PendingText):
         return pending_data(piece, before, backend, pages)
     return literal_data(piece, pages)

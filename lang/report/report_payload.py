@@ -9,14 +9,14 @@ from typing import Any
 
 from ..backend import Backend
 from ..errors import BadValueError
-from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.run_history import RunBranch
+from ..interpreter.state_variables import Binding
+from ..interpreter.stream_executor import StreamExecutor
 from ..interpreter.transcript import PendingText, Piece, TextSpan, ThoughtText, text_of
 from ..interpreter.usage import Usage
-from ..interpreter.state_variables import Binding
 from ..program.program_state import StateBase
 from .report_node import different, failure_of, piece_data
-from .pages import Pages
+from .report_pages import ReportPages
 from .value_text import error_data, shown
 
 Where = dict[int, list[int]]  # id of a piece -> number of its branch, number among the branch's own pieces
@@ -26,7 +26,9 @@ def page_data(states: Sequence[Any], title: str | None = None, wait: bool = True
     """The data of a page. Raises BadValueError for what is neither a state nor an exception."""
     for state in states:
         if not isinstance(state, StateBase | BaseException):
-            raise BadValueError(f"a report is made of program states, as run and run_batch give them, not of {state!r:.60}")
+            raise BadValueError(
+                f"a report is made of program states, as run and run_batch give them, not of {state!r:.60}"
+            )
         if wait and isinstance(state, StateBase):
             settle(state.stream_executor)
     now = time.perf_counter()

@@ -230,7 +230,9 @@ def _notes(run: dict[str, Any], hidden: int) -> Iterator[str]:
         yield f"and {hidden} more branches: picture(lanes={len(run['branches'])}) shows all"
     used = run["usage"]
     prompt = ("prompt",) if "cached_tokens" in run["unknown"] else ("cached", "computed")
-    tokens = [f"{used[name]:,} {name}" for name in (*prompt, "forced", "generated", "drafted", "accepted") if used.get(name)]
+    tokens = [
+        f"{used[name]:,} {name}" for name in (*prompt, "forced", "generated", "drafted", "accepted") if used.get(name)
+    ]
     count = len(run["branches"])
     yield " · ".join(
         [

@@ -14,7 +14,8 @@ class TimelineBar:
     """An operation. Times in seconds since the run began.
 
     `start` is when it had a place in the engine's batch or, where a backend does not tell, when the text before it was
-    there, None as long as that is not; `end` when its result was there, or now. `accepted`: of the tokens, those that the engine
+    there, None as long as that is not; `end` when its result was there, or now. `accepted`: of the tokens, those that
+    the engine
     had guessed ahead. `kind` is "gen" or "select"; `state` "done", "running", "failed", "stopped" or "skipped".
     """
 
@@ -75,7 +76,16 @@ def _bar(run: Data, piece: Data) -> TimelineBar:
     start = None if piece["ready"] is None else min(piece.get("began", piece["ready"]), end)
     text = _cause(piece["error"]) if "error" in piece else piece["text"]
     counts = piece.get("counts", {})
-    return TimelineBar(piece["name"] or piece["kind"], piece["kind"], piece["state"], text, counts.get("generated"), start, end, counts.get("accepted", 0))
+    return TimelineBar(
+        piece["name"] or piece["kind"],
+        piece["kind"],
+        piece["state"],
+        text,
+        counts.get("generated"),
+        start,
+        end,
+        counts.get("accepted", 0),
+    )
 
 
 def _cause(error: Data) -> str:
@@ -92,7 +102,11 @@ def _own_words(branch: Data) -> str:
 def words_of(bar: TimelineBar) -> str:
     """What a reader sees when pointing at a bar: its name, its time, its tokens and the beginning of its text."""
     time = "not begun" if bar.start is None else f"{bar.start:.3f} s to {bar.end:.3f} s"
-    tokens = "" if bar.tokens is None else f", {bar.tokens} tokens" + (f", {bar.accepted} of them guessed ahead" if bar.accepted else "")
+    tokens = (
+        ""
+        if bar.tokens is None
+        else f", {bar.tokens} tokens" + (f", {bar.accepted} of them guessed ahead" if bar.accepted else "")
+    )
     state = "" if bar.state == "done" else f", {bar.state}"
     text = bar.text if len(bar.text) <= TITLE else f"{bar.text[:TITLE]}…"
     return f"{bar.kind} {bar.name}: {time}{tokens}{state}\n{text}"

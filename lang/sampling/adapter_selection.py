@@ -18,7 +18,9 @@ def checked(adapter: Any) -> Adapter:
     """Raises BadValueError for what is neither a name nor None."""
     if adapter is None or (isinstance(adapter, str) and adapter):
         return adapter
-    raise BadValueError(f"adapter is {adapter!r}; give the name of an adapter that the backend has loaded, or None for the base")
+    raise BadValueError(
+        f"adapter is {adapter!r}; give the name of an adapter that the backend has loaded, or None for the base"
+    )
 
 
 def one_each(adapter: Any, count: int, what: str) -> list[Adapter]:
@@ -26,7 +28,9 @@ def one_each(adapter: Any, count: int, what: str) -> list[Adapter]:
     if not isinstance(adapter, list | tuple):
         return [checked(adapter)] * count
     if len(adapter) != count:
-        raise BadValueError(f"adapter is a list of {len(adapter)} for {count} {what}; give one name for all, or one for each")
+        raise BadValueError(
+            f"adapter is a list of {len(adapter)} for {count} {what}; give one name for all, or one for each"
+        )
     return [checked(one) for one in adapter]
 
 

@@ -96,7 +96,9 @@ class ChoicesMethod(ChoicesSamplingMethod):
         priors = unconditional_token_logprobs or [[] for _ in choices]
         probs = choice_probabilities(input_token_logprobs)
         rows = zip(choices, input_token_logprobs, probs, priors, strict=True)
-        chosen = self.choose([Choice(text, _known(row), prob, tuple(_values(prior))) for text, row, prob, prior in rows])
+        chosen = self.choose(
+            [Choice(text, _known(row), prob, tuple(_values(prior))) for text, row, prob, prior in rows]
+        )
         text, told = self._read(chosen)
         if text not in choices:
             raise BadValueError(f"{self!r} chose {text!r}, which is not one of the choices {choices}")
@@ -107,7 +109,9 @@ class ChoicesMethod(ChoicesSamplingMethod):
         """What `choose` returned. Raises BadValueError for anything but a text, alone or with a dict."""
         text, told = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, {})
         if not isinstance(text, str) or not isinstance(told, Mapping):
-            raise BadValueError(f"{self!r}.choose returned {chosen!r:.120}; return the text of a choice, or (text, dict)")
+            raise BadValueError(
+                f"{self!r}.choose returned {chosen!r:.120}; return the text of a choice, or (text, dict)"
+            )
         return text, told
 
 

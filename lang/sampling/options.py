@@ -144,7 +144,9 @@ def schema_text(schema: Any) -> str:
 
 
 def _repeatable(schema: Any) -> Any:
-    """Sets, as a model reads them: a list with repeated items is a smaller set; only where its size counts they differ."""
+    """Sets, as a model reads them: a list with repeated items is a smaller set;
+    only where its size counts they differ.
+    """
     if isinstance(schema, list):
         return [_repeatable(part) for part in schema]
     if not isinstance(schema, dict):

@@ -24,7 +24,8 @@ def is_constrained(options: SamplingOptions) -> bool:
 
 
 def with_limit(options: SamplingOptions, typed: bool) -> SamplingOptions:
-    """The options of a gen. Where nobody gave max_tokens, free text has the default, and a text with a type or a constraint
+    """The options of a gen. Where nobody gave max_tokens, free text has the default, and a text with a type or a
+    constraint
     may run to its end, which only the context bounds: None. Programs with `dtype` were written for the default."""
     if options.max_new_tokens is not None or typed or (is_constrained(options) and options.dtype is None):
         return options
@@ -58,7 +59,9 @@ def truncated_error(text: str, options: SamplingOptions, meta: Meta) -> Truncate
     from sgl.runtime.errors import TruncatedError
 
     reached, action = _limit(options, meta)
-    return TruncatedError.after(text, reached, f"{action}, or set close_at_limit=True where the backend can close a text")
+    return TruncatedError.after(
+        text, reached, f"{action}, or set close_at_limit=True where the backend can close a text"
+    )
 
 
 def _limit(options: SamplingOptions, meta: Meta) -> tuple[str, str]:

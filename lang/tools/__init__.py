@@ -11,10 +11,10 @@ for call in s.get("step").calls:
 from __future__ import annotations
 
 from ..interpreter.node_handlers import register
-from .tool_calls import ToolCall, ToolCalls
 from .formats import format_named, register_format
 from .mistral_tool_format import FORMAT as MISTRAL
 from .nano_tool_format import FORMAT as NANO
+from .tool_calls import ToolCall, ToolCalls
 from .tool_node_handlers import TOOL_RULES
 from .toolbox import Toolbox
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..nodes.primitives import assistant, system, tool, user
-from ..program.program import ProgramCall, Program
+from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, run_program, split_options
 from ..program.program_state import ProgramState
 from .tool_nodes import ToolSet

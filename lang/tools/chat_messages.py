@@ -9,15 +9,16 @@ from typing import Any
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglExpr, SglExprList, SglImage, SglPastCalls
 from ..nodes.primitives import ROLES, as_node, role_turn
-from .tool_calls import ToolCall
 from .formats import format_named
+from .tool_calls import ToolCall
 
 _ROLES = {**{role: role for role in ROLES}, "developer": "system"}
 _KEYS = {
-    "system": ("role", "content"), "user": ("role", "content"),
+    "system": ("role", "content"),
+    "user": ("role", "content"),
     "assistant": ("role", "content", "tool_calls"),
     "tool": ("role", "content", "tool_call_id", "name"),
-}  # fmt: skip
+}
 
 
 def messages(messages: Iterable[Any], format: str | None = None) -> SglExprList:
@@ -31,7 +32,9 @@ def messages(messages: Iterable[Any], format: str | None = None) -> SglExprList:
     `sgl.tools`); ids (`tool_call_id`) are left out. Raises BadValueError naming the message.
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Iterable):
-        raise BadValueError(f"messages({messages!r:.60}): give a list of messages, such as [{{'role': ..., 'content': ...}}]")
+        raise BadValueError(
+            f"messages({messages!r:.60}): give a list of messages, such as [{{'role': ..., 'content': ...}}]"
+        )
     chosen = None if format is None else format_named(format)
     return SglExprList([part for place, one in enumerate(messages) for part in _turn(_Message(place, one), chosen)])
 

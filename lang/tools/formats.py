@@ -8,16 +8,16 @@ from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.runtime.dialects import DIALECTS, DialectToolCall, Dialect, dialect_named, known_name
+from sgl.runtime.dialects import DIALECTS, Dialect, DialectToolCall, dialect_named, known_name
 from sgl.runtime.dialects import Tool as Described
 from sgl.runtime.dialects.call_grammars import tag
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglConstantText, SglExpr
-from .tool_calls import ToolCall, ToolCalls, numbered
 from .mark_escaping import written
 from .python_tool import Tool
+from .tool_calls import ToolCall, ToolCalls, numbered
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -103,9 +103,13 @@ def _parts(tool: Described) -> tuple[Any, ...]:
 _KNOWN = tuple(DIALECTS)
 _MADE: dict[str, Callable[[], ToolFormat]] = {}
 _TEMPLATES = {
-    "qwen": "hermes", "qwen2-vl": "hermes", "llama-3-instruct": "llama", "llama-3-instruct-llava": "llama",
-    "llama-4": "pythonic", "mistral": "mistral",
-}  # fmt: skip
+    "qwen": "hermes",
+    "qwen2-vl": "hermes",
+    "llama-3-instruct": "llama",
+    "llama-3-instruct-llava": "llama",
+    "llama-4": "pythonic",
+    "mistral": "mistral",
+}
 
 
 def register_format(name: str, make: Callable[[], ToolFormat]) -> None:
@@ -139,6 +143,7 @@ def _name_for(model: str, template: str) -> str:
         log.warning(
             "the format in which %s calls tools is not known: hermes is used (<tool_call>{...}</tool_call>); "
             'choose with sgl.tools([...], format="llama"), one of %s',
-            model, ", ".join(_KNOWN),
-        )  # fmt: skip
+            model,
+            ", ".join(_KNOWN),
+        )
     return found or "hermes"

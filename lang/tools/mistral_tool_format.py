@@ -13,12 +13,12 @@ from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 
 from ..backend import Generated
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
-from ..sampling.text_limits import at_limit
 from ..sampling.options import SamplingOptions
+from ..sampling.text_limits import at_limit
 from ..typed.type_constraint import constrained, reject_constraints
-from .tool_calls import ToolCalls
 from .formats import DialectFormat
-from .tool_nodes import StepContinuation, SglContinued, SglToolCall, ToolReading, breaks_off
+from .tool_calls import ToolCalls
+from .tool_nodes import SglContinued, SglToolCall, StepContinuation, ToolReading, breaks_off
 
 if TYPE_CHECKING:
     from ..backend import Backend

@@ -1,4 +1,6 @@
-"""The bundled model's steps: a turn with the name of a tool (or `answer`), then a turn with its arguments (or the answer)."""
+"""The bundled model's steps: a turn with the name of a tool (or `answer`), then a
+turn with its arguments (or the answer).
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from ..backend import Generated
 from ..errors import BadValueError
 from ..nodes.ir import SglConstantText, SglExpr, SglGen, SglRoleBegin, SglRoleEnd, SglSelect
 from ..sampling.choices import token_length_normalized
-from ..sampling.text_limits import is_cut
 from ..sampling.options import SamplingOptions
+from ..sampling.text_limits import is_cut
 from ..typed.type_constraint import constrained, reject_constraints
-from .tool_calls import ToolCall, ToolCalls, numbered
 from .formats import DialectFormat
-from .tool_nodes import StepContinuation, SglContinued, SglToolCall
+from .tool_calls import ToolCall, ToolCalls, numbered
+from .tool_nodes import SglContinued, SglToolCall, StepContinuation
 
 if TYPE_CHECKING:
     from ..backend import Backend

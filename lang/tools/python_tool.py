@@ -71,7 +71,9 @@ class Tool:
 
     @property
     def arguments_schema(self) -> Schema:
-        """`parameters` as grammars read them: objects hold only the members that the schema declares, unless it says otherwise."""
+        """`parameters` as grammars read them: objects hold only the members that the
+        schema declares, unless it says otherwise.
+        """
         return self.plain.arguments_schema
 
 

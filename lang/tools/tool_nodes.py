@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from ..backend import Generated
 from ..nodes.ir import SglExpr, SglExprList, SglGen
 from ..sampling.constraint_match import matches_constraint
-from ..sampling.text_limits import at_limit
 from ..sampling.options import SamplingOptions
-from ..typed.type_constraint import constrained, reject_constraints
+from ..sampling.text_limits import at_limit
 from ..typed.text_reading import TextReading
+from ..typed.type_constraint import constrained, reject_constraints
 from .tool_calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:

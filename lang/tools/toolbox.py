@@ -10,11 +10,11 @@ from ..errors import BadValueError, nearest
 from ..nodes.ir import SglExpr, SglTools
 from ..nodes.primitives import gen
 from ..typed.typed_json import reasons
-from .tool_calls import ToolCall, ToolCalls
-from .formats import ToolFormat, choose_format, format_named
 from .agent_loop import run_agent
-from .tool_nodes import SglToolCall, ToolReading, ToolSet
+from .formats import ToolFormat, choose_format, format_named
 from .python_tool import Tool, tool_of
+from .tool_calls import ToolCall, ToolCalls
+from .tool_nodes import SglToolCall, ToolReading, ToolSet
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -88,9 +88,7 @@ class Toolbox(ToolSet):
             known = nearest(choice, [*ANY, *self.tools])
             raise BadValueError(f"call({name!r}): choice is {choice!r}, which is not a tool; {known}")
         if options.get("n") not in (None, 1):
-            raise BadValueError(
-                f"call({name!r}): n is {options['n']!r}; fork the state to get several answers"
-            )
+            raise BadValueError(f"call({name!r}): n is {options['n']!r}; fork the state to get several answers")
         plain: Any = gen(name, **options)
         return SglToolCall(name, plain.sampling_params, ToolReading(self, choice))
 
@@ -125,7 +123,8 @@ class Toolbox(ToolSet):
             state.ret_value                                  # the answer; None if the steps ran out
             print(state.text())                              # the whole conversation, with calls and results
 
-        `options` are those of `run`, such as backend, max_tokens, temperature, timeout, budget. If you need other turns,
+        `options` are those of `run`, such as backend, max_tokens, temperature, timeout, budget. If you need other
+        turns,
         or tools that must not run again when a journal is resumed, write the loop yourself: see docs/tools.md.
 
         Raises BadValueError, UnknownOptionError; the model is told of errors in tools. It gets a result that is only a

@@ -5,7 +5,8 @@
     s += sgl.gen("booking", Booking)                         # JSON text; a dataclass, TypedDict or pydantic model
 
 Numbers, bool, Literals and Enums of plain texts or numbers are written bare; everything else is JSON. Each type has one
-reader, its library's own: msgspec for structs, pydantic for all others, with the constructor of a class of attrs. What a
+reader, its library's own: msgspec for structs, pydantic for all others, with the constructor of a class of attrs. What
+a
 reader refuses is not written, or the type is refused by name (docs/types.md). `s["x"]` stays the text.
 """
 
@@ -17,9 +18,9 @@ from typing import Any, TypeVar, overload
 
 from ..errors import BadValueError, shown
 from .bare_values import bare_reading
-from .typed_json import JsonReading
 from .msgspec_types import MsgspecReading, is_of_msgspec
 from .text_reading import TextReading
+from .typed_json import JsonReading
 
 __all__ = ["reading_of"]
 
@@ -61,8 +62,16 @@ def _made(kind: Any) -> TextReading[Any]:
 
 
 def _is_instance(kind: Any) -> bool:
-    """Whether it is an object of somebody's class. Unions, Any, NewType and their like are objects of the modules of types."""
-    return kind is not None and not isinstance(kind, type) and type(kind).__module__ not in _OF_TYPES and not hasattr(kind, "__origin__")
+    """Whether it is an object of somebody's class.
+
+    Unions, Any, NewType and their like are objects of the modules of types.
+    """
+    return (
+        kind is not None
+        and not isinstance(kind, type)
+        and type(kind).__module__ not in _OF_TYPES
+        and not hasattr(kind, "__origin__")
+    )
 
 
 _cached = lru_cache(maxsize=512)(_made)

@@ -1,4 +1,6 @@
-"""Classes of attrs: pydantic reads their fields, and the class itself makes the object, with its converters and validators."""
+"""Classes of attrs: pydantic reads their fields, and the class itself makes the
+object, with its converters and validators.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ class AttrsFields:
             return core_schema.definition_reference_schema(ref)
         hints = typing.get_type_hints(source, include_extras=True)
         fields = {
-            one.alias: self._field(source, one, hints.get(one.name, Any), handler) for one in source.__attrs_attrs__ if one.init
+            one.alias: self._field(source, one, hints.get(one.name, Any), handler)
+            for one in source.__attrs_attrs__
+            if one.init
         }
         read = core_schema.typed_dict_schema(fields, cls_name=source.__name__, extra_behavior="forbid")
         return core_schema.no_info_after_validator_function(_maker(source), read, ref=ref, metadata={MADE: source})
@@ -74,19 +78,27 @@ def _maker(cls: Any) -> Any:
 
 
 def _taken(owner: type, attribute: Any, hint: Any) -> Any:
-    """What the converter of a field takes: the field's own type, where it is the converter, or what its parameter says."""
+    """What the converter of a field takes: the field's own type, where it is
+    the converter, or what its parameter says.
+    """
     converter = getattr(attribute.converter, "converter", attribute.converter)
     if converter is hint:
         return hint
     parameters = inspect.signature(converter).parameters if inspect.isroutine(converter) else {}
-    taken = typing.get_type_hints(converter, include_extras=True).get(next(iter(parameters), "")) if parameters else None
+    taken = (
+        typing.get_type_hints(converter, include_extras=True).get(next(iter(parameters), "")) if parameters else None
+    )
     if taken is None:
-        raise UnsupportedType("its converter does not say what it takes; annotate the parameter of the converter", (attribute.name,))
+        raise UnsupportedType(
+            "its converter does not say what it takes; annotate the parameter of the converter", (attribute.name,)
+        )
     return taken
 
 
 def _marks(validator: Any, name: str) -> Iterator[Any]:
-    """What attrs' own validators ask for, as functions from a type to a narrower one; others check when a text is read."""
+    """What attrs' own validators ask for, as functions from a type to a
+    narrower one; others check when a text is read.
+    """
     if validator is None or type(validator).__module__.partition(".")[0] not in _LIBRARIES:
         return
     kind = type(validator).__name__
@@ -111,7 +123,9 @@ def _mark(validator: Any, kind: str, name: str) -> Any:
         return lambda hint: Literal[tuple(validator.options)]
     if kind == "_MatchesReValidator" and not validator.pattern.flags & ~32:
         return lambda hint: Annotated[hint, Field(pattern=_whole(validator))]
-    raise UnsupportedType(f"the validator {validator!r} has no counterpart; give a type that says it, or a function of your own", (name,))
+    raise UnsupportedType(
+        f"the validator {validator!r} has no counterpart; give a type that says it, or a function of your own", (name,)
+    )
 
 
 def _whole(validator: Any) -> str:

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ..sampling.options import SamplingOptions
-from .type_constraint import constrained, type_name
 from .text_reading import WholeTextReading
+from .type_constraint import constrained, type_name
 
 if TYPE_CHECKING:
     from ..backend import Backend

@@ -16,14 +16,23 @@ from sgl.runtime.nano import prompts
 
 from ..errors import BadValueError, shown
 from .bare_values import bare_reading
-from .type_constraint import type_name
 from .text_reading import TextReading
+from .type_constraint import type_name
 
 
 class ChoiceLabels:
-    """Labels in their order. `about` has the definitions of those that have one; `reading` makes a label's value of its text."""
+    """Labels in their order.
 
-    def __init__(self, name: str, texts: Iterable[Any], about: Mapping[str, str] | None = None, reading: TextReading[Any] | None = None) -> None:
+    `about` has the definitions of those that have one; `reading` makes a label's value of its text.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        texts: Iterable[Any],
+        about: Mapping[str, str] | None = None,
+        reading: TextReading[Any] | None = None,
+    ) -> None:
         self.name = name
         self.texts = list(texts)
         self.about = dict(about or {})
@@ -43,7 +52,8 @@ class ChoiceLabels:
 def labels_of(given: Any) -> ChoiceLabels | None:
     """The labels of a dict of definitions, an Enum class, a Literal or bool; None for anything else, such as a list.
 
-    Raises BadValueError for definitions that are no texts, and for a type whose values are not all texts or all whole numbers.
+    Raises BadValueError for definitions that are no texts, and for a type whose values are not all texts or all whole
+    numbers.
     """
     if isinstance(given, Mapping):
         return ChoiceLabels("labels", given, _definitions(given))
@@ -63,7 +73,10 @@ def choice_labels(kind: Any) -> ChoiceLabels | None:
 def _definitions(given: Mapping[Any, Any]) -> dict[str, str]:
     for label, about in given.items():
         if about is not None and not isinstance(about, str):
-            raise BadValueError(f"the definition of {shown(label)} is {shown(about)}; give a text that says what the label means, or None")
+            raise BadValueError(
+                f"the definition of {shown(label)} is {shown(about)}; give a text that says what the label means, or "
+                "None"
+            )
     return {label: " ".join(about.split()) for label, about in given.items() if about}
 
 
@@ -72,7 +85,10 @@ def _of_type(kind: Any) -> ChoiceLabels:
     values = [True, False] if kind is bool else _members(kind)
     reading = bare_reading(kind)
     if reading is None or not values:
-        raise BadValueError(f"{type_name(kind)} has no labels: its values are {shown(values)}; their values must be all texts or all whole numbers")
+        raise BadValueError(
+            f"{type_name(kind)} has no labels: its values are {shown(values)}; their values must be all texts or all "
+            "whole numbers"
+        )
     is_enum = isinstance(kind, type) and issubclass(kind, enum.Enum)
     return ChoiceLabels(type_name(kind), map(_text, values), _documented(kind) if is_enum else None, reading)
 
@@ -86,7 +102,9 @@ def _text(value: Any) -> str:
 
 
 def _documented(kind: type[enum.Enum]) -> dict[str, str]:
-    """What is said of members: by their own `__doc__`, or by a string on the line below, where the source is at hand."""
+    """What is said of members: by their own `__doc__`, or by a string on the
+    line below, where the source is at hand.
+    """
     below = _strings_below(kind)
     found = {}
     for member in kind:
@@ -104,6 +122,11 @@ def _strings_below(kind: type) -> dict[str, str]:
     found: dict[str, str] = {}
     lines = body.body if isinstance(body, ast.ClassDef) else []
     for line, after in pairwise(lines):
-        if isinstance(line, ast.Assign) and isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
+        if (
+            isinstance(line, ast.Assign)
+            and isinstance(after, ast.Expr)
+            and isinstance(after.value, ast.Constant)
+            and isinstance(after.value.value, str)
+        ):
             found |= {target.id: after.value.value for target in line.targets if isinstance(target, ast.Name)}
     return found

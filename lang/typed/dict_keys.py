@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from math import ceil, floor
 from typing import Any
 
-from .pydantic_validators import bounds_values, reads_otherwise
 from .hashable_items import followed
 from .pydantic_scalars import ScalarSchema, text
+from .pydantic_validators import bounds_values, reads_otherwise
 from .regexes.number_range_regexes import integers
 
 Schema = dict[str, Any]
@@ -16,7 +16,19 @@ Core = Mapping[str, Any]
 
 _INNER = {"function-before": "schema", "function-after": "schema", "function-wrap": "schema", "nullable": "schema"}
 _INNER |= {"default": "schema", "custom-error": "schema", "json-or-python": "json_schema"}
-_TEXTS = ("str", "bytes", "uuid", "date", "datetime", "time", "timedelta", "url", "multi-host-url", "lax-or-strict", "function-plain")
+_TEXTS = (
+    "str",
+    "bytes",
+    "uuid",
+    "date",
+    "datetime",
+    "time",
+    "timedelta",
+    "url",
+    "multi-host-url",
+    "lax-or-strict",
+    "function-plain",
+)
 _LISTED = 1000  # multiples that are listed
 _PLAIN_FLOAT = r"(?:0|[1-9]\d{0,38})(?:\.\d{1,40})?"
 _POSITIVE = r"(?:0\.\d{0,20}[1-9]|[1-9]\d{0,38}(?:\.\d{1,40})?)"
@@ -67,7 +79,9 @@ def _text(core: Core, generator: ScalarSchema) -> Schema | None:
 
 def _name(made: Schema) -> Schema:
     """The keywords of a text that say something of a name too."""
-    kept = {key: value for key, value in made.items() if key not in ("type", "title", "description", "format", "writeOnly")}
+    kept = {
+        key: value for key, value in made.items() if key not in ("type", "title", "description", "format", "writeOnly")
+    }
     return kept | ({"format": made["format"]} if made.get("format") in ("ipv4", "ipv6") else {})
 
 
@@ -88,20 +102,26 @@ def _integer(core: Core, generator: ScalarSchema) -> Schema:
 
 def _multiples(step: int, least: int | None, most: int | None, generator: ScalarSchema) -> Schema:
     if least is None or most is None or (most - least) // step > _LISTED:
-        generator.refuse(f"multiple_of={step} of a key needs bounds with at most {_LISTED} multiples between them; give ge and le")
+        generator.refuse(
+            f"multiple_of={step} of a key needs bounds with at most {_LISTED} multiples between them; give ge and le"
+        )
     return {"enum": [str(value) for value in range(ceil(least / step) * step, most + 1, step)]}
 
 
 def _number(core: Core, generator: ScalarSchema) -> Schema:
     """Without an exponent. Of bounds only 0 can be said."""
-    bounds = {key: core[key] for key in ("ge", "gt", "le", "lt", "multiple_of", "max_digits", "decimal_places") if key in core}
+    bounds = {
+        key: core[key] for key in ("ge", "gt", "le", "lt", "multiple_of", "max_digits", "decimal_places") if key in core
+    }
     if not bounds:
         return _pattern(f"-?{_PLAIN_FLOAT}")
     if bounds == {"gt": 0}:
         return _pattern(_POSITIVE)
     if bounds == {"ge": 0}:
         return _pattern(_PLAIN_FLOAT)
-    generator.refuse(f"bounds of a key that is a {core['type']} have no counterpart; leave them out, or give int or str")
+    generator.refuse(
+        f"bounds of a key that is a {core['type']} have no counterpart; leave them out, or give int or str"
+    )
 
 
 def _boolean(core: Core, generator: ScalarSchema) -> Schema:
@@ -112,7 +132,9 @@ def _enum(core: Core, generator: ScalarSchema) -> Schema | None:
     """Only where all members are numbers, as those of IntEnum, pydantic reads names as numbers."""
     kind = {"int": int, "float": float}.get(core.get("sub_type", ""), str)
     values = [member.value for member in core["members"]]
-    names = [str.__str__(value) if isinstance(value, str) else str(value) for value in values if isinstance(value, kind)]
+    names = [
+        str.__str__(value) if isinstance(value, str) else str(value) for value in values if isinstance(value, kind)
+    ]
     return {"enum": names} if names else None
 
 

@@ -16,7 +16,11 @@ from .type_constraint import type_name
 
 Schema = dict[str, Any]
 
-FORMATS = {"date": "date as YYYY-MM-DD", "time": "time as HH:MM:SS", "date-time": "date and time as YYYY-MM-DDTHH:MM:SS"}
+FORMATS = {
+    "date": "date as YYYY-MM-DD",
+    "time": "time as HH:MM:SS",
+    "date-time": "date and time as YYYY-MM-DDTHH:MM:SS",
+}
 NULL = {"type": "null"}
 
 
@@ -95,7 +99,12 @@ class FieldDescriptions:
         schema = self._resolved(schema)
         if schema.get("properties"):
             yield schema, above
-        held = [schema.get("items"), schema.get("additionalProperties"), *_members(schema), *schema.get("prefixItems", ())]
+        held = [
+            schema.get("items"),
+            schema.get("additionalProperties"),
+            *_members(schema),
+            *schema.get("prefixItems", ()),
+        ]
         for inner in held:
             if isinstance(inner, dict):
                 yield from self._objects(inner, above)

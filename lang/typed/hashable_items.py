@@ -38,7 +38,10 @@ def _held(core: Core) -> list[Core]:
     """The schemas of what a value holds."""
     found = [core[key] for key in ("schema", "json_schema", "lax_schema") if isinstance(core.get(key), Mapping)]
     choices = core.get("choices", ())
-    found += [one[0] if isinstance(one, tuple) else one for one in (choices.values() if isinstance(choices, Mapping) else choices)]
+    found += [
+        one[0] if isinstance(one, tuple) else one
+        for one in (choices.values() if isinstance(choices, Mapping) else choices)
+    ]
     items = core.get("items_schema", ())
     found += [items] if isinstance(items, Mapping) else list(items)
     fields = core.get("fields", ())

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import inspect
 
 from .pydantic_scalars import finite, text
-from .regexes import encoding_regexes, datetime_regexes
+from .regexes import datetime_regexes, encoding_regexes
 from .regexes.datetime_regexes import MomentRange
 from .regexes.ecma_regexes import of_ecma
 from .regexes.number_range_regexes import integers
@@ -21,7 +21,13 @@ Schema = dict[str, Any]
 _SECONDS = r"\d{1,6}(?:\.\d{1,6})?S"
 _HOURS = rf"T(?:\d{{1,6}}H(?:\d{{1,6}}M)?(?:{_SECONDS})?|\d{{1,6}}M(?:{_SECONDS})?|{_SECONDS})"
 _DURATION = rf"-?P(?:\d{{1,6}}D(?:{_HOURS})?|{_HOURS})"
-_BOUNDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum", "multiple_of": "multipleOf"}
+_BOUNDS = {
+    "gt": "exclusiveMinimum",
+    "ge": "minimum",
+    "lt": "exclusiveMaximum",
+    "le": "maximum",
+    "multiple_of": "multipleOf",
+}
 _FLOAT = r"-?(?:0|[1-9]\d{0,29})(?:\.\d{1,30})?"
 _UNHASHABLE = ("ListType", "DictType", "SetType", "TypedDictType")
 _DISTINCT = ("IntType", "StrType", "BoolType", "DateType", "UUIDType", "EnumType", "LiteralType")
@@ -50,7 +56,9 @@ class _Describing:
         make = getattr(self, f"_{name}", None)
         if make is None:
             shown = getattr(info, "cls", name)
-            self._refuse(f"msgspec reads {getattr(shown, '__name__', shown)} only with a hook; give a type that it knows")
+            self._refuse(
+                f"msgspec reads {getattr(shown, '__name__', shown)} only with a hook; give a type that it knows"
+            )
         made: Schema = make(info)
         return made
 
@@ -133,7 +141,9 @@ class _Describing:
             made["items"] = {"type": ["string", "number", "boolean", "null"]}
         if (info.min_length or 0) > 1:
             if kind not in _DISTINCT:
-                self._refuse("different texts may be the same value, so that a set of them is too small; leave out min_length")
+                self._refuse(
+                    "different texts may be the same value, so that a set of them is too small; leave out min_length"
+                )
             made["uniqueItems"] = True
         return made
 
@@ -168,7 +178,11 @@ class _Describing:
         if name == "IntType":
             return [self._whole_key(info)]
         if name in ("FloatType", "DecimalType"):
-            return [_pattern(_FLOAT)] if not _bounds(info) else self._refuse("bounds of such keys have no counterpart; leave them out")
+            return (
+                [_pattern(_FLOAT)]
+                if not _bounds(info)
+                else self._refuse("bounds of such keys have no counterpart; leave them out")
+            )
         if name in ("EnumType", "LiteralType"):
             values = [member.value for member in info.cls] if name == "EnumType" else info.values
             texts = [str(value) for value in values if isinstance(value, str | int)]
@@ -179,8 +193,12 @@ class _Describing:
     def _whole_key(self, info: Any) -> Schema:
         if info.multiple_of is not None:
             self._refuse("multiple_of of a key has no counterpart; leave it out")
-        low = max((bound for bound in (info.ge, None if info.gt is None else info.gt + 1) if bound is not None), default=None)
-        high = min((bound for bound in (info.le, None if info.lt is None else info.lt - 1) if bound is not None), default=None)
+        low = max(
+            (bound for bound in (info.ge, None if info.gt is None else info.gt + 1) if bound is not None), default=None
+        )
+        high = min(
+            (bound for bound in (info.le, None if info.lt is None else info.lt - 1) if bound is not None), default=None
+        )
         return _pattern(integers(low, high))
 
     # --- classes -----------------------------------------------------------------------------------------

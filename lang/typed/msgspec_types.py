@@ -36,7 +36,10 @@ def _mentions(kind: Any, seen: set[int]) -> bool:
 def _hints(kind: Any) -> list[Any]:
     """The types of the fields of a class that other libraries read too."""
     plain = isinstance(kind, type) and (
-        dataclasses.is_dataclass(kind) or hasattr(kind, "__attrs_attrs__") or typing.is_typeddict(kind) or hasattr(kind, "_fields")
+        dataclasses.is_dataclass(kind)
+        or hasattr(kind, "__attrs_attrs__")
+        or typing.is_typeddict(kind)
+        or hasattr(kind, "_fields")
     )
     if not plain:
         return []

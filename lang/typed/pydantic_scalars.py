@@ -13,7 +13,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from pydantic.json_schema import GenerateJsonSchema
 
 from .json_decimals import MARK
-from .regexes import encoding_regexes, datetime_regexes, address_regexes
+from .regexes import address_regexes, datetime_regexes, encoding_regexes
 from .regexes.datetime_regexes import DAY, SECOND, MomentRange
 from .regexes.ecma_regexes import ASCII, CASELESS, TRIMMED, ignores_case, of_ecma
 from .unsupported_types import UnsupportedType
@@ -25,7 +25,13 @@ Core = Mapping[str, Any]
 _LARGEST = 1e30
 _LARGEST_MULTIPLE = 1e15  # Decimal divides with 28 digits, and a double holds all whole numbers up to here
 _BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
-_KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum", "multiple_of": "multipleOf"}
+_KEYWORDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+    "multiple_of": "multipleOf",
+}
 _FRACTION = r"-?(?:0|[1-9]\d{0,17})/[1-9]\d{0,17}"
 
 
@@ -131,7 +137,10 @@ class ScalarSchema(GenerateJsonSchema):
             self.refuse(str(error))
 
     def bytes_schema(self, schema: Any) -> Schema:
-        """In UTF-8, or as the model's config says. Lengths are those of the bytes: of ASCII they are those of the text."""
+        """In UTF-8, or as the model's config says.
+
+        Lengths are those of the bytes: of ASCII they are those of the text.
+        """
         made, encoding = super().bytes_schema(schema), self._config.val_json_bytes
         bounded = "minLength" in made or "maxLength" in made
         if encoding == "utf8":
@@ -178,7 +187,9 @@ class ScalarSchema(GenerateJsonSchema):
 
     def timedelta_schema(self, schema: Any) -> Schema:
         if "multiple_of" in schema:
-            self.refuse("multiple_of of a timedelta has no counterpart; leave it out, and check the value after reading")
+            self.refuse(
+                "multiple_of of a timedelta has no counterpart; leave it out, and check the value after reading"
+            )
         return text(datetime_regexes.durations(MomentRange.of(schema, SECOND)))
 
     def _zone(self, schema: Core) -> str:

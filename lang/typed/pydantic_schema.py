@@ -11,13 +11,13 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
-from .pydantic_validators import checked
-from .type_constraint import type_name
-from .json_decimals import unmarked
-from .hashable_items import distinct, followed, hashable
 from .dict_keys import names_of
+from .hashable_items import distinct, followed, hashable
+from .json_decimals import unmarked
 from .pydantic_scalars import ScalarSchema, text, with_patterns
+from .pydantic_validators import checked
 from .regexes import address_regexes
+from .type_constraint import type_name
 from .typed_dicts import modern
 from .unsupported_types import UnsupportedType
 
@@ -122,7 +122,9 @@ class ReadableSchema(ScalarSchema):
         if made.get("minItems", 0) < 2:
             made.pop("uniqueItems", None)
         elif not distinct(items, self.cores):
-            self.refuse("different texts may be the same value, so that a set of them is too small; leave out min_length")
+            self.refuse(
+                "different texts may be the same value, so that a set of them is too small; leave out min_length"
+            )
         return made
 
     # --- choices -----------------------------------------------------------------------------------------
@@ -155,9 +157,13 @@ class ReadableSchema(ScalarSchema):
         """Its values; those that JSON writes otherwise than Python has them could not be read again."""
         for member in schema["members"]:
             if not isinstance(member.value, str | int | float | None) or member.value in (float("inf"), -float("inf")):
-                raise PydanticInvalidForJsonSchema(f"{member} is {member.value!r}, neither text nor number; give it such a value")
+                raise PydanticInvalidForJsonSchema(
+                    f"{member} is {member.value!r}, neither text nor number; give it such a value"
+                )
         made = super().enum_schema(schema)
-        return {**made, "enum": list(dict.fromkeys(made["enum"]))} if "enum" in made else made  # other names are the same
+        return (
+            {**made, "enum": list(dict.fromkeys(made["enum"]))} if "enum" in made else made
+        )  # other names are the same
 
     # --- others ------------------------------------------------------------------------------------------
 
@@ -175,7 +181,10 @@ class ReadableSchema(ScalarSchema):
                 self.is_instance_schema(step)
             inner = step.get("schema", {})
             if made.get("type") != "string" or inner.get("type") != "str":
-                self.refuse(f"a step of kind {step['type']} after the first one has no counterpart; check the value after reading")
+                self.refuse(
+                    f"a step of kind {step['type']} after the first one has no counterpart; check the value after "
+                    "reading"
+                )
             said = self.str_schema(inner)
             patterns = [one["pattern"] for one in (said, *said.get("allOf", ())) if "pattern" in one]
             made = with_patterns(made, *patterns)
@@ -221,9 +230,7 @@ def adapter_of(kind: Any) -> TypeAdapter[Any]:
         raise _no_type(kind, error) from error
 
 
-def schema_of(
-    adapter: TypeAdapter[Any], kind: Any, generator: type[GenerateJsonSchema] = ReadableSchema
-) -> Schema:
+def schema_of(adapter: TypeAdapter[Any], kind: Any, generator: type[GenerateJsonSchema] = ReadableSchema) -> Schema:
     """The JSON Schema of what `adapter` reads. Raises BadValueError for types without a JSON form."""
     return unmarked(marked_schema_of(adapter, kind, generator)[0])
 
@@ -256,7 +263,10 @@ def _refused(kind: Any, error: UnsupportedType) -> BadValueError:
 def _no_type(kind: Any, error: Exception) -> BadValueError:
     reason = str(error).partition("\n\n")[0].partition(". Set `arbitrary_types_allowed")[0]
     if isinstance(error, PydanticSchemaGenerationError):
-        reason = f"pydantic does not know its fields ({reason}); give a class that pydantic, attrs or msgspec reads, or a type of docs/types.md"
+        reason = (
+            f"pydantic does not know its fields ({reason}); give a class that pydantic, attrs or msgspec reads, "
+            "or a type of docs/types.md"
+        )
     return BadValueError(f"{type_name(kind)} cannot be written as JSON: {reason}")
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from .pydantic_scalars import ScalarSchema, finite, text, with_patterns
-from .regexes import encoding_regexes, address_regexes
+from .regexes import address_regexes, encoding_regexes
 from .regexes.ecma_regexes import ASCII
 
 Schema = dict[str, Any]
@@ -22,7 +22,13 @@ Check = Callable[[ScalarSchema, Core, Schema], Schema]
 _LIBRARIES = ("pydantic", "pydantic_core", "pydantic_extra_types", "annotated_types")
 _SIZE = r"\d{1,9}(?:\.\d{1,3})? ?(?:[kMGTPE]i?B|B)"
 _LENGTHS = {"min_length": "minLength", "max_length": "maxLength"}
-_KEYWORDS = {"gt": "exclusiveMinimum", "ge": "minimum", "lt": "exclusiveMaximum", "le": "maximum", "multiple_of": "multipleOf"}
+_KEYWORDS = {
+    "gt": "exclusiveMinimum",
+    "ge": "minimum",
+    "lt": "exclusiveMaximum",
+    "le": "maximum",
+    "multiple_of": "multipleOf",
+}
 _UPDATES = (*_KEYWORDS, "minLength", "maxLength", "minItems", "maxItems")
 _SECRETS = ("SecretStr", "SecretBytes")
 
@@ -37,7 +43,9 @@ def checked(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
         return _CHECKS[name](generator, core, made)
     if name in _REFUSED:
         generator.refuse(_REFUSED[name])
-    generator.refuse(f"what {name} of {_module(function)} reads is not known; give str, and check the value after reading")
+    generator.refuse(
+        f"what {name} of {_module(function)} reads is not known; give str, and check the value after reading"
+    )
 
 
 def _module(function: Any) -> str:
@@ -69,7 +77,9 @@ def _encoded(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     alphabet = {"Base64Encoder": "base64", "Base64UrlEncoder": "base64url"}.get(name)
     if alphabet is None:
         return made
-    return text((encoding_regexes.base64_of_ascii if function.__name__ == "decode_str" else encoding_regexes.base64)(alphabet))
+    return text(
+        (encoding_regexes.base64_of_ascii if function.__name__ == "decode_str" else encoding_regexes.base64)(alphabet)
+    )
 
 
 def _zone_names(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
@@ -113,7 +123,9 @@ def _bound(generator: ScalarSchema, core: Core, made: Schema) -> Schema:
     plain = {key: inner for key, inner in made.items() if key not in _KEYWORDS}
     kinds = [generator.resolved(one) for one in plain.get("anyOf", [plain])]
     if not isinstance(value, int | float) or any(one.get("type") not in ("integer", "number") for one in kinds):
-        generator.refuse(f"{name}={value!r} around {core['schema']['type']} has no counterpart; put it on the numbers themselves")
+        generator.refuse(
+            f"{name}={value!r} around {core['schema']['type']} has no counterpart; put it on the numbers themselves"
+        )
     keyword = _KEYWORDS[name]
     bounded = [one if keyword in one else {**one, keyword: value} for one in kinds]
     return {**plain, "anyOf": bounded} if "anyOf" in plain else bounded[0]
@@ -156,20 +168,34 @@ _WORDS: dict[Any, str] = {
     str.isprintable: r"^[ -~]*$",
 }
 _BOUNDS = tuple(
-    f"{name}_validator" for name in ("greater_than", "greater_than_or_equal", "less_than", "less_than_or_equal", "multiple_of")
+    f"{name}_validator"
+    for name in ("greater_than", "greater_than_or_equal", "less_than", "less_than_or_equal", "multiple_of")
 )
-_HARMLESS = frozenset((
-    "_BaseUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
-    "_BaseMultiHostUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
-    "GenerateSchema._path_schema.<locals>.path_validator",
-    "IPvAnyAddress._validate", "IPvAnyInterface._validate", "IPvAnyNetwork._validate",
-    "ip_v4_address_validator", "ip_v6_address_validator", "ip_v4_network_validator", "ip_v6_network_validator",
-    "ip_v4_interface_validator", "ip_v6_interface_validator",
-    "pattern_either_validator", "pattern_str_validator",
-    "SecretStr", "SecretBytes", "Secret.__get_pydantic_core_schema__.<locals>.<lambda>",
-    "Secret.__get_pydantic_core_schema__.<locals>.validate_secret_value",
-    "sequence_validator", "defaultdict_validator", "deque_validator",
-))  # fmt: skip
+_HARMLESS = frozenset(
+    (
+        "_BaseUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
+        "_BaseMultiHostUrl.__get_pydantic_core_schema__.<locals>.wrap_val",
+        "GenerateSchema._path_schema.<locals>.path_validator",
+        "IPvAnyAddress._validate",
+        "IPvAnyInterface._validate",
+        "IPvAnyNetwork._validate",
+        "ip_v4_address_validator",
+        "ip_v6_address_validator",
+        "ip_v4_network_validator",
+        "ip_v6_network_validator",
+        "ip_v4_interface_validator",
+        "ip_v6_interface_validator",
+        "pattern_either_validator",
+        "pattern_str_validator",
+        "SecretStr",
+        "SecretBytes",
+        "Secret.__get_pydantic_core_schema__.<locals>.<lambda>",
+        "Secret.__get_pydantic_core_schema__.<locals>.validate_secret_value",
+        "sequence_validator",
+        "defaultdict_validator",
+        "deque_validator",
+    )
+)
 _CHECKS: dict[str, Check] = {
     "EmailStr._validate": _pattern(address_regexes.email),
     "NameEmail._validate": _pattern(address_regexes.name_and_email),
@@ -186,11 +212,13 @@ _CHECKS: dict[str, Check] = {
 }
 _FILES = "whether a path exists is known only when it is read; give Path, and look after reading"
 _REFUSED = {
-    "import_string": "ImportString runs an import of what a model wrote; give a Literal of names, and import after reading",
+    "import_string": "ImportString runs an import of what a model wrote; give a Literal of names, and import after "
+    "reading",
     "PathType.validate_file": _FILES,
     "PathType.validate_directory": _FILES,
     "PathType.validate_socket": _FILES,
     "PathType.validate_new": _FILES,
-    "PaymentCardNumber.validate": "the last digit of a card number is a checksum; give str with a pattern, and check it after reading",
+    "PaymentCardNumber.validate": "the last digit of a card number is a checksum; give str with a pattern, and "
+    "check it after reading",
     "pattern_bytes_validator": "JSON has texts, and a pattern of bytes is read only from bytes; give re.Pattern[str]",
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from ..sampling.text_limits import is_cut
 from ..sampling.options import SamplingOptions
+from ..sampling.text_limits import is_cut
 
 if TYPE_CHECKING:
     from ..backend import Backend

@@ -17,7 +17,10 @@ from .lora_linear import ReferenceAdapters
 
 
 class AdaptedExperts(ReferenceExperts):
-    """See `ReferenceExperts`, whose weights it has. added: what the adapter of all rows adds that are computed at the moment."""
+    """See `ReferenceExperts`, whose weights it has.
+
+    added: what the adapter of all rows adds that are computed at the moment.
+    """
 
     def __init__(self, base: ReferenceExperts, layer: int, law: ReferenceAdapters) -> None:
         vars(self).update(vars(base))
@@ -29,7 +32,11 @@ class AdaptedExperts(ReferenceExperts):
             setattr(self, name, AdaptedExpertProduct(getattr(base, name), self, ("", name)))
 
     def inner(self, x: Tensor) -> Tensor:
-        own = [(extras.mixtures[self._layer], rows) for extras, rows in self._law.rows_with_extras(len(x)) if self._layer in extras.mixtures]
+        own = [
+            (extras.mixtures[self._layer], rows)
+            for extras, rows in self._law.rows_with_extras(len(x))
+            if self._layer in extras.mixtures
+        ]
         if not own:
             return self._base.inner(x)
         y, others = torch.empty_like(x), torch.ones(len(x), dtype=torch.bool)

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
-from ..models.reference.reference_block import ReferenceBlock
 from ..models.decoder import Decoder
+from ..models.reference.reference_block import ReferenceBlock
 from ..models.reference.reference_experts import ReferenceExperts
 from ..models.reference.tensor_parallel_linear import around
 from ..step.step_batch import StepBatch
 from .adapted_embedding import AdaptedEmbedding, AdaptedHead
 from .adapted_experts import AdaptedExperts
-from .lora_linear import AdaptedLinear, ReferenceAdapters
 from .adapter_sites import AdapterSite
+from .lora_linear import AdaptedLinear, ReferenceAdapters
 
 
 class AdaptedModel:
@@ -31,12 +31,16 @@ class AdaptedModel:
         self._made: dict[tuple[bool, bool], Decoder] = {}
         self._of: list[ReferenceBlock] = []
 
-    def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> Tensor:
+    def forward(
+        self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None
+    ) -> Tensor:
         """See `Decoder.forward`."""
         assert batch.adapters is not None
         self.law.begin(batch.adapters)
         special = self.law.extras
-        return self._model(bool(special), any(extras.mixtures for extras in special)).forward_base(batch, attention, memory)
+        return self._model(bool(special), any(extras.mixtures for extras in special)).forward_base(
+            batch, attention, memory
+        )
 
     def plain(self) -> Decoder:
         """What runs the steps whose adapters have nothing but pairs."""
@@ -60,7 +64,9 @@ class AdaptedModel:
         return self._made[special, mixes]
 
     def _shadow(self, special: bool, mixes: bool) -> Decoder:
-        """special: of steps with adapters that have more than pairs.  mixes: pairs of mixtures of experts among it, which kernels compute without adding anything."""
+        """special: of steps with adapters that have more than pairs.  mixes: pairs of mixtures of experts
+        among it, which kernels compute without adding anything.
+        """
         base = self._base
         model = copy.copy(base)
         vars(model).pop("course", None)
@@ -70,7 +76,11 @@ class AdaptedModel:
         model.layers = [_beside(block) for block in base.layers]
         for site in self._sites:
             holder = getattr(model.layers[site.layer], site.holder)
-            setattr(holder, site.name, around(getattr(holder, site.name), partial(AdaptedLinear, site=site, law=self.law, special=special)))
+            setattr(
+                holder,
+                site.name,
+                around(getattr(holder, site.name), partial(AdaptedLinear, site=site, law=self.law, special=special)),
+            )
         if special:
             model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
             model.head.product = around(base.head.product, partial(AdaptedHead, law=self.law))

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..models.spec.model_spec import ModelSpec
 from ..memory.huge_pages import huge_page_tensor
-from .adapter_extras import BIASES, DORA, AdapterChanges, LowRankDelta, AdapterExtras, Mixture, Pair
-from .files.expert_adapter_targets import expert_modules_of
+from ..models.spec.model_spec import ModelSpec
+from .adapter_extras import BIASES, DORA, AdapterChanges, AdapterExtras, LowRankDelta, Mixture, Pair
 from .adapter_sites import AdapterSite
+from .files.expert_adapter_targets import expert_modules_of
 
 ALIGNED = 16  # numbers that each matrix begins at a multiple of
 ABSENT = -1
@@ -25,7 +25,8 @@ Memory = Callable[[int], Tensor]  # uint8 [bytes], of any contents
 class Adapter:
     """The pairs of a model's sites.
 
-    digest: of the contents; who has the same computes the same. Of one that is laid out with the base's weights those of its files.
+    digest: of the contents; who has the same computes the same. Of one that is laid out with the base's weights those
+        of its files.
     rank: of the widest pair, up to a multiple of 8; what is narrower is filled up with zeros.  widest: its own rank.
     memory: of the model's dtype. For a site that the adapter changes, at `places[site]`: A [pieces, rank, inputs], then
     B [rank, outputs], in the order of the product's outputs.  ABSENT: it does not change the site.
@@ -33,7 +34,8 @@ class Adapter:
     extras: what it has beside pairs, where its memory is.
     beside: for people, what of the whole adapter is more than pairs; its steps are the law's then, on all ranks alike.
     most_extras: bytes of that, on the rank that has most of it.
-    elsewhere: where ranks share the model out, what the others have of it, in their order, on the CPU; this is rank 0's part then.
+    elsewhere: where ranks share the model out, what the others have of it, in their order, on the CPU; this is rank 0's
+        part then.
     """
 
     digest: str
@@ -49,7 +51,11 @@ class Adapter:
 
     @property
     def bytes(self) -> int:
-        held = {id(tensor): tensor.nbytes for part in (self, *self.elsewhere) for tensor in (part.memory, *part.extras.tensors())}  # parts share what is whole on all ranks
+        held = {
+            id(tensor): tensor.nbytes
+            for part in (self, *self.elsewhere)
+            for tensor in (part.memory, *part.extras.tensors())
+        }  # parts share what is whole on all ranks
         return sum(held.values())
 
     @property
@@ -86,14 +92,23 @@ def pair_span_of(sites: tuple[AdapterSite, ...], rank: int) -> int:
 
 
 class AdapterPacker:
-    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory, of which `memory` gives as much as it asks for.
+    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory, of which `memory` gives as
+    much as it asks for.
 
     model: whose mixtures of experts may be among these; None: none are.
     """
 
-    def __init__(self, sites: tuple[AdapterSite, ...], dtype: torch.dtype, model: ModelSpec | None = None, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        sites: tuple[AdapterSite, ...],
+        dtype: torch.dtype,
+        model: ModelSpec | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         self._sites, self._dtype, self._model, self._memory = sites, dtype, model, memory or huge_page_tensor
-        self._rows: dict[tuple[int, int], tuple[Tensor | slice, Tensor | slice]] = {}  # by site and piece: outputs, and the module's rows there
+        self._rows: dict[
+            tuple[int, int], tuple[Tensor | slice, Tensor | slice]
+        ] = {}  # by site and piece: outputs, and the module's rows there
         self._most = max((len(site.modules) for site in sites), default=1)
 
     def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None, widest: int | None = None) -> Adapter:
@@ -105,16 +120,34 @@ class AdapterPacker:
         places, end = np.full(len(self._sites), ABSENT, np.int64), 0
         for site in taken:
             places[site.number], end = end, end + size_of(site, rank)
-        memory = self._memory(end * self._dtype.itemsize).view(self._dtype) if end else torch.zeros(0, dtype=self._dtype)
+        memory = (
+            self._memory(end * self._dtype.itemsize).view(self._dtype) if end else torch.zeros(0, dtype=self._dtype)
+        )
         scales = np.zeros((len(self._sites), self._most), np.float32)
         for site in taken:
             if not _fills(pairs, site, rank):
                 memory[places[site.number] :][: size_of(site, rank)] = 0
             self._fill(pair_of(memory, int(places[site.number]), site, rank), site, pairs, scales[site.number])
-        return Adapter(_digest(memory, places, scales, rank, extras), rank, memory, places, scales, widest, extras, tuple(extras.kinds), extras.bytes)
+        return Adapter(
+            _digest(memory, places, scales, rank, extras),
+            rank,
+            memory,
+            places,
+            scales,
+            widest,
+            extras,
+            tuple(extras.kinds),
+            extras.bytes,
+        )
 
     def _extras(self, changes: AdapterChanges) -> AdapterExtras:
-        return AdapterExtras(self._by_site(changes.gains), self._by_site(changes.offsets), changes.embedding, changes.head, self._mixtures(changes.mixtures))
+        return AdapterExtras(
+            self._by_site(changes.gains),
+            self._by_site(changes.offsets),
+            changes.embedding,
+            changes.head,
+            self._mixtures(changes.mixtures),
+        )
 
     def _by_site(self, values: dict[str, Tensor]) -> dict[int, Tensor]:
         """values: of the modules' outputs; zeros for modules that lack."""
@@ -132,7 +165,9 @@ class AdapterPacker:
         for module, several in pairs.items():
             assert self._model is not None
             if (target := expert_modules_of(self._model).modules.get(module)) is not None:  # otherwise another rank's
-                deltas = [LowRankDelta(target.start, first, second, scale, target.rows) for first, second, scale in several]
+                deltas = [
+                    LowRankDelta(target.start, first, second, scale, target.rows) for first, second, scale in several
+                ]
                 found.setdefault(target.layer, {}).setdefault(target.key, []).extend(deltas)
         return found
 

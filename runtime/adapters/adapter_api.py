@@ -18,7 +18,8 @@ class AdapterApi:
         engine.adapters.load("sql", "adapters/sql")         # a directory of PEFT's, or a GGUF file
         engine.open(adapter="sql").extend(tokens)
 
-    `docs/adapters.md` says what is read and what is refused. ask: calls a method of `room.AdapterManager` where the model is.  trained: keeps
+    `docs/adapters.md` says what is read and what is refused. ask: calls a method of `room.AdapterManager` where the
+    model is.  trained: keeps
     the files of those that came as tensors.
     """
 
@@ -28,7 +29,8 @@ class AdapterApi:
     def load(self, name: str, path: str | Path, *, pin: bool = False) -> AdapterInfo:
         """Read an adapter into main memory; `name` means it from now on. pin: it stays there whatever else is loaded.
 
-        If the name meant another one before, sequences that are open keep that. Raises CheckpointError for what is damaged, does
+        If the name meant another one before, sequences that are open keep that. Raises CheckpointError for what is
+        damaged, does
         not fit the model or is not supported, ConfigError where the device has no slot that is wide enough.
         """
         return self._ask("load", name, str(Path(path).absolute()), pin)
@@ -38,11 +40,14 @@ class AdapterApi:
 
             engine.adapters.update("sql", peft_model.state_dict(), peft_model.peft_config["default"].to_dict())
 
-        tensors: PEFT's pairs by the names of `get_peft_model_state_dict`, or of `state_dict` with the adapter's name in them; what is no part of
-        a pair is left out if it is the base's, and refused else. Any float type, on any device; they are copied.  config: as in
+        tensors: PEFT's pairs by the names of `get_peft_model_state_dict`, or of `state_dict` with the adapter's name in
+            them; what is no part of
+        a pair is left out if it is the base's, and refused else. Any float type, on any device; they are copied.
+        config: as in
         `adapter_config.json`; None: that of the adapter which the name means now.
 
-        Sequences that are open keep the adapter that they have. Pins stay. Raises as `load` does; the name keeps its adapter then.
+        Sequences that are open keep the adapter that they have. Pins stay. Raises as `load` does; the name keeps its
+        adapter then.
         """
         with self._trained.turn:
             now = next((info for info in self.list() if info.name == name), None)

@@ -1,4 +1,6 @@
-"""What an adapter may have beside the pairs of its layers: factors and biases of products, and changes of the embedding and the head."""
+"""What an adapter may have beside the pairs of its layers: factors and biases of
+products, and changes of the embedding and the head.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ Move = Callable[[Tensor], Tensor]
 class AdaptedTable:
     """An embedding [vocabulary, hidden], or a head of that shape, as an adapter has it.
 
-    whole: in place of the base's.  first [rank, inputs], second [outputs, rank]: scale * second first more, of the head; of the embedding
+    whole: in place of the base's.  first [rank, inputs], second [outputs, rank]: scale * second first more, of the
+        head; of the embedding
     its transpose.  rows: int64 [n], tokens whose rows are those of `values` [n, hidden].
     """
 
@@ -53,14 +56,19 @@ class AdaptedTable:
         return found
 
     def moved(self, move: Move) -> AdaptedTable:
-        whole, first, second, rows, values = (None if part is None else move(part) for part in (self.whole, self.first, self.second, self.rows, self.values))
+        whole, first, second, rows, values = (
+            None if part is None else move(part)
+            for part in (self.whole, self.first, self.second, self.rows, self.values)
+        )
         return AdaptedTable(whole, first, second, self.scale, rows, values)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.whole, self.first, self.second, self.rows, self.values) if part is not None)
 
 
-Pair = tuple[Tensor, Tensor, float]  # of a module: A [rank, inputs], B [outputs, rank], and what B(Ax) is multiplied with
+Pair = tuple[
+    Tensor, Tensor, float
+]  # of a module: A [rank, inputs], B [outputs, rank], and what B(Ax) is multiplied with
 
 
 @dataclass(frozen=True)
@@ -82,9 +90,11 @@ class AdapterChanges:
 
 
 class LowRankDelta(NamedTuple):
-    """What a pair adds to the outputs of a product that its module has: scale * second (first x). first: [rank, inputs].  second: [outputs, rank].
+    """What a pair adds to the outputs of a product that its module has: scale * second (first x). first: [rank,
+    inputs].  second: [outputs, rank].
 
-    start: of the module's outputs the first, which follow each other; or `rows`: int64 [outputs], where each of them is.
+    start: of the module's outputs the first, which follow each other; or `rows`: int64 [outputs], where each of them
+        is.
     """
 
     start: int
@@ -94,7 +104,9 @@ class LowRankDelta(NamedTuple):
     rows: Tensor | None = None
 
     def moved(self, move: Move) -> LowRankDelta:
-        return LowRankDelta(self.start, move(self.first), move(self.second), self.scale, None if self.rows is None else move(self.rows))
+        return LowRankDelta(
+            self.start, move(self.first), move(self.second), self.scale, None if self.rows is None else move(self.rows)
+        )
 
 
 Mixture = dict[Key, list[LowRankDelta]]  # by product
@@ -102,7 +114,8 @@ Mixture = dict[Key, list[LowRankDelta]]  # by product
 
 @dataclass(frozen=True)
 class AdapterExtras:
-    """By number of a site, float32 [outputs]: the base's y becomes y + gain * y + offset, before the pair's part is added.
+    """By number of a site, float32 [outputs]: the base's y becomes y + gain * y + offset, before the pair's part is
+    added.
 
     gains: of DoRA, whose other factor lies in the pairs.  offsets: of biases.
     mixtures: by layer, what is added to the products of its mixture of experts.
@@ -129,7 +142,13 @@ class AdapterExtras:
     @property
     def kinds(self) -> list[str]:
         """For people."""
-        found = {DORA: self.gains, BIASES: self.offsets, "the embedding": self.embedding, "the head": self.head, "a mixture of experts": self.mixtures}
+        found = {
+            DORA: self.gains,
+            BIASES: self.offsets,
+            "the embedding": self.embedding,
+            "the head": self.head,
+            "a mixture of experts": self.mixtures,
+        }
         return [kind for kind, there in found.items() if there]
 
     def changes(self, site: int) -> bool:
@@ -146,7 +165,9 @@ class AdapterExtras:
 
     def on(self, device: torch.device) -> AdapterExtras:
         """The same there, once what was queued before has run."""
-        return self if device.type == "cpu" or not self else self.copied(lambda piece: piece.to(device, non_blocking=True))
+        return (
+            self if device.type == "cpu" or not self else self.copied(lambda piece: piece.to(device, non_blocking=True))
+        )
 
     def locked(self) -> AdapterExtras:
         """The same in pages that a GPU copies from by itself."""
@@ -164,13 +185,19 @@ class AdapterExtras:
         apart = {id(tensor): tensor for tensor in self.tensors()}  # some belong to several modules
         starts = list(accumulate((-(-tensor.nbytes // ALIGNED) * ALIGNED for tensor in apart.values()), initial=0))
         piece = torch.zeros(starts[-1], dtype=torch.uint8, pin_memory=locked)
-        laid = {key: _within(piece, start, tensor).copy_(tensor) for start, (key, tensor) in zip(starts, apart.items(), strict=False)}
+        laid = {
+            key: _within(piece, start, tensor).copy_(tensor)
+            for start, (key, tensor) in zip(starts, apart.items(), strict=False)
+        }
         return self._moved(lambda tensor: laid[id(tensor)], piece)
 
     def _moved(self, move: Move, piece: Tensor | None = None) -> AdapterExtras:
         gains, offsets = ({site: move(each) for site, each in found.items()} for found in (self.gains, self.offsets))
         embedding, head = (None if table is None else table.moved(move) for table in (self.embedding, self.head))
-        mixtures = {layer: {key: [delta.moved(move) for delta in deltas] for key, deltas in mixture.items()} for layer, mixture in self.mixtures.items()}
+        mixtures = {
+            layer: {key: [delta.moved(move) for delta in deltas] for key, deltas in mixture.items()}
+            for layer, mixture in self.mixtures.items()
+        }
         return AdapterExtras(gains, offsets, embedding, head, mixtures, piece)
 
     def digest_into(self, found: hashlib._Hash) -> None:
@@ -186,7 +213,9 @@ class AdapterExtras:
         for name, table in (("embedding", self.embedding), ("head", self.head)):
             yield from () if table is None else ((name, tensor) for tensor in table.tensors())
         for layer, key, delta in self._deltas():
-            yield from ((f"{layer} {key}", tensor) for tensor in (delta.first, delta.second, delta.rows) if tensor is not None)
+            yield from (
+                (f"{layer} {key}", tensor) for tensor in (delta.first, delta.second, delta.rows) if tensor is not None
+            )
 
     def _deltas(self) -> Iterator[tuple[int, Key, LowRankDelta]]:
         for layer, mixture in sorted(self.mixtures.items()):

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..common.argument_checks import shown
 from ..errors import ConfigError
 from ..step.adapter_rows import NONE
-from ..common.argument_checks import shown
-from .batch_adapters import BatchAdapters
 from .adapted_model import AdaptedModel
 from .adapter_slots import AdapterSlots
 from .adapter_store import AdapterHostStore, StoredAdapter
+from .batch_adapters import BatchAdapters
 
 log = logging.getLogger("sgl.runtime")
 MOST_NAME = 200  # characters
@@ -25,11 +25,13 @@ MOST_NAME = 200  # characters
 class AdapterInfo:
     """An adapter as `engine.adapters.list()` tells of it.
 
-    digest: of its contents: under the same digest lies the same adapter.  rank: of its widest pair; padded: up to a multiple of 8, with which
+    digest: of its contents: under the same digest lies the same adapter.  rank: of its widest pair; padded: up to a
+        multiple of 8, with which
     it is computed and for which a slot is chosen.  bytes: of its pairs.
     where: "device" (in a slot), "host" (in main memory) or "disk" (it is read again when it is wanted).
     pinned: it stays in main memory.  uses: sequences that are open with it.  opened: how many ever were.
-    outside: what it has because of which its steps do not run in the compiled step of a CPU, or in CUDA graphs, where others' do; empty: nothing.
+    outside: what it has because of which its steps do not run in the compiled step of a CPU, or in CUDA graphs, where
+        others' do; empty: nothing.
     """
 
     name: str
@@ -57,9 +59,13 @@ class NamedAdapter:
 
 
 class AdapterManager(BatchAdapters):
-    """What stands above `take` is thread-safe; the rest is the scheduler thread's. strict: adapters whose steps run outside of the compiled step or of CUDA graphs are refused."""
+    """What stands above `take` is thread-safe; the rest is the scheduler thread's. strict: adapters whose steps run
+    outside of the compiled step or of CUDA graphs are refused.
+    """
 
-    def __init__(self, store: AdapterHostStore, slots: AdapterSlots, shadow: AdaptedModel, strict: bool = False) -> None:
+    def __init__(
+        self, store: AdapterHostStore, slots: AdapterSlots, shadow: AdaptedModel, strict: bool = False
+    ) -> None:
         super().__init__(slots, shadow)
         self.store, self._strict = store, strict
         self._names: dict[str, NamedAdapter] = {}
@@ -71,7 +77,10 @@ class AdapterManager(BatchAdapters):
         self.slots.check_fits(adapter, name)
         outside = self.shadow.law.outside(adapter)
         if outside and self._strict:
-            raise ConfigError(f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of {self.shadow.law.fast}; merge it into its base, or leave strict out")
+            raise ConfigError(
+                f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of "
+                f"{self.shadow.law.fast}; merge it into its base, or leave strict out"
+            )
         with self.store.lock:
             before = self._names.get(name)
             self._names[name] = NamedAdapter(self.store.name(adapter, Path(path), pin), pin, path, outside)
@@ -85,7 +94,8 @@ class AdapterManager(BatchAdapters):
             found = self._named(name)
             if found.kept.uses and found.kept.names == 1:
                 raise ConfigError(
-                    f"adapter {name!r} is in use by {found.kept.uses} open sequence{'s' if found.kept.uses > 1 else ''}; close them first, or load another one under "
+                    f"adapter {name!r} is in use by {found.kept.uses} open "
+                    f"sequence{'s' if found.kept.uses > 1 else ''}; close them first, or load another one under "
                     "this name: they keep theirs"
                 )
             del self._names[name]
@@ -116,12 +126,24 @@ class AdapterManager(BatchAdapters):
     def told(self) -> dict[str, Any]:
         """Counters, for `Stats.adapters`."""
         slots, store = self.slots, self.store
-        by_name = {info.name: {"uses": info.uses, "opened": info.opened, "bytes": info.bytes, "where": info.where} for info in self.list()}
+        by_name = {
+            info.name: {"uses": info.uses, "opened": info.opened, "bytes": info.bytes, "where": info.where}
+            for info in self.list()
+        }
         return {
-            "loaded": len(by_name), "host_bytes": store.bytes, "device_bytes": slots.bytes, "slots": len(slots.slots),
-            "slots_held": sum(slot.holds > 0 for slot in slots.slots), "hits": slots.hits, "misses": slots.misses, "slot_loads": slots.loads,
-            "slot_evictions": slots.evictions, "host_evictions": store.let_go, "reads": store.reads, "by_name": by_name,
-        }  # fmt: skip
+            "loaded": len(by_name),
+            "host_bytes": store.bytes,
+            "device_bytes": slots.bytes,
+            "slots": len(slots.slots),
+            "slots_held": sum(slot.holds > 0 for slot in slots.slots),
+            "hits": slots.hits,
+            "misses": slots.misses,
+            "slot_loads": slots.loads,
+            "slot_evictions": slots.evictions,
+            "host_evictions": store.let_go,
+            "reads": store.reads,
+            "by_name": by_name,
+        }
 
     # of sequences, from any thread
 
@@ -135,7 +157,10 @@ class AdapterManager(BatchAdapters):
             self.slots.forget(digest)
 
     def take(self, digest: str, waits: bool) -> bool:
-        """A place on the device for a sequence that joins the batch. See `AdapterSlots.take`. Raises what reading it again raised."""
+        """A place on the device for a sequence that joins the batch.
+
+        See `AdapterSlots.take`. Raises what reading it again raised.
+        """
         adapter = None if self.slots.has(digest) else self.store.memory(digest)
         return self.slots.take(digest, adapter, waits)
 
@@ -146,13 +171,18 @@ class AdapterManager(BatchAdapters):
         return [self.slots.slot_of(digest) if digest else NONE for digest in digests]
 
     def rebase(self) -> None:
-        """The base's weights are others: what was laid out with those of before is read again. What cannot be is let go: the sequences that want it fail and say so."""
+        """The base's weights are others: what was laid out with those of before is read again. What cannot be
+        is let go: the sequences that want it fail and say so.
+        """
         for kept in self.store:
             if kept.on_base and (kept.adapter is not None or self.slots.has(kept.digest)):
                 try:
                     self.slots.renew(self.store.renew(kept))
                 except Exception as error:
-                    log.warning("an adapter cannot be read again, as its factors and biases must be beside other weights: %s", error)
+                    log.warning(
+                        "an adapter cannot be read again, as its factors and biases must be beside other weights: %s",
+                        error,
+                    )
                     self.store.release(kept)
                     self.slots.forget(kept.digest)
 
@@ -165,7 +195,19 @@ class AdapterManager(BatchAdapters):
         named = self._names[name]
         kept = named.kept
         where = "device" if self.slots.has(kept.digest) else "disk" if kept.adapter is None else "host"
-        return AdapterInfo(name, kept.digest, kept.rank, kept.padded, kept.bytes, where, named.pinned, kept.uses, kept.opened, named.path, named.outside)
+        return AdapterInfo(
+            name,
+            kept.digest,
+            kept.rank,
+            kept.padded,
+            kept.bytes,
+            where,
+            named.pinned,
+            kept.uses,
+            kept.opened,
+            named.path,
+            named.outside,
+        )
 
     def _named(self, name: str) -> NamedAdapter:
         if name not in self._names:
@@ -176,7 +218,11 @@ class AdapterManager(BatchAdapters):
 def unknown(name: object, names: list[str]) -> ConfigError:
     near = difflib.get_close_matches(name, names, 1) if isinstance(name, str) else []
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    loaded = f"loaded are {', '.join(map(repr, sorted(names)[:20]))}{' ...' if len(names) > 20 else ''}" if names else "none is loaded: engine.adapters.load(name, path)"
+    loaded = (
+        f"loaded are {', '.join(map(repr, sorted(names)[:20]))}{' ...' if len(names) > 20 else ''}"
+        if names
+        else "none is loaded: engine.adapters.load(name, path)"
+    )
     return ConfigError(f"no adapter {shown(name)}; {loaded}{hint}")
 
 

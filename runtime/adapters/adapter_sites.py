@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from ..layers.linear_layers import Linear
+from ..models.decoder import Decoder
 from ..models.reference.reference_attention import ReferenceAttention
 from ..models.reference.reference_block import ReferenceBlock
-from ..models.reference.reference_short_conv import ReferenceShortConv
-from ..models.decoder import Decoder
 from ..models.reference.reference_delta_net import ReferenceDeltaNet
 from ..models.reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
 from ..models.reference.reference_latent_attention import ReferenceLatentAttention
 from ..models.reference.reference_mamba1 import ReferenceMamba1
 from ..models.reference.reference_mamba2 import ReferenceMamba2
 from ..models.reference.reference_mixer import ReferenceMixer
+from ..models.reference.reference_short_conv import ReferenceShortConv
 from ..models.spec.model_spec import ModelSpec
 
 WEIGHT = ".weight"
@@ -81,7 +81,9 @@ def _products(block: ReferenceBlock, by_reference: bool) -> Iterator[tuple[str, 
 
 
 def _is_plain(mixer: object) -> TypeGuard[ReferenceMixer]:
-    """Whether the law computes its products one by one, from what the modules are given, and with their rows as they are."""
+    """Whether the law computes its products one by one, from what the modules
+    are given, and with their rows as they are.
+    """
     if isinstance(mixer, ReferenceMamba2):
         return not mixer.part.scales
     return isinstance(mixer, ReferenceLatentAttention | ReferenceDeltaNet | ReferenceMamba1 | ReferenceShortConv)
@@ -91,7 +93,11 @@ def _site(number: int, block: ReferenceBlock, holder: str, name: str) -> Adapter
     """None: its rows are no module's of the checkpoint."""
     part = getattr(block, holder)
     product: Linear = getattr(part, name)
-    loaded = [(place.name.removesuffix(WEIGHT), place.start, _rows(place.target.shape, product)) for place in block.places() if place.layer is product]
+    loaded = [
+        (place.name.removesuffix(WEIGHT), place.start, _rows(place.target.shape, product))
+        for place in block.places()
+        if place.layer is product
+    ]
     outputs, inputs = product.weight.shape
     if sum(rows for *_, rows in loaded) != outputs:
         return None
@@ -101,7 +107,20 @@ def _site(number: int, block: ReferenceBlock, holder: str, name: str) -> Adapter
     order = _order(part, product)
     piece_of, row_of = piece_of[order], row_of[order]
     modules, sizes = tuple(module for module, *_ in loaded), tuple(rows for *_, rows in loaded)
-    return AdapterSite(number, block.index, holder, name, inputs, len(order), modules, sizes, piece_of, row_of, tuple(_runs(piece_of)), _is_plain(part))
+    return AdapterSite(
+        number,
+        block.index,
+        holder,
+        name,
+        inputs,
+        len(order),
+        modules,
+        sizes,
+        piece_of,
+        row_of,
+        tuple(_runs(piece_of)),
+        _is_plain(part),
+    )
 
 
 def _rows(shape: torch.Size, product: Linear) -> int:

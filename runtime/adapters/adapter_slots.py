@@ -1,4 +1,5 @@
-"""Slots on the device: where the adapters of a step lie, by classes of rank, the least recently used one given to the next.
+"""Slots on the device: where the adapters of a step lie, by classes of rank, the least recently used one given to the
+next.
 
 A slot that sequences in the batch hold is not given away. Copies run on a stream of their own; whoever waits for one
 does not hold up the others.
@@ -29,7 +30,8 @@ RESERVED = 1.0  # seconds for which a slot that was filled for one who waits is 
 
 
 class AdapterSlot:
-    """number: by which rows of a step name it.  there: what lies in it, None: nothing.  holds: sequences in the batch that use it.
+    """number: by which rows of a step name it.  there: what lies in it, None: nothing.  holds: sequences in the batch
+    that use it.
 
     reserved: until when it is kept for who it was filled for, who waits for the copy.
     """
@@ -57,7 +59,15 @@ class AdapterSlots:
     hits, misses: sequences that found their adapter in a slot, or waited for it.  loads, evictions: of slots.
     """
 
-    def __init__(self, sites: tuple[AdapterSite, ...], dtype: torch.dtype, device: torch.device, counts: Mapping[int, int], grows: bool, room: int | None = None) -> None:
+    def __init__(
+        self,
+        sites: tuple[AdapterSite, ...],
+        dtype: torch.dtype,
+        device: torch.device,
+        counts: Mapping[int, int],
+        grows: bool,
+        room: int | None = None,
+    ) -> None:
         self._sites, self._dtype, self.device, self._grows, self.room = sites, dtype, device, grows, room
         self.slots: list[AdapterSlot] = []
         self.hits = self.misses = self.loads = self.evictions = 0
@@ -66,7 +76,9 @@ class AdapterSlots:
         self._draining: tuple[str, AdapterSlot] | None = None  # for whom nobody else takes a slot any more
         self._silent = 0  # times that others asked since that one did
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self._read: deque[tuple[Any, Adapter]] = deque()  # what copies under way read, each before its event: nobody else may write there
+        self._read: deque[tuple[Any, Adapter]] = (
+            deque()
+        )  # what copies under way read, each before its event: nobody else may write there
         self._make([rank for rank, count in sorted(counts.items()) for _ in range(count)])
 
     @property
@@ -151,14 +163,25 @@ class AdapterSlots:
             self._is_ready(found, waits=False)
 
     def check_fits(self, adapter: Adapter, name: str) -> None:
-        """Raise ConfigError where no slot is wide enough for an adapter, or there is too little room for what it has beside pairs."""
+        """Raise ConfigError where no slot is wide enough for an adapter, or there is
+        too little room for what it has beside pairs.
+        """
         rank = adapter.rank
         if self.room is not None and adapter.most_extras > self.room:
-            raise ConfigError(f"adapter {name!r} has {adapter.most_extras:,} bytes beside its pairs ({', '.join(adapter.beside)}), and {self.room:,} are set aside for it on the device: open the engine with a larger adapter_extras, such as '{-(-adapter.most_extras // 2**20)}MB'")
+            raise ConfigError(
+                f"adapter {name!r} has {adapter.most_extras:,} bytes beside its pairs ({', '.join(adapter.beside)}), "
+                f"and {self.room:,} are set aside for it on the device: open the engine with a larger "
+                f"adapter_extras, such as '{-(-adapter.most_extras // 2**20)}MB'"
+            )
         if rank <= self.most_rank:
             return
-        there = f"slots here take ranks up to {self.most_rank}" if self.slots else "no slots were reserved on the device"
-        raise ConfigError(f"adapter {name!r} has rank {rank}, {there}: open the engine with adapter_slots={{{class_of(rank)}: 8}}, or as many as run at a time")
+        there = (
+            f"slots here take ranks up to {self.most_rank}" if self.slots else "no slots were reserved on the device"
+        )
+        raise ConfigError(
+            f"adapter {name!r} has rank {rank}, {there}: open the engine with adapter_slots={{{class_of(rank)}: 8}}, "
+            "or as many as run at a time"
+        )
 
     def _find(self, digest: str) -> AdapterSlot | None:
         return next((slot for slot in self.slots if slot.there is not None and slot.there.digest == digest), None)
@@ -167,19 +190,34 @@ class AdapterSlots:
         if self._grows and not any(slot.rank >= adapter.rank for slot in self.slots):
             self._make([class_of(adapter.rank)] * GROWN)
         wide = [slot for slot in self.slots if slot.rank >= adapter.rank]
-        free = [slot for slot in wide if slot.is_free and (self._draining is None or slot is not self._draining[1] or self._draining[0] == adapter.digest)]
+        free = [
+            slot
+            for slot in wide
+            if slot.is_free
+            and (self._draining is None or slot is not self._draining[1] or self._draining[0] == adapter.digest)
+        ]
         found = min(free, key=lambda slot: (slot.there is not None, slot.rank, slot.used), default=None)
         if found is None:
             self._wait_longer(adapter, [slot for slot in wide if slot.holds])
         elif not self._makes_room(adapter, found):
-            self._wait_longer(adapter, [slot for slot in self.slots if slot.there is not None and slot.there.most_extras and slot.holds])
+            self._wait_longer(
+                adapter,
+                [slot for slot in self.slots if slot.there is not None and slot.there.most_extras and slot.holds],
+            )
             return None
         return found
 
     def _makes_room(self, adapter: Adapter, chosen: AdapterSlot) -> bool:
-        """Empty slots that nobody holds, until there is room for what this adapter has beside pairs; False: there would not be."""
-        others = {slot.number: slot.there.most_extras for slot in self.slots if slot is not chosen and slot.there is not None}
-        idle = sorted((number for number in others if others[number] and self.slots[number].is_free), key=lambda number: self.slots[number].used)
+        """Empty slots that nobody holds, until there is room for what this adapter
+        has beside pairs; False: there would not be.
+        """
+        others = {
+            slot.number: slot.there.most_extras for slot in self.slots if slot is not chosen and slot.there is not None
+        }
+        idle = sorted(
+            (number for number in others if others[number] and self.slots[number].is_free),
+            key=lambda number: self.slots[number].used,
+        )
         over = 0 if self.room is None else adapter.most_extras + sum(others.values()) - self.room
         if over > sum(others[number] for number in idle) or self._others_wait(adapter):
             return False
@@ -191,12 +229,21 @@ class AdapterSlots:
 
     def _others_wait(self, adapter: Adapter) -> bool:
         """Whether the room that it wants is being emptied for another one."""
-        return self.room is not None and adapter.most_extras > 0 and self._draining is not None and self._draining[0] != adapter.digest
+        return (
+            self.room is not None
+            and adapter.most_extras > 0
+            and self._draining is not None
+            and self._draining[0] != adapter.digest
+        )
 
     def _wait_longer(self, adapter: Adapter, held: list[AdapterSlot]) -> None:
-        """Popular adapters would keep their slots, and the room, for ever: after some time one of those that are held is emptied for whoever waits."""
+        """Popular adapters would keep their slots, and the room, for ever: after some time one of
+        those that are held is emptied for whoever waits.
+        """
         count = self._refused[adapter.digest] = self._refused.get(adapter.digest, 0) + 1
-        done = self._draining is None or (self._draining[0] == adapter.digest and not self._draining[1].holds)  # one of them was not enough
+        done = self._draining is None or (
+            self._draining[0] == adapter.digest and not self._draining[1].holds
+        )  # one of them was not enough
         if count >= PATIENCE and done and held:
             self._draining = adapter.digest, min(held, key=lambda slot: slot.holds)
 
@@ -242,7 +289,9 @@ class AdapterSlots:
     def _copying(self) -> AbstractContextManager[object]:
         if self._stream is None:
             return nullcontext()
-        self._stream.wait_stream(torch.cuda.current_stream(self.device))  # steps under way may still read what lies there
+        self._stream.wait_stream(
+            torch.cuda.current_stream(self.device)
+        )  # steps under way may still read what lies there
         return torch.cuda.stream(self._stream)
 
     def _is_ready(self, slot: AdapterSlot, waits: bool) -> bool:
@@ -258,7 +307,10 @@ class AdapterSlots:
         """Slots in one piece of memory."""
         spans = [pair_span_of(self._sites, rank) for rank in ranks]
         memory = self._memory(sum(spans))
-        self.slots += [AdapterSlot(len(self.slots) + i, rank, part) for i, (rank, part) in enumerate(zip(ranks, memory.split(spans), strict=True))]
+        self.slots += [
+            AdapterSlot(len(self.slots) + i, rank, part)
+            for i, (rank, part) in enumerate(zip(ranks, memory.split(spans), strict=True))
+        ]
 
     def _memory(self, count: int) -> Tensor:
         """On a CPU on huge pages: kernels go through the rows of a matrix side by side."""

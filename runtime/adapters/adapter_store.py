@@ -19,7 +19,9 @@ from .adapter import Adapter
 class StoredAdapter:
     """An adapter by its digest. adapter: None: it was let go, and is read again when it is wanted.
 
-    paths: that it was loaded from, the newest last.  rank: of its widest pair; padded: up to the multiple that is computed with.  on_base: see `Adapter`.  names: how many names mean it; pinned: how many of these keep it here.  uses: sequences that are open with it.
+    paths: that it was loaded from, the newest last.  rank: of its widest pair; padded: up to the multiple that is
+        computed with.  on_base: see `Adapter`.  names: how many names mean it; pinned: how many of these keep it here.
+        uses: sequences that are open with it.
     """
 
     paths: list[Path]
@@ -67,7 +69,10 @@ class AdapterHostStore:
     def name(self, adapter: Adapter, path: Path, pinned: bool) -> StoredAdapter:
         """One more name means this adapter."""
         with self.lock:
-            kept = self._kept.setdefault(adapter.digest, StoredAdapter([], adapter.digest, adapter.widest, adapter.rank, adapter.bytes, None, adapter.on_base))
+            kept = self._kept.setdefault(
+                adapter.digest,
+                StoredAdapter([], adapter.digest, adapter.widest, adapter.rank, adapter.bytes, None, adapter.on_base),
+            )
             kept.paths = [each for each in kept.paths if each != path and each.exists()] + [path]
             kept.adapter = kept.adapter or adapter
             kept.names, kept.pinned = kept.names + 1, kept.pinned + pinned
@@ -137,10 +142,15 @@ class AdapterHostStore:
 
     def _again(self, kept: StoredAdapter) -> Adapter:
         with torch.inference_mode():
-            path = next((each for each in reversed(kept.paths) if each.exists()), kept.paths[-1])  # of several names one may be gone
+            path = next(
+                (each for each in reversed(kept.paths) if each.exists()), kept.paths[-1]
+            )  # of several names one may be gone
             adapter = self.fresh(path)
         if adapter.digest != kept.digest:
-            raise CheckpointError(f"{path} holds another adapter than the one that was loaded from it; load it again and open another sequence")
+            raise CheckpointError(
+                f"{path} holds another adapter than the one that was loaded from it; load it again and open another "
+                "sequence"
+            )
         return adapter
 
     def _touch(self, kept: StoredAdapter) -> None:

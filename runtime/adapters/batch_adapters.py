@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from ..step.adapter_rows import NONE, AdapterRows
-from .lora_linear import rows_of
 from .adapted_model import AdaptedModel
 from .adapter_slots import AdapterSlots
+from .lora_linear import rows_of
 
 
 class BatchAdapters(ABC):
@@ -27,14 +27,18 @@ class BatchAdapters(ABC):
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         """Of a step, sequence by sequence; "" has none. None: no row of it has one."""
         asked = list(digests), tuple(lengths), tuple(wanted), self.slots.version
-        if self._newest is None or self._newest[0] != asked:  # of decode steps one is like the next, and slots that are held stay
+        if (
+            self._newest is None or self._newest[0] != asked
+        ):  # of decode steps one is like the next, and slots that are held stay
             slots = self.adapter_slots_for(asked[0])
             self._newest = asked, None if all(slot == NONE for slot in slots) else rows_of(slots, lengths, wanted)
         return self._newest[1]
 
 
 class BatchAdaptersBySlot(BatchAdapters):
-    """Of sequences that call an adapter by the slot that it lies in, as on a rank above 0, which knows no more of it."""
+    """Of sequences that call an adapter by the slot that it lies in, as on a
+    rank above 0, which knows no more of it.
+    """
 
     def adapter_slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         found = [int(digest) if digest else NONE for digest in digests]

@@ -9,10 +9,10 @@ from ..loading.gguf_files.gguf_model import is_gguf
 from ..models.decoder import Decoder
 from ..models.reference.reference_experts import ReferenceExperts
 from ..models.spec.model_spec import AttentionSpec, GatedFFNSpec, ModelSpec, PlainFFNSpec
-from .cpu_adapter_products import CpuAdapterProducts
-from .lora_linear import ReferenceAdapters
 from .adapter_sites import AdapterSite, sites_of
 from .adapter_slots import AdapterSlots
+from .cpu_adapter_products import CpuAdapterProducts
+from .lora_linear import ReferenceAdapters
 
 
 def adapted_sites(model: Decoder, deterministic: bool, path: Path | None = None) -> tuple[AdapterSite, ...]:
@@ -21,22 +21,30 @@ def adapted_sites(model: Decoder, deterministic: bool, path: Path | None = None)
 
 
 def by_reference(model: Decoder, deterministic: bool, path: Path | None = None) -> bool:
-    """Whether mixers other than attention are adapted, to which on a CPU only the law adds: rows beside them may have other last bits."""
+    """Whether mixers other than attention are adapted, to which on a CPU only the law
+    adds: rows beside them may have other last bits.
+    """
     return not deterministic and reads_extras(model, deterministic, path)
 
 
 def reads_extras(model: Decoder, deterministic: bool, path: Path | None = None, whole: ModelSpec | None = None) -> bool:
-    """Whether more than pairs of the layers is read: not beside a GGUF file, whose rows lie in an order of their own. Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
+    """Whether more than pairs of the layers is read: not beside a GGUF file, whose rows lie in an order of their own.
+    Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
     and feedforward networks. whole: of all ranks, where there are several."""
     if path is not None and is_gguf(path):
         return False
     if model.fused or model.device.type != "cpu":
         return model.fused and not deterministic
     layers = (whole or model.config).layers
-    return not deterministic or all(isinstance(layer.mixer, AttentionSpec) and isinstance(layer.ffn, GatedFFNSpec | PlainFFNSpec) for layer in layers)
+    return not deterministic or all(
+        isinstance(layer.mixer, AttentionSpec) and isinstance(layer.ffn, GatedFFNSpec | PlainFFNSpec)
+        for layer in layers
+    )
 
 
-def adapter_products_for(model: Decoder, slots: AdapterSlots, sites: tuple[AdapterSite, ...], deterministic: bool) -> ReferenceAdapters:
+def adapter_products_for(
+    model: Decoder, slots: AdapterSlots, sites: tuple[AdapterSite, ...], deterministic: bool
+) -> ReferenceAdapters:
     """deterministic: a row's bits must not depend on the others."""
     if model.fused:
         from .gpu_adapter_products import GpuAdapterProducts  # needs Triton

@@ -9,22 +9,33 @@ from torch import Tensor
 from ..layers import cpu_kernels
 from ..step.adapter_rows import AdapterRows
 from .adapter import ABSENT, Adapter
-from .lora_linear import ReferenceAdapters, AdapterResidency
 from .adapter_sites import AdapterSite
+from .lora_linear import AdapterResidency, ReferenceAdapters
 
 WORDS = 10  # of the struct Pair
-PLACES = {("mixer", "qkv"): 0, ("mixer", "output"): 1, ("ffn", "gate_up"): 2, ("ffn", "up"): 2, ("ffn", "down"): 3}  # in a layer
+PLACES = {
+    ("mixer", "qkv"): 0,
+    ("mixer", "output"): 1,
+    ("ffn", "gate_up"): 2,
+    ("ffn", "up"): 2,
+    ("ffn", "down"): 3,
+}  # in a layer
 SITES = 4
 BLOCK = 32
 
 
 class CpuAdapterProducts(ReferenceAdapters):
-    """A row's bits are the same in any batch, in the compiled step and out of it. Pairs are packed in their slots, where nobody else reads them."""
+    """A row's bits are the same in any batch, in the compiled step and out of it.
+
+    Pairs are packed in their slots, where nobody else reads them.
+    """
 
     name = "compiled"
     fast, in_step = "the compiled step", True
 
-    def __init__(self, resident: AdapterResidency, sites: tuple[AdapterSite, ...], layers: int, by_row: bool = False) -> None:
+    def __init__(
+        self, resident: AdapterResidency, sites: tuple[AdapterSite, ...], layers: int, by_row: bool = False
+    ) -> None:
         """layers: of the model, also those that have no site: the step looks at the next product's pair."""
         super().__init__(resident, by_row)
         self._layers = layers
@@ -58,7 +69,17 @@ class CpuAdapterProducts(ReferenceAdapters):
             return super().add(y, x, site)
         x, number = x.contiguous(), site.layer * SITES + PLACES[site.holder, site.name]
         into = y if y.is_contiguous() else y.contiguous()
-        cpu_kernels.kernels.adapt(cpu_kernels.KINDS[x.dtype], self._table.ctypes.data, self._pointer(len(x)), number, len(x), site.inputs, site.outputs, x.data_ptr(), into.data_ptr())
+        cpu_kernels.kernels.adapt(
+            cpu_kernels.KINDS[x.dtype],
+            self._table.ctypes.data,
+            self._pointer(len(x)),
+            number,
+            len(x),
+            site.inputs,
+            site.outputs,
+            x.data_ptr(),
+            into.data_ptr(),
+        )
         return into
 
     def _pointer(self, rows: int) -> int:
@@ -82,7 +103,16 @@ class CpuAdapterProducts(ReferenceAdapters):
                     pack(a, b)
                 scales = adapter.scales[site.number].ctypes.data
                 words[site.layer, PLACES[site.holder, site.name]] = (
-                    a.data_ptr(), b.data_ptr(), scales, runs.ctypes.data, len(site.runs), adapter.rank, site.inputs, site.outputs, len(site.modules), packed
+                    a.data_ptr(),
+                    b.data_ptr(),
+                    scales,
+                    runs.ctypes.data,
+                    len(site.runs),
+                    adapter.rank,
+                    site.inputs,
+                    site.outputs,
+                    len(site.modules),
+                    packed,
                 )
         return words
 
@@ -94,7 +124,9 @@ def can_pack(site: AdapterSite, dtype: torch.dtype) -> bool:
 
 
 def pack(a: Tensor, b: Tensor) -> None:
-    """In place: A [pieces, rank, inputs] becomes [pieces * rank / 8, inputs / 32, 8, 32], B [rank, outputs] becomes [outputs / 32, rank / 2, 32, 2]."""
+    """In place: A [pieces, rank, inputs] becomes [pieces * rank / 8, inputs / 32, 8, 32], B [rank,
+    outputs] becomes [outputs / 32, rank / 2, 32, 2].
+    """
     (pieces, rank, inputs), outputs = a.shape, b.shape[1]
     a.view(-1).copy_(a.view(pieces * rank // 8, 8, inputs // BLOCK, BLOCK).transpose(1, 2).reshape(-1))
     b.view(-1).copy_(b.view(rank // 2, 2, outputs // BLOCK, BLOCK).permute(2, 0, 3, 1).reshape(-1))

@@ -9,28 +9,28 @@ import torch
 from torch import Tensor
 
 from ..kernels.adapters import lora_fused_gemm
-from ..kernels.gemv import gemv_lora
 from ..kernels.adapters.lora_sgmv import (
     LONG,
     OUTPUTS,
     LoraSlots,
     lora_expand,
-    product_of,
     lora_shrink,
+    product_of,
     tiles_of,
 )
+from ..kernels.gemv import gemv_lora
 from ..kernels.launch.programmatic_launch import overlaps
 from ..layers.linear_layers import Linear
 from ..step.adapter_blocks import FEW, MANY, MOST_OF_FEW, AdapterRowBlocks, grouped, rows_by_slot
 from ..step.adapter_rows import AdapterRows
 from ..step.device_upload import upload, upload_into
-from .lora_linear import ReferenceAdapters
-from .adapter_sites import OutputRun, AdapterSite
+from .adapter_sites import AdapterSite, OutputRun
 from .adapter_slots import AdapterSlot, AdapterSlots
+from .lora_linear import ReferenceAdapters
 
 if TYPE_CHECKING:
-    from ..kernels.residual_norm import NormWeights
     from ..kernels.gemv.gemv_lora import GemvLora
+    from ..kernels.residual_norm import NormWeights
 
 
 class GpuAdapterProducts(ReferenceAdapters):
@@ -41,14 +41,20 @@ class GpuAdapterProducts(ReferenceAdapters):
 
     def __init__(self, slots: AdapterSlots, sites: tuple[AdapterSite, ...], by_row: bool = False) -> None:
         super().__init__(slots)
-        device, count, most = slots.device, max(1, len(slots.slots)), max((len(site.modules) for site in sites), default=1)
+        device, count, most = (
+            slots.device,
+            max(1, len(slots.slots)),
+            max((len(site.modules) for site in sites), default=1),
+        )
         self._device, self._slots, self.places = device, slots, count
         tiles: dict[tuple[OutputRun, ...], tuple[Tensor, Tensor, Tensor | None]] = {}
         for runs in {site.runs for site in sites}:
             short, long = (torch.from_numpy(tiles_of(list(runs), size)).to(device) for size in (OUTPUTS, LONG))
             pieces = lora_fused_gemm.pieces_of(list(runs))
             tiles[runs] = short, long, None if pieces is None else torch.from_numpy(pieces).to(device)
-        self._products = [product_of(site.number, len(site.modules), site.inputs, site.outputs, *tiles[site.runs]) for site in sites]
+        self._products = [
+            product_of(site.number, len(site.modules), site.inputs, site.outputs, *tiles[site.runs]) for site in sites
+        ]
         shapes = np.array([[len(site.modules), site.inputs, site.outputs] for site in sites], np.int32).reshape(-1, 3)
         self._shapes = torch.from_numpy(shapes).to(device)
         self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
@@ -60,8 +66,12 @@ class GpuAdapterProducts(ReferenceAdapters):
             torch.zeros(count, len(sites), most, dtype=torch.float32, device=device),
             max((slot.rank for slot in slots.slots), default=0),
         )
-        self._counters = torch.zeros(max(1, len(sites)), dtype=torch.int32, device=device)  # see `lora_fused_gemm`; steps follow each other on one stream
-        self._folds = not by_row and lora_fused_gemm.can_fuse(memory)  # how it rounds depends on how many blocks there are
+        self._counters = torch.zeros(
+            max(1, len(sites)), dtype=torch.int32, device=device
+        )  # see `lora_fused_gemm`; steps follow each other on one stream
+        self._folds = not by_row and lora_fused_gemm.can_fuse(
+            memory
+        )  # how it rounds depends on how many blocks there are
         self._borders = [gemv_lora.borders_of(list(site.runs), site.outputs) for site in sites]
         self.one_row = not by_row and gemv_lora.can_add(self.pairs.most_rank)
         self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
@@ -95,10 +105,25 @@ class GpuAdapterProducts(ReferenceAdapters):
 
     def product(self, base: Linear, x: Tensor, site: AdapterSite) -> Tensor:
         product, rows = self._products[site.number], self.rows.device[len(x)]
-        if self._may_fold(len(x), rows) and type(base) is Linear and lora_fused_gemm.fits_product(product) and not self._changes(site.number):
+        if (
+            self._may_fold(len(x), rows)
+            and type(base) is Linear
+            and lora_fused_gemm.fits_product(product)
+            and not self._changes(site.number)
+        ):
             if len(x) not in self._places:
                 self._places[len(x)] = lora_fused_gemm.segments_of(self.pairs, rows, self._shapes)
-            return lora_fused_gemm.fused_lora_linear(x, base.weight, base.bias, product, self.pairs, rows, self._places[len(x)], self._counters, overlaps(self._device))
+            return lora_fused_gemm.fused_lora_linear(
+                x,
+                base.weight,
+                base.bias,
+                product,
+                self.pairs,
+                rows,
+                self._places[len(x)],
+                self._counters,
+                overlaps(self._device),
+            )
         return super().product(base, x, site)
 
     def _changes(self, site: int) -> bool:

@@ -1,4 +1,6 @@
-"""Products with adapters in torch, the law: y = W x + b for all rows, and scale * B (A x) more for those that have an adapter."""
+"""Products with adapters in torch, the law: y = W x + b for all rows, and scale * B
+(A x) more for those that have an adapter.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from .adapter_extras import AdapterExtras
 from .adapter_sites import AdapterSite
 
 if TYPE_CHECKING:
-    from ..kernels.residual_norm import NormWeights
     from ..kernels.gemv.gemv_lora import GemvLora
+    from ..kernels.residual_norm import NormWeights
 
 
 class AdapterResidency(Protocol):
@@ -32,10 +34,12 @@ class ReferenceAdapters:
     """Adds for the rows of the step at hand, which `rows` are.
 
     name: of who computes it.  why: nothing faster does.
-    fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.  capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
+    fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.
+        capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
     one_row: kernels of a single row add what its adapter does, see `supports_gemv`.
     places: how many slots there are, of a capturable one.
-    special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds to.
+    special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds
+        to.
     """
 
     name = "torch"
@@ -66,11 +70,17 @@ class ReferenceAdapters:
 
     def captures(self, slots: Iterable[int]) -> bool:
         """Whether a step with the adapters of these slots may be a CUDA graph."""
-        return self.capturable and not any(self.has_extras(self._resident.adapter(slot)) for slot in {*slots} if slot != NONE)
+        return self.capturable and not any(
+            self.has_extras(self._resident.adapter(slot)) for slot in {*slots} if slot != NONE
+        )
 
     def outside(self, adapter: Adapter) -> str:
         """What it has because of which its steps do not run where others' do (`fast`), for people."""
-        return "" if not self.fast or not self.has_extras(adapter) else ", ".join(adapter.beside) or "pairs of mixers that torch computes"
+        return (
+            ""
+            if not self.fast or not self.has_extras(adapter)
+            else ", ".join(adapter.beside) or "pairs of mixers that torch computes"
+        )
 
     def rows_with_extras(self, count: int) -> Iterator[tuple[AdapterExtras, Tensor]]:
         """Of as many rows of the step those whose adapters have more than pairs, int64: by adapter, or one by one."""
@@ -92,9 +102,15 @@ class ReferenceAdapters:
         return self.add(y, x, site, begun)
 
     def added_to(self, base: Linear, residual: Tensor, x: Tensor, site: AdapterSite) -> Tensor:
-        """residual [T, outputs] + the product of x; may write into `residual`. Rows whose base's product is not changed are added to as without adapters."""
+        """residual [T, outputs] + the product of x; may write into `residual`. Rows whose base's
+        product is not changed are added to as without adapters.
+        """
         begun = self.begin_product(x, site)
-        changed = [(rows, residual[rows], extras) for extras, rows in self.rows_with_extras(len(x)) if extras.changes(site.number)]
+        changed = [
+            (rows, residual[rows], extras)
+            for extras, rows in self.rows_with_extras(len(x))
+            if extras.changes(site.number)
+        ]
         y = base.added_to(residual, x)
         for rows, before, extras in changed:
             y[rows] = before + extras.changed(base(x[rows]), site.number)

@@ -40,7 +40,10 @@ BACKENDS = {  # imported only once chosen: some need Triton or flashinfer
     "triton": ("triton_attention", "TritonAttention"),
     "flashinfer": ("flashinfer_attention", "FlashInferAttention"),
 }
-OF_LATENTS = BACKENDS | {"cpu": ("cpu_mla_attention", "CpuMLAAttention"), "triton": ("triton_mla_attention", "TritonMLAAttention")}
+OF_LATENTS = BACKENDS | {
+    "cpu": ("cpu_mla_attention", "CpuMLAAttention"),
+    "triton": ("triton_mla_attention", "TritonMLAAttention"),
+}
 
 
 class UniformAttention(AttentionBackend, Protocol):
@@ -66,8 +69,12 @@ def attention_backend(
         return _for_group(name, pool.parts[0], layout, options)
     homes = [pool.parts[home] for home in layout.homes]
     plain = [_for_group(name, *of, options) for of in zip(homes, layout.groups, strict=True)]
-    backends: list[UniformAttention] = [WindowSlotAttention(backend) if layout.is_windowed(group) else backend for group, backend in enumerate(plain)]
-    alone = len(backends) == 1 and None not in layout.layers and not layout.windowed  # it counts layers as the model does
+    backends: list[UniformAttention] = [
+        WindowSlotAttention(backend) if layout.is_windowed(group) else backend for group, backend in enumerate(plain)
+    ]
+    alone = (
+        len(backends) == 1 and None not in layout.layers and not layout.windowed
+    )  # it counts layers as the model does
     return backends[0] if alone else AttentionByLayer(pool, layout, backends)
 
 
@@ -104,7 +111,9 @@ def _only(name: str, pool: KVPool, shape: AttentionShape, options: dict[str, obj
         return _explained(_build(name, pool, shape, options), BEST, [], [])
     except BackendUnavailable as error:
         why = str(error).partition("; use")[0]
-        raise ConfigError(f"Engine(deterministic=True): {why}, and no other attention has such bits; run it without deterministic") from error
+        raise ConfigError(
+            f"Engine(deterministic=True): {why}, and no other attention has such bits; run it without deterministic"
+        ) from error
 
 
 def _explained(backend: UniformAttention, why: str, missing: list[str], slower: list[str]) -> UniformAttention:

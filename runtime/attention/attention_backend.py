@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from ..errors import ConfigError
-from .topk_attention import TopKSelection, TopKByTorch
 from .attention_layout import AttentionLayout, AttentionShape, LayerAttention
+from .topk_attention import TopKByTorch, TopKSelection
 
 if TYPE_CHECKING:
     from ..layers.float8_reference import KVScaleFactors
@@ -25,7 +25,9 @@ __all__ = [
 
 
 class BackendUnavailable(ConfigError):
-    """This backend cannot run here: a package, a compiler, a device or a dtype is missing. "auto" goes on to the next."""
+    """This backend cannot run here: a package, a compiler, a device or a dtype
+    is missing. "auto" goes on to the next.
+    """
 
 
 class AttentionBackend(Protocol):
@@ -74,16 +76,24 @@ class AttentionBackend(Protocol):
         """Write by what the new tokens are chosen, [T, index_dim]."""
 
     def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
-        """What each query attends to, by what is stored of the tokens it sees, the step's own included: see `chosen.choose`."""
+        """What each query attends to, by what is stored of the tokens it sees, the
+        step's own included: see `chosen.choose`.
+        """
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
-        """`attend` over these tokens alone. q: [T, query heads of the KV heads in `chosen`, head_dim], of any tokens."""
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
+        """`attend` over these tokens alone.
+
+        q: [T, query heads of the KV heads in `chosen`, head_dim], of any tokens.
+        """
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
         """The name of the backend that attends a layer, and why it is no faster one."""
 
     def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
-        """What the queries of a planned batch see in a layer, and where their keys and values go, as pointers for the compiled
+        """What the queries of a planned batch see in a layer, and where their keys and values go, as pointers for the
+        compiled
         kernels on a CPU, where these can attend all of them; None elsewhere."""
 
 

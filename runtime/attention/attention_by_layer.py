@@ -1,4 +1,5 @@
-"""Attention of models whose layers differ in more than their windows, or keep apart what they see of a window: a backend for
+"""Attention of models whose layers differ in more than their windows, or keep apart what they see of a window: a
+backend for
 each group of equal layers."""
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ class AttentionByLayer:
         names = list(dict.fromkeys(backend.name for backend in backends))
         self.name = "mixed" if len(names) > 1 else names[0] if names else "none"
         self.capturable = all(backend.capturable for backend in backends)
-        self.reason = "; ".join(f"layers {self._listed(i)}: {b.name}, {b.reason}" for i, b in enumerate(backends)) or "no layer attends"
+        self.reason = (
+            "; ".join(f"layers {self._listed(i)}: {b.name}, {b.reason}" for i, b in enumerate(backends))
+            or "no layer attends"
+        )
         if all(hasattr(backend, "attend_into") for backend in backends):
             self.attend_into = self._attend_into
 
@@ -84,7 +88,9 @@ class AttentionByLayer:
         group, index = self._places[layer]
         return self._backends[group].choose(queries, shares, index, batch)
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         group, index = self._places[layer]
         return self._backends[group].attend_topk(q, chosen, index, batch, sinks)
 

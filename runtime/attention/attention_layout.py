@@ -124,7 +124,10 @@ class AttentionLayout:
         for index, layer in attending.items():
             _check(index, layer, attending)
         caches, parts = _stored(attending, windowed)
-        kinds = {index: (replace(layer, window=None, chunk=None, source=None), index in windowed) for index, layer in attending.items()}
+        kinds = {
+            index: (replace(layer, window=None, chunk=None, source=None), index in windowed)
+            for index, layer in attending.items()
+        }
         members = [[i for i, other in kinds.items() if other == kind] for kind in dict.fromkeys(kinds.values())]
         whose = {layer: (group, index) for group, found in enumerate(members) for index, layer in enumerate(found)}
         return cls(
@@ -143,10 +146,14 @@ class AttentionLayout:
         that sees everything, or the other way round.
         """
         near = frozenset(
-            index for index, layer in enumerate(self.layers)
+            index
+            for index, layer in enumerate(self.layers)
             if layer is not None and layer.reach is not None and layer.reach < context and not layer.index_dim
-        )  # fmt: skip
-        mixed = any(layer and layer.source is not None and (layer.source in near) != (index in near) for index, layer in enumerate(self.layers))
+        )
+        mixed = any(
+            layer and layer.source is not None and (layer.source in near) != (index in near)
+            for index, layer in enumerate(self.layers)
+        )
         return self if mixed or not near else AttentionLayout.of(self.layers, near)
 
     @property
@@ -174,7 +181,9 @@ class AttentionLayout:
         return len({(layer.query_heads, layer.key_dim, layer.value_dim) for layer in self.attending}) == 1
 
     def bytes_per_slot(self, dtype: torch.dtype, windowed: bool | None = None) -> int:
-        """Bytes that one token's keys and values take in all layers together; windowed: in these, or in the others, only."""
+        """Bytes that one token's keys and values take in all layers together;
+        windowed: in these, or in the others, only.
+        """
         return sum(part.bytes_per_slot(dtype) for part in self.parts if windowed in (None, part.windowed))
 
     def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu", window_slots: int = 0) -> Pool:
@@ -191,7 +200,8 @@ class AttentionLayout:
         return part.scales[cache]
 
     def scale(self, pool: Pool, scales: Sequence[KVScaleFactors]) -> None:
-        """Divide what is stored from now on by these, one entry for each layer; those of layers that store nothing are not asked.
+        """Divide what is stored from now on by these, one entry for each layer; those of layers that store nothing are
+        not asked.
 
         Where values are numbers of the keys the keys' scale is that of both.
         """
@@ -212,7 +222,10 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
             f"layer {index}: {layer.query_heads} query heads cannot share {layer.kv_heads} KV heads evenly"
         )
     if layer.latent and (layer.kv_heads != 1 or layer.value_dim > layer.key_dim):
-        raise ConfigError(f"layer {index}: {layer.value_dim} values of {layer.kv_heads} KV heads cannot be numbers of keys of width {layer.key_dim}")
+        raise ConfigError(
+            f"layer {index}: {layer.value_dim} values of {layer.kv_heads} KV heads cannot be numbers of keys of "
+            f"width {layer.key_dim}"
+        )
     if layer.alibi is not None and len(layer.alibi) != layer.query_heads:
         raise ConfigError(f"layer {index}: {len(layer.alibi)} ALiBi slopes for {layer.query_heads} query heads")
     if layer.source is None:
@@ -226,7 +239,9 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
         )
 
 
-def _stored(layers: Mapping[int, LayerAttention], windowed: frozenset[int]) -> tuple[dict[int, tuple[int, int]], tuple[KVLayerGroup, ...]]:
+def _stored(
+    layers: Mapping[int, LayerAttention], windowed: frozenset[int]
+) -> tuple[dict[int, tuple[int, int]], tuple[KVLayerGroup, ...]]:
     """Of each layer the part that it reads and the layer of that part; and the parts, the windowed ones last."""
     kept: dict[KVLayerGroup, list[int]] = {} if layers.keys() - windowed else {KVLayerGroup(0, 1, 1, 1): []}
     for index in sorted(layers, key=lambda index: index in windowed):
@@ -241,7 +256,16 @@ def _shape(members: Sequence[tuple[LayerAttention, int]]) -> AttentionShape:
     """Of equal layers, each with the layer of the pool that it reads."""
     first = members[0][0]
     return AttentionShape(
-        first.query_heads, first.kv_heads, first.key_dim, tuple(layer.window for layer, _ in members),
-        first.value_dim, first.scale, first.softcap, first.alibi,
-        tuple(layer.chunk for layer, _ in members), tuple(cache for _, cache in members), first.latent, first.chosen,
-    )  # fmt: skip
+        first.query_heads,
+        first.kv_heads,
+        first.key_dim,
+        tuple(layer.window for layer, _ in members),
+        first.value_dim,
+        first.scale,
+        first.softcap,
+        first.alibi,
+        tuple(layer.chunk for layer, _ in members),
+        tuple(cache for _, cache in members),
+        first.latent,
+        first.chosen,
+    )

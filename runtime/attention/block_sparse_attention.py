@@ -1,4 +1,6 @@
-"""Block-sparse attention: each query and KV head attends to blocks of positions that were chosen for it, and to a window."""
+"""Block-sparse attention: each query and KV head attends to blocks of positions
+that were chosen for it, and to a window.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..step.step_batch import StepBatch, DeviceBatch
+from ..step.step_batch import DeviceBatch, StepBatch
 from .topk_attention import TopKSelection
 
 NONE = -1  # in place of a block
 BEYOND = 2**40  # number of a block behind all
 
 
-def of_blocks(blocks: Tensor, size: int, window: int, batch: StepBatch, tokens: slice | Tensor = slice(None)) -> TopKSelection:
-    """The tokens in blocks of `size` positions and in the window of the latest `window`, as far as the query sees them, in order of position.
+def of_blocks(
+    blocks: Tensor, size: int, window: int, batch: StepBatch, tokens: slice | Tensor = slice(None)
+) -> TopKSelection:
+    """The tokens in blocks of `size` positions and in the window of the latest `window`, as far as the query sees them,
+    in order of position.
 
-    blocks: integers [n, heads, most], numbers of blocks, each once, in any order, or `NONE`; of the step's `tokens` [n] and each KV head.
+    blocks: integers [n, heads, most], numbers of blocks, each once, in any order, or `NONE`; of the step's `tokens` [n]
+        and each KV head.
     There must be one token at least: give a window, or the query's own block.
     """
     position = batch.positions[tokens].long()[:, None, None]
@@ -47,13 +53,19 @@ def _slots(places: Tensor, batch: StepBatch, tokens: slice | Tensor) -> Tensor:
 
 
 def _enter(batch: StepBatch, device: DeviceBatch) -> None:
-    """The pages of the step's own tokens, which are not in the table where no kernel of Triton embeds them; none for slot 0."""
+    """The pages of the step's own tokens, which are not in the table where no
+    kernel of Triton embeds them; none for slot 0.
+    """
     rows, pages = device.token_rows.long(), batch.positions.long() // device.page_size
-    device.table[rows, pages] = torch.where(batch.slots == 0, device.table[rows, pages], (batch.slots // device.page_size).int())
+    device.table[rows, pages] = torch.where(
+        batch.slots == 0, device.table[rows, pages], (batch.slots // device.page_size).int()
+    )
 
 
 def _table(batch: StepBatch) -> tuple[Tensor, Tensor]:
-    """Where there is none: int32 [sequences, longest], the slots of each sequence, and int64 [T], each token's sequence."""
+    """Where there is none: int32 [sequences, longest], the slots of each
+    sequence, and int64 [T], each token's sequence.
+    """
     table = np.zeros((len(batch.context_slots), max(batch.context_lens)), np.int32)
     for row, slots in zip(table, batch.context_slots, strict=True):
         row[: len(slots)] = slots

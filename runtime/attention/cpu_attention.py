@@ -1,7 +1,9 @@
 """Attention by the compiled CPU kernels, which read the pool where it lies, without a gather.
 
-There a query token's result has the same bits whatever else is in the batch. Where the kernels have no tiles of queries (without
-AVX-512, for heads whose width is no multiple of 32), long prefills go through torch, unless all results shall be like that.
+There a query token's result has the same bits whatever else is in the batch. Where the kernels have no tiles of queries
+(without
+AVX-512, for heads whose width is no multiple of 32), long prefills go through torch, unless all results shall be like
+that.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ from ..layers import cpu_kernels
 from ..layers.float8_reference import FP8
 from ..step.step_batch import StepBatch
 from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
-from .topk_attention import TopKSelection
 from .padded_groups import SMALL_EXTEND, QuerySpan, spans_of
+from .topk_attention import TopKSelection
 from .torch_native_attention import PrefillGroup, TorchNativeAttention
 
 NO_LIMIT = 1 << 62
@@ -59,7 +61,14 @@ class _RestoredPrefills(TorchNativeAttention):
         size = len(slots), self.shape.kv_heads, self.shape.head_dim
         found, slots = torch.empty(len(stored), *size, dtype=dtype), slots.int()
         for kept, out, scale in zip(stored, found, self.scales(layer), strict=False):
-            cpu_kernels.kernels.restore(cpu_kernels.KINDS[dtype], kept.data_ptr(), slots.data_ptr(), len(slots), size[1] * size[2], out.data_ptr())
+            cpu_kernels.kernels.restore(
+                cpu_kernels.KINDS[dtype],
+                kept.data_ptr(),
+                slots.data_ptr(),
+                len(slots),
+                size[1] * size[2],
+                out.data_ptr(),
+            )
             if scale != 1:
                 out.mul_(scale)
         return found[0], found[-1]
@@ -77,7 +86,12 @@ class CpuAttention(SinglePoolAttention):
     by_torch: str | None = "torch chooses tokens"
 
     def __init__(
-        self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object
+        self,
+        pool: KVPool,
+        shape: AttentionShape,
+        deterministic: bool = False,
+        dtype: torch.dtype | None = None,
+        **options: object,
     ) -> None:
         if missing := _missing(pool, shape, dtype):
             raise BackendUnavailable(f"attention='cpu' needs {missing}; use attention='torch_native'")
@@ -126,15 +140,21 @@ class CpuAttention(SinglePoolAttention):
             out[part.rows] = self._torch.attend_prefill(part, q, k, v, layer, sinks)
         return out
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         """A query token and KV head is a token over a pool of one KV head; those of a head have the same sinks."""
         heads = chosen.slots.shape[1]
         rows = q.unflatten(1, (heads, -1))
         if sinks is None:
-            return self._over(1, tokens_of(chosen, self.shape.kv_heads), rows.flatten(0, 1).contiguous(), layer, None).view(q.shape)
+            return self._over(
+                1, tokens_of(chosen, self.shape.kv_heads), rows.flatten(0, 1).contiguous(), layer, None
+            ).view(q.shape)
         parts = []
         for head, own in enumerate(sinks.view(heads, -1)):
-            parts.append(self._over(1, tokens_of(chosen, self.shape.kv_heads, head), rows[:, head].contiguous(), layer, own))
+            parts.append(
+                self._over(1, tokens_of(chosen, self.shape.kv_heads, head), rows[:, head].contiguous(), layer, own)
+            )
         return torch.cat(parts, 1)
 
     def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
@@ -149,10 +169,23 @@ class CpuAttention(SinglePoolAttention):
         shape, (keys, values), (k_scale, v_scale) = self.shape, self.addresses[layer], self.scales(layer)
         out = torch.empty(q.shape, dtype=q.dtype)
         cpu_kernels.kernels.attend(
-            cpu_kernels.KINDS[q.dtype], q.data_ptr(), q.stride(0), keys, values, out.data_ptr(), *tokens.pointers,
-            q.shape[0], kv_heads, q.shape[1] // kv_heads, shape.head_dim,
-            0 if sinks is None else sinks.data_ptr(), self._eight, shape.scale * k_scale, shape.softcap or 0.0, v_scale,
-        )  # fmt: skip
+            cpu_kernels.KINDS[q.dtype],
+            q.data_ptr(),
+            q.stride(0),
+            keys,
+            values,
+            out.data_ptr(),
+            *tokens.pointers,
+            q.shape[0],
+            kv_heads,
+            q.shape[1] // kv_heads,
+            shape.head_dim,
+            0 if sinks is None else sinks.data_ptr(),
+            self._eight,
+            shape.scale * k_scale,
+            shape.softcap or 0.0,
+            v_scale,
+        )
         return out
 
     def _plan(self, batch: StepBatch, window: int | None, chunk: int | None) -> CpuAttentionPlan:
@@ -172,7 +205,9 @@ def tokens_of(chosen: TopKSelection, kv_heads: int, head: int | None = None) -> 
     rows, counts = chosen.of_rows(kv_heads)
     each = slice(None) if head is None else slice(head, None, chosen.slots.shape[1])
     slots, length = rows.numpy()[each], counts.numpy()[each].astype(np.int64)
-    return CpuQueryTokens(None, slots, slots.ctypes.data + slots.strides[0] * np.arange(len(slots)), length, np.zeros_like(length))
+    return CpuQueryTokens(
+        None, slots, slots.ctypes.data + slots.strides[0] * np.arange(len(slots)), length, np.zeros_like(length)
+    )
 
 
 def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = None) -> str | None:
@@ -185,7 +220,12 @@ def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = No
         return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {stored}{beside}{there}"
     if shape.latent:
         fits = shape.head_dim <= cpu_kernels.MOST_ROW and shape.value_dim <= cpu_kernels.MOST_DIM
-        return None if fits else f"rows of at most {cpu_kernels.MOST_ROW} numbers, {cpu_kernels.MOST_DIM} of them values, not {shape.head_dim} and {shape.value_dim}"
+        return (
+            None
+            if fits
+            else f"rows of at most {cpu_kernels.MOST_ROW} numbers, {cpu_kernels.MOST_DIM} of them values, not "
+            f"{shape.head_dim} and {shape.value_dim}"
+        )
     if shape.head_dim > cpu_kernels.MOST_DIM:
         return f"head_dim <= {cpu_kernels.MOST_DIM}, not {shape.head_dim}"
     if shape.value_dim != shape.head_dim:
@@ -200,11 +240,15 @@ def _single_tokens(batch: StepBatch, window: int | None, chunk: int | None) -> C
     if window is not None:
         length = np.minimum(length, window)
     slots = np.ascontiguousarray(np.concatenate(batch.context_slots), np.int32)
-    return CpuQueryTokens(None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length)
+    return CpuQueryTokens(
+        None, slots, slots.ctypes.data + slots.itemsize * (np.cumsum(contexts) - length), length, contexts - length
+    )
 
 
 def _one_sequence(batch: StepBatch) -> CpuQueryTokens:
-    """All tokens of a step that has one sequence, as `_tokens` gives them: a text and what is guessed behind it come often."""
+    """All tokens of a step that has one sequence, as `_tokens` gives them: a text
+    and what is guessed behind it come often.
+    """
     queries, context = batch.query_lens[0], batch.context_lens[0]
     slots = np.ascontiguousarray(batch.context_slots[0], np.int32)
     length = np.arange(context - queries + 1, context + 1)
@@ -223,9 +267,7 @@ def _tokens(spans: list[QuerySpan], window: int | None, everything: bool) -> Cpu
     place = _count_up(queries)
     last = np.repeat(contexts - queries, queries) + place
     first = np.zeros_like(last) if window is None else np.maximum(last - window + 1, 0)
-    rows = (
-        None if everything else torch.from_numpy(np.repeat([span.start for span in spans], queries) + place)
-    )
+    rows = None if everything else torch.from_numpy(np.repeat([span.start for span in spans], queries) + place)
     slots = np.ascontiguousarray(np.concatenate([span.slots for span in spans]), np.int32)
     pointers = slots.ctypes.data + slots.itemsize * (np.repeat(starts, queries) + first)
     before = first + np.repeat([span.before for span in spans], queries)

@@ -1,4 +1,5 @@
-"""Attention over latent rows by the compiled CPU kernels (csrc/attention/latent.h), which read a row once for several heads.
+"""Attention over latent rows by the compiled CPU kernels (csrc/attention/latent.h), which read a row once for several
+heads.
 
 Which rows a query attends to, where that is chosen, is found by csrc/attention/topk_select.h.
 """
@@ -13,8 +14,8 @@ from ..cache.kv_pool import KVPool
 from ..layers import cpu_kernels
 from ..step.step_batch import StepBatch
 from .attention_backend import AttentionShape
-from .topk_attention import TopKSelection
 from .cpu_attention import NO_LIMIT, CpuAttention, CpuQueryTokens, all_tokens, tokens_of
+from .topk_attention import TopKSelection
 
 ROOM = 1 << 22  # scores that are kept at a time
 
@@ -25,7 +26,14 @@ class CpuMLAAttention(CpuAttention):
     Tokens are chosen by kernels too, where that by which they are is stored in the dtype of the queries.
     """
 
-    def __init__(self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, dtype: torch.dtype | None = None, **options: object) -> None:
+    def __init__(
+        self,
+        pool: KVPool,
+        shape: AttentionShape,
+        deterministic: bool = False,
+        dtype: torch.dtype | None = None,
+        **options: object,
+    ) -> None:
         super().__init__(pool, shape, deterministic, dtype, **options)
         if cpu_kernels.kernels.AVX512:  # then they are faster than torch for prompts too
             self._small, self.reason = NO_LIMIT, "compiled kernels for everything"
@@ -35,7 +43,21 @@ class CpuMLAAttention(CpuAttention):
     def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         rows, _ = self.addresses[layer]
         kind, scale = cpu_kernels.KINDS[k.dtype], self.scales(layer).k
-        cpu_kernels.kernels.store(kind, k.data_ptr(), k.stride(0), 0, 0, batch.slots.data_ptr(), rows, 0, len(k), self.shape.head_dim, self._eight, scale, scale)
+        cpu_kernels.kernels.store(
+            kind,
+            k.data_ptr(),
+            k.stride(0),
+            0,
+            0,
+            batch.slots.data_ptr(),
+            rows,
+            0,
+            len(k),
+            self.shape.head_dim,
+            self._eight,
+            scale,
+            scale,
+        )
 
     def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
         keys, most, (tokens, heads, dim) = self.indexed(layer), self.shape.chosen, queries.shape
@@ -48,19 +70,45 @@ class CpuMLAAttention(CpuAttention):
         for start in range(0, tokens, len(scores)):
             count, first = min(len(scores), tokens - start), np.ascontiguousarray(seen.first[start:]).ctypes.data
             cpu_kernels.kernels.choose_tokens(
-                kind, queries[start].data_ptr(), queries.stride(0), shares[start].data_ptr(), keys.data_ptr(), first, seen.length[start:].ctypes.data,
-                scores.data_ptr(), slots[start].data_ptr(), count, heads, dim, width, most, dim**-0.5,
-            )  # fmt: skip
+                kind,
+                queries[start].data_ptr(),
+                queries.stride(0),
+                shares[start].data_ptr(),
+                keys.data_ptr(),
+                first,
+                seen.length[start:].ctypes.data,
+                scores.data_ptr(),
+                slots[start].data_ptr(),
+                count,
+                heads,
+                dim,
+                width,
+                most,
+                dim**-0.5,
+            )
         return TopKSelection(slots, torch.from_numpy(np.minimum(seen.length, most).astype(np.int32))[:, None])
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         return self._attend(tokens_of(chosen, 1), q, layer, None)
 
     def _attend(self, tokens: CpuQueryTokens, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         shape, (rows, _) = self.shape, self.addresses[layer]
         out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype)
         cpu_kernels.kernels.attend_latent(
-            cpu_kernels.KINDS[q.dtype], q.data_ptr(), q.stride(0), rows, out.data_ptr(), *tokens.pointers[:2], len(q), shape.query_heads,
-            shape.head_dim, shape.value_dim, self._eight, shape.scale, self.scales(layer).k,
-        )  # fmt: skip
+            cpu_kernels.KINDS[q.dtype],
+            q.data_ptr(),
+            q.stride(0),
+            rows,
+            out.data_ptr(),
+            *tokens.pointers[:2],
+            len(q),
+            shape.query_heads,
+            shape.head_dim,
+            shape.value_dim,
+            self._eight,
+            shape.scale,
+            self.scales(layer).k,
+        )
         return out

@@ -1,4 +1,5 @@
-"""Attention by the faster of two libraries: flashinfer's kernels for prefills and shared prefixes, Triton's for the rest.
+"""Attention by the faster of two libraries: flashinfer's kernels for prefills and shared prefixes, Triton's for the
+rest.
 
 Decodes need no plan for Triton's kernel. If they share a long prefix of pages, flashinfer attends the prefix once,
 for all queries together, and that is merged with what Triton's kernel sees behind it.
@@ -17,23 +18,23 @@ from torch import Tensor
 
 from ..cache.kv_pool import KVPool
 from ..kernels.attention.merge_attention import merge_attention
-from ..step.step_batch import StepBatch, DeviceBatch
+from ..step.step_batch import DeviceBatch, StepBatch
 from . import flashinfer_modules as modules
 from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
-from .topk_attention import TopKSelection
+from .flashinfer_modules import FlashInferModule
 from .flashinfer_planner import (
     LARGE,
     SMALL,
     TILES,
-    PlannedKernel,
-    KernelPlanner,
     FlashInferSetup,
+    KernelPlanner,
+    PlannedKernel,
     float_bytes,
 )
-from .flashinfer_modules import FlashInferModule
 from .ragged_page_indices import PageRuns
 from .shared_prefix_finder import LEAST_SEQUENCES, PrefixFinder, SharedPrefix
-from .triton_attention import TritonAttentionPlan, TritonAttention
+from .topk_attention import TopKSelection
+from .triton_attention import TritonAttention, TritonAttentionPlan
 
 HEAD_DIMS = (64, 128, 256)
 LONG_QUERIES = 128  # mean queries of a step's prefills from which Hopper's own kernels are faster
@@ -132,7 +133,9 @@ class FlashInferAttention(SinglePoolAttention):
     def store(self, k: Tensor, v: Tensor, layer: int, batch: StepBatch) -> None:
         self._own.store(k, v, layer, batch)
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         return self._own.attend_topk(q, chosen, layer, batch, sinks)
 
     def attend(
@@ -221,7 +224,9 @@ class FlashInferAttention(SinglePoolAttention):
 
     def _kind(self, backend: str, window: int | None) -> FlashInferModule:
         capped = self.shape.softcap is not None
-        return FlashInferModule(backend, self._query_dtype, self.pool.k.dtype, self.shape.head_dim, window is not None, capped)
+        return FlashInferModule(
+            backend, self._query_dtype, self.pool.k.dtype, self.shape.head_dim, window is not None, capped
+        )
 
     def _paged(self, layer: int) -> tuple[Tensor, Tensor]:
         """The pool of a layer as [pages, page_size, kv_heads, head_dim]."""
@@ -245,7 +250,9 @@ class FlashInferAttention(SinglePoolAttention):
             if self._shared is not None:
                 batch = _empty_batch([1] * LEAST_SEQUENCES, self.page_size, self.pool.k.device)
                 nobody = SharedPrefix(0, 1, np.zeros(LEAST_SEQUENCES, bool))
-                self._prove_step(batch, FlashInferPlan(LEAST_SEQUENCES, shared=self._plan_prefix(self._shared, batch, nobody)))
+                self._prove_step(
+                    batch, FlashInferPlan(LEAST_SEQUENCES, shared=self._plan_prefix(self._shared, batch, nobody))
+                )
         except Exception as error:
             raise BackendUnavailable(f"flashinfer's kernels fail here: {modules.first_line(error)}") from error
         modules.log.info("flashinfer's kernels are ready in %.1f s", time.perf_counter() - started)
@@ -270,7 +277,9 @@ def _check(pool: KVPool, shape: AttentionShape, deterministic: bool) -> None:
     if deterministic:
         raise BackendUnavailable("flashinfer's results depend on the rest of the batch; use attention='triton'")
     if shape.latent:
-        raise BackendUnavailable("flashinfer compiles its kernels for latent attention on first use, which needs nvcc: they are not used")
+        raise BackendUnavailable(
+            "flashinfer compiles its kernels for latent attention on first use, which needs nvcc: they are not used"
+        )
     if shape.head_dim not in HEAD_DIMS:
         raise BackendUnavailable(f"flashinfer has head_dim {', '.join(map(str, HEAD_DIMS))}, not {shape.head_dim}")
     if shape.value_dim != shape.head_dim:
@@ -289,7 +298,9 @@ def _machine(device: torch.device) -> tuple[int, int]:
         raise BackendUnavailable(f"flashinfer needs a CUDA device, not {device}")
     found = torch.cuda.get_device_properties(device)
     if found.major < 8:
-        raise BackendUnavailable(f"flashinfer needs compute capability 8.0, {found.name} has {found.major}.{found.minor}")
+        raise BackendUnavailable(
+            f"flashinfer needs compute capability 8.0, {found.name} has {found.major}.{found.minor}"
+        )
     return found.major, found.multi_processor_count
 
 

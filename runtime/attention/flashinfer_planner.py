@@ -69,11 +69,31 @@ class PlannedKernel:
         """
         runs, nothing = self.runs, (None, None, None)
         self.module.paged_run(
-            self.setup.floats, self.integers, self.info, q, *pool,
-            runs.queries, runs.pages, runs.indices, runs.last, out, lse,
-            int(self.causal), 0, self.window_left, self.setup.early_launch,
-            *nothing, *nothing, self.setup.shape.softcap or 0.0, scale, *nothing, ROPE_SCALE, ROPE_THETA, 0, 0,
-        )  # fmt: skip
+            self.setup.floats,
+            self.integers,
+            self.info,
+            q,
+            *pool,
+            runs.queries,
+            runs.pages,
+            runs.indices,
+            runs.last,
+            out,
+            lse,
+            int(self.causal),
+            0,
+            self.window_left,
+            self.setup.early_launch,
+            *nothing,
+            *nothing,
+            self.setup.shape.softcap or 0.0,
+            scale,
+            *nothing,
+            ROPE_SCALE,
+            ROPE_THETA,
+            0,
+            0,
+        )
 
 
 class KernelPlanner:
@@ -92,10 +112,22 @@ class KernelPlanner:
         window_left = -1 if window is None else window - 1
         split = (-1, False, 0) if backend == "fa2" else ()  # of any size, allowed, beside nothing else
         info = module.plan(
-            self.setup.floats, self.integers, self._staging.take(), *runs.host, runs.rows, len(runs.last),
-            shape.query_heads, shape.kv_heads, self.setup.page_size, graph, shape.head_dim, shape.head_dim,
-            causal, window_left, *split,
-        )  # fmt: skip
+            self.setup.floats,
+            self.integers,
+            self._staging.take(),
+            *runs.host,
+            runs.rows,
+            len(runs.last),
+            shape.query_heads,
+            shape.kv_heads,
+            self.setup.page_size,
+            graph,
+            shape.head_dim,
+            shape.head_dim,
+            causal,
+            window_left,
+            *split,
+        )
         self._staging.sent()
         return PlannedKernel(self.setup, module, info, self.integers, runs, causal, window_left)
 

@@ -23,7 +23,8 @@ BUCKET_WASTE = 2048  # padded tokens that cost about as much as the dozen calls 
 class QuerySpan:
     """Queries of one sequence of a step: their rows in the batch and the slots they may look at, in order.
 
-    The last query sees the last slot, each one before it a slot less.  before: tokens of the sequence in front of the slots.
+    The last query sees the last slot, each one before it a slot less.  before: tokens of the sequence in front of the
+    slots.
     """
 
     start: int

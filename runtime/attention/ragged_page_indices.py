@@ -13,8 +13,8 @@ from ..errors import RuntimeFailure
 from ..kernels.attention.page_indices import page_indices
 from ..step.step_batch import StepBatch
 from .flashinfer_planner import QueryPageRuns
-from .shared_prefix_finder import SharedPrefix
 from .pinned_buffers import PinnedBuffers
+from .shared_prefix_finder import SharedPrefix
 
 
 class PageRunRow(IntEnum):
@@ -38,7 +38,10 @@ class PageLayout:
 
 
 class PageRuns:
-    """At most `runs` runs at a time, at fixed addresses but for the pages, whose buffer grows when it is too small. reach: see `page_indices`."""
+    """At most `runs` runs at a time, at fixed addresses but for the pages, whose buffer grows when it is too small.
+
+    reach: see `page_indices`.
+    """
 
     def __init__(self, page_size: int, runs: int, pages: int, device: torch.device, reach: int = 0) -> None:
         self.page_size, self._device, self._most, self._reach = page_size, device, runs, reach
@@ -70,7 +73,9 @@ class PageRuns:
         """Describe the runs on the host, and queue what puts them and their pages on the device."""
         runs = len(layout.sequences)
         if max(runs, 0 if skip is None else len(skip)) > self._most:
-            raise RuntimeFailure(f"a step of {len(batch.query_lens)} sequences, but at most {self._most} were announced")
+            raise RuntimeFailure(
+                f"a step of {len(batch.query_lens)} sequences, but at most {self._most} were announced"
+            )
         pages = -(-layout.tokens // self.page_size)
         self._reserve(int(pages.sum()))
         staged = self._staging.take()
@@ -96,14 +101,30 @@ class PageRuns:
         device, ints = batch.device, self._ints
         assert device is not None
         page_indices(
-            self._indices, ints[PageRunRow.PAGES], ints[PageRunRow.SEQUENCE, :runs], longest,
-            device.rows, device.starts, device.contexts, batch.slots, device.table, self.page_size, self._reach,
-        )  # fmt: skip
+            self._indices,
+            ints[PageRunRow.PAGES],
+            ints[PageRunRow.SEQUENCE, :runs],
+            longest,
+            device.rows,
+            device.starts,
+            device.contexts,
+            batch.slots,
+            device.table,
+            self.page_size,
+            self._reach,
+        )
 
     def _runs(self, host: Tensor, runs: int, rows: int) -> QueryPageRuns:
         begins, own, ints = slice(0, runs + 1), slice(0, runs), self._ints
         on_host = host[PageRunRow.QUERIES, begins], host[PageRunRow.PAGES, begins], host[PageRunRow.TOKENS, own]
-        return QueryPageRuns(on_host, ints[PageRunRow.QUERIES, begins], ints[PageRunRow.PAGES, begins], ints[PageRunRow.LAST, own], self._indices, rows)
+        return QueryPageRuns(
+            on_host,
+            ints[PageRunRow.QUERIES, begins],
+            ints[PageRunRow.PAGES, begins],
+            ints[PageRunRow.LAST, own],
+            self._indices,
+            rows,
+        )
 
     def _reserve(self, pages: int) -> None:
         if pages > len(self._indices):

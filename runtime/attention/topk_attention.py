@@ -1,4 +1,5 @@
-"""Attention to chosen tokens in torch: which tokens of its sequence a query attends to (DSA, of DeepSeek V3.2), and attention to these alone.
+"""Attention to chosen tokens in torch: which tokens of its sequence a query attends to (DSA, of DeepSeek V3.2), and
+attention to these alone.
 
 The law of what backends do by kernels of their own.
 """
@@ -29,7 +30,8 @@ GATHERED = 1 << 15  # rows that are gathered at a time
 class TopKSelection(NamedTuple):
     """What queries attend to, by KV head: the first `heads` of those that there are.
 
-    slots: int32 [T, heads, most], of the chosen tokens, each once.  counts: int32 [T, heads], how many these are, at least one; behind
+    slots: int32 [T, heads, most], of the chosen tokens, each once.  counts: int32 [T, heads], how many these are, at
+        least one; behind
     them a row may hold anything.
     """
 
@@ -37,7 +39,9 @@ class TopKSelection(NamedTuple):
     counts: Tensor
 
     def of_rows(self, kv_heads: int) -> tuple[Tensor, Tensor]:
-        """The same of queries of one KV head each, over a pool of `kv_heads` rows a slot: [T * heads, most] and [T * heads]."""
+        """The same of queries of one KV head each, over a pool of `kv_heads` rows
+        a slot: [T * heads, most] and [T * heads].
+        """
         heads = torch.arange(self.slots.shape[1], dtype=torch.int32, device=self.slots.device)
         slots = self.slots if kv_heads == 1 else self.slots * kv_heads + heads[:, None]
         return slots.flatten(0, 1), self.counts.flatten()
@@ -54,7 +58,11 @@ class TopKByTorch:
     def choosing(self) -> str | None:
         """What slows steps down that choose."""
         chosen = self.shape.chosen
-        return None if chosen is None or self.by_torch is None else f"in steps with more than {chosen:,} tokens of a sequence {self.by_torch}"
+        return (
+            None
+            if chosen is None or self.by_torch is None
+            else f"in steps with more than {chosen:,} tokens of a sequence {self.by_torch}"
+        )
 
     def indexed(self, layer: int) -> Tensor:
         """Where a layer stores by what it chooses tokens: [slots, index_dim]."""
@@ -68,7 +76,9 @@ class TopKByTorch:
         assert self.shape.chosen is not None
         return choose(queries, shares, self.indexed(layer), self.shape.chosen, batch)
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         return attend(q, chosen, self.pool, self.shape, layer, sinks)
 
 
@@ -91,7 +101,9 @@ def choose(queries: Tensor, shares: Tensor, keys: Tensor, most: int, batch: Step
 
 
 def _best(queries: Tensor, shares: Tensor, keys: Tensor, first: int, most: int) -> Tensor:
-    """Positions int64 [n, up to most], rising; those behind what a query sees are len(keys). first: position of the first query."""
+    """Positions int64 [n, up to most], rising; those behind what a query sees are
+    len(keys). first: position of the first query.
+    """
     scores = (torch.einsum("nhd,td->nht", queries.float(), keys) * queries.shape[2] ** -0.5).relu_()
     unseen = torch.ones(len(queries), len(keys), dtype=torch.bool, device=keys.device).triu_(first + 1)
     sums = torch.einsum("nht,nh->nt", scores, shares).masked_fill_(unseen, -torch.inf)
@@ -99,8 +111,13 @@ def _best(queries: Tensor, shares: Tensor, keys: Tensor, first: int, most: int) 
     return order.masked_fill_(unseen.gather(1, order), len(keys)).sort(dim=1).values
 
 
-def attend(q: Tensor, chosen: TopKSelection, pool: KVPool, shape: AttentionShape, layer: int, sinks: Tensor | None = None) -> Tensor:
-    """q [T, query heads of the KV heads in `chosen`, head_dim] -> [T, query heads, value_dim]. sinks: see `AttentionBackend.attend`."""
+def attend(
+    q: Tensor, chosen: TopKSelection, pool: KVPool, shape: AttentionShape, layer: int, sinks: Tensor | None = None
+) -> Tensor:
+    """q [T, query heads of the KV heads in `chosen`, head_dim] -> [T, query heads, value_dim].
+
+    sinks: see `AttentionBackend.attend`.
+    """
     slots, counts = chosen.of_rows(shape.kv_heads)
     rows = q.reshape(len(slots), 1, -1, q.shape[2])
     group, most = rows.shape[2], slots.shape[1]
@@ -116,13 +133,19 @@ def attend(q: Tensor, chosen: TopKSelection, pool: KVPool, shape: AttentionShape
     return out.view(len(q), -1, shape.value_dim)
 
 
-def _gathered(slots: Tensor, pool: KVPool, shape: AttentionShape, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Keys and values [n, 1, most, width]; where values are numbers of keys, keys for both, which torch attends faster."""
+def _gathered(
+    slots: Tensor, pool: KVPool, shape: AttentionShape, layer: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Keys and values [n, 1, most, width]; where values are numbers of keys,
+    keys for both, which torch attends faster.
+    """
     cache = shape.caches[layer]
     found = []
     for stored, scale in zip((pool.k,) if shape.latent else (pool.k, pool.v), pool.scales[cache], strict=False):
         rows = stored[cache].flatten(0, 1).index_select(0, slots.flatten())
-        found.append((rows if rows.dtype == dtype else restore(rows, scale, dtype)).view(len(slots), 1, slots.shape[1], -1))
+        found.append(
+            (rows if rows.dtype == dtype else restore(rows, scale, dtype)).view(len(slots), 1, slots.shape[1], -1)
+        )
     return found[0], found[-1]
 
 
@@ -134,7 +157,9 @@ def _mixed(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, shape: AttentionShape,
 
 
 def sequences(batch: StepBatch, device: torch.device) -> Iterator[tuple[slice, Tensor, int]]:
-    """Of each sequence where its queries are in the batch, the slots of all its tokens (int64), and the position of its first query."""
+    """Of each sequence where its queries are in the batch, the slots of all its tokens
+    (int64), and the position of its first query.
+    """
     starts = pairwise(accumulate(batch.query_lens, initial=0))
     for (start, stop), slots in zip(starts, batch.context_slots, strict=True):
         yield slice(start, stop), torch.from_numpy(slots.astype(np.int64)).to(device), len(slots) - (stop - start)

@@ -59,9 +59,7 @@ class TorchNativeAttention(SinglePoolAttention):
     name, reason = "torch_native", "torch operations for everything"
     capturable = False
 
-    def __init__(
-        self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, **options: object
-    ) -> None:
+    def __init__(self, pool: KVPool, shape: AttentionShape, deterministic: bool = False, **options: object) -> None:
         if deterministic:
             raise BackendUnavailable(
                 "the bits of attention='torch_native' depend on the rest of the batch; use attention='auto', "
@@ -115,7 +113,9 @@ class TorchNativeAttention(SinglePoolAttention):
         pool.index_copy_(0, slots, new)
 
     def read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values [slots, kv_heads, head_dim] in `dtype`; of latents whole rows as both, which torch attends twice as fast."""
+        """Keys and values [slots, kv_heads, head_dim] in `dtype`; of latents whole rows
+        as both, which torch attends twice as fast.
+        """
         if self.shape.latent:
             rows = self._keys[layer].index_select(0, slots)
             rows = restore(rows, self.scales(layer).k, dtype) if self._fp8 else rows
@@ -129,7 +129,9 @@ class TorchNativeAttention(SinglePoolAttention):
     def _attend_group(self, group: PaddedGroup, q: Tensor, layer: int, sinks: Tensor | None) -> Tensor:
         """q [T, heads, dim] -> [real rows, heads, value_dim]."""
         shape, sequences, queries = self.shape, group.sequences, group.queries
-        keys, values = (part.unflatten(0, (sequences, -1)).transpose(1, 2) for part in self.read(group.slots, layer, q.dtype))
+        keys, values = (
+            part.unflatten(0, (sequences, -1)).transpose(1, 2) for part in self.read(group.slots, layer, q.dtype)
+        )
         q = q[group.rows]
         split = (sequences, queries, shape.kv_heads, shape.group, shape.head_dim)
         rows = q.reshape(split).transpose(1, 2).flatten(2, 3)
@@ -149,9 +151,7 @@ class TorchNativeAttention(SinglePoolAttention):
             k, v = self.read(part.slots, layer, q.dtype)
         else:
             k, v = k[part.rows], (k if shape.latent else v)[part.rows]
-        keys, values = (
-            x.transpose(0, 1).unsqueeze(1).expand(-1, shape.group, -1, -1) for x in (k, v)
-        )
+        keys, values = (x.transpose(0, 1).unsqueeze(1).expand(-1, shape.group, -1, -1) for x in (k, v))
         if sinks is not None:
             sinks = sinks.view(shape.kv_heads, shape.group, 1, 1)
         if part.fresh and part.window is None and not self._must_write(sinks):

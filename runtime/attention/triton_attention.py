@@ -21,7 +21,7 @@ from ..kernels.attention.attention_prefill import PrefillScratch, PrefillTile, p
 from ..kernels.attention.kv_cache_write import store
 from ..kernels.gemv.gemv_launch import has_room
 from ..kernels.launch.programmatic_launch import overlaps
-from ..step.step_batch import StepBatch, DeviceBatch
+from ..step.step_batch import DeviceBatch, StepBatch
 from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
 from .topk_attention import TopKSelection
 
@@ -45,7 +45,8 @@ class TritonAttentionPlan:
 class TritonAttention(SinglePoolAttention):
     """See `AttentionBackend`.
 
-    page_size: token slots of a page.  max_running: most sequences of a step.  context: most tokens of one, None: what the pool holds.
+    page_size: token slots of a page.  max_running: most sequences of a step.  context: most tokens of one, None: what
+        the pool holds.
     deterministic: bits of a query do not depend on the batch, on chunks, on cache hits or on page numbers.
     """
 
@@ -70,7 +71,9 @@ class TritonAttention(SinglePoolAttention):
         self.most = 1 << (max_running - 1).bit_length()
         self._viewed: Tensor | None = None
         alike = {"scale": shape.scale, "softcap": shape.softcap}
-        self._asked: list[dict[str, Any]] = [{"window": window, "chunk": chunk, **alike} for window, chunk in shape.reaches]
+        self._asked: list[dict[str, Any]] = [
+            {"window": window, "chunk": chunk, **alike} for window, chunk in shape.reaches
+        ]
         self._scratch = DecodeScratch(
             self.most, shape.kv_heads, shape.group, shape.head_dim, self.decode_tile, pool.k.device
         )
@@ -112,23 +115,48 @@ class TritonAttention(SinglePoolAttention):
         self.attend_prefills(q, out, layer, batch, plan, sinks)
 
     def attend_decodes(
-        self, q: Tensor, out: Tensor, layer: int, batch: StepBatch, sequences: int,
-        skip: Tensor | None = None, lse: Tensor | None = None, sinks: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        q: Tensor,
+        out: Tensor,
+        layer: int,
+        batch: StepBatch,
+        sequences: int,
+        skip: Tensor | None = None,
+        lse: Tensor | None = None,
+        sinks: Tensor | None = None,
+    ) -> None:
         """The first `sequences` of the step, one query each. skip, lse: see `decode`."""
         if not sequences:
             return
         device, (k_scale, v_scale) = batch.device, self.scales(layer)
         assert device is not None
         decode(
-            q, *self._kv(layer), out, device.rows, device.contexts[:sequences], device.table,
-            page_size=device.page_size, scratch=self._scratch,
-            tile=self.gemv_tile if sequences == 1 else self.decode_tile, skip=skip, lse=lse, sinks=sinks,
-            k_scale=k_scale, v_scale=v_scale, overlap=skip is None and not batch.waits and overlaps(q.device), **self._asked[layer],
-        )  # fmt: skip
+            q,
+            *self._kv(layer),
+            out,
+            device.rows,
+            device.contexts[:sequences],
+            device.table,
+            page_size=device.page_size,
+            scratch=self._scratch,
+            tile=self.gemv_tile if sequences == 1 else self.decode_tile,
+            skip=skip,
+            lse=lse,
+            sinks=sinks,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            overlap=skip is None and not batch.waits and overlaps(q.device),
+            **self._asked[layer],
+        )
 
     def attend_prefills(
-        self, q: Tensor, out: Tensor, layer: int, batch: StepBatch, plan: TritonAttentionPlan, sinks: Tensor | None = None
+        self,
+        q: Tensor,
+        out: Tensor,
+        layer: int,
+        batch: StepBatch,
+        plan: TritonAttentionPlan,
+        sinks: Tensor | None = None,
     ) -> None:
         """The sequences of the step behind its decodes."""
         if not plan.prefills:
@@ -136,25 +164,60 @@ class TritonAttention(SinglePoolAttention):
         device, (k_scale, v_scale) = batch.device, self.scales(layer)
         assert device is not None
         prefill(
-            q, *self._kv(layer), out, device.rows, device.starts, device.contexts, device.table,
-            first=plan.decodes, sequences=plan.prefills, most_sequences=self.most, tiles=plan.tiles,
-            page_size=device.page_size, tile=self.prefill_tile, ordered=self._splits, sinks=sinks,
-            k_scale=k_scale, v_scale=v_scale, **self._asked[layer],
-        )  # fmt: skip
+            q,
+            *self._kv(layer),
+            out,
+            device.rows,
+            device.starts,
+            device.contexts,
+            device.table,
+            first=plan.decodes,
+            sequences=plan.prefills,
+            most_sequences=self.most,
+            tiles=plan.tiles,
+            page_size=device.page_size,
+            tile=self.prefill_tile,
+            ordered=self._splits,
+            sinks=sinks,
+            k_scale=k_scale,
+            v_scale=v_scale,
+            **self._asked[layer],
+        )
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
-        """A query token and KV head is a decode over a pool of one KV head, and its tokens are the pages of a table, one token each."""
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
+        """A query token and KV head is a decode over a pool of one KV head, and its
+        tokens are the pages of a table, one token each.
+        """
         slots, counts = chosen.of_rows(self.shape.kv_heads)
         rows = q.reshape(len(slots), -1, q.shape[2])
         keys, values = (stored.view(-1, 1, stored.shape[2]) for stored in self._kv(layer))
-        out, lse = torch.empty(rows.shape, dtype=q.dtype, device=q.device), torch.empty(rows.shape[:2], dtype=torch.float32, device=q.device)
+        out, lse = (
+            torch.empty(rows.shape, dtype=q.dtype, device=q.device),
+            torch.empty(rows.shape[:2], dtype=torch.float32, device=q.device),
+        )
         every, (k_scale, v_scale) = torch.arange(self.most, dtype=torch.int32, device=q.device), self.scales(layer)
         for parts in zip(*(whole.split(self.most) for whole in (rows, out, lse, slots, counts)), strict=True):
             some, mixed, sums, own, lengths = parts
             decode(
-                some, keys, values, mixed, every, lengths, own, page_size=1, window=None, scale=self.shape.scale, softcap=self.shape.softcap,
-                scratch=self._scratch, tile=self.decode_tile, lse=sums, k_scale=k_scale, v_scale=v_scale,
-            )  # fmt: skip
+                some,
+                keys,
+                values,
+                mixed,
+                every,
+                lengths,
+                own,
+                page_size=1,
+                window=None,
+                scale=self.shape.scale,
+                softcap=self.shape.softcap,
+                scratch=self._scratch,
+                tile=self.decode_tile,
+                lse=sums,
+                k_scale=k_scale,
+                v_scale=v_scale,
+            )
         out, lse = out.view(q.shape), lse.view(q.shape[:2])
         return out if sinks is None else (out * torch.sigmoid(lse * LN2 - sinks)[..., None]).to(q.dtype)
 
@@ -180,7 +243,9 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
     if deterministic:
         return _tile(shape), PrefillTile(max(least, 64), 32 if wide else 64, warps=4, stages=3)
     if wide:
-        return _tile(shape, 64 if roomy else 32, warps=2 if _numbers(shape) >= MANY_NUMBERS else 4), PrefillTile(max(least, 64), 32, warps=4, stages=3)
+        return _tile(shape, 64 if roomy else 32, warps=2 if _numbers(shape) >= MANY_NUMBERS else 4), PrefillTile(
+            max(least, 64), 32, warps=4, stages=3
+        )
     if pool.k.dtype.itemsize == 1:  # whose keys pass through registers
         return _tile(shape), PrefillTile(max(least, 128), 64, warps=8, stages=3)
     return _tile(shape, warps=2), PrefillTile(max(least, 128), 64, warps=4, stages=3)
@@ -188,12 +253,23 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
 
 def gemv_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> DecodeTile:
     """Of one sequence, whose programs wait for each other: those of two warps are there sooner."""
-    return tile if pool.k.dtype == torch.float32 or shape.head_dim > 256 else _tile(shape, tile.block, warps=2, stages=tile.stages)
+    return (
+        tile
+        if pool.k.dtype == torch.float32 or shape.head_dim > 256
+        else _tile(shape, tile.block, warps=2, stages=tile.stages)
+    )
 
 
 def _tile(shape: AttentionShape, block: int = 64, warps: int = 4, stages: int = 3) -> DecodeTile:
-    """Which merges as many partial results at once as its threads have registers for: with more of them it is several times slower."""
-    return DecodeTile(block, warps=warps, stages=stages, merged=max(2, min(32 // warps, MERGED_NUMBERS * 32 * warps // _numbers(shape))))
+    """Which merges as many partial results at once as its threads have registers for:
+    with more of them it is several times slower.
+    """
+    return DecodeTile(
+        block,
+        warps=warps,
+        stages=stages,
+        merged=max(2, min(32 // warps, MERGED_NUMBERS * 32 * warps // _numbers(shape))),
+    )
 
 
 def _numbers(shape: AttentionShape) -> int:
@@ -258,6 +334,4 @@ def _require(pool: KVPool, shape: AttentionShape) -> None:
     if shape.alibi:
         raise BackendUnavailable("attention='triton' has no ALiBi")
     if shape.group > 64:
-        raise BackendUnavailable(
-            f"attention='triton' needs at most 64 query heads per KV head, not {shape.group}"
-        )
+        raise BackendUnavailable(f"attention='triton' needs at most 64 query heads per KV head, not {shape.group}")

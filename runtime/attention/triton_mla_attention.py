@@ -24,14 +24,22 @@ WIDEST = 512  # latent
 
 
 class TritonMLAAttention(SinglePoolAttention):
-    """See `AttentionBackend`, and `TritonAttention` for the options; the kernels have no bits that are the same in any batch."""
+    """See `AttentionBackend`, and `TritonAttention` for the options; the kernels
+    have no bits that are the same in any batch.
+    """
 
     name, reason = "triton", "Triton's kernels for everything"
     capturable = True
     by_torch = None
 
     def __init__(
-        self, pool: KVPool, shape: AttentionShape, page_size: int = 1, max_running: int = 256, deterministic: bool = False, **options: object
+        self,
+        pool: KVPool,
+        shape: AttentionShape,
+        page_size: int = 1,
+        max_running: int = 256,
+        deterministic: bool = False,
+        **options: object,
     ) -> None:
         if missing := _missing(pool, shape, deterministic):
             raise BackendUnavailable(f"attention='triton' {missing}")
@@ -63,12 +71,25 @@ class TritonMLAAttention(SinglePoolAttention):
         alike: dict[str, Any] = {"page_size": device.page_size, "scale": shape.scale, "row_scale": self.scales(layer).k}
         if plan.decodes:
             contexts = device.contexts[: plan.decodes]
-            decode(q, rows, out, device.rows, contexts, device.table, scratch=self._scratch, tile=self.decode_tile, **alike)
+            decode(
+                q, rows, out, device.rows, contexts, device.table, scratch=self._scratch, tile=self.decode_tile, **alike
+            )
         if plan.prefills:
             extend(
-                q, rows, out, device.rows, device.starts, device.contexts, device.table, first=plan.decodes, sequences=plan.prefills,
-                most_sequences=self.most, tiles=plan.tiles, tile=self.extend_tile, **alike,
-            )  # fmt: skip
+                q,
+                rows,
+                out,
+                device.rows,
+                device.starts,
+                device.contexts,
+                device.table,
+                first=plan.decodes,
+                sequences=plan.prefills,
+                most_sequences=self.most,
+                tiles=plan.tiles,
+                tile=self.extend_tile,
+                **alike,
+            )
         return out
 
     def variant(self, batch: StepBatch) -> Hashable:
@@ -83,12 +104,21 @@ class TritonMLAAttention(SinglePoolAttention):
         device, most = batch.device, self.shape.chosen
         assert device is not None and most is not None
         slots, counts = select_topk(
-            queries, shares, self.indexed(layer), batch.positions, device.token_rows, device.table,
-            longest=_room(max(batch.context_lens)), most=most, page_size=device.page_size,
-        )  # fmt: skip
+            queries,
+            shares,
+            self.indexed(layer),
+            batch.positions,
+            device.token_rows,
+            device.table,
+            longest=_room(max(batch.context_lens)),
+            most=most,
+            page_size=device.page_size,
+        )
         return TopKSelection(slots[:, None], counts[:, None])
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         """A query is a decode, and its tokens are the pages of a table, one token each."""
         rows, shape = self.stored(layer)[0], self.shape
         out = torch.empty(*q.shape[:2], shape.value_dim, dtype=q.dtype, device=q.device)
@@ -96,9 +126,18 @@ class TritonMLAAttention(SinglePoolAttention):
         for parts in zip(*(whole.split(self.most) for whole in (q, out, *chosen.of_rows(1))), strict=True):
             some, mixed, slots, counts = parts
             decode(
-                some, rows, mixed, every, counts, slots, page_size=1, scale=shape.scale, row_scale=self.scales(layer).k,
-                scratch=self._scratch, tile=self.decode_tile,
-            )  # fmt: skip
+                some,
+                rows,
+                mixed,
+                every,
+                counts,
+                slots,
+                page_size=1,
+                scale=shape.scale,
+                row_scale=self.scales(layer).k,
+                scratch=self._scratch,
+                tile=self.decode_tile,
+            )
         return out
 
 

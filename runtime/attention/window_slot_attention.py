@@ -60,7 +60,9 @@ class WindowSlotAttention:
         with _slots(batch):
             return self._backend.choose(queries, shares, layer, batch)
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         with _slots(batch):
             return self._backend.attend_topk(q, chosen, layer, batch, sinks)
 

@@ -44,7 +44,9 @@ def adapters_refusal(model: Any, path: Path, config: DeviceDefaults) -> str | No
 
 
 def slot_bytes(model: Decoder, config: DeviceDefaults, side: RanksBuilder | None = None, path: Path | None = None) -> int:
-    """path: of the model. That the slots take which were asked for: of all ranks that share this memory, on GPUs of the fullest card."""
+    """path: of the model. That the slots take which were asked for: of all ranks that
+    share this memory, on GPUs of the fullest card.
+    """
     if not config.adapter_slots:
         return 0
     if side is None:
@@ -103,10 +105,12 @@ def _reader(model: Decoder, sites: tuple[AdapterSite, ...], config: DeviceDefaul
 
 
 def describe_adapters(core: EngineCore) -> dict[str, Any]:
-    """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the reason in `why`.
+    """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the
+    reason in `why`.
 
     one_row: the kernels of a single row add what adapters do, in layers whose products all have such kernels.
-    outside: by name, what adapters change whose steps run outside of the compiled step, of those that the engine began with; `adapters.list()` tells of all.
+    outside: by name, what adapters change whose steps run outside of the compiled step, of those that the engine began
+        with; `adapters.list()` tells of all.
     """
     if isinstance(core.adapters, str):
         return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "one_row": False, "outside": {}}

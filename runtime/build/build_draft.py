@@ -35,7 +35,8 @@ from .build_tokenizer import load_tokenizer
 
 
 class DraftBuilder:
-    """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`, `drafter`.
+    """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`,
+    `drafter`.
 
     per_token: bytes of its keys and values, which lie in a pool of as many tokens as the target's.
     """
@@ -78,7 +79,7 @@ class DraftBuilder:
         return attention_backend(
             self.attends_by, self.pool, self.description.attention, page_size=config.page_size, max_running=config.max_running,
             context=self.description.max_position, deterministic=config.deterministic and self.attends_by == "auto", dtype=self.model.dtype,
-        )  # fmt: skip
+        )
 
     def drafter(self, control: DraftLengthControl | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
         """tokens: of the target's vocabulary.  target: its runner."""
@@ -110,7 +111,7 @@ class DraftBuilder:
         return {
             "path": str(self.path), "kind": self.kind, "architecture": self.description.architecture, "parameters": self.model.parameter_count,
             "weight_bytes": self.model.weight_bytes, "kv_tokens": self.pool.slots - self.config.page_size, "kv_bytes": self.pool.bytes,
-        }  # fmt: skip
+        }
 
 
 class DraftModelBuilder(DraftBuilder):
@@ -166,7 +167,10 @@ class DraftHeadBuilder(DraftBuilder):
 
 
 def make_draft_builder(config: DeviceDefaults, choice: DeviceChoice, target: ModelSpec | TransformersModelSpec, path: Path) -> DraftBuilder | None:
-    """What `Engine(draft=...)` names. target, path: the model that it drafts for. Raises ConfigError where it cannot."""
+    """What `Engine(draft=...)` names.
+
+    target, path: the model that it drafts for. Raises ConfigError where it cannot.
+    """
     if config.draft is None:
         return None
     mtp = config.draft == "mtp"

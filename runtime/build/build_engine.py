@@ -82,7 +82,10 @@ class BuiltEngine(NamedTuple):
 
 
 def build_engine(path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None) -> BuiltEngine:
-    """Everything behind an engine for the model directory `path`, running. broken: see `RankGroup`, of an engine of several ranks."""
+    """Everything behind an engine for the model directory `path`, running.
+
+    broken: see `RankGroup`, of an engine of several ranks.
+    """
     assembly = EngineBuilder(path, options)
     if broken is not None and options.ranks > 1:
         assembly.side = make_ranks_builder(assembly.config, assembly.choice, assembly.model, path, broken)
@@ -356,7 +359,7 @@ def _attention(config: DeviceDefaults, pool: Pool, layout: AttentionLayout, cont
     found = attention_backend(
         config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
         context=context, deterministic=config.deterministic, dtype=dtype,
-    )  # fmt: skip
+    )
     chosen = (found.reasons(index)[1] for index, layer in enumerate(layout.layers) if layer is not None and layer.chosen)
     if config.deterministic and (why := next(filter(None, chosen), None)):
         raise ConfigError(f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without deterministic")

@@ -29,13 +29,16 @@ from .sliding_window_plan import (
 def make_pool(
     model: AnyDecoder, config: DeviceDefaults, choice: DeviceChoice, plan: memory_plan.MemoryPlan, context: int, beside: int = 0, layouts: Sequence[AttentionLayout] = ()
 ) -> tuple[Pool, memory_plan.MemoryPlan, SlidingWindowPlan]:
-    """beside: bytes a token that are stored elsewhere, of the same memory.  layouts: of what lies on each card, rank 0's first; (): the model's."""
+    """beside: bytes a token that are stored elsewhere, of the same memory.  layouts: of what
+    lies on each card, rank 0's first; (): the model's.
+    """
     page, layouts = config.page_size, layouts or [model.config.attention]
     check_options(config, layouts)
     dtype = memory_plan.stored_dtype(config, choice.dtype)
     plan, tokens, windows = _tokens(layouts, config, choice, plan, context, dtype, beside)
     layout = windows.layout
-    pool = layout.pool(tokens + page, dtype, choice.device, windows.tokens + page)  # the page of the padding slot comes on top
+    # the page of the padding slot comes on top
+    pool = layout.pool(tokens + page, dtype, choice.device, windows.tokens + page)
     take_scales(pool, model, layout)
     return pool, replace(plan, kv=pool.bytes), windows
 

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 class RanksBuilder:
-    """The ranks are started at once, and load while rank 0 does. part: rank 0's.  ranks: on GPUs, with whom rank 0 computes, once loaded.
+    """The ranks are started at once, and load while rank 0 does. part: rank 0's.  ranks: on GPUs, with whom rank 0
+    computes, once loaded.
 
     experts: where they lie whole on ranks, once loaded.
     """
@@ -48,7 +49,8 @@ class RanksBuilder:
 
     def __init__(self, team: RankGroup, config: DeviceDefaults, choice: DeviceChoice, path: Path) -> None:
         self.team, self._config, self._choice, self._path = team, config, choice, path
-        self._cards: list[tuple[int, int]] = []  # on GPUs, of each of the others: bytes that were free, and of its weights
+        # on GPUs, of each of the others: bytes that were free, and of its weights
+        self._cards: list[tuple[int, int]] = []
         self._weights: list[int] = []  # on CPUs, of each of the others
 
     def load(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None) -> Decoder:
@@ -74,7 +76,7 @@ class RanksBuilder:
         self._set_environment()
         begin = RankStart(
             0, self.team.size, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages, config.whole_experts, config.by_rows,
-        )  # fmt: skip
+        )
         self.part = RankWeights(begin, transform)
         self.team.begin(begin)
         self._model = model = self.part.load()
@@ -84,7 +86,9 @@ class RanksBuilder:
         return model
 
     def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
-        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises what one of them finds wrong, and nothing is another then."""
+        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises
+        what one of them finds wrong, and nothing is another then.
+        """
         plan = self.part.plan(model, self.part.opened(path))
         return plan, plan.bytes + sum(self.team.ask("plan", path))
 
@@ -139,7 +143,9 @@ class RanksBuilder:
         return ()
 
     def beside(self) -> int:
-        """Bytes a token that other ranks store, of the memory that rank 0 shares out: on GPUs each has a card of its own."""
+        """Bytes a token that other ranks store, of the memory that rank 0 shares
+        out: on GPUs each has a card of its own.
+        """
         return 0 if self.ranks is not None else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
 
     def layouts(self) -> list[AttentionLayout]:
@@ -166,7 +172,7 @@ class RanksBuilder:
         room = RankKVOptions(
             pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
             config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
-        )  # fmt: skip
+        )
         self.team.make_room(room)
         self._link(room.tokens)
 
@@ -176,7 +182,7 @@ class RanksBuilder:
         attention_backend(
             config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
             context=context, deterministic=config.deterministic, dtype=self._model.dtype,
-        )  # fmt: skip
+        )
 
     def _link(self, tokens: int) -> None:
         """With the others, while they make room."""
@@ -217,7 +223,10 @@ def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice
 
 
 def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
-    """With the first of as many cards as there are ranks, which follow each other. Raises ConfigError where there are fewer."""
+    """With the first of as many cards as there are ranks, which follow each other.
+
+    Raises ConfigError where there are fewer.
+    """
     first = torch.cuda.current_device() if choice.device.index is None else choice.device.index
     if (there := torch.cuda.device_count()) < first + options.ranks:
         raise ConfigError(f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank takes one, from cuda:{first} on; take fewer ranks, or device='cpu'")

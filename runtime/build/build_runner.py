@@ -22,14 +22,14 @@ from .build_stages import StagesBuilder
 def make_runner(
     model: AnyDecoder, attention: AttentionBackend, config: DeviceDefaults, choice: DeviceChoice, context: int,
     states: RecurrentStateMemory | None = None, windows: WindowPages | None = None, side: RanksBuilder | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     if side is not None and side.ranks is not None:
         return _make_gpu_runner(model, attention, config, choice, context, states, windows, side)
     if isinstance(side, StagesBuilder):
         assert isinstance(model, Decoder)
         return PipelineRunner(
             model, attention, choice.device, None, states, pipeline=side.pipeline, layers=side.layers, team=side.team, most=config.max_running
-        )  # fmt: skip
+        )
     watched = isinstance(model, Decoder) and model.capture is not None
     if side is not None:
         return (HiddenStatesRankZeroRunner if watched else RankZeroRunner)(model, attention, choice.device, None, states, team=side.team, most=config.max_running, experts=side.experts)
@@ -42,7 +42,7 @@ def make_runner(
         model, attention, choice.device, context=context, page_size=config.page_size,
         max_running=config.max_running,
         graphs=config.graphs and isinstance(model, Decoder) and model.capturable and not watched, memory=states, windows=windows,
-    )  # fmt: skip
+    )
 
 
 def _make_gpu_runner(model: AnyDecoder, attention: AttentionBackend, config: DeviceDefaults, choice: DeviceChoice, context: int, states: RecurrentStateMemory | None, windows: WindowPages | None, side: RanksBuilder) -> Any:
@@ -56,4 +56,4 @@ def _make_gpu_runner(model: AnyDecoder, attention: AttentionBackend, config: Dev
     return (FirstStageCudaRunner if more else HiddenStatesRankZeroCudaRunner if watched else RankZeroCudaRunner)(
         model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running,
         graphs=config.graphs and model.capturable and not watched, memory=states, windows=windows, ranks=side.ranks, team=side.team, experts=side.experts, **more,
-    )  # fmt: skip
+    )

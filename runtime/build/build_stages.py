@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 
 
 class StagesBuilder(RanksBuilder):
-    """whole: the model of all stages.  cuts: see `stage_boundaries`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs."""
+    """whole: the model of all stages.  cuts: see `stage_boundaries`.  pipeline: rank 0's stage,
+    once loaded, on CPUs; links: to the others, on GPUs.
+    """
 
     pipeline: PipelineStage
     links: CudaPipelineLinks
@@ -132,7 +134,11 @@ def _moved(layers: str, first: int) -> str:
 
 
 def make_ranks_builder(config: DeviceDefaults, choice: DeviceChoice, model: ModelSpec | TransformersModelSpec, path: Path, broken: Callable[[BaseException], None]) -> RanksBuilder:
-    """Starts the other ranks. Raises ConfigError for a model that cannot be shared out, and for a sharded state that is not theirs, before any is started."""
+    """Starts the other ranks.
+
+    Raises ConfigError for a model that cannot be shared out, and for a sharded state that is not theirs, before any is
+    started.
+    """
     if isinstance(model, TransformersModelSpec):
         raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
     if config.tensor_parallel > 1:

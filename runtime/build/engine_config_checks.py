@@ -27,7 +27,8 @@ CHOICES = {
     "implementation": ("auto", "sgl", "transformers"),
     "latent_attention": ("heads", "rows"),
 }
-COUNTS = ("page_size", "tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")  # nothing is chosen for who leaves them open
+# nothing is chosen for who leaves them open
+COUNTS = ("page_size", "tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")
 MOST_THREADS = 4096  # of a process: far more than that, and the libraries below end it
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 

@@ -33,7 +33,9 @@ SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """bytes: of all files together; dtypes: how many numbers the tensors hold in each.  problem: why they do not load."""
+    """bytes: of all files together; dtypes: how many numbers the tensors hold
+    in each.  problem: why they do not load.
+    """
 
     count: int
     bytes: int
@@ -66,7 +68,9 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """layers, slower: see `models.explain`.  family, sizes: None where transformers computes the model.  free: bytes here."""
+    """layers, slower: see `models.explain`.  family, sizes: None where
+    transformers computes the model.  free: bytes here.
+    """
 
     path: str
     architecture: str
@@ -104,7 +108,7 @@ def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
         text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory_plan.plan_before_loading(choice.device).free,
         context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
         slower=tuple(slower(layers)) if sizes else (f"all layers use the transformers executor: no family describes {model.architecture}",),
-    )  # fmt: skip
+    )
 
 
 def _with_own_head(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> ModelSpec | TransformersModelSpec:
@@ -171,7 +175,7 @@ def _attention(model: ModelSpec, config: DeviceDefaults, choice: DeviceChoice, s
     return attention_backend(
         config.attention, layout.pool(slots, stored, choice.device), layout, page_size=config.page_size,
         max_running=config.max_running, context=config.context or model.max_position, deterministic=config.deterministic, dtype=choice.dtype,
-    )  # fmt: skip
+    )
 
 
 def _files(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> CheckpointFiles:

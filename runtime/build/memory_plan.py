@@ -39,7 +39,8 @@ class MemoryPlan:
     """Bytes of the device's memory (on the CPU: of the main memory).
 
     total, free: before anything was loaded; weights, activations: measured (activations on a GPU only);
-    reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters: their slots, on a
+    reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters:
+        their slots, on a
     CPU those of all ranks.
     """
 

@@ -24,7 +24,7 @@ SAME = {
     "enable_deterministic_inference": "deterministic", "speculative_draft_model_path": "draft", "speculative_model": "draft",
     "draft_model": "draft", "ep_num_redundant_experts": "redundant_experts", "num_redundant_experts": "redundant_experts",
     "watchdog_timeout": "heartbeat",
-}  # fmt: skip
+}
 
 # their name -> a sentence
 SENTENCES = {
@@ -80,7 +80,7 @@ SENTENCES = {
     "temperature": "it belongs to a gen or to a run: program.run(..., temperature=...)",
     "verbose": "leave it out; logging.getLogger('sgl') has what there is",
     "base_url": "for a server give sgl.RuntimeEndpoint(url) or sgl.OpenAI(model, base_url=...)",
-}  # fmt: skip
+}
 
 VALUES = {
     "dtype": {"half": "float16", "float": "float32", "fp16": "float16", "bf16": "bfloat16", "fp32": "float32"},

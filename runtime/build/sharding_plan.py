@@ -28,16 +28,20 @@ from .build_engine import context_of
 from .engine_config import EngineConfig, DeviceDefaults
 from .memory_estimate import weights_by_kind
 
-ACTIVATIONS = 12  # numbers a token, in hidden states, that a step holds beside weights and KV: a guess, an engine measures it
+# numbers a token, in hidden states, that a step holds beside weights and KV: a guess, an engine measures it
+ACTIVATIONS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
     """So many engines of stages * tensor cards each. experts: which lie whole on cards.
 
-    weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one engine's pool holds.
-    rows: of a step, that each card attends for in latent attention, which is whole there; otherwise it has some of the heads.
-    fits: with room for a sequence of the context.  refused: why this cannot be, or is not run by the engine; then sizes may be 0.
+    weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one
+        engine's pool holds.
+    rows: of a step, that each card attends for in latent attention, which is whole there; otherwise it has some of the
+        heads.
+    fits: with room for a sequence of the context.  refused: why this cannot be, or is not run by the engine; then sizes
+        may be 0.
     copies: of experts, that a sharded state has in each layer; sizes are without them.
     """
 
@@ -79,7 +83,9 @@ class ShardingPlans(NamedTuple):
 
 
 def on_gpus(count: int, gigabytes: float | None) -> tuple[int, int]:
-    """How many cards, and the bytes of each: as asked, or of this machine's smallest. Raises ConfigError for what is neither."""
+    """How many cards, and the bytes of each: as asked, or of this machine's
+    smallest. Raises ConfigError for what is neither.
+    """
     if not 1 <= count <= 1024:
         raise ConfigError(f"--gpus {count}: must be a number of GPUs from 1 to 1024")
     if gigabytes is not None:
@@ -119,7 +125,9 @@ def sharding_plans(model: ModelSpec, options: EngineConfig, cards: int, card: in
 
 
 def _refused_quantized(way: ShardingPlan) -> ShardingPlan:
-    """Of a checkpoint that says that weights are quantised, as the engine does once it has read them: see `expert_parallel_split.require_kernels`."""
+    """Of a checkpoint that says that weights are quantised, as the engine does once it has read
+    them: see `expert_parallel_split.require_kernels`.
+    """
     if not way.experts or way.refused is not None:
         return way
     return replace(way, refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs")
@@ -135,7 +143,9 @@ def _in_state(way: ShardingPlan, parts: ParallelSizes) -> ShardingPlan:
 
 
 def best_plan(found: list[ShardingPlan]) -> ShardingPlan | None:
-    """The most engines that still have room for a sequence of the context; then stages last, whose latency is that of one card. None: nothing fits."""
+    """The most engines that still have room for a sequence of the context; then stages last,
+    whose latency is that of one card. None: nothing fits.
+    """
     runs = [way for way in found if way.refused is None and way.tokens > 0]
     return max(runs, key=lambda way: (way.fits, way.replicas if way.fits else way.tokens, -way.stages), default=None)
 

@@ -79,7 +79,11 @@ def reach_of(layouts: Sequence[AttentionLayout]) -> int:
 
 
 def plan_windows(layouts: Sequence[AttentionLayout], config: DeviceDefaults, share: float, tokens: int) -> SlidingWindowPlan:
-    """Of KV pools of so many tokens. layouts: as `apart` gives them, of what lies on each card, rank 0's first. Raises ConfigError for too small a `window_tokens`."""
+    """Of KV pools of so many tokens.
+
+    layouts: as `apart` gives them, of what lies on each card, rank 0's first. Raises ConfigError for too small a
+    `window_tokens`.
+    """
     reach = reach_of(layouts)
     least = least_tokens(reach, config)
     if config.window_tokens is not None and config.window_tokens < least:

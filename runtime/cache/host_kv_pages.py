@@ -16,15 +16,21 @@ from torch import Tensor
 
 from ..memory.pinned_memory import aligned, pin_memory
 from ..step.device_upload import upload
-from .kv_pools import Pool
 from .int_row import Ints
+from .kv_pools import Pool
 
 STAGING = 32 * 2**20  # bytes on the device, for keys and values together
-ELEMENTS = (torch.int64, torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest
+ELEMENTS = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+)  # what is copied has no meaning here: the widest is fastest
 
 
 class HostKVPages:
-    """Room for `places` pages of `page_size` slots each; see `PageCopier`. All but the making is the scheduler thread's.
+    """Room for `places` pages of `page_size` slots each; see `PageCopier`. All but the making is the scheduler
+    thread's.
 
     Raises ConfigError where the driver refuses to lock the memory.
     """

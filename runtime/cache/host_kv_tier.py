@@ -18,9 +18,9 @@ from typing import Protocol
 
 import numpy as np
 
+from .int_row import Ints, Space
 from .page_pool import PagePool
 from .radix_tree import common_prefix
-from .int_row import Ints, Space
 
 log = logging.getLogger("sgl.runtime")
 
@@ -43,11 +43,14 @@ class PageCopier(Protocol):
 
     def close(self) -> None: ...
 
+
 Key = bytes | Space  # the first page of a run, as bytes; or where prefixes are matched
 
 
 class HostPageRun:
-    """key: under which its parent holds it: its first page's tokens; of an empty run below the root, a namespace, or one with an adapter."""
+    """key: under which its parent holds it: its first page's tokens; of an empty run below
+    the root, a namespace, or one with an adapter.
+    """
 
     __slots__ = ("busy", "children", "key", "last_used", "parent", "places", "queued", "tokens")
 
@@ -113,7 +116,9 @@ class HostKVTier:
         return places[: gaps[0]] if len(gaps) else places
 
     def load(self, namespace: Space, tokens: Ints, places: Ints, pages: Ints) -> bool:
-        """Copy what `find` gave into `pages`, False: it failed. tokens: of the whole path, to where the last page ends."""
+        """Copy what `find` gave into `pages`, False: it failed. tokens: of the
+        whole path, to where the last page ends.
+        """
         self._path_to(namespace, tokens)
         if loaded := self._done(self.copies.load, places, pages):
             self.loaded += len(pages) * self.pool.page_size
@@ -141,19 +146,26 @@ class HostKVTier:
             np.add.at(held, run.places[run.places != NOWHERE], 1)
         if (held != self.pool.refs).any():
             wrong = np.flatnonzero(held != self.pool.refs)[:8]
-            raise RuntimeError(f"places {wrong.tolist()} are held {held[wrong]} times but counted {self.pool.refs[wrong]}")
+            raise RuntimeError(
+                f"places {wrong.tolist()} are held {held[wrong]} times but counted {self.pool.refs[wrong]}"
+            )
 
     def _check_run(self, run: HostPageRun) -> None:
         parent = run.parent
         if parent is None or parent.children.get(run.key) is not run or run.key != self._key(run.tokens):
             raise RuntimeError("a run is not its parent's child")
         if len(run.tokens) != len(run.places) * self.pool.page_size or not len(run.tokens):
-            raise RuntimeError(f"a run has {len(run.tokens)} tokens in {len(run.places)} pages of {self.pool.page_size}")
+            raise RuntimeError(
+                f"a run has {len(run.tokens)} tokens in {len(run.places)} pages of {self.pool.page_size}"
+            )
         if not run.children and (run.places[-1] == NOWHERE or not run.queued):
             raise RuntimeError("a run that nothing follows ends with nothing, or is not queued for eviction")
 
     def _done(self, copy: Callable[[Ints, Ints], None], source: Ints, target: Ints) -> bool:
-        """Whether a copy could be queued. One that cannot, as the device has no room left, costs a prefix, not the engine."""
+        """Whether a copy could be queued.
+
+        One that cannot, as the device has no room left, costs a prefix, not the engine.
+        """
         try:
             copy(source, target)
         except Exception:
@@ -181,10 +193,14 @@ class HostKVTier:
             tokens = tokens[same * size :]
 
     def _path_to(self, namespace: Space, tokens: Ints) -> list[HostPageRun]:
-        """Runs, used just now, that hold exactly `tokens` (whole pages); what is missing is made, with nothing in it."""
+        """Runs, used just now, that hold exactly `tokens` (whole pages); what
+        is missing is made, with nothing in it.
+        """
         size, key = self.pool.page_size, namespace
         root = self._root.children.setdefault(key, HostPageRun(key, NOTHING, NOTHING, self._root))
-        path = [run if pages == len(run.places) else self._split(run, pages) for run, pages in self._walk(namespace, tokens)]
+        path = [
+            run if pages == len(run.places) else self._split(run, pages) for run, pages in self._walk(namespace, tokens)
+        ]
         rest = tokens[sum(len(run.tokens) for run in path) :].copy()
         if len(rest):
             parent = path[-1] if path else root
@@ -207,7 +223,9 @@ class HostKVTier:
         return head
 
     def _join(self, run: HostPageRun) -> None:
-        """Have the only run that follows `run` begin where `run` does: a text that leaves in many pieces becomes one."""
+        """Have the only run that follows `run` begin where `run` does: a text
+        that leaves in many pieces becomes one.
+        """
         if len(run.children) != 1 or run.parent is None:
             return
         (tail,) = run.children.values()
@@ -232,7 +250,9 @@ class HostKVTier:
     # what has to go
 
     def _make_room(self, wanted: int, before: int) -> int:
-        """Free places until `wanted` are, of runs last used up to `before`; returns how many of the wanted there are."""
+        """Free places until `wanted` are, of runs last used up to `before`;
+        returns how many of the wanted there are.
+        """
         while self.pool.free < wanted and self._heap:
             used, _, run = heapq.heappop(self._heap)
             run.queued = False

@@ -20,7 +20,8 @@ class KVPool:
 
     k: [layers, slots, kv_heads, head_dim]; v: [layers, slots, kv_heads, value_dim].
     latent: keys alone are stored, and v is a view of their first `value_dim` numbers.
-    index: [layers, slots, index_dim], by which layers choose what they attend to; in bfloat16 where keys have eight bits.
+    index: [layers, slots, index_dim], by which layers choose what they attend to; in bfloat16 where keys have eight
+        bits.
     Slot `PAD_SLOT` stays zero and belongs to nobody.
     scales: of each layer; they change only while nothing is stored.
     """
@@ -38,11 +39,13 @@ class KVPool:
         index_dim: int = 0,
     ) -> None:
         if slots < 2:
-            raise ConfigError(
-                f"a KV pool of {slots} slots has no room: slot {PAD_SLOT} is reserved, give at least 2"
-            )
+            raise ConfigError(f"a KV pool of {slots} slots has no room: slot {PAD_SLOT} is reserved, give at least 2")
         shape = layers, slots, kv_heads
-        self._shape, self._value_dim, self._latent = (*shape, head_dim), head_dim if value_dim is None else value_dim, latent
+        self._shape, self._value_dim, self._latent = (
+            (*shape, head_dim),
+            head_dim if value_dim is None else value_dim,
+            latent,
+        )
         self._kind: dict[str, Any] = {"dtype": dtype, "device": torch.device(device)}
         self._index_dim = index_dim
         self.scales = [KVScaleFactors()] * layers
@@ -50,9 +53,14 @@ class KVPool:
 
     @staticmethod
     def bytes_per_slot(
-        layers: int, kv_heads: int, head_dim: int, dtype: torch.dtype, value_dim: int | None = None, latent: bool = False,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        value_dim: int | None = None,
+        latent: bool = False,
         index_dim: int = 0,
-    ) -> int:  # fmt: skip
+    ) -> int:
         """Bytes that one token's keys and values take in all layers together."""
         both = head_dim + (0 if latent else head_dim if value_dim is None else value_dim)
         return layers * (kv_heads * both * dtype.itemsize + index_dim * index_dtype(dtype).itemsize)
@@ -95,8 +103,14 @@ class KVPool:
 
     def _take(self, *shape: int) -> None:
         self.k = torch.zeros(shape, **self._kind)
-        self.v = self.k[..., : self._value_dim] if self._latent else torch.zeros((*shape[:-1], self._value_dim), **self._kind)
-        self.index = torch.zeros(*shape[:2], self._index_dim, dtype=index_dtype(self._kind["dtype"]), device=self._kind["device"])
+        self.v = (
+            self.k[..., : self._value_dim]
+            if self._latent
+            else torch.zeros((*shape[:-1], self._value_dim), **self._kind)
+        )
+        self.index = torch.zeros(
+            *shape[:2], self._index_dim, dtype=index_dtype(self._kind["dtype"]), device=self._kind["device"]
+        )
 
     def fill_nan(self, slots: Sequence[int] | Tensor) -> None:
         """Poison freed slots, so that a stale read turns the output into NaN (for tests)."""

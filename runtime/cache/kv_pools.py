@@ -26,10 +26,14 @@ class KVLayerGroup(NamedTuple):
     windowed: bool = False
 
     def bytes_per_slot(self, dtype: torch.dtype) -> int:
-        return KVPool.bytes_per_slot(self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim, self.latent, self.index_dim)
+        return KVPool.bytes_per_slot(
+            self.layers, self.kv_heads, self.key_dim, dtype, self.value_dim, self.latent, self.index_dim
+        )
 
     def pool(self, slots: int, dtype: torch.dtype, device: torch.device | str) -> KVPool:
-        return KVPool(self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim, self.latent, self.index_dim)
+        return KVPool(
+            self.layers, slots, self.kv_heads, self.key_dim, dtype, device, self.value_dim, self.latent, self.index_dim
+        )
 
 
 class MultiKVPool:
@@ -79,8 +83,14 @@ Pool = KVPool | MultiKVPool
 
 
 def make_pool(
-    parts: Sequence[KVLayerGroup], slots: int, dtype: torch.dtype, device: torch.device | str = "cpu", window_slots: int = 0
+    parts: Sequence[KVLayerGroup],
+    slots: int,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    window_slots: int = 0,
 ) -> Pool:
-    """Memory for the keys and values of all parts, the windowed ones last: a plain `KVPool` where there is one part only."""
+    """Memory for the keys and values of all parts, the windowed ones last: a
+    plain `KVPool` where there is one part only.
+    """
     pools = [part.pool(window_slots if part.windowed else slots, dtype, device) for part in parts]
     return pools[0] if len(pools) == 1 else MultiKVPool(pools, sum(part.windowed for part in parts))

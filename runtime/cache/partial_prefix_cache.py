@@ -1,12 +1,14 @@
-"""What the caches have in common of models that cannot go on from every cached token: something beside its keys and values may be gone."""
+"""What the caches have in common of models that cannot go on from every cached token:
+something beside its keys and values may be gone.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from .int_row import Ints
 from .prefix_cache import CacheHolder, PrefixCache
 from .radix_tree import RadixNode
-from .int_row import Ints
 
 
 class PartialPrefixCache(PrefixCache):

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .host_kv_tier import HostKVTier
+from .int_row import IntRow, Ints, Space
 from .page_pool import PagePool
 from .radix_tree import PrefixMatch, RadixNode, RadixTree
-from .int_row import IntRow, Ints, Space
 from .state_checkpoints import StateCheckpoint, StateCheckpoints
 from .window_pages import WindowPages
 
@@ -45,11 +45,13 @@ class CacheHolder(Protocol):
 
 
 class PrefixCache:
-    """Of a model whose layers keep keys and values; `RecurrentPrefixCache` is that of one whose layers keep states, `WindowPrefixCache` that of
+    """Of a model whose layers keep keys and values; `RecurrentPrefixCache` is that of one whose layers keep states,
+    `WindowPrefixCache` that of
     one with layers that see a window only.
 
     host: where evicted prefixes go and come back from, None: they are forgotten.
-    lost: tokens whose keys and values were cached and that were computed again for want of a state, or of rows of a window.
+    lost: tokens whose keys and values were cached and that were computed again for want of a state, or of rows of a
+        window.
     """
 
     trails: StateCheckpoints | None = None
@@ -125,7 +127,8 @@ class PrefixCache:
             self.tree.mark(seq.node, held)
 
     def grow(self, seq: CacheHolder, length: int, leaves: bool = True) -> bool:
-        """Give `seq` what it takes to compute its tokens up to `length`, evicting if it must. False: there is not enough.
+        """Give `seq` what it takes to compute its tokens up to `length`, evicting if it must. False: there is not
+        enough.
 
         leaves: whether the state behind them will be wanted.
         """
@@ -159,7 +162,9 @@ class PrefixCache:
         """Raise OutOfPages if so many sequences may not be pinned, whatever their pages."""
 
     def spoil(self, seq: CacheHolder) -> None:
-        """Such a step broke off: go back to what it did not touch. Keys and values behind `computed` are written again."""
+        """Such a step broke off: go back to what it did not touch. Keys and
+        values behind `computed` are written again.
+        """
 
     def stands(self, seq: CacheHolder) -> bool:
         """Whether it can go on from its last computed token."""
@@ -205,7 +210,9 @@ class PrefixCache:
         self._lock(seq, self.tree.insert(seq.tokens.array[: seq.computed], self.pages(seq), seq.namespace))
 
     def share_equal_prefixes(self, seqs: Iterable[CacheHolder]) -> bool:
-        """Have them stand on the tree's pages where these are others than their own by now; whether any pages were free for it."""
+        """Have them stand on the tree's pages where these are others than their own
+        by now; whether any pages were free for it.
+        """
         return False
 
     def release(self, seq: CacheHolder, publish: bool = True) -> None:
@@ -226,7 +233,9 @@ class PrefixCache:
         return self.tree.clear()
 
     def move_out(self) -> int:
-        """Free every page that no sequence holds; what was used last is kept in main memory, if there is room for it."""
+        """Free every page that no sequence holds; what was used last is kept
+        in main memory, if there is room for it.
+        """
         kept = self.host.capacity if self.host else 0
         freed = self.tree.evict(self.tree.evictable - kept, tell=False)
         freed += self.tree.evict(self.pool.total + 1)

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .radix_node_states import RadixNodeStates
-from .page_pool import PagePool
 from .int_row import Ints, Space
+from .page_pool import PagePool
+from .radix_node_states import RadixNodeStates
 from .recurrent_state_slots import EMPTY_SLOT
 
 NOTHING: Ints = np.empty(0, np.int32)
@@ -55,7 +55,9 @@ class RadixRoot(RadixNode):
 
 
 class PrefixMatch(NamedTuple):
-    """length: in tokens, a multiple of the page size.  known: up to there keys and values are cached; states end at `length`."""
+    """length: in tokens, a multiple of the page size.  known: up to there keys and
+    values are cached; states end at `length`.
+    """
 
     pages: Ints
     node: RadixNode
@@ -71,7 +73,9 @@ class RadixTree:
         self.roots: dict[Space, RadixRoot] = {}  # of the namespaces that hold something
         self.evictable = 0  # pages of unlocked nodes
         self.evicted = 0  # pages, since it was made
-        self.on_evict: Callable[[Space, Ints, Ints], None] | None = None  # namespace, tokens of the path, pages at its end
+        self.on_evict: Callable[[Space, Ints, Ints], None] | None = (
+            None  # namespace, tokens of the path, pages at its end
+        )
         self._clock = 0
         self._serial = 0
         self._heap: list[tuple[int, int, RadixNode]] = []
@@ -143,7 +147,9 @@ class RadixTree:
         return np.concatenate(pages[::-1]) if pages else NOTHING
 
     def exchange(self, node: RadixNode, pages: Ints, better: NDArray[np.bool_]) -> None:
-        """Hold these pages, which store the same, in place of its own on the path to `node` where they are better, bool [pages of the path]."""
+        """Hold these pages, which store the same, in place of its own on the path to `node`
+        where they are better, bool [pages of the path].
+        """
         stop = len(better)
         for step in self._path(node):
             start = stop - len(step.pages)
@@ -160,7 +166,9 @@ class RadixTree:
         return node
 
     def up_to(self, node: RadixNode, length: int) -> RadixNode | None:
-        """Of the path to `node` the deepest node within the first `length` tokens; splits the one that the last whole page ends in."""
+        """Of the path to `node` the deepest node within the first `length` tokens;
+        splits the one that the last whole page ends in.
+        """
         length -= length % self.pool.page_size
         depth = sum(len(step.tokens) for step in self._path(node))
         for step in self._path(node):
@@ -171,7 +179,9 @@ class RadixTree:
         return None
 
     def mark(self, node: RadixNode, held: NDArray[np.bool_]) -> None:
-        """Set the pages on the path from `node` to the root, which a lock on it keeps; held: bool [pages of the pool + 1]."""
+        """Set the pages on the path from `node` to the root, which a lock on it
+        keeps; held: bool [pages of the pool + 1].
+        """
         for step in self._path(node):
             held[step.pages] = True
 
@@ -226,7 +236,9 @@ class RadixTree:
             raise RuntimeError(f"the tree counts {self.evictable} evictable pages, a walk finds {evictable}")
         if (held != self.pool.refs).any():
             wrong = np.flatnonzero(held != self.pool.refs)[:8]
-            raise RuntimeError(f"pages {wrong.tolist()} are held {held[wrong]} times but counted {self.pool.refs[wrong]}")
+            raise RuntimeError(
+                f"pages {wrong.tolist()} are held {held[wrong]} times but counted {self.pool.refs[wrong]}"
+            )
 
     def _check_node(self, node: RadixNode) -> None:
         size, parent = self.pool.page_size, node.parent
@@ -246,7 +258,9 @@ class RadixTree:
     def _found(self, tokens: Ints, namespace: Space) -> list[tuple[RadixNode, int]]:
         """The nodes of the longest cached prefix, each with how many of its tokens belong to it."""
         found = list(self._stored(tokens, namespace))
-        while self.states is not None and found and not (found[-1][0].state and found[-1][1] == len(found[-1][0].tokens)):
+        while (
+            self.states is not None and found and not (found[-1][0].state and found[-1][1] == len(found[-1][0].tokens))
+        ):
             found.pop()
         return found
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .radix_node_states import RadixNodeStates
+from .int_row import Ints
 from .page_pool import PagePool
 from .partial_prefix_cache import PartialPrefixCache
 from .prefix_cache import CacheHolder
+from .radix_node_states import RadixNodeStates
 from .radix_tree import PrefixMatch, RadixTree
-from .int_row import Ints
 from .recurrent_state_slots import RecurrentStateSlots
 from .state_checkpoints import StateCheckpoint, StateCheckpoints
 

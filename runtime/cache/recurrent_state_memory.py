@@ -1,4 +1,6 @@
-"""The memory of layers that keep a state instead of keys and values, addressed by slot: one slot is the state behind one prefix."""
+"""The memory of layers that keep a state instead of keys and values, addressed by
+slot: one slot is the state behind one prefix.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ class RecurrentStateMemory:
 
     def _allocate(self, slots: int) -> None:
         self._tensors = {
-            layer: tuple(torch.zeros(slots, *part.shape, dtype=part.kept_as(self.dtype), device=self.device) for part in parts)
+            layer: tuple(
+                torch.zeros(slots, *part.shape, dtype=part.kept_as(self.dtype), device=self.device) for part in parts
+            )
             for layer, parts in self.shapes.items()
         }
 

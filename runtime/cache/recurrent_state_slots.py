@@ -51,6 +51,9 @@ class RecurrentStateSlots:
         for slot in holds:
             found[slot] += 1
         if wrong := [slot for slot in range(len(found)) if found[slot] != self.refs[slot]]:
-            raise RuntimeError(f"states {wrong[:8]} are held {[found[s] for s in wrong[:8]]} times but counted {[self.refs[s] for s in wrong[:8]]}")
+            raise RuntimeError(
+                f"states {wrong[:8]} are held {[found[s] for s in wrong[:8]]} times but counted "
+                f"{[self.refs[s] for s in wrong[:8]]}"
+            )
         if sorted(self._free) != [slot for slot in range(FIRST_SLOT, len(found)) if not found[slot]]:
             raise RuntimeError("a slot of a state is lost, or stands twice among the free ones")

@@ -35,7 +35,8 @@ class StateHolder(Protocol):
     """A sequence, as far as its states go. into: the slot that its next state is to be left in; 0: none was given yet.
 
     computed: tokens, of which the last state is, unless the last step left none.
-    node: the deepest node of the tree that it stands on.  branch: up to there others have computed its tokens, and left no state.
+    node: the deepest node of the tree that it stands on.  branch: up to there others have computed its tokens, and left
+        no state.
     """
 
     trail: list[StateCheckpoint]
@@ -61,7 +62,10 @@ class StateCheckpoints:
         self.nodes, self.slots = nodes, nodes.slots
 
     def reserve(self, seq: StateHolder, leaves: bool) -> bool:
-        """Have a place for the state behind the next step. False: there is none. leaves: False where nobody will want it."""
+        """Have a place for the state behind the next step.
+
+        False: there is none. leaves: False where nobody will want it.
+        """
         if not leaves:
             self._give_back(seq)
             seq.into = SCRAP_SLOT
@@ -134,7 +138,8 @@ class StateCheckpoints:
         """Raise OutOfPages if so many pinned sequences took more than half of the states."""
         if 2 * count > self.slots.total:
             raise OutOfPages(
-                f"with this prefix {count} of the {self.slots.total} states would be pinned, more than half; release other pins, "
+                f"with this prefix {count} of the {self.slots.total} states would be pinned, more than half; release "
+                "other pins, "
                 "or open the engine with more states"
             )
 
@@ -171,7 +176,10 @@ class StateCheckpoints:
         return 0
 
     def _fresh(self, seq: StateHolder) -> int:
-        """A free slot, or 0. Sequences' earlier states take the place of snapshots only while these have most of the slots."""
+        """A free slot, or 0.
+
+        Sequences' earlier states take the place of snapshots only while these have most of the slots.
+        """
         while not self.slots.free:
             many = 2 * len(self.nodes) > self.slots.total
             if not ((many and self.nodes.evict()) or self.shed(seq) or self.nodes.evict()):

@@ -1,7 +1,8 @@
 """Where the pages of layers that see a window only lie, and which of them may be given to others.
 
     page            1   2   3   4   5   6       of all layers: numbers of the tree and of the sequences
-    where           0   0   7   2   5   9       its rows of windowed layers: a page of their own pool, 0: given to others
+    where           0   0   7   2   5   9       its rows of windowed layers: a page of their own pool, 0: given to
+    others
     held                        x   x   x       by who runs, is idle or is pinned: never taken
 
 What nobody holds stays until its place is wanted. First goes what fell behind a window, oldest first; then the ends of
@@ -40,7 +41,8 @@ class WindowPageTable:
         return max(0, length - self.reach + 1) // self.page_size
 
     def slots(self, slots: Ints, done: int) -> Ints:
-        """Slots of all tokens of a sequence -> the same for windowed layers, 0 for those that tokens from `done` on do not see.
+        """Slots of all tokens of a sequence -> the same for windowed layers, 0 for those that tokens from `done` on do
+        not see.
 
         Raises RuntimeError where rows that they see are gone.
         """
@@ -48,13 +50,17 @@ class WindowPageTable:
         seen = slots[start:]
         places = self.where[seen if size == 1 else seen // size]
         if not places.all():
-            raise RuntimeError(f"rows within the window of a sequence were given to others, behind {done} of {len(slots)} tokens")
+            raise RuntimeError(
+                f"rows within the window of a sequence were given to others, behind {done} of {len(slots)} tokens"
+            )
         found = np.zeros(len(slots), np.int32)
         found[start:] = places if size == 1 else places * size + seen % size
         return found
 
     def slots_of(self, slots: Ints) -> Ints:
-        """Slots of new tokens -> the same for windowed layers; slot 0 stays 0. Raises RuntimeError where a token has no place."""
+        """Slots of new tokens -> the same for windowed layers; slot 0 stays 0.
+        Raises RuntimeError where a token has no place.
+        """
         found: Ints = self.where[slots // self.page_size] * self.page_size + slots % self.page_size
         if ((found == 0) != (slots == 0)).any():
             raise RuntimeError("a new token has no place in the layers with a window")
@@ -75,7 +81,9 @@ class WindowPages(WindowPageTable):
     changed: pages whose place is another since `moved` was asked last; None: nobody asks.
     """
 
-    def __init__(self, pages: int, total: int, page_size: int, reach: int, on_free: Callable[[Ints], None] | None = None) -> None:
+    def __init__(
+        self, pages: int, total: int, page_size: int, reach: int, on_free: Callable[[Ints], None] | None = None
+    ) -> None:
         super().__init__(pages, page_size, reach)
         self.total = total
         self.slack, self.lot = max(SLACK, page_size), max(1, LOT // page_size)
@@ -102,7 +110,9 @@ class WindowPages(WindowPageTable):
         return self.total - self.free - self.loose
 
     def has_room(self, lengths: Iterable[int], step: int, pinned: int) -> bool:
-        """Whether sequences that grow to these lengths, in steps of so many tokens, find rows beside so many pinned pages."""
+        """Whether sequences that grow to these lengths, in steps of so many
+        tokens, find rows beside so many pinned pages.
+        """
         most = span(self.reach, self.page_size)
         wanted = step + sum(min(most, length) + self.page_size for length in lengths)
         return wanted <= (self.total - pinned) * self.page_size
@@ -118,9 +128,15 @@ class WindowPages(WindowPageTable):
         return int(np.flatnonzero(gaps[ends] == gaps[firsts])[-1]) * self.page_size
 
     def moved(self) -> tuple[Ints, Ints]:
-        """Pages whose place is another since the last time, and their places: what `put` is told elsewhere. From the first call on they are noted."""
+        """Pages whose place is another since the last time, and their places: what `put` is told
+        elsewhere. From the first call on they are noted.
+        """
         changed, self.changed = self.changed, []
-        pages: Ints = np.flatnonzero(self.where).astype(np.int32) if changed is None else np.unique(np.concatenate([NONE, *changed]))
+        pages: Ints = (
+            np.flatnonzero(self.where).astype(np.int32)
+            if changed is None
+            else np.unique(np.concatenate([NONE, *changed]))
+        )
         return pages, self.where[pages]
 
     def make_room(self, count: int) -> bool:
@@ -180,7 +196,9 @@ class WindowPages(WindowPageTable):
             np.add.at(found, pages, 1)
         placed = np.flatnonzero(self.where)
         if (wrong := np.flatnonzero(found != self._holds)[:8]).size:
-            raise RuntimeError(f"windows of pages {wrong.tolist()} are held {found[wrong]} times but counted {self._holds[wrong]}")
+            raise RuntimeError(
+                f"windows of pages {wrong.tolist()} are held {found[wrong]} times but counted {self._holds[wrong]}"
+            )
         if (found[self.where == 0] > 0).any() or (refs[placed] <= 0).any() or self._ends[self.where == 0].any():
             raise RuntimeError("a page without rows is held, or a free page has some")
         if sorted([*self.where[placed].tolist(), *self._free]) != list(range(1, self.total + 1)):

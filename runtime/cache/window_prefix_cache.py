@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import OutOfPages
+from .int_row import Ints, Space
 from .page_pool import PagePool
 from .partial_prefix_cache import PartialPrefixCache
 from .prefix_cache import CacheHolder
 from .radix_tree import PrefixMatch, RadixNode
-from .int_row import Ints, Space
 from .window_pages import WindowPages, span
 
 
@@ -91,7 +91,8 @@ class WindowPrefixCache(PartialPrefixCache):
         most = span(self._windows.reach, size) // size
         if 2 * (pages := sum(min(most, len(seq.slots) // size) for seq in seqs)) > self._windows.total:
             raise OutOfPages(
-                f"with this prefix {pages} of the {self._windows.total} pages of layers with a window would be pinned, more than half; "
+                f"with this prefix {pages} of the {self._windows.total} pages of layers with a window would be "
+                "pinned, more than half; "
                 "release other pins, or open the engine with more window_tokens"
             )
 
@@ -101,7 +102,10 @@ class WindowPrefixCache(PartialPrefixCache):
         self._windows.check([self._held(seq) for seq in holders], self.pool.refs)
         for seq in holders:
             if seq.window > self._windows.first(seq.computed):
-                raise RuntimeError(f"of {seq.computed} computed tokens the window begins before page {seq.window}, the first that is held")
+                raise RuntimeError(
+                    f"of {seq.computed} computed tokens the window begins before page {seq.window}, the first that "
+                    "is held"
+                )
 
     def _match(self, tokens: Ints, namespace: Space) -> PrefixMatch:
         match = super()._match(tokens, namespace)
@@ -122,7 +126,9 @@ class WindowPrefixCache(PartialPrefixCache):
         seq.window = 0
 
     def _go_back(self, seq: CacheHolder, length: int) -> int:
-        """To the last of its first `length` computed tokens whose window is there: what is no longer held may be gone."""
+        """To the last of its first `length` computed tokens whose window is
+        there: what is no longer held may be gone.
+        """
         length = super()._go_back(seq, length)
         found, old = self._usable(seq, length), self._held(seq).copy()
         first = min(seq.window, self._windows.first(found))
@@ -170,7 +176,9 @@ class WindowPrefixCache(PartialPrefixCache):
         super()._adopt(seq, pages)
 
     def _keep_end(self, seq: CacheHolder, length: int) -> None:
-        """What somebody sees who goes on from the whole pages of so many tokens, or from a little less, as the same prompt does."""
+        """What somebody sees who goes on from the whole pages of so many tokens, or
+        from a little less, as the same prompt does.
+        """
         first = self._windows.first(max(0, length - self._windows.slack))
         self._windows.keep(self._between(seq, first, length // self.pool.page_size))
 

@@ -19,12 +19,21 @@ def given(calibration: Any, runs: Runs) -> list[Text]:
     Raises ConfigError for anything else, for files that cannot be read, and where there is no text.
     """
     if callable(calibration):
-        return _some(list(runs(calibration)), "the function that it is had the engine compute nothing: run programs with backend=engine")
+        return _some(
+            list(runs(calibration)),
+            "the function that it is had the engine compute nothing: run programs with backend=engine",
+        )
     if isinstance(calibration, str | Path):
         return _some(read_calibration_texts(_file(calibration)), f"{calibration} is empty")
     if not isinstance(calibration, Sequence) or isinstance(calibration, bytes):
-        raise ConfigError(f"Engine(calibration={calibration!r:.80}): must be a list of texts or conversations, a file of them, or a function of an engine")
-    return _some([checked(text, f"Engine(calibration=...), text {number}") for number, text in enumerate(calibration, 1)], "the list is empty")
+        raise ConfigError(
+            f"Engine(calibration={calibration!r:.80}): must be a list of texts or conversations, a file of them, or "
+            "a function of an engine"
+        )
+    return _some(
+        [checked(text, f"Engine(calibration=...), text {number}") for number, text in enumerate(calibration, 1)],
+        "the list is empty",
+    )
 
 
 def described(calibration: Any, texts: Sequence[Text]) -> str:
@@ -35,7 +44,10 @@ def described(calibration: Any, texts: Sequence[Text]) -> str:
 def _file(name: str | Path) -> Path:
     file = Path(name)
     if not file.is_file():
-        raise ConfigError(f"Engine(calibration={str(name)!r:.80}): there is no such file; a text itself goes into a list: calibration=[text]")
+        raise ConfigError(
+            f"Engine(calibration={str(name)!r:.80}): there is no such file; a text itself goes into a list: "
+            "calibration=[text]"
+        )
     return file
 
 

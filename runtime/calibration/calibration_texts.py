@@ -34,17 +34,22 @@ Text = str | Sequence[Mapping[str, Any]] | Sequence[int] | RecordedText
 
 
 def read_calibration_texts(file: Path) -> list[Text]:
-    """A text file as one text, or of a .jsonl file each line: text, messages, ids, or an object with one of these as "text", "messages", "ids".
+    """A text file as one text, or of a .jsonl file each line: text, messages, ids, or an object with one of these as
+    "text", "messages", "ids".
 
     Raises ConfigError for a file that cannot be read, and for lines that are none of these.
     """
     try:
         content = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"texts are read from text files in UTF-8, and {file} is none that can be read: {error}") from error
+        raise ConfigError(
+            f"texts are read from text files in UTF-8, and {file} is none that can be read: {error}"
+        ) from error
     if file.suffix != ".jsonl":
         return [content] if content.strip() else []
-    return [_of_line(line, f"{file}, line {number}") for number, line in enumerate(content.splitlines(), 1) if line.strip()]
+    return [
+        _of_line(line, f"{file}, line {number}") for number, line in enumerate(content.splitlines(), 1) if line.strip()
+    ]
 
 
 def _of_line(line: str, where: str) -> Text:
@@ -77,7 +82,11 @@ def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) ->
 
     Raises ConfigError for texts that are none, ids that the tokenizer has not, and where no token is left.
     """
-    found = [piece for number, text in enumerate(texts, 1) for piece in _pieces(_whole(tokenizer, text, f"text {number}"), longest)]
+    found = [
+        piece
+        for number, text in enumerate(texts, 1)
+        for piece in _pieces(_whole(tokenizer, text, f"text {number}"), longest)
+    ]
     if not found:
         raise ConfigError("there is no text to calibrate or measure by: give at least one that is not empty")
     return found
@@ -99,7 +108,9 @@ def _ids(tokenizer: Tokenizer, text: Any, where: str) -> np.ndarray:
         return tokenizer.encode_chat(text)
     ids = np.array(text, np.int64)
     if ids.min() < 0 or ids.max() >= tokenizer.vocab_size:
-        raise ConfigError(f"{where}: token ids run from 0 to {tokenizer.vocab_size - 1}, here: {ids.min()} to {ids.max()}")
+        raise ConfigError(
+            f"{where}: token ids run from 0 to {tokenizer.vocab_size - 1}, here: {ids.min()} to {ids.max()}"
+        )
     return ids.astype(np.int32)
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..layers.linear_layers import Linear
-from ..models.reference.reference_block import ReferenceBlock
 from ..models.decoder import Decoder
-from ..quantization.quantized_transform import LayerTransform
+from ..models.reference.reference_block import ReferenceBlock
 from ..quantization.calibration_statistics import InputHessian, InputStatistics
+from ..quantization.quantized_transform import LayerTransform
 from .layerwise_forward import LayerwiseForward
 
 Quantise = Callable[[str, Linear, Any], Linear]
@@ -30,10 +30,18 @@ class CalibrationTransform(LayerTransform):
     """
 
     def __init__(
-        self, quantise: Quantise, texts: Callable[[], Sequence[np.ndarray]], held_out: Sequence[np.ndarray] = (), seen: type[InputStatistics] = InputHessian
+        self,
+        quantise: Quantise,
+        texts: Callable[[], Sequence[np.ndarray]],
+        held_out: Sequence[np.ndarray] = (),
+        seen: type[InputStatistics] = InputHessian,
     ) -> None:
         self._quantise, self._texts, self._kind = quantise, texts, seen
-        self.calibration, self.before, self.behind = LayerwiseForward(()), LayerwiseForward(held_out), LayerwiseForward(held_out)
+        self.calibration, self.before, self.behind = (
+            LayerwiseForward(()),
+            LayerwiseForward(held_out),
+            LayerwiseForward(held_out),
+        )
         self._block: ReferenceBlock | None = None
         self._seen: dict[int, InputStatistics] | None = None
 
@@ -41,8 +49,13 @@ class CalibrationTransform(LayerTransform):
         assert isinstance(model, Decoder)
         part = model.parts[index]
         self._block, self._seen = (part, None) if isinstance(part, ReferenceBlock) else (None, {})
-        if isinstance(part, ReferenceBlock) and any(getattr(holder, name).coded is not None for holder, name in part.products()):
-            raise ConfigError(f"layer {part.index} is in few bits already: there is nothing to calibrate; take the unquantised checkpoint")
+        if isinstance(part, ReferenceBlock) and any(
+            getattr(holder, name).coded is not None for holder, name in part.products()
+        ):
+            raise ConfigError(
+                f"layer {part.index} is in few bits already: there is nothing to calibrate; take the unquantised "
+                "checkpoint"
+            )
 
     def __call__(self, name: str, layer: Linear) -> Linear:
         if self._seen is None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..attention import attention_backend
-from ..cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
-from ..models.reference.reference_block import ReferenceBlock
+from ..cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
 from ..models.decoder import Decoder
+from ..models.reference.reference_block import ReferenceBlock
 from ..models.reference.reference_embedding import known_ids
 from ..models.reference.reference_mixer import ReferenceStep, step_states
 from ..step.step_batch import StepBatch
@@ -21,7 +21,10 @@ from ..step.step_batch import StepBatch
 
 @dataclass
 class _TextStates:
-    """A text. start: its slot of the first token. states: [T, hidden] before the next layer; own: see `PerLayerEmbeddingGate`."""
+    """A text.
+
+    start: its slot of the first token. states: [T, hidden] before the next layer; own: see `PerLayerEmbeddingGate`.
+    """
 
     ids: np.ndarray
     start: int
@@ -30,7 +33,9 @@ class _TextStates:
 
 
 class LayerwiseForward:
-    """texts: token ids of each, one or more. Attention is torch's: in sums of the model's dtype, whatever the machine."""
+    """texts: token ids of each, one or more. Attention is torch's: in sums of
+    the model's dtype, whatever the machine.
+    """
 
     def __init__(self, texts: Sequence[np.ndarray]) -> None:
         self.texts = list(texts)
@@ -65,10 +70,15 @@ class LayerwiseForward:
         for execution_plan in self._courses:
             batch = self._batch(execution_plan)
             self._attention.plan(batch)
-            angles = {rope: rotary.gather(batch.positions, len(execution_plan.ids)) for rope, rotary in self._model.rotaries.items()}
+            angles = {
+                rope: rotary.gather(batch.positions, len(execution_plan.ids))
+                for rope, rotary in self._model.rotaries.items()
+            }
             states = execution_plan.states.clone() if stay else execution_plan.states
             kept = step_states(batch, self._memory(block.index))
-            states = block.forward(states, ReferenceStep(batch, self._attention, angles, kept), None, execution_plan.own[block.index])
+            states = block.forward(
+                states, ReferenceStep(batch, self._attention, angles, kept), None, execution_plan.own[block.index]
+            )
             execution_plan.states = execution_plan.states if stay else states
 
     def _memory(self, layer: int) -> RecurrentStateMemory | None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class QuantizationLoss:
-    """Of predicted tokens. divergence: mean KL in nats, and its 99th percentile; same_top: share of equal first choices;
+    """Of predicted tokens. divergence: mean KL in nats, and its 99th percentile; same_top: share of equal first
+    choices;
     perplexities: of the texts, before and behind."""
 
     tokens: int
@@ -36,7 +37,9 @@ class LossComparison:
         following = torch.from_numpy(ids[1:].astype(np.int64))[:, None].to(old.device)
         divergence = (old.exp() * (old - new)).sum(-1)
         same = (old.argmax(-1) == new.argmax(-1)).float()
-        self._parts.append(torch.stack((divergence, same, -old.gather(1, following)[:, 0], -new.gather(1, following)[:, 0])).cpu())
+        self._parts.append(
+            torch.stack((divergence, same, -old.gather(1, following)[:, 0], -new.gather(1, following)[:, 0])).cpu()
+        )
 
     def losses(self, answers: bool = False) -> QuantizationLoss | None:
         """Of all tokens, or of those that were generated; None: none was predicted."""
@@ -47,4 +50,11 @@ class LossComparison:
         if not len(same):
             return None
         high = float(np.quantile(divergence.numpy(), 0.99))
-        return QuantizationLoss(len(same), float(divergence.mean()), high, float(same.mean()), float(old.mean().exp()), float(new.mean().exp()))
+        return QuantizationLoss(
+            len(same),
+            float(divergence.mean()),
+            high,
+            float(same.mean()),
+            float(old.mean().exp()),
+            float(new.mean().exp()),
+        )

@@ -14,33 +14,34 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..layers.linear_layers import Linear
 from ..loading.checkpoint import OpenCheckpoint, open_checkpoint
-from ..loading.tensor_files.stacked_expert_source import split_stacked_experts
-from ..loading.model_files.model_directory import quantization_of, read_json
 from ..loading.gguf_files.gguf_model import is_gguf
-from ..loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
 from ..loading.load_plan import WEIGHT, LoadPlan, plan_for
-from ..loading.tensor_files.tensor_source import WeightSource
-from ..loading.sharded_state import has_sharded_state
 from ..loading.load_weights import filled
-from ..models.reference.reference_block import ReferenceBlock
+from ..loading.model_files.model_directory import quantization_of, read_json
+from ..loading.sharded_state import has_sharded_state
+from ..loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from ..loading.tensor_files.stacked_expert_source import split_stacked_experts
+from ..loading.tensor_files.tensor_source import WeightSource
 from ..models.decoder import Decoder
+from ..models.reference.reference_block import ReferenceBlock
 from ..models.spec.weight_targets import WeightTarget
+from ..quantization.calibration_statistics import InputHessian
 from ..quantization.quantized_weight import QuantizedWeight, stacked
 from ..quantization.weight_rounding import GROUP
-from ..quantization.calibration_statistics import InputHessian
-from .calibration_transform import CalibrationTransform
-from .quantized_layouts import quantized_layout_for
-from .quantization_loss import LossComparison, QuantizationLoss
-from .compressed_tensors_format import configuration
-from .shard_writer import ShardWriter
 from .calibration_texts import TextPiece
+from .calibration_transform import CalibrationTransform
+from .compressed_tensors_format import configuration
+from .quantization_loss import LossComparison, QuantizationLoss
+from .quantized_layouts import quantized_layout_for
+from .shard_writer import ShardWriter
 
 
 @dataclass(frozen=True)
 class QuantizeReport:
     """weights: of projections that were quantised, and how many bits one has with scales and zeros counted.
 
-    bytes: of all tensors before and behind.  calibrated: tokens.  losses: None: there was nothing to measure them by; answers: those
+    bytes: of all tensors before and behind.  calibrated: tokens.  losses: None: there was nothing to measure them by;
+        answers: those
     of tokens that a model had generated.
     """
 
@@ -56,15 +57,23 @@ class QuantizeReport:
 
 
 def quantize(
-    origin: Path, out: Path, weights: str, *, group: int = GROUP, calibration: Sequence[np.ndarray] = (),
-    held_out: Sequence[TextPiece] = (), device: torch.device | str = "cpu",
-) -> QuantizeReport:  # fmt: skip
+    origin: Path,
+    out: Path,
+    weights: str,
+    *,
+    group: int = GROUP,
+    calibration: Sequence[np.ndarray] = (),
+    held_out: Sequence[TextPiece] = (),
+    device: torch.device | str = "cpu",
+) -> QuantizeReport:
     """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
 
-    weights: one of `layouts.KINDS`; "int4" and "int4_gptq" are in groups of `group` inputs. The embedding and the head stay as they
+    weights: one of `layouts.KINDS`; "int4" and "int4_gptq" are in groups of `group` inputs. The embedding and the head
+        stay as they
     are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
     held_out: texts to compare the distributions of both models by. Computed in float32; of the layers one is in memory.
-    Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError for damaged files.
+    Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError
+    for damaged files.
     """
     started = time.perf_counter()
     work = _CheckpointQuantizer(origin, weights, group, torch.device(device), calibration, held_out)
@@ -75,7 +84,13 @@ def quantize(
 
 class _CheckpointQuantizer:
     def __init__(
-        self, origin: Path, weights: str, group: int, device: torch.device, calibration: Sequence[np.ndarray], held_out: Sequence[TextPiece]
+        self,
+        origin: Path,
+        weights: str,
+        group: int,
+        device: torch.device,
+        calibration: Sequence[np.ndarray],
+        held_out: Sequence[TextPiece],
     ) -> None:
         self.layout = quantized_layout_for(weights, group)
         if self.layout.calibrated and not len(calibration):
@@ -86,7 +101,10 @@ class _CheckpointQuantizer:
         self.model = Decoder(checkpoint.model, torch.float32, device, allocate=False)
         self.plan: LoadPlan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         if self.plan.coded:
-            raise ConfigError(f"{origin} is quantised already ({next(iter(self.plan.coded.values())).claim.format}); take the checkpoint that it was made of")
+            raise ConfigError(
+                f"{origin} is quantised already ({next(iter(self.plan.coded.values())).claim.format}); take the "
+                "checkpoint that it was made of"
+            )
         self._check_sizes()
         texts = list(calibration) if self.layout.calibrated else []
         self.held_out = held_out
@@ -120,22 +138,40 @@ class _CheckpointQuantizer:
     def _forget(self, index: int, part: ReferenceBlock) -> None:
         model = self.model.config
         meta = torch.device("meta")
-        self.model.layers[index - 1] = ReferenceBlock(part.layer, model.names, part.index, model.hidden_size, torch.float32, meta, model.per_layer)
+        self.model.layers[index - 1] = ReferenceBlock(
+            part.layer, model.names, part.index, model.hidden_size, torch.float32, meta, model.per_layer
+        )
         for held in (self._found, self._places, self._orders):
             held.clear()
 
     def report(self, shards: ShardWriter, seconds: float) -> QuantizeReport:
         projections, weights, bits = self.counts
         before = sum(stored.stop - stored.start for source in self.sources for stored in source.tensors)
-        return QuantizeReport(projections, weights, bits / weights, before, shards.bytes, self.tokens, self.comparison.losses(), self.comparison.losses(answers=True), seconds)
+        return QuantizeReport(
+            projections,
+            weights,
+            bits / weights,
+            before,
+            shards.bytes,
+            self.tokens,
+            self.comparison.losses(),
+            self.comparison.losses(answers=True),
+            seconds,
+        )
 
     def _check_sizes(self) -> None:
         multiple = self.layout.multiple
         for place in (place for part in self.model.layers for place in part.places() if place.layer is not None):
             if place.layer is not None and not place.layer.weight.is_contiguous():
-                raise ConfigError(f"{place.name} lies as [in, out], which compressed-tensors has no module for; such models are quantised while loading: Engine(weights='int4')")
+                raise ConfigError(
+                    f"{place.name} lies as [in, out], which compressed-tensors has no module for; such models are "
+                    "quantised while loading: Engine(weights='int4')"
+                )
             if place.target.shape[1] % multiple:
-                raise ConfigError(f"{place.name} has {place.target.shape[1]} inputs, which are no whole groups of {multiple}: take smaller ones")
+                raise ConfigError(
+                    f"{place.name} has {place.target.shape[1]} inputs, which are no whole groups of {multiple}: take "
+                    "smaller ones"
+                )
 
     def _stored_as(self, place: str) -> torch.dtype:
         """Scales are kept in the dtype that the model is stored in, as engines read them."""
@@ -157,7 +193,10 @@ class _CheckpointQuantizer:
         scales = self._stored_as(places[0].name)
         if not self.layout.by_tensor:
             return self.layout.rounded(weight, seen, scales)
-        rows = [slice(place.start, place.start + len(place.target)) for place in sorted(places, key=lambda place: place.start)]
+        rows = [
+            slice(place.start, place.start + len(place.target))
+            for place in sorted(places, key=lambda place: place.start)
+        ]
         found = stacked([self.layout.rounded(weight[part], seen, scales) for part in rows])
         assert found is not None
         return found
@@ -168,15 +207,22 @@ class _CheckpointQuantizer:
         for place in places:
             piece = self._found[id(place.layer)].take(slice(place.start, place.start + len(place.target)))
             name = self.plan.plain[place.name].stored.name
-            tensors = {f"{name.removesuffix(WEIGHT)}.{suffix}": tensor.cpu() for suffix, tensor in self.layout.tensors(piece).items()}
+            tensors = {
+                f"{name.removesuffix(WEIGHT)}.{suffix}": tensor.cpu()
+                for suffix, tensor in self.layout.tensors(piece).items()
+            }
             packed.update(tensors)
             bits = 8 * sum(tensor.nbytes for name, tensor in tensors.items() if not name.endswith("weight_shape"))
-            self.counts = [count + more for count, more in zip(self.counts, (1, piece.codes.numel(), bits), strict=True)]
+            self.counts = [
+                count + more for count, more in zip(self.counts, (1, piece.codes.numel(), bits), strict=True)
+            ]
             self._written.add(name)
         return packed
 
     def _compare(self) -> None:
-        for piece, before, behind in zip(self.held_out, self.flows.before.logits(), self.flows.behind.logits(), strict=True):
+        for piece, before, behind in zip(
+            self.held_out, self.flows.before.logits(), self.flows.behind.logits(), strict=True
+        ):
             self.comparison.add(piece.ids, before, behind, piece.answered)
 
     def _copy(self, shards: ShardWriter) -> None:
@@ -198,11 +244,17 @@ class _CheckpointQuantizer:
 
 def _opened(origin: Path) -> OpenCheckpoint:
     if is_gguf(origin):
-        raise ConfigError(f"{origin} is a GGUF file, whose weights are in few bits or have lost their config.json; take the model's directory")
+        raise ConfigError(
+            f"{origin} is a GGUF file, whose weights are in few bits or have lost their config.json; take the "
+            "model's directory"
+        )
     if has_sharded_state(origin):
         raise ConfigError(f"{origin} is a sharded state, whose weights are packed; take the model that it was made of")
     if (said := quantization_of(origin)[0]) is not None:
-        raise ConfigError(f"{origin} is quantised already ({said.get('quant_method', 'quantization_config')}); take the checkpoint that it was made of")
+        raise ConfigError(
+            f"{origin} is quantised already ({said.get('quant_method', 'quantization_config')}); take the checkpoint "
+            "that it was made of"
+        )
     return open_checkpoint(origin)
 
 
@@ -213,7 +265,9 @@ def _inverse(order: Tensor) -> Tensor:
 
 def _read(source: WeightSource, stored: StoredTensor) -> Tensor:
     if stored.dtype not in DTYPES:
-        raise ConfigError(f"{source.name}: {stored.name} is {stored.dtype}, which is not known; take another checkpoint")
+        raise ConfigError(
+            f"{source.name}: {stored.name} is {stored.dtype}, which is not known; take another checkpoint"
+        )
     tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
     source.read(stored, 0, tensor.view(-1).view(torch.uint8))
     return tensor

@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..layers.float8_reference import FP8, quantize_weight
+from ..quantization.calibration_statistics import InputHessian
+from ..quantization.cpu_int4_linear import packed
+from ..quantization.fp4_fp8_rounding import BLOCK, MX_GROUP, NV_GROUP, float8_blocks, mxfp4, nvfp4
 from ..quantization.gptq_rounding import gptq
 from ..quantization.quantized_weight import QuantizedWeight
-from ..quantization.cpu_int4_linear import packed
-from ..quantization.weight_rounding import round_to_int8, nearest
-from ..quantization.calibration_statistics import InputHessian
-from ..quantization.fp4_fp8_rounding import BLOCK, MX_GROUP, NV_GROUP, float8_blocks, mxfp4, nvfp4
+from ..quantization.weight_rounding import nearest, round_to_int8
 from .compressed_tensors_format import WORD, packed_in_int32
 
 Rounded = Callable[[Tensor, InputHessian | None, torch.dtype], QuantizedWeight]
@@ -46,11 +46,20 @@ class QuantizedLayout:
 
 KINDS = ("int4", "int4_gptq", "int8", "fp8", "fp8_block", "nvfp4", "mxfp4")
 ROWS_OWN = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
-GROUPS_OWN = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "group", "group_size": BLOCK, "dynamic": True}
+GROUPS_OWN = {
+    "num_bits": 8,
+    "type": "float",
+    "symmetric": True,
+    "strategy": "group",
+    "group_size": BLOCK,
+    "dynamic": True,
+}
 
 
 def quantized_layout_for(kind: str, group: int) -> QuantizedLayout:
-    """group: inputs that share a scale, for "int4" and "int4_gptq". Raises ConfigError for kinds that cannot be written."""
+    """group: inputs that share a scale, for "int4" and "int4_gptq". Raises
+    ConfigError for kinds that cannot be written.
+    """
     require_kind(kind)
     made: dict[str, Callable[[], QuantizedLayout]] = {
         "int4": partial(_int4, _nearest, group),
@@ -67,7 +76,10 @@ def quantized_layout_for(kind: str, group: int) -> QuantizedLayout:
 def require_kind(kind: str) -> None:
     """Raises ConfigError for weights that cannot be written."""
     if kind == "int4_hqq":
-        raise ConfigError("weights 'int4_hqq' have zeros that are no whole numbers, compressed-tensors keeps no others; take 'int4_gptq', which loses less")
+        raise ConfigError(
+            "weights 'int4_hqq' have zeros that are no whole numbers, compressed-tensors keeps no others; take "
+            "'int4_gptq', which loses less"
+        )
     if kind not in KINDS:
         raise ConfigError(f"weights {kind!r} cannot be written; take one of {', '.join(KINDS)}")
 
@@ -76,7 +88,9 @@ def _int4(rounding: Callable[..., QuantizedWeight], group: int, calibrated: bool
     if group % (WORD // 4):
         raise ConfigError(f"groups of {group} inputs fill no whole words of eight codes; take 32, 64 or 128")
     weights = _weights(4, "int", "group", symmetric=False, group_size=group)
-    return QuantizedLayout("pack-quantized", weights, None, group, partial(rounding, group), partial(_words, 4), calibrated)
+    return QuantizedLayout(
+        "pack-quantized", weights, None, group, partial(rounding, group), partial(_words, 4), calibrated
+    )
 
 
 def _nearest(group: int, weight: Tensor, seen: InputHessian | None, scales: torch.dtype) -> QuantizedWeight:
@@ -90,7 +104,14 @@ def _gptq(group: int, weight: Tensor, seen: InputHessian | None, scales: torch.d
 
 def _int8() -> QuantizedLayout:
     weights = _weights(8, "int", "channel")
-    return QuantizedLayout("pack-quantized", weights, None, WORD // 8, lambda weight, seen, scales: round_to_int8(weight, scales), partial(_words, 8))
+    return QuantizedLayout(
+        "pack-quantized",
+        weights,
+        None,
+        WORD // 8,
+        lambda weight, seen, scales: round_to_int8(weight, scales),
+        partial(_words, 8),
+    )
 
 
 def _fp8() -> QuantizedLayout:
@@ -106,16 +127,30 @@ def _fp8_blocks() -> QuantizedLayout:
         return {**_floats(weight), "weight_scale": weight.scale[::BLOCK].contiguous()}
 
     weights = _weights(8, "float", "block", block_structure=[BLOCK, BLOCK])
-    return QuantizedLayout("float-quantized", weights, GROUPS_OWN, 1, lambda weight, seen, scales: float8_blocks(weight), tensors, by_tensor=True)
+    return QuantizedLayout(
+        "float-quantized",
+        weights,
+        GROUPS_OWN,
+        1,
+        lambda weight, seen, scales: float8_blocks(weight),
+        tensors,
+        by_tensor=True,
+    )
 
 
 def _nvfp4() -> QuantizedLayout:
     def tensors(weight: QuantizedWeight) -> dict[str, Tensor]:
         assert weight.factor is not None
-        return {"weight_packed": packed(weight.codes), "weight_scale": weight.scale.to(FP8), "weight_global_scale": 1 / weight.factor[:1]}
+        return {
+            "weight_packed": packed(weight.codes),
+            "weight_scale": weight.scale.to(FP8),
+            "weight_global_scale": 1 / weight.factor[:1],
+        }
 
     weights = _weights(4, "float", "tensor_group", group_size=NV_GROUP)
-    return QuantizedLayout("nvfp4-pack-quantized", weights, None, NV_GROUP, lambda weight, seen, scales: nvfp4(weight), tensors)
+    return QuantizedLayout(
+        "nvfp4-pack-quantized", weights, None, NV_GROUP, lambda weight, seen, scales: nvfp4(weight), tensors
+    )
 
 
 def _mxfp4() -> QuantizedLayout:
@@ -124,7 +159,9 @@ def _mxfp4() -> QuantizedLayout:
         return {"weight_packed": packed(weight.codes), "weight_scale": exponents.to(torch.uint8)}
 
     weights = _weights(4, "float", "group", group_size=MX_GROUP)
-    return QuantizedLayout("mxfp4-pack-quantized", weights, None, MX_GROUP, lambda weight, seen, scales: mxfp4(weight), tensors)
+    return QuantizedLayout(
+        "mxfp4-pack-quantized", weights, None, MX_GROUP, lambda weight, seen, scales: mxfp4(weight), tensors
+    )
 
 
 def _words(bits: int, weight: QuantizedWeight) -> dict[str, Tensor]:
@@ -144,4 +181,12 @@ def _floats(weight: QuantizedWeight) -> dict[str, Tensor]:
 
 
 def _weights(bits: int, kind: str, strategy: str, *, symmetric: bool = True, **more: Any) -> dict[str, Any]:
-    return {"num_bits": bits, "type": kind, "symmetric": symmetric, "strategy": strategy, "group_size": None, "dynamic": False, **more}
+    return {
+        "num_bits": bits,
+        "type": kind,
+        "symmetric": symmetric,
+        "strategy": strategy,
+        "group_size": None,
+        "dynamic": False,
+        **more,
+    }

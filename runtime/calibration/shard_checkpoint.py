@@ -15,10 +15,10 @@ from ..errors import ConfigError
 from ..layers.float8_reference import KVScaleFactors
 from ..layers.linear_layers import Linear
 from ..loading.checkpoint import OpenCheckpoint, open_checkpoint
-from ..loading.model_files.model_directory import BESIDE, QUANTIZATION, load_config, read_json
 from ..loading.gguf_files.gguf_model import is_gguf
-from ..loading.tensor_files.safetensors_header import FLOATS
 from ..loading.load_plan import LoadPlan, plan_for, products_of_part
+from ..loading.load_weights import filled
+from ..loading.model_files.model_directory import BESIDE, QUANTIZATION, load_config, read_json
 from ..loading.remote import is_remote
 from ..loading.sharded_state import (
     MANIFEST,
@@ -26,24 +26,24 @@ from ..loading.sharded_state import (
     RANK,
     WHOLE,
     PackedProjectionEntry,
-    ShardedStateManifest,
     ParallelSizes,
     RankShare,
+    ShardedStateManifest,
     file_name,
     has_sharded_state,
 )
 from ..loading.stored_kv_scales import read_scales
-from ..loading.load_weights import filled
+from ..loading.tensor_files.safetensors_header import FLOATS
 from ..models.decoder import Decoder
-from ..models.spec.weight_targets import WeightTarget
 from ..models.spec.model_spec import ModelSpec
+from ..models.spec.weight_targets import WeightTarget
 from ..parallel.pp import pipeline_stages
 from ..quantization import transform_for
+from ..quantization.device_weight import form_of
 from ..quantization.fused_quantized_weight import FusedQuantizedWeight
 from ..quantization.online_quantization import CALIBRATED
-from ..quantization.quantized_weight import QuantizedWeight
 from ..quantization.quantized_transform import KeepQuantizedTransform
-from ..quantization.device_weight import form_of
+from ..quantization.quantized_weight import QuantizedWeight
 from .shard_writer import ShardWriter
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -52,7 +52,9 @@ SMALL = 2**16  # numbers of a tensor that sealing may write into
 
 @dataclass(frozen=True)
 class ShardReport:
-    """packed: how many projections of each kind, those of all ranks.  dense: of the others.  bytes: of all tensors before and behind."""
+    """packed: how many projections of each kind, those of all ranks.  dense: of the
+    others.  bytes: of all tensors before and behind.
+    """
 
     ranks: int
     packed: dict[str, int]
@@ -62,35 +64,60 @@ class ShardReport:
     seconds: float
 
 
-def shard(origin: Path, out: Path, weights: str = "auto", *, parts: ParallelSizes = WHOLE, dtype: str | None = None, device: torch.device | str = "cpu") -> ShardReport:
-    """Write the model directory `origin` anew as `out`, each projection as `Engine(origin, weights=weights)` computes with it here.
+def shard(
+    origin: Path,
+    out: Path,
+    weights: str = "auto",
+    *,
+    parts: ParallelSizes = WHOLE,
+    dtype: str | None = None,
+    device: torch.device | str = "cpu",
+) -> ShardReport:
+    """Write the model directory `origin` anew as `out`, each projection as `Engine(origin, weights=weights)` computes
+    with it here.
 
     parts: of the engine that is to load it, whose ranks are written one after the other.
-    dtype: "float32", "bfloat16" or "float16", of what stays dense, and of what is rounded to few bits; None: as most of it is
-    stored. device: whose kernels it is packed for. One layer of one rank is in memory, beside its embedding. Raises ConfigError for what cannot be cut or packed so, CheckpointError for damaged files.
+    dtype: "float32", "bfloat16" or "float16", of what stays dense, and of what is rounded to few bits; None: as most of
+        it is
+    stored. device: whose kernels it is packed for. One layer of one rank is in memory, beside its embedding. Raises
+        ConfigError for what cannot be cut or packed so, CheckpointError for damaged files.
     """
     started = time.perf_counter()
     if weights in CALIBRATED:
-        raise ConfigError(f"weights={weights!r} needs texts to calibrate by: write it with sgl quantize, and shard what that wrote")
+        raise ConfigError(
+            f"weights={weights!r} needs texts to calibrate by: write it with sgl quantize, and shard what that wrote"
+        )
     if parts.wrong is not None:
         raise ConfigError(f"{parts.command}: {parts.wrong}")
     checkpoint = _opened(origin)
     _require_as_stored(checkpoint.model, origin)
     numbers = DTYPES[dtype] if dtype else _stored_dtype(checkpoint)
-    ranks = [_RankShard(place, pipeline_stages.part_of(checkpoint, place), numbers, torch.device(device), weights) for place in pipeline_stages.RankPlace.all(parts)]
+    ranks = [
+        _RankShard(place, pipeline_stages.part_of(checkpoint, place), numbers, torch.device(device), weights)
+        for place in pipeline_stages.RankPlace.all(parts)
+    ]
     with ShardWriter(out) as shards:
         manifest = ShardedStateManifest(parts, tuple(rank.write(shards) for rank in ranks), weights)
         shards.finish(origin, _config(origin, checkpoint.model), BESIDE)
         shards.json(MANIFEST, manifest.as_json())
     kinds = Counter(entry.kind for share in manifest.shares for entry in share.packed.values())
     before = sum(stored.stop - stored.start for source in checkpoint.sources for stored in source.tensors)
-    return ShardReport(parts.ranks, dict(kinds), sum(rank.dense for rank in ranks), before, shards.bytes, time.perf_counter() - started)
+    return ShardReport(
+        parts.ranks, dict(kinds), sum(rank.dense for rank in ranks), before, shards.bytes, time.perf_counter() - started
+    )
 
 
 class _RankShard:
     """What one rank loads, written once. Nothing is in memory before that, and nothing behind it."""
 
-    def __init__(self, place: pipeline_stages.RankPlace, checkpoint: OpenCheckpoint, dtype: torch.dtype, device: torch.device, weights: str) -> None:
+    def __init__(
+        self,
+        place: pipeline_stages.RankPlace,
+        checkpoint: OpenCheckpoint,
+        dtype: torch.dtype,
+        device: torch.device,
+        weights: str,
+    ) -> None:
         self.place, self.dense = place, 0
         self.doing = "weights" if place.split.ranks == place.stages == 1 else f"rank {place.rank}"
         self.model = Decoder(checkpoint.model, dtype, device, allocate=False)
@@ -113,7 +140,9 @@ class _RankShard:
             self.model.seal_part(index, self.keeping)
             packed = self._forms(index, loaded)
             whole = {id(loaded[key]) for key in packed}
-            shards.add({place.name: place.dense().cpu().contiguous() for place in places if id(place.layer) not in whole})
+            shards.add(
+                {place.name: place.dense().cpu().contiguous() for place in places if id(place.layer) not in whole}
+            )
             for tensors in packed.values():
                 shards.add(tensors)
             self.model.release(index)
@@ -135,7 +164,10 @@ class _RankShard:
 def _config(origin: Path, model: ModelSpec) -> dict[str, Any]:
     """config.json of a model whose formats are those of the state."""
     config = read_json(origin / "config.json")
-    for values in (config, *(config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict))):
+    for values in (
+        config,
+        *(config[key] for key in ("text_config", "llm_config") if isinstance(config.get(key), dict)),
+    ):
         for key in QUANTIZATION:
             values.pop(key, None)
         if not model.tied and values.get("tie_word_embeddings"):
@@ -147,7 +179,9 @@ def _config(origin: Path, model: ModelSpec) -> dict[str, Any]:
 
 def _opened(origin: Path) -> OpenCheckpoint:
     if is_gguf(origin):
-        raise ConfigError(f"{origin} is a GGUF file, which has no config.json to go with the state; take the model's directory")
+        raise ConfigError(
+            f"{origin} is a GGUF file, which has no config.json to go with the state; take the model's directory"
+        )
     if is_remote(origin):
         raise ConfigError(f"{origin} lies elsewhere; download the model first")
     if has_sharded_state(origin):
@@ -158,9 +192,15 @@ def _opened(origin: Path) -> OpenCheckpoint:
 def _require_as_stored(model: ModelSpec, origin: Path) -> None:
     """Raises ConfigError for what a state would bring to another form than its config.json says."""
     if model.head_unit:
-        raise ConfigError(f"{origin}: its head is brought to length 1 while it loads, which a sharded state does not know; open the model itself")
+        raise ConfigError(
+            f"{origin}: its head is brought to length 1 while it loads, which a sharded state does not know; open "
+            "the model itself"
+        )
     if model.names != load_config(origin).names:
-        raise ConfigError(f"{origin}: its experts are stored in another layout than that of its family; save it with transformers, and shard that")
+        raise ConfigError(
+            f"{origin}: its experts are stored in another layout than that of its family; save it with transformers, "
+            "and shard that"
+        )
 
 
 def _stored_dtype(checkpoint: OpenCheckpoint) -> torch.dtype:
@@ -173,7 +213,10 @@ def _stored_dtype(checkpoint: OpenCheckpoint) -> torch.dtype:
 
 
 class _UnsealedTensor(NamedTuple):
-    """A tensor as it is before its part is sealed. weight: of a projection that came in few bits, and may be restored."""
+    """A tensor as it is before its part is sealed.
+
+    weight: of a projection that came in few bits, and may be restored.
+    """
 
     name: str
     target: Tensor
@@ -184,7 +227,12 @@ class _UnsealedTensor(NamedTuple):
     def of(cls, place: WeightTarget) -> _UnsealedTensor:
         codes = None if place.layer is None else place.layer.coded
         if isinstance(codes, FusedQuantizedWeight):
-            return cls(place.name, place.target, place.layer, next(piece.weight for piece in codes.pieces if piece.start == place.start))
+            return cls(
+                place.name,
+                place.target,
+                place.layer,
+                next(piece.weight for piece in codes.pieces if piece.start == place.start),
+            )
         small = place.target.numel() <= SMALL  # sealing writes into no others
         return cls(place.name, place.target.clone() if small else place.target, place.layer, None)
 
@@ -197,5 +245,11 @@ class _UnsealedTensor(NamedTuple):
 def _scales(config: ModelSpec, found: tuple[KVScaleFactors | str | None, ...]) -> dict[str, Tensor]:
     """Those of keys and values, under the names that they are read by."""
     module = config.names.layer + config.names.output.rpartition(".")[0]
-    pairs = {layer: scales for layer, scales in enumerate(found, config.stage.first) if isinstance(scales, KVScaleFactors)}
-    return {f"{module.format(layer)}.{name}_scale": torch.tensor(scale) for layer, scales in pairs.items() for name, scale in scales._asdict().items()}
+    pairs = {
+        layer: scales for layer, scales in enumerate(found, config.stage.first) if isinstance(scales, KVScaleFactors)
+    }
+    return {
+        f"{module.format(layer)}.{name}_scale": torch.tensor(scale)
+        for layer, scales in pairs.items()
+        for name, scale in scales._asdict().items()
+    }

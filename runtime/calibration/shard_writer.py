@@ -37,7 +37,9 @@ class ShardWriter:
         try:
             self._folder.mkdir(parents=True)
         except OSError as error:
-            raise ConfigError(f"{self._folder} cannot be made ({error}); delete what an earlier try left, or name another folder") from error
+            raise ConfigError(
+                f"{self._folder} cannot be made ({error}); delete what an earlier try left, or name another folder"
+            ) from error
         return self
 
     def add(self, tensors: dict[str, Tensor]) -> None:
@@ -48,7 +50,9 @@ class ShardWriter:
                 self._write()
 
     def named(self, names: Callable[[int], list[str]]) -> dict[str, list[str]]:
-        """Ends the files of all tensors that were added since the last call; the names of these, by the file. names: of that many files, in their order."""
+        """Ends the files of all tensors that were added since the last call; the names of these, by
+        the file. names: of that many files, in their order.
+        """
         self._write()
         found = dict(zip(names(len(self._files)), self._files, strict=True))
         for number, name in enumerate(found):
@@ -71,10 +75,17 @@ class ShardWriter:
         """config.json, and every other file that lies in `origin` beside its weights, but for those in `left`."""
         self.json(CONFIG, config)
         for file in sorted(origin.iterdir()):
-            if file.is_file() and file.suffix not in NOT_COPIED and not file.name.endswith(".index.json") and file.name not in (CONFIG, *left):
+            if (
+                file.is_file()
+                and file.suffix not in NOT_COPIED
+                and not file.name.endswith(".index.json")
+                and file.name not in (CONFIG, *left)
+            ):
                 shutil.copyfile(file, self._folder / file.name)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is None:
             self._folder.rename(self.out)
         else:
@@ -95,4 +106,6 @@ class ShardWriter:
 
 
 def checkpoint_names(count: int) -> list[str]:
-    return [WEIGHTS] if count == 1 else [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    return (
+        [WEIGHTS] if count == 1 else [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+    )

@@ -1,4 +1,6 @@
-"""Weights that come as tensors, laid on disk for a model in another process: so all that is true of a model's directory is true of them."""
+"""Weights that come as tensors, laid on disk for a model in another process: so all that
+is true of a model's directory is true of them.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,19 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
-from ..loading.model_files.model_directory import BESIDE, QUANTIZATION
-from ..loading.tensor_files.safetensors_header import DTYPES
 from ..loading.model_files.bounded_json import read_json
+from ..loading.model_files.model_directory import BESIDE, QUANTIZATION
 from ..loading.sharded_state import MANIFEST
+from ..loading.tensor_files.safetensors_header import DTYPES
 from ..models.spec.json_fields import shown
 from .shard_writer import CONFIG, ShardWriter
 
 
 class TensorsOnDisk:
-    """Of one engine. The newest stay until there are newer ones, or `close`: a process that is started again begins with them."""
+    """Of one engine.
+
+    The newest stay until there are newer ones, or `close`: a process that is started again begins with them.
+    """
 
     def __init__(self) -> None:
         self._kept: tempfile.TemporaryDirectory[str] | None = None
@@ -30,9 +35,15 @@ class TensorsOnDisk:
 
     @contextmanager
     def written(self, origin: Path, tensors: Mapping[str, Tensor]) -> Iterator[Path]:
-        """A directory of these tensors, kept unless something is raised. origin: that of the model, for all else. Raises CheckpointError for what is no tensor."""
+        """A directory of these tensors, kept unless something is raised.
+
+        origin: that of the model, for all else. Raises CheckpointError for what is no tensor.
+        """
         if not (origin / CONFIG).is_file():
-            raise ConfigError(f"update_weights of tensors: the model of another process came from {origin}, whose {CONFIG} they would be laid beside; give a model directory")
+            raise ConfigError(
+                f"update_weights of tensors: the model of another process came from {origin}, whose {CONFIG} they "
+                "would be laid beside; give a model directory"
+            )
         with self._turn:
             made = tempfile.TemporaryDirectory(prefix="sgl-weights-")
             try:
@@ -53,7 +64,11 @@ def _write(folder: Path, origin: Path, tensors: Mapping[str, Tensor]) -> Path:
     with ShardWriter(folder) as shards:
         for name, tensor in tensors.items():
             if not isinstance(tensor, Tensor) or tensor.dtype not in DTYPES.values():
-                raise CheckpointError(f"update_weights: {shown(name)} is {tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__}, not a tensor of {', '.join(DTYPES)}")
+                raise CheckpointError(
+                    f"update_weights: {shown(name)} is "
+                    f"{tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__}, not a tensor of "
+                    f"{', '.join(DTYPES)}"
+                )
             plain = torch.empty(tensor.shape, dtype=tensor.dtype)  # of its own memory, which files want
             shards.add({name: plain.copy_(tensor.detach())})
         shards.index()
@@ -63,4 +78,8 @@ def _write(folder: Path, origin: Path, tensors: Mapping[str, Tensor]) -> Path:
 
 def _dense(config: dict[str, Any]) -> dict[str, Any]:
     """Without what it says of weights in few bits: these are none."""
-    return {key: _dense(value) if isinstance(value, dict) else value for key, value in config.items() if key not in QUANTIZATION}
+    return {
+        key: _dense(value) if isinstance(value, dict) else value
+        for key, value in config.items()
+        if key not in QUANTIZATION
+    }

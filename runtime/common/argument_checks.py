@@ -1,4 +1,6 @@
-"""What callers give, checked where it comes in: whole numbers, numbers, token ids; and how any value is shown in an error."""
+"""What callers give, checked where it comes in: whole numbers, numbers, token
+ids; and how any value is shown in an error.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,10 @@ def check_real(name: str, value: Any, low: float, high: float, open_low: bool = 
 
 
 def check_token_ids(name: str, values: Any) -> NDArray[np.int32]:
-    """Token ids as int32 [n]. Whether there are such tokens is for the engine to say. Raises ConfigError for what is no row of them."""
+    """Token ids as int32 [n].
+
+    Whether there are such tokens is for the engine to say. Raises ConfigError for what is no row of them.
+    """
     try:
         if hasattr(values, "__len__") and len(values) > MOST_TOKENS:
             raise ConfigError(f"{name} got {len(values)} token ids; give at most {MOST_TOKENS}")
@@ -107,10 +112,15 @@ SAME_DIGITS = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 def require_little_json(data: bytes, most: int = MOST_VALUES, wide: int = MOST_WIDE) -> None:
-    """Raise ValueError for JSON of a file that would take much more time or memory than its bytes. Counted before anything is made; a comma in a text counts too."""
+    """Raise ValueError for JSON of a file that would take much more time or memory than its bytes.
+
+    Counted before anything is made; a comma in a text counts too.
+    """
     if (values := sum(data.count(sign) for sign in b",[{")) > most:
         raise ValueError(f"it holds up to {values:,} values, at most {most:,} are read")
     if len(data) > wide and (not data.isascii() or b"\\u" in data):
-        raise ValueError(f"it has {len(data):,} bytes with text beyond ASCII in them, at most {wide:,} of such are read")
+        raise ValueError(
+            f"it has {len(data):,} bytes with text beyond ASCII in them, at most {wide:,} of such are read"
+        )
     if b"0" * MOST_DIGITS in data.translate(SAME_DIGITS):
         raise ValueError(f"it has a row of {MOST_DIGITS:,} digits, which is no number that is read")

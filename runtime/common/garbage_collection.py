@@ -2,8 +2,10 @@
 
 What stands when an engine is ready (modules, weights, tables) is frozen: no collection looks at it again. While steps
 run, garbage is collected in full between two of them, and seldom; else when nothing has come for a moment. What was
-changed of Python's collector is put back when the last engine is closed. Who has switched the collector off is left alone,
-and so is who has frozen objects before the first engine: nothing more is frozen from then on, since Python can only thaw all at once.
+changed of Python's collector is put back when the last engine is closed. Who has switched the collector off is left
+alone,
+and so is who has frozen objects before the first engine: nothing more is frozen from then on, since Python can only
+thaw all at once.
 """
 
 from __future__ import annotations
@@ -15,10 +17,18 @@ import time
 from sgl.grammars.compile_server.process_memory import resident
 
 NEVER = 2**31 - 1  # as a threshold
-SELDOM, OFTEN = 30.0, 10.0  # seconds between full collections while steps run, of all and of what came since the last one
-MANY = 24  # collections of younger objects after which a full one that freezes comes sooner: it takes about 1 ms for each
+SELDOM, OFTEN = (
+    30.0,
+    10.0,
+)  # seconds between full collections while steps run, of all and of what came since the last one
+MANY = (
+    24  # collections of younger objects after which a full one that freezes comes sooner: it takes about 1 ms for each
+)
 QUIET, LONG_QUIET = 0.02, 1.0  # seconds without work before one, and before one of all that was frozen meanwhile
-WHOLE, MOST_GROWN = 1800.0, 1 << 30  # seconds, or bytes that the process has grown by, between such ones where work never ends
+WHOLE, MOST_GROWN = (
+    1800.0,
+    1 << 30,
+)  # seconds, or bytes that the process has grown by, between such ones where work never ends
 
 _lock = threading.Lock()
 _standing: set[GarbageCollector] = set()

@@ -1,6 +1,8 @@
-"""A process that ends with the one that started it: `python -m sgl.runtime.common.parent_death PARENT MODULE ARGUMENTS`.
+"""A process that ends with the one that started it: `python -m sgl.runtime.common.parent_death PARENT MODULE
+ARGUMENTS`.
 
-It is tied before `begin(*ARGUMENTS)` of the module is even imported: that takes seconds, in which a parent may end, and processes
+It is tied before `begin(*ARGUMENTS)` of the module is even imported: that takes seconds, in which a parent may end, and
+processes
 that nobody waits for would fill the memory.
 """
 
@@ -17,7 +19,15 @@ PR_SET_PDEATHSIG = 1  # of prctl(2)
 
 def command_with_parent(module: str, *arguments: object) -> list[str]:
     """How this process starts such a module in another."""
-    return [sys.executable, "-P", "-m", "sgl.runtime.common.parent_death", str(os.getpid()), module, *map(str, arguments)]
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "sgl.runtime.common.parent_death",
+        str(os.getpid()),
+        module,
+        *map(str, arguments),
+    ]
 
 
 def die_with_parent(parent: int) -> None:

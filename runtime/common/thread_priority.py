@@ -9,7 +9,9 @@ import sys
 import threading
 from contextlib import suppress
 
-LESS = 5  # added to the niceness of a thread that gives way; much more, and such a thread holds Python for long, which the others wait for
+# added to the niceness of a thread that gives way; much more, and such a thread holds Python for long, which the
+# others wait for
+LESS = 5
 SHORT, LONG = 100_000, 1_000_000  # nanoseconds of a turn: of who is waited for, and of who works beside
 _GET_AND_SET = {"x86_64": (315, 314), "aarch64": (275, 274)}  # numbers of sched_getattr and sched_setattr
 
@@ -39,7 +41,9 @@ def yield_priority() -> None:
 
 
 def take_priority() -> None:
-    """Have the calling thread, which others wait for, get a processor as soon as it wants one: it takes short turns for that."""
+    """Have the calling thread, which others wait for, get a processor as soon as it
+    wants one: it takes short turns for that.
+    """
     if sys.platform == "linux":
         _set_time_slice(SHORT)
 

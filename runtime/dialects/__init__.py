@@ -1,34 +1,34 @@
 """How families of models see tools, call them and think: what they are shown, and their texts read as they come.
 
-    dialect = dialect_for("Qwen/Qwen3-8B", template)
-    messages = dialect.messages(openai_messages, tools)     # for the model's own chat template
-    step = dialect.plan(tools, "auto", parallel=True)       # the gens of an answer, with their grammars
-    reader = dialect.reader(tools, reasoning=True)
-    for event in reader.feed(piece): ...                    # Said, Thought, ToolCallStart, Arguments, ToolCallEnd
+dialect = dialect_for("Qwen/Qwen3-8B", template)
+messages = dialect.messages(openai_messages, tools)     # for the model's own chat template
+step = dialect.plan(tools, "auto", parallel=True)       # the gens of an answer, with their grammars
+reader = dialect.reader(tools, reasoning=True)
+for event in reader.feed(piece): ...                    # Said, Thought, ToolCallStart, Arguments, ToolCallEnd
 """
 
 from .dialect import Dialect, DialectStep
-from .output_events import ArgumentsDelta, ToolCallStart, ToolCallEnd, Event, ContentDelta, ReasoningDelta
+from .dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
+from .output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
 from .output_reader import OutputReader
 from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of, split_reasoning
-from .dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
 from .tool_types import DialectToolCall, Tool, tool_of
 
 __all__ = [
     "DIALECTS",
     "MARKS",
     "ArgumentsDelta",
-    "DialectToolCall",
-    "ToolCallStart",
-    "ToolCallEnd",
-    "Dialect",
-    "Event",
-    "ReasoningMarks",
-    "OutputReader",
     "ContentDelta",
+    "Dialect",
     "DialectStep",
+    "DialectToolCall",
+    "Event",
+    "OutputReader",
     "ReasoningDelta",
+    "ReasoningMarks",
     "Tool",
+    "ToolCallEnd",
+    "ToolCallStart",
     "dialect_for",
     "dialect_named",
     "known_name",

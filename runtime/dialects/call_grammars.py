@@ -29,8 +29,12 @@ def sequence(*elements: Format) -> Format:
 def several(tags: list[Format], separator: str, once: bool) -> Format:
     """One tag or more, or exactly one."""
     return {
-        "type": "tags_with_separator", "tags": tags, "separator": separator, "at_least_one": True, "stop_after_first": once,
-    }  # fmt: skip
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": separator,
+        "at_least_one": True,
+        "stop_after_first": once,
+    }
 
 
 def triggered(tags: list[Format], triggers: list[str], once: bool) -> Format:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 from sgl.runtime.errors import ConfigError
 
-from .output_events import ArgumentsDelta, ToolCallStart, ToolCallEnd, ContentDelta
 from .call_grammars import thinking_first
+from .output_events import ArgumentsDelta, ContentDelta, ToolCallEnd, ToolCallStart
 from .output_reader import CallForm, OutputReader
 from .reasoning_marks import ReasoningMarks
 from .tool_prompt import DialectPrompt, json_object
@@ -76,7 +76,8 @@ class Dialect(DialectPrompt):
 
         Args:
             tools: those that there are.
-            choice: "auto" (text, calls or both), "required" (one call or more), "none", or the name of a tool (one call).
+            choice: "auto" (text, calls or both), "required" (one call or more), "none", or the name of a tool (one
+                call).
             parallel: whether there may be several calls; never where the template takes one in a message.
 
         Raises:
@@ -120,10 +121,17 @@ class Dialect(DialectPrompt):
         marks = self.reasoning if reasoning else None
         if marks is not None and prompt is not None:
             marks = marks.behind(prompt)
-        return self.read({tool.name: tool.parameters for tool in tools}, marks) if tools else OutputReader(CallForm(""), marks=marks)
+        return (
+            self.read({tool.name: tool.parameters for tool in tools}, marks)
+            if tools
+            else OutputReader(CallForm(""), marks=marks)
+        )
 
     def parse(self, text: str, names: Collection[str] = ()) -> tuple[str, list[DialectToolCall]]:
-        """What a whole text says, and its calls. Raises nothing; a call that is cut stays text. `names` as for `read`."""
+        """What a whole text says, and its calls.
+
+        Raises nothing; a call that is cut stays text. `names` as for `read`.
+        """
         parts, found, name = [""], [], ""
         for event in self.read(names, None).feed(text, last=True):
             match event:

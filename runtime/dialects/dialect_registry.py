@@ -20,21 +20,28 @@ from .families.functionary_dialect import FUNCTIONARY
 from .families.gemma_dialect import GEMMA
 from .families.harmony_dialect import HARMONY
 from .families.minimax_m3_dialect import MINIMAX_M3
-from .families.mistral_dialect import MistralDialect, MistralArgsDialect
+from .families.mistral_dialect import MistralArgsDialect, MistralDialect
 from .families.nano_dialect import NanoDialect
+from .families.tagged_json_dialects import HermesDialect, LlamaDialect
 from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of
 from .rendered import MARKED, TemplateProbe, choose_dialect, opened, probe_template, reasoning_marks_of
 from .rendered.response_template import response_template_dialect
-from .families.tagged_json_dialects import HermesDialect, LlamaDialect
 
 log = logging.getLogger("sgl.runtime")
 
 _HERMES = HermesDialect()
 DIALECTS: dict[str, Dialect] = {
-    "nano": NanoDialect(), "hermes": _HERMES, "qwen": _HERMES, "llama": LlamaDialect(), "mistral": MistralDialect(),
+    "nano": NanoDialect(),
+    "hermes": _HERMES,
+    "qwen": _HERMES,
+    "llama": LlamaDialect(),
+    "mistral": MistralDialect(),
     **{dialect.name: dialect for dialect in (*FRAMED, MistralArgsDialect(), GEMMA, HARMONY, FUNCTIONARY, MINIMAX_M3)},
-}  # fmt: skip
-_CANDIDATES = [*(dialect for name, dialect in DIALECTS.items() if name not in ("nano", "qwen")), MistralArgsDialect(given_ids=True)]
+}
+_CANDIDATES = [
+    *(dialect for name, dialect in DIALECTS.items() if name not in ("nano", "qwen")),
+    MistralArgsDialect(given_ids=True),
+]
 _WRITTEN = list(dict.fromkeys(marks._replace(open=False) for marks in MARKS.values()))
 _MODELS = (  # the first that is found in the name
     (r"sgl[-_]?nano|runtime/nano", "nano"),
@@ -68,7 +75,10 @@ _MODELS = (  # the first that is found in the name
     (r"ernie|granite", "hermes"),
     (r"llama[-_. ]?4|pythonic", "pythonic"),
     (r"llama[-_. ]?3", "llama"),
-    (r"mistral[-_.]?small[-_.]?3[-_.]2|devstral|magistral|ministral[-_.]?3|mistral[-_.]?large[-_.]?3|mistral.*(?:250[6-9]|251)", "mistral-args"),
+    (
+        r"mistral[-_.]?small[-_.]?3[-_.]2|devstral|magistral|ministral[-_.]?3|mistral[-_.]?large[-_.]?3|mistral.*(?:250[6-9]|251)",
+        "mistral-args",
+    ),
     (r"mi[sx]tral|ministral", "mistral"),
     (r"qwen|qwq|smollm", "hermes"),
 )
@@ -131,9 +141,11 @@ def reasoning_named(name: str) -> ReasoningMarks:
 
 
 def dialect_for(
-    model_name: str, template: str | ChatTemplate | None, tokens: Mapping[str, str] | None = None,
+    model_name: str,
+    template: str | ChatTemplate | None,
+    tokens: Mapping[str, str] | None = None,
     response_template: Mapping[str, Any] | None = None,
-) -> Dialect:  # fmt: skip
+) -> Dialect:
     """The dialect of a model: what its files say of it, else what its chat template writes, else a guess with a `note`.
 
     Args:
@@ -142,14 +154,17 @@ def dialect_for(
         tokens: the special tokens that the source reads by name.
         response_template: of tokenizer_config.json, the model's own rules of reading its answers.
 
-    A guess goes by the marks of calls that stand in the source, then by the name, then by the marks of turns, and is logged.
+    A guess goes by the marks of calls that stand in the source, then by the name, then by the marks of turns, and is
+    logged.
     """
     given = None if response_template is None else json.dumps(response_template, sort_keys=True)
     return _dialect_for(model_name, template, tuple(sorted((tokens or {}).items())), given)
 
 
 @lru_cache(maxsize=256)
-def _dialect_for(model: str, template: str | ChatTemplate | None, tokens: tuple[tuple[str, str], ...], given: str | None) -> Dialect:
+def _dialect_for(
+    model: str, template: str | ChatTemplate | None, tokens: tuple[tuple[str, str], ...], given: str | None
+) -> Dialect:
     source = template.source if isinstance(template, ChatTemplate) else template
     probe = TemplateProbe() if template is None else probe_template(template, dict(tokens))
     dialect = _rendered(model, source, probe)
@@ -173,7 +188,9 @@ def _rendered(model: str, source: str | None, probe: TemplateProbe) -> Dialect:
     name, why = known_name(model), f"the name {model!r}"
     if name != "nano" and (found := _marked(source, _TEMPLATES) or (name is None and _marked(source, _TURNS))):
         name, why = found, "marks in its template"
-    return dialect_named(name) if name == "nano" else _noted(dialect_named(name or "hermes"), model, why if name else "")
+    return (
+        dialect_named(name) if name == "nano" else _noted(dialect_named(name or "hermes"), model, why if name else "")
+    )
 
 
 def _marked(source: str | None, table: tuple[tuple[str, str], ...]) -> str | None:
@@ -184,9 +201,12 @@ def _marked(source: str | None, table: tuple[tuple[str, str], ...]) -> str | Non
 def _noted(dialect: Dialect, model: str, why: str) -> Dialect:
     """The dialect with a word on how it was found; `why` is empty where nothing told."""
     found = copy.copy(dialect)
-    told = f"is taken from {why}: {dialect.name}" if why else "is not known: hermes is used (<tool_call>{...}</tool_call>)"
+    told = (
+        f"is taken from {why}: {dialect.name}" if why else "is not known: hermes is used (<tool_call>{...}</tool_call>)"
+    )
     found.note = (
-        f"the format in which {model} calls tools {told}; no call could be read off its chat template. If it is another, choose it "
+        f"the format in which {model} calls tools {told}; no call could be read off its chat template. If it is "
+        "another, choose it "
         f"(sgl serve --tool-format): {', '.join(DIALECTS)}"
     )
     return found

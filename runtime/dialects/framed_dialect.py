@@ -9,18 +9,19 @@ from typing import Any
 
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from .dialect import Dialect
-from .parsing.framed_call_reader import ID, JSON, NUMBER, PLACES, WRAPPED, FrameForm, FrameReader, style_marks
 from .call_grammars import Format, const, sequence, several, structural, tag, triggered
-from .parsing.json_call_reader import JsonForm, JsonReader
+from .dialect import Dialect
 from .output_reader import CallForm, OutputReader
+from .parsing.framed_call_reader import ID, JSON, NUMBER, PLACES, WRAPPED, FrameForm, FrameReader, style_marks
+from .parsing.json_call_reader import JsonForm, JsonReader
 from .reasoning_marks import ReasoningMarks
 from .tool_types import DialectToolCall, Tool
 
 NUMBERED = f":{NUMBER}"
 _GIVEN: dict[str, Format] = {
-    NUMBER: {"type": "regex", "pattern": "[0-9]{1,4}"}, ID: {"type": "regex", "pattern": "[A-Za-z0-9_-]{1,64}"},
-}  # fmt: skip
+    NUMBER: {"type": "regex", "pattern": "[0-9]{1,4}"},
+    ID: {"type": "regex", "pattern": "[A-Za-z0-9_-]{1,64}"},
+}
 _PYTHON = {True: "True", False: "False", None: "None"}
 
 
@@ -62,10 +63,19 @@ class CallFrame:
     def form(self) -> FrameForm:
         links = tuple(link.removeprefix(NUMBERED) for link in (self.link, *self.links))
         return FrameForm(
-            self.opening.strip(), close=self.closing.strip(), also=self.also, head=self.head, links=links, end=self.end,
-            separator=self.separator, many=bool(self.closing), numbered=self.link.startswith(NUMBERED), id_before=self.id_before, style=self.style,
+            self.opening.strip(),
+            close=self.closing.strip(),
+            also=self.also,
+            head=self.head,
+            links=links,
+            end=self.end,
+            separator=self.separator,
+            many=bool(self.closing),
+            numbered=self.link.startswith(NUMBERED),
+            id_before=self.id_before,
+            style=self.style,
             padded=bool(self.pad),
-        )  # fmt: skip
+        )
 
 
 class FramedDialect(Dialect):
@@ -86,7 +96,8 @@ class FramedDialect(Dialect):
         listed = "\n".join(json.dumps(tool.openai, ensure_ascii=False) for tool in tools)
         example = self._calls([DialectToolCall("function-name", {"key-1": "value-1", "key-2": "value-2"})])
         return (
-            "# Tools\n\nYou may call one or more functions to help with the user's request. These are their signatures:\n"
+            "# Tools\n\nYou may call one or more functions to help with the user's request. These are their "
+            "signatures:\n"
             f"<tools>\n{listed}\n</tools>\n\nTo call a function, write it in this form:\n{example}"
         )
 
@@ -98,10 +109,13 @@ class FramedDialect(Dialect):
     def _calls(self, calls: Sequence[DialectToolCall]) -> str:
         frame = self.frame
         written = [
-            frame.head.replace(NUMBER, str(place)).replace(ID, call.id or f"call-{place}") + call.name
-            + frame.link.replace(NUMBER, str(place)).replace(ID, call.id or f"call-{place}") + self._arguments(call) + frame.end
+            frame.head.replace(NUMBER, str(place)).replace(ID, call.id or f"call-{place}")
+            + call.name
+            + frame.link.replace(NUMBER, str(place)).replace(ID, call.id or f"call-{place}")
+            + self._arguments(call)
+            + frame.end
             for place, call in enumerate(calls, frame.first)
-        ]  # fmt: skip
+        ]
         if frame.closing:
             return f"{frame.opening}{frame.separator.join(written)}{frame.closing}"
         return frame.separator.join(frame.opening + one for one in written)
@@ -113,7 +127,11 @@ class FramedDialect(Dialect):
 
     def _parameter(self, key: str, value: Any) -> str:
         style, frame = style_marks(self.frame.style), self.frame
-        naming = style.naming if isinstance(value, str) or style.typed is None else tuple(one.format(json_type(value)) for one in style.typed)
+        naming = (
+            style.naming
+            if isinstance(value, str) or style.typed is None
+            else tuple(one.format(json_type(value)) for one in style.typed)
+        )
         python = style.python and (value is None or isinstance(value, bool))
         text = value if isinstance(value, str) else _PYTHON[value] if python else json.dumps(value, ensure_ascii=False)
         if style.cdata and isinstance(value, str) and any(char in value for char in "<&\n"):
@@ -128,7 +146,9 @@ class FramedDialect(Dialect):
         if choice == "auto":
             tags = self._tags(tools, self.frame.opening) if calls is None else [calls]
             return structural(triggered(tags, [self.form.mark], once))
-        return structural(several(self._tags(tools, self.frame.opening), self.frame.separator, once) if calls is None else calls)
+        return structural(
+            several(self._tags(tools, self.frame.opening), self.frame.separator, once) if calls is None else calls
+        )
 
     def _section(self, tools: Sequence[Tool], once: bool) -> Format:
         """All the calls of an answer."""
@@ -136,7 +156,12 @@ class FramedDialect(Dialect):
         return {"type": "tag", "begin": self.frame.opening, "content": calls, "end": self.frame.closing}
 
     def _tags(self, tools: Sequence[Tool], opening: str) -> list[Format]:
-        return [one for tool in tools for link in (self.frame.link, *self.frame.links) for one in [self._tag(tool, opening, link)]]
+        return [
+            one
+            for tool in tools
+            for link in (self.frame.link, *self.frame.links)
+            for one in [self._tag(tool, opening, link)]
+        ]
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
         frame = self.frame

@@ -21,7 +21,10 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """A call of a tool, the first of a text has index 0. `id` is empty unless the model wrote one before the arguments."""
+    """A call of a tool, the first of a text has index 0.
+
+    `id` is empty unless the model wrote one before the arguments.
+    """
 
     index: int
     id: str

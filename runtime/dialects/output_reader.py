@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .output_events import ArgumentsDelta, ToolCallStart, ToolCallEnd, Event, ContentDelta, ReasoningDelta
+from .output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
+from .parsing.incremental_text import IncrementalText, Reading
+from .parsing.incremental_text import TextMarks as Wanted
 from .parsing.json_value_parser import value
 from .reasoning_marks import ReasoningMarks
-from .parsing.incremental_text import TextMarks as Wanted
-from .parsing.incremental_text import Reading, IncrementalText
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class OutputReader:
         return joined(found)
 
     def _call(self, strict: bool) -> Reading[bool]:
-        """Pass one or more calls from here on, with `_commit`; `strict`: only of known tools. False: the calls end here.
+        """Pass one or more calls from here on, with `_commit`; `strict`: only of known tools. False: the calls end
+        here.
 
         What was passed and not committed is text.
         """

@@ -30,10 +30,23 @@ _GEMMA = ReasoningMarks("<|channel>thought\n", "<channel|>")
 _COHERE = ReasoningMarks("<|START_THINKING|>", "<|END_THINKING|>", silent=("<|START_RESPONSE|>", "<|END_RESPONSE|>"))
 _MINIMAX_M3 = ReasoningMarks("<mm:think>", "</mm:think>")
 _SEED = ReasoningMarks("<seed:think>", "</seed:think>")
-_KIMI_K3 = ReasoningMarks("<|open|>think<|sep|>", "<|close|>think<|sep|>", silent=(
-    "<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>",
-))  # fmt: skip
-_FINAL = ("<|start|>assistant", "<|channel|>final<|message|>", "<|channel|>commentary<|message|>", "<|end|>", "<|return|>")
+_KIMI_K3 = ReasoningMarks(
+    "<|open|>think<|sep|>",
+    "<|close|>think<|sep|>",
+    silent=(
+        "<|open|>response<|sep|>",
+        "<|close|>response<|sep|>",
+        "<|close|>message<|sep|>",
+        "<|end_of_msg|>",
+    ),
+)
+_FINAL = (
+    "<|start|>assistant",
+    "<|channel|>final<|message|>",
+    "<|channel|>commentary<|message|>",
+    "<|end|>",
+    "<|return|>",
+)
 _CHANNELS = ReasoningMarks("<|channel|>analysis<|message|>", "<|end|>", silent=_FINAL)
 
 MARKS: dict[str, ReasoningMarks] = {

@@ -1,4 +1,6 @@
-"""What the model sees of tools, calls and their answers: by its own chat template, and where that takes none by the dialect."""
+"""What the model sees of tools, calls and their answers: by its own chat template,
+and where that takes none by the dialect.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from typing import Any, Self
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.chat_templates.template_messages import text_of
 from sgl.runtime.text.chat_templates.template_traits import (
-    ToolCallSupport,
     MessageFate,
     TemplateTraits,
+    ToolCallSupport,
     traits_of,
 )
 
@@ -59,7 +61,8 @@ class DialectPrompt(ABC):
     def messages(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Tool]) -> list[Message]:
         """OpenAI's messages as the model's template takes them.
 
-        A template that takes calls gets them as `tool_calls`, and their answers in the role `tool`; one that takes tools
+        A template that takes calls gets them as `tool_calls`, and their answers in the role `tool`; one that takes
+        tools
         gets them by `variables`. For other templates the dialect writes them into contents, and the log says so once.
 
         Thoughts stay where the assistant is still at work, behind the last message of the user.
@@ -91,7 +94,11 @@ class DialectPrompt(ABC):
     def _turns(self, message: Mapping[str, Any], working: bool) -> list[Message]:
         role = message["role"]
         if role == "tool":
-            return [self._answer(text_of(message.get("content")), message) if self.calls_form is None else self._with_short_ids(message)]
+            return [
+                self._answer(text_of(message.get("content")), message)
+                if self.calls_form is None
+                else self._with_short_ids(message)
+            ]
         if role != "assistant":
             return [dict(message)]
         if self.calls_form is not None:
@@ -101,7 +108,10 @@ class DialectPrompt(ABC):
         thought = message.get("reasoning_content") if working else None
         calls = [_call_of(call) for call in message.get("tool_calls") or ()]
         if thought and self.traits is not None and self.traits.thoughts:
-            return [{**turn, "reasoning_content": thought} for turn in self._assistant("", text_of(message.get("content")), calls)]
+            return [
+                {**turn, "reasoning_content": thought}
+                for turn in self._assistant("", text_of(message.get("content")), calls)
+            ]
         return self._assistant(self._thought(thought), text_of(message.get("content")), calls)
 
     def _say(self, what: str) -> None:
@@ -114,7 +124,11 @@ class DialectPrompt(ABC):
 
     def _parted(self, message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
         """Text and calls in a message each, where the template leaves out calls beside a text."""
-        if self.traits is None or self.traits.calls_with_text or not (message.get("content") and message.get("tool_calls")):
+        if (
+            self.traits is None
+            or self.traits.calls_with_text
+            or not (message.get("content") and message.get("tool_calls"))
+        ):
             return [message]
         said = {key: value for key, value in message.items() if key != "tool_calls"}
         return [said, {"role": message["role"], "tool_calls": message["tool_calls"]}]
@@ -124,7 +138,10 @@ class DialectPrompt(ABC):
         if not message.get("tool_calls"):
             return dict(message)
         calls = [_call_of(call) for call in message["tool_calls"]]
-        found = {**message, "tool_calls": [{"id": call.id, "type": "function", "function": _function(call, form)} for call in calls]}
+        found = {
+            **message,
+            "tool_calls": [{"id": call.id, "type": "function", "function": _function(call, form)} for call in calls],
+        }
         text = text_of(message.get("content"))
         if text and self.traits is not None and not self.traits.text_with_calls:
             self.traits.say("leaves out what an assistant says with its calls")
@@ -138,7 +155,11 @@ class DialectPrompt(ABC):
             return dict(message)
         calls = [{**call, "id": short_id(call["id"])} for call in message.get("tool_calls") or ()]
         answered = message.get("tool_call_id")
-        return {**message, **({"tool_calls": calls} if calls else {}), **({"tool_call_id": short_id(answered)} if answered else {})}
+        return {
+            **message,
+            **({"tool_calls": calls} if calls else {}),
+            **({"tool_call_id": short_id(answered)} if answered else {}),
+        }
 
     def _answered(self, turns: list[Message]) -> list[Message]:
         """The turns, with what tools answered in the message of the call where the template takes it there alone."""
@@ -165,14 +186,18 @@ class DialectPrompt(ABC):
         roles = (self.tool_role, "tool", "user")
         if self.traits is None:
             return self.tool_role
-        return next((role for role in roles if self.traits.taken(role, first=False) is MessageFate.SHOWN), self.tool_role)
+        return next(
+            (role for role in roles if self.traits.taken(role, first=False) is MessageFate.SHOWN), self.tool_role
+        )
 
     def _thought(self, thought: str | None) -> str:
         marks = self.reasoning
         return f"{marks.begin}\n{thought}\n{marks.end}\n\n" if thought and marks is not None else ""
 
     def _described(self, turns: list[Message], tools: Sequence[Tool]) -> list[Message]:
-        """The turns with the tools in the system turn, or in the user's first where the template takes no system turn."""
+        """The turns with the tools in the system turn, or in the user's first
+        where the template takes no system turn.
+        """
         self._say("shows no tools: they are described")
         if turns and turns[0]["role"] == "system":
             return [{**turns[0], "content": self._system(text_of(turns[0].get("content")), tools)}, *turns[1:]]
@@ -206,7 +231,10 @@ def one_by_one(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
         elif len(calls) < 2:
             found.append(message)
         else:
-            found += [{**message, "tool_calls": calls[:1]}, *({"role": message["role"], "tool_calls": [call]} for call in calls[1:])]
+            found += [
+                {**message, "tool_calls": calls[:1]},
+                *({"role": message["role"], "tool_calls": [call]} for call in calls[1:]),
+            ]
     return found
 
 

@@ -30,7 +30,9 @@ class Tool:
 
     @cached_property
     def arguments_schema(self) -> dict[str, Any]:
-        """`parameters` as grammars read them: objects hold only the members that the schema declares, unless it says otherwise."""
+        """`parameters` as grammars read them: objects hold only the members that the
+        schema declares, unless it says otherwise.
+        """
         return {"type": "object", CLOSING: False, **self.parameters}
 
 
@@ -55,9 +57,14 @@ def tool_of(openai: Mapping[str, Any]) -> Tool:
     name = about.get("name")
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ConfigError(f"a tool is called {name!r}; give a name of letters, digits, _, - and .")
-    description, parameters = about.get("description") or "", about.get("parameters") or {"type": "object", "properties": {}}
+    description, parameters = (
+        about.get("description") or "",
+        about.get("parameters") or {"type": "object", "properties": {}},
+    )
     if not isinstance(description, str):
         raise ConfigError(f"the description of the tool {name!r} is {description!r:.200}; give a text")
     if not isinstance(parameters, Mapping) or parameters.get("type", "object") != "object":
-        raise ConfigError(f"the parameters of the tool {name!r} are {parameters!r:.200}; give the JSON Schema of an object")
+        raise ConfigError(
+            f"the parameters of the tool {name!r} are {parameters!r:.200}; give the JSON Schema of an object"
+        )
     return Tool(name, description, dict(parameters))

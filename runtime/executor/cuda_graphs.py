@@ -21,7 +21,9 @@ log = logging.getLogger("sgl.runtime")
 EAGER_RUNS = 1  # of a size before it is captured: they compile its kernels, and a size may never come back
 FEW = 4  # running sequences; while more would wait for a capture, a size has to come back more often
 EAGER_RUNS_OF_MANY = 16
-EAGER_DECODES_OF_MANY = 4  # without a graph the host launches each kernel: 30 ms for 200 rows with weights of four bits, where the device needs less than 14
+# without a graph the host launches each kernel: 30 ms for 200 rows with weights of four bits, where the device needs
+# less than 14
+EAGER_DECODES_OF_MANY = 4
 ATTEMPTS = 2  # of a size: what somebody else does with the device may end a capture
 FINE = (1, 2, 4, 8, 16)
 STEP = 32
@@ -76,7 +78,9 @@ class CudaGraphPool:
             graph.capture_end()
 
     def _leave(self) -> None:
-        """A capture that failed leaves torch's allocator in it, which would free nothing any more; its pool is not used again."""
+        """A capture that failed leaves torch's allocator in it, which would free
+        nothing any more; its pool is not used again.
+        """
         with suppress(RuntimeError):  # it had left already
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
         self._pool = torch.cuda.graph_pool_handle()
@@ -148,7 +152,12 @@ class DecodeCudaGraphs:
         try:
             return CapturedGraph(*self._pool.capture(compute))
         except Exception as error:
-            log.warning("a decode step %s cannot be captured as a CUDA graph now and runs without: %s", key, error, exc_info=log.isEnabledFor(logging.DEBUG))
+            log.warning(
+                "a decode step %s cannot be captured as a CUDA graph now and runs without: %s",
+                key,
+                error,
+                exc_info=log.isEnabledFor(logging.DEBUG),
+            )
             return None
 
     def __len__(self) -> int:

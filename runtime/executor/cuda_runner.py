@@ -13,30 +13,30 @@ import torch
 from torch import Tensor
 
 from ..attention.attention_backend import AttentionBackend
-from ..cache.recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..cache.recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
 from ..kernels.launch.compile_ahead import listen, seconds_waited
 from ..models.decoder import Decoder
 from ..step.adapter_blocks import StaticAdapterRows, blocks_for
 from ..step.adapter_rows import AdapterRows
-from ..step.step_batch import StepBatch, DeviceBatch
 from ..step.device_upload import upload, upload_into
+from ..step.step_batch import DeviceBatch, StepBatch
 from ..step.window_slots import WindowSlots
-from .drafts_as_decodes import split_drafts, split_draft_rows
-from .cuda_graphs import DecodeCudaGraphs, CudaGraphPool, sizes_up_to
 from .array_packing import pack, unpack
-from .gpu_page_table import GpuPageTable
-from .warmup import warm_up_graphs, compile_ahead, warm_up_prompts
+from .cuda_graphs import CudaGraphPool, DecodeCudaGraphs, sizes_up_to
+from .drafts_as_decodes import split_draft_rows, split_drafts
 from .eager_runner import adapter_rows, state_slots, states_for
-from .step_arrays import StepArrays, last_tokens
+from .gpu_page_table import GpuPageTable
 from .logit_rows import logit_rows, pooled_rows
+from .step_arrays import StepArrays, last_tokens
+from .warmup import compile_ahead, warm_up_graphs, warm_up_prompts
 from .window_slot_tensors import context_slots as context_slots_of_windows
 
 if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPageTable
     from ..models.transformers_backend import AnyDecoder
-    from ..sequences.sequence import SequenceState, ScheduledWork
+    from ..sequences.sequence import ScheduledWork, SequenceState
     from .piecewise_graphs import PiecewiseCudaGraphs, PoolOnlyAttention
 
 
@@ -111,7 +111,9 @@ class CudaRunner:
             log.info("steps of several tokens run without CUDA graphs: %s", why)
             return None
         assert self.last is not None
-        return PiecewiseCudaGraphs(self.model, cast("PoolOnlyAttention", self.attention), self.table, self.last, pool.graph_for)
+        return PiecewiseCudaGraphs(
+            self.model, cast("PoolOnlyAttention", self.attention), self.table, self.last, pool.graph_for
+        )
 
     # before somebody waits
 
@@ -199,11 +201,22 @@ class CudaRunner:
             if _is_decode(work):
                 return self._decode(self._graphs, work, rows, slots)
             if (wanted := self._wanted_apart(work)) and (single := split_drafts(work, self.rows)) is not None:
-                logits = self._decode(self._graphs, single, split_draft_rows(work, rows), self._slots(single) if adapted else [], len(work))
+                logits = self._decode(
+                    self._graphs,
+                    single,
+                    split_draft_rows(work, rows),
+                    self._slots(single) if adapted else [],
+                    len(work),
+                )
                 return logits if len(wanted) == len(logits) else logits.index_select(0, self.index(wanted))
         step = StepArrays.of(work, rows, self.memory is not None, self.windows)
         owned = adapter_rows(self.adapters, work, step.query_lens, logit_rows(work)) if adapted else None
-        if self._mixed is not None and not step.pools and step.tokens <= self._mixed.most and (not adapted or self._cuts_adapted(slots)):
+        if (
+            self._mixed is not None
+            and not step.pools
+            and step.tokens <= self._mixed.most
+            and (not adapted or self._cuts_adapted(slots))
+        ):
             return self._mixed.run(step, owned)
         return self._eager(step, owned)
 
@@ -214,7 +227,12 @@ class CudaRunner:
 
     def _wanted_apart(self, work: list[ScheduledWork]) -> list[int]:
         """Rows whose logits are wanted of a step with guesses, if it may be computed token by token; [] otherwise."""
-        if all(seq.draft is None for seq, *_ in work) or self.memory is not None or self.windows is not None or pooled_rows(work):
+        if (
+            all(seq.draft is None for seq, *_ in work)
+            or self.memory is not None
+            or self.windows is not None
+            or pooled_rows(work)
+        ):
             return []
         return logit_rows(work)
 
@@ -252,8 +270,17 @@ class CudaRunner:
 
     # inside
 
-    def _decode(self, graphs: DecodeCudaGraphs, work: list[ScheduledWork], rows: list[int], slots: Sequence[int], running: int = 0) -> Tensor:
-        """running: sequences, where some have several tokens.  slots: of the adapters of the sequences; []: none has one, and the graph is that of the base."""
+    def _decode(
+        self,
+        graphs: DecodeCudaGraphs,
+        work: list[ScheduledWork],
+        rows: list[int],
+        slots: Sequence[int],
+        running: int = 0,
+    ) -> Tensor:
+        """running: sequences, where some have several tokens.  slots: of the adapters of the sequences;
+        []: none has one, and the graph is that of the base.
+        """
         size = graphs.size_for(len(work))
         blocks = blocks_for(slots, size) if slots else 0
         if (size, blocks) not in self._static:
@@ -266,7 +293,11 @@ class CudaRunner:
         variant = getattr(self.attention, "variant", None)
         key = (size, blocks, variant(static.batch) if variant else None)
         memory = states_for(self.memory)
-        return graphs.run(key, lambda: self.model.forward(static.batch, self.attention, *memory), 0 if self._alone else running or len(work))[: len(work)]
+        return graphs.run(
+            key,
+            lambda: self.model.forward(static.batch, self.attention, *memory),
+            0 if self._alone else running or len(work),
+        )[: len(work)]
 
     def _enter(self, batch: StepBatch, tokens: int) -> None:
         """Before a batch is computed, of which so many tokens are no padding."""
@@ -287,7 +318,8 @@ class StaticDecodeBatch:
     """A decode step of fixed size at fixed addresses; `fill` says what it is about."""
 
     def __init__(self, size: int, table: GpuPageTable, last: Tensor, states: bool = False, blocks: int = 0) -> None:
-        """states: the batch says where states are read and written; padding reads the empty one and writes the scrap slot.
+        """states: the batch says where states are read and written; padding reads the empty one and writes the scrap
+        slot.
 
         blocks: of rows with adapters, see `step.adapter_blocks.StaticAdapterRows`; 0: no row has one.
         """
@@ -297,7 +329,9 @@ class StaticDecodeBatch:
         self._windows = table.windows
         arrays = 7 if states else 5 if table.windows is None else 6
         sizes = [size] * arrays + (StaticAdapterRows.sizes(size, blocks) if blocks else [])
-        self._packed = torch.zeros(len(pack([np.zeros(each, np.int32) for each in sizes])), dtype=torch.int32, device=device)
+        self._packed = torch.zeros(
+            len(pack([np.zeros(each, np.int32) for each in sizes])), dtype=torch.int32, device=device
+        )
         ids, positions, slots, rows, contexts, *kept = unpack(self._packed, sizes)
         self._adapters = StaticAdapterRows(size, blocks, kept[-4:]) if blocks else None
         self._states = states
@@ -337,7 +371,9 @@ class StaticDecodeBatch:
             arrays += self._adapters.arrays(adapters)
         upload_into(self._packed, pack(arrays))
         if self.batch.windows is not None and self._windows is not None:
-            self.batch.windows = replace(self.batch.windows, context_slots=context_slots_of_windows(self._windows, work, padding))
+            self.batch.windows = replace(
+                self.batch.windows, context_slots=context_slots_of_windows(self._windows, work, padding)
+            )
         self.batch.context_lens = [hi for *_, hi in work] + [1] * padding
         self.batch.context_slots = context_slots + [self._pad_slots] * padding
 

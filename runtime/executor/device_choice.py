@@ -82,18 +82,14 @@ def named_device(name: str) -> torch.device:
 def _device(name: str) -> tuple[torch.device, str]:
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device(
-                "cuda", torch.cuda.current_device()
-            ), f"device cuda: {torch.cuda.get_device_name()}"
+            return torch.device("cuda", torch.cuda.current_device()), f"device cuda: {torch.cuda.get_device_name()}"
         return torch.device("cpu"), "device cpu: torch sees no CUDA device"
     try:
         device = torch.device(name)
     except RuntimeError as error:
         raise ConfigError(f"device={name!r} is not a device name; use auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
-            f"device={name!r}: torch sees {torch.cuda.device_count()} CUDA devices; use another or 'cpu'"
-        )
+        raise ConfigError(f"device={name!r}: torch sees {torch.cuda.device_count()} CUDA devices; use another or 'cpu'")
     return device, f"device {name}: as asked"
 
 
@@ -106,9 +102,7 @@ def _accelerator_dtype(device: torch.device) -> tuple[torch.dtype, str]:
 def _threads(asked: int | None, device: torch.device, dtype: torch.dtype) -> tuple[int, str]:
     if asked is not None:
         return asked, f"threads {asked}: as asked"
-    allowed = (
-        sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
+    allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cores = physical_cores(allowed)
     quota = cpu_quota()
     threads = max(1, cores if quota is None else min(cores, int(quota)))
@@ -175,7 +169,10 @@ def _cpu_dtype() -> tuple[torch.dtype, str]:
 
 @cache
 def _gains() -> tuple[float, float]:
-    """How many times as fast bfloat16 is as float32, for 1 row and for 32. Measured once, so that all engines of a process choose alike."""
+    """How many times as fast bfloat16 is as float32, for 1 row and for 32.
+
+    Measured once, so that all engines of a process choose alike.
+    """
     apply_threads(1)  # a ratio is wanted, which other work on the cores must not disturb
     one, many = (_seconds(torch.float32, rows) / _seconds(torch.bfloat16, rows) for rows in (1, 32))
     return one, many

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 class CapturesHiddenStates:
-    """What a runner has besides. observe: is given the work of each step, and the states that the model's `capture` kept of it."""
+    """What a runner has besides.
+
+    observe: is given the work of each step, and the states that the model's `capture` kept of it.
+    """
 
     observe: Callable[[list[ScheduledWork], Tensor], None] | None = None
     model: Any
@@ -37,11 +40,18 @@ class HiddenStatesRunner(CapturesHiddenStates, EagerRunner):
 
 
 class DraftHeadRunner(EagerRunner):
-    """given: the states that a step of the head reads.  made: is told those that it ends with.  beside: the target's runner, on whose stream it runs."""
+    """given: the states that a step of the head reads.  made: is told those that it ends with.
+    beside: the target's runner, on whose stream it runs.
+    """
 
     def __init__(
-        self, head: DraftHead, attention: Any, given: Callable[[list[ScheduledWork]], Tensor], made: Callable[[list[ScheduledWork], Tensor], None], beside: Any
-    ) -> None:  # fmt: skip
+        self,
+        head: DraftHead,
+        attention: Any,
+        given: Callable[[list[ScheduledWork]], Tensor],
+        made: Callable[[list[ScheduledWork], Tensor], None],
+        beside: Any,
+    ) -> None:
         super().__init__(head, attention, head.device)  # type: ignore[arg-type]
         self.head, self._given, self._made, self._beside = head, given, made, beside
 

@@ -1,6 +1,7 @@
 """A step with guesses as one of single tokens: each is a decode of its own, whose context ends with it.
 
-Keys and values of a step are stored before anything attends to them, so a token sees those in front of it. Such a step replays the graphs
+Keys and values of a step are stored before anything attends to them, so a token sees those in front of it. Such a step
+replays the graphs
 of decodes, whatever mixture of sequences and tokens it has: that is how guesses are verified.
 """
 
@@ -26,4 +27,3 @@ def split_drafts(work: list[ScheduledWork], most: int) -> list[ScheduledWork] | 
 def split_draft_rows(work: list[ScheduledWork], rows: list[int]) -> list[int]:
     """What belongs to each sequence, for each of its tokens."""
     return [row for row, (_, lo, hi) in zip(rows, work, strict=True) for _ in range(lo, hi)]
-

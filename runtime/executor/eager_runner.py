@@ -14,15 +14,15 @@ from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.state_checkpoints import read_slot, write_slot
 from ..step.adapter_rows import AdapterRows
 from ..step.step_batch import StepBatch
-from .sequence_row_map import SequenceRowMap
 from .logit_rows import logit_rows, pooled_rows
+from .sequence_row_map import SequenceRowMap
 from .window_slot_tensors import window_slots
 
 if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPages
     from ..models.transformers_backend import AnyDecoder
-    from ..sequences.sequence import SequenceState, ScheduledWork
+    from ..sequences.sequence import ScheduledWork, SequenceState
 
 
 class EagerRunner:
@@ -37,9 +37,14 @@ class EagerRunner:
     """
 
     def __init__(
-        self, model: AnyDecoder, attention: AttentionBackend, device: torch.device, rows: int | None = None,
-        memory: RecurrentStateMemory | None = None, windows: WindowPages | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        model: AnyDecoder,
+        attention: AttentionBackend,
+        device: torch.device,
+        rows: int | None = None,
+        memory: RecurrentStateMemory | None = None,
+        windows: WindowPages | None = None,
+    ) -> None:
         self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
         self.vocab_size = model.config.vocab_size
         self.rows = SequenceRowMap(rows or 0)
@@ -96,7 +101,9 @@ class EagerRunner:
         lengths = [hi - lo for _, lo, hi in work]
         slots = [seq.slots.array[:hi] for seq, _, hi in work]
         wanted = logit_rows(work)
-        read, write = (None, None) if self.memory is None else (self._tensor(np.array(found)) for found in state_slots(work))
+        read, write = (
+            (None, None) if self.memory is None else (self._tensor(np.array(found)) for found in state_slots(work))
+        )
         return StepBatch(
             token_ids=self._tensor(np.concatenate(self._token_ids(work))),
             positions=self._tensor(positions(work, lengths)),
@@ -131,7 +138,9 @@ def state_slots(work: list[ScheduledWork]) -> tuple[list[int], list[int]]:
     return [read_slot(seq) for seq, *_ in work], [write_slot(seq) for seq, *_ in work]
 
 
-def adapter_rows(adapters: BatchAdapters | None, work: list[ScheduledWork], lengths: list[int], wanted: list[int]) -> AdapterRows | None:
+def adapter_rows(
+    adapters: BatchAdapters | None, work: list[ScheduledWork], lengths: list[int], wanted: list[int]
+) -> AdapterRows | None:
     """None: no row of the step has one."""
     if adapters is None or not any(digests := [seq.terms.adapter for seq, *_ in work]):
         return None

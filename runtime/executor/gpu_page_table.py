@@ -13,7 +13,7 @@ from .sequence_row_map import SequenceRowMap
 
 if TYPE_CHECKING:
     from ..cache import IntRow, WindowPageTable
-    from ..sequences.sequence import SequenceState, ScheduledWork
+    from ..sequences.sequence import ScheduledWork, SequenceState
 
 Upload = Callable[[np.ndarray], Tensor]
 
@@ -24,11 +24,14 @@ class GpuPageTable:
     The pages of a step's new tokens are written by the embedding's kernel (see `DeviceBatch.table`). What is
     copied from the host is what a row lacks of the tokens before: when a sequence gets a row, or other pages.
 
-    window_pages: the same of layers that see a window only, which have pages of their own (`windows`); None: none has. The place of
+    window_pages: the same of layers that see a window only, which have pages of their own (`windows`); None: none has.
+        The place of
     a page does not change while it is held: what stands in a row is right as long as the row's own pages are.
     """
 
-    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, windows: WindowPageTable | None = None) -> None:
+    def __init__(
+        self, rows: int, context: int, page_size: int, device: torch.device, windows: WindowPageTable | None = None
+    ) -> None:
         self.page_size, self.windows = page_size, windows
         self.padding = rows
         self.pages = torch.zeros(rows + 1, -(-context // page_size) + 1, dtype=torch.int32, device=device)
@@ -41,7 +44,9 @@ class GpuPageTable:
     def place(self, work: list[ScheduledWork], upload: Upload) -> list[int]:
         """Each sequence's row, with the pages of all its tokens before this step in it."""
         rows = self.rows_of(work)
-        missing = [(row, seq.slots, lo) for row, (seq, lo, _) in zip(rows, work, strict=True) if seq.slots.mirrored < lo]
+        missing = [
+            (row, seq.slots, lo) for row, (seq, lo, _) in zip(rows, work, strict=True) if seq.slots.mirrored < lo
+        ]
         if missing:
             self._copy(missing, upload)
         for seq, _, hi in work:
@@ -78,7 +83,15 @@ class MirroredPageTable(GpuPageTable):
     rows_by: of the sequences that stand for rank 0's rows.
     """
 
-    def __init__(self, rows: int, context: int, page_size: int, device: torch.device, rows_by: Mapping[SequenceState, int], windows: WindowPageTable | None = None) -> None:
+    def __init__(
+        self,
+        rows: int,
+        context: int,
+        page_size: int,
+        device: torch.device,
+        rows_by: Mapping[SequenceState, int],
+        windows: WindowPageTable | None = None,
+    ) -> None:
         super().__init__(rows, context, page_size, device, windows)
         self._rows_by = rows_by
 

@@ -1,4 +1,7 @@
-"""The runner for a GPU of a target whose states are wanted. Without graphs: each step leaves states in memory of its own."""
+"""The runner for a GPU of a target whose states are wanted.
+
+Without graphs: each step leaves states in memory of its own.
+"""
 
 from __future__ import annotations
 

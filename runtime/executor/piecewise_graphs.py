@@ -22,13 +22,13 @@ from torch import Tensor
 from ..attention.attention_backend import AttentionBackend
 from ..kernels.launch.compile_ahead import is_compiling
 from ..models.gpu import gpu_step
-from ..models.gpu.gpu_latent_attention import FusedLatentLayer
-from ..models.gpu.gpu_layers import FusedLayer, ReferenceLayer, ReferenceMixerLayer, FusedRecurrentLayer
 from ..models.gpu.gemv_layers import GpuLayer
+from ..models.gpu.gpu_latent_attention import FusedLatentLayer
+from ..models.gpu.gpu_layers import FusedLayer, FusedRecurrentLayer, ReferenceLayer, ReferenceMixerLayer
 from ..step.adapter_blocks import FEW as BLOCK
 from ..step.adapter_blocks import StaticAdapterRows
-from ..step.step_batch import StepBatch, DeviceBatch
 from ..step.device_upload import upload_into
+from ..step.step_batch import DeviceBatch, StepBatch
 from ..step.window_slots import WindowSlots
 from .cuda_graphs import FEW, eager_runs_before_capture
 from .gpu_page_table import GpuPageTable
@@ -42,7 +42,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("sgl.runtime")
 
 SIZES = (2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 320, 384, 448, 512)  # tokens; more are bound by the device
-ARRAYS, WIDTH = 8, SIZES[-1] + 4  # of a step, and one more with windows apart; each has at most one entry more than there are tokens
+ARRAYS, WIDTH = (
+    8,
+    SIZES[-1] + 4,
+)  # of a step, and one more with windows apart; each has at most one entry more than there are tokens
 
 Piece = Callable[[], None]
 Key = tuple[int, bool]  # tokens of the pieces, and whether adapters add to their products
@@ -59,7 +62,9 @@ def refusal(model: Decoder, attention: AttentionBackend) -> str | None:
     """Why steps of this model are not cut, for people; None: they can be."""
     if not model.fused:
         return "torch's operations compute the layers"
-    if (why := next((why for layer in model.execution_plan.layers if (why := _uncut(layer)) is not None), None)) is not None:
+    if (
+        why := next((why for layer in model.execution_plan.layers if (why := _uncut(layer)) is not None), None)
+    ) is not None:
         return why
     return None if hasattr(attention, "attend_into") else f"attention={attention.name!r} reads more than the pool"
 
@@ -100,7 +105,9 @@ class PiecewiseCudaGraphs:
         most = self.most * max(layer.query_heads * layer.key_dim for layer in self._layers)
         self._q, self._mixed = (torch.zeros(most, dtype=model.dtype, device=last.device) for _ in range(2))
         self._sinks = [layer.sinks for layer in model.execution_plan.layers if isinstance(layer, FusedLayer)]
-        self._ints = torch.zeros(ARRAYS if table.windows is None else ARRAYS + 1, WIDTH, dtype=torch.int32, device=last.device)
+        self._ints = torch.zeros(
+            ARRAYS if table.windows is None else ARRAYS + 1, WIDTH, dtype=torch.int32, device=last.device
+        )
         self._arrays = self._ints.unbind(0)
         self._pieces: dict[Key, list[Piece]] = {}
         self._runs: dict[Key, int] = {}
@@ -219,11 +226,19 @@ class PiecewiseCudaGraphs:
                 yield
             self._pieces[key] = replays
         except Exception as error:
-            log.warning("steps of %d tokens%s cannot be captured as CUDA graphs and run without: %s", key[0], " with adapters" if key[1] else "", error)
+            log.warning(
+                "steps of %d tokens%s cannot be captured as CUDA graphs and run without: %s",
+                key[0],
+                " with adapters" if key[1] else "",
+                error,
+            )
         self._captured.add(key)
 
     def _make_room(self) -> None:
         """Have the graphs' memory grow at once to what the largest piece needs, not anew for each larger size."""
         layers = self._model.config.layers
-        wide = max(sum(layer.attention.rows) for layer in layers), max(block.ffn.widest for block in self._model.layers if block.ffn)
+        wide = (
+            max(sum(layer.attention.rows) for layer in layers),
+            max(block.ffn.widest for block in self._model.layers if block.ffn),
+        )
         self._x.new_empty(self.most, wide[0] + 3 * self._model.config.hidden_size + 3 * wide[1])

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from ..step.step_batch import StepBatch, DeviceBatch
+from ..step.step_batch import DeviceBatch, StepBatch
 from ..step.window_slots import WindowSlots
-from .gpu_page_table import GpuPageTable
 from .eager_runner import state_slots
+from .gpu_page_table import GpuPageTable
 from .logit_rows import logit_rows, pooled_rows
 from .window_slot_tensors import context_slots
 
@@ -28,8 +28,10 @@ class StepArrays:
     """A step on the host.
 
     arrays: int32: ids, positions, slots and rows of the new tokens [T], rows of the sequences [S], where they
-    begin among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R]; of models that keep
-    states, where those of the sequences are read and written [S]; else slots of the new tokens in windowed layers [T], if these have some.
+    begin among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R]; of models that
+    keep
+    states, where those of the sequences are read and written [S]; else slots of the new tokens in windowed layers [T],
+    if these have some.
     windows: of all tokens of each sequence in windowed layers.
     """
 
@@ -41,7 +43,9 @@ class StepArrays:
     windows: Sequence[np.ndarray] | None = None
 
     @classmethod
-    def of(cls, work: list[ScheduledWork], rows: list[int], states: bool = False, windows: WindowPageTable | None = None) -> StepArrays:
+    def of(
+        cls, work: list[ScheduledWork], rows: list[int], states: bool = False, windows: WindowPageTable | None = None
+    ) -> StepArrays:
         """The step of `work`, whose sequences have these rows of the page table. states: the model keeps some.
 
         windows: where rows of windowed layers lie; there are none beside states.
@@ -65,7 +69,14 @@ class StepArrays:
         ]
         if windows is None:
             return cls(arrays, query_lens, contexts, slots, pooled_rows(work))
-        return cls([*arrays, windows.slots_of(arrays[2])], query_lens, contexts, slots, pooled_rows(work), context_slots(windows, work))
+        return cls(
+            [*arrays, windows.slots_of(arrays[2])],
+            query_lens,
+            contexts,
+            slots,
+            pooled_rows(work),
+            context_slots(windows, work),
+        )
 
     @property
     def tokens(self) -> int:

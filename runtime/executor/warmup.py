@@ -16,8 +16,8 @@ import numpy as np
 
 from ..adapters.batch_adapters import BatchAdaptersBySlot
 from ..kernels.launch.compile_ahead import CompileJobs, compiling
+from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
 from ..sequences.sequence_ops import SequenceOp
-from ..sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
 from ..sequences.sequence_options import SequenceOptions
 from ..step.adapter_rows import NONE, AdapterRows
 
@@ -44,7 +44,9 @@ class _LastTokenLogits(SequenceOp):
 
 
 def longest_step(step_tokens: int, rows: int) -> int:
-    """Tokens of the longest step that a runner of so many rows runs: of somebody, with so many tokens at most, or of nobody."""
+    """Tokens of the longest step that a runner of so many rows runs: of somebody,
+    with so many tokens at most, or of nobody.
+    """
     return max(step_tokens, rows, rows + max(FIRST))
 
 
@@ -54,7 +56,9 @@ def dummy_sequences(count: int, lo: int, hi: int, adapters: int = 0) -> list[Sch
 
 
 def _sequence(length: int, adapter: str) -> SequenceState:
-    seq = SequenceState(0, SequenceOptions(adapter=adapter), SequenceStatus.CLOSED)  # its row of the page table is the first to be given to others
+    seq = SequenceState(
+        0, SequenceOptions(adapter=adapter), SequenceStatus.CLOSED
+    )  # its row of the page table is the first to be given to others
     seq.tokens.extend(np.zeros(length, np.int32))
     seq.slots.extend(np.zeros(length, np.int32))
     seq.ops.append(_LastTokenLogits())
@@ -74,7 +78,11 @@ def compile_ahead(runner: CudaRunner, sampler: Callable[[], None]) -> None:
         for tokens in FIRST:
             runner.forward(warm_up_prompts(runner, tokens))
         runner.forward(dummy_sequences(1, 1, 2))
-    log.info("%d kernels are ready after %.1f s; graphs are captured while nobody waits", len(jobs), time.perf_counter() - started)
+    log.info(
+        "%d kernels are ready after %.1f s; graphs are captured while nobody waits",
+        len(jobs),
+        time.perf_counter() - started,
+    )
 
 
 def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> CompileJobs:
@@ -131,16 +139,22 @@ def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
 
 def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
     """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
-    slots = len(runner.adapters.slots.slots) if runner.adapters is not None and runner.adapters.shadow.law.capturable else 0
+    slots = (
+        len(runner.adapters.slots.slots) if runner.adapters is not None and runner.adapters.shadow.law.capturable else 0
+    )
     for size in runner.decode_sizes if slots else ():
         if size in ADAPTED or size == runner.decode_sizes[-1]:
-            yield from (dummy_sequences(size, 1, 2, count) for count in sorted({1, min(size, slots, SOME), min(size, slots)}))
+            yield from (
+                dummy_sequences(size, 1, 2, count) for count in sorted({1, min(size, slots, SOME), min(size, slots)})
+            )
     for tokens in ADAPTED_PROMPTS if slots else ():
         yield warm_up_prompts(runner, tokens, 1)
 
 
 def warm_up_prompts(runner: CudaRunner, tokens: int, adapters: int = 0) -> list[ScheduledWork]:
-    """A step of about so many new tokens, in as many sequences as that takes, shorter where there is no room for them."""
+    """A step of about so many new tokens, in as many sequences as that takes,
+    shorter where there is no room for them.
+    """
     longest = max(1, runner.context - 1)
     count = min(-(-tokens // longest), max(1, runner.rows - 1))
     return dummy_sequences(count, 0, min(longest, -(-tokens // count)), adapters)

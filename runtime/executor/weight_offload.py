@@ -52,7 +52,9 @@ def _held(item: Any) -> list[Any]:
 
 def _names(kind: type) -> tuple[str, ...]:
     names = kind.__dict__.get("__slots__", ())
-    return tuple(name for name in ((names,) if isinstance(names, str) else names) if name not in ("__dict__", "__weakref__"))
+    return tuple(
+        name for name in ((names,) if isinstance(names, str) else names) if name not in ("__dict__", "__weakref__")
+    )
 
 
 class OffloadedWeights:
@@ -82,9 +84,7 @@ class OffloadedWeights:
             storage.resize_(size)
         by_device: dict[torch.device, list[Any]] = {}
         for (storage, device, size), host in zip(self._kept, self._host, strict=True):
-            by_device.setdefault(device, []).extend(
-                chunks(_reader(host), torch.uint8, _bytes(storage, device, size))
-            )
+            by_device.setdefault(device, []).extend(chunks(_reader(host), torch.uint8, _bytes(storage, device, size)))
         for device, work in by_device.items():
             transfer(work, device)
 

@@ -15,13 +15,18 @@ if TYPE_CHECKING:
     from ..sequences.sequence import ScheduledWork
 
 
-def window_slots(windows: WindowPageTable, work: list[ScheduledWork], slots: list[np.ndarray], tensor: Callable[[np.ndarray], Tensor]) -> WindowSlots:
+def window_slots(
+    windows: WindowPageTable, work: list[ScheduledWork], slots: list[np.ndarray], tensor: Callable[[np.ndarray], Tensor]
+) -> WindowSlots:
     """slots: of all tokens of each sequence, in the other layers."""
     found = [windows.slots(row, lo) for row, (_, lo, _) in zip(slots, work, strict=True)]
     return WindowSlots(tensor(np.concatenate([row[lo:] for row, (_, lo, _) in zip(found, work, strict=True)])), found)
 
 
 def context_slots(windows: WindowPageTable, work: list[ScheduledWork], padding: int = 0) -> LazyWindowSlots:
-    """Of all tokens of each sequence, for who does not read them on the device. padding: so many more have one token in slot 0."""
+    """Of all tokens of each sequence, for who does not read them on the device.
+
+    padding: so many more have one token in slot 0.
+    """
     rows = [(seq.slots.array[:hi], lo) for seq, lo, hi in work]
     return LazyWindowSlots(lambda: [windows.slots(row, lo) for row, lo in rows] + [np.zeros(1, np.int32)] * padding)

@@ -59,7 +59,9 @@ WIDE = {
     256: MatmulTile(256, 128, 64, 4, 8),
 }
 MANY = MatmulTile(128, 128, 64, 4, 8, resident=True)
-MOST = MatmulTile(128, 256, 64, 4, 8, resident=True)  # of narrow weights, where every multiprocessor gets MOST_TURNS of them
+MOST = MatmulTile(
+    128, 256, 64, 4, 8, resident=True
+)  # of narrow weights, where every multiprocessor gets MOST_TURNS of them
 MOST_TURNS = 3
 
 
@@ -76,11 +78,29 @@ def tile_at(tile, row_tiles, output_tiles, GROUP: tl.constexpr):
 @entry
 @triton.jit(do_not_specialize=["rows"])
 def multiply(
-    x, weight, y, bias, x_scale, weight_scale, rows, outputs, inputs,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
-    BIAS: tl.constexpr, X_SCALED: tl.constexpr, WEIGHT_SCALED: tl.constexpr, FLATTEN: tl.constexpr, WHOLE: tl.constexpr,
-):  # fmt: skip
-    """y [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs]^T (+ bias), x and weight as descriptors. Any grid."""
+    x,
+    weight,
+    y,
+    bias,
+    x_scale,
+    weight_scale,
+    rows,
+    outputs,
+    inputs,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    BIAS: tl.constexpr,
+    X_SCALED: tl.constexpr,
+    WEIGHT_SCALED: tl.constexpr,
+    FLATTEN: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
+    """y [rows, outputs] = x [rows, inputs] @ weight [outputs, inputs]^T (+ bias), x and weight as descriptors.
+
+    Any grid.
+    """
     row_tiles, output_tiles = tl.cdiv(rows, ROWS), tl.cdiv(outputs, OUTPUTS)
     for tile in tl.range(tl.program_id(0), row_tiles * output_tiles, tl.num_programs(0), flatten=FLATTEN):
         row_tile, output_tile = tile_at(tile, row_tiles, output_tiles, GROUP)
@@ -132,11 +152,25 @@ def matmul(
     multiply[(min(tiles, processors(x.device)) if tile.resident else tiles,)](
         TensorDescriptor.from_tensor(aligned(x), [tile.rows, tile.depth]),
         TensorDescriptor.from_tensor(weight, [tile.outputs, tile.depth]),
-        y, bias, x_scale, weight_scale, rows, outputs, inputs,
-        ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth, GROUP=GROUP,
-        BIAS=bias is not None, X_SCALED=x_scale is not None, WEIGHT_SCALED=weight_scale is not None,
-        FLATTEN=tile.flatten, WHOLE=x.dtype == torch.int8, num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        y,
+        bias,
+        x_scale,
+        weight_scale,
+        rows,
+        outputs,
+        inputs,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        DEPTH=tile.depth,
+        GROUP=GROUP,
+        BIAS=bias is not None,
+        X_SCALED=x_scale is not None,
+        WEIGHT_SCALED=weight_scale is not None,
+        FLATTEN=tile.flatten,
+        WHOLE=x.dtype == torch.int8,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
     return y
 
 

@@ -6,11 +6,18 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..step.step_batch import StepBatch, DeviceBatch
+from ..step.step_batch import DeviceBatch, StepBatch
 from .launch.compile_ahead import entry
 from .rms_norm import block_of
 
-PER_TOKEN = ("token_ids", "positions", "slots", "token_rows", "last", "window_slots")  # views of one upload, aligned as it falls
+PER_TOKEN = (
+    "token_ids",
+    "positions",
+    "slots",
+    "token_rows",
+    "last",
+    "window_slots",
+)  # views of one upload, aligned as it falls
 
 
 @triton.jit
@@ -24,9 +31,24 @@ def _enter(token, positions, slots, token_rows, table, table_stride, PAGE: tl.co
 @entry
 @triton.jit(do_not_specialize_on_alignment=PER_TOKEN)
 def _embed(
-    token_ids, positions, slots, token_rows, last, table, window_slots, window_table, embedding, out,
-    table_stride, size, scale, SCALED: tl.constexpr, PAGE: tl.constexpr, WINDOWED: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    token_ids,
+    positions,
+    slots,
+    token_rows,
+    last,
+    table,
+    window_slots,
+    window_table,
+    embedding,
+    out,
+    table_stride,
+    size,
+    scale,
+    SCALED: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """One program a token."""
     token = tl.program_id(0).to(tl.int64)
     token_id = tl.load(token_ids + token)
@@ -51,9 +73,11 @@ def _pages(positions, slots, token_rows, table, table_stride, PAGE: tl.constexpr
 
 
 def embed(batch: StepBatch, embedding: Tensor, out: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """The rows of `embedding` [vocabulary, hidden] of a batch's tokens times `scale`, [T, hidden], in `out` or a new tensor.
+    """The rows of `embedding` [vocabulary, hidden] of a batch's tokens times `scale`, [T, hidden], in `out` or a new
+    tensor.
 
-    Ids below 0 are those sampled last (see `StepBatch`). Enters each token's page into `batch.device.table`, and into that of
+    Ids below 0 are those sampled last (see `StepBatch`). Enters each token's page into `batch.device.table`, and into
+    that of
     `batch.windows`, except for tokens in slot 0.
     """
     device = batch.device
@@ -63,10 +87,24 @@ def embed(batch: StepBatch, embedding: Tensor, out: Tensor | None = None, scale:
     if tokens:
         block, warps = block_of(size)
         _embed[(tokens,)](
-            batch.token_ids, batch.positions, batch.slots, device.token_rows, device.last, device.table, *_windows(batch, device),
-            embedding, x, device.table.stride(0), size, scale, SCALED=scale != 1, PAGE=device.page_size, WINDOWED=batch.windows is not None,
-            BLOCK=block, num_warps=warps,
-        )  # fmt: skip
+            batch.token_ids,
+            batch.positions,
+            batch.slots,
+            device.token_rows,
+            device.last,
+            device.table,
+            *_windows(batch, device),
+            embedding,
+            x,
+            device.table.stride(0),
+            size,
+            scale,
+            SCALED=scale != 1,
+            PAGE=device.page_size,
+            WINDOWED=batch.windows is not None,
+            BLOCK=block,
+            num_warps=warps,
+        )
     return x
 
 
@@ -82,6 +120,12 @@ def enter_pages(batch: StepBatch) -> None:
     """Enters each token's page into the tables, for steps that `embed` does not begin."""
     device, tokens = batch.device, len(batch.token_ids)
     assert device is not None
-    tables = [(batch.slots, device.table)] if batch.windows is None else [(batch.slots, device.table), _windows(batch, device)]
+    tables = (
+        [(batch.slots, device.table)]
+        if batch.windows is None
+        else [(batch.slots, device.table), _windows(batch, device)]
+    )
     for slots, table in tables if tokens else ():
-        _pages[(tokens,)](batch.positions, slots, device.token_rows, table, table.stride(0), PAGE=device.page_size, num_warps=1)
+        _pages[(tokens,)](
+            batch.positions, slots, device.token_rows, table, table.stride(0), PAGE=device.page_size, num_warps=1
+        )

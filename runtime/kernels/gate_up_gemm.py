@@ -14,8 +14,8 @@ from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from .activation_kernels import activated
-from .launch.compile_ahead import entry
 from .batch_invariant_matmul import aligned, can_multiply, capability, processors, tile_at
+from .launch.compile_ahead import entry
 
 LEAST_ROWS = 256  # below, products are bound by reading the weight and a library splits them better
 ROWS, OUTPUTS, DEPTH, GROUP = 128, 128, 64, 16  # of a tile, and row tiles that go through the weight together
@@ -24,9 +24,18 @@ ROWS, OUTPUTS, DEPTH, GROUP = 128, 128, 64, 16  # of a tile, and row tiles that 
 @entry
 @triton.jit(do_not_specialize=["rows"])
 def _gated(
-    x, weight, y, rows, inner, inputs,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, NAME: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    y,
+    rows,
+    inner,
+    inputs,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    NAME: tl.constexpr,
+):
     """y [rows, inner] = activation(x @ gate^T) * (x @ up^T); weight [2 inner, inputs] holds gate above up. Any grid."""
     row_tiles, output_tiles = tl.cdiv(rows, ROWS), tl.cdiv(inner, OUTPUTS)
     for tile in range(tl.program_id(0), row_tiles * output_tiles, tl.num_programs(0)):
@@ -64,7 +73,15 @@ def gate_up(x: Tensor, weight: Tensor, name: str = "silu") -> Tensor:
             TensorDescriptor.from_tensor(aligned(x), [ROWS, DEPTH]),
             TensorDescriptor.from_tensor(weight, [OUTPUTS, DEPTH]),
             TensorDescriptor.from_tensor(y, [ROWS, OUTPUTS]),
-            rows, inner, inputs,
-            ROWS=ROWS, OUTPUTS=OUTPUTS, DEPTH=DEPTH, GROUP=GROUP, NAME=name, num_warps=8, num_stages=3,
-        )  # fmt: skip
+            rows,
+            inner,
+            inputs,
+            ROWS=ROWS,
+            OUTPUTS=OUTPUTS,
+            DEPTH=DEPTH,
+            GROUP=GROUP,
+            NAME=name,
+            num_warps=8,
+            num_stages=3,
+        )
     return y

@@ -13,8 +13,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from .launch.compile_ahead import entry
-from .rms_norm import block_of
 from .launch.programmatic_launch import launched
+from .rms_norm import block_of
 
 NONE, RMS, LAYER = (tl.constexpr(kind) for kind in range(3))
 
@@ -45,12 +45,34 @@ def _normed(x, weight, bias, columns, inside, size, eps, KIND: tl.constexpr, BIA
 @entry
 @triton.jit
 def _join(
-    rows, deltas, others, out, after_weight, after_bias, before_weight, before_bias, scalar,
-    stride, delta_stride, other_stride, size, after_eps, before_eps, branch,
-    DELTA: tl.constexpr, OTHER: tl.constexpr, BRANCH: tl.constexpr, OF_SUM: tl.constexpr, SCALAR: tl.constexpr,
-    AFTER: tl.constexpr, AFTER_BIAS: tl.constexpr, BEFORE: tl.constexpr, BEFORE_BIAS: tl.constexpr,
-    DEPENDENT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    rows,
+    deltas,
+    others,
+    out,
+    after_weight,
+    after_bias,
+    before_weight,
+    before_bias,
+    scalar,
+    stride,
+    delta_stride,
+    other_stride,
+    size,
+    after_eps,
+    before_eps,
+    branch,
+    DELTA: tl.constexpr,
+    OTHER: tl.constexpr,
+    BRANCH: tl.constexpr,
+    OF_SUM: tl.constexpr,
+    SCALAR: tl.constexpr,
+    AFTER: tl.constexpr,
+    AFTER_BIAS: tl.constexpr,
+    BEFORE: tl.constexpr,
+    BEFORE_BIAS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """One program a row. What the second norm is taken of is the sum as it is stored, rounded."""
     if DEPENDENT:
         gdc_launch_dependents()
@@ -82,10 +104,17 @@ def _join(
 
 
 def add_norm(
-    x: Tensor, delta: Tensor | None, *, other: Tensor | None = None, after: NormWeights | None = None,
-    before: NormWeights | None = None, branch: float = 1.0, scalar: Tensor | None = None, of_sum: bool = False,
+    x: Tensor,
+    delta: Tensor | None,
+    *,
+    other: Tensor | None = None,
+    after: NormWeights | None = None,
+    before: NormWeights | None = None,
+    branch: float = 1.0,
+    scalar: Tensor | None = None,
+    of_sum: bool = False,
     overlap: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """x = (x + branch * after(delta + other)) * scalar in place, or after(x + branch * delta) * scalar with `of_sum`;
     returns before(x), [T, size] contiguous, or x itself where `before` is None.
 
@@ -98,14 +127,33 @@ def add_norm(
         return y
     block, warps = block_of(size)
     _join[(rows,)](
-        x, none if delta is None else delta, none if other is None else other, y, *_pointers(after, x), *_pointers(before, x),
-        none if scalar is None else scalar, x.stride(0), _stride(delta), _stride(other), size,
-        0.0 if after is None else after.eps, 0.0 if before is None else before.eps, branch,
-        DELTA=delta is not None, OTHER=other is not None, BRANCH=branch != 1, OF_SUM=of_sum, SCALAR=scalar is not None,
-        AFTER=_kind(after), AFTER_BIAS=after is not None and after.bias is not None,
-        BEFORE=_kind(before), BEFORE_BIAS=before is not None and before.bias is not None,
-        BLOCK=block, num_warps=warps, **launched(overlap),
-    )  # fmt: skip
+        x,
+        none if delta is None else delta,
+        none if other is None else other,
+        y,
+        *_pointers(after, x),
+        *_pointers(before, x),
+        none if scalar is None else scalar,
+        x.stride(0),
+        _stride(delta),
+        _stride(other),
+        size,
+        0.0 if after is None else after.eps,
+        0.0 if before is None else before.eps,
+        branch,
+        DELTA=delta is not None,
+        OTHER=other is not None,
+        BRANCH=branch != 1,
+        OF_SUM=of_sum,
+        SCALAR=scalar is not None,
+        AFTER=_kind(after),
+        AFTER_BIAS=after is not None and after.bias is not None,
+        BEFORE=_kind(before),
+        BEFORE_BIAS=before is not None and before.bias is not None,
+        BLOCK=block,
+        num_warps=warps,
+        **launched(overlap),
+    )
     return y
 
 

@@ -40,7 +40,9 @@ def _rms_norm(rows, weights, out, stride, size, eps, BLOCK: tl.constexpr, DEPEND
 
 @entry
 @triton.jit
-def _add_rms_norm(rows, deltas, weights, out, stride, delta_stride, size, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
+def _add_rms_norm(
+    rows, deltas, weights, out, stride, delta_stride, size, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
+):
     """One program a row. What is normalised is the sum as it is stored, rounded."""
     if DEPENDENT:
         gdc_launch_dependents()
@@ -66,7 +68,8 @@ def block_of(size: int) -> tuple[int, int]:
 def rms_norm(x: Tensor, weight: Tensor, eps: float, overlap: bool = False) -> Tensor:
     """x [T, size], rows contiguous, weight [size] -> x / sqrt(mean(x^2) + eps) * weight, [T, size] contiguous.
 
-    float32, bfloat16 or float16; computed in float32, rounded once.  overlap: the kernel may start under the tail of the one before (see `overlap`).
+    float32, bfloat16 or float16; computed in float32, rounded once.  overlap: the kernel may start under the tail of
+    the one before (see `overlap`).
     """
     rows, size = x.shape
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -83,6 +86,16 @@ def add_rms_norm(x: Tensor, delta: Tensor, weight: Tensor, eps: float, overlap: 
     if rows:
         block, warps = block_of(size)
         _add_rms_norm[(rows,)](
-            x, delta, weight, y, x.stride(0), delta.stride(0), size, eps, BLOCK=block, num_warps=warps, **launched(overlap)
+            x,
+            delta,
+            weight,
+            y,
+            x.stride(0),
+            delta.stride(0),
+            size,
+            eps,
+            BLOCK=block,
+            num_warps=warps,
+            **launched(overlap),
         )
     return y

@@ -110,9 +110,7 @@ def race_chunks(logits, stride, table, steps, masks, words, parts, width, chunks
 
 
 @triton.jit
-def _race_again(
-    logits, mask, bits, parts, width, chunks, inverse, top, level, offset, factor, CHUNK: tl.constexpr
-):
+def _race_again(logits, mask, bits, parts, width, chunks, inverse, top, level, offset, factor, CHUNK: tl.constexpr):
     """Of the tokens likelier than `level`: how many, their weight, and the winner among them."""
     count = tl.zeros((CHUNK,), tl.int32)
     mass = tl.zeros((CHUNK,), tl.float32)
@@ -156,9 +154,20 @@ def _accepted(
 @entry
 @triton.jit
 def choose(
-    logits, stride, table, steps, masks, words, parts, width, chunks, chosen, last,
-    CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
-):  # fmt: skip
+    logits,
+    stride,
+    table,
+    steps,
+    masks,
+    words,
+    parts,
+    width,
+    chunks,
+    chosen,
+    last,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+):
     """A token and its row's peak in `chosen` int32 [n, 2], the token also in `last`; grid (n,)."""
     row = tl.program_id(0)
     logits += row.to(tl.int64) * stride
@@ -184,9 +193,20 @@ def choose(
         sums = tl.load(parts + every * _PART + 1, inside, other=0.0)
         mask, bits = _mask_of(masks, steps, words, width)
         winner = _accepted(
-            winner, logits, mask, bits, table, parts, width, chunks, inverse, top, tl.sum(sums * shares, 0),
-            tl.load(steps), CHUNK,
-        )  # fmt: skip
+            winner,
+            logits,
+            mask,
+            bits,
+            table,
+            parts,
+            width,
+            chunks,
+            inverse,
+            top,
+            tl.sum(sums * shares, 0),
+            tl.load(steps),
+            CHUNK,
+        )
     tl.store(chosen + row * 2, tl.where(sound, winner, -1))
     tl.store(chosen + row * 2 + 1, tl.where(broken, float("nan"), peak).to(tl.int32, bitcast=True))
     place = tl.load(steps + 2)

@@ -37,7 +37,9 @@ def activated(name: str, x: Tensor) -> Tensor:
     """[T, n], contiguous -> [T, n]"""
     if cpu_kernels.supports(x):
         y = torch.empty_like(x)
-        cpu_kernels.kernels.activate(cpu_kernels.KINDS[x.dtype], cpu_kernels.ACTIVATIONS[name], x.data_ptr(), y.data_ptr(), *x.shape)
+        cpu_kernels.kernels.activate(
+            cpu_kernels.KINDS[x.dtype], cpu_kernels.ACTIVATIONS[name], x.data_ptr(), y.data_ptr(), *x.shape
+        )
         return y
     return ACTIVATIONS[name](x)
 
@@ -47,7 +49,9 @@ def gated(name: str, gate_up: Tensor) -> Tensor:
     if cpu_kernels.supports(gate_up):
         rows, size = gate_up.shape[0], gate_up.shape[1] // 2
         y = gate_up.new_empty(rows, size)
-        cpu_kernels.kernels.activate_and_mul(cpu_kernels.KINDS[y.dtype], cpu_kernels.ACTIVATIONS[name], gate_up.data_ptr(), y.data_ptr(), rows, size)
+        cpu_kernels.kernels.activate_and_mul(
+            cpu_kernels.KINDS[y.dtype], cpu_kernels.ACTIVATIONS[name], gate_up.data_ptr(), y.data_ptr(), rows, size
+        )
         return y
     gate, up = gate_up.chunk(2, -1)
     return ACTIVATIONS[name](gate).mul_(up)

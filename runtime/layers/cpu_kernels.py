@@ -31,9 +31,7 @@ def _load() -> ModuleType | None:
     try:
         from . import _cpu  # type: ignore[attr-defined]
     except ImportError as error:
-        logging.getLogger(__name__).info(
-            "no compiled CPU kernels (%s): decoding runs on torch operations", error
-        )
+        logging.getLogger(__name__).info("no compiled CPU kernels (%s): decoding runs on torch operations", error)
         return None
     if getattr(_cpu, "VERSION", 1) != VERSION:
         logging.getLogger(__name__).warning("the compiled CPU kernels were built from other sources: build sgl again")
@@ -92,7 +90,9 @@ def max_channel_numbers() -> int:
 
 
 def supports_many_queries(dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether the compiled attention is to be taken for extends of any length: tiles of queries, where torch is no faster."""
+    """Whether the compiled attention is to be taken for extends of any length:
+    tiles of queries, where torch is no faster.
+    """
     return has_tiles(dtype) and head_dim % kernels.CHUNK == 0
 
 

@@ -27,7 +27,8 @@ class Linear:
     """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with what `seal` gives.
 
     scale: float32 [out], what a weight of float8 is to be multiplied with; None for the others.
-    coded: the weight as it was loaded, in few bits; then `weight` is only its shape, until a transform has chosen what computes.
+    coded: the weight as it was loaded, in few bits; then `weight` is only its shape, until a transform has chosen what
+        computes.
     Of a head that is tied to an embedding it is the embedding's table.
     """
 
@@ -49,7 +50,11 @@ class Linear:
         self.weight = self.weight.contiguous()
         if self.weight.device.type != "cpu":
             return self
-        return BlockedLinear(self.weight, self.bias) if BlockedLinear.supports(self.weight) else _by_torch(self.weight, self.bias)
+        return (
+            BlockedLinear(self.weight, self.bias)
+            if BlockedLinear.supports(self.weight)
+            else _by_torch(self.weight, self.bias)
+        )
 
     def take_rows(self, order: Tensor) -> None:
         """Keep these rows of the loaded weight and bias, in this order. order: int64, on the CPU."""
@@ -130,11 +135,15 @@ class BlockedLinear(Linear):
     @staticmethod
     def supports(weight: Tensor) -> bool:
         """Whether the product is there for such a weight."""
-        return cpu_kernels.can_multiply(weight.dtype, weight.device) and not (weight.dtype == torch.bfloat16 and weight.shape[1] % 2)
+        return cpu_kernels.can_multiply(weight.dtype, weight.device) and not (
+            weight.dtype == torch.bfloat16 and weight.shape[1] % 2
+        )
 
     @staticmethod
     def store_together(products: Iterable[object]) -> None:
-        """Move weights into memory on huge pages, in this order: a step then spends less on addresses. For a moment each is there twice."""
+        """Move weights into memory on huge pages, in this order: a step then spends less
+        on addresses. For a moment each is there twice.
+        """
         layers = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
         if not layers:
             return
@@ -172,7 +181,9 @@ class BlockedLinear(Linear):
 
 
 def in_blocks(weight: Tensor) -> Tensor:
-    """weight [out, in] as csrc/gemm/product.h wants it, [out / BLOCK, in / group, BLOCK, group], filled up with zeros."""
+    """weight [out, in] as csrc/gemm/product.h wants it, [out / BLOCK, in /
+    group, BLOCK, group], filled up with zeros.
+    """
     outputs, inputs = weight.shape
     group, blocks = 1 if weight.dtype == torch.float32 else 2, -(-outputs // cpu_kernels.BLOCK)
     packed = weight.new_zeros(blocks, inputs // group, cpu_kernels.BLOCK, group)

@@ -22,7 +22,10 @@ def stacked(pieces: Sequence[Linear], rows: Sequence[int], inputs: int, dtype: t
 
 
 class MixedFormatLinear(Linear):
-    """y = x W^T + b, each piece with its own rows of W and b, on any device. weight: [out, in] without memory, a shape."""
+    """y = x W^T + b, each piece with its own rows of W and b, on any device.
+
+    weight: [out, in] without memory, a shape.
+    """
 
     __slots__ = ("pieces",)
 

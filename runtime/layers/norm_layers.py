@@ -33,7 +33,9 @@ class RMSNorm:
         """x: [T, size], contiguous."""
         if cpu_kernels.supports(x):
             y, (rows, size) = torch.empty_like(x), x.shape
-            cpu_kernels.kernels.norm(cpu_kernels.KINDS[x.dtype], self._address, x.data_ptr(), size, y.data_ptr(), size, rows, 1, size)
+            cpu_kernels.kernels.norm(
+                cpu_kernels.KINDS[x.dtype], self._address, x.data_ptr(), size, y.data_ptr(), size, rows, 1, size
+            )
             return y
         return self._in_torch(x)
 
@@ -60,7 +62,13 @@ class PerHeadNorm:
     __slots__ = ("_address", "_kind", "_shape", "bias", "eps", "weight", "words")
 
     def __init__(self, weight: Tensor, eps: float, kind: str = "rms", bias: Tensor | None = None) -> None:
-        self.weight, self.bias, self.eps, self._kind, self._shape = weight.contiguous(), bias, eps, kind, weight.shape[-1:]
+        self.weight, self.bias, self.eps, self._kind, self._shape = (
+            weight.contiguous(),
+            bias,
+            eps,
+            kind,
+            weight.shape[-1:],
+        )
         self.words = cpu_kernels.norm_struct(kind, self.weight, bias, eps)
         self._address = self.words.ctypes.data
 

@@ -18,7 +18,8 @@ class RopeParameters:
     """Rotation of a head of `width` numbers, `dim` of which turn; `kind` is one of `ROPE_KINDS`.
 
     interleaved: neighbours turn together (GPT-J), not halves (GPT-NeoX). Weights are brought into halves while loading,
-    see `order`, so that nothing else has to know.  backwards: it turns the other way round (nanochat).  factors: of longrope, what the wavelengths are multiplied with.
+    see `order`, so that nothing else has to know.  backwards: it turns the other way round (nanochat).  factors: of
+    longrope, what the wavelengths are multiplied with.
     Fields that a kind does not use keep their defaults.
     """
 
@@ -94,7 +95,9 @@ def _yarn(rope: RopeParameters) -> Tensor:
 
 def _longrope(rope: RopeParameters) -> Tensor:
     """Every wavelength has a factor of its own (LongRoPE, arXiv 2402.13753)."""
-    return 1.0 / (torch.tensor(rope.factors) * rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim))
+    return 1.0 / (
+        torch.tensor(rope.factors) * rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim)
+    )
 
 
 def _alpha(rope: RopeParameters) -> Tensor:
@@ -129,9 +132,7 @@ class RotaryEmbedding:
     positions: rows to build at once; the table keeps its address while nobody asks for more.
     """
 
-    def __init__(
-        self, rope: RopeParameters, dtype: torch.dtype, device: torch.device, positions: int = 64
-    ) -> None:
+    def __init__(self, rope: RopeParameters, dtype: torch.dtype, device: torch.device, positions: int = 64) -> None:
         frequency = frequencies(rope)
         factor = torch.where(frequency == 0, 1.0, rope.attention_factor)  # what does not turn keeps its size
         self._frequency, self._factor = frequency.to(device), factor.to(device)

@@ -8,10 +8,10 @@ from typing import Any
 from ..errors import ConfigError
 from ..models.families import FAMILIES, read_model
 from ..models.families.family_registry import architecture_of
-from ..models.transformers_backend import TransformersModelSpec, read_transformers_model
 from ..models.spec.model_spec import ModelSpec
-from .model_files.model_directory import read_json
+from ..models.transformers_backend import TransformersModelSpec, read_transformers_model
 from .gguf_files.gguf_model import is_gguf, open_gguf
+from .model_files.model_directory import read_json
 
 
 def describe(
@@ -19,14 +19,17 @@ def describe(
 ) -> ModelSpec | TransformersModelSpec:
     """The model that a directory's config.json describes.
 
-    context: the longest sequence that is wanted.  implementation: "sgl", "transformers", or "auto" for transformers where
-    no family of ours describes the architecture, which the engine says aloud.  remote_code: transformers may run the checkpoint's Python.
+    context: the longest sequence that is wanted.  implementation: "sgl", "transformers", or "auto" for transformers
+        where
+    no family of ours describes the architecture, which the engine says aloud.  remote_code: transformers may run the
+    checkpoint's Python.
     Raises ConfigError where nobody computes it.
     """
     if is_gguf(Path(path)):
         if implementation == "transformers":
             raise ConfigError(
-                f"Engine(implementation='transformers'): {path} is a GGUF file, which transformers does not compute here; leave implementation out, "
+                f"Engine(implementation='transformers'): {path} is a GGUF file, which transformers does not compute "
+                "here; leave implementation out, "
                 "or take the model's safetensors checkpoint"
             )
         return open_gguf(Path(path)).model(context)

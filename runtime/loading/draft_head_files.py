@@ -12,34 +12,48 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
-from ..models.spec.model_config import ModelConfig
 from ..models.decoder import Decoder
-from ..models.spec.json_fields import JsonFields, shown
 from ..models.draft_head import DraftHead, DraftHeadNames, DraftHeadSpec
+from ..models.spec.json_fields import JsonFields, shown
 from ..models.spec.latent_attention_spec import LatentAttentionSpec
+from ..models.spec.model_config import ModelConfig
+from ..models.spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from ..models.spec.tensor_names import TensorNames
-from ..models.spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
 from ..quantization.readers import WeightReaders
 from ..quantization.readers.reader_match import TensorHeader
-from .checkpoint import metadata_of_sources, is_state, open_checkpoint, sources_of
+from .checkpoint import is_state, metadata_of_sources, open_checkpoint, sources_of
+from .load_plan import BUFFERS, renamed
+from .load_weights import draw
 from .model_files.model_directory import quantization_of, read_json
 from .tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
-from .load_plan import BUFFERS, renamed
 from .tensor_files.tensor_source import WeightSource
-from .load_weights import draw
 
 EAGLE3, EAGLE = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
 SAID_ELSEWHERE = (
-    "eagle_config", "draft_vocab_size", "norm_before_residual", "target_hidden_size", "bias", "eagle_aux_hidden_state_layer_ids", "tie_word_embeddings",
-    "fc_bias", "use_aux_hidden_state", "parallel_drafting",
-)  # fmt: skip
+    "eagle_config",
+    "draft_vocab_size",
+    "norm_before_residual",
+    "target_hidden_size",
+    "bias",
+    "eagle_aux_hidden_state_layer_ids",
+    "tie_word_embeddings",
+    "fc_bias",
+    "use_aux_hidden_state",
+    "parallel_drafting",
+)
 OWN = {"eagle_aux_hidden_state_layer_ids", "use_aux_hidden_state"}
-AS_PUBLISHED = {"use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False, "parallel_draft_step": 1}  # as modelopt says what is so anyway
+AS_PUBLISHED = {
+    "use_input_layernorm_in_first_layer": True,
+    "use_last_layernorm": True,
+    "use_mtp_layernorm": False,
+    "parallel_draft_step": 1,
+}  # as modelopt says what is so anyway
 PUBLISHED = "EAGLE and EAGLE-3 heads of one layer as their authors publish them"
 
 
 def kind_of(path: Path, load_format: str, weights: bool = True) -> str | None:
-    """EAGLE3, EAGLE, or None: the directory holds a whole model. Says so by config.json; the authors' EAGLE heads only by their tensors.
+    """EAGLE3, EAGLE, or None: the directory holds a whole model. Says so by config.json; the authors' EAGLE heads only
+    by their tensors.
 
     weights: they are wanted. Raises CheckpointError where nothing tells because they are absent or not to be read so.
     """
@@ -66,25 +80,46 @@ def plain_name(name: str) -> str:
 
 
 class DraftHeadFiles:
-    """A head on this machine. sources: empty, where the weights are to be random.  readers: of weights in few bits, which are restored.  where: for errors.
+    """A head on this machine. sources: empty, where the weights are to be random.  readers: of weights in few bits,
+    which are restored.  where: for errors.
 
     scores: the target's matrix of logits, where the head is to have its own copy.
     """
 
     def __init__(
-        self, spec: DraftHeadSpec, sources: list[WeightSource], names: Callable[[str], str | None], readers: WeightReaders, where: str, scores: list[tuple[WeightSource, StoredTensor]] | None = None
-    ) -> None:  # fmt: skip
-        self.spec, self.where, self._sources, self._names, self._readers, self._scores = spec, where, sources, names, readers, scores or []
+        self,
+        spec: DraftHeadSpec,
+        sources: list[WeightSource],
+        names: Callable[[str], str | None],
+        readers: WeightReaders,
+        where: str,
+        scores: list[tuple[WeightSource, StoredTensor]] | None = None,
+    ) -> None:
+        self.spec, self.where, self._sources, self._names, self._readers, self._scores = (
+            spec,
+            where,
+            sources,
+            names,
+            readers,
+            scores or [],
+        )
 
     def scoring(self, target: ModelSpec, path: Path, load_format: str) -> DraftHeadFiles:
-        """The same that scores by itself, for a target of whose matrix of logits only some rows are here. Raises ConfigError where its files have it in few bits, or logits are more than that."""
+        """The same that scores by itself, for a target of whose matrix of logits only some rows are here.
+
+        Raises ConfigError where its files have it in few bits, or logits are more than that.
+        """
         if self.spec.scores:
             return self
         pieces = head_scores_of(target, path, load_format) if self._sources else []
-        return DraftHeadFiles(replace(self.spec, scores=True), self._sources, self._names, self._readers, self.where, pieces)
+        return DraftHeadFiles(
+            replace(self.spec, scores=True), self._sources, self._names, self._readers, self.where, pieces
+        )
 
     def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> DraftHead:
-        """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than floats."""
+        """Raises CheckpointError for tensors that are missing, have no place,
+        or other shapes or numbers than floats.
+        """
         head = DraftHead(self.spec, target, dtype, device)
         with torch.no_grad():
             if seed is None:
@@ -99,7 +134,9 @@ class DraftHeadFiles:
         missing = {place.name: place.target for place in head.places()}
         if self._scores:
             missing.pop(f"{self.spec.names.head}.weight").copy_(torch.cat([_read(*piece) for piece in self._scores]))
-        weights: dict[str, dict[str, tuple[WeightSource, StoredTensor]]] = {}  # of each place that is a weight, "weight" and what stands beside it
+        weights: dict[
+            str, dict[str, tuple[WeightSource, StoredTensor]]
+        ] = {}  # of each place that is a weight, "weight" and what stands beside it
         for source, stored, name in self._tensors():
             place, _, suffix = name.rpartition(".")
             if name == "d2t" and head.ids is not None:
@@ -117,14 +154,22 @@ class DraftHeadFiles:
             target.copy_(self._weight(pieces, target))
         if missing:
             raise CheckpointError(f"{self.where}: the {self.spec.kind} head lacks {', '.join(sorted(missing)[:4])}")
-        if head.ids is not None and not (int(head.ids.min()) >= 0 and int(head.ids.max()) < head.target.config.vocab_size):
-            raise CheckpointError(f"{self.where}: d2t leads to tokens outside the target's vocabulary of {head.target.config.vocab_size}")
+        if head.ids is not None and not (
+            int(head.ids.min()) >= 0 and int(head.ids.max()) < head.target.config.vocab_size
+        ):
+            raise CheckpointError(
+                f"{self.where}: d2t leads to tokens outside the target's vocabulary of {head.target.config.vocab_size}"
+            )
 
     def _weight(self, pieces: dict[str, tuple[WeightSource, StoredTensor]], target: Tensor) -> Tensor:
         """As its floats are, or restored from few bits."""
         source, stored = pieces.get("weight") or next(iter(pieces.values()))
         siblings = {suffix: TensorHeader(each.dtype, tuple(each.shape)) for suffix, (_, each) in pieces.items()}
-        claim = None if set(pieces) == {"weight"} and stored.dtype in FLOATS else self._readers.claim(stored.name.rpartition(".")[0], siblings)
+        claim = (
+            None
+            if set(pieces) == {"weight"} and stored.dtype in FLOATS
+            else self._readers.claim(stored.name.rpartition(".")[0], siblings)
+        )
         if claim is not None:
             restored = claim.read({suffix: _read(*pieces[suffix]) for suffix in claim.names}).dense(target.dtype)
             if restored.shape == target.shape:
@@ -147,12 +192,16 @@ class DraftHeadFiles:
     def _require(self, source: WeightSource, stored: StoredTensor, target: Tensor, kinds: tuple[str, ...]) -> None:
         if list(target.shape) != stored.shape or stored.dtype not in kinds:
             raise CheckpointError(
-                f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype} {stored.shape}; the {self.spec.kind} head asks for {list(target.shape)} in {', '.join(kinds)}"
+                f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype} {stored.shape}; the "
+                f"{self.spec.kind} head asks for {list(target.shape)} in {', '.join(kinds)}"
             )
 
 
 def open_draft_head(path: Path, kind: str, target: ModelSpec, load_format: str, weights: bool) -> DraftHeadFiles:
-    """An EAGLE or EAGLE-3 head for a target. Raises ConfigError for one that does not fit it, or that is not understood."""
+    """An EAGLE or EAGLE-3 head for a target.
+
+    Raises ConfigError for one that does not fit it, or that is not understood.
+    """
     where, values = str(path / "config.json"), read_json(path / "config.json")
     sources = sources_of(path, load_format) if weights else []
     tensors = {plain_name(stored.name) for source in sources for stored in source.tensors}
@@ -179,87 +228,184 @@ def open_draft_head(path: Path, kind: str, target: ModelSpec, load_format: str, 
     )
     config.finish()
     _require_fit(spec, target, where)
-    return DraftHeadFiles(spec, sources, plain_name, WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)), str(path))
+    return DraftHeadFiles(
+        spec,
+        sources,
+        plain_name,
+        WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)),
+        str(path),
+    )
 
 
 def _require_understood(said: JsonFields, own: Any, tensors: set[str] | None, three: bool) -> None:
-    """Refuses options that change what a head computes.  own: its "eagle_config".  tensors: their names; None: they are random."""
-    if own is not None and not (isinstance(own, dict) and {name for name, value in own.items() if AS_PUBLISHED.get(name) != value} <= OWN):
-        raise ConfigError(f"{said.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}")
+    """Refuses options that change what a head computes.
+
+    own: its "eagle_config".  tensors: their names; None: they are random.
+    """
+    if own is not None and not (
+        isinstance(own, dict) and {name for name, value in own.items() if AS_PUBLISHED.get(name) != value} <= OWN
+    ):
+        raise ConfigError(
+            f"{said.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}"
+        )
     if said.raw("use_aux_hidden_state") is False or (own or {}).get("use_aux_hidden_state") is False:
-        raise ConfigError(f"{said.where}: use_aux_hidden_state is false, so the head reads other states; sgl has {PUBLISHED}")
+        raise ConfigError(
+            f"{said.where}: use_aux_hidden_state is false, so the head reads other states; sgl has {PUBLISHED}"
+        )
     if tensors is None:
         return
     if (asked := said.raw("fc_bias")) is not None and asked is not ("fc.bias" in tensors):
-        raise ConfigError(f"{said.where}: fc_bias is {shown(asked)}, and the head has {'a' if 'fc.bias' in tensors else 'no'} tensor fc.bias")
-    if three and said.raw("tie_word_embeddings") is True and "embed_tokens.weight" in tensors and "lm_head.weight" not in tensors:
-        raise ConfigError(f"{said.where}: tie_word_embeddings is true, so the head scores by its own embed_tokens; sgl has {PUBLISHED}")
+        raise ConfigError(
+            f"{said.where}: fc_bias is {shown(asked)}, and the head has {'a' if 'fc.bias' in tensors else 'no'} "
+            "tensor fc.bias"
+        )
+    if (
+        three
+        and said.raw("tie_word_embeddings") is True
+        and "embed_tokens.weight" in tensors
+        and "lm_head.weight" not in tensors
+    ):
+        raise ConfigError(
+            f"{said.where}: tie_word_embeddings is true, so the head scores by its own embed_tokens; sgl has "
+            f"{PUBLISHED}"
+        )
 
 
 def _one_layer(c: ModelConfig, said: JsonFields, target: ModelSpec, three: bool) -> ModelSpec:
     bias, rms = c.flag("attention_bias"), c.rms()
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
     norms = LayerNorms.pre(rms) if three else LayerNorms(before_ffn=rms)
-    model = c.model([c.layer(norms, mixer, GatedFFNSpec(c.inner, c.activation(), c.flag("mlp_bias")))], rms, names=TensorNames(layer="layers.{}."))
-    return replace(model, vocab_size=said.positive("draft_vocab_size", target.vocab_size) if three else target.vocab_size, tied=False)
+    model = c.model(
+        [c.layer(norms, mixer, GatedFFNSpec(c.inner, c.activation(), c.flag("mlp_bias")))],
+        rms,
+        names=TensorNames(layer="layers.{}."),
+    )
+    return replace(
+        model,
+        vocab_size=said.positive("draft_vocab_size", target.vocab_size) if three else target.vocab_size,
+        tied=False,
+    )
 
 
 def _aux_layers(said: JsonFields, values: dict[str, Any], count: int) -> tuple[int, ...]:
-    """Before which of the target's layers its states are kept. What config.json lists are the layers whose outputs these are."""
+    """Before which of the target's layers its states are kept.
+
+    What config.json lists are the layers whose outputs these are.
+    """
     own = values.get("eagle_config")
-    listed = said.raw("eagle_aux_hidden_state_layer_ids") or (own.get("eagle_aux_hidden_state_layer_ids") if isinstance(own, dict) else None)
+    listed = said.raw("eagle_aux_hidden_state_layer_ids") or (
+        own.get("eagle_aux_hidden_state_layer_ids") if isinstance(own, dict) else None
+    )
     if listed is not None and not (isinstance(listed, list) and all(type(layer) is int for layer in listed)):
-        raise ConfigError(f"{said.where}: eagle_aux_hidden_state_layer_ids is {shown(listed)}; it must be a list of whole numbers")
+        raise ConfigError(
+            f"{said.where}: eagle_aux_hidden_state_layer_ids is {shown(listed)}; it must be a list of whole numbers"
+        )
     found = (2, count // 2, count - 3) if listed is None else tuple(layer + 1 for layer in listed)
     if len(found) != 3 or sorted(set(found)) != list(found) or not found[0] > 0 or found[2] >= count:
-        raise ConfigError(f"{said.where}: an EAGLE-3 head reads the states before three layers in rising order, here {list(found)} of a target with {count}")
+        raise ConfigError(
+            f"{said.where}: an EAGLE-3 head reads the states before three layers in rising order, here {list(found)} "
+            f"of a target with {count}"
+        )
     return found
 
 
 def _require_fit(spec: DraftHeadSpec, target: ModelSpec, where: str) -> None:
     if spec.target_hidden != target.hidden_size:
-        raise ConfigError(f"{where}: the head reads states of {spec.target_hidden} numbers, {target.architecture} has {target.hidden_size}; take the head of this target")
+        raise ConfigError(
+            f"{where}: the head reads states of {spec.target_hidden} numbers, {target.architecture} has "
+            f"{target.hidden_size}; take the head of this target"
+        )
     if spec.kind == "EAGLE" and spec.model.hidden_size != target.hidden_size:
-        raise ConfigError(f"{where}: hidden_size={spec.model.hidden_size}, {target.architecture} has {target.hidden_size}; take the head of this target")
+        raise ConfigError(
+            f"{where}: hidden_size={spec.model.hidden_size}, {target.architecture} has {target.hidden_size}; take "
+            "the head of this target"
+        )
     if not spec.embeds and spec.model.hidden_size != target.hidden_size:
-        raise ConfigError(f"{where}: the head has no embedding of its own, and hidden_size={spec.model.hidden_size} is not the target's {target.hidden_size}")
+        raise ConfigError(
+            f"{where}: the head has no embedding of its own, and hidden_size={spec.model.hidden_size} is not the "
+            f"target's {target.hidden_size}"
+        )
     if spec.model.vocab_size != target.vocab_size and not (spec.maps and spec.scores):
-        raise ConfigError(f"{where}: draft_vocab_size={spec.model.vocab_size} of {target.vocab_size} tokens needs the tensors d2t and lm_head.weight")
+        raise ConfigError(
+            f"{where}: draft_vocab_size={spec.model.vocab_size} of {target.vocab_size} tokens needs the tensors d2t "
+            "and lm_head.weight"
+        )
 
 
 def open_mtp_head(path: Path, target: ModelSpec, load_format: str) -> DraftHeadFiles:
-    """The layer behind the last one in a target's own checkpoint. Raises ConfigError where there is none, or none of this kind."""
+    """The layer behind the last one in a target's own checkpoint.
+
+    Raises ConfigError where there is none, or none of this kind.
+    """
     begin = f"model.layers.{len(target.layers)}."
     sources = sources_of(path, load_format)
     tensors = {stored.name for source in sources for stored in source.tensors}
     if f"{begin}eh_proj.weight" not in tensors:
-        raise ConfigError(f"Engine(draft='mtp'): {path} has no {begin}eh_proj.weight, as DeepSeek-V3's and GLM-4.5's layers for drafts have; leave it out")
+        raise ConfigError(
+            f"Engine(draft='mtp'): {path} has no {begin}eh_proj.weight, as DeepSeek-V3's and GLM-4.5's layers for "
+            "drafts have; leave it out"
+        )
     mixer = target.layers[-1].mixer
     if isinstance(mixer, LatentAttentionSpec) and mixer.indexer is not None:
-        raise ConfigError(f"Engine(draft='mtp'): {target.architecture} chooses the tokens that it attends to, which its layer for drafts does not here")
+        raise ConfigError(
+            f"Engine(draft='mtp'): {target.architecture} chooses the tokens that it attends to, which its layer for "
+            "drafts does not here"
+        )
     spec = DraftHeadSpec(
         kind="MTP",
         model=replace(target, layers=target.layers[-1:], names=replace(target.names, layer=begin), notes=()),
         target_hidden=target.hidden_size,
         layers=(),
-        names=DraftHeadNames(f"{begin}eh_proj", f"{begin}enorm", f"{begin}hnorm", f"{begin}shared_head.norm", f"{begin}shared_head.head", f"{begin}embed_tokens"),
+        names=DraftHeadNames(
+            f"{begin}eh_proj",
+            f"{begin}enorm",
+            f"{begin}hnorm",
+            f"{begin}shared_head.norm",
+            f"{begin}shared_head.head",
+            f"{begin}embed_tokens",
+        ),
         embeds=f"{begin}embed_tokens.weight" in tensors,
         scores=f"{begin}shared_head.head.weight" in tensors,
     )
-    return DraftHeadFiles(spec, sources, lambda name: name if name.startswith(begin) else None, WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)), str(path))
+    return DraftHeadFiles(
+        spec,
+        sources,
+        lambda name: name if name.startswith(begin) else None,
+        WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)),
+        str(path),
+    )
 
 
 def head_scores_of(target: ModelSpec, path: Path, load_format: str) -> list[tuple[WeightSource, StoredTensor]]:
-    """Where a target's matrix of logits lies, row by row. Raises ConfigError where that is not all of them, or not all that logits are made by."""
+    """Where a target's matrix of logits lies, row by row.
+
+    Raises ConfigError where that is not all of them, or not all that logits are made by.
+    """
     if target.head_bias or target.head_unit or target.embed_size:
-        raise ConfigError(f"the logits of {target.architecture} are more than a product with its lm_head, which a head over several ranks does not make; take a draft model")
+        raise ConfigError(
+            f"the logits of {target.architecture} are more than a product with its lm_head, which a head over "
+            "several ranks does not make; take a draft model"
+        )
     name = f"{target.names.embedding if target.tied else target.names.head}.weight"
-    sources = sources_of(path, load_format) if is_state(path, load_format) else open_checkpoint(path, load_format=load_format).sources
-    found = [(source, stored) for source in sources for stored in source.tensors if renamed(stored.name, target, ()) == name]
-    found = found[:1] if target.tied else found  # of a sharded state each rank has the whole table, and its own rows of a head
-    rows = sum(stored.shape[0] for _, stored in found if stored.shape[1:] == [target.hidden_size] and stored.dtype in FLOATS)
+    sources = (
+        sources_of(path, load_format)
+        if is_state(path, load_format)
+        else open_checkpoint(path, load_format=load_format).sources
+    )
+    found = [
+        (source, stored) for source in sources for stored in source.tensors if renamed(stored.name, target, ()) == name
+    ]
+    found = (
+        found[:1] if target.tied else found
+    )  # of a sharded state each rank has the whole table, and its own rows of a head
+    rows = sum(
+        stored.shape[0] for _, stored in found if stored.shape[1:] == [target.hidden_size] and stored.dtype in FLOATS
+    )
     if rows != target.vocab_size:
-        raise ConfigError(f"{path}: {name} is not there as floats of {[target.vocab_size, target.hidden_size]}, of which a head over several ranks takes a copy; take a draft model")
+        raise ConfigError(
+            f"{path}: {name} is not there as floats of {[target.vocab_size, target.hidden_size]}, of which a head "
+            "over several ranks takes a copy; take a draft model"
+        )
     return found
 
 

@@ -14,20 +14,25 @@ from ..errors import CheckpointError
 from ..layers.linear_layers import Linear
 from ..models.decoder import Decoder
 from ..models.spec.json_fields import shown
-from ..models.spec.weight_targets import WeightTarget
 from ..models.spec.model_spec import ModelSpec
+from ..models.spec.weight_targets import WeightTarget
 from ..quantization.device_weight import check
-from ..quantization.readers import WeightReader, TensorHeader
+from ..quantization.readers import TensorHeader, WeightReader
 from ..quantization.readers.kv_scale_reader import SUFFIXES
-from .tensor_files.stacked_expert_source import split_stacked_experts
-from .tensor_files.safetensors_header import FLOATS, StoredTensor
-from .tensor_files.tensor_source import WeightSource, bytes_of
 from .sharded_state import MANIFEST, PREFIX, PackedProjectionEntry
+from .tensor_files.safetensors_header import FLOATS, StoredTensor
+from .tensor_files.stacked_expert_source import split_stacked_experts
+from .tensor_files.tensor_source import WeightSource, bytes_of
 
 COMPARED = 2**24  # bytes of two tensors that are compared at a time
 WEIGHT = ".weight"
 ZERO_POINTS = ("k_zero_point", "v_zero_point")  # of keys and values in whole numbers, which are not stored so here
-BUFFERS = (r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)", r".*\.attn\.(masked_)?bias", r".*\.position_ids", r".*\.attn(ention)?\.([kv]|kv|k_cache|v_cache)[._]scale")  # saved, but no weights
+BUFFERS = (
+    r".*rotary_emb\.(inv_freq|cos_cached|sin_cached)",
+    r".*\.attn\.(masked_)?bias",
+    r".*\.position_ids",
+    r".*\.attn(ention)?\.([kv]|kv|k_cache|v_cache)[._]scale",
+)  # saved, but no weights
 
 
 class PlannedTensor(NamedTuple):
@@ -61,7 +66,9 @@ class PlannedQuantizedWeight(NamedTuple):
 
 @dataclass
 class LoadPlan:
-    """plain, coded: by place.  packed: by "PART.NUMBER", see `state`.  kv: of each layer that has them, what holds the scales of keys and values, by the name behind its attention."""
+    """plain, coded: by place.  packed: by "PART.NUMBER", see `state`.  kv: of each layer that has them, what holds
+    the scales of keys and values, by the name behind its attention.
+    """
 
     plain: dict[str, PlannedTensor] = field(default_factory=dict)
     coded: dict[str, PlannedQuantizedWeight] = field(default_factory=dict)
@@ -73,7 +80,9 @@ class LoadPlan:
     def bytes(self) -> int:
         """That will be read."""
         several = (*(few.pieces for few in self.coded.values()), *(packed.pieces for packed in self.packed.values()))
-        return sum(piece.bytes for piece in (*self.plain.values(), *(piece for pieces in several for piece in pieces.values())))
+        return sum(
+            piece.bytes for piece in (*self.plain.values(), *(piece for pieces in several for piece in pieces.values()))
+        )
 
 
 class FindsWeightReader(Protocol):
@@ -84,7 +93,13 @@ class FindsWeightReader(Protocol):
     def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None: ...
 
 
-def plan_for(model: Decoder, sources: list[WeightSource], readers: FindsWeightReader, where: str, packed: Mapping[str, PackedProjectionEntry] | None = None) -> LoadPlan:
+def plan_for(
+    model: Decoder,
+    sources: list[WeightSource],
+    readers: FindsWeightReader,
+    where: str,
+    packed: Mapping[str, PackedProjectionEntry] | None = None,
+) -> LoadPlan:
     """model: one whose tensors need no memory yet.  where: for errors.  packed: see `OpenCheckpoint`.
 
     Raises CheckpointError for a tensor that is missing, has another shape, or has no place and is none of those that
@@ -94,14 +109,19 @@ def plan_for(model: Decoder, sources: list[WeightSource], readers: FindsWeightRe
 
 
 def with_own_head(config: ModelSpec, sources: Iterable[WeightSource]) -> ModelSpec:
-    """The model untied if its files hold a head that is not the embedding, whatever config.json says, as transformers does.
+    """The model untied if its files hold a head that is not the embedding, whatever config.json says, as transformers
+    does.
 
     Fine-tuned wrappers often say that they are tied and are not.
     """
     if not config.tied:
         return config
     begin = renamed(f"{config.names.head}.", config, ())
-    found = [(renamed(stored.name, config, ()), PlannedTensor(source, stored, "")) for source in sources for stored in source.tensors]
+    found = [
+        (renamed(stored.name, config, ()), PlannedTensor(source, stored, ""))
+        for source in sources
+        for stored in source.tensors
+    ]
     head = [piece for name, piece in found if name.startswith(begin) and name != f"{begin}bias"]
     table = [piece for name, piece in found if name == f"{config.names.embedding}{WEIGHT}"]
     if not head or (len(head) == 1 and (not table or _same(head[0], table[0]))):
@@ -119,15 +139,28 @@ def _same(one: PlannedTensor, other: PlannedTensor) -> bool:
 
 
 class _LoadPlanner:
-    def __init__(self, model: Decoder, sources: list[WeightSource], readers: FindsWeightReader, where: str, packed: Mapping[str, PackedProjectionEntry]) -> None:
+    def __init__(
+        self,
+        model: Decoder,
+        sources: list[WeightSource],
+        readers: FindsWeightReader,
+        where: str,
+        packed: Mapping[str, PackedProjectionEntry],
+    ) -> None:
         self.config, self.readers, self.where = model.config, readers, where
         self.sources = [split_stacked_experts(source, model.config) for source in sources]
         self.products = products_of(model)
-        whole = {id(layer) for key, layer in self.products.items() if key in packed}  # that no dense tensors are wanted for
+        whole = {
+            id(layer) for key, layer in self.products.items() if key in packed
+        }  # that no dense tensors are wanted for
         self.places = {place.name: place for place in model.places() if id(place.layer) not in whole}
-        self.siblings: dict[str, dict[str, PlannedTensor]] = {}  # of each place that is a weight; "weight" is the plain one
+        self.siblings: dict[
+            str, dict[str, PlannedTensor]
+        ] = {}  # of each place that is a weight; "weight" is the plain one
         self.modules: dict[str, str] = {}  # of such a place, what the files call the module
-        self.found = LoadPlan(other_kv=readers.other_kv, packed={key: PlannedPackedWeight(entry, {}) for key, entry in packed.items()})
+        self.found = LoadPlan(
+            other_kv=readers.other_kv, packed={key: PlannedPackedWeight(entry, {}) for key, entry in packed.items()}
+        )
 
     def plan(self) -> LoadPlan:
         self._check_layers()
@@ -170,7 +203,10 @@ class _LoadPlanner:
     def _once(self, found: dict[str, PlannedTensor], key: str, piece: PlannedTensor) -> None:
         if key in found:
             other = found[key]
-            raise CheckpointError(f"{piece.source.name}: tensor {shown(piece.stored.name)} is there twice, also as {shown(other.stored.name)} in {other.source.name}")
+            raise CheckpointError(
+                f"{piece.source.name}: tensor {shown(piece.stored.name)} is there twice, also as "
+                f"{shown(other.stored.name)} in {other.source.name}"
+            )
         found[key] = piece
 
     def _module(self, name: str) -> tuple[str, str] | None:
@@ -197,7 +233,11 @@ class _LoadPlanner:
             assert strange is not None
             raise _unexpected(strange, self.places) if strange is not plain else _unread(strange)
         if claim.shape != (1, place.target.numel()):  # flat ones know no shape
-            shape = list(claim.shape) if place.layer is None or place.layer.weight.is_contiguous() else list(claim.shape)[::-1]
+            shape = (
+                list(claim.shape)
+                if place.layer is None or place.layer.weight.is_contiguous()
+                else list(claim.shape)[::-1]
+            )
             _check_shape(pieces[claim.names[0]], shape, place)
         for suffix, piece in pieces.items():
             if suffix not in claim.names and suffix not in claim.unused and not _is_zero_bias(suffix, piece):
@@ -206,16 +246,25 @@ class _LoadPlanner:
 
     def _check_packed(self, key: str, each: PlannedPackedWeight) -> None:
         if key not in self.products:
-            raise CheckpointError(f"{self.where}: {MANIFEST} has a packed projection {shown(key)}, the model that config.json describes has none of that number")
+            raise CheckpointError(
+                f"{self.where}: {MANIFEST} has a packed projection {shown(key)}, the model that config.json "
+                "describes has none of that number"
+            )
         outputs, inputs = self.products[key].weight.shape
-        siblings = {suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in each.pieces.items()}
+        siblings = {
+            suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in each.pieces.items()
+        }
         try:
             check(each.entry.kind, each.entry.numbers, siblings, (outputs, inputs))
         except CheckpointError as error:
-            raise CheckpointError(f"{self.where}: packed projection {key} [{outputs}, {inputs}]: {error}; write the state again") from error
+            raise CheckpointError(
+                f"{self.where}: packed projection {key} [{outputs}, {inputs}]: {error}; write the state again"
+            ) from error
 
     def _claim(self, name: str, pieces: dict[str, PlannedTensor]) -> WeightReader | None:
-        siblings = {suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
+        siblings = {
+            suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()
+        }
         try:
             return self.readers.claim(self.modules[name], siblings)
         except CheckpointError as error:
@@ -226,7 +275,8 @@ class _LoadPlanner:
         tensors = sum(len(source.tensors) for source in self.sources)
         if len(self.config.layers) > tensors:
             raise CheckpointError(
-                f"{self.where}: num_hidden_layers of config.json gives {len(self.config.layers)} layers, the files hold {tensors} tensors; "
+                f"{self.where}: num_hidden_layers of config.json gives {len(self.config.layers)} layers, the files "
+                f"hold {tensors} tensors; "
                 "they do not belong together"
             )
 
@@ -235,7 +285,8 @@ class _LoadPlanner:
         if waiting:
             some = ", ".join(waiting[:5])
             raise CheckpointError(
-                f"{self.where} lacks {len(waiting)} of {len(self.places)} tensors: {some}{' ...' if len(waiting) > 5 else ''}; "
+                f"{self.where} lacks {len(waiting)} of {len(self.places)} tensors: "
+                f"{some}{' ...' if len(waiting) > 5 else ''}; "
                 "config.json asks for them: the weights do not belong to it or are incomplete"
             )
 
@@ -269,14 +320,17 @@ def _check_shape(piece: PlannedTensor, shape: list[int], place: WeightTarget) ->
     asked = list(place.target.shape)
     if shape != asked:
         raise CheckpointError(
-            f"{piece.source.name}: tensor {shown(piece.stored.name)} has shape {shown(shape)}, config.json asks for {asked}"
+            f"{piece.source.name}: tensor {shown(piece.stored.name)} has shape {shown(shape)}, config.json asks for "
+            f"{asked}"
         )
 
 
 def _unread(piece: PlannedTensor) -> CheckpointError:
     return CheckpointError(
-        f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {shown(piece.stored.dtype)[1:-1]}, supported are {', '.join(FLOATS)}, "
-        "and the formats that docs/loading.md lists with the numbers that belong to them; use the checkpoint before its quantisation"
+        f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {shown(piece.stored.dtype)[1:-1]}, supported "
+        f"are {', '.join(FLOATS)}, "
+        "and the formats that docs/loading.md lists with the numbers that belong to them; use the checkpoint before "
+        "its quantisation"
     )
 
 
@@ -286,7 +340,9 @@ def _is_zero_bias(suffix: str, piece: PlannedTensor) -> bool:
 
 
 def scale_of_kv(name: str, config: ModelSpec) -> tuple[int, str] | None:
-    """Whose keys or values a tensor scales, by its name in the model: the layer, and what follows the name of its attention."""
+    """Whose keys or values a tensor scales, by its name in the model: the layer,
+    and what follows the name of its attention.
+    """
     begin, end = config.names.layer.split("{}")
     layer, _, rest = name.removeprefix(begin).partition(end)
     suffix = rest.partition(".")[2]
@@ -297,7 +353,9 @@ def scale_of_kv(name: str, config: ModelSpec) -> tuple[int, str] | None:
 
 
 def is_ignored(name: str, config: ModelSpec) -> bool:
-    """Whether a checkpoint may hold the tensor without a place here: a tied head's copy, saved tables, a wrapper's towers."""
+    """Whether a checkpoint may hold the tensor without a place here: a tied
+    head's copy, saved tables, a wrapper's towers.
+    """
     copies = [re.escape(f"{config.names.head}{WEIGHT}")] if config.tied else []
     return any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, *config.names.ignored, *copies))
 
@@ -305,4 +363,7 @@ def is_ignored(name: str, config: ModelSpec) -> bool:
 def _unexpected(piece: PlannedTensor, places: Iterable[str]) -> CheckpointError:
     near = difflib.get_close_matches(piece.stored.name, places, 1)
     hint = f"; nearest expected name: {near[0]!r}" if near else ""
-    return CheckpointError(f"{piece.source.name}: tensor {shown(piece.stored.name)} has no place in the model that config.json describes{hint}")
+    return CheckpointError(
+        f"{piece.source.name}: tensor {shown(piece.stored.name)} has no place in the model that config.json "
+        f"describes{hint}"
+    )

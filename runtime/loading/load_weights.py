@@ -1,4 +1,6 @@
-"""Streams a checkpoint into a decoder, part by part: each tensor to its place, converted, restored or kept in few bits on the way."""
+"""Streams a checkpoint into a decoder, part by part: each tensor to its place,
+converted, restored or kept in few bits on the way.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +20,18 @@ from torch import Tensor
 from ..errors import CheckpointError, ConfigError
 from ..layers.linear_layers import Linear
 from ..models.decoder import Decoder
-from ..models.placement.expert_offload_plan import ExpertOffloadPlan
 from ..models.load_statistics import LoadMemoryCounter
-from ..models.spec.weight_targets import WeightTarget
+from ..models.placement.expert_offload_plan import ExpertOffloadPlan
 from ..models.spec.model_spec import ExpertsSpec, ModelSpec
-from ..quantization.fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
-from ..quantization.quantized_weight import QuantizedWeight
+from ..models.spec.weight_targets import WeightTarget
+from ..quantization.device_weight import DeviceWeight, SealedProjection, require_here
+from ..quantization.fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece
 from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform
-from ..quantization.device_weight import SealedProjection, DeviceWeight, require_here
+from ..quantization.quantized_weight import QuantizedWeight
 from .checkpoint import OpenCheckpoint, open_checkpoint
-from .tensor_files.safetensors_header import DTYPES
-from .load_plan import PlannedQuantizedWeight, PlannedTensor, LoadPlan, plan_for, products_of_part
+from .load_plan import LoadPlan, PlannedQuantizedWeight, PlannedTensor, plan_for, products_of_part
 from .stored_kv_scales import read_scales
+from .tensor_files.safetensors_header import DTYPES
 from .tensor_files.tensor_transfer import TransferChunk, TransferJob, TransferThreads, chunks
 
 SHOWN = 1.0  # seconds after which a terminal sees a progress bar
@@ -50,9 +52,12 @@ def load_model(
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
-    `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`. load_format: see
-    `open_checkpoint`. expert_places: see `Decoder`. Memory: the weights that are kept, and at most two parts (layers, embedding, head) as they are stored, or
-    one where weights change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or wrongly shaped, before
+    `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`.
+    load_format: see
+    `open_checkpoint`. expert_places: see `Decoder`. Memory: the weights that are kept, and at most two parts (layers,
+        embedding, head) as they are stored, or
+    one where weights change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or
+    wrongly shaped, before
     memory is taken for them, and ConfigError for a configuration that is not supported.
     """
     checkpoint = open_checkpoint(Path(path), context, dummy_seed is None, load_format)
@@ -62,10 +67,16 @@ def load_model(
 
 
 def load_checkpoint(
-    checkpoint: OpenCheckpoint, dtype: torch.dtype, device: torch.device | str, transform: Transform | None = None, expert_places: ExpertOffloadPlan | None = None
+    checkpoint: OpenCheckpoint,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    transform: Transform | None = None,
+    expert_places: ExpertOffloadPlan | None = None,
 ) -> Decoder:
     model = Decoder(checkpoint.model, dtype, device, allocate=False, expert_places=expert_places)
-    return fill(model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform)
+    return fill(
+        model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform
+    )
 
 
 def plan_of(model: Decoder, checkpoint: OpenCheckpoint) -> LoadPlan:
@@ -79,7 +90,13 @@ def fill(model: Decoder, plan: LoadPlan, transform: Transform | None = None) -> 
     require(plan, model, transform)
     keeping, held = KeepQuantizedTransform(transform), LoadMemoryCounter()
     with torch.no_grad():
-        for index in filled(model, plan, not (plan.coded or transform), "calibrating" if isinstance(transform, LayerTransform) else "weights", held):
+        for index in filled(
+            model,
+            plan,
+            not (plan.coded or transform),
+            "calibrating" if isinstance(transform, LayerTransform) else "weights",
+            held,
+        ):
             model.seal_part(index, keeping)
             held.sealed(model.tensors_of(index))
     model.loaded = held.loaded(plan.bytes)
@@ -96,7 +113,10 @@ def require(plan: LoadPlan, model: Decoder, transform: Transform | None) -> None
 def require_packed_matches(plan: LoadPlan, changes: bool) -> None:
     """Raises ConfigError for what is packed where projections are to become others than they were loaded as."""
     if plan.packed and changes:
-        raise ConfigError("a sharded state has its weights packed as they were written: leave weights at 'auto' and deterministic at False, or open the model that it was made of")
+        raise ConfigError(
+            "a sharded state has its weights packed as they were written: leave weights at 'auto' and deterministic "
+            "at False, or open the model that it was made of"
+        )
 
 
 @torch.no_grad()
@@ -139,7 +159,11 @@ def draw(place: WeightTarget, generator: torch.Generator, dtype: torch.dtype) ->
 
 
 class _LoadingPart(NamedTuple):
-    """A part that is being loaded. bytes: what it takes so.  codes: the tensors of each weight that comes in few bits.  packed: projections that come as they are kept."""
+    """A part that is being loaded.
+
+    bytes: what it takes so.  codes: the tensors of each weight that comes in few bits.  packed: projections that come
+    as they are kept.
+    """
 
     number: int
     bytes: int
@@ -148,8 +172,13 @@ class _LoadingPart(NamedTuple):
     packed: list[tuple[Linear, DeviceWeight]]
 
 
-def filled(model: Decoder, plan: LoadPlan, ahead: bool, doing: str = "weights", held: LoadMemoryCounter | None = None) -> Iterator[int]:
-    """The parts one after the other, each when its tensors are there. ahead: the next one is fetched meanwhile.  doing: for the bar.  held: counts what comes."""
+def filled(
+    model: Decoder, plan: LoadPlan, ahead: bool, doing: str = "weights", held: LoadMemoryCounter | None = None
+) -> Iterator[int]:
+    """The parts one after the other, each when its tensors are there.
+
+    ahead: the next one is fetched meanwhile.  doing: for the bar.  held: counts what comes.
+    """
     coming: deque[_LoadingPart] = deque()
     with _progress(plan.bytes, doing) as done, TransferThreads(model.device, done) as readers:
         for index in range(len(model.parts)):
@@ -182,7 +211,14 @@ def _fetch(model: Decoder, index: int, plan: LoadPlan, readers: TransferThreads)
         tensors = {suffix: _room(piece, model.device) for suffix, piece in pieces.items()}
         work += (chunk for suffix, piece in pieces.items() for chunk in _chunks(piece, tensors[suffix]))
         where = next(iter(pieces.values()))
-        taken.append((layer, DeviceWeight(f"{where.source.name}: {where.stored.name}", SealedProjection(entry.kind, entry.numbers, tensors))))
+        taken.append(
+            (
+                layer,
+                DeviceWeight(
+                    f"{where.source.name}: {where.stored.name}", SealedProjection(entry.kind, entry.numbers, tensors)
+                ),
+            )
+        )
     room = sum(chunk.target.numel() * chunk.target.itemsize for chunk in work)
     if model.device.type == "cuda":  # elsewhere memory that nobody writes to is none
         room += sum(place.target.numel() * place.target.itemsize for place, _, _ in codes)
@@ -215,7 +251,9 @@ def _arrived(part: _LoadingPart) -> int:
             for place, few, tensors in pieces:
                 place.target.copy_(_read(place, few, tensors).dense(place.target.dtype))
             continue
-        coded = [QuantizedPiece(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces]
+        coded = [
+            QuantizedPiece(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces
+        ]
         layer.coded, layer.weight = FusedQuantizedWeight.beside(coded, layer.weight), layer.weight.to("meta")
     return part.number
 
@@ -225,7 +263,10 @@ def _read(place: WeightTarget, few: PlannedQuantizedWeight, tensors: dict[str, T
     weight, asked = few.claim.read(tensors), _sizes(place)
     if weight.shape != asked:
         piece = next(iter(few.pieces.values()))
-        raise CheckpointError(f"{piece.source.name}: {place.name} is {list(weight.shape)} by its {few.claim.format}, config.json asks for {list(asked)}")
+        raise CheckpointError(
+            f"{piece.source.name}: {place.name} is {list(weight.shape)} by its {few.claim.format}, config.json asks "
+            f"for {list(asked)}"
+        )
     return weight
 
 

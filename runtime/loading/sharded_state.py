@@ -1,7 +1,10 @@
-"""The sharded state of a model: a directory whose weights are stored as they are computed with, by each rank its part. Its manifest, and its names.
+"""The sharded state of a model: a directory whose weights are stored as they are computed with, by each rank its part.
+Its manifest, and its names.
 
-Tensors outside the packed projections have the names and shapes of the places of the rank's own model. Those of a packed projection
-are called packed.PART.NUMBER.NAME: the number counts the projections of a part (embedding, layers, head) in their order.
+Tensors outside the packed projections have the names and shapes of the places of the rank's own model. Those of a
+packed projection
+are called packed.PART.NUMBER.NAME: the number counts the projections of a part (embedding, layers, head) in their
+    order.
 """
 
 from __future__ import annotations
@@ -13,8 +16,8 @@ from typing import Any, NamedTuple
 from ..errors import CheckpointError, ConfigError
 from ..models.spec.json_fields import shown
 from ..quantization.device_weight import KINDS
-from .tensor_files.safetensors_header import metadata_tensors
 from .model_files.bounded_json import read_json
+from .tensor_files.safetensors_header import metadata_tensors
 
 MANIFEST = "sgl_state.json"
 VERSION = 3
@@ -43,12 +46,23 @@ class ParallelSizes(NamedTuple):
         """Why there are no such parts, for people."""
         counts = (self.tensor_parallel, self.pipeline_parallel)
         if not all(type(count) is int and count >= 1 for count in counts) or self.ranks > MOST_RANKS:
-            return f"numbers of ranks and stages are whole and positive, with {MOST_RANKS:,} ranks in all at most, here {shown(counts)}"
-        if type(self.redundant_experts) is not int or not 0 <= self.redundant_experts <= MOST_RANKS or type(self.expert_parallel) is not bool:
+            return (
+                f"numbers of ranks and stages are whole and positive, with {MOST_RANKS:,} ranks in all at most, "
+                f"here {shown(counts)}"
+            )
+        if (
+            type(self.redundant_experts) is not int
+            or not 0 <= self.redundant_experts <= MOST_RANKS
+            or type(self.expert_parallel) is not bool
+        ):
             return f"expert_parallel and redundant_experts are {shown(self[2:])}"
         if self.expert_parallel and (self.tensor_parallel == 1 or self.pipeline_parallel > 1):
             return "whole experts lie on the ranks of tensor_parallel, two or more of them, without stages"
-        return "redundant_experts are copies of whole experts: take expert_parallel as well, or leave them out" if self.redundant_experts and not self.expert_parallel else None
+        return (
+            "redundant_experts are copies of whole experts: take expert_parallel as well, or leave them out"
+            if self.redundant_experts and not self.expert_parallel
+            else None
+        )
 
     @property
     def command(self) -> str:
@@ -60,7 +74,11 @@ class ParallelSizes(NamedTuple):
 
     def __str__(self) -> str:
         """As an engine is asked for them."""
-        asked = {name: value for name, value in self._asdict().items() if value != getattr(WHOLE, name) or name == "tensor_parallel"}
+        asked = {
+            name: value
+            for name, value in self._asdict().items()
+            if value != getattr(WHOLE, name) or name == "tensor_parallel"
+        }
         return ", ".join(f"{name}={value}" for name, value in asked.items())
 
 
@@ -90,7 +108,10 @@ class ShardedStateManifest:
     weights: str
 
     def as_json(self) -> dict[str, Any]:
-        ranks = [{"files": share.files, "packed": {key: entry._asdict() for key, entry in share.packed.items()}} for share in self.shares]
+        ranks = [
+            {"files": share.files, "packed": {key: entry._asdict() for key, entry in share.packed.items()}}
+            for share in self.shares
+        ]
         return {"version": VERSION, "weights": self.weights, **self.parts._asdict(), "ranks": ranks}
 
 
@@ -104,21 +125,38 @@ def has_sharded_state(path: Path) -> bool:
 
 
 def rank_share_in(path: Path, parts: ParallelSizes, rank: int) -> RankShare:
-    """What a rank of an engine with these parts reads. Raises ConfigError where the state has others, CheckpointError for files of another rank; see `read_manifest`."""
+    """What a rank of an engine with these parts reads.
+
+    Raises ConfigError where the state has others, CheckpointError for files of another rank; see `read_manifest`.
+    """
     manifest = read_manifest(path)
     if manifest.parts != parts:
-        raise ConfigError(f"{path} is a sharded state for {manifest.parts}, the engine has {parts}: open it with {manifest.parts}, or write the model for this engine: {parts.command}")
+        raise ConfigError(
+            f"{path} is a sharded state for {manifest.parts}, the engine has {parts}: open it with {manifest.parts}, "
+            f"or write the model for this engine: {parts.command}"
+        )
     for name in manifest.shares[rank].files:
-        if (said := metadata_tensors(path / name).get(RANK)) != str(rank):  # its tensors have the names and shapes of any rank's
-            raise CheckpointError(f"{path / name} says that it is of rank {shown(said)}: another file has been copied over it; copy it again")
+        if (said := metadata_tensors(path / name).get(RANK)) != str(
+            rank
+        ):  # its tensors have the names and shapes of any rank's
+            raise CheckpointError(
+                f"{path / name} says that it is of rank {shown(said)}: another file has been copied over it; copy it "
+                "again"
+            )
     return manifest.shares[rank]
 
 
 def read_manifest(path: Path) -> ShardedStateManifest:
-    """Of a directory. Raises CheckpointError where there is none, for another version, and for what is damaged or lacks files of any rank."""
+    """Of a directory.
+
+    Raises CheckpointError where there is none, for another version, and for what is damaged or lacks files of any rank.
+    """
     file = path / MANIFEST
     if not file.exists():
-        raise CheckpointError(f"{path} has no {MANIFEST}: it is no sharded state; write one with `sgl shard`, or leave load_format at 'auto'")
+        raise CheckpointError(
+            f"{path} has no {MANIFEST}: it is no sharded state; write one with `sgl shard`, or leave load_format at "
+            "'auto'"
+        )
     said = read_json(file, MOST_MANIFEST)
     if said.get("version") != VERSION:
         raise CheckpointError(f"{file} is of version {shown(said.get('version'))}, version {VERSION} is read; {AGAIN}")
@@ -127,17 +165,26 @@ def read_manifest(path: Path) -> ShardedStateManifest:
         raise CheckpointError(f"{file}: {parts.wrong}; {AGAIN}")
     ranks = said.get("ranks")
     if not isinstance(ranks, list) or len(ranks) != parts.ranks:
-        raise CheckpointError(f"{file}: ranks must be a list of {parts.ranks}, for {parts}, it is {shown(ranks)}; {AGAIN}")
-    return ShardedStateManifest(parts, tuple(_share(file, rank, value) for rank, value in enumerate(ranks)), str(said.get("weights")))
+        raise CheckpointError(
+            f"{file}: ranks must be a list of {parts.ranks}, for {parts}, it is {shown(ranks)}; {AGAIN}"
+        )
+    return ShardedStateManifest(
+        parts, tuple(_share(file, rank, value) for rank, value in enumerate(ranks)), str(said.get("weights"))
+    )
 
 
 def _share(file: Path, rank: int, value: object) -> RankShare:
     files, packed = (value.get("files"), value.get("packed")) if isinstance(value, dict) else (None, None)
     if not isinstance(files, dict) or not files or not isinstance(packed, dict):
-        raise CheckpointError(f"{file}: files and packed of rank {rank} are {shown(files)} and {shown(packed)}; {AGAIN}")
+        raise CheckpointError(
+            f"{file}: files and packed of rank {rank} are {shown(files)} and {shown(packed)}; {AGAIN}"
+        )
     for number, (name, size) in enumerate(files.items(), 1):
         if name != file_name(rank, number) or type(size) is not int:
-            raise CheckpointError(f"{file}: rank {rank} has {shown(name)} of {shown(size)} bytes as file {number}, which is called {file_name(rank, number)}; {AGAIN}")
+            raise CheckpointError(
+                f"{file}: rank {rank} has {shown(name)} of {shown(size)} bytes as file {number}, which is called "
+                f"{file_name(rank, number)}; {AGAIN}"
+            )
         _require(file.parent / name, size)
     return RankShare(files, {key: _entry(file, key, value) for key, value in packed.items()})
 
@@ -151,6 +198,13 @@ def _require(file: Path, size: int) -> None:
 
 def _entry(file: Path, key: str, value: object) -> PackedProjectionEntry:
     kind, numbers = (value.get("kind"), value.get("numbers")) if isinstance(value, dict) else (None, None)
-    if not isinstance(kind, str) or kind not in KINDS or not isinstance(numbers, dict) or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values()):
-        raise CheckpointError(f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; {AGAIN}")
+    if (
+        not isinstance(kind, str)
+        or kind not in KINDS
+        or not isinstance(numbers, dict)
+        or not all(type(number) is int and abs(number) < 2**53 for number in numbers.values())
+    ):
+        raise CheckpointError(
+            f"{file}: packed projection {shown(key)} is {shown(value)}; known kinds: {', '.join(KINDS)}; {AGAIN}"
+        )
     return PackedProjectionEntry(kind, numbers)

@@ -9,12 +9,12 @@ import torch
 
 from ..errors import CheckpointError
 from ..layers.float8_reference import KVScaleFactors
-from ..models.spec.tensor_names import TensorNames
 from ..models.spec.model_spec import ModelSpec
+from ..models.spec.tensor_names import TensorNames
 from ..quantization.readers import TensorHeader
 from ..quantization.readers.kv_scale_reader import kv_scales
+from .load_plan import LoadPlan, PlannedTensor, renamed, scale_of_kv
 from .tensor_files.safetensors_header import FLOATS
-from .load_plan import PlannedTensor, LoadPlan, renamed, scale_of_kv
 from .tensor_files.tensor_source import WeightSource, bytes_of
 
 
@@ -22,7 +22,9 @@ def read_scales(plan: LoadPlan, config: ModelSpec) -> tuple[KVScaleFactors | str
     """Of each layer; None: nothing is said.  A text: why what is said cannot be used, for people who ask for it."""
     if plan.other_kv is not None:
         return ()
-    return tuple(_read(config.names, config.stage.first + layer, plan.kv.get(layer, {})) for layer in range(len(config.layers)))
+    return tuple(
+        _read(config.names, config.stage.first + layer, plan.kv.get(layer, {})) for layer in range(len(config.layers))
+    )
 
 
 def kv_scales_note(config: ModelSpec, sources: Iterable[WeightSource], other: str | None) -> tuple[str, ...]:
@@ -32,7 +34,9 @@ def kv_scales_note(config: ModelSpec, sources: Iterable[WeightSource], other: st
         return ()
     if other is not None:
         return (f"the checkpoint's scales for keys and values are not used ({other}); kv_dtype='fp8' takes 1",)
-    return ("the checkpoint has scales for keys and values in float8: kv_dtype='fp8' uses them, no other kv_dtype does",)
+    return (
+        "the checkpoint has scales for keys and values in float8: kv_dtype='fp8' uses them, no other kv_dtype does",
+    )
 
 
 def _read(names: TensorNames, layer: int, pieces: dict[str, PlannedTensor]) -> KVScaleFactors | str | None:
@@ -43,9 +47,17 @@ def _read(names: TensorNames, layer: int, pieces: dict[str, PlannedTensor]) -> K
     except CheckpointError as error:
         return str(error)
     if found is None:
-        return f"layer {layer} has {', '.join(sorted(pieces))} without its partner; take a complete checkpoint" if pieces else None
+        return (
+            f"layer {layer} has {', '.join(sorted(pieces))} without its partner; take a complete checkpoint"
+            if pieces
+            else None
+        )
     scales = KVScaleFactors(*(_number(pieces[name]) for name in found))
-    return scales if all(math.isfinite(scale) and scale > 0 for scale in scales) else f"{module}: the scales of keys and values are {scales.k} and {scales.v}, not positive numbers"
+    return (
+        scales
+        if all(math.isfinite(scale) and scale > 0 for scale in scales)
+        else f"{module}: the scales of keys and values are {scales.k} and {scales.v}, not positive numbers"
+    )
 
 
 def _number(piece: PlannedTensor) -> float:

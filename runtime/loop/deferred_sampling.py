@@ -1,4 +1,6 @@
-"""Generations that are not sampled yet, as their grammars are worked out beside the loop, and the logits that they wait with."""
+"""Generations that are not sampled yet, as their grammars are worked out beside the
+loop, and the logits that they wait with.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..sequences.sequence_ops import Generate
 from ..sequences.sequence import SequenceState
+from ..sequences.sequence_ops import Generate
 
 if TYPE_CHECKING:
     from .sequence_lifecycle import SequenceLifecycle

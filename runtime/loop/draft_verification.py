@@ -1,6 +1,8 @@
-"""Rows of a draft: the ordinary sampler chooses behind each of its tokens, and what it chose is taken as far as the draft said the same.
+"""Rows of a draft: the ordinary sampler chooses behind each of its tokens, and what it chose is taken as far as the
+draft said the same.
 
-So the text is the text without drafts, for any parameters, seed and grammar (up to the rounding of logits, unless that does not depend
+So the text is the text without drafts, for any parameters, seed and grammar (up to the rounding of logits, unless that
+does not depend
 on the step: `deterministic`).
 """
 
@@ -13,10 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..sampling import SampledTokens, SamplingRow
-    from ..sequences.running_generation import RunningGeneration
     from ..sequences.draft_tokens import DraftTokens
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_ops import Generate
     from .sequence_lifecycle import SequenceLifecycle
 
 
@@ -49,7 +51,9 @@ def common_count(some: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(some) == len(others) and all(map(operator.is_, some, others))
 
 
-def accept_draft(life: SequenceLifecycle, seq: SequenceState, decoding: RunningGeneration, samples: SampledTokens, rows: range) -> bool:
+def accept_draft(
+    life: SequenceLifecycle, seq: SequenceState, decoding: RunningGeneration, samples: SampledTokens, rows: range
+) -> bool:
     """The next tokens of a generation; True when it ends."""
     if seq.draft is None:
         return decoding.take(seq, samples, rows.start)
@@ -62,14 +66,18 @@ def accept_draft(life: SequenceLifecycle, seq: SequenceState, decoding: RunningG
     finally:
         if seq.computed == text:
             kept, seq.computed = draft.agrees(seq.tokens.array[text:].tolist()), reached
-            if decoding.result is None:  # the logits behind its last token are wanted, for which there may have been no mask
+            if (
+                decoding.result is None
+            ):  # the logits behind its last token are wanted, for which there may have been no mask
                 kept = min(kept, max(len(seq) - text - 1, 0))
             life.rewind(seq, text + kept)
             _count(life, seq, draft, kept)
             decoding.accepted = before + draft.guessed(kept)
 
 
-def _take_all(seq: SequenceState, decoding: RunningGeneration, samples: SampledTokens, rows: range, draft: DraftTokens) -> bool:
+def _take_all(
+    seq: SequenceState, decoding: RunningGeneration, samples: SampledTokens, rows: range, draft: DraftTokens
+) -> bool:
     """Row after row, as long as the text is what the next row was computed for: with what a grammar forced, too."""
     text, before, place = len(seq), decoding.accepted, 0
     while True:
@@ -78,7 +86,11 @@ def _take_all(seq: SequenceState, decoding: RunningGeneration, samples: SampledT
         if decoding.take(seq, samples, row):
             return True
         grown = len(seq) - text
-        if decoding.work is not None or not place < grown < len(rows) or draft.agrees(seq.tokens.array[text:].tolist()) < grown:
+        if (
+            decoding.work is not None
+            or not place < grown < len(rows)
+            or draft.agrees(seq.tokens.array[text:].tolist()) < grown
+        ):
             return False
         place = grown
 

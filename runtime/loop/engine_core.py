@@ -16,31 +16,33 @@ from sgl.grammars.automaton.work_budget import WorkBudget, metered
 from ..adapters.adapter_manager import AdapterManager
 from ..cache.view.cache_snapshot import CacheSnapshot, snapshot
 from ..calibration.calibration_texts import RecordedText
+from ..common.argument_checks import shown
+from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
+from ..common.thread_priority import take_priority
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.eager_runner import EagerRunner
-from ..sequences.sequence_ops import Close, Generate, SequenceOp
 from ..sequences.op_future import note
-from ..sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
+from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
+from ..sequences.sequence_ops import Close, Generate, SequenceOp
 from ..sequences.sequence_options import SequenceOptions
-from ..common.argument_checks import shown
+from ..watch.engine_stats import Stats
+from ..watch.gather_stats import gather_stats
+from ..watch.step_trace import StepRecord, StepTraces
 from .failing_sequence import bare, failing_sequence
 from .scheduler_call import SchedulerCall
-from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
-from ..watch.gather_stats import gather_stats
 from .sequence_lifecycle import SequenceLifecycle
-from ..watch.engine_stats import Stats
-from ..watch.step_trace import StepRecord, StepTraces
 from .step_execution import RunningStep, StepExecutor
-from ..common.thread_priority import take_priority
 
 if TYPE_CHECKING:
-    from .expert_rebalancing import ExpertRebalancer
     from .engine_sleep import EngineSleeper
+    from .expert_rebalancing import ExpertRebalancer
     from .weight_update import WeightUpdater
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
-PATIENCE = 0.05  # seconds until it is looked again for a grammar that is worked out beside the loop; it tells when it is done
+PATIENCE = (
+    0.05  # seconds until it is looked again for a grammar that is worked out beside the loop; it tells when it is done
+)
 STEP_WORK = 600_000  # of a step's grammars, in steps of `grammars/automaton/work_budget.py`: some milliseconds
 SWITCH_INTERVAL = 0.0001  # seconds; with Python's 5 ms a busy host thread slows every step
 
@@ -87,7 +89,9 @@ class EngineCore:
     def submit(self, seq: SequenceState, op: SequenceOp) -> Future[Any]:
         op.future.keeper = self._thread
         if isinstance(op, Generate) and op.cuts:
-            self.life.text.tokenizer.encode("", parse_special=False)  # what that needs is made here, once, not in the loop
+            self.life.text.tokenizer.encode(
+                "", parse_special=False
+            )  # what that needs is made here, once, not in the loop
         self._post(seq, op)
         return op.future
 
@@ -151,7 +155,10 @@ class EngineCore:
                 holder.forget()
 
     def adapt(self, name: str, *args: Any) -> Any:
-        """A method of `adapters.room.AdapterManager` by its name, on the caller's thread. Raises ConfigError where the engine takes none."""
+        """A method of `adapters.room.AdapterManager` by its name, on the caller's thread.
+
+        Raises ConfigError where the engine takes none.
+        """
         if isinstance(self.adapters, str):
             raise ConfigError(f"no adapters here: {self.adapters}")
         if name == "unload" and self.up:
@@ -165,8 +172,12 @@ class EngineCore:
     # on the scheduler thread, between two steps
 
     def answer(self, name: str, *args: Any) -> Any:
-        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update, rebalance, begin_ or end_trace, begin_ or end_recording."""
-        asked = {"sleep": self.sleeper, "wake": self.sleeper, "update": self.updater, "rebalance": self.rebalancer}.get(name, self)
+        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update,
+        rebalance, begin_ or end_trace, begin_ or end_recording.
+        """
+        asked = {"sleep": self.sleeper, "wake": self.sleeper, "update": self.updater, "rebalance": self.rebalancer}.get(
+            name, self
+        )
         return getattr(asked, name)(*args)
 
     def flush(self) -> int:
@@ -193,16 +204,27 @@ class EngineCore:
 
     def snapshot(self) -> Stats:
         experts = None if self.sleeper is None else self.sleeper.experts
-        return gather_stats(self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts)  # no runner behind the end
+        return gather_stats(
+            self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts
+        )  # no runner behind the end
 
     def tree(self) -> CacheSnapshot:
         """Of the prefix cache and the sequences that hold pages."""
         pinned = self.scheduler.pinned
-        return snapshot(self.cache, [
-            (seq.node, seq.namespace, seq.number, "pinned" if seq in pinned else seq.status.value, seq.tokens.array[: seq.computed])
-            for seq in self.life.live
-            if len(seq.slots)
-        ])  # fmt: skip
+        return snapshot(
+            self.cache,
+            [
+                (
+                    seq.node,
+                    seq.namespace,
+                    seq.number,
+                    "pinned" if seq in pinned else seq.status.value,
+                    seq.tokens.array[: seq.computed],
+                )
+                for seq in self.life.live
+                if len(seq.slots)
+            ],
+        )
 
     def begin_trace(self) -> int:
         return self.traces.begin()
@@ -250,7 +272,16 @@ class EngineCore:
             self._stopping = True
         self._since = None
         tell = partial(self._fail_all, self._ended("the engine was closed while this waited"))
-        for last in (self._relax, self.life.deliver, tell, self._tell, self.runner.close, self.life.close, self.cache.close, self.collector.close):
+        for last in (
+            self._relax,
+            self.life.deliver,
+            tell,
+            self._tell,
+            self.runner.close,
+            self.life.close,
+            self.cache.close,
+            self.collector.close,
+        ):
             try:
                 last()
             except BaseException as error:  # nobody may be left waiting
@@ -304,7 +335,9 @@ class EngineCore:
         return worked
 
     def _step(self) -> bool:
-        """Plan and launch a step, finish the one before (or this one, where nothing runs ahead, or guesses wait to be verified)."""
+        """Plan and launch a step, finish the one before (or this one, where nothing
+        runs ahead, or guesses wait to be verified).
+        """
         self.stepper.late.catch_up()
         self._ready_for_drafts()
         work = self._plan()
@@ -333,7 +366,9 @@ class EngineCore:
         return self.stats.computed_tokens > computed
 
     def _ready_for_drafts(self) -> None:
-        """Before a plan: guesses go on from known tokens only, so where some are wanted the step under way is finished."""
+        """Before a plan: guesses go on from known tokens only, so where some
+        are wanted the step under way is finished.
+        """
         speculation = self.life.speculation
         if speculation is None:
             return

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..attention import AttentionBackend
+from ..build.build_draft import DraftBuilder
 from ..cache.kv_pools import Pool
 from ..errors import RuntimeFailure
 from ..executor.weight_offload import OffloadedWeights, tensors_of
-from .engine_core import EngineCore
-from ..watch.gather_stats import expert_stats
-from ..build.build_draft import DraftBuilder
 from ..memory.memory_sizes import free_memory
+from ..watch.gather_stats import expert_stats
+from .engine_core import EngineCore
 
 if TYPE_CHECKING:
     from ..parallel.workers.worker_group import RankGroup
@@ -24,10 +24,18 @@ if TYPE_CHECKING:
 class EngineSleeper:
     """Puts the device's side of an engine to sleep. `sleep` and `wake` run on the scheduler thread."""
 
-    def __init__(self, core: EngineCore, pool: Pool, make_attention: Callable[[], AttentionBackend], draft: DraftBuilder | None = None) -> None:
+    def __init__(
+        self,
+        core: EngineCore,
+        pool: Pool,
+        make_attention: Callable[[], AttentionBackend],
+        draft: DraftBuilder | None = None,
+    ) -> None:
         self._core, self._pool, self._make_attention, self._draft = core, pool, make_attention, draft
         self._weights: OffloadedWeights | None = None
-        self.experts: dict[str, Any] | None = None  # what was counted of them, while the counts are not on the device; see `expert_stats`
+        self.experts: dict[str, Any] | None = (
+            None  # what was counted of them, while the counts are not on the device; see `expert_stats`
+        )
         self.asleep = False
 
     def sleep(self) -> int:
@@ -36,8 +44,15 @@ class EngineSleeper:
             return 0
         core, before = self._core, self._held()
         if core.halted:
-            raise RuntimeFailure("sleep(): an update of the weights broke off, and the engine computes nothing until update_weights succeeds; call that, or open a new one")
-        tensors = [tensor for tensor in tensors_of([core.runner.model, self._draft and self._draft.model]) if tensor.device.type not in ("cpu", "meta")]
+            raise RuntimeFailure(
+                "sleep(): an update of the weights broke off, and the engine computes nothing until update_weights "
+                "succeeds; call that, or open a new one"
+            )
+        tensors = [
+            tensor
+            for tensor in tensors_of([core.runner.model, self._draft and self._draft.model])
+            if tensor.device.type not in ("cpu", "meta")
+        ]
         _check_room(tensors)
         try:
             core.pause()
@@ -100,7 +115,11 @@ class EngineSleeper:
             torch.cuda.empty_cache()
             return torch.cuda.memory_reserved(device)
         states = self._core.runner.memory
-        return self._pool.bytes + (0 if states is None else states.bytes) + (0 if self._draft is None else self._draft.pool.bytes)
+        return (
+            self._pool.bytes
+            + (0 if states is None else states.bytes)
+            + (0 if self._draft is None else self._draft.pool.bytes)
+        )
 
 
 def _check_room(tensors: list[torch.Tensor]) -> None:

@@ -1,4 +1,6 @@
-"""Experts move between ranks while an engine runs: a few between two steps, when somebody asks, or every so many steps."""
+"""Experts move between ranks while an engine runs: a few between two steps,
+when somebody asks, or every so many steps.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,17 @@ from ..parallel.ep.expert_balance import ExpertBalancer
 
 
 class ExpertRebalancer:
-    """On the scheduler thread, between steps. every: steps from one rebalancing to the next; None: only when asked.  asleep: whether weights are elsewhere now."""
+    """On the scheduler thread, between steps.
+
+    every: steps from one rebalancing to the next; None: only when asked.  asleep: whether weights are elsewhere now.
+    """
 
     def __init__(self, experts: ExpertBalancer, every: int | None, asleep: Callable[[], bool]) -> None:
         self._experts, self._every, self._asleep, self._steps = experts, every, asleep, 0
 
     def rebalance(self, begin: bool) -> dict[str, Any] | None:
-        """Move some; what it did once nothing is left, see `RebalanceResult`. begin: by what was chosen since the last time, where none is under way.
+        """Move some; what it did once nothing is left, see `RebalanceResult`. begin: by what was chosen since the last
+        time, where none is under way.
 
         Raises RuntimeFailure where the weights are not there to be moved.
         """

@@ -1,7 +1,8 @@
 """What takes long beside the loop: threads that take turns in working for generations, who had least first.
 
 One works at a time, in slices. So a text whose grammar needs little waits for a slice of another one, not for all of
-it, whatever the others ask for. Some work cannot be cut: a slice that has lasted LONG counts no more, others take turns beside it.
+it, whatever the others ask for. Some work cannot be cut: a slice that has lasted LONG counts no more, others take turns
+beside it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from ..sequences.pending_grammar import PendingGrammar
 from ..common.thread_priority import yield_priority
+from ..sequences.pending_grammar import PendingGrammar
 
 Who = TypeVar("Who")
-Turn = tuple[int, int, Callable[[float], None]]  # steps that were spent, a number, what begins it, with the time at which it does
+Turn = tuple[
+    int, int, Callable[[float], None]
+]  # steps that were spent, a number, what begins it, with the time at which it does
 Task = tuple[Callable[[], None], float]
 
 LONG, MOST = 0.01, 4  # seconds of a slice after which others do not wait for it, and slices at once

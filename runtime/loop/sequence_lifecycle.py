@@ -15,17 +15,17 @@ from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
 from ..scheduling.scheduler import Scheduler
-from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
-from ..sequences.running_generation import RunningGeneration
-from ..sequences.pending_grammar import PendingGrammar
 from ..sequences.engine_protocols import TextTools
-from ..sequences.sequence_ops import Close, Extend, Fork, Generate, SequenceOp, Pin, TokenLogprobs
+from ..sequences.pending_grammar import PendingGrammar
+from ..sequences.running_generation import RunningGeneration
 from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
+from ..sequences.sequence_ops import Close, Extend, Fork, Generate, Pin, SequenceOp, TokenLogprobs
 from ..sequences.sequence_options import USUAL, SequenceOptions
 from ..speculative.speculation import Speculation
-from .grammar_workers import GrammarWorkers
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings
+from .grammar_workers import GrammarWorkers
 
 
 class SequenceLifecycle:
@@ -267,9 +267,11 @@ class SequenceLifecycle:
     def check_length(self, seq: SequenceState, more: int = 0) -> None:
         if len(seq) + more > self.context:
             raise ContextLengthError(
-                f"{len(seq)} tokens" + (f" and at least {more} more" if more else "")
-                + f" do not fit the context of {self.context} tokens; shorten the prompt, or raise the engine's `context` if the model allows it"
-            )  # fmt: skip
+                f"{len(seq)} tokens"
+                + (f" and at least {more} more" if more else "")
+                + f" do not fit the context of {self.context} tokens; shorten the prompt, or raise the engine's "
+                "`context` if the model allows it"
+            )
 
     def start_decoding(self, seq: SequenceState, op: Generate) -> RunningGeneration:
         seq.guarded = seq.guarded or not op.params.speculation
@@ -294,7 +296,9 @@ class SequenceLifecycle:
 
     def conclude(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         """The generation at the head of the queue has its result; `deliver` hands it over."""
-        self.scheduler.estimate.finished(len(decoding.output), decoding.limit, decoding.op.params.max_tokens is not None)
+        self.scheduler.estimate.finished(
+            len(decoding.output), decoding.limit, decoding.op.params.max_tokens is not None
+        )
         self.stats.generated(decoding)
         self.recordings.answered(seq, decoding.prompt_tokens)
         self.cache.publish(seq)
@@ -325,7 +329,9 @@ class SequenceLifecycle:
 
 
 def _anew(error: BaseException) -> BaseException:
-    """A copy that is never raised: a traceback would keep its frames, and the handles there, as long as the sequence."""
+    """A copy that is never raised: a traceback would keep its frames, and the
+    handles there, as long as the sequence.
+    """
     try:
         copied = copy.copy(error)
     except BaseException:  # a class that cannot be copied

@@ -21,18 +21,18 @@ import torch
 from sgl.grammars.automaton.batch_masks import fill_masks
 from sgl.grammars.automaton.work_budget import WorkUnfinished
 
+from ..common.argument_checks import shown
 from ..errors import RuntimeFailure
 from ..executor.eager_runner import EagerRunner
 from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
 from ..sequences.embed_op import Embed, Floats
-from ..sequences.sequence_ops import Generate, SequenceOp, TokenLogprobs
 from ..sequences.op_future import note
-from ..sequences.sequence import SequenceState, ScheduledWork
+from ..sequences.sequence import ScheduledWork, SequenceState
+from ..sequences.sequence_ops import Generate, SequenceOp, TokenLogprobs
 from ..step.device_upload import fetch
-from ..common.argument_checks import shown
 from . import draft_verification
-from .failing_sequence import failing_sequence
 from .deferred_sampling import DeferredSampling
+from .failing_sequence import failing_sequence
 from .sequence_lifecycle import SequenceLifecycle
 
 MOST_BATCHES = 64  # that are kept while there is work
@@ -44,7 +44,9 @@ Ready = TypeVar("Ready")
 
 
 class RowsToSample(NamedTuple):
-    """A generation that gets a token, and those of its draft that are chosen: rows of the step's logits, and the masks of its grammar."""
+    """A generation that gets a token, and those of its draft that are chosen: rows of the
+    step's logits, and the masks of its grammar.
+    """
 
     seq: SequenceState
     op: Generate
@@ -157,7 +159,11 @@ class StepExecutor:
         """
         for item in work:
             self.life.cache.spoil(item.seq)
-        failure = error if isinstance(error, RuntimeFailure) else RuntimeFailure(f"a step of the engine failed: {shown(error)}")
+        failure = (
+            error
+            if isinstance(error, RuntimeFailure)
+            else RuntimeFailure(f"a step of the engine failed: {shown(error)}")
+        )
         blamed = failing_sequence(error)
         for seq in [blamed] if blamed is not None else [item.seq for item in work]:
             self.life.fail(seq, failure)
@@ -171,7 +177,9 @@ class StepExecutor:
     def _in_groups(
         self, what: str, those: list[Item], launch: Callable[[list[Item]], Ready]
     ) -> list[tuple[list[Item], Ready]]:
-        """What `launch` gives for all of them at once; where it raises, for each half, down to the one that is to blame."""
+        """What `launch` gives for all of them at once; where it raises, for
+        each half, down to the one that is to blame.
+        """
         try:
             return [(those, launch(those))]
         except BaseException as error:
@@ -184,7 +192,9 @@ class StepExecutor:
     # decide
 
     def decide(self, step: RunningStep) -> None:
-        """Have the logits of the step sampled and scored for those who still want them, and those that waited sampled."""
+        """Have the logits of the step sampled and scored for those who still
+        want them, and those that waited sampled.
+        """
         self._sample_late(step)
         sampled: list[RowsToSample] = []
         scored: list[RowsToScore] = []
@@ -224,15 +234,23 @@ class StepExecutor:
         logits = torch.cat([kept.logits for _, kept in waited])
         sampled = [RowsToSample(seq, kept.op, range(i, i + 1)) for i, (seq, kept) in enumerate(waited)]
         if masked := self._masked(sampled, logits):
-            step.samples += self._in_groups("sampling", masked, lambda some: self._choose(self._picked(logits, [each.rows[0] for each in some]), some))
+            step.samples += self._in_groups(
+                "sampling",
+                masked,
+                lambda some: self._choose(self._picked(logits, [each.rows[0] for each in some]), some),
+            )
 
-    def _choose(self, logits: torch.Tensor, sampled: list[RowsToSample], last: Any = None, places: Any = None) -> Callable[[], SampledTokens]:
+    def _choose(
+        self, logits: torch.Tensor, sampled: list[RowsToSample], last: Any = None, places: Any = None
+    ) -> Callable[[], SampledTokens]:
         positions = [seq.tokens.length + behind for seq, _, rows, _ in sampled for behind in range(len(rows))]
         masks = [mask for *_, masks in sampled for mask in masks]
         return self.sampler.launch(logits, self._sampling_batch(sampled), positions, masks or None, last, places)
 
     def _masked(self, sampled: list[RowsToSample], logits: torch.Tensor | None) -> list[RowsToSample]:
-        """Those whose grammar gives a mask, with their masks (none at all where nobody has a grammar); the others fail, or wait with their logits for one."""
+        """Those whose grammar gives a mask, with their masks (none at all where nobody has a grammar);
+        the others fail, or wait with their logits for one.
+        """
         if not any(map(_has_grammar, sampled)):
             return sampled
         for each in [each for each in sampled if each.op.behind]:

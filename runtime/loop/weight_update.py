@@ -11,19 +11,19 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import AttentionBackend, AttentionLayout
+from ..build.build_ranks import RanksBuilder
 from ..cache.kv_pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
 from ..loading.checkpoint import OpenCheckpoint
 from ..loading.load_plan import LoadPlan
-from ..loading.tensor_files.tensor_source import MemoryWeightSource
 from ..loading.load_weights import Transform, fill, plan_of, require
+from ..loading.tensor_files.tensor_source import MemoryWeightSource
 from ..models.decoder import Decoder
-from ..models.kv_cache_scales import take_scales, describe_scales
+from ..models.kv_cache_scales import describe_scales, take_scales
 from ..models.load_statistics import describe_loading
 from ..models.spec.model_spec import ModelSpec
 from ..quantization.readers import WeightReaders
 from .engine_core import EngineCore
-from ..build.build_ranks import RanksBuilder
 
 log = logging.getLogger("sgl.runtime")
 
@@ -33,22 +33,36 @@ Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by t
 class WeightUpdater:
     """Loads other weights into the model of an engine. `update` runs on the scheduler thread.
 
-    layout: of the pool.  origin: where the present weights came from; None: they are random.  opened: `open_checkpoint` with the engine's options.
+    layout: of the pool.  origin: where the present weights came from; None: they are random.  opened: `open_checkpoint`
+        with the engine's options.
     side: of an engine of several ranks.
     """
 
     def __init__(
-        self, core: EngineCore, pool: Pool, layout: AttentionLayout, origin: Path | None, opened: Callable[[Path], OpenCheckpoint], transform: Transform | None, make_attention: Callable[[], AttentionBackend],
+        self,
+        core: EngineCore,
+        pool: Pool,
+        layout: AttentionLayout,
+        origin: Path | None,
+        opened: Callable[[Path], OpenCheckpoint],
+        transform: Transform | None,
+        make_attention: Callable[[], AttentionBackend],
         side: RanksBuilder | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._core, self._pool, self._layout, self._origin, self._open = core, pool, layout, origin, opened
         self._transform, self._make_attention, self._side = transform, make_attention, side
 
     def update(self, origin: Origin) -> tuple[int, dict[str, Any]]:
-        """Bytes of the weights that are read, and what of `Engine.info` is another now. Raises ConfigError, with the weights as they were, for others than the model's."""
+        """Bytes of the weights that are read, and what of `Engine.info` is another now.
+
+        Raises ConfigError, with the weights as they were, for others than the model's.
+        """
         model = self._core.runner.model
         if not isinstance(model, Decoder):
-            raise RuntimeFailure(f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be updated; open a new engine")
+            raise RuntimeFailure(
+                f"{model.config.architecture} runs by transformers' own implementation, whose weights cannot be "
+                "updated; open a new engine"
+            )
         if self._core.asleep:
             raise RuntimeFailure("the engine sleeps; wake it before its weights are updated")
         plan, size = self._planned(origin, model)
@@ -58,7 +72,11 @@ class WeightUpdater:
         if not isinstance(self._core.adapters, str):
             self._core.adapters.rebase()
         self._origin = None if isinstance(origin, Mapping) else Path(origin)
-        return size, {"few_bits": [str(kept) for kept in model.few_bits], "loading": describe_loading(model), "kv_scales": describe_scales(self._pool, self._layout)} | ({} if self._side is None else self._side.renewed())
+        return size, {
+            "few_bits": [str(kept) for kept in model.few_bits],
+            "loading": describe_loading(model),
+            "kv_scales": describe_scales(self._pool, self._layout),
+        } | ({} if self._side is None else self._side.renewed())
 
     def _planned(self, origin: Origin, model: Decoder) -> tuple[LoadPlan, int]:
         """What goes where, and the bytes that will be read, of all ranks."""
@@ -76,15 +94,25 @@ class WeightUpdater:
 
     def _opened(self, origin: Origin, model: ModelSpec) -> OpenCheckpoint:
         if isinstance(origin, Mapping):
-            return OpenCheckpoint(model, [MemoryWeightSource("update_weights", origin)], WeightReaders.of(None, ""), "update_weights")
+            return OpenCheckpoint(
+                model, [MemoryWeightSource("update_weights", origin)], WeightReaders.of(None, ""), "update_weights"
+            )
         checkpoint = self._open(Path(origin))
-        other = [field.name for field in fields(ModelSpec) if field.name != "notes" and getattr(checkpoint.model, field.name) != getattr(model, field.name)]
+        other = [
+            field.name
+            for field in fields(ModelSpec)
+            if field.name != "notes" and getattr(checkpoint.model, field.name) != getattr(model, field.name)
+        ]
         if other:
-            raise CheckpointError(f"{origin} is another model than the engine's: it differs in {', '.join(other)}; open an engine for it")
+            raise CheckpointError(
+                f"{origin} is another model than the engine's: it differs in {', '.join(other)}; open an engine for it"
+            )
         return checkpoint
 
     def _replace(self, model: Decoder, plan: LoadPlan) -> None:
-        """Computes nothing more where neither the new weights nor those of before can be loaded, until an update succeeds."""
+        """Computes nothing more where neither the new weights nor those of before
+        can be loaded, until an update succeeds.
+        """
         runner = self._core.runner
         if not self._core.halted:
             runner.release() if self._side is None else self._side.let_go(runner)
@@ -115,9 +143,13 @@ class WeightUpdater:
         """The weights of before, after a failure that may have left some of each."""
         halted = "the engine computes nothing until update_weights succeeds; otherwise open a new one"
         if self._origin is None:
-            raise RuntimeFailure(f"the update broke off ({error}), and the weights of before are in no file: {halted}") from error
+            raise RuntimeFailure(
+                f"the update broke off ({error}), and the weights of before are in no file: {halted}"
+            ) from error
         log.warning("the update broke off (%s); the weights of before are loaded again", error)
         try:
             self._fill(model, self._planned(self._origin, model)[0])
         except Exception as again:
-            raise RuntimeFailure(f"the update broke off ({error}), and the weights of before cannot be loaded ({again}): {halted}") from error
+            raise RuntimeFailure(
+                f"the update broke off ({error}), and the weights of before cannot be loaded ({again}): {halted}"
+            ) from error

@@ -17,7 +17,11 @@ def huge_page_buffer(size: int) -> Tensor:
 
     Its storage cannot be resized, as weights that sleep must be: those lie in `layers.cpu.huge_page_bytes`.
     """
-    space = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) if hasattr(mmap, "MAP_ANONYMOUS") else mmap.mmap(-1, size + HUGE_PAGE)
+    space = (
+        mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if hasattr(mmap, "MAP_ANONYMOUS")
+        else mmap.mmap(-1, size + HUGE_PAGE)
+    )
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # of a system without
             space.madvise(mmap.MADV_HUGEPAGE)
@@ -27,5 +31,7 @@ def huge_page_buffer(size: int) -> Tensor:
 
 
 def huge_page_tensor(size: int) -> Tensor:
-    """uint8 [size], on huge pages where it is large: small ones are given one by one, each as long as a copy of some kilobytes."""
+    """uint8 [size], on huge pages where it is large: small ones are given one by
+    one, each as long as a copy of some kilobytes.
+    """
     return huge_page_buffer(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 
-from ..errors import ConfigError
 from ..common.argument_checks import WORD, shown
+from ..errors import ConfigError
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
@@ -28,7 +28,9 @@ GROUPS = (  # of versions 2 and 1: where, the limit, what is used, and what of i
 
 
 def free_memory() -> int:
-    """Bytes of main memory that this process may still take, the control group's limit included; files that were read and may be dropped count as free."""
+    """Bytes of main memory that this process may still take, the control group's limit included;
+    files that were read and may be dropped count as free.
+    """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         with open("/proc/meminfo") as lines:

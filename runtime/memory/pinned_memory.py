@@ -22,7 +22,8 @@ def aligned(size: int) -> Tensor:
 
 
 def pin_memory(owner: object, memory: Tensor, device: torch.device, option: str) -> weakref.finalize:
-    """Lock it until the result is called or the owner is gone; the memory stays as long. option: the engine's, for the error.
+    """Lock it until the result is called or the owner is gone; the memory stays as long. option: the engine's, for the
+    error.
 
     Raises ConfigError where the driver refuses.
     """
@@ -39,7 +40,10 @@ def pinned_memory(memory: Tensor, device: torch.device, option: str) -> None:
         if status:
             with suppress(RuntimeError):  # the driver says so once more to whoever launches next
                 torch.zeros(1, device=device)
-            raise ConfigError(f"{option}: the driver cannot lock {memory.nbytes / 1e9:.2f} GB of main memory (error {status}); ask for less")
+            raise ConfigError(
+                f"{option}: the driver cannot lock {memory.nbytes / 1e9:.2f} GB of main memory (error {status}); ask "
+                "for less"
+            )
 
 
 def unpinned_memory(memory: Tensor, device: torch.device) -> None:

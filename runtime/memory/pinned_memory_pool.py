@@ -27,11 +27,15 @@ class PinDriver(NamedTuple):
 
 
 def pin_driver_of(device: torch.device, option: str) -> PinDriver:
-    return PinDriver(lambda memory: pinned_memory(memory, device, option), lambda memory: unpinned_memory(memory, device))
+    return PinDriver(
+        lambda memory: pinned_memory(memory, device, option), lambda memory: unpinned_memory(memory, device)
+    )
 
 
 class _PinnedPieces:
-    """All pieces by their address, what of them is free, the oldest first, and what came back and is not counted yet."""
+    """All pieces by their address, what of them is free, the oldest first,
+    and what came back and is not counted yet.
+    """
 
     def __init__(self, driver: PinDriver) -> None:
         self.driver = driver
@@ -49,7 +53,8 @@ class _PinnedPieces:
 class PinnedMemoryPool:
     """Thread-safe. spare: bytes that may stay locked while nobody has them, or the largest piece, if this is more.
 
-    A piece comes back when nothing is left of its tensor, views included. Whoever lets go the last of it asks nothing of the driver,
+    A piece comes back when nothing is left of its tensor, views included. Whoever lets go the last of it asks nothing
+    of the driver,
     which may wait for the device: too many free ones are unlocked by who takes the next.
     """
 
@@ -107,7 +112,9 @@ class PinnedMemoryPool:
 
     def _fresh(self, size: int) -> Tensor:
         piece = huge_page_buffer(-(-size // ALIGNMENT) * ALIGNMENT)
-        piece.numpy()[::ALIGNMENT] = 0  # the system gives it here, not while the driver is asked, which serves one after the other
+        piece.numpy()[::ALIGNMENT] = (
+            0  # the system gives it here, not while the driver is asked, which serves one after the other
+        )
         self._held.driver.lock(piece)
         with self._lock:
             if self._closed:

@@ -2,7 +2,16 @@
 
 from .decoder import Decoder
 from .families import FAMILIES, ModelFamily, family, read_model
-from .spec.tensor_names import MergedProjections, TensorNames
 from .spec.model_spec import ModelSpec
+from .spec.tensor_names import MergedProjections, TensorNames
 
-__all__ = ["FAMILIES", "Decoder", "ModelFamily", "MergedProjections", "ModelSpec", "TensorNames", "family", "read_model"]
+__all__ = [
+    "FAMILIES",
+    "Decoder",
+    "MergedProjections",
+    "ModelFamily",
+    "ModelSpec",
+    "TensorNames",
+    "family",
+    "read_model",
+]

@@ -9,25 +9,32 @@ import torch
 
 from ..errors import ConfigError
 from ..layers import cpu_kernels
+from .spec.model_spec import Mixer, ModelSpec, ParallelMixersSpec
 from .spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
-from .spec.model_spec import ParallelMixersSpec, Mixer, ModelSpec
 
 
 def chunked(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> str | None:
-    """The first of them, for people; None: each token follows the one before, as in C on a CPU, or in the kernels of a GPU."""
+    """The first of them, for people; None: each token follows the one before, as
+    in C on a CPU, or in the kernels of a GPU.
+    """
     whys = _left_on_gpu(model, dtype) if device.type == "cuda" else [None] * len(model.layers)
     for index, (layer, why) in enumerate(zip(model.layers, whys, strict=True)):
         for part in _mixers(layer.mixer):
             if isinstance(part, DeltaNetSpec | Mamba2Spec) and (why or not _follow(part, device)):
                 told = f" ({why})" if why else ""
-                return f"layer {index} ({type(part).__name__}) computes prompts by chunks of tokens on {device.type}{told}"
+                return (
+                    f"layer {index} ({type(part).__name__}) computes prompts by chunks of tokens on {device.type}{told}"
+                )
     return None
 
 
 def require_exact(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
     """Raises ConfigError for `deterministic` with such layers. dtype: of the model."""
     if why := chunked(model, device, dtype):
-        raise ConfigError(f"Engine(deterministic=True): {why}, whose bits depend on where a prompt is cut; run it without deterministic")
+        raise ConfigError(
+            f"Engine(deterministic=True): {why}, whose bits depend on where a prompt is cut; run it without "
+            "deterministic"
+        )
 
 
 def _follow(part: DeltaNetSpec | Mamba2Spec, device: torch.device) -> bool:
@@ -36,8 +43,8 @@ def _follow(part: DeltaNetSpec | Mamba2Spec, device: torch.device) -> bool:
 
 def _left_on_gpu(model: ModelSpec, dtype: torch.dtype) -> list[str | None]:
     """Of each layer why the GPU's kernels leave it."""
-    from .gpu.gpu_support import gpu_refusal
     from .decoder import Decoder
+    from .gpu.gpu_support import gpu_refusal
 
     if importlib.util.find_spec("triton") is None:
         return ["triton is not installed"] * len(model.layers)

@@ -1,4 +1,6 @@
-"""A decoder made of the parts that its `ModelSpec` names: computed by torch here, or by the executors that claim its layers."""
+"""A decoder made of the parts that its `ModelSpec` names: computed by torch here,
+or by the executors that claim its layers.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,24 @@ from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..layers.float8_reference import KVScaleFactors
 from ..layers.rotary_embedding import RotaryEmbedding
-from ..quantization.quantized_transform import QuantizedLayerCount, LayerTransform
-from ..step.step_batch import StepBatch
+from ..quantization.quantized_transform import LayerTransform, QuantizedLayerCount
 from ..step.rank_rows import own_rows
-from .reference.reference_block import ReferenceBlock, Transform
+from ..step.step_batch import StepBatch
 from .cpu.cpu_step import CpuStep, LayerSpan
-from .reference.reference_embedding import TokenEmbedding, OutputHead, known_ids
-from .layer_executors import SMALL_MODEL, LayerExecutorChoice, capturable, executors
-from .placement.expert_offload_plan import ExpertOffloadPlan
-from .reference.reference_experts import ReferenceExperts
-from .load_statistics import LoadStatistics
-from .reference.reference_mixer import ReferenceStep, step_states
-from .spec.weight_targets import WeightTarget
 from .hidden_state_pooling import pooled_sums
+from .layer_executors import SMALL_MODEL, LayerExecutorChoice, capturable, executors
+from .load_statistics import LoadStatistics
+from .placement.expert_offload_plan import ExpertOffloadPlan
+from .reference.reference_block import ReferenceBlock, Transform
+from .reference.reference_embedding import OutputHead, TokenEmbedding, known_ids
+from .reference.reference_experts import ReferenceExperts
+from .reference.reference_mixer import ReferenceStep, step_states
 from .spec.model_spec import ModelSpec
+from .spec.weight_targets import WeightTarget
 
 if TYPE_CHECKING:
-    from .hidden_state_capture import HiddenStateCapture
     from .gpu.gpu_step import ExecutionPlan
+    from .hidden_state_capture import HiddenStateCapture
 
 
 class AdaptedDecoder(Protocol):
@@ -53,10 +55,12 @@ class Decoder:
     torch and the compiled kernels.
     few_bits: what became of weights that were loaded so.
     loaded: what loading its weights took; None: they are random.
-    kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot be used.
+    kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot
+        be used.
     expert_places: decides where experts lie; None: all on the device.
     adapted: runs the steps that have adapters, where the engine takes any.
-    step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with the compiled kernels; None: all run by torch.
+    step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with the compiled kernels; None: all
+        run by torch.
     """
 
     few_bits: tuple[QuantizedLayerCount, ...] = ()
@@ -65,7 +69,15 @@ class Decoder:
     capture: HiddenStateCapture | None = None
     adapted: AdaptedDecoder | None = None
 
-    def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device | str = "cpu", *, allocate: bool = True, expert_places: ExpertOffloadPlan | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        *,
+        allocate: bool = True,
+        expert_places: ExpertOffloadPlan | None = None,
+    ) -> None:
         self.expert_places = expert_places
         self.config, self.dtype, self.device = model, dtype, torch.device(device)
         first = self.device if allocate else torch.device("meta")
@@ -80,7 +92,16 @@ class Decoder:
 
     def _block(self, index: int, device: torch.device) -> ReferenceBlock:
         model = self.config
-        return ReferenceBlock(model.layers[index], model.names, index, model.hidden_size, self.dtype, device, model.per_layer, model.stage.first)
+        return ReferenceBlock(
+            model.layers[index],
+            model.names,
+            index,
+            model.hidden_size,
+            self.dtype,
+            device,
+            model.per_layer,
+            model.stage.first,
+        )
 
     @property
     def parts(self) -> list[TokenEmbedding | ReferenceBlock | OutputHead]:
@@ -88,7 +109,9 @@ class Decoder:
         return [self.embedding, *self.layers, self.head]
 
     def allocate(self, index: int) -> None:
-        """Give a part memory to be loaded into; a tied head takes the embedding's table, which must be there. Nothing runs before `finish`."""
+        """Give a part memory to be loaded into; a tied head takes the embedding's table,
+        which must be there. Nothing runs before `finish`.
+        """
         vars(self).pop("course", None)  # it would keep the weights of before
         if self.adapted is not None:
             self.adapted.forget()
@@ -106,7 +129,9 @@ class Decoder:
             self.layers[index - 1] = self._block(index - 1, torch.device("meta"))
 
     @torch.inference_mode()
-    def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> Tensor:
+    def forward(
+        self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None
+    ) -> Tensor:
         """Compute a planned batch: logits of its `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`.
 
         memory: of the states, where layers keep some.
@@ -119,7 +144,9 @@ class Decoder:
             return self.adapted.forward(batch, attention, memory)
         return self.forward_base(batch, attention, memory)
 
-    def forward_base(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor:
+    def forward_base(
+        self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None
+    ) -> Tensor:
         """The same, by these layers, whatever adapters the batch has."""
         if self.capture is not None:
             return self.capture.forward(self, batch, attention, memory)
@@ -128,16 +155,24 @@ class Decoder:
 
             return gpu_step.forward(self, batch, attention, memory)
         if self.step is None:
-            return self.span_by_reference(LayerSpan(0, len(self.layers), False), None, self.by_reference(batch, attention, memory))
+            return self.span_by_reference(
+                LayerSpan(0, len(self.layers), False), None, self.by_reference(batch, attention, memory)
+            )
         spans, seen = self.step.plan(batch, attention)
         step = None if all(span.compiled for span in spans) else self.by_reference(batch, attention, memory)
         x: Tensor | None = None
         for span in spans:
-            x = self.step.run(self, span, x, batch, attention, seen, memory) if step is None or span.compiled else self.span_by_reference(span, x, step)
+            x = (
+                self.step.run(self, span, x, batch, attention, seen, memory)
+                if step is None or span.compiled
+                else self.span_by_reference(span, x, step)
+            )
         assert x is not None
         return x
 
-    def by_reference(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> ReferenceStep:
+    def by_reference(
+        self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None
+    ) -> ReferenceStep:
         longest = max(batch.context_lens)
         angles = {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()}
         return ReferenceStep(batch, attention, angles, step_states(batch, memory))
@@ -149,7 +184,10 @@ class Decoder:
         return self.embedding(known_ids(batch), batch.positions)
 
     def span_by_reference(self, span: LayerSpan, x: Tensor | None, step: ReferenceStep) -> Tensor:
-        """Hidden states [T, hidden] behind a span of layers from those before it, or the logits. x: None at the start."""
+        """Hidden states [T, hidden] behind a span of layers from those before it, or the logits.
+
+        x: None at the start.
+        """
         x = self.embedded(step.batch) if x is None else x
         own: tuple[Tensor | None, ...] = (None,) * len(self.layers)
         if self.embedding.own is not None:  # then all layers are one span
@@ -169,7 +207,8 @@ class Decoder:
         return self.finished(last.forward(x, step, None if all_rows else batch.logit_rows, own), batch)
 
     def finished(self, x: Tensor, batch: StepBatch) -> Tensor:
-        """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are pooled.
+        """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are
+        pooled.
 
         Of a stage before the last one: these states.
         """
@@ -212,21 +251,28 @@ class Decoder:
 
     @property
     def capturable(self) -> bool:
-        """Whether steps may be CUDA graphs: no mixer forbids it, and torch's experts wait to know how many tokens each has."""
+        """Whether steps may be CUDA graphs: no mixer forbids it, and torch's
+        experts wait to know how many tokens each has.
+        """
         return capturable(self)
 
     def expert_counts(self) -> list[list[int]]:
-        """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without experts.
+        """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without
+        experts.
 
         [] where no layer has experts. On a GPU this waits for the steps that are under way.
         """
         counts = [layer.ffn.counts if isinstance(layer.ffn, ReferenceExperts) else None for layer in self.layers]
-        return [] if all(each is None for each in counts) else [[] if each is None else each.tolist() for each in counts]
+        return (
+            [] if all(each is None for each in counts) else [[] if each is None else each.tolist() for each in counts]
+        )
 
     @property
     def weight_bytes(self) -> int:
         """What the weights take, in every layout that is kept of them."""
-        return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.tensors()}.values())
+        return sum(
+            tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.tensors()}.values()
+        )
 
     def tensors(self) -> Iterator[Tensor]:
         """All that is kept of the weights; some more than once."""
@@ -250,7 +296,8 @@ class Decoder:
     def seal(self, transform: Transform | None = None) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer.
 
-        transform: asked for every projection by name (qkv, output, gate_up or up, down, router, switch, project, head); a layer that it gives
+        transform: asked for every projection by name (qkv, output, gate_up or up, down, router, switch, project, head);
+            a layer that it gives
         instead of the loaded one is taken as it is.
         """
         for index in range(len(self.parts)):

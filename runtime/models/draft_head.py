@@ -1,7 +1,10 @@
-"""Heads that draft from the hidden states of their target: EAGLE, EAGLE-3, and the layers that some models were trained with for it.
+"""Heads that draft from the hidden states of their target: EAGLE, EAGLE-3, and the layers that some models were trained
+with for it.
 
-A head's input for a token is the embedding of the token behind it, and what the target, or the head itself in a chain, made of it.
-After EAGLE-3 (Li et al., 2025, arXiv 2503.01840), EAGLE (2024, arXiv 2401.15077) and DeepSeek-V3 (2024, arXiv 2412.19437).
+A head's input for a token is the embedding of the token behind it, and what the target, or the head itself in a chain,
+made of it.
+After EAGLE-3 (Li et al., 2025, arXiv 2503.01840), EAGLE (2024, arXiv 2401.15077) and DeepSeek-V3 (2024, arXiv
+2412.19437).
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ from ..attention.attention_backend import AttentionBackend
 from ..layers.linear_layers import Linear
 from ..layers.rotary_embedding import RotaryEmbedding
 from ..step.step_batch import StepBatch
+from .decoder import Decoder
 from .reference.reference_attention import ReferenceAttention
 from .reference.reference_block import ReferenceBlock, normed
-from .decoder import Decoder
 from .reference.reference_mixer import ReferenceStep
-from .spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
 from .spec.model_spec import ModelSpec, NormSpec
+from .spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
 
 Kind = Literal["EAGLE", "EAGLE-3", "MTP"]
 
@@ -43,9 +46,11 @@ class DraftHeadNames:
 class DraftHeadSpec:
     """model: one layer, and the tokens that the head can guess.
 
-    target_hidden: width of the target's states.  layers: before which of the target's these are kept; empty: the last ones.
+    target_hidden: width of the target's states.  layers: before which of the target's these are kept; empty: the last
+        ones.
     embeds, scores: the head brings an embedding, and the matrix of logits; otherwise they are the target's.
-    maps: its tokens are some of the target's, in a list of its own.  normed_residual: what attention adds to is behind the norm.
+    maps: its tokens are some of the target's, in a list of its own.  normed_residual: what attention adds to is behind
+        the norm.
     """
 
     kind: Kind
@@ -87,14 +92,20 @@ class DraftHead:
     def _widen(self, hidden: int) -> None:
         """The layer's queries, keys and values are of embedding and state beside each other."""
         output = self.block.attention.output
-        self.block.mixer = ReferenceAttention(self.block.layer.attention, self.config.names, 0, 2 * hidden, self.dtype, self.device)
+        self.block.mixer = ReferenceAttention(
+            self.block.layer.attention, self.config.names, 0, 2 * hidden, self.dtype, self.device
+        )
         self.block.attention.output = output
 
     def places(self) -> Iterator[WeightTarget]:
         names, part = self.spec.names, NormSpec(1e-6)
         yield from self.block.places()
         yield from weight_of(names.fc, self.fc)
-        for name, norm in ((names.embedding_norm, self.embedding_norm), (names.hidden_norm, self.hidden_norm), (names.norm, self.norm)):
+        for name, norm in (
+            (names.embedding_norm, self.embedding_norm),
+            (names.hidden_norm, self.hidden_norm),
+            (names.norm, self.norm),
+        ):
             yield from norm_places(name, part, norm)
         if self.table is not None:
             yield WeightTarget(f"{names.embedding}.weight", self.table)
@@ -124,12 +135,16 @@ class DraftHead:
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, attention: AttentionBackend, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [R, tokens of the head], float32, and the states [R, hidden] that a chain goes on from, of the batch's `logit_rows`.
+        """Logits [R, tokens of the head], float32, and the states [R, hidden] that a chain goes on from, of the batch's
+        `logit_rows`.
 
-        The batch's tokens are those behind the tokens whose `states` [T, ...] these are: the target's, or the head's own.
+        The batch's tokens are those behind the tokens whose `states` [T, ...] these are: the target's, or the head's
+        own.
         """
         longest = max(batch.context_lens)
-        step = ReferenceStep(batch, attention, {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()})
+        step = ReferenceStep(
+            batch, attention, {rope: rotary.gather(batch.positions, longest) for rope, rotary in self.rotaries.items()}
+        )
         embedded = self._embedded(batch)
         x = self._wide(embedded, states, step) if self.spec.kind == "EAGLE-3" else self._narrow(embedded, states, step)
         y = normed(self.norm, x)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 class HiddenStateCapture:
-    """Has a decoder keep, for all tokens of each step, the states before some of its layers beside each other, or the last ones.
+    """Has a decoder keep, for all tokens of each step, the states before some of its layers beside each other, or the
+    last ones.
 
     layers: rising; empty: the states behind the last norm.
     newest: of the newest step, [T, hidden * layers, or hidden].
@@ -29,7 +30,9 @@ class HiddenStateCapture:
         self.layers = layers
         self.newest: Tensor | None = None
 
-    def forward(self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor:
+    def forward(
+        self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None
+    ) -> Tensor:
         """As `Decoder.forward`; its spans end where something is kept."""
         batch.keeps = not self.layers
         if model.fused:
@@ -52,7 +55,9 @@ class HiddenStateCapture:
         self.newest = torch.cat(found, 1) if self.layers else batch.hidden
         return x
 
-    def _fused(self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor:
+    def _fused(
+        self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None
+    ) -> Tensor:
         from .gpu import gpu_step
 
         found: dict[int, Tensor] = {}

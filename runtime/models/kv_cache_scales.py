@@ -31,4 +31,6 @@ def describe_scales(pool: Pool, layout: AttentionLayout) -> str | None:
     if all(scales == KVScaleFactors() for scales in found):
         return "1 in every layer"
     keys, values = zip(*found, strict=True)
-    return f"from the checkpoint: keys {min(keys):.4g} to {max(keys):.4g}, values {min(values):.4g} to {max(values):.4g}"
+    return (
+        f"from the checkpoint: keys {min(keys):.4g} to {max(keys):.4g}, values {min(values):.4g} to {max(values):.4g}"
+    )

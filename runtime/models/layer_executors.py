@@ -12,21 +12,26 @@ from ..layers.linear_layers import BlockedLinear
 from ..layers.mixed_format_linear import kinds_of
 from ..quantization.online_quantization import FOUR_BITS, FP8_BLOCK
 from .cpu.cpu_support import cpu_refusal
-from .gpu.gpu_support import gpu_refusal_around_mixer, gpu_refusal
+from .gpu.gpu_support import gpu_refusal, gpu_refusal_around_mixer
 from .reference.reference_experts import ReferenceExperts
 
 if TYPE_CHECKING:
-    from .reference.reference_block import ReferenceBlock
     from .decoder import Decoder
+    from .reference.reference_block import ReferenceBlock
 
-SMALL_MODEL = 512 * 2**20  # bytes of weights up to which a layout is kept beside a table that is shared, and all are laid together
+SMALL_MODEL = (
+    512 * 2**20
+)  # bytes of weights up to which a layout is kept beside a table that is shared, and all are laid together
 PRODUCTS = {
     "FixedBatchLinear": "deterministic=True multiplies a fixed number of rows at a time",
     "Int8Linear": "this CPU has no int8 instructions",
     "GroupedLinear": "no compiled product takes its codes on this CPU",
     "Summed": "its sums are over ranks",
 }  # why a product is not the compiled one, by its class
-WHOLE_NUMBERS = {"int8": "VNNI", **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4")}  # what says whether their compiled products are there
+WHOLE_NUMBERS = {
+    "int8": "VNNI",
+    **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4"),
+}  # what says whether their compiled products are there
 
 
 class LayerExecutorChoice(NamedTuple):
@@ -43,14 +48,26 @@ def best_executor(device: torch.device, dtype: torch.dtype, weights: str = "auto
     """The fastest that this machine has. weights: see `EngineConfig`."""
     if device.type == "cuda":
         triton = importlib.util.find_spec("triton") is not None
-        return LayerExecutorChoice("fused", None) if triton else LayerExecutorChoice("torch", "triton is not installed: pip install 'sgl[cuda]'")
+        return (
+            LayerExecutorChoice("fused", None)
+            if triton
+            else LayerExecutorChoice("torch", "triton is not installed: pip install 'sgl[cuda]'")
+        )
     if device.type != "cpu":
         return LayerExecutorChoice("torch", None)
     if cpu_kernels.kernels is None:
-        return LayerExecutorChoice("torch", "the compiled kernels are not there: with a C compiler at hand, install sgl again")
+        return LayerExecutorChoice(
+            "torch", "the compiled kernels are not there: with a C compiler at hand, install sgl again"
+        )
     if dtype not in cpu_kernels.KINDS:
-        return LayerExecutorChoice("torch", f"the compiled kernels compute float32 and bfloat16, not {str(dtype).removeprefix('torch.')}")
-    there = getattr(cpu_kernels.kernels, WHOLE_NUMBERS[weights]) if weights in WHOLE_NUMBERS else cpu_kernels.can_multiply(dtype, device)
+        return LayerExecutorChoice(
+            "torch", f"the compiled kernels compute float32 and bfloat16, not {str(dtype).removeprefix('torch.')}"
+        )
+    there = (
+        getattr(cpu_kernels.kernels, WHOLE_NUMBERS[weights])
+        if weights in WHOLE_NUMBERS
+        else cpu_kernels.can_multiply(dtype, device)
+    )
     return LayerExecutorChoice("compiled" if there else "torch", None)
 
 
@@ -73,7 +90,11 @@ def _fused(block: ReferenceBlock, dtype: torch.dtype) -> LayerExecutorChoice:
     why = gpu_refusal(block, dtype)
     if why is None:
         return LayerExecutorChoice("fused", None)
-    return LayerExecutorChoice("torch", why) if gpu_refusal_around_mixer(block, dtype) is not None else LayerExecutorChoice("fused", f"torch's operations compute the mixer: {why}")
+    return (
+        LayerExecutorChoice("torch", why)
+        if gpu_refusal_around_mixer(block, dtype) is not None
+        else LayerExecutorChoice("fused", f"torch's operations compute the mixer: {why}")
+    )
 
 
 def executors(model: Decoder) -> list[LayerExecutorChoice]:
@@ -82,7 +103,9 @@ def executors(model: Decoder) -> list[LayerExecutorChoice]:
         return _unfolded(model, expected_executors(model, torch.device("cuda")))
     claimed = [False] * len(model.layers) if model.step is None else model.step.claimed
     fastest = best_executor(model.device, model.dtype)
-    rest = [fastest if fastest.by == "torch" else LayerExecutorChoice("torch", _refusal(block)) for block in model.layers]
+    rest = [
+        fastest if fastest.by == "torch" else LayerExecutorChoice("torch", _refusal(block)) for block in model.layers
+    ]
     return [LayerExecutorChoice("compiled", None) if ours else left for ours, left in zip(claimed, rest, strict=True)]
 
 
@@ -93,7 +116,10 @@ def _unfolded(model: Decoder, runs: list[LayerExecutorChoice]) -> list[LayerExec
     from .gpu.small_batch_support import is_quantized
 
     told = f"steps of few rows do not fold norms and additions into products of few bits: {why}"
-    return [LayerExecutorChoice(run.by, told) if run.why is None and is_quantized(block) else run for run, block in zip(runs, model.layers, strict=True)]
+    return [
+        LayerExecutorChoice(run.by, told) if run.why is None and is_quantized(block) else run
+        for run, block in zip(runs, model.layers, strict=True)
+    ]
 
 
 def capturable(model: Decoder) -> bool:
@@ -101,7 +127,13 @@ def capturable(model: Decoder) -> bool:
     if not all(layer.mixer is None or layer.mixer.capturable for layer in model.layers):
         return False
     mixtures = [layer for layer in model.layers if isinstance(layer.ffn, ReferenceExperts)]
-    return not mixtures or (model.fused and all(None in (gpu_refusal(layer, model.dtype), gpu_refusal_around_mixer(layer, model.dtype)) for layer in mixtures))
+    return not mixtures or (
+        model.fused
+        and all(
+            None in (gpu_refusal(layer, model.dtype), gpu_refusal_around_mixer(layer, model.dtype))
+            for layer in mixtures
+        )
+    )
 
 
 def _refusal(block: ReferenceBlock) -> str:

@@ -25,14 +25,20 @@ def describe_loading(model: object) -> dict[str, float] | None:
     found: LoadStatistics | None = getattr(model, "loaded", None)
     if found is None:
         return None
-    return {"bytes": found.bytes, "seconds": found.seconds, "bytes_per_second": found.bytes / found.seconds, "peak_bytes": found.peak}
+    return {
+        "bytes": found.bytes,
+        "seconds": found.seconds,
+        "bytes_per_second": found.bytes / found.seconds,
+        "peak_bytes": found.peak,
+    }
 
 
 @dataclass(slots=True)
 class LoadMemoryCounter:
     """Bytes of the weights while they are loaded: of what is kept, and of the parts that come, as they are stored.
 
-    A part counts in both forms while it is sealed. The readers' buffers and what a single product takes on its way are not counted.
+    A part counts in both forms while it is sealed. The readers' buffers and what a single product takes on its way are
+    not counted.
     """
 
     peak: int = 0
@@ -59,7 +65,10 @@ class LoadMemoryCounter:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Where it lies, which tells apart what does not share it, and its bytes. Those in a layout of oneDNN's own show neither."""
+    """Where it lies, which tells apart what does not share it, and its bytes.
+
+    Those in a layout of oneDNN's own show neither.
+    """
     if tensor.layout is not torch.strided:
         return id(tensor), tensor.numel() * tensor.itemsize
     storage = tensor.untyped_storage()

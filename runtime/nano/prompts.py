@@ -169,9 +169,7 @@ def extraction(fields: Sequence[Field], document: str, task: str = EXTRACT_TASK)
 # --- intents and slots of one utterance --------------------------------------------------------------
 
 
-def intent_choice(
-    intents: Iterable[tuple[str, str]], utterance: str, task: str = INTENT_TASK
-) -> list[Message]:
+def intent_choice(intents: Iterable[tuple[str, str]], utterance: str, task: str = INTENT_TASK) -> list[Message]:
     """Asks for one of the (name, description) intents; the answer is the bare name."""
     lines = [f"- {name}: {about}" if about else f"- {name}" for name, about in intents]
     return [message("system", "\n".join([task, *lines])), message("user", utterance)]

@@ -12,22 +12,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..kernels.launch.compile_ahead import is_compiling
-from ..kernels.rms_norm import add_rms_norm
-from ..kernels.comm.gather_broadcast import MOST as CHANNELS
-from ..kernels.comm.gather_broadcast import GatherBuffers, gather, messages, broadcast_from_rank0
 from ..kernels.comm.all_reduce import (
     MOST,
     AllReduceBuffers,
     AllReduceSizes,
-    supports,
-    sum_add_norm,
     all_reduce_sum,
+    sum_add_norm,
+    supports,
 )
-from .all_reduce_algorithms import ORDERED, TOLD, Algorithm, algorithm, limits, describe_algorithms
+from ..kernels.comm.gather_broadcast import MOST as CHANNELS
+from ..kernels.comm.gather_broadcast import GatherBuffers, broadcast_from_rank0, gather, messages
+from ..kernels.launch.compile_ahead import is_compiling
+from ..kernels.rms_norm import add_rms_norm
+from .all_reduce_algorithms import ORDERED, TOLD, Algorithm, algorithm, describe_algorithms, limits
 from .all_reduce_algorithms import gathered as most_gathered
-from .rank_collectives import LIMIT
 from .pp.pipeline_stages import RankPlace
+from .rank_collectives import LIMIT
 
 ENVIRONMENT = {
     "NCCL_NVLS_ENABLE": "0",
@@ -36,7 +36,8 @@ ENVIRONMENT = {
     "NCCL_SOCKET_IFNAME": "lo",  # nothing leaves this machine
     "TORCH_NCCL_ENABLE_MONITORING": "0",  # that a rank hangs is noticed by those who listen to it (see team.py)
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
-    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",  # what stages send has the group's stream to itself
+    # what stages send has the group's stream to itself
+    "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
 }
 
 
@@ -46,7 +47,8 @@ def set_environment() -> None:
 
 
 class CudaCollectives:
-    """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as CUDA graphs.
+    """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as
+    CUDA graphs.
 
     width: numbers of the rows that are summed.  deterministic: one way to add up, whatever the number of rows.
     """
@@ -55,13 +57,23 @@ class CudaCollectives:
     stays_on_device = True  # others have the addresses
 
     def __init__(
-        self, rank: int, ranks: int, meeting: Path, device: torch.device, width: int, dtype: torch.dtype, deterministic: bool = False, stages: int = 1
-    ) -> None:  # fmt: skip
+        self,
+        rank: int,
+        ranks: int,
+        meeting: Path,
+        device: torch.device,
+        width: int,
+        dtype: torch.dtype,
+        deterministic: bool = False,
+        stages: int = 1,
+    ) -> None:
         """rank, ranks: of all stages. Waits until all ranks are here."""
         self.place, self.device = RankPlace.of(rank, ranks, stages), device
         self.rank, self.ranks = self.place.split[:2]
         self._deterministic, self._measuring = deterministic, False
-        dist.init_process_group("nccl", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=LIMIT, device_id=device)
+        dist.init_process_group(
+            "nccl", init_method=meeting.as_uri(), rank=rank, world_size=ranks, timeout=LIMIT, device_id=device
+        )
         firsts = range(0, ranks, self.ranks) if 1 < self.ranks < ranks else ()
         groups = [dist.new_group(range(first, first + self.ranks)) for first in firsts]
         self.group = groups[self.place.stage] if groups else None
@@ -70,11 +82,16 @@ class CudaCollectives:
         self._memory: list[Any] = []
         with torch.cuda.device(device):
             self._rooms = None if self.why or self.ranks == 1 else self._make_rooms(width, dtype)
-            self._inwards, self._outwards = (None if far or self.ranks == 1 else self._channels(size) for size in (most_gathered(self.ranks), TOLD))
+            self._inwards, self._outwards = (
+                None if far or self.ranks == 1 else self._channels(size) for size in (most_gathered(self.ranks), TOLD)
+            )
             dist.barrier(device_ids=[device.index])
 
     def share(self, size: int) -> tuple[Tensor, Tensor]:
-        """So many bytes, zeros, that all ranks write to, and int64 [ranks of all stages], the addresses of everybody's. All call it together."""
+        """So many bytes, zeros, that all ranks write to, and int64 [ranks of all stages], the addresses of everybody's.
+
+        All call it together.
+        """
         from torch.distributed import _symmetric_memory as symmetric
 
         memory = symmetric.empty(size, dtype=torch.uint8, device=self.device)
@@ -90,7 +107,10 @@ class CudaCollectives:
     def _make_rooms(self, width: int, dtype: torch.dtype) -> AllReduceBuffers:
         width = -(-width // 16) * 16
         to_all, pushed = limits(self.ranks)
-        few, rows = (max(1, size // (width * dtype.itemsize)) for size in (to_all, max(ORDERED, pushed) if self._deterministic else pushed))
+        few, rows = (
+            max(1, size // (width * dtype.itemsize))
+            for size in (to_all, max(ORDERED, pushed) if self._deterministic else pushed)
+        )
         sizes, first = AllReduceSizes(self.ranks, width, dtype.itemsize, few, rows), self.place.stage * self.ranks
         places = self.share(sizes.bytes)[1][first : first + self.ranks].contiguous()
         return AllReduceBuffers(self.rank, sizes, places, torch.zeros(MOST, dtype=torch.int32, device=self.device))
@@ -99,7 +119,13 @@ class CudaCollectives:
         """size: bytes of one rank at most."""
         most, first = messages(size), self.place.stage * self.ranks
         places = self.share(GatherBuffers.bytes_for(self.ranks, most))[1][first : first + self.ranks].contiguous()
-        return GatherBuffers(self.rank, self.ranks, most, places, torch.zeros(self.ranks, CHANNELS, dtype=torch.int32, device=self.device))
+        return GatherBuffers(
+            self.rank,
+            self.ranks,
+            most,
+            places,
+            torch.zeros(self.ranks, CHANNELS, dtype=torch.int32, device=self.device),
+        )
 
     def algorithm(self, x: Tensor) -> Algorithm:
         return algorithm(self.ranks, x.numel() * x.itemsize, self._rooms is not None, self._deterministic)
@@ -132,7 +158,9 @@ class CudaCollectives:
 
     def rooms(self, out: Tensor) -> AllReduceBuffers | None:
         """Where products of one row send their parts of the sum `out` themselves; None: they give them."""
-        posts = self._rooms is not None and not self._measuring and self.algorithm(out) == "push" and self._rooms.few(out)
+        posts = (
+            self._rooms is not None and not self._measuring and self.algorithm(out) == "push" and self._rooms.few(out)
+        )
         return self._rooms if posts else None
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:

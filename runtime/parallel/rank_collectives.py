@@ -17,17 +17,18 @@ from ..models.decoder import Decoder
 from ..models.reference.reference_experts import ReferenceExperts
 from ..models.reference.reference_latent_attention import ReferenceLatentAttention
 from ..models.reference.tensor_parallel_linear import (
-    GatherLinear,
     AllReduceLinear,
-    TensorParallelGroup,
+    GatherLinear,
     PrecomputedLinear,
+    TensorParallelGroup,
 )
 
 LIMIT = timedelta(days=1)  # of one collective: that a rank is silent is noticed by those who listen to it (see team.py)
 
 
 class RankCollectives:
-    """The ranks of one engine, by gloo. One thread of each calls its methods, all ranks the same ones in the same order.
+    """The ranks of one engine, by gloo. One thread of each calls its methods, all ranks the same ones in the same
+    order.
 
     group: of those that add up with each other; None: all.
     """
@@ -37,7 +38,8 @@ class RankCollectives:
     def __init__(self, rank: int, ranks: int, meeting: Path, arrived: Callable[[], None] = lambda: None) -> None:
         """Waits until all ranks are here and every one of them has heard every other.
 
-        meeting: a file that no other engine uses.  arrived: called when all ranks are here and begin to connect, which takes no time.
+        meeting: a file that no other engine uses.  arrived: called when all ranks are here and begin to connect, which
+            takes no time.
         """
         self.rank, self.ranks = rank, ranks
         store = dist.FileStore(str(meeting), ranks)
@@ -48,15 +50,22 @@ class RankCollectives:
         self._greet()
 
     def _greet(self) -> None:
-        """Each pair of ranks exchanges a number: a connection that leads elsewhere, or to nobody, is found now and in no step."""
+        """Each pair of ranks exchanges a number: a connection that leads elsewhere,
+        or to nobody, is found now and in no step.
+        """
         own = torch.arange(self.ranks) + self.rank * self.ranks
         heard = torch.empty_like(own)
         dist.all_to_all_single(heard, own)
         if heard.tolist() != [each * self.ranks + self.rank for each in range(self.ranks)]:
-            raise RuntimeFailure(f"rank {self.rank} heard {heard.tolist()} of the other ranks: something else answers at their ports; open the engine again")
+            raise RuntimeFailure(
+                f"rank {self.rank} heard {heard.tolist()} of the other ranks: something else answers at their ports; "
+                "open the engine again"
+            )
 
     def summed(self, x: Tensor) -> Tensor:
-        """The sum of the ranks' x, in their order whatever else x holds, on all of them the same bits; x is written over."""
+        """The sum of the ranks' x, in their order whatever else x holds, on all
+        of them the same bits; x is written over.
+        """
         if self.ranks == 2:
             dist.all_reduce(x, group=self.group)
             return x
@@ -96,7 +105,9 @@ def joined(model: Decoder, ranks: HasRank) -> Decoder:
     """The sealed model of a rank, whose products give what all ranks compute together."""
     for layer in model.layers:
         if isinstance(layer.mixer, ReferenceLatentAttention) and layer.mixer.part.share is not None:
-            layer.mixer.output = AllReduceLinear(PrecomputedLinear(layer.mixer.output), ranks)  # with its bias: one rank has the row
+            layer.mixer.output = AllReduceLinear(
+                PrecomputedLinear(layer.mixer.output), ranks
+            )  # with its bias: one rank has the row
         elif layer.mixer is not None:
             _join(layer.mixer, "output", ranks)
         if isinstance(layer.ffn, ReferenceExperts):

@@ -1,4 +1,6 @@
-"""A step as rank 0 tells it to the others: whole numbers, of which the pages are only those that they do not know yet."""
+"""A step as rank 0 tells it to the others: whole numbers, of which the pages
+are only those that they do not know yet.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from ..adapters.lora_linear import rows_of
 from ..step.adapter_rows import AdapterRows
 from ..step.step_batch import StepBatch
 
-HEADER = 8  # tokens, sequences, wanted rows, pools, whether hidden states are kept, places of states of each kind, sequences whose adapters are told, slots that follow
+# tokens, sequences, wanted rows, pools, whether hidden states are kept, places of states of each kind, sequences
+# whose adapters are told, slots that follow
+HEADER = 8
 
 
 class NewSlots(NamedTuple):
@@ -27,16 +31,42 @@ class NewSlots(NamedTuple):
 def batch_message(batch: StepBatch, news: Sequence[NewSlots]) -> bytes:
     """int32, in this machine's order."""
     slots = [each.slots for each in news]
-    states = [[], []] if batch.state_read is None or batch.state_write is None else [batch.state_read.tolist(), batch.state_write.tolist()]
-    adapters = [] if batch.adapters is None else batch.adapters.tokens[np.cumsum(batch.query_lens) - batch.query_lens]  # of each sequence's first token
-    header = [len(batch.token_ids), len(news), len(batch.logit_rows), len(batch.pools), int(batch.keeps), len(states[0]), len(adapters), sum(map(len, slots))]
+    states = (
+        [[], []]
+        if batch.state_read is None or batch.state_write is None
+        else [batch.state_read.tolist(), batch.state_write.tolist()]
+    )
+    adapters = (
+        [] if batch.adapters is None else batch.adapters.tokens[np.cumsum(batch.query_lens) - batch.query_lens]
+    )  # of each sequence's first token
+    header = [
+        len(batch.token_ids),
+        len(news),
+        len(batch.logit_rows),
+        len(batch.pools),
+        int(batch.keeps),
+        len(states[0]),
+        len(adapters),
+        sum(map(len, slots)),
+    ]
     tensors = [tensor.numpy().astype(np.int32) for tensor in (batch.token_ids, batch.positions, batch.logit_rows)]
-    lists = [batch.query_lens, batch.context_lens, [each.row for each in news], [each.known for each in news], *zip(*batch.pools, strict=True), *states, adapters]
+    lists = [
+        batch.query_lens,
+        batch.context_lens,
+        [each.row for each in news],
+        [each.known for each in news],
+        *zip(*batch.pools, strict=True),
+        *states,
+        adapters,
+    ]
     return np.concatenate([np.asarray(part, np.int32) for part in (header, *tensors, *lists, *slots)]).tobytes()
 
 
 class MirroredSlots:
-    """What a rank knows of the sequences' slots, and the batches that it makes of the words. count: rows that there are."""
+    """What a rank knows of the sequences' slots, and the batches that it makes of the words.
+
+    count: rows that there are.
+    """
 
     def __init__(self, count: int) -> None:
         self._slots = [np.empty(0, np.int32)] * count
@@ -46,7 +76,18 @@ class MirroredSlots:
         """Equal to that which the words were made of, slots of all sequences included."""
         values = np.frombuffer(words, np.int32)
         tokens, sequences, wanted, pools, keeps, states, adapted, fresh = (int(value) for value in values[:HEADER])
-        sizes = [HEADER, tokens, tokens, wanted, *[sequences] * 4, *[pools] * (2 if pools else 0), states, states, adapted, fresh]
+        sizes = [
+            HEADER,
+            tokens,
+            tokens,
+            wanted,
+            *[sequences] * 4,
+            *[pools] * (2 if pools else 0),
+            states,
+            states,
+            adapted,
+            fresh,
+        ]
         parts = np.split(values, list(accumulate(sizes))[:-1])[1:]
         ids, positions, logit_rows, lengths, contexts, rows, known = parts[:7]
         slots = self._learn(rows, known, contexts, parts[-1])

@@ -15,23 +15,23 @@ from typing import Any, NamedTuple
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError, DeadlineExceeded
-from ..sequences.sequence_ops import Chunk, Close, Extend, Generate, Generation, SequenceOp
 from ..sequences.op_future import note
+from ..sequences.sequence_ops import Chunk, Close, Extend, Generate, Generation, SequenceOp
 from . import process_messages
-from .silence_detection import HeartbeatLost
+from .message_outbox import MessageOutbox
 from .process_messages import (
     CHUNK,
     DONE,
     EXIT_MESSAGE,
     AbortSequence,
-    ProcessAnswer,
     AskCore,
+    FailGeneration,
     MessageFile,
+    ProcessAnswer,
     QueueOp,
     ReadyMessage,
-    FailGeneration,
 )
-from .message_outbox import MessageOutbox
+from .silence_detection import HeartbeatLost
 
 log = logging.getLogger("sgl.runtime")
 
@@ -107,7 +107,9 @@ class EngineConnection:
             arguments = process_messages.pack(process_messages.arguments_of(op, vocabulary))
             self.post(QueueOp(number, sequence, type(op), arguments, op.started))
         except Exception as error:  # something of the caller's that no pickle can hold
-            self._fail(number, ConfigError(f"{type(op).__name__.lower()}: cannot be sent to the engine's process: {error}"))
+            self._fail(
+                number, ConfigError(f"{type(op).__name__.lower()}: cannot be sent to the engine's process: {error}")
+            )
         self._refuse_late(number)
 
     def abort(self, sequence: int) -> None:
@@ -125,9 +127,13 @@ class EngineConnection:
         while self._due and self._due[0].deadline + LATE <= now:
             with self._noting:
                 deadline, number = heapq.heappop(self._due)
-            self._fail(number, DeadlineExceeded(
-                f"not done in time: the deadline passed {now - deadline:.3f} s ago, and the engine's process has said nothing of it"
-            ))  # fmt: skip
+            self._fail(
+                number,
+                DeadlineExceeded(
+                    f"not done in time: the deadline passed {now - deadline:.3f} s ago, and the engine's process has "
+                    "said nothing of it"
+                ),
+            )
 
     # what comes back
 
@@ -215,7 +221,9 @@ class EngineConnection:
         waiting.raised = error
         for later, other in list(self._waiting.items()):
             if other.sequence == waiting.sequence and later is not None and later > number:
-                other.raised = other.raised or process_messages.SerializedError.of(error, process_messages.pack).error()  # as it is told from there
+                other.raised = (
+                    other.raised or process_messages.SerializedError.of(error, process_messages.pack).error()
+                )  # as it is told from there
 
     # who waits
 

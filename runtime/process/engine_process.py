@@ -11,21 +11,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import ConfigError
-from ..common.parent_death import command_with_parent
 from ..build.engine_config import EngineConfig
+from ..common.parent_death import command_with_parent
+from ..errors import ConfigError
 from . import process_messages
-from .silence_detection import HeartbeatReader
 from .process_heartbeat import HUNG
+from .silence_detection import HeartbeatReader
 
-ENGINE, SEVERAL = "sgl.runtime.process.engine_worker", "sgl.runtime.parallel.workers.worker_processes"  # what the process runs
+ENGINE, SEVERAL = (
+    "sgl.runtime.process.engine_worker",
+    "sgl.runtime.parallel.workers.worker_processes",
+)  # what the process runs
 
 GRACE = 10.0  # seconds that a process has to end by itself once it is told to
 HURRY = 1.0  # seconds, once it talks no more without having been told
 
 
 class ProcessStart(NamedTuple):
-    """What every process of an engine begins with, as it was when the engine was opened. message: the first one.  ranks: of the engine."""
+    """What every process of an engine begins with, as it was when the engine was opened.
+
+    message: the first one.  ranks: of the engine.
+    """
 
     environment: dict[str, str]
     message: bytes
@@ -35,7 +41,9 @@ class ProcessStart(NamedTuple):
     def here(cls, path: Path, options: EngineConfig, environment: Mapping[str, str] | None = None) -> ProcessStart:
         """environment: what is another there. Raises ConfigError where there is no Python that could be started."""
         if getattr(sys, "frozen", False) or not sys.executable:
-            raise ConfigError("process=True starts a Python interpreter, which a frozen program lacks; leave it out here")
+            raise ConfigError(
+                "process=True starts a Python interpreter, which a frozen program lacks; leave it out here"
+            )
         places = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
         return cls(
             os.environ | {"PYTHONPATH": os.pathsep.join(places), **(environment or {})},
@@ -45,7 +53,11 @@ class ProcessStart(NamedTuple):
 
     def command(self, descriptor: int) -> list[str]:
         """Where there are other ranks, their processes begin beside this one."""
-        return command_with_parent(ENGINE, descriptor) if self.ranks == 1 else command_with_parent(SEVERAL, descriptor, self.ranks)
+        return (
+            command_with_parent(ENGINE, descriptor)
+            if self.ranks == 1
+            else command_with_parent(SEVERAL, descriptor, self.ranks)
+        )
 
 
 class EngineProcess:
@@ -101,7 +113,9 @@ class EngineProcess:
 
 
 def _beyond_standard(end: socket.socket) -> socket.socket:
-    """The same not as one of the numbers of stdin, stdout and stderr, which may be free where a program was started without these."""
+    """The same not as one of the numbers of stdin, stdout and stderr, which may be
+    free where a program was started without these.
+    """
     if end.fileno() > 2:
         return end
     import fcntl  # not everywhere
@@ -117,7 +131,9 @@ def _written_to(stream: object) -> int | None:
 
 def _how(code: int) -> str:
     if code >= 0:
-        return f"ended with exit code {code}" + (", as its loop did not go on (it wrote to stderr where)" if code == HUNG else "")
+        return f"ended with exit code {code}" + (
+            ", as its loop did not go on (it wrote to stderr where)" if code == HUNG else ""
+        )
     try:
         name = signal.Signals(-code).name
     except ValueError:

@@ -16,42 +16,45 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from sgl.grammars.compile_client import compile_policy
 
-from ..errors import EngineClosed, RuntimeFailure
-from ..sequences.sequence_ops import Close, Fork, Generate
-from ..sequences.sequence import SequenceStatus
 from ..common.argument_checks import shown
+from ..errors import EngineClosed, RuntimeFailure
+from ..sequences.sequence import SequenceStatus
+from ..sequences.sequence_ops import Close, Fork, Generate
 from . import process_messages
+from .grammar_recipes import GrammarRecipes, LateGenerate
+from .message_outbox import MessageOutbox
+from .process_heartbeat import Heartbeat, leave
 from .process_messages import (
     ADAPT,
     CHUNK,
     DONE,
     FAILED,
     AbortSequence,
-    ProcessAnswer,
     AskCore,
+    FailGeneration,
     OpenSequence,
+    ProcessAnswer,
     QueueOp,
     ReadyMessage,
-    FailGeneration,
-    StartMessage,
     SerializedError,
+    StartMessage,
 )
-from .process_heartbeat import Heartbeat, leave
-from .grammar_recipes import LateGenerate, GrammarRecipes
-from .message_outbox import MessageOutbox
 
 if TYPE_CHECKING:
     from ..build.build_engine import BuiltEngine
     from ..loop.engine_core import EngineCore
-    from ..sequences.sequence_ops import Chunk, Generation, SequenceOp
     from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_ops import Chunk, Generation, SequenceOp
     from ..sequences.sequence_options import SequenceOptions
 
 log = logging.getLogger("sgl.runtime")
 
 
 class EngineWorker:
-    """Gives an engine's core what comes in, and posts what comes of it. Its methods are the reader's, but where said."""
+    """Gives an engine's core what comes in, and posts what comes of it.
+
+    Its methods are the reader's, but where said.
+    """
 
     def __init__(self, parts: BuiltEngine, outbox: MessageOutbox) -> None:
         self._core: EngineCore = parts.core
@@ -129,7 +132,10 @@ class EngineWorker:
             return LateGenerate(params, self._recipes.grammar(recipe), on_chunk)
         if issubclass(message.kind, Fork):
             numbers, adapters = arguments
-            children = [self._born(number, sequence.terms._replace(adapter=adapter), SequenceStatus.CHILD_PENDING) for number, adapter in zip(numbers, adapters, strict=True)]
+            children = [
+                self._born(number, sequence.terms._replace(adapter=adapter), SequenceStatus.CHILD_PENDING)
+                for number, adapter in zip(numbers, adapters, strict=True)
+            ]
             self._sequences.update(zip(numbers, children, strict=True))
             return Fork(children)
         return message.kind(*arguments)
@@ -167,7 +173,9 @@ class EngineWorker:
         if (error := self._spoiled.get(number)) is not None:
             raise error
         self._streamed[number] = chunk.generation
-        self._outbox.later((number, CHUNK, process_messages.chunk_fields(chunk)))  # those of a step leave as one message
+        self._outbox.later(
+            (number, CHUNK, process_messages.chunk_fields(chunk))
+        )  # those of a step leave as one message
 
     def _answer(self, number: int, future: Future[Any]) -> None:
         told = self._streamed.pop(number, None)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from sgl.grammars import Grammar, Vocabulary
 from sgl.grammars.compile import GrammarRecipe
 
-from ..sequences.sequence_ops import Generate
 from ..sequences.sequence import SequenceStatus
+from ..sequences.sequence_ops import Generate
 
 if TYPE_CHECKING:
     from ..loop.sequence_lifecycle import SequenceLifecycle

@@ -13,7 +13,8 @@ from typing import Any
 class MessageOutbox:
     """`post` may be called anywhere, in a destructor too. Messages leave in their order once `send` is called.
 
-    frames: the bytes of all that has gathered.  What `later` posts waits until something else leaves, or `ring`: who has
+    frames: the bytes of all that has gathered.  What `later` posts waits until something else leaves, or `ring`: who
+        has
     many small messages lets them go as one.
     """
 

@@ -9,8 +9,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
-from .process_messages import ALIVE, DONE, EXIT_MESSAGE, ProcessAnswer, SerializedError
 from .message_outbox import MessageOutbox
+from .process_messages import ALIVE, DONE, EXIT_MESSAGE, ProcessAnswer, SerializedError
 
 if TYPE_CHECKING:
     from ..loop.engine_core import EngineCore
@@ -34,7 +34,10 @@ class Heartbeat:
         threading.Thread(target=self._run, name="sgl-pulse", daemon=True).start()
 
     def watch(self, core: EngineCore) -> None:
-        """From now on an engine runs here. One whose loop failed is of no use: the process ends, the parent starts the next."""
+        """From now on an engine runs here.
+
+        One whose loop failed is of no use: the process ends, the parent starts the next.
+        """
         self._core = core
         threading.Thread(target=self._wait_for_end, args=(core,), name="sgl-watch", daemon=True).start()
 
@@ -43,7 +46,11 @@ class Heartbeat:
         while not pause.wait(self._interval):
             self._outbox.post(ProcessAnswer(ALIVE, DONE, None))
             if self._core is not None and self._heartbeat is not None and self._core.stuck > STEP * self._heartbeat:
-                print(f"the engine's loop has not moved for {self._core.stuck:.0f} s; its threads:", file=sys.stderr, flush=True)
+                print(
+                    f"the engine's loop has not moved for {self._core.stuck:.0f} s; its threads:",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 faulthandler.dump_traceback()
                 leave(HUNG)
 

@@ -1,7 +1,8 @@
 """What the two processes say to each other: pickles of our own types, each behind its length.
 
 To the engine go Open, Queue, Abort, Ask and Spoil; back come Answers. Operations travel as their class and what a twin
-of them is made of, grammars as recipes, errors without their tracebacks. The engine's process does not know its caller's
+of them is made of, grammars as recipes, errors without their tracebacks. The engine's process does not know its
+caller's
 modules: nothing made of their classes is sent there.
 """
 
@@ -19,12 +20,12 @@ from typing import Any, NamedTuple, Protocol
 
 from sgl.grammars import Vocabulary
 
+from ..build.engine_config import DeviceDefaults, EngineConfig
+from ..common.argument_checks import exception_text
 from ..errors import ConfigError, RuntimeFailure
-from ..build.engine_config import EngineConfig, DeviceDefaults
 from ..sequences.running_generation import WRONG_VOCABULARY
 from ..sequences.sequence_ops import Chunk, Fork, Generate, SequenceOp
 from ..sequences.sequence_options import SequenceOptions
-from ..common.argument_checks import exception_text
 
 _LENGTH = struct.Struct("<Q")
 _KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure
@@ -106,7 +107,9 @@ class SerializedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> SerializedError:
-        """One that `dumps` can send: in place of an error with parts that it cannot, a RuntimeFailure of the same text."""
+        """One that `dumps` can send: in place of an error with parts that it
+        cannot, a RuntimeFailure of the same text.
+        """
         try:
             told = cls(type(error), error.args, dict(vars(error)))
             if isinstance(pickle.loads(dumps(told)).error(), BaseException):
@@ -164,7 +167,10 @@ chunk_fields: Callable[[Chunk], tuple[Any, ...]] = attrgetter(*[f.name for f in 
 
 
 def arguments_of(op: SequenceOp, vocabulary: Vocabulary) -> tuple[Any, ...]:
-    """What a twin of the operation is made of. Of a Generate: parameters, recipe or error or None, whether it streams."""
+    """What a twin of the operation is made of.
+
+    Of a Generate: parameters, recipe or error or None, whether it streams.
+    """
     if isinstance(op, Generate):
         return op.params, op.refusal or _recipe(op.grammar, vocabulary), op.on_chunk is not None
     if isinstance(op, Fork):

@@ -16,20 +16,20 @@ from typing import Any
 
 from sgl.grammars import Vocabulary
 
-from ..errors import EngineClosed, EngineDied, EngineFailed, RuntimeFailure
 from ..build.build_engine import BuiltEngine
-from ..build.engine_config import EngineConfig
-from ..watch.engine_stats import Stats
 from ..build.build_tokenizer import load_tokenizer
-from ..sequences.sequence_ops import Close, Fork, SequenceOp
+from ..build.engine_config import EngineConfig
+from ..common.argument_checks import shown
+from ..errors import EngineClosed, EngineDied, EngineFailed, RuntimeFailure
 from ..sequences.op_future import note
 from ..sequences.sequence import SequenceStatus
+from ..sequences.sequence_ops import Close, Fork, SequenceOp
 from ..sequences.sequence_options import SequenceOptions
-from ..common.argument_checks import shown
-from .engine_process import GRACE, HURRY, ProcessStart, EngineProcess
-from .silence_detection import LOOK
+from ..watch.engine_stats import Stats
 from .engine_connection import EngineConnection
+from .engine_process import GRACE, HURRY, EngineProcess, ProcessStart
 from .process_messages import ADAPT, OpenSequence, ReadyMessage
+from .silence_detection import LOOK
 
 log = logging.getLogger("sgl.runtime")
 
@@ -74,8 +74,16 @@ class RemoteCore:
     it and starts the next. Sequences opened meanwhile wait for that one; those opened before are lost.
     """
 
-    def __init__(self, path: Path, options: EngineConfig, noted: Callable[[], None] | None = None, environment: Mapping[str, str] | None = None) -> None:
-        """noted: called when a process is ready and `info` says what it is.  environment: of its processes, what is another than here."""
+    def __init__(
+        self,
+        path: Path,
+        options: EngineConfig,
+        noted: Callable[[], None] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """noted: called when a process is ready and `info` says what it is.  environment:
+        of its processes, what is another than here.
+        """
         self._path, self._noted = str(path), noted
         self._heartbeat = options.heartbeat
         self._options = replace(options, process=False)
@@ -96,7 +104,9 @@ class RemoteCore:
 
     # what an engine asks of its core
 
-    def new_state(self, terms: SequenceOptions, status: SequenceStatus = SequenceStatus.IDLE, number: int | None = None) -> RemoteSequenceState:
+    def new_state(
+        self, terms: SequenceOptions, status: SequenceStatus = SequenceStatus.IDLE, number: int | None = None
+    ) -> RemoteSequenceState:
         """number: what it is called, where somebody else counts."""
         state = RemoteSequenceState(next(self._ids) if number is None else number, terms, self._link)
         if status is not SequenceStatus.CHILD_PENDING:
@@ -153,7 +163,8 @@ class RemoteCore:
             return future.result(ANSWER)
         except NotInTime:
             raise RuntimeFailure(
-                f"the engine did not come to the end of a step within {ANSWER:g} s; glance() has its counters as they stand"
+                f"the engine did not come to the end of a step within {ANSWER:g} s; glance() has its counters as "
+                "they stand"
             ) from None
 
     @property
@@ -243,7 +254,10 @@ class RemoteCore:
             child.kill()
             child.reap()
             seconds = f"{child.file.patience:g} s"
-            return f"the engine's process (pid {child.pid}) was stopped or hung: it gave no sign of life for {seconds}, and was killed"
+            return (
+                f"the engine's process (pid {child.pid}) was stopped or hung: it gave no sign of life for "
+                f"{seconds}, and was killed"
+            )
         how = child.reap(GRACE if self._stopping.is_set() else HURRY)
         return how if link.exit_message is None else f"{how}, as its loop failed: {shown(link.exit_message)}"
 
@@ -264,7 +278,9 @@ class RemoteCore:
             return False
         self._link = EngineConnection(self._thread)
         if deaths > len(PAUSES):
-            down = EngineDied(f"{how}, {deaths} times in a row, and stays down; look at its stderr and open a new engine")
+            down = EngineDied(
+                f"{how}, {deaths} times in a row, and stays down; look at its stderr and open a new engine"
+            )
             down.__cause__ = ended.exit_message
             log.error("%s", down)
             for link in (ended, self._link):

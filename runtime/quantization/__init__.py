@@ -1,4 +1,6 @@
-"""Other arithmetic than the model's own: float8 weights and KV, weights of 8 and 4 bits, and products that do not depend on the batch."""
+"""Other arithmetic than the model's own: float8 weights and KV, weights of 8 and 4 bits,
+and products that do not depend on the batch.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +14,65 @@ import torch
 from ..errors import ConfigError
 from ..layers.float8_reference import FP8
 from ..layers.linear_layers import BlockedLinear, Linear
-from .deterministic_linear import DeterministicLinear, FixedBatchLinear
-from .gpu_quantized_linear import GpuQuantizedLinear
-from .online_quantization import CALIBRATED, FORMS, FP8_BLOCK, requantized
-from .fp8_linear import Fp8Linear, RowwiseFp8Linear, StaticFp8Linear
+from .calibration_statistics import InputHessian, InputMagnitudes, InputStatistics
 from .cpu_int4_linear import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear
 from .cpu_int8_linear import Int8BlockedLinear, Int8Linear, int8_linear
-from .calibration_statistics import InputHessian, InputMagnitudes, InputStatistics
+from .deterministic_linear import DeterministicLinear, FixedBatchLinear
+from .fp8_linear import Fp8Linear, RowwiseFp8Linear, StaticFp8Linear
+from .gpu_quantized_linear import GpuQuantizedLinear
+from .online_quantization import CALIBRATED, FORMS, FP8_BLOCK, requantized
 
 __all__ = [
-    "ACTIVATIONS", "FP8", "KV_DTYPES", "WEIGHTS", "CalibratedTransform", "GpuQuantizedLinear", "Fp8Linear", "GroupedLinear", "Int4BlockedLinear",
-    "Int8BlockedLinear", "Int8GroupedLinear", "Int8Linear", "Transform", "calibrated_for", "kv_dtype_for", "transform_for",
-]  # fmt: skip
+    "ACTIVATIONS",
+    "FP8",
+    "KV_DTYPES",
+    "WEIGHTS",
+    "CalibratedTransform",
+    "Fp8Linear",
+    "GpuQuantizedLinear",
+    "GroupedLinear",
+    "Int4BlockedLinear",
+    "Int8BlockedLinear",
+    "Int8GroupedLinear",
+    "Int8Linear",
+    "Transform",
+    "calibrated_for",
+    "kv_dtype_for",
+    "transform_for",
+]
 
 Transform = Callable[[str, Linear], Linear]
 
-WEIGHTS = ("auto", "fp8", "fp8_tensor", *FORMS)  # as loaded; float8 with a scale per output; with one for each weight; ...
-ACTIVATIONS = {"dynamic": None, "maximum": 100.0, "percentile": 99.99}  # of float8 products: each row's own range; what was seen, in percent
+WEIGHTS = (
+    "auto",
+    "fp8",
+    "fp8_tensor",
+    *FORMS,
+)  # as loaded; float8 with a scale per output; with one for each weight; ...
+ACTIVATIONS = {
+    "dynamic": None,
+    "maximum": 100.0,
+    "percentile": 99.99,
+}  # of float8 products: each row's own range; what was seen, in percent
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
 WHOLE_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
-EXACT = ("router", "switch", "rates", "spread", "steps")  # what chooses experts stays in float32, what states decay by as it is stored
+EXACT = (
+    "router",
+    "switch",
+    "rates",
+    "spread",
+    "steps",
+)  # what chooses experts stays in float32, what states decay by as it is stored
 HEAD = "head"
 OUTSIDE = (HEAD, "project")
 """What lies outside the layers stays as it is with float8: its errors would go everywhere. Beside weights of four bits it has
-eight: four there cost two thirds of what they cost in all layers together."""
+eight: four there cost two thirds of what they cost in all layers together."""  # noqa: E501
 
 
 class CalibratedTransform(NamedTuple):
-    """seen: what has to be known of what a projection is multiplied with; quantise: (name, loaded layer, that) -> the one to compute with.
+    """seen: what has to be known of what a projection is multiplied with; quantise: (name, loaded layer, that) -> the
+    one to compute with.
 
     Of projections outside the layers nothing is known (None).
     """
@@ -50,9 +82,11 @@ class CalibratedTransform(NamedTuple):
 
 
 def transform_for(weights: str, deterministic: bool, device: torch.device) -> Transform | None:
-    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, router, switch, input, rates, project, head, ...); None: nothing.
+    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, router, switch, input, rates,
+    project, head, ...); None: nothing.
 
-    weights: one of WEIGHTS, but those that `calibrated_for` has. Raises ConfigError for a combination that this device cannot compute.
+    weights: one of WEIGHTS, but those that `calibrated_for` has. Raises ConfigError for a combination that this device
+        cannot compute.
     """
     _check_known("weights", weights, WEIGHTS)
     if weights == "auto":
@@ -61,10 +95,14 @@ def transform_for(weights: str, deterministic: bool, device: torch.device) -> Tr
         return _deterministic_on(device) if deterministic else None
     if weights in CALIBRATED:
         raise ConfigError(f"weights={weights!r} needs texts to calibrate by: Engine(calibration=...)")
-    return _to_quantized(weights, deterministic, device) if weights in FORMS else _to_fp8(weights, deterministic, device)
+    return (
+        _to_quantized(weights, deterministic, device) if weights in FORMS else _to_fp8(weights, deterministic, device)
+    )
 
 
-def calibrated_for(weights: str, activations: str, deterministic: bool, device: torch.device) -> CalibratedTransform | None:
+def calibrated_for(
+    weights: str, activations: str, deterministic: bool, device: torch.device
+) -> CalibratedTransform | None:
     """The same where what flows through the model is asked; None: nothing is. activations: one of ACTIVATIONS.
 
     Raises ConfigError for what this device cannot compute.
@@ -73,7 +111,11 @@ def calibrated_for(weights: str, activations: str, deterministic: bool, device: 
     if weights in CALIBRATED:
         return CalibratedTransform(InputHessian, _to_quantized(weights, deterministic, device))
     percent = ACTIVATIONS[activations]
-    return None if percent is None else CalibratedTransform(InputMagnitudes, _to_static_fp8(weights, percent, deterministic, device))
+    return (
+        None
+        if percent is None
+        else CalibratedTransform(InputMagnitudes, _to_static_fp8(weights, percent, deterministic, device))
+    )
 
 
 def kv_dtype_for(kv_dtype: str, dtype: torch.dtype, device: torch.device, attention: str = "auto") -> torch.dtype:
@@ -104,15 +146,28 @@ def _to_fp8(weights: str, deterministic: bool, device: torch.device) -> Transfor
     return transform
 
 
-def _to_static_fp8(weights: str, percent: float, deterministic: bool, device: torch.device) -> Callable[[str, Linear, Any], Linear]:
+def _to_static_fp8(
+    weights: str, percent: float, deterministic: bool, device: torch.device
+) -> Callable[[str, Linear, Any], Linear]:
     if weights not in ("fp8", "fp8_tensor") or deterministic:
-        asked = "deterministic=True, whose products leave activations as they are" if deterministic else f"weights={weights!r}"
-        raise ConfigError(f"scales of activations that are found by a calibration go with weights='fp8', not with {asked}: take activations='dynamic'")
+        asked = (
+            "deterministic=True, whose products leave activations as they are"
+            if deterministic
+            else f"weights={weights!r}"
+        )
+        raise ConfigError(
+            f"scales of activations that are found by a calibration go with weights='fp8', not with {asked}: take "
+            "activations='dynamic'"
+        )
     transform = _to_fp8(weights, False, device)
 
     def quantise(name: str, layer: Linear, seen: InputMagnitudes | None) -> Linear:
         found = transform(name, layer)
-        return StaticFp8Linear.of_range(found, seen.percentile(percent)) if seen and isinstance(found, Fp8Linear) else found
+        return (
+            StaticFp8Linear.of_range(found, seen.percentile(percent))
+            if seen and isinstance(found, Fp8Linear)
+            else found
+        )
 
     return quantise
 
@@ -121,7 +176,11 @@ def _to_quantized(weights: str, deterministic: bool, device: torch.device) -> Ca
     """(name, layer, and of calibrated forms what was seen)"""
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"weights={weights!r} is for the CPU and CUDA, here: {device}; take weights='auto'")
-    return _quantized_on_gpu(weights, deterministic) if device.type == "cuda" else _quantized_on_cpu(weights, deterministic)
+    return (
+        _quantized_on_gpu(weights, deterministic)
+        if device.type == "cuda"
+        else _quantized_on_cpu(weights, deterministic)
+    )
 
 
 def _quantized_on_cpu(weights: str, deterministic: bool) -> Callable[..., Linear]:
@@ -132,11 +191,17 @@ def _quantized_on_cpu(weights: str, deterministic: bool) -> Callable[..., Linear
         if name in EXACT:
             return rest(name, layer)
         if whole and layer.weight.dtype not in WHOLE_DTYPES:
-            raise ConfigError(f"weights={weights!r} goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype")
+            raise ConfigError(
+                f"weights={weights!r} goes with float32 and bfloat16, the model is in {layer.weight.dtype}: set dtype"
+            )
         if name in OUTSIDE and not whole:
             return rest(name, layer)
         quantized = int8_linear(layer) if name in OUTSIDE or weights == "int8" else requantized(weights, layer, seen)
-        return FixedBatchLinear(quantized) if deterministic and isinstance(quantized, Int8Linear | GroupedLinear) else quantized
+        return (
+            FixedBatchLinear(quantized)
+            if deterministic and isinstance(quantized, Int8Linear | GroupedLinear)
+            else quantized
+        )
 
     return quantise
 
@@ -198,7 +263,8 @@ def _check_fp8_device(what: str, device: torch.device) -> None:
 def _check_fp8_dtype(weight: torch.Tensor) -> None:
     if weight.is_cuda and weight.dtype != torch.bfloat16:
         raise ConfigError(
-            f"float8 weights go with dtype='bfloat16' on a GPU, the model is in {weight.dtype}: set dtype='bfloat16', or weights='auto'"
+            f"float8 weights go with dtype='bfloat16' on a GPU, the model is in {weight.dtype}: set "
+            "dtype='bfloat16', or weights='auto'"
         )
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..layers import cpu_kernels
 from ..layers.linear_layers import LINE, BlockedLinear, Linear
-from .quantized_weight import QuantizedWeight, e4m3_values
 from .cpu_int4_linear import factor_of
+from .quantized_weight import QuantizedWeight, e4m3_values
 
 KINDS = {torch.float32: 6, torch.bfloat16: 7}  # of the compiled product, by what is multiplied
 RAISED = 2.0**8  # what a float8 is above a float16 with its bits
@@ -21,8 +21,12 @@ PART = 2**22  # numbers of a weight that are packed at a time
 
 
 def supports(weight: QuantizedWeight) -> str | None:
-    """Why the compiled product of floats cannot take it, for people; None: it can, exactly but for float32's rounding."""
-    if weight.table is None or (weight.levels == 256 and not torch.equal(weight.table.cpu().nan_to_num(0.0), e4m3_values().nan_to_num(0.0))):
+    """Why the compiled product of floats cannot take it, for people; None: it
+    can, exactly but for float32's rounding.
+    """
+    if weight.table is None or (
+        weight.levels == 256 and not torch.equal(weight.table.cpu().nan_to_num(0.0), e4m3_values().nan_to_num(0.0))
+    ):
         return f"codes of {weight.levels} levels that are no floats of a table of 16, nor float8"
     if weight.offset is not None or isinstance(weight.zero, Tensor) or weight.zero != 0.0:
         return "floats with zeros or offsets"
@@ -34,7 +38,9 @@ def supports(weight: QuantizedWeight) -> str | None:
 
 
 class FloatBlockedLinear(BlockedLinear):
-    """y = x W^T + b by the compiled product (csrc/quantized/floats.c): x as it is, sums in float32 and one order, a row's bits the same in any batch."""
+    """y = x W^T + b by the compiled product (csrc/quantized/floats.c): x as it is, sums in float32
+    and one order, a row's bits the same in any batch.
+    """
 
     __slots__ = ("_grouping", "factor", "order", "table")
 
@@ -52,10 +58,26 @@ class FloatBlockedLinear(BlockedLinear):
         places = [0 if part is None else part.data_ptr() for part in (self.order, self.table, self.factor)]
         group = weight.group if weight.group < inputs else inputs + inputs % 2
         of_scales = scale.dtype == torch.float16
-        numbers = [8 if weight.is_float8 else 4, group, group, of_scales, 0, 0, 0, scale.shape[1], 0, 0, 0, start, self.weight.shape[1]]
+        numbers = [
+            8 if weight.is_float8 else 4,
+            group,
+            group,
+            of_scales,
+            0,
+            0,
+            0,
+            scale.shape[1],
+            0,
+            0,
+            0,
+            start,
+            self.weight.shape[1],
+        ]
         self._grouping = np.array([*places, *numbers], np.int64)
         of_bias = 0 if self.bias is None else self.bias.data_ptr()
-        self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64)
+        self.words = np.array(
+            [self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64
+        )
         self._address = self.words.ctypes.data
 
     def seal(self) -> Linear:
@@ -76,7 +98,9 @@ def _blocks(weight: QuantizedWeight, scale: Tensor, start: int) -> Tensor:
     """uint8 [blocks, stride], codes from byte `start` on."""
     (outputs, inputs), bits = weight.shape, 8 if weight.is_float8 else 4
     wide = inputs + inputs % 2
-    packed = torch.zeros(-(-outputs // cpu_kernels.BLOCK), start + wide * cpu_kernels.BLOCK * bits // 8, dtype=torch.uint8)
+    packed = torch.zeros(
+        -(-outputs // cpu_kernels.BLOCK), start + wide * cpu_kernels.BLOCK * bits // 8, dtype=torch.uint8
+    )
     step = max(1, PART // (wide * cpu_kernels.BLOCK)) * cpu_kernels.BLOCK
     for first in range(0, outputs, step):
         rows = slice(first, min(first + step, outputs))
@@ -90,4 +114,9 @@ def _blocks(weight: QuantizedWeight, scale: Tensor, start: int) -> Tensor:
 
 def _in_blocks(part: Tensor) -> Tensor:
     """[rows, n] -> [blocks, n, BLOCK], zeros behind the last row."""
-    return F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK)).unflatten(0, (-1, cpu_kernels.BLOCK)).transpose(1, 2).contiguous()
+    return (
+        F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK))
+        .unflatten(0, (-1, cpu_kernels.BLOCK))
+        .transpose(1, 2)
+        .contiguous()
+    )

@@ -1,4 +1,6 @@
-"""Projections on the CPU with weights of four bits, an eighth of float32's bytes to read and to keep, or of eight; and a little for the groups."""
+"""Projections on the CPU with weights of four bits, an eighth of float32's bytes to read and to
+keep, or of eight; and a little for the groups.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from torch import Tensor
 
 from ..layers import cpu_kernels
 from ..layers.linear_layers import LINE, BlockedLinear, Linear
-from .quantized_weight import QuantizedWeight, DoubleQuantized
+from .quantized_weight import DoubleQuantized, QuantizedWeight
 
 KINDS = {torch.float32: 4, torch.bfloat16: 5}  # of the compiled product, by what is multiplied
 LEVELS, LEVELS_OF_BYTES = 16, 256
@@ -28,18 +30,26 @@ PART = 2**22  # numbers of a weight that are packed, or restored for a product, 
 
 def int4_linear(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear:
     """The layer for the product that this CPU has. dtype: of what is multiplied, and of bias [out]."""
-    compiled = cpu_kernels.can_compute(dtype, weight.codes.device) and cpu_kernels.kernels.INT4 > 0 and supports(weight) is None
+    compiled = (
+        cpu_kernels.can_compute(dtype, weight.codes.device)
+        and cpu_kernels.kernels.INT4 > 0
+        and supports(weight) is None
+    )
     return blocked(weight, bias, dtype) if compiled else GroupedLinear(weight, bias)
 
 
 def supports(weight: QuantizedWeight) -> str | None:
-    """Why the compiled product cannot take it, for people; None: it can, exactly but for float32's rounding of the scales."""
+    """Why the compiled product cannot take it, for people; None: it can, exactly
+    but for float32's rounding of the scales.
+    """
     if weight.levels not in (LEVELS, LEVELS_OF_BYTES):
         return f"codes of {weight.levels} levels; the compiled product takes {LEVELS} and {LEVELS_OF_BYTES}"
     if weight.group % STEP and weight.group < weight.shape[1]:
         return f"groups of {weight.group} inputs; the compiled product takes multiples of {STEP}, and whole rows"
     if weight.table is not None and (weight.levels != LEVELS or _whole_table(weight.table) is None):
-        return "a table whose entries are no whole numbers, nor halves; rounding them to 8 bits would change the weights"
+        return (
+            "a table whose entries are no whole numbers, nor halves; rounding them to 8 bits would change the weights"
+        )
     return None
 
 
@@ -72,23 +82,46 @@ class GroupedBlockedLinear(BlockedLinear):
             raise ValueError(f"{why}: take GroupedLinear")
         packing = _CpuBlockPacker(weight)
         order = None if weight.order is None else weight.order.to(torch.int32)
-        self._take(CpuWeightBlocks(packing.blocks(), order, packing.table, packing.factor), packing.layout, weight.shape, bias, dtype)
+        self._take(
+            CpuWeightBlocks(packing.blocks(), order, packing.table, packing.factor),
+            packing.layout,
+            weight.shape,
+            bias,
+            dtype,
+        )
 
     @classmethod
-    def of_blocks(cls, blocks: CpuWeightBlocks, layout: CpuBlockLayout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> Self:
+    def of_blocks(
+        cls,
+        blocks: CpuWeightBlocks,
+        layout: CpuBlockLayout,
+        shape: tuple[int, int],
+        bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Self:
         """What a layer of this shape [out, in] was made of: its `blocks` and `layout`."""
         layer = cls.__new__(cls)
         layer._take(blocks, layout, shape, bias, dtype)
         return layer
 
-    def _take(self, blocks: CpuWeightBlocks, layout: CpuBlockLayout, shape: tuple[int, int], bias: Tensor | None, dtype: torch.dtype) -> None:
+    def _take(
+        self,
+        blocks: CpuWeightBlocks,
+        layout: CpuBlockLayout,
+        shape: tuple[int, int],
+        bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> None:
         Linear.__init__(self, blocks.blocks, None if bias is None else bias.contiguous())
         self.order, self.table, self.factor = blocks[1:]
         self.layout, (self.outputs, self.inputs) = layout, shape
         places = [0 if part is None else part.data_ptr() for part in blocks[1:]]
         self._grouping = np.array([*places, *layout.words(self.inputs)], np.int64)
         of_bias = 0 if self.bias is None else self.bias.data_ptr()
-        self.words = np.array([self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, self.inputs], np.int64)
+        self.words = np.array(
+            [self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, self.inputs],
+            np.int64,
+        )
         self._address = self.words.ctypes.data
 
     @property
@@ -115,7 +148,10 @@ class Int8GroupedLinear(GroupedBlockedLinear):
 
 
 class CpuWeightBlocks(NamedTuple):
-    """A weight as the kernel reads it. blocks: uint8 [blocks, stride].  The others as the struct Grouping says; None: there are none."""
+    """A weight as the kernel reads it.
+
+    blocks: uint8 [blocks, stride].  The others as the struct Grouping says; None: there are none.
+    """
 
     blocks: Tensor
     order: Tensor | None
@@ -126,7 +162,8 @@ class CpuWeightBlocks(NamedTuple):
 class CpuBlockLayout(NamedTuple):
     """What the blocks of a weight hold.
 
-    bits: of a code, 4 or 8.  group: inputs that share a scale.  scales, shifts: what they are.  centre, above: as the struct
+    bits: of a code, 4 or 8.  group: inputs that share a scale.  scales, shifts: what they are.  centre, above: as the
+        struct
     Grouping has them.  fold: 2^fold groups share the outer number of twofold ones.
     """
 
@@ -143,7 +180,18 @@ class CpuBlockLayout(NamedTuple):
         groups, chunk, padded = self._groups(inputs), self._chunk(inputs), self.padded(inputs)
         spread, after = padded if groups == 1 else self.group, self._bytes(inputs, BYTES_OF_SCALES[self.scales])
         kinds = self.scales, self.shifts, self.centre, self.above
-        return [self.bits, spread, chunk, *kinds, groups, padded // chunk, after, self.fold, self.codes(inputs), self.stride(inputs)]
+        return [
+            self.bits,
+            spread,
+            chunk,
+            *kinds,
+            groups,
+            padded // chunk,
+            after,
+            self.fold,
+            self.codes(inputs),
+            self.stride(inputs),
+        ]
 
     def _groups(self, inputs: int) -> int:
         return -(-inputs // self.group)
@@ -189,8 +237,14 @@ class _CpuBlockPacker:
         above = above if bits == 4 else MIDDLE
         centre += above if bits == 4 else 0  # entries of a table are above themselves
         group = min(weight.group, -(-inputs // STEP) * STEP)
-        self.layout = CpuBlockLayout(bits, group, scales, shifts, centre, above, 0 if fine is None else fine.each.bit_length() - 1)
-        self.inputs, self.codes, self.stride = self.layout.padded(inputs), self.layout.codes(inputs), self.layout.stride(inputs)
+        self.layout = CpuBlockLayout(
+            bits, group, scales, shifts, centre, above, 0 if fine is None else fine.each.bit_length() - 1
+        )
+        self.inputs, self.codes, self.stride = (
+            self.layout.padded(inputs),
+            self.layout.codes(inputs),
+            self.layout.stride(inputs),
+        )
 
     def _scales(self, fine: DoubleQuantized | None) -> tuple[int, list[Tensor]]:
         """In the fewest bytes that hold them: what they are, and what lies in a block."""
@@ -199,16 +253,27 @@ class _CpuBlockPacker:
         return (HALVES, [self.scale.half()]) if _fits(self.scale, torch.float16) else (WIDE, [self.scale])
 
     def _shifts(self, times: int, fine: DoubleQuantized | None) -> tuple[int, int, list[Tensor]]:
-        """One whole zero for all, and the others: zeros in bytes or float16 where these hold them, else offset - zero * scale."""
+        """One whole zero for all, and the others: zeros in bytes or float16 where
+        these hold them, else offset - zero * scale.
+        """
         zero, offset = self.weight.zero, self.weight.offset
         zero = zero.float() * times if isinstance(zero, Tensor) else float(zero) * times
         if offset is None and isinstance(zero, Tensor):
             kinds = ((ZERO_BYTES, torch.uint8), (ZERO_HALVES, torch.float16))
-            return next(((0, kind, [zero.to(dtype)]) for kind, dtype in kinds if _fits(zero, dtype)), (0, SHIFTS, [-zero * self.scale]))
+            return next(
+                ((0, kind, [zero.to(dtype)]) for kind, dtype in kinds if _fits(zero, dtype)),
+                (0, SHIFTS, [-zero * self.scale]),
+            )
         if offset is None and float(zero).is_integer():
             return int(zero), NO_SHIFT, []
         own = self.weight.fine_offset
-        if fine is not None and own is not None and own.each == fine.each and not isinstance(zero, Tensor) and zero == 0:
+        if (
+            fine is not None
+            and own is not None
+            and own.each == fine.each
+            and not isinstance(zero, Tensor)
+            and zero == 0
+        ):
             return 0, TWOFOLD_SHIFTS, [own.inner, own.outer]
         shift = -zero * self.scale if offset is None else offset.float() - zero * self.scale
         return (0, HALF_SHIFTS, [shift.half()]) if _fits(shift, torch.float16) else (0, SHIFTS, [shift])
@@ -243,7 +308,9 @@ def factor_of(weight: QuantizedWeight) -> Tensor | None:
 
 
 def _table_of(weight: QuantizedWeight) -> tuple[Tensor | None, int, int]:
-    """The table as bytes, how many of its whole numbers make one of the weight's, and how far they are above themselves."""
+    """The table as bytes, how many of its whole numbers make one of the
+    weight's, and how far they are above themselves.
+    """
     found = None if weight.table is None else _whole_table(weight.table)
     if found is None:
         return None, 1, 0
@@ -283,7 +350,10 @@ class GroupedLinear(Linear):
 
     def __call__(self, x: Tensor) -> Tensor:
         outputs = len(self.weight)
-        parts = [F.linear(x, self._part(slice(start, start + self._step), x.dtype)) for start in range(0, outputs, self._step)]
+        parts = [
+            F.linear(x, self._part(slice(start, start + self._step), x.dtype))
+            for start in range(0, outputs, self._step)
+        ]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return y if self.bias is None else y.add_(self.bias)
 
@@ -309,4 +379,14 @@ def unpacked(pairs: Tensor, inputs: int) -> Tensor:
     return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, :inputs]
 
 
-__all__ = ["CpuWeightBlocks", "GroupedBlockedLinear", "GroupedLinear", "Int4BlockedLinear", "Int8GroupedLinear", "CpuBlockLayout", "blocked", "int4_linear", "supports"]
+__all__ = [
+    "CpuBlockLayout",
+    "CpuWeightBlocks",
+    "GroupedBlockedLinear",
+    "GroupedLinear",
+    "Int4BlockedLinear",
+    "Int8GroupedLinear",
+    "blocked",
+    "int4_linear",
+    "supports",
+]

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ..layers import cpu_kernels
 from ..layers.linear_layers import BlockedLinear, Linear, in_blocks
-from .quantized_weight import QuantizedWeight
 from .cpu_int4_linear import LEVELS_OF_BYTES, MIDDLE, Int8GroupedLinear
+from .quantized_weight import QuantizedWeight
 
 LARGEST = 127
 SMALLEST_PEAK = 1e-12  # of a row, so that zeros have a scale too
@@ -56,7 +56,8 @@ def _rounded_up(x: Tensor) -> Tensor:
 
 
 class Int8BlockedLinear(BlockedLinear):
-    """y = x W^T + b with W as int8 times a float32 scale per output, as a checkpoint has it, by the compiled product (csrc/quantized/int8.c).
+    """y = x W^T + b with W as int8 times a float32 scale per output, as a checkpoint has it, by the compiled product
+    (csrc/quantized/int8.c).
 
     x is rounded to 15 bits a row, sums are exact: a row's bits are the same in any batch.
     """
@@ -69,7 +70,9 @@ class Int8BlockedLinear(BlockedLinear):
         self._take(in_blocks(weight), scale, weight.shape[1], bias, dtype)
 
     @classmethod
-    def of_blocks(cls, blocks: Tensor, scale: Tensor, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> Int8BlockedLinear:
+    def of_blocks(
+        cls, blocks: Tensor, scale: Tensor, inputs: int, bias: Tensor | None, dtype: torch.dtype
+    ) -> Int8BlockedLinear:
         """What a layer was made of: its `weight` and `scale`."""
         layer = cls.__new__(cls)
         layer._take(blocks, scale, inputs, bias, dtype)

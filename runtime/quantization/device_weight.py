@@ -1,4 +1,6 @@
-"""Projections as they are computed with, written down and taken up again without quantising: the kinds of a sharded state."""
+"""Projections as they are computed with, written down and taken up again without
+quantising: the kinds of a sharded state.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ from ..errors import CheckpointError, ConfigError
 from ..layers import cpu_kernels
 from ..layers.float8_reference import FP8
 from ..layers.linear_layers import BlockedLinear, Linear, PackedLinear, TransposedLinear
-from .fp8_linear import Fp8Linear
 from .cpu_int4_linear import (
     BYTES_OF_SHIFTS,
     LEVELS,
@@ -22,13 +23,14 @@ from .cpu_int4_linear import (
     STEP,
     TWOFOLD,
     TWOFOLD_SHIFTS,
+    CpuBlockLayout,
     CpuWeightBlocks,
     GroupedBlockedLinear,
     Int4BlockedLinear,
     Int8GroupedLinear,
-    CpuBlockLayout,
 )
 from .cpu_int8_linear import Int8BlockedLinear
+from .fp8_linear import Fp8Linear
 from .readers import TensorHeader
 
 CAPABILITY = (8, 9)  # of a GPU that multiplies float8
@@ -56,7 +58,10 @@ class ProjectionFormat:
 
     @abstractmethod
     def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, TensorHeader]:
-        """The tensors that belong to these numbers, but for those that may be missing. Raises CheckpointError for numbers that cannot be."""
+        """The tensors that belong to these numbers, but for those that may be missing.
+
+        Raises CheckpointError for numbers that cannot be.
+        """
 
     def optional(self, outputs: int, inputs: int) -> dict[str, TensorHeader]:
         """Tensors that may be missing."""
@@ -88,9 +93,21 @@ class GroupedFormat(ProjectionFormat):
     def _can_be(self, layout: CpuBlockLayout, inputs: int) -> bool:
         groups = layout.group >= 1 and (layout.group >= inputs or layout.group % STEP == 0)
         twofold = layout.scales == TWOFOLD
-        kinds = 0 <= layout.scales <= TWOFOLD and 0 <= layout.shifts < len(BYTES_OF_SHIFTS) and (twofold or layout.shifts != TWOFOLD_SHIFTS)
-        wholes = abs(layout.centre) <= MOST_WHOLE and (0 <= layout.above < MIDDLE if self.bits == 4 else layout.above == MIDDLE)
-        return layout.bits == self.bits and groups and kinds and wholes and 0 <= layout.fold <= (MOST_FOLD if twofold else 0)
+        kinds = (
+            0 <= layout.scales <= TWOFOLD
+            and 0 <= layout.shifts < len(BYTES_OF_SHIFTS)
+            and (twofold or layout.shifts != TWOFOLD_SHIFTS)
+        )
+        wholes = abs(layout.centre) <= MOST_WHOLE and (
+            0 <= layout.above < MIDDLE if self.bits == 4 else layout.above == MIDDLE
+        )
+        return (
+            layout.bits == self.bits
+            and groups
+            and kinds
+            and wholes
+            and 0 <= layout.fold <= (MOST_FOLD if twofold else 0)
+        )
 
     def optional(self, outputs: int, inputs: int) -> dict[str, TensorHeader]:
         table = {"table": TensorHeader("U8", (LEVELS,))} if self.bits == 4 else {}
@@ -102,10 +119,16 @@ class GroupedFormat(ProjectionFormat):
         if order is not None and not 0 <= int(order.min()) <= int(order.max()) < inputs:
             raise CheckpointError(f"its order of the inputs is none of {inputs}; write the state again")
         blocks = CpuWeightBlocks(tensors["blocks"], *parts)
-        return self.made.of_blocks(blocks, CpuBlockLayout(**numbers), (outputs, inputs), loaded.bias, loaded.weight.dtype)
+        return self.made.of_blocks(
+            blocks, CpuBlockLayout(**numbers), (outputs, inputs), loaded.bias, loaded.weight.dtype
+        )
 
     def missing(self, device: torch.device) -> str | None:
-        return None if device.type == "cpu" and cpu_kernels.kernels and cpu_kernels.kernels.INT4 else "the compiled kernels on a CPU with AVX2"
+        return (
+            None
+            if device.type == "cpu" and cpu_kernels.kernels and cpu_kernels.kernels.INT4
+            else "the compiled kernels on a CPU with AVX2"
+        )
 
 
 class Int4Format(GroupedFormat):
@@ -125,13 +148,22 @@ class Int8Format(ProjectionFormat):
     def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, TensorHeader]:
         if inputs % 2:
             raise CheckpointError(f"it has {inputs} inputs, and pairs are wanted")
-        return {"blocks": TensorHeader("I8", (-(-outputs // cpu_kernels.BLOCK), inputs // 2, cpu_kernels.BLOCK, 2)), "scale": TensorHeader("F32", (outputs,))}
+        return {
+            "blocks": TensorHeader("I8", (-(-outputs // cpu_kernels.BLOCK), inputs // 2, cpu_kernels.BLOCK, 2)),
+            "scale": TensorHeader("F32", (outputs,)),
+        }
 
     def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
-        return Int8BlockedLinear.of_blocks(tensors["blocks"], tensors["scale"], loaded.weight.shape[1], loaded.bias, loaded.weight.dtype)
+        return Int8BlockedLinear.of_blocks(
+            tensors["blocks"], tensors["scale"], loaded.weight.shape[1], loaded.bias, loaded.weight.dtype
+        )
 
     def missing(self, device: torch.device) -> str | None:
-        return None if device.type == "cpu" and cpu_kernels.kernels and cpu_kernels.kernels.VNNI else "the compiled kernels on a CPU with AVX512_VNNI"
+        return (
+            None
+            if device.type == "cpu" and cpu_kernels.kernels and cpu_kernels.kernels.VNNI
+            else "the compiled kernels on a CPU with AVX512_VNNI"
+        )
 
 
 class Float8Format(ProjectionFormat):
@@ -145,7 +177,9 @@ class Float8Format(ProjectionFormat):
 
     def layer(self, numbers: dict[str, int], tensors: dict[str, Tensor], loaded: Linear) -> Linear:
         if (dtype := loaded.weight.dtype) != torch.bfloat16 and tensors["weight"].is_cuda:
-            raise CheckpointError(f"float8 weights go with dtype='bfloat16' on a GPU, the model is in {dtype}: set dtype='bfloat16'")
+            raise CheckpointError(
+                f"float8 weights go with dtype='bfloat16' on a GPU, the model is in {dtype}: set dtype='bfloat16'"
+            )
         return Fp8Linear(tensors["weight"].view(FP8), tensors["scale"], loaded.bias)
 
     def missing(self, device: torch.device) -> str | None:
@@ -153,7 +187,12 @@ class Float8Format(ProjectionFormat):
         return None if there else f"a GPU with compute capability {'.'.join(map(str, CAPABILITY))}"
 
 
-KINDS: dict[str, ProjectionFormat] = {"int4": Int4Format(), "int8": Int8Format(), "int8_grouped": Int8GroupedFormat(), "float8": Float8Format()}
+KINDS: dict[str, ProjectionFormat] = {
+    "int4": Int4Format(),
+    "int8": Int8Format(),
+    "int8_grouped": Int8GroupedFormat(),
+    "float8": Float8Format(),
+}
 
 
 def form_of(layer: Linear) -> SealedProjection | None:
@@ -172,7 +211,9 @@ def form_of(layer: Linear) -> SealedProjection | None:
 
 @dataclass(frozen=True)
 class DeviceWeight:
-    """A weight that was loaded in the form that is computed with (see `Linear.coded`); its rows are in order already."""
+    """A weight that was loaded in the form that is computed with (see
+    `Linear.coded`); its rows are in order already.
+    """
 
     name: str
     form: SealedProjection
@@ -185,7 +226,10 @@ class DeviceWeight:
         return self
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        raise CheckpointError(f"{self.name}: it is packed, and config.json asks for a dense weight; take the model that the state was made of")
+        raise CheckpointError(
+            f"{self.name}: it is packed, and config.json asks for a dense weight; take the model that the state was "
+            "made of"
+        )
 
     def layer(self, loaded: Linear) -> Linear:
         """Raises CheckpointError for contents that cannot be."""
@@ -200,9 +244,15 @@ def require_here(kinds: Iterable[str], device: torch.device, dtype: torch.dtype)
     """Raises CheckpointError for what nothing on this device computes with, or not in this dtype."""
     for kind in kinds:
         if (missing := KINDS[kind].missing(device)) is not None:
-            raise CheckpointError(f"weights are packed as {kind} for {missing}, which is not here ({device}); take the model that they were made of")
+            raise CheckpointError(
+                f"weights are packed as {kind} for {missing}, which is not here ({device}); take the model that they "
+                "were made of"
+            )
         if device.type == "cpu" and dtype not in ON_CPU:
-            raise CheckpointError(f"weights are packed as {kind}, which goes with float32 and bfloat16, the model is in {dtype}: set dtype")
+            raise CheckpointError(
+                f"weights are packed as {kind}, which goes with float32 and bfloat16, the model is in {dtype}: set "
+                "dtype"
+            )
 
 
 def check(kind: str, numbers: dict[str, int], tensors: Mapping[str, TensorHeader], shape: tuple[int, int]) -> None:
@@ -212,7 +262,13 @@ def check(kind: str, numbers: dict[str, int], tensors: Mapping[str, TensorHeader
     for name, sibling in tensors.items():
         if name not in expected and name not in optional:
             raise CheckpointError(f"{name} ({sibling.dtype} {list(sibling.shape)}) is no part of it")
-    for name, sibling in {**expected, **{name: sibling for name, sibling in optional.items() if name in tensors}}.items():
+    for name, sibling in {
+        **expected,
+        **{name: sibling for name, sibling in optional.items() if name in tensors},
+    }.items():
         if tensors.get(name) != sibling:
             there = tensors.get(name)
-            raise CheckpointError(f"{name} must be {sibling.dtype} {list(sibling.shape)}, it is {f'{there.dtype} {list(there.shape)}' if there else 'missing'}")
+            raise CheckpointError(
+                f"{name} must be {sibling.dtype} {list(sibling.shape)}, it is "
+                f"{f'{there.dtype} {list(there.shape)}' if there else 'missing'}"
+            )

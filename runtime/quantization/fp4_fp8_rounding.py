@@ -1,4 +1,6 @@
-"""Dense weights to small floats, from the weight alone: e2m1 with the scales of MXFP4 and of NVFP4, e4m3 with a scale for each block."""
+"""Dense weights to small floats, from the weight alone: e2m1 with the scales of MXFP4
+and of NVFP4, e4m3 with a scale for each block.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +20,33 @@ TOO_LARGE = 7.0  # where the next power of two loses less than cutting off at TO
 SMALLEST_SCALE = 2.0**-9  # above zero in e4m3, so that a group of zeros has one too
 BLOCK = 128  # outputs and inputs
 
-_BETWEEN = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])  # halfway between neighbours; such a number goes to the even code
+_BETWEEN = torch.tensor(
+    [0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+)  # halfway between neighbours; such a number goes to the even code
 _BORDERS = torch.where(torch.arange(7) % 2 == 1, _BETWEEN.nextafter(torch.zeros(7)), _BETWEEN)
 
 
 def mxfp4(weight: Tensor) -> QuantizedWeight:
-    """weight [out, in] as e2m1 under a power of two for each 32 inputs: the one that brings the largest below 7; 6 is the end."""
+    """weight [out, in] as e2m1 under a power of two for each 32 inputs: the one
+    that brings the largest below 7; 6 is the end.
+    """
     return _in_e2m1(weight, MX_GROUP, _power, None)
 
 
 def nvfp4(weight: Tensor) -> QuantizedWeight:
     """weight [out, in] as e2m1 under a scale in e4m3 for each 16 inputs, times one power of two for the whole weight.
 
-    Other writers take any number for the whole; a power of two loses nothing, for scales are floats, and leaves the product of
+    Other writers take any number for the whole; a power of two loses nothing, for scales are floats, and leaves the
+    product of
     both a number of float16.
     """
     peak = weight.abs().amax().float()
-    whole = torch.exp2((peak / (TOP * LARGEST)).log2().ceil().clamp_min(-126)) if float(peak) > 0 else torch.ones_like(peak)
-    return _in_e2m1(weight, NV_GROUP, lambda peaks: (peaks / (TOP * whole)).clamp_(SMALLEST_SCALE, LARGEST).to(FP8).half(), whole)
+    whole = (
+        torch.exp2((peak / (TOP * LARGEST)).log2().ceil().clamp_min(-126)) if float(peak) > 0 else torch.ones_like(peak)
+    )
+    return _in_e2m1(
+        weight, NV_GROUP, lambda peaks: (peaks / (TOP * whole)).clamp_(SMALLEST_SCALE, LARGEST).to(FP8).half(), whole
+    )
 
 
 def float8_blocks(weight: Tensor, block: int = BLOCK) -> QuantizedWeight:
@@ -56,7 +67,9 @@ def _power(peaks: Tensor) -> Tensor:
     return torch.where(peaks > 0, torch.ldexp(torch.ones_like(peaks), exponent.clamp(-126, 127)), 1.0).bfloat16()
 
 
-def _in_e2m1(weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], whole: Tensor | None) -> QuantizedWeight:
+def _in_e2m1(
+    weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], whole: Tensor | None
+) -> QuantizedWeight:
     """scale_for: of the largest magnitudes of groups [rows, groups].  whole: what multiplies all scales."""
     borders = _BORDERS.to(weight.device)
     codes, scales = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), []
@@ -73,4 +86,7 @@ def _in_e2m1(weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], 
 
 def _codes(values: Tensor, borders: Tensor) -> Tensor:
     """uint8: the nearest numbers of e2m1, by code."""
-    return torch.bucketize(values.abs().contiguous(), borders, out_int32=True).to(torch.uint8) | (values < 0).to(torch.uint8) << 3
+    return (
+        torch.bucketize(values.abs().contiguous(), borders, out_int32=True).to(torch.uint8)
+        | (values < 0).to(torch.uint8) << 3
+    )

@@ -20,8 +20,10 @@ SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
 class Fp8Linear(Linear):
     """y = x W^T + b with W as float8 times a float32 scale per output.
 
-    Rows of x are turned into float8 as well, each with its own scale (compute capability 8.9), where there are more than
-    FEW_ROWS; up to so many the weight is restored in registers and x stays as it is (kernels/quantized_gemm.py; a decode step of
+    Rows of x are turned into float8 as well, each with its own scale (compute capability 8.9), where there are more
+    than
+    FEW_ROWS; up to so many the weight is restored in registers and x stays as it is (kernels/quantized_gemm.py; a
+    decode step of
     one row: `gemv`). On the CPU, where nothing is gained, the same as for many rows is computed by definition.
     """
 
@@ -96,7 +98,8 @@ class RowwiseFp8Linear(Fp8Linear):
 class StaticFp8Linear(Fp8Linear):
     """The same with one scale for all rows of x, which was found before; what is larger becomes the largest float8.
 
-    It runs by torch's operations also on CUDA: the kernels find a row's own scale while they read it, and would gain nothing.
+    It runs by torch's operations also on CUDA: the kernels find a row's own scale while they read it, and would gain
+    nothing.
     """
 
     __slots__ = ("scale_of_x",)
@@ -121,8 +124,8 @@ class _Fp8Kernels(NamedTuple):
 
 
 def _cuda_kernels() -> _Fp8Kernels:
-    from ..kernels.quantized import quantized_gemm, quantize_activations
     from ..kernels import batch_invariant_matmul
+    from ..kernels.quantized import quantize_activations, quantized_gemm
 
     return _Fp8Kernels(quantized_gemm, batch_invariant_matmul, quantize_activations)
 

@@ -1,4 +1,6 @@
-"""The weight of a projection as several tensors gave it: q, k and v of their own formats, some of them plain, above each other."""
+"""The weight of a projection as several tensors gave it: q, k and v of their own
+formats, some of them plain, above each other.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ class FusedQuantizedWeight:
         """The rows that the pieces leave are those of `dense` [out, in]."""
         starts = [*sorted(piece.start for piece in pieces), len(dense)]
         ends = [0, *sorted(piece.end for piece in pieces)]
-        gaps = [QuantizedPiece(end, PLAIN, dense[end:start]) for end, start in zip(ends, starts, strict=True) if start > end]
+        gaps = [
+            QuantizedPiece(end, PLAIN, dense[end:start]) for end, start in zip(ends, starts, strict=True) if start > end
+        ]
         return cls([*pieces, *gaps])
 
     @property
@@ -56,7 +60,9 @@ class FusedQuantizedWeight:
         """In another order, some more than once. rows: int64, on the CPU."""
         owners = torch.bucketize(rows, torch.tensor([piece.end for piece in self.pieces]), right=True)
         taken, start = [], 0
-        for owner, count in zip(*(part.tolist() for part in torch.unique_consecutive(owners, return_counts=True)), strict=True):
+        for owner, count in zip(
+            *(part.tolist() for part in torch.unique_consecutive(owners, return_counts=True)), strict=True
+        ):
             taken.append(self.pieces[owner].take(rows[start : start + count], start))
             start += count
         return FusedQuantizedWeight(taken)
@@ -71,7 +77,9 @@ class FusedQuantizedWeight:
 
     def dense(self, dtype: torch.dtype) -> Tensor:
         weights = (piece.weight for piece in self.pieces)
-        return torch.cat([weight.to(dtype) if isinstance(weight, Tensor) else weight.dense(dtype) for weight in weights])
+        return torch.cat(
+            [weight.to(dtype) if isinstance(weight, Tensor) else weight.dense(dtype) for weight in weights]
+        )
 
 
 def _joined(one: QuantizedWeight | Tensor, other: QuantizedWeight | Tensor) -> QuantizedWeight | Tensor | None:

@@ -13,27 +13,41 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .quantized_weight import QuantizedWeight
-from .weight_rounding import GROUP, TOP, Rounding, with_zero_point_eight, scale_dtype, with_whole_zero
+from .weight_rounding import GROUP, TOP, Rounding, scale_dtype, with_whole_zero, with_zero_point_eight
 
 DAMPING = 0.01  # of the mean diagonal, added to it
 BLOCK = 128  # columns whose errors reach the columns behind them together
 
 
 def gptq(
-    weight: Tensor, hessian: Tensor, group: int = GROUP, *, whole_zeros: bool = True, ordered: bool = False, scales: torch.dtype | None = None
+    weight: Tensor,
+    hessian: Tensor,
+    group: int = GROUP,
+    *,
+    whole_zeros: bool = True,
+    ordered: bool = False,
+    scales: torch.dtype | None = None,
 ) -> QuantizedWeight:
     """weight [out, in] in codes that keep its products with the inputs behind `hessian`.
 
     hessian: float [in, in], X^T X of the inputs X [tokens, in], times any number; 1 % of its mean diagonal is added.
-    whole_zeros: as `nearest` has them; otherwise codes are around 8. ordered: columns by falling diagonal, each group's scale
-    from the weight as it was, so that the result has no order; otherwise scales are of the columns as the errors left them.
-    scales: their dtype; None: float16 where its range suffices. Raises ValueError for a hessian of another size or one that
+    whole_zeros: as `nearest` has them; otherwise codes are around 8. ordered: columns by falling diagonal, each group's
+        scale
+    from the weight as it was, so that the result has no order; otherwise scales are of the columns as the errors left
+    them.
+    scales: their dtype; None: float16 where its range suffices. Raises ValueError for a hessian of another size or one
+        that
     is not finite.
     """
     inputs = weight.shape[1]
     if hessian.shape != (inputs, inputs) or not bool(hessian.isfinite().all()):
-        raise ValueError(f"hessian {list(hessian.shape)} must be finite numbers [{inputs}, {inputs}] for a weight {list(weight.shape)}")
-    grid = _QuantizationGrid(min(group, inputs), with_whole_zero if whole_zeros else with_zero_point_eight, scales or scale_dtype(weight))
+        raise ValueError(
+            f"hessian {list(hessian.shape)} must be finite numbers [{inputs}, {inputs}] for a weight "
+            f"{list(weight.shape)}"
+        )
+    grid = _QuantizationGrid(
+        min(group, inputs), with_whole_zero if whole_zeros else with_zero_point_eight, scales or scale_dtype(weight)
+    )
     return _ordered(grid, weight, hessian) if ordered else _as_they_come(grid, weight, hessian)
 
 
@@ -62,7 +76,9 @@ def _ordered(grid: _QuantizationGrid, weight: Tensor, hessian: Tensor) -> Quanti
 
 
 def _spread(columns: Tensor, factor: Tensor, block: slice, scale: Tensor, zero: Tensor) -> Tensor:
-    """The codes of a block of columns, float32 [width, out]; what rounding left is taken from the columns behind, times `factor`."""
+    """The codes of a block of columns, float32 [width, out]; what rounding left is
+    taken from the columns behind, times `factor`.
+    """
     own, inner = columns[block], factor[block, block]
     codes, errors = torch.empty_like(own), torch.empty_like(own)
     for at, column in enumerate(own):
@@ -74,13 +90,16 @@ def _spread(columns: Tensor, factor: Tensor, block: slice, scale: Tensor, zero: 
 
 
 def inverse_factor(hessian: Tensor) -> Tensor:
-    """float32, upper triangular U with U^T U the inverse of the damped hessian: row j is how an error in j reaches the others.
+    """float32, upper triangular U with U^T U the inverse of the damped hessian: row j is how an error in j reaches the
+    others.
 
     From a factor R R^T of the hessian itself, R upper: then U is R's inverse, and no inverse has to be factored.
     """
     damped = hessian.double()
     mean = damped.diagonal().mean()
-    damped.diagonal().add_(DAMPING * mean if mean > 0 else 1.0)  # inputs that never were leave the weight to its rounding
+    damped.diagonal().add_(
+        DAMPING * mean if mean > 0 else 1.0
+    )  # inputs that never were leave the weight to its rounding
     upper = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)
     one = torch.eye(len(upper), dtype=upper.dtype, device=upper.device)
     return torch.linalg.solve_triangular(upper, one, upper=True).float()
@@ -99,7 +118,9 @@ class _GroupScales(NamedTuple):
     @staticmethod
     def joined(parts: list[_GroupScales]) -> _GroupScales:
         zeros = [part.zero for part in parts if isinstance(part.zero, Tensor)]
-        return _GroupScales(torch.cat([part.scale for part in parts], 1), torch.cat(zeros, 1) if zeros else parts[0].zero)
+        return _GroupScales(
+            torch.cat([part.scale for part in parts], 1), torch.cat(zeros, 1) if zeros else parts[0].zero
+        )
 
 
 class _QuantizationGrid(NamedTuple):

@@ -1,4 +1,6 @@
-"""Projections with weights of four and eight bits on a GPU: what few rows wait for is read in a quarter or half of the bytes."""
+"""Projections with weights of four and eight bits on a GPU: what few rows wait for
+is read in a quarter or half of the bytes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ FIXED_ROWS = 256  # that a product of fixed sums takes at a time
 
 
 class GpuQuantizedLinear(Linear):
-    """y = x W^T + b with W in few bits (kernels/quantized_gemm.py); x stays as it is. Many rows take a restored weight, part by part.
+    """y = x W^T + b with W in few bits (kernels/quantized_gemm.py); x stays as it is. Many rows take a restored weight,
+    part by part.
 
     packed: the weight as the kernels read it.
     folds: whether few rows may go through kernels that fold what stands around a product into it.
@@ -44,7 +47,9 @@ class GpuQuantizedLinear(Linear):
 
     def gates(self, x: Tensor) -> bool:
         """Whether `gated` is the way to an activation behind the product of these rows."""
-        return type(self) is GpuQuantizedLinear and self.packed.order is None and self._kernels.fuses_gate(x, self.packed)
+        return (
+            type(self) is GpuQuantizedLinear and self.packed.order is None and self._kernels.fuses_gate(x, self.packed)
+        )
 
     def gated(self, x: Tensor, name: str) -> Tensor:
         """activation(gate) * up of x [T, in], W holding gate above up: [T, out / 2]."""
@@ -65,12 +70,15 @@ class DeterministicGpuQuantizedLinear(GpuQuantizedLinear):
     def __call__(self, x: Tensor) -> Tensor:
         packed, kernels = self.packed, self._kernels
         tile = kernels.tile_for(1, packed.outputs, packed.inputs, packed.block, x.device)
-        parts = [kernels.product(part, packed, self.bias, kernels.fitted(tile, len(part))) for part in x.split(FIXED_ROWS)]
+        parts = [
+            kernels.product(part, packed, self.bias, kernels.fitted(tile, len(part))) for part in x.split(FIXED_ROWS)
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 class Int8ActivationLinear(GpuQuantizedLinear):
-    """The same of int8 with a scale an output, where more than FEW_ROWS rows are rounded to int8 too, each with its own scale.
+    """The same of int8 with a scale an output, where more than FEW_ROWS rows are rounded to int8 too, each with its own
+    scale.
 
     Their sums are exact, by the tensor cores' whole numbers, at twice the rate of bfloat16.
     """

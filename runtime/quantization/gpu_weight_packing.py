@@ -28,7 +28,10 @@ MIDDLE = {16: 8, 256: 128}  # the code that stands for 0 where shifts make up fo
 def packing_refusal(weight: QuantizedWeight, dtype: torch.dtype) -> str | None:
     """Why the kernels do not take a weight beside activations in `dtype`, for people; None: they do."""
     if dtype not in DTYPES:
-        return f"the GPU's few-bit kernels go with bfloat16 and float16, the model is in {str(dtype).removeprefix('torch.')}"
+        return (
+            "the GPU's few-bit kernels go with bfloat16 and float16, the model is in "
+            f"{str(dtype).removeprefix('torch.')}"
+        )
     if weight.is_float8 and has_nan(weight.codes):
         return "NaN among its numbers"
     form = _form(weight)
@@ -69,16 +72,31 @@ def pack_for_gpu(weight: QuantizedWeight, dtype: torch.dtype) -> PackedWeight:
         groups = -(-inputs // block) * max(1, block // weight.group)
         meta = F.pad(meta, (0, 0, 0, max(0, groups - len(meta))))
     return PackedWeight(
-        form, kind, _words(form, weight, block), outputs, inputs, weight.group if scale.shape[1] > 1 else ENDLESS, block, zero,
-        meta, None if outer is None else outer.contiguous(), weight.order,
-        torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.codes.device), dtype, _numbers(weight, dtype) if form == TABLE else (),
-    )  # fmt: skip
+        form,
+        kind,
+        _words(form, weight, block),
+        outputs,
+        inputs,
+        weight.group if scale.shape[1] > 1 else ENDLESS,
+        block,
+        zero,
+        meta,
+        None if outer is None else outer.contiguous(),
+        weight.order,
+        torch.zeros(MOST_TILES, dtype=torch.int32, device=weight.codes.device),
+        dtype,
+        _numbers(weight, dtype) if form == TABLE else (),
+    )
 
 
 def of_float8(words: Tensor, scale: Tensor, counters: Tensor) -> PackedWeight:
-    """words: float8_e4m3fn [out, in] without NaN, a scale for each output [out]; beside bfloat16. They stay where they are. counters: zeros [MOST_TILES]."""
+    """words: float8_e4m3fn [out, in] without NaN, a scale for each output [out]; beside bfloat16.
+    They stay where they are. counters: zeros [MOST_TILES].
+    """
     outputs, inputs = words.shape
-    return PackedWeight(BYTES, "plain", words, outputs, inputs, ENDLESS, WHOLE_BLOCK, 0, None, scale, None, counters, torch.bfloat16)
+    return PackedWeight(
+        BYTES, "plain", words, outputs, inputs, ENDLESS, WHOLE_BLOCK, 0, None, scale, None, counters, torch.bfloat16
+    )
 
 
 def _meta(scale: Tensor, second: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -126,12 +144,16 @@ def _block(form: int, group: int, inputs: int) -> int | None:
 
 
 def _zeros_and_shift(form: int, weight: QuantizedWeight) -> tuple[int, Tensor | None, Tensor | None]:
-    """What is taken from the stored values: one whole number for all, or float32 one a group; and what is added behind the scale."""
+    """What is taken from the stored values: one whole number for all, or float32 one
+    a group; and what is added behind the scale.
+    """
     zero, offset, scale = weight.zero, weight.offset, weight.scale.float()
     if form == NIBBLES and offset is None:
         if not isinstance(zero, Tensor) and float(zero).is_integer() and 0 <= zero < 16:
             return int(zero), None, None
-        if isinstance(zero, Tensor) and bool(((zero.float() == zero.float().round()) & (zero.float() >= 0) & (zero.float() < 16)).all()):
+        if isinstance(zero, Tensor) and bool(
+            ((zero.float() == zero.float().round()) & (zero.float() >= 0) & (zero.float() < 16)).all()
+        ):
             return 0, zero.float(), None
     middle = MIDDLE[weight.levels] if weight.table is None else 0
     if offset is None and not isinstance(zero, Tensor) and zero == middle:

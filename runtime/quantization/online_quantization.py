@@ -8,21 +8,26 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..layers.linear_layers import Linear
-from .fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
-from .gpu_quantized_linear import GpuQuantizedLinear, DeterministicGpuQuantizedLinear
-from .gpu_weight_packing import packing_refusal
-from .gptq_rounding import gptq
-from .quantized_weight import QuantizedWeight
-from .cpu_int4_linear import GroupedLinear
-from .quantized_transform import keep_quantized
-from .weight_rounding import round_to_int8, hqq, nearest
 from .calibration_statistics import InputHessian, InputStatistics
+from .cpu_int4_linear import GroupedLinear
 from .fp4_fp8_rounding import float8_blocks, mxfp4, nvfp4
+from .fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece
+from .gptq_rounding import gptq
+from .gpu_quantized_linear import DeterministicGpuQuantizedLinear, GpuQuantizedLinear
+from .gpu_weight_packing import packing_refusal
+from .quantized_transform import keep_quantized
+from .quantized_weight import QuantizedWeight
+from .weight_rounding import hqq, nearest, round_to_int8
 
 FP8_BLOCK = "fp8_block"
 ROUNDINGS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
-    "int8": round_to_int8, "int4": nearest, "int4_hqq": hqq, "mxfp4": mxfp4, "nvfp4": nvfp4, FP8_BLOCK: float8_blocks,
-}  # fmt: skip
+    "int8": round_to_int8,
+    "int4": nearest,
+    "int4_hqq": hqq,
+    "mxfp4": mxfp4,
+    "nvfp4": nvfp4,
+    FP8_BLOCK: float8_blocks,
+}
 CALIBRATED = ("int4_gptq",)
 FORMS = (*ROUNDINGS, *CALIBRATED)
 FOUR_BITS = tuple(form for form in FORMS if form not in ("int8", FP8_BLOCK))

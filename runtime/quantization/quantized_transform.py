@@ -1,4 +1,6 @@
-"""What becomes of projections that were loaded in few bits: kept where a kernel multiplies them so, otherwise restored."""
+"""What becomes of projections that were loaded in few bits: kept where a kernel
+multiplies them so, otherwise restored.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ from ..layers.float8_reference import FP8
 from ..layers.linear_layers import Linear
 from ..layers.mixed_format_linear import kinds_of, stacked
 from . import cpu_float_linear
-from .fused_quantized_weight import FusedQuantizedWeight
-from .gpu_quantized_linear import GpuQuantizedLinear, Int8ActivationLinear
-from .gpu_weight_packing import has_nan, packing_refusal
 from .cpu_float_linear import FloatBlockedLinear
-from .fp8_linear import Fp8Linear
-from .quantized_weight import QuantizedWeight
 from .cpu_int4_linear import blocked, supports
 from .cpu_int8_linear import Int8BlockedLinear
 from .device_weight import DeviceWeight
+from .fp8_linear import Fp8Linear
+from .fused_quantized_weight import FusedQuantizedWeight
+from .gpu_quantized_linear import GpuQuantizedLinear, Int8ActivationLinear
+from .gpu_weight_packing import has_nan, packing_refusal
+from .quantized_weight import QuantizedWeight
 
 Transform = Callable[[str, Linear], Linear]
 MIDDLE = 128  # of codes of 8 bits
@@ -32,7 +34,10 @@ MIDDLE = 128  # of codes of 8 bits
 
 @dataclass(frozen=True)
 class QuantizedLayerCount:
-    """Projections that a checkpoint holds in few bits. by: what computes them.  why: they are not kept so; None: they are."""
+    """Projections that a checkpoint holds in few bits.
+
+    by: what computes them.  why: they are not kept so; None: they are.
+    """
 
     count: int
     format: str
@@ -40,7 +45,10 @@ class QuantizedLayerCount:
     why: str | None
 
     def __str__(self) -> str:
-        return f"{self.count} projections of {self.format}: {self.by if self.why is None else f'restored to {self.by}: {self.why}'}"
+        return (
+            f"{self.count} projections of {self.format}: "
+            f"{self.by if self.why is None else f'restored to {self.by}: {self.why}'}"
+        )
 
 
 class LayerTransform(ABC):
@@ -59,7 +67,8 @@ class LayerTransform(ABC):
 
 
 class KeepQuantizedTransform(LayerTransform):
-    """A transform of loaded projections (see `Decoder.seal`): first of those in few bits, then `inner` of what is dense.
+    """A transform of loaded projections (see `Decoder.seal`): first of those in few bits, then `inner` of what is
+    dense.
 
     inner: asked for quantising or for fixed sums; it takes dense weights, so that nothing stays in few bits beside it.
     """
@@ -99,7 +108,10 @@ class KeepQuantizedTransform(LayerTransform):
 
 
 def keep_quantized(codes: FusedQuantizedWeight, layer: Linear) -> Linear | str:
-    """The projection with its weight as it came, or why not. Pieces of different forms become layers above each other."""
+    """The projection with its weight as it came, or why not.
+
+    Pieces of different forms become layers above each other.
+    """
     weights, dtype = codes.together(), layer.weight.dtype
     if len(weights) == 1:
         return _kept(weights[0], layer.bias, dtype)
@@ -133,7 +145,9 @@ def _on_gpu(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) ->
         return "few bits on a GPU need triton: pip install 'sgl[cuda]'"
     if (why := packing_refusal(weight, dtype)) is not None:
         return why
-    return (Int8ActivationLinear if weight.rounds_rows and Int8ActivationLinear.supports(weight) else GpuQuantizedLinear)(weight, bias, dtype)
+    return (
+        Int8ActivationLinear if weight.rounds_rows and Int8ActivationLinear.supports(weight) else GpuQuantizedLinear
+    )(weight, bias, dtype)
 
 
 def _suits_int8(weight: QuantizedWeight) -> bool:

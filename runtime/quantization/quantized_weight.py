@@ -37,7 +37,8 @@ class DoubleQuantized(NamedTuple):
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A weight [out, in]: w[o, order[i]] = (v(codes[o, i]) - zero[o, g]) * scale[o, g] * factor[o] + offset[o, g], g = i // group.
+    """A weight [out, in]: w[o, order[i]] = (v(codes[o, i]) - zero[o, g]) * scale[o, g] * factor[o] + offset[o, g], g =
+    i // group.
 
     codes: uint8 [out, in], 0 to levels - 1, one in a byte; kernels pack them.
     levels: 16 or 256; formats of 2, 3, 5 and 6 bits take the next of them.
@@ -46,8 +47,10 @@ class QuantizedWeight:
     factor: float32 [out]; None: 1.
     table: float32 [levels], what the codes stand for; None: themselves.
     order: int64 [in], which input each column belongs to; None: its own.
-    rounds_rows: it was made for rows of x that are rounded to int8, each with its own scale; whoever multiplies may do so.
-    fine_scale, fine_offset: the same numbers as scale and offset in fewer bits, for what keeps them so; None: there are none.
+    rounds_rows: it was made for rows of x that are rounded to int8, each with its own scale; whoever multiplies may do
+        so.
+    fine_scale, fine_offset: the same numbers as scale and offset in fewer bits, for what keeps them so; None: there are
+        none.
     """
 
     codes: Tensor
@@ -69,7 +72,10 @@ class QuantizedWeight:
         for name in ("scale", "zero", "offset"):
             found = getattr(self, name)
             if isinstance(found, Tensor) and found.shape != expected:
-                raise ValueError(f"{name} has shape {list(found.shape)}, {list(expected)} go with codes {[outputs, inputs]} in groups of {self.group}")
+                raise ValueError(
+                    f"{name} has shape {list(found.shape)}, {list(expected)} go with codes {[outputs, inputs]} in "
+                    f"groups of {self.group}"
+                )
 
     @classmethod
     def float8(cls, weight: Tensor, scale: Tensor, group: int, factor: Tensor | None = None) -> QuantizedWeight:
@@ -110,15 +116,22 @@ class QuantizedWeight:
     def of_inputs(self, inputs: Tensor) -> QuantizedWeight:
         """Of these inputs alone, in runs that follow each other. inputs: int64, on the codes' device.
 
-        Groups become as short as the runs ask, which changes no number. Raises ValueError where inputs are ordered, and for groups of less than 16.
+        Groups become as short as the runs ask, which changes no number. Raises ValueError where inputs are ordered, and
+        for groups of less than 16.
         """
         if self.order is not None:
-            raise ValueError("its inputs are in the order of their activations (desc_act), in which no rank's lie together")
+            raise ValueError(
+                "its inputs are in the order of their activations (desc_act), in which no rank's lie together"
+            )
         group = self._group_within(inputs)
         each = inputs[::group] // self.group
         parts = {name: getattr(self, name) for name in ("scale", "zero", "offset")}
-        kept: dict[str, Any] = {name: part[:, each].contiguous() for name, part in parts.items() if isinstance(part, Tensor)}
-        return replace(self, codes=self.codes[:, inputs].contiguous(), group=group, fine_scale=None, fine_offset=None, **kept)
+        kept: dict[str, Any] = {
+            name: part[:, each].contiguous() for name, part in parts.items() if isinstance(part, Tensor)
+        }
+        return replace(
+            self, codes=self.codes[:, inputs].contiguous(), group=group, fine_scale=None, fine_offset=None, **kept
+        )
 
     def _group_within(self, inputs: Tensor) -> int:
         """Of the inputs that are kept: each of their groups lies in one of these."""
@@ -131,7 +144,10 @@ class QuantizedWeight:
             lengths.pop()  # the last group may be shorter
         found = math.gcd(self.group, *starts, *lengths)
         if found < min(self.group, SHORTEST):
-            raise ValueError(f"groups of {self.group} inputs cannot be shared out where parts begin at {starts} and have {lengths} inputs")
+            raise ValueError(
+                f"groups of {self.group} inputs cannot be shared out where parts begin at {starts} and have "
+                f"{lengths} inputs"
+            )
         return found
 
     def _restored(self) -> Tensor:
@@ -153,7 +169,9 @@ def stacked(pieces: list[QuantizedWeight]) -> QuantizedWeight | None:
     first = pieces[0]
     if any(_form(piece) != _form(first) or not _same_order(piece, first) for piece in pieces[1:]):
         return None
-    together: dict[str, Any] = {name: torch.cat([getattr(piece, name) for piece in pieces]) for name in ("codes", "scale")}
+    together: dict[str, Any] = {
+        name: torch.cat([getattr(piece, name) for piece in pieces]) for name in ("codes", "scale")
+    }
     for name in ("zero", "offset", "factor"):
         if isinstance(getattr(first, name), Tensor):
             together[name] = torch.cat([getattr(piece, name) for piece in pieces])
@@ -165,7 +183,9 @@ def _fine_together(parts: list[DoubleQuantized | None]) -> DoubleQuantized | Non
     there = [part for part in parts if part is not None]
     if len(there) < len(parts) or len({part.each for part in there}) > 1:
         return None
-    return DoubleQuantized(torch.cat([part.inner for part in there]), torch.cat([part.outer for part in there]), there[0].each)
+    return DoubleQuantized(
+        torch.cat([part.inner for part in there]), torch.cat([part.outer for part in there]), there[0].each
+    )
 
 
 def _form(piece: QuantizedWeight) -> tuple[object, ...]:
@@ -187,4 +207,21 @@ def e4m3_values() -> Tensor:
     return torch.arange(256, dtype=torch.uint8).view(FP8).float()
 
 
-E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)  # of a four-bit float, by code
+E2M1 = (
+    0.0,
+    0.5,
+    1.0,
+    1.5,
+    2.0,
+    3.0,
+    4.0,
+    6.0,
+    -0.0,
+    -0.5,
+    -1.0,
+    -1.5,
+    -2.0,
+    -3.0,
+    -4.0,
+    -6.0,
+)  # of a four-bit float, by code

@@ -26,7 +26,8 @@ ROUNDS, POWER, BETA = 20, 0.7, 10.0  # of HQQ
 def nearest(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> QuantizedWeight:
     """weight [out, in] in codes with a whole zero in each group: zeros stay zeros.
 
-    Each group's range is widened to hold 0 and cut into 15 steps. scales: their dtype; None: float16 where its range suffices.
+    Each group's range is widened to hold 0 and cut into 15 steps. scales: their dtype; None: float16 where its range
+    suffices.
     """
     return _rounded(weight, group, with_whole_zero, scales)
 
@@ -37,7 +38,8 @@ def symmetric(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = N
 
 
 def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -> QuantizedWeight:
-    """weight [out, in] in codes with a zero in each group that is no whole number, moved while a group's mean error falls.
+    """weight [out, in] in codes with a zero in each group that is no whole number, moved while a group's mean error
+    falls.
 
     It ends where no group gets better, or after 20 rounds; scales stay what they were.
     """
@@ -45,7 +47,9 @@ def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -
 
 
 def round_to_int8(weight: Tensor, scales: torch.dtype = torch.float32) -> QuantizedWeight:
-    """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| / 127."""
+    """weight [out, in] in codes around 128 with a scale for each output: w =
+    (q - 128) * scale, scale = max|w| / 127.
+    """
     codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
     scale = torch.empty(len(weight), 1, dtype=scales, device=weight.device)
     step = max(1, part_of(weight) // weight.shape[1])
@@ -56,7 +60,7 @@ def round_to_int8(weight: Tensor, scales: torch.dtype = torch.float32) -> Quanti
 
 
 Rounding = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor | float]]
-"""(values [out, groups, group], which of them are there [groups, group], dtype of scales) -> codes, scales and zeros."""
+"""(values [out, groups, group], which of them are there [groups, group], dtype of scales) -> codes, scales and zeros."""  # noqa: E501
 
 
 def _rounded(weight: Tensor, group: int, rounding: Rounding, scales: torch.dtype | None) -> QuantizedWeight:
@@ -74,7 +78,9 @@ def part_of(weight: Tensor) -> int:
 
 
 def _in_groups(weight: Tensor, group: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """float32 [rows, groups, group], a few rows at a time, zeros behind the last input; and what is none of these zeros."""
+    """float32 [rows, groups, group], a few rows at a time, zeros behind the
+    last input; and what is none of these zeros.
+    """
     inputs = weight.shape[1]
     beyond = -inputs % group
     there = (torch.arange(inputs + beyond, device=weight.device) < inputs).view(-1, group)

@@ -17,18 +17,18 @@ import torch
 
 from sgl.grammars import Vocabulary
 
+from ..build.build_engine import BuiltEngine
+from ..build.build_tokenizer import load_tokenizer
+from ..build.engine_config import EngineConfig
 from ..errors import ConfigError, EngineClosed, RuntimeFailure
 from ..executor.device_choice import choose_device
-from ..build.build_engine import BuiltEngine
-from ..build.engine_config import EngineConfig
-from ..watch.engine_stats import Stats
-from ..build.build_tokenizer import load_tokenizer
 from ..process.remote_core import RemoteCore, RemoteSequenceState
-from ..sequences.sequence_ops import Close, Extend, Fork, Generation, SequenceOp
 from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_ops import Close, Extend, Fork, Generation, SequenceOp
 from ..sequences.sequence_options import SequenceOptions
+from ..watch.engine_stats import Stats
 from . import merge_replica_reports
-from .replica_routing import ReplicaRouter, HashedTokenBlocks
+from .replica_routing import HashedTokenBlocks, ReplicaRouter
 
 
 def connect_replicas(path: Path, options: EngineConfig) -> BuiltEngine:
@@ -43,21 +43,36 @@ def connect_replicas(path: Path, options: EngineConfig) -> BuiltEngine:
     except BaseException:
         core.stop()
         raise
-    return BuiltEngine(replace(config, process=True, replicas=options.replicas, device=options.device), tokenizer, core.vocabulary, core, core.info)
+    return BuiltEngine(
+        replace(config, process=True, replicas=options.replicas, device=options.device),
+        tokenizer,
+        core.vocabulary,
+        core,
+        core.info,
+    )
 
 
 def replica_options(options: EngineConfig) -> list[EngineConfig]:
     """The options of each replica. Raises ConfigError for more than there are GPUs for, one for each of its ranks."""
     count, one = options.replicas, replace(options, replicas=1)
     if options.device not in ("auto", "cuda", "cpu"):
-        raise ConfigError(f"Engine(replicas={count}, device={options.device!r}): all of them would be on that one; take device='cuda', of which each gets one, or 'cpu'")
+        raise ConfigError(
+            f"Engine(replicas={count}, device={options.device!r}): all of them would be on that one; take "
+            "device='cuda', of which each gets one, or 'cpu'"
+        )
     if options.device != "cpu" and torch.cuda.is_available():
         if count * options.ranks > (there := torch.cuda.device_count()):
             each = "" if options.ranks == 1 else f", where each replica takes {options.ranks}"
-            raise ConfigError(f"Engine(replicas={count}): torch sees {there} CUDA devices{each}; take {there // options.ranks} replicas at most, or device='cpu'")
+            raise ConfigError(
+                f"Engine(replicas={count}): torch sees {there} CUDA devices{each}; take {there // options.ranks} "
+                "replicas at most, or device='cpu'"
+            )
         return [replace(one, device="cuda")] * count
     if count > (most := max(8, os.cpu_count() or 1)):
-        raise ConfigError(f"Engine(replicas={count}): each is a process with the whole model; by the CPUs of this machine take {most} at most")
+        raise ConfigError(
+            f"Engine(replicas={count}): each is a process with the whole model; by the CPUs of this machine take "
+            f"{most} at most"
+        )
     if options.threads is not None:
         return [one] * count
     threads = choose_device(options.device, options.dtype).threads
@@ -65,11 +80,17 @@ def replica_options(options: EngineConfig) -> list[EngineConfig]:
 
 
 def replica_gpus(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
-    """Of each replica, what its process finds in its environment: of the GPUs that this process sees, one for each of its ranks. Empty on a CPU."""
+    """Of each replica, what its process finds in its environment: of the GPUs that this process
+    sees, one for each of its ranks. Empty on a CPU.
+    """
     if options[0].device != "cuda":
         return [{}] * len(options)
     seen, width = os.environ.get("CUDA_VISIBLE_DEVICES"), options[0].ranks
-    names = [str(number) for number in range(width * len(options))] if seen is None else [name.strip() for name in seen.split(",")]
+    names = (
+        [str(number) for number in range(width * len(options))]
+        if seen is None
+        else [name.strip() for name in seen.split(",")]
+    )
     return [{"CUDA_VISIBLE_DEVICES": ",".join(names[at : at + width])} for at in range(0, width * len(options), width)]
 
 
@@ -112,7 +133,11 @@ class ReplicasCore:
         self._cores: list[RemoteCore] = []
         seen = replica_gpus(options)
         width = options[0].ranks
-        self._cards = [", ".join(f"cuda:{number * width + rank}" for rank in range(width)) for number, environment in enumerate(seen) if environment]
+        self._cards = [
+            ", ".join(f"cuda:{number * width + rank}" for rank in range(width))
+            for number, environment in enumerate(seen)
+            if environment
+        ]
         for number, (each, environment) in enumerate(zip(options, seen, strict=True)):
             self._cores.append(RemoteCore(path, each, partial(self._noted, number), environment))
 
@@ -138,7 +163,10 @@ class ReplicasCore:
             self._tell()
 
     def _tell(self) -> None:
-        self.info.update(merge_replica_reports.merged_infos([core.info for core in self._cores]) | ({"devices": self._cards} if self._cards else {}))
+        self.info.update(
+            merge_replica_reports.merged_infos([core.info for core in self._cores])
+            | ({"devices": self._cards} if self._cards else {})
+        )
 
     # what a sequence asks
 
@@ -188,7 +216,10 @@ class ReplicasCore:
     def _send(self, state: ReplicaSequenceState, op: SequenceOp) -> Future[Any]:
         core = self._cores[state.place]
         if isinstance(op, Fork):
-            op.children = cast("list[SequenceState]", [self._born(core, state, child) for child in cast("list[ReplicaSequenceState]", op.children)])
+            op.children = cast(
+                "list[SequenceState]",
+                [self._born(core, state, child) for child in cast("list[ReplicaSequenceState]", op.children)],
+            )
         assert state.remote is not None
         return core.submit(state.remote, op)
 
@@ -211,18 +242,28 @@ class ReplicasCore:
         if name == "flush":
             for number in range(len(self._cores)):
                 self._router.forget(number)
-        return merge_replica_reports.TOGETHER[name](self._all([partial(core.ask, name, *own) for core, own in zip(self._cores, each, strict=True)]))
+        return merge_replica_reports.TOGETHER[name](
+            self._all([partial(core.ask, name, *own) for core, own in zip(self._cores, each, strict=True)])
+        )
 
     def _update(self, path: str) -> tuple[int, dict[str, Any]]:
-        """All get other weights, each between two of its steps. Where one cannot, the others get those of before again, and its error is raised."""
+        """All get other weights, each between two of its steps.
+
+        Where one cannot, the others get those of before again, and its error is raised.
+        """
         with self._updating:
             answers = self._outcomes([partial(core.ask, "update", path) for core in self._cores])
             wrong = [answer for answer in answers if isinstance(answer, Exception)]
             if wrong:
-                changed = [core for core, answer in zip(self._cores, answers, strict=True) if not isinstance(answer, Exception)]
+                changed = [
+                    core for core, answer in zip(self._cores, answers, strict=True) if not isinstance(answer, Exception)
+                ]
                 back = self._outcomes([partial(core.ask, "update", str(self._path)) for core in changed])
                 for lost in (answer for answer in back if isinstance(answer, Exception)):
-                    words = f"replicas have different weights now: some could not load {path} ({wrong[0]}), others not {self._path} again ({lost}); close the engine"
+                    words = (
+                        f"replicas have different weights now: some could not load {path} ({wrong[0]}), others "
+                        f"not {self._path} again ({lost}); close the engine"
+                    )
                     raise RuntimeFailure(words) from wrong[0]
             for number in range(len(self._cores)):
                 self._router.forget(number)

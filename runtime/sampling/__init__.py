@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from sgl.runtime.sampling.sampling_batch import SamplingBatch, SamplingRow
+    from sgl.runtime.sampling.sampler import SampledTokens, Sampler
     from sgl.runtime.sampling.sampler_factory import make_sampler
+    from sgl.runtime.sampling.sampling_batch import SamplingBatch, SamplingRow
     from sgl.runtime.sampling.token_logprobs import launch_top_logprobs, top_logprobs
-    from sgl.runtime.sampling.sampler import Sampler, SampledTokens
 
 __all__ = [
-    "Sampler", "SampledTokens", "SamplingBatch", "SamplingParams", "SamplingRow", "launch_top_logprobs", "make_sampler",
+    "SampledTokens",
+    "Sampler",
+    "SamplingBatch",
+    "SamplingParams",
+    "SamplingRow",
+    "launch_top_logprobs",
+    "make_sampler",
     "top_logprobs",
-]  # fmt: skip
+]
 
 _HOMES = {
     "Sampler": "sampler",

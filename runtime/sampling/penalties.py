@@ -76,9 +76,7 @@ class Penalties:
         slots: list[int] = []
         columns: list[tuple[np.ndarray, np.ndarray]] = []
         for index, (row, seen) in enumerate(zip(self._rows, self._seen, strict=True)):
-            if row.output_ids[: len(seen)] != seen or self._used + len(row.output_ids) - len(seen) > len(
-                self._places
-            ):
+            if row.output_ids[: len(seen)] != seen or self._used + len(row.output_ids) - len(seen) > len(self._places):
                 self._build()
                 return
             if fresh := row.output_ids[len(seen) :]:

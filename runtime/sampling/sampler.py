@@ -17,12 +17,12 @@ from sgl.runtime.sampling.sampling_batch import (
     PENALIZED,
     WAITING,
     BatchTensors,
-    SamplingNoiseTensors,
     SamplingBatch,
+    SamplingNoiseTensors,
 )
+from sgl.runtime.sampling.sampling_noise import column_hash, exponential_race, noise_row_keys
 from sgl.runtime.sampling.token_logprobs import TokenLogprobs, top_logprobs
 from sgl.runtime.sampling.token_masks import MaskExpander
-from sgl.runtime.sampling.sampling_noise import column_hash, exponential_race, noise_row_keys
 
 
 @dataclass(slots=True)
@@ -148,7 +148,14 @@ class Sampler:
         if len(self._columns) != width:
             self._columns = column_hash(width)
         found: tuple[list[int], list[float]] = self.kernels.sample(
-            logits.data_ptr(), logits.stride(0), width, batch.words, self._columns, list(positions), None if masks is None else list(masks), bans
+            logits.data_ptr(),
+            logits.stride(0),
+            width,
+            batch.words,
+            self._columns,
+            list(positions),
+            None if masks is None else list(masks),
+            bans,
         )
         return found
 
@@ -163,9 +170,7 @@ class Sampler:
             _place(best, _draw(adjusted, tensors.race, positions), tensors.race.indices)
         return best, peaks
 
-    def _adjust(
-        self, logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None
-    ) -> Tensor:
+    def _adjust(self, logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None) -> Tensor:
         """Logits after penalties, biases, bans and masks; the given tensor itself when there are none."""
         if masks is not None:
             adjusted = self._masks(tensors).expand(masks)
@@ -179,9 +184,7 @@ class Sampler:
         return self._expander
 
 
-def adjust(
-    logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None, owned: bool
-) -> Tensor:
+def adjust(logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None, owned: bool) -> Tensor:
     """Float32 logits after penalties, biases and bans; a changed copy unless `owned`, itself if nothing is asked."""
     active = tensors.min_tokens.active(masks or [None] * len(logits)) if tensors.min_tokens else []
     if not (tensors.penalties or tensors.bias or active):

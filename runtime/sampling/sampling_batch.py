@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.sampling.logit_bias import LogitBias, MinTokens
+from sgl.runtime.sampling.penalties import Penalties
 from sgl.runtime.sampling.sampling_noise import column_hash, seed_hash_words
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sampling.penalties import Penalties
 from sgl.runtime.step.device_upload import upload
 
 RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING = (1 << i for i in range(6))  # flags of a packed row
@@ -54,7 +54,9 @@ class SamplingRow:
     def changes_by(self, tokens: int) -> bool:
         """Whether so many tokens behind the output would change how it is sampled, beside the logits."""
         length = len(self.output_ids)
-        return bool(self.flags & PENALIZED or (self.flags & WAITING and length < self.params.min_tokens <= length + tokens))
+        return bool(
+            self.flags & PENALIZED or (self.flags & WAITING and length < self.params.min_tokens <= length + tokens)
+        )
 
     def bans(self) -> np.ndarray | None:
         """int32: the tokens that may not come now, unless a grammar allows no others; None: there are none."""
@@ -126,12 +128,12 @@ class BatchTensors:
         self.home = (width, device)
         rows = batch.rows
         penalized = batch.having(PENALIZED)
-        self.penalties = (
-            Penalties([rows[i] for i in penalized], penalized, width, device) if penalized else None
-        )
+        self.penalties = Penalties([rows[i] for i in penalized], penalized, width, device) if penalized else None
         self.bias = LogitBias(rows, width, device) if batch.flags & BIASED else None
         self.min_tokens = MinTokens(rows, width, device) if batch.flags & WAITING else None
-        self._batch: SamplingBatch = weakref.proxy(batch)  # which has these: no cycle keeps tables as wide as the vocabulary
+        self._batch: SamplingBatch = weakref.proxy(
+            batch
+        )  # which has these: no cycle keeps tables as wide as the vocabulary
         self._race: SamplingNoiseTensors | None = None
         self._table: Tensor | None = None
 

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sgl.runtime.common.argument_checks import WORD, check_real, check_whole, plain, shown
 from sgl.runtime.errors import ConfigError, check_text
-from sgl.runtime.common.argument_checks import WORD, plain, check_real, shown, check_whole
 
 GREEDY_BELOW = 1e-6  # temperatures under this mean greedy
 MOST_IDS = 1 << 20  # tokens that are named: more than a vocabulary has
@@ -35,7 +35,8 @@ class SamplingParams:
     """Options of one `generate`. `validate()` raises ConfigError naming the bad value.
 
     A temperature below 1e-6 means greedy; top_k = -1 means all tokens. max_tokens = 0 samples nothing and, if logprobs
-    are requested, returns one row of next-token logprobs; None means up to the end of the context. With a `seed` the random noise depends only on (seed,
+    are requested, returns one row of next-token logprobs; None means up to the end of the context. With a `seed` the
+    random noise depends only on (seed,
     position), not on the batch; None draws a new seed.
     """
 
@@ -125,9 +126,7 @@ class SamplingParams:
             if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
                 raise ConfigError(f"{name} must be a tuple of strings, got {shown(texts)}; write {name}=(text,)")
             if "" in texts:
-                raise ConfigError(
-                    f"{name} holds an empty string, which would end every text at once; leave it out"
-                )
+                raise ConfigError(f"{name} holds an empty string, which would end every text at once; leave it out")
         for text in (*self.stop, *self.stop_regex):
             check_text(text, "a stop")
         if (length := sum(map(len, self.stop))) > MOST_STOPS:
@@ -158,8 +157,14 @@ _OWN = {int, float, bool, type(None)}
 _COUNTS = ("max_tokens", "min_tokens", "top_k", "top_logprobs", "seed")
 _NUMBERS = ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty")
 _SWITCHES = (
-    "keep_stop", "ignore_eos", "skip_special_tokens", "logprobs", "close_at_limit", "error_on_truncation", "speculation",
-)  # fmt: skip
+    "keep_stop",
+    "ignore_eos",
+    "skip_special_tokens",
+    "logprobs",
+    "close_at_limit",
+    "error_on_truncation",
+    "speculation",
+)
 
 
 def _is_int(value: Any) -> bool:

@@ -70,9 +70,7 @@ class PackedMaskPool:
         self._slots.update((id(row), start + i) for i, row in enumerate(rows))
         self._held += rows
         if len(self._held) > size:
-            grown = self._rows.new_empty(
-                (max(len(self._held), min(2 * size, self._capacity)), self._rows.shape[1])
-            )
+            grown = self._rows.new_empty((max(len(self._held), min(2 * size, self._capacity)), self._rows.shape[1]))
             grown[:size] = self._rows
             self._rows = grown
         fitted = np.stack([_fit(row, 32 * self._rows.shape[1]) for row in rows])

@@ -9,9 +9,9 @@ import numpy as np
 
 from ..cache import Ints, Space, common_prefix
 from ..sequences.sequence import SequenceState, SequenceStatus
+from .kv_capacity import KVCapacity
 from .length_estimate import ReservedTokens
 from .tenant_fairness import AdmissionCandidate
-from .kv_capacity import KVCapacity
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -43,7 +43,9 @@ class BatchAdmission:
         if not self._fits(seq, offer.reusable):
             self._unfit.append(seq)
             self._spared = max(self._spared, 0 if len(seq.slots) else offer.reusable)
-            self.closed = seq.passed >= PATIENCE or len(self._unfit) >= MISSES  # later ones would take what it waits for
+            self.closed = (
+                seq.passed >= PATIENCE or len(self._unfit) >= MISSES
+            )  # later ones would take what it waits for
             return False
         if not self._scheduler.acquire_adapter(seq):
             return False
@@ -74,10 +76,12 @@ class BatchAdmission:
             return False
         wanted = seq.tokens.array[:enough]
         return any(
-            other.terms.priority >= seq.terms.priority and len(other) >= enough and np.array_equal(wanted, other.tokens.array[:enough])
+            other.terms.priority >= seq.terms.priority
+            and len(other) >= enough
+            and np.array_equal(wanted, other.tokens.array[:enough])
             and self._leaves(other, seq, enough)
             for other in self._prefilling(seq.namespace).get(_beginning(wanted), ())
-        )  # fmt: skip
+        )
 
     def _leaves(self, other: SequenceState, seq: SequenceState, enough: int) -> bool:
         """Whether what `seq` shares with a prefill can be gone on from, at `enough` tokens or later."""
@@ -117,7 +121,11 @@ class BatchAdmission:
             return True
         lesser = self._lesser(seq)
         wanted -= self.claims.of(lesser)
-        return bool(lesser) and wanted <= available + sum(len(other.slots) for other in lesser) and self._has_room(seq, lesser)
+        return (
+            bool(lesser)
+            and wanted <= available + sum(len(other.slots) for other in lesser)
+            and self._has_room(seq, lesser)
+        )
 
     def _has_windows(self, seq: SequenceState) -> bool:
         """Of models with windowed layers: whether there is a window for it beside those who keep their place."""
@@ -130,7 +138,9 @@ class BatchAdmission:
         return windows.has_room(lengths, scheduler.step_tokens, pinned)
 
     def _has_room(self, seq: SequenceState, lesser: Collection[SequenceState]) -> bool:
-        """Whether all of it can be computed now beside those who keep their place: else it would lose its own at once."""
+        """Whether all of it can be computed now beside those who keep their
+        place: else it would lose its own at once.
+        """
         scheduler, size = self._scheduler, self._scheduler.cache.pool.page_size
         rounding = size * (len(scheduler.running) + 1)
         if seq.target + self.claims.tokens + rounding <= scheduler.cache.available * size:
@@ -171,7 +181,9 @@ class BatchAdmission:
     def _lesser(self, seq: SequenceState) -> list[SequenceState]:
         """Those who run, are less urgent, and may lose their place."""
         scheduler, priority = self._scheduler, seq.terms.priority
-        return [other for other in scheduler.running if other.terms.priority < priority and scheduler.may_preempt(other)]
+        return [
+            other for other in scheduler.running if other.terms.priority < priority and scheduler.may_preempt(other)
+        ]
 
 
 def _beginning(tokens: Ints) -> bytes:

@@ -11,12 +11,16 @@ if TYPE_CHECKING:
 
 
 def kv_pages_exhausted(cache: PrefixCache, length: int, missing: int, pinned: int) -> OutOfPages:
-    """Of a sequence that has the engine for itself and cannot get `missing` pages for `length` tokens; pinned: pages."""
+    """Of a sequence that has the engine for itself and cannot get `missing`
+    pages for `length` tokens; pinned: pages.
+    """
     pool, windows = cache.pool, cache.windows
     if windows is not None and missing > windows.free + windows.loose:
         return OutOfPages(
-            f"the sequence needs {missing * pool.page_size} more tokens in layers with a window to get to {length}; these have "
-            f"{windows.total * pool.page_size}, of which {windows.held * pool.page_size} are held; open the engine with more window_tokens"
+            f"the sequence needs {missing * pool.page_size} more tokens in layers with a window to get to {length}; "
+            "these have "
+            f"{windows.total * pool.page_size}, of which {windows.held * pool.page_size} are held; open the engine "
+            "with more window_tokens"
         )
     told = f", of which {pinned * pool.page_size} are pinned" if pinned else ""
     return OutOfPages(

@@ -1,12 +1,14 @@
-"""How many tokens the running sequences will still want, so that newcomers are admitted neither too early nor too late."""
+"""How many tokens the running sequences will still want, so that newcomers are
+admitted neither too early nor too late.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..sequences.sequence_ops import Generate
 from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_ops import Generate
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -15,7 +17,8 @@ LONGEST = 1 << 17  # tokens that a text without a max_tokens is ever expected to
 
 
 class LengthEstimate:
-    """Learns how long texts get, so that admission need not assume the worst: the share that is used of a max_tokens, and
+    """Learns how long texts get, so that admission need not assume the worst: the share that is used of a max_tokens,
+    and
     the length of those that only the context bounds."""
 
     def __init__(self) -> None:

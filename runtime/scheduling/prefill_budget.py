@@ -37,7 +37,9 @@ class PrefillBudget:
         self._since, self._tokens = now, behind
 
     def budget(self, most: int) -> int:
-        """Tokens of prompts, up to `most`, in a step in which others get a token; `most` until something was measured."""
+        """Tokens of prompts, up to `most`, in a step in which others get a
+        token; `most` until something was measured.
+        """
         if self.seconds is None or not self._costs:
             return most
         tokens = int(self.seconds / median_low(self._costs))

@@ -16,14 +16,14 @@ import numpy as np
 
 from ..cache import WORTH_LOADING, PrefixCache, common_prefix
 from ..errors import OutOfPages
+from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
 from ..sequences.sequence_ops import Generate
-from ..sequences.sequence import SequenceState, SequenceStatus, ScheduledWork
-from .state_checkpoint_positions import CheckpointPositions
-from .length_estimate import LengthEstimate
-from .tenant_fairness import TenantCounters, AdmissionCandidate, WaitingQueue, fair_order, turn
 from .batch_admission import PATIENCE, WORTH_WAITING, BatchAdmission
-from .prefill_budget import PrefillBudget
 from .capacity_errors import kv_pages_exhausted, pins_exceed_limit
+from .length_estimate import LengthEstimate
+from .prefill_budget import PrefillBudget
+from .state_checkpoint_positions import CheckpointPositions
+from .tenant_fairness import AdmissionCandidate, TenantCounters, WaitingQueue, fair_order, turn
 
 GRACE = 8  # steps that a sequence keeps its place after it lost one, twice as many after the next loss ...
 LONGEST_GRACE = 64
@@ -37,7 +37,14 @@ class AdapterResidents(Protocol):
 
 
 class Scheduler:
-    def __init__(self, cache: PrefixCache, step_tokens: int, max_running: int, state_every: int = 256, prompt_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        cache: PrefixCache,
+        step_tokens: int,
+        max_running: int,
+        state_every: int = 256,
+        prompt_seconds: float | None = None,
+    ) -> None:
         self.cache = cache
         self.pace = PrefillBudget(prompt_seconds)
         self.borders = CheckpointPositions(cache, state_every)
@@ -53,7 +60,9 @@ class Scheduler:
         self.preemptions = 0
         self.reused_tokens = 0
         self.refused: list[tuple[SequenceState, OutOfPages]] = []
-        self.drafting: Callable[[dict[SequenceState, ScheduledWork], int], None] | None = None  # adds drafts to a plan, up to so many tokens
+        self.drafting: Callable[[dict[SequenceState, ScheduledWork], int], None] | None = (
+            None  # adds drafts to a plan, up to so many tokens
+        )
         self.paused = False
         self.adapters: AdapterResidents | None = None
         self.lingers = False  # somebody could be computed but for an adapter that is on its way
@@ -176,12 +185,18 @@ class Scheduler:
         return len(np.unique(np.concatenate(rows))) if rows else 0
 
     def _promised(self, seq: SequenceState) -> int:
-        """Pages that pinned sequences will hold again, whose own were taken while the engine slept; where they begin alike once."""
+        """Pages that pinned sequences will hold again, whose own were taken while the
+        engine slept; where they begin alike once.
+        """
         size, found = self.cache.pool.page_size, 0
         counted = [seq]
         for each in sorted(self.pinned, key=lambda each: each.computed < len(each)):
             if each.computed < len(each):
-                alike = [common_prefix(each.tokens.array, other.tokens.array) for other in counted if other.namespace == each.namespace]
+                alike = [
+                    common_prefix(each.tokens.array, other.tokens.array)
+                    for other in counted
+                    if other.namespace == each.namespace
+                ]
                 found += len(each) // size - max([each.computed, *alike]) // size
             counted.append(each)
         return found
@@ -231,7 +246,9 @@ class Scheduler:
         wanted = [seq.terms.priority for seq in chunks] + ([self.waiting.top] if self.waiting else [])
         return max(wanted, default=None)
 
-    def _give_each(self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, ScheduledWork]) -> int:
+    def _give_each(
+        self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, ScheduledWork]
+    ) -> int:
         budget, simple = self.step_tokens, self.counters.alone and not self.borders.kept
         for seq in singles:
             less_urgent = kept_for is not None and seq.terms.priority < kept_for
@@ -241,7 +258,9 @@ class Scheduler:
                 continue
             done = seq.computed
             hi = max(done, seq.ops[0].target(seq))
-            if simple and (hi <= seq.slots.length or self.cache.grow(seq, hi)):  # `_give` where nobody is charged and no state is left
+            if simple and (
+                hi <= seq.slots.length or self.cache.grow(seq, hi)
+            ):  # `_give` where nobody is charged and no state is left
                 work[seq] = ScheduledWork(seq, done, hi)
                 budget -= hi - done
             else:
@@ -340,7 +359,11 @@ class Scheduler:
 
     def _make_room(self, seq: SequenceState, length: int, work: dict[SequenceState, ScheduledWork]) -> bool:
         while not self._grow(seq, length):
-            if (self.cache.misses_state(seq) and self._shed_one()) or self.cache.share_equal_prefixes((*self.running, *self.pinned)) or self._park_one():
+            if (
+                (self.cache.misses_state(seq) and self._shed_one())
+                or self.cache.share_equal_prefixes((*self.running, *self.pinned))
+                or self._park_one()
+            ):
                 continue
             victim = max(self.running, key=self.last)
             if victim is seq and len(self.running) == 1:
@@ -374,7 +397,9 @@ class Scheduler:
         return any(self.cache.shed(seq) for seq in (*self.running, *self.resident, *self.waiting.holding, *self.pinned))
 
     def _refuse(self, seq: SequenceState, length: int) -> None:
-        self.refused.append((seq, kv_pages_exhausted(self.cache, length, self.cache.missing(seq, length), self.pinned_pages())))
+        self.refused.append(
+            (seq, kv_pages_exhausted(self.cache, length, self.cache.missing(seq, length), self.pinned_pages()))
+        )
 
     def check(self) -> None:
         """Raise unless every sequence stands where its status says."""
@@ -390,7 +415,9 @@ class Scheduler:
             raise RuntimeError(f"the tenants have {present} sequences at work, counted are {self.counters.present}")
         if {seq for seq in self.waiting if len(seq.slots)} != set(self.waiting.holding):
             raise RuntimeError("the queue does not know who of it holds pages")
-        if any(seq.status is not SequenceStatus.IDLE or not len(seq.slots) or seq in self.pinned for seq in self.resident):
+        if any(
+            seq.status is not SequenceStatus.IDLE or not len(seq.slots) or seq in self.pinned for seq in self.resident
+        ):
             raise RuntimeError("a resident sequence is not idle, is pinned or has no pages")
 
 

@@ -57,5 +57,3 @@ class CheckpointPositions:
         """The same prompt needs its last token computed, for the logits."""
         end = len(seq) - 1
         return end - end % self._size
-
-

@@ -1,4 +1,6 @@
-"""A draft: tokens that a text may go on with. They are computed behind it in one step, and kept where the sampler chooses them."""
+"""A draft: tokens that a text may go on with. They are computed behind it in one
+step, and kept where the sampler chooses them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class DraftSource(NamedTuple):
-    """Whose guess it is, for what is learned of such guesses.  length: of the text behind which it was seen, in classes."""
+    """Whose guess it is, for what is learned of such guesses.
+
+    length: of the text behind which it was seen, in classes.
+    """
 
     drafter: str
     length: int = 0
@@ -24,7 +29,8 @@ ONWARD = DraftSource("onward")  # of what a draft goes on with
 class DraftTokens:
     """tokens: in order.  matchers: the grammar behind each of them; empty without a grammar.
 
-    choices: what the sampler has to choose for each of them: the token, or another that a jump of the grammar rewrites to it, or None
+    choices: what the sampler has to choose for each of them: the token, or another that a jump of the grammar rewrites
+        to it, or None
     where the jump puts it there unasked. Empty: the tokens.
     joints: places of tokens that are another guess than what stands before them.
     """
@@ -37,7 +43,9 @@ class DraftTokens:
 
     def cut(self, length: int) -> DraftTokens:
         """Its first `length` tokens."""
-        return DraftTokens(self.tokens[:length], self.source, self.matchers[:length], self.choices[:length], self.joints)
+        return DraftTokens(
+            self.tokens[:length], self.source, self.matchers[:length], self.choices[:length], self.joints
+        )
 
     def expects(self, place: int) -> int | None:
         """What is to be chosen for one of its tokens; None: nothing, or there is no such token."""
@@ -48,7 +56,9 @@ class DraftTokens:
         return sum(choice is not None for choice in self.choices[:count]) if self.choices else count
 
     def kinds(self) -> list[Kind | None]:
-        """Of each token whose guess it is and whether it goes on with what is guessed before it; None for one that is no guess."""
+        """Of each token whose guess it is and whether it goes on with what is
+        guessed before it; None for one that is no guess.
+        """
         found: list[Kind | None] = []
         source, later, joints = self.source, False, set(self.joints)
         for place, choice in enumerate(self.choices or self.tokens):

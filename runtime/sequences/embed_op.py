@@ -64,7 +64,9 @@ class Embed(SequenceOp):
             return False
         mean: Floats = (self._total / len(seq)).astype(np.float32)
         if not np.isfinite(mean).all():
-            raise RuntimeFailure("the model's hidden states are not finite; its weights may be damaged, or the dtype too narrow")
+            raise RuntimeFailure(
+                "the model's hidden states are not finite; its weights may be damaged, or the dtype too narrow"
+            )
         if seq.computed:
             life.cache.publish(seq)
         self.resolve(mean)

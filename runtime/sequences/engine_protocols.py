@@ -1,4 +1,6 @@
-"""What operations and handles ask of the engine that runs them: `loop.SequenceLifecycle` and `loop.EngineCore` give it."""
+"""What operations and handles ask of the engine that runs them:
+`loop.SequenceLifecycle` and `loop.EngineCore` give it.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,10 @@ from ..text.tokenizer import Tokenizer
 from .jump_cache import JumpCache
 
 if TYPE_CHECKING:
-    from .running_generation import RunningGeneration
     from .pending_grammar import PendingGrammar
-    from .sequence_ops import Generate, SequenceOp
+    from .running_generation import RunningGeneration
     from .sequence import SequenceState, SequenceStatus
+    from .sequence_ops import Generate, SequenceOp
     from .sequence_options import SequenceOptions
 
 

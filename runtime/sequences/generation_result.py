@@ -12,13 +12,18 @@ if TYPE_CHECKING:
     from .running_generation import RunningGeneration
 
 
-def generation_result(decoding: RunningGeneration, finish: GenerationFinish, tokens: list[int], truncated: bool, closed: bool) -> Generation | TruncatedError:
-    """Of the text of `finish`, whose tokens these are. truncated: a limit came before the end of its grammar; closed: then
+def generation_result(
+    decoding: RunningGeneration, finish: GenerationFinish, tokens: list[int], truncated: bool, closed: bool
+) -> Generation | TruncatedError:
+    """Of the text of `finish`, whose tokens these are. truncated: a limit came before the end of its grammar; closed:
+    then
     the grammar completed it."""
     op = decoding.op
     if truncated and not closed and op.params.error_on_truncation:
         action = "allow more tokens" if decoding.limited else "shorten the prompt"
-        return TruncatedError.after(finish.text, _limit(decoding), f"{action}, or set close_at_limit=True to have the text closed")
+        return TruncatedError.after(
+            finish.text, _limit(decoding), f"{action}, or set close_at_limit=True to have the text closed"
+        )
     return Generation(
         text=finish.text,
         token_ids=tokens,

@@ -1,4 +1,6 @@
-"""Jumps of grammars that were found before: the same last tokens in the same states of an automaton lead to the same jump."""
+"""Jumps of grammars that were found before: the same last tokens in the same
+states of an automaton lead to the same jump.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakKeyDictionary
 
-from .jump_forward import MIN_BYTES, WINDOW, JumpForwardEdit, JumpForward
+from .jump_forward import MIN_BYTES, WINDOW, JumpForward, JumpForwardEdit
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -47,8 +49,17 @@ class JumpCache:
         matcher.replace(drop, tokens, made.states)
         return made.jump
 
-    def _find(self, automaton: Automaton, known: dict[Last, CachedJump | None], last: Last, matcher: Matcher, output: Sequence[int]) -> bool:
-        """Look for a jump and remember it; False where the search went on in another automaton, whose states say nothing here."""
+    def _find(
+        self,
+        automaton: Automaton,
+        known: dict[Last, CachedJump | None],
+        last: Last,
+        matcher: Matcher,
+        output: Sequence[int],
+    ) -> bool:
+        """Look for a jump and remember it; False where the search went on in
+        another automaton, whose states say nothing here.
+        """
         moved = matcher.copy()
         jump = self._jumps.jump(moved, output)
         if moved.automaton is not automaton:

@@ -20,7 +20,9 @@ class OpFuture(Future[Any]):
     keeper: threading.Thread | None = None
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Errors of a callback are logged, SystemExit, KeyboardInterrupt and their like too: the others are called all the same."""
+        """Errors of a callback are logged, SystemExit, KeyboardInterrupt and their
+        like too: the others are called all the same.
+        """
         super().add_done_callback(fn if self.done() else partial(_call_back, fn))
 
     def result(self, timeout: float | None = None) -> Any:

@@ -1,4 +1,6 @@
-"""What a generation waits for: its grammar is worked out on another thread, which alone touches its matcher meanwhile."""
+"""What a generation waits for: its grammar is worked out on another thread,
+which alone touches its matcher meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ MOST_WORK = 1_000_000_000  # steps of a text that are done here, see `grammars/a
 SLICE, LONGEST_SLICE = 1_000_000, 8_000_000  # steps in one go; half as many as there were before
 HANDED = 20_000  # steps that it counts for to come here at all, so that no text comes for ever
 TOO_MUCH = (
-    f"the grammar needs more than {MOST_WORK:,} steps of work in the middle of this text; simplify it, bound its repeats, "
+    f"the grammar needs more than {MOST_WORK:,} steps of work in the middle of this text; simplify it, bound its "
+    "repeats, "
     "or ask for fewer items that must differ"
 )
 

@@ -64,7 +64,9 @@ class RunningGeneration:
         self.work: PendingGrammar | None = None
         self._spent = 0  # steps of such work
         self._stage, self._token = FOLLOWED, -1
-        self._finish: GenerationFinish | None = None  # why it ends, where that is known and the grammar is still to be asked
+        self._finish: GenerationFinish | None = (
+            None  # why it ends, where that is known and the grammar is still to be asked
+        )
         self._ending: bytes | None = None  # what completes the grammar
         self.first: float | None = None  # seconds from the start to the first token
         self._sent = 0  # tokens
@@ -226,7 +228,9 @@ class RunningGeneration:
         self.result = generation_result(self, finish, tokens, truncated, closed)
 
     def _closed(self, finish: GenerationFinish) -> tuple[GenerationFinish, bool]:
-        """With the shortest text that completes the grammar behind the last whole character, and whether the text is whole."""
+        """With the shortest text that completes the grammar behind the last whole
+        character, and whether the text is whole.
+        """
         assert self.matcher is not None
         try:
             end = self.matcher.shortest_end() if self._ending is None else self._ending

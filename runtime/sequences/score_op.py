@@ -35,7 +35,10 @@ class ChoiceScores(list[TokenLogprobs]):
 
 @dataclass(slots=True)
 class ChoiceBranch:
-    """A run of tokens that choices share. `ends` are the choices that end with it, `choice_branches` what may follow."""
+    """A run of tokens that choices share.
+
+    `ends` are the choices that end with it, `choice_branches` what may follow.
+    """
 
     tokens: list[int]
     ends: list[int] = field(default_factory=list)

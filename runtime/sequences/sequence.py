@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numpy.typing import ArrayLike
 
-from ..cache import IntRow, Ints, StateCheckpoint, RadixNode, Space
+from ..cache import IntRow, Ints, RadixNode, Space, StateCheckpoint
+from ..common.argument_checks import check_token_id_lists, check_token_ids, check_whole
 from ..errors import ConfigError
 from ..sampling.sampling_params import SamplingParams
-from ..common.argument_checks import check_token_ids, check_token_id_lists, check_whole
 from .draft_tokens import DraftTokens
 from .embed_op import Embed, Floats
+from .score_op import ChoiceScores, Score
 from .sequence_ops import (
     Chunk,
     Close,
@@ -27,12 +28,11 @@ from .sequence_ops import (
     Generate,
     Generation,
     Logprobs,
-    SequenceOp,
     Prefill,
     Read,
+    SequenceOp,
     TokenLogprobs,
 )
-from .score_op import Score, ChoiceScores
 from .sequence_options import USUAL, SequenceOptions
 
 if TYPE_CHECKING:
@@ -54,9 +54,33 @@ class SequenceState:
     """What the scheduler thread knows of a sequence. Only that thread touches it."""
 
     __slots__ = (
-        "ahead", "arrival", "border", "branch", "charged_tokens", "computed", "draft", "error", "guarded", "id", "into", "node", "number", "ops", "deferred_error", "passed",
-        "preempted", "prefilling", "reread", "since", "slots", "status", "terms", "tokens", "trail", "window",
-    )  # fmt: skip
+        "ahead",
+        "arrival",
+        "border",
+        "branch",
+        "charged_tokens",
+        "computed",
+        "deferred_error",
+        "draft",
+        "error",
+        "guarded",
+        "id",
+        "into",
+        "node",
+        "number",
+        "ops",
+        "passed",
+        "preempted",
+        "prefilling",
+        "reread",
+        "since",
+        "slots",
+        "status",
+        "terms",
+        "tokens",
+        "trail",
+        "window",
+    )
 
     def __init__(self, id: int, terms: SequenceOptions = USUAL, status: SequenceStatus = SequenceStatus.IDLE) -> None:
         self.id = id
@@ -118,7 +142,8 @@ class ScheduledWork(NamedTuple):
 
 
 class Sequence:
-    """A handle on one token sequence in the engine. Methods return at once unless they say "blocks"; results are futures.
+    """A handle on one token sequence in the engine. Methods return at once unless they say "blocks"; results are
+    futures.
 
     Operations run in the order in which they were queued. When one fails, those queued after it fail with the
     same error; the sequence then accepts new ones. Dropping the last reference closes the sequence after its
@@ -138,7 +163,8 @@ class Sequence:
     def extend(self, tokens: ArrayLike, drop: int = 0) -> None:
         """Append token ids, int [n], after cutting the last `drop` tokens.
 
-        Nothing is computed yet. Ids outside the vocabulary make the operations queued after them, or the next one, fail.
+        Nothing is computed yet. Ids outside the vocabulary make the operations queued after them, or the next one,
+        fail.
         Raises ConfigError if `tokens` is not a sequence of token ids.
         """
         self._core.submit(self._state, Extend(check_token_ids("extend()", tokens), check_whole("drop", drop, 0)))
@@ -154,7 +180,9 @@ class Sequence:
         `on_chunk` is called on the scheduler thread for every piece of text; it must not block.
         The future raises ConfigError, ContextLengthError, RequestAborted, EngineClosed ...
         """
-        return self._core.submit(self._state, Generate(SamplingParams() if params is None else params, grammar, on_chunk))
+        return self._core.submit(
+            self._state, Generate(SamplingParams() if params is None else params, grammar, on_chunk)
+        )
 
     def score(self, choices: Items[ArrayLike]) -> Future[ChoiceScores]:
         """Compute the log-probabilities of each choice's tokens after the current end; shared beginnings count once.
@@ -164,18 +192,26 @@ class Sequence:
         return self._core.submit(self._state, Score(check_token_id_lists("score()", choices)))
 
     def logprobs(self, start: int, top: int = 0) -> Future[tuple[TokenLogprobs, list[TokenLogprobs]]]:
-        """Compute the log-probabilities of the sequence's tokens [start:], and of the `top` best tokens at each position."""
+        """Compute the log-probabilities of the sequence's tokens [start:], and
+        of the `top` best tokens at each position.
+        """
         return self._core.submit(self._state, Logprobs(check_whole("start", start), check_whole("top", top, 0)))
 
     def fork(self, n: int, *, adapter: str | EllipsisType | Items[str | None] | None = ...) -> list[Sequence]:
         """Return `n` sequences that continue from here on the same pages. They start when the parent gets here.
 
-        adapter: the name of another one, None for the base, or a list with one for each child. Children whose adapter is not the
-        parent's share the text alone, and compute it again (`Generation.reread_tokens`, `Stats.reread_tokens`). Raises ConfigError
+        adapter: the name of another one, None for the base, or a list with one for each child. Children whose adapter
+            is not the
+        parent's share the text alone, and compute it again (`Generation.reread_tokens`, `Stats.reread_tokens`). Raises
+        ConfigError
         for a name that is not loaded.
         """
         terms, count = self._state.terms, check_whole("n", n, 0, MOST_CHILDREN)
-        each = [terms] * count if adapter is ... else [terms._replace(adapter=digest) for digest in self._digests(adapter, count)]
+        each = (
+            [terms] * count
+            if adapter is ...
+            else [terms._replace(adapter=digest) for digest in self._digests(adapter, count)]
+        )
         states = [self._core.new_state(one, SequenceStatus.CHILD_PENDING) for one in each]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
@@ -184,12 +220,17 @@ class Sequence:
     def _digests(self, adapter: str | Items[str | None] | None, count: int) -> list[str]:
         names = [adapter] * count if adapter is None or isinstance(adapter, str) else list(adapter)
         if len(names) != count:
-            raise ConfigError(f"adapter has {len(names)} names for n={count} children; give one for each, or one for all")
+            raise ConfigError(
+                f"adapter has {len(names)} names for n={count} children; give one for each, or one for all"
+            )
         found = {name: "" if name is None else self._core.adapter_digest(name) for name in dict.fromkeys(names)}
         return [found[name] for name in names]
 
     def prefill(self) -> Future[int]:
-        """Compute all tokens now and add them to the prefix cache. Result: the number of tokens that were computed already."""
+        """Compute all tokens now and add them to the prefix cache.
+
+        Result: the number of tokens that were computed already.
+        """
         return self._core.submit(self._state, Prefill())
 
     def embed(self) -> Future[Floats]:

@@ -18,18 +18,19 @@ from concurrent.futures import InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from ..cache import Ints
+from ..common.argument_checks import shown
 from ..errors import ConfigError
 from ..sampling.sampling_params import SamplingParams
-from ..common.argument_checks import shown
 from .generation import Chunk as Chunk
 from .generation import Generation as Generation
 from .generation import TokenLogprobs as TokenLogprobs
 from .op_future import OpFuture
 
 if TYPE_CHECKING:
-    from .running_generation import RunningGeneration
     from .engine_protocols import SequenceEngine
+    from .running_generation import RunningGeneration
     from .sequence import SequenceState
+
 
 class SequenceOp:
     """Base: an operation that needs nothing computed and is done when it begins."""
@@ -328,7 +329,9 @@ class Generate(SequenceOp):
 
     def target(self, seq: SequenceState) -> int:
         length, decoding = seq.tokens.length, self.decoding
-        goes_on = seq.ahead and decoding is not None and len(decoding.stops.token_ids) + 1 < decoding.limit  # behind the token that is being sampled
+        goes_on = (
+            seq.ahead and decoding is not None and len(decoding.stops.token_ids) + 1 < decoding.limit
+        )  # behind the token that is being sampled
         return length + 1 if goes_on else length
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:

@@ -7,8 +7,8 @@ import time
 from typing import NamedTuple
 
 from ..cache import Space
-from ..errors import ConfigError
 from ..common.argument_checks import WORD, plain, shown
+from ..errors import ConfigError
 
 
 class SequenceOptions(NamedTuple):
@@ -33,11 +33,15 @@ class SequenceOptions(NamedTuple):
         return (self.namespace, self.adapter) if self.adapter else self.namespace
 
     @classmethod
-    def with_deadline_now(cls, priority: int, tenant: str, namespace: str, timeout: float | None, adapter: str = "") -> SequenceOptions:
+    def with_deadline_now(
+        cls, priority: int, tenant: str, namespace: str, timeout: float | None, adapter: str = ""
+    ) -> SequenceOptions:
         """With a deadline `timeout` seconds from now. Raises ConfigError naming what cannot be used."""
         priority, tenant, namespace = plain(priority), plain(tenant), plain(namespace)
         if isinstance(priority, bool) or not isinstance(priority, int) or not -WORD <= priority < WORD:
-            raise ConfigError(f"priority={shown(priority)}: must be a whole number, such as 0 (usual) or 1 (more urgent)")
+            raise ConfigError(
+                f"priority={shown(priority)}: must be a whole number, such as 0 (usual) or 1 (more urgent)"
+            )
         for name, value in (("tenant", tenant), ("namespace", namespace)):
             if not isinstance(value, str):
                 raise ConfigError(f"{name}={shown(value)}: must be a text; '' is the common one")

@@ -41,9 +41,7 @@ class StopChecker:
     the text has that many; the sampler offers no end token before.
     """
 
-    def __init__(
-        self, params: SamplingParams, tokenizer: Tokenizer, eos_ids: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, params: SamplingParams, tokenizer: Tokenizer, eos_ids: Sequence[int] | None = None) -> None:
         self.finish: GenerationFinish | None = None
         self.token_ids: list[int] = []
         self._params = params

@@ -10,10 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sgl.runtime.errors import RuntimeFailure
 
-from .served_adapters import ServedAdapters
-from .http.request_bodies import JsonBodyRoute
 from .http.http_errors import RequestError
+from .http.request_bodies import JsonBodyRoute
 from .http.request_guard import check_owner
+from .served_adapters import ServedAdapters
 
 router = APIRouter(route_class=JsonBodyRoute)
 

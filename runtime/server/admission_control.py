@@ -9,8 +9,8 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .request_context import CALLER
 from .http.http_errors import RequestError
+from .request_context import CALLER
 
 WINDOW = 30.0  # seconds over which the rate of completions is measured
 MOST_MEASURED = 1024  # completions kept for it

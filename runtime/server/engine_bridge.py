@@ -20,22 +20,22 @@ from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.embed_op import Floats
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
 from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
 from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 
-from .served_adapters import ServedAdapters
 from .admission_control import AdmissionControl
-from .http.response_size_limit import take
-from .request_context import ADAPTER, CALLER, PATIENCE, seconds_left
-from .protocols.chat.generation_steps import ChatPrompt, GenerationStep, ChoiceRun, joined
+from .event_loop_queue import LoopQueue, RequestLoopQueue
 from .http.http_errors import RequestError
-from .event_loop_queue import RequestLoopQueue, LoopQueue
-from .observability.request_record import GapObserver, RequestProgress
-from .running_requests import RunningRequests
-from .server_settings import ServerSettings
+from .http.response_size_limit import take
 from .http.sse_responses import together
+from .observability.request_record import GapObserver, RequestProgress
+from .protocols.chat.generation_steps import ChatPrompt, ChoiceRun, GenerationStep, joined
+from .request_context import ADAPTER, CALLER, PATIENCE, seconds_left
+from .running_requests import RunningRequests
+from .served_adapters import ServedAdapters
+from .server_settings import ServerSettings
 
 Prompt = str | Items[int] | Ints
 T = TypeVar("T")
@@ -69,17 +69,25 @@ class EngineBridge:
     """
 
     def __init__(
-        self, engine: Engine, settings: ServerSettings | None = None, observe_gap: GapObserver | None = None, adapters: ServedAdapters | None = None
+        self,
+        engine: Engine,
+        settings: ServerSettings | None = None,
+        observe_gap: GapObserver | None = None,
+        adapters: ServedAdapters | None = None,
     ) -> None:
         self.engine, self.settings = engine, settings or ServerSettings()
         self.adapters = adapters or ServedAdapters(engine, self.settings)
-        self.admission = AdmissionControl(self.settings.max_queue or 4 * engine.info()["max_running"], self.settings.share)
+        self.admission = AdmissionControl(
+            self.settings.max_queue or 4 * engine.info()["max_running"], self.settings.share
+        )
         self.runs = RunningRequests()
         self._observe_gap = observe_gap
         self._postboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueue] = weakref.WeakKeyDictionary()
 
     async def encode(self, prompt: Prompt, special_prefix: bool = True) -> Ints:
-        """Token ids, int32 [n]: of a text, with the tokenizer's special prefix unless told not to, or the given ones, checked."""
+        """Token ids, int32 [n]: of a text, with the tokenizer's special prefix
+        unless told not to, or the given ones, checked.
+        """
         self.check_size(prompt)
         if not isinstance(prompt, str):
             ids = self._checked_ids(prompt)
@@ -147,7 +155,12 @@ class EngineBridge:
                 yield index, samples.corrected(chunk)
 
     async def walk(
-        self, prompt: ChatPrompt, first: GenerationStep, go_on: Callable[[int], Awaitable[GenerationStep | None]], n: int = 1, streamed: bool = True
+        self,
+        prompt: ChatPrompt,
+        first: GenerationStep,
+        go_on: Callable[[int], Awaitable[GenerationStep | None]],
+        n: int = 1,
+        streamed: bool = True,
     ) -> AsyncGenerator[tuple[int, Chunk], None]:
         """As `stream`, of samples that take several moves: `first`, then what `go_on(index)` gives until it gives None.
 
@@ -168,7 +181,9 @@ class EngineBridge:
                 chunk = samples.corrected(walk.chunk(arrived))
                 _count(chunk)
                 if streamed:
-                    progress.chunk(index, chunk if chunk.generation is None else dataclasses.replace(chunk, generation=None))
+                    progress.chunk(
+                        index, chunk if chunk.generation is None else dataclasses.replace(chunk, generation=None)
+                    )
                 if chunk.generation is not None:
                     chunk.generation = samples.corrected(chunk.generation)
                 yield index, chunk
@@ -179,7 +194,9 @@ class EngineBridge:
                     left -= 1
 
     async def logprobs(self, ids: Items[int] | Ints, start: int, top: int) -> tuple[TokenLogprobs, list[TokenLogprobs]]:
-        """Log-probabilities of the prompt's tokens from `start` on, and the `top` likeliest tokens in each one's place."""
+        """Log-probabilities of the prompt's tokens from `start` on, and the
+        `top` likeliest tokens in each one's place.
+        """
         take(max(0, len(ids) - start), top)
         return await self.ask(ids, lambda sequence: sequence.logprobs(start, top))
 
@@ -219,7 +236,9 @@ class EngineBridge:
                     return await self._ask(prompt, lambda sequence: sequence.embed(), nullcontext())
 
             asked = adapters or [ADAPTER.get()] * len(prompts)
-            vectors = np.stack(await together([one(prompt, adapter) for prompt, adapter in zip(prompts, asked, strict=True)]))
+            vectors = np.stack(
+                await together([one(prompt, adapter) for prompt, adapter in zip(prompts, asked, strict=True)])
+            )
         self._progress(None).read(sum(map(len, prompts)))
         return vectors
 
@@ -234,9 +253,7 @@ class EngineBridge:
 
     # inside
 
-    async def _answers(
-        self, seconds: float, question: Callable[[Sequence], Future[Any]], ids: Items[int] = ()
-    ) -> bool:
+    async def _answers(self, seconds: float, question: Callable[[Sequence], Future[Any]], ids: Items[int] = ()) -> bool:
         """Whether the engine answers in time; on nobody's terms, and however much waits."""
         with self._opened(USUAL) as [sequence], RequestLoopQueue[Any](self._postbox(), seconds) as arrivals:
             sequence.extend(np.asarray(ids, dtype=np.int32))
@@ -253,7 +270,9 @@ class EngineBridge:
         left = seconds_left(terms)
         adapter = None if terms is USUAL else ADAPTER.get()
         try:
-            first = self.engine.open(terms.priority, tenant=terms.tenant, namespace=terms.namespace, timeout=left, adapter=adapter)
+            first = self.engine.open(
+                terms.priority, tenant=terms.tenant, namespace=terms.namespace, timeout=left, adapter=adapter
+            )
         except ConfigError as error:
             if adapter is None:
                 raise
@@ -270,7 +289,9 @@ class EngineBridge:
                 sequence.close()
 
     @contextmanager
-    def _samples(self, ids: Ints, n: int, place: AbstractContextManager[Any] | None = None) -> Iterator[SampleSequences]:
+    def _samples(
+        self, ids: Ints, n: int, place: AbstractContextManager[Any] | None = None
+    ) -> Iterator[SampleSequences]:
         """`n` sequences that hold the prompt. place: theirs, where it is not asked for here."""
         if not 1 <= n <= self.settings.max_choices:
             raise RequestError(f"n={n} must lie in 1..{self.settings.max_choices}", param="n")
@@ -312,7 +333,12 @@ class EngineBridge:
         most = self.settings.max_new_tokens
         limit = min((bound for bound in (params.max_tokens, most) if bound is not None), default=None)
         seed = params.seed if params.seed is None else sample_seed(params.seed, index)
-        return dataclasses.replace(params, max_tokens=limit, min_tokens=params.min_tokens if limit is None else min(params.min_tokens, limit), seed=seed)
+        return dataclasses.replace(
+            params,
+            max_tokens=limit,
+            min_tokens=params.min_tokens if limit is None else min(params.min_tokens, limit),
+            seed=seed,
+        )
 
     def check_size(self, prompt: Prompt) -> None:
         """Raise RequestError for what is too long whatever its tokens are: to look at each takes long."""

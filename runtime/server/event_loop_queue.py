@@ -67,7 +67,11 @@ class RequestLoopQueue(Generic[T]):
     """
 
     def __init__(
-        self, postbox: LoopQueue, seconds: float | None, granted: float | None = None, sequences: Sequence[Abortable] = ()
+        self,
+        postbox: LoopQueue,
+        seconds: float | None,
+        granted: float | None = None,
+        sequences: Sequence[Abortable] = (),
     ) -> None:
         self._postbox, self._seconds = postbox, seconds
         self._granted = seconds if granted is None else granted

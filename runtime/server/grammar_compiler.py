@@ -21,10 +21,10 @@ from sgl.grammars import (
     compile_regex,
     compile_structural,
 )
-from sgl.runtime.engine import Engine
 from sgl.runtime.common.thread_priority import yield_priority
+from sgl.runtime.engine import Engine
 
-from .request_context import CALLER, PATIENCE, seconds_left, deadline_error
+from .request_context import CALLER, PATIENCE, deadline_error, seconds_left
 
 Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice", "calls"]
 Key = tuple[str, str, str]  # kind, source, other documents
@@ -58,7 +58,8 @@ class RequestGrammarCompiler:
     async def compile(
         self, kind: Kind, source: str | dict[str, Any] | list[str], resources: Resources | None = None
     ) -> Grammar:
-        """The grammar of a source: text, a dict for schemas and structural tags, texts for a choice; "json_object" ignores it.
+        """The grammar of a source: text, a dict for schemas and structural tags, texts for a choice; "json_object"
+        ignores it.
 
         `resources` are other documents, by their addresses, to which references in schemas may lead.
 
@@ -67,7 +68,9 @@ class RequestGrammarCompiler:
         text = _canonical(kind, source)
         others = _others(kind, resources)
         if len(text) + len(others) > LONGEST:
-            raise InvalidGrammarError(f"the {kind} has {len(text) + len(others)} characters; this server takes at most {LONGEST}")
+            raise InvalidGrammarError(
+                f"the {kind} has {len(text) + len(others)} characters; this server takes at most {LONGEST}"
+            )
         key = (kind, text, others)
         future = self._future(key)
         try:

@@ -12,8 +12,8 @@ from starlette.datastructures import Headers
 
 from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 
-from .http.response_size_limit import ALLOWANCE, LogprobBudget
 from .http.http_errors import RequestError
+from .http.response_size_limit import ALLOWANCE, LogprobBudget
 from .server_settings import ServerSettings
 
 MOST_URGENT = 100  # priorities of requests lie in -100..100
@@ -40,7 +40,12 @@ def key_of(headers: Headers) -> bytes:
 def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
     """Within, everything runs for this tenant, for as long as the settings let a request take."""
     terms = SequenceOptions(tenant=tenant, namespace=tenant if settings.isolated else "")
-    caller, patience, allowance, adapter = CALLER.set(terms), PATIENCE.set(None), ALLOWANCE.set(LogprobBudget()), ADAPTER.set(None)
+    caller, patience, allowance, adapter = (
+        CALLER.set(terms),
+        PATIENCE.set(None),
+        ALLOWANCE.set(LogprobBudget()),
+        ADAPTER.set(None),
+    )
     try:
         apply_caller(settings)
         yield
@@ -59,12 +64,15 @@ def apply_caller(settings: ServerSettings, priority: int | None = None, timeout:
     """
     if priority and not settings.allow_priority:
         raise RequestError(
-            f"priority={priority}: this server gives all requests the same; leave it out, or start it with --allow-priority",
+            f"priority={priority}: this server gives all requests the same; leave it out, or start it with "
+            "--allow-priority",
             param="priority",
         )
     granted = min((seconds for seconds in (timeout, settings.request_timeout) if seconds is not None), default=None)
     PATIENCE.set(granted)
-    CALLER.set(CALLER.get()._replace(priority=priority or 0, deadline=None if granted is None else time.monotonic() + granted))
+    CALLER.set(
+        CALLER.get()._replace(priority=priority or 0, deadline=None if granted is None else time.monotonic() + granted)
+    )
 
 
 def seconds_left(terms: SequenceOptions) -> float | None:
@@ -78,4 +86,6 @@ def seconds_left(terms: SequenceOptions) -> float | None:
 
 
 def deadline_error(granted: float | None) -> TimeoutError:
-    return TimeoutError("the request took too long" if granted is None else f"the request took more than its {granted:g} seconds")
+    return TimeoutError(
+        "the request took too long" if granted is None else f"the request took more than its {granted:g} seconds"
+    )

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.sequences.sequence import Sequence
 
-from .request_context import CALLER
 from .observability.request_record import RECORD
+from .request_context import CALLER
 
 ABORTED = "aborted by a call of /abort_request"
 

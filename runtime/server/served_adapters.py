@@ -1,4 +1,6 @@
-"""The adapters that clients may name as a model: those that are loaded, and those of a folder, loaded when they are asked for."""
+"""The adapters that clients may name as a model: those that are loaded, and those
+of a folder, loaded when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from typing import Any, NamedTuple
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
 
-from .request_context import ADAPTER, CALLER, tenant_of
 from .http.http_errors import RequestError
 from .observability.request_record import RECORD
+from .request_context import ADAPTER, CALLER, tenant_of
 from .server_settings import ServerSettings
 
 log = logging.getLogger("sgl.server")
@@ -25,7 +27,9 @@ log = logging.getLogger("sgl.server")
 USABLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # names of folders that clients may cause to be read
 MOST_SHOWN = 20
 READERS = 4  # adapters that are read at a time
-AGAIN = 60.0  # seconds after which files that could not be used are read again, though they are the same: the model may have changed
+# seconds after which files that could not be used are read again, though they are the same: the model may have
+# changed
+AGAIN = 60.0
 Stamp = tuple[tuple[str, int, int], ...]
 
 
@@ -45,7 +49,10 @@ def is_usable(name: str) -> bool:
 
 
 class AdapterPermission:
-    """Whether the caller may name an adapter, or see its name. Where names are kept apart, who brings no key sees none."""
+    """Whether the caller may name an adapter, or see its name.
+
+    Where names are kept apart, who brings no key sees none.
+    """
 
     def __init__(self, settings: ServerSettings) -> None:
         self._names = {tenant_of(key): frozenset(names) for key, names in settings.allowed_adapters.items()}
@@ -64,7 +71,9 @@ class ServedAdapters:
         self._folder = None if settings.adapters is None else Path(settings.adapters)
         self._allowed = AdapterPermission(settings)
         self._loaded = set(engine.config.adapters or {})
-        self._readers = ThreadPoolExecutor(READERS, "sgl-adapters-asked")  # their own: whoever names adapters takes no thread of others
+        self._readers = ThreadPoolExecutor(
+            READERS, "sgl-adapters-asked"
+        )  # their own: whoever names adapters takes no thread of others
         self._lock = threading.Lock()
         self._turns: dict[str, threading.Lock] = {}
         self._reading: dict[str, Future[AdapterRefusal | None]] = {}
@@ -86,7 +95,9 @@ class ServedAdapters:
     def check(self, name: str, param: str) -> None:
         """Raise RequestError where the caller may not name it."""
         if not self.has(name):
-            raise RequestError(f"there is no adapter {name!r} here; there are {listed(self.names())}", param, "adapter_not_found", 404)
+            raise RequestError(
+                f"there is no adapter {name!r} here; there are {listed(self.names())}", param, "adapter_not_found", 404
+            )
 
     def allows(self, name: str) -> bool:
         return self._allowed(name)
@@ -94,15 +105,26 @@ class ServedAdapters:
     async def ready(self) -> str | None:
         """The adapter of this request, which is loaded by now. Raises RequestError where it cannot be."""
         name = ADAPTER.get()
-        if name is not None and name not in self._loaded and (refused := await asyncio.shield(asyncio.wrap_future(self._asked_for(name)))) is not None:
+        if (
+            name is not None
+            and name not in self._loaded
+            and (refused := await asyncio.shield(asyncio.wrap_future(self._asked_for(name)))) is not None
+        ):
             raise refused.error()
         return name
 
     def load(self, name: str, pin: bool = False) -> Any:
-        """Read it from the folder, again if it is loaded. Raises RequestError where there is none, and what reading raises."""
+        """Read it from the folder, again if it is loaded.
+
+        Raises RequestError where there is none, and what reading raises.
+        """
         path = self._path(name)
         if path is None:
-            where = "this server was started without adapters=FOLDER" if self._folder is None else f"there are {listed(self._in_folder())}"
+            where = (
+                "this server was started without adapters=FOLDER"
+                if self._folder is None
+                else f"there are {listed(self._in_folder())}"
+            )
             raise RequestError(f"there is no adapter {name!r} to load; {where}", "name", "adapter_not_found", 404)
         with self._turn(name):
             return self._read(name, path, pin)
@@ -110,7 +132,9 @@ class ServedAdapters:
     def unload(self, name: str) -> None:
         """Raises RequestError where it is not loaded, or in use."""
         if name not in self._known():
-            raise RequestError(f"no adapter {name!r} is loaded; {listed(self._known())} are", "name", "adapter_not_found", 404)
+            raise RequestError(
+                f"no adapter {name!r} is loaded; {listed(self._known())} are", "name", "adapter_not_found", 404
+            )
         try:
             self._engine.adapters.unload(name)
         except ConfigError as error:
@@ -187,19 +211,28 @@ class ServedAdapters:
             self._read(name, path, False)
             self._refused.pop(name, None)
         except CheckpointError as error:
-            log.error("adapter %r cannot be loaded, and is not tried again within %g s unless its files change: %s", name, AGAIN, error)
+            log.error(
+                "adapter %r cannot be loaded, and is not tried again within %g s unless its files change: %s",
+                name,
+                AGAIN,
+                error,
+            )
             self._refused[name] = stamp, time.monotonic() + AGAIN, _unusable(name)
             return _unusable(name)
         return None
 
 
 def _unusable(name: str) -> AdapterRefusal:
-    return AdapterRefusal(f"adapter {name!r} is here and cannot be used; the server's log says why", "adapter_unusable", 500)
+    return AdapterRefusal(
+        f"adapter {name!r} is here and cannot be used; the server's log says why", "adapter_unusable", 500
+    )
 
 
 def _stamp(path: Path) -> Stamp:
     """Of the files of an adapter: another one where these are others."""
-    return tuple((entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in sorted(path.glob("adapter_*")))
+    return tuple(
+        (entry.name, entry.stat().st_mtime_ns, entry.stat().st_size) for entry in sorted(path.glob("adapter_*"))
+    )
 
 
 def listed(names: list[str]) -> str:
@@ -207,7 +240,9 @@ def listed(names: list[str]) -> str:
 
 
 def check_adapters(names: Iterable[str | None], adapters: ServedAdapters) -> None:
-    """Of the prompts of a call; None: the base. Raises RequestError where one is asked for that the caller may not name."""
+    """Of the prompts of a call; None: the base. Raises RequestError where one
+    is asked for that the caller may not name.
+    """
     asked = set(names)
     for name in asked:
         if name is not None:

@@ -20,11 +20,15 @@ def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:
         dialect = dialect_named(settings.tool_format).thinking(found.reasoning)
         dialect.single = found.single
     dialect = dialect.templated("\n".join(engine.tokenizer.chat_sources))
-    return dialect if settings.reasoning_format is None else dialect.thinking(reasoning_named(settings.reasoning_format))
+    return (
+        dialect if settings.reasoning_format is None else dialect.thinking(reasoning_named(settings.reasoning_format))
+    )
 
 
 def calls_vocabulary(engine: Engine, dialect: Dialect) -> Vocabulary:
-    """The engine's vocabulary, in which the special tokens among the marks of calls and thoughts are text that grammars may write."""
+    """The engine's vocabulary, in which the special tokens among the marks of calls
+    and thoughts are text that grammars may write.
+    """
     calls, all_marks = dialect.spelled.encode(), "".join(dialect.marks).encode()
     ends = set(engine.tokenizer.eos_ids)  # what ends a thought and texts, too, still ends texts
 

@@ -16,27 +16,27 @@ from sgl.grammars import GrammarError
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 
-from . import status_routes, adapter_routes, web_page
-from .protocols.completions import completions_routes, embeddings_routes, tokenize_routes
-from .protocols.native import generate_routes, native_control_routes
-from .served_adapters import ServedAdapters
-from .http.request_bodies import BodyMemoryBudget
+from . import adapter_routes, status_routes, web_page
 from .engine_bridge import EngineBridge
-from .protocols.chat import chat_routes as chat
 from .grammar_compiler import RequestGrammarCompiler
 from .http.cors_middleware import CorsPolicyMiddleware
-from .http.openapi_document import DocumentedApp
 from .http.http_errors import RequestError, problem
-from .http.validation_errors import validation_message
+from .http.middleware import ApiKeyMiddleware, DisconnectMiddleware, RequestIdMiddleware
+from .http.openapi_document import DocumentedApp
+from .http.request_bodies import BodyMemoryBudget
 from .http.request_guard import RequestGuard
+from .http.validation_errors import validation_message
+from .observability.request_watchers import RequestWatchers, WatchedRequest
+from .protocols.chat import chat_routes as chat
+from .protocols.completions import completions_routes, embeddings_routes, tokenize_routes
 from .protocols.messages import messages_routes as messages
+from .protocols.native import generate_routes, native_control_routes
 from .protocols.ollama import ollama_routes as ollama
 from .protocols.responses import responses_routes as responses
 from .protocols.responses.response_store import ResponseStore
-from .http.middleware import ApiKeyMiddleware, DisconnectMiddleware, RequestIdMiddleware
-from .server_settings import ServerSettings
+from .served_adapters import ServedAdapters
 from .served_dialect import calls_vocabulary, dialect_of
-from .observability.request_watchers import WatchedRequest, RequestWatchers
+from .server_settings import ServerSettings
 
 if TYPE_CHECKING:
     from .observability.otel_tracing import Tracing
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: Tracing | None = None) -> FastAPI:
     """The server of an open engine, which stays the caller's to close.
 
-    Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `responses` that are kept, the names of its `models`, its `adapters`,
+    Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `responses` that are kept, the names of
+    its `models`, its `adapters`,
     and the `watchers`, which are to be closed in the end. `tracing` instead of what `settings.trace` gives.
     """
     settings = settings or ServerSettings()
@@ -57,12 +58,25 @@ def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: 
     app.state.adapters = ServedAdapters(engine, settings)
     app.state.bridge = EngineBridge(engine, settings, metrics.gap if metrics else None, app.state.adapters)
     app.state.dialect = dialect_of(engine, settings)
-    app.state.compiler = RequestGrammarCompiler(engine, metrics.compiled if metrics else None, calls_vocabulary(engine, app.state.dialect))
+    app.state.compiler = RequestGrammarCompiler(
+        engine, metrics.compiled if metrics else None, calls_vocabulary(engine, app.state.dialect)
+    )
     app.state.responses = ResponseStore(settings.store_bytes)
     app.state.opened = time.time()
     for routes in (
-        status_routes, adapter_routes, generate_routes, native_control_routes, completions_routes, chat, responses, messages, ollama, embeddings_routes, tokenize_routes, *([web_page] if settings.page else []),
-    ):  # fmt: skip
+        status_routes,
+        adapter_routes,
+        generate_routes,
+        native_control_routes,
+        completions_routes,
+        chat,
+        responses,
+        messages,
+        ollama,
+        embeddings_routes,
+        tokenize_routes,
+        *([web_page] if settings.page else []),
+    ):
         app.include_router(routes.router)
     _add_error_handlers(app)
     app.state.body_room = BodyMemoryBudget(max(settings.max_open_bytes, settings.max_body_bytes))

@@ -17,10 +17,10 @@ from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 
 from .admission_control import AdmissionControl
-from .server_app import create_app
-from .http.middleware import HostCheckMiddleware
-from .server_settings import ServerSettings
 from .http.http_protocol import HttpProtocol
+from .http.middleware import HostCheckMiddleware
+from .server_app import create_app
+from .server_settings import ServerSettings
 
 DRAIN_SECONDS = 10
 KEPT_SECONDS = 75  # a quiet connection: longer than a client is told to wait before it asks again on it
@@ -33,7 +33,9 @@ def bind(settings: ServerSettings) -> socket.socket:
     """A socket at the host and port of the settings that does not listen yet. Raises ConfigError."""
     host, port = settings.host, settings.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sends at once on what is named TCP
+    listener = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # asyncio sends at once on what is named TCP
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux; connections inherit it
@@ -89,7 +91,10 @@ class _DrainingServer(uvicorn.Server):
             self._admission.draining = True
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second. Answers that are being written when nothing is left in the engine have the rest of the time."""
+        """Ten times a second.
+
+        Answers that are being written when nothing is left in the engine have the rest of the time.
+        """
         left = self._last_moment - time.monotonic()
         if self._admission.draining and (left <= 0 or not self._admission.held):
             self.config.timeout_graceful_shutdown = max(1, round(left))

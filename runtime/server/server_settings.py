@@ -20,12 +20,14 @@ class ServerSettings:
     api_keys           requests must send one of them; with none, the server is open to everyone who can reach it
     admin_key          asked for by the routes that change what all share (adapters, the cache); None: by no
                        key of their own, and they are refused where several API keys are kept apart
-    served_name        the model's name in answers, or several names, of which an answer has the requested one; None: the
+    served_name        the model's name in answers, or several names, of which an answer has the requested one; None:
+    the
                        directory's name
     max_body_bytes     largest request body
     max_open_bytes     total size of bodies being received; further ones wait, then are refused with 503
     max_prompt_tokens  most tokens of a prompt; None: as many as the context holds
-    max_new_tokens     most tokens of an answer, and the default; requests for more are refused; None: the context's limit
+    max_new_tokens     most tokens of an answer, and the default; requests for more are refused; None: the context's
+    limit
     max_choices        most samples of one prompt
     request_timeout    seconds after which a request is aborted; None: never
     tool_format        format of tool descriptions and calls, such as "hermes"; None: by the model's name or template
@@ -41,7 +43,8 @@ class ServerSettings:
     open_metrics       serve /metrics without an API key
     log_requests       file for one JSON line per request, "-" is standard output; None: no log
     log_content        include prompts and answers in these lines
-    adapters           folder of adapters; clients name the folders in it as models, and they are loaded when they are asked for
+    adapters           folder of adapters; clients name the folders in it as models, and they are loaded when they are
+    asked for
     allowed_adapters   the adapters that an API key may name, by key; keys that are not in it may name all
     trace              send spans to OpenTelemetry's exporter, configured by its environment variables
     """
@@ -77,19 +80,32 @@ class ServerSettings:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port} must lie in 0..65535")
-        for name in ("max_body_bytes", "max_open_bytes", "max_prompt_tokens", "max_new_tokens", "max_choices", "max_queue", "request_timeout"):
+        for name in (
+            "max_body_bytes",
+            "max_open_bytes",
+            "max_prompt_tokens",
+            "max_new_tokens",
+            "max_choices",
+            "max_queue",
+            "request_timeout",
+        ):
             value = getattr(self, name)
             if value is not None and not value > 0:  # nan is not
                 raise ConfigError(f"{name}={value} must be above 0")
         if self.store_bytes < 0:
             raise ConfigError(f"store_bytes={self.store_bytes} must be 0 or more")
-        if any(not key or key != key.strip() or not key.isascii() for key in (*self.api_keys, *([] if self.admin_key is None else [self.admin_key]))):
+        if any(
+            not key or key != key.strip() or not key.isascii()
+            for key in (*self.api_keys, *([] if self.admin_key is None else [self.admin_key]))
+        ):
             raise ConfigError("an API key must be ASCII text without spaces around it, and not empty")
         if self.admin_key in self.api_keys:
             raise ConfigError("admin_key is one of api_keys too; take another one, which clients do not know")
         for origin in self.cors_origins:
             if origin != "*" and not ORIGIN.fullmatch(origin):
-                raise ConfigError(f"cors_origins has {origin!r}; an origin is like https://example.org or http://localhost:3000, or *")
+                raise ConfigError(
+                    f"cors_origins has {origin!r}; an origin is like https://example.org or http://localhost:3000, or *"
+                )
         if self.tenant_share is not None and not 0 < self.tenant_share <= 1:
             raise ConfigError(f"tenant_share={self.tenant_share} must be above 0 and up to 1")
         if self.adapters is not None and not Path(self.adapters).is_dir():

@@ -17,11 +17,11 @@ from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.loading.model_files.model_directory import read_json
 
-from .served_adapters import ServedAdapters
 from .engine_bridge import EngineBridge
 from .http.http_errors import RequestError
 from .http.request_guard import check_owner
 from .protocols.openai_common.openai_request_setup import find_model
+from .served_adapters import ServedAdapters
 from .sgl_version import own_version
 
 HEALTH_SECONDS = 5.0
@@ -42,7 +42,9 @@ async def health_generate(request: Request) -> Response:
     return await _health(request, EngineBridge.speaks, GENERATE_SECONDS)
 
 
-async def _health(request: Request, question: Callable[[EngineBridge, float], Awaitable[bool]], seconds: float) -> Response:
+async def _health(
+    request: Request, question: Callable[[EngineBridge, float], Awaitable[bool]], seconds: float
+) -> Response:
     bridge: EngineBridge = request.app.state.bridge
     if bridge.admission.draining:
         return _state("draining")
@@ -71,7 +73,13 @@ async def models(request: Request) -> dict[str, Any]:
     state = request.app.state
     adapters = await asyncio.to_thread(state.adapters.names)
     ids = [name if name not in state.models else f"{state.models[0]}:{name}" for name in adapters]
-    return {"object": "list", "data": [*(_model(request, name) for name in state.models), *(_model(request, id, name) for id, name in zip(ids, adapters, strict=True))]}
+    return {
+        "object": "list",
+        "data": [
+            *(_model(request, name) for name in state.models),
+            *(_model(request, id, name) for id, name in zip(ids, adapters, strict=True)),
+        ],
+    }
 
 
 @router.get("/v1/models/{name:path}")
@@ -138,7 +146,11 @@ async def server_info(request: Request) -> dict[str, Any]:
 def _seen(told: dict[str, Any], key: str, adapters: ServedAdapters) -> dict[str, Any]:
     """Without the adapters that the caller may not name."""
     by_name = told.get(key)
-    return told if not by_name else {**told, key: {name: of_name for name, of_name in by_name.items() if adapters.allows(name)}}
+    return (
+        told
+        if not by_name
+        else {**told, key: {name: of_name for name, of_name in by_name.items() if adapters.allows(name)}}
+    )
 
 
 @router.api_route("/flush_cache", methods=["GET", "POST"])

@@ -1,6 +1,8 @@
-"""Drafts from a grammar's states: in the state that it is in, texts of the same grammar went on with the same token before.
+"""Drafts from a grammar's states: in the state that it is in, texts of the same grammar went on with the same token
+before.
 
-A state says more than the last tokens do: behind `"currency": "` comes what came there in other records; with the last token it says
+A state says more than the last tokens do: behind `"currency": "` comes what came there in other records; with the last
+token it says
 where a string ends. After DOMINO (Beurer-Kellner
 et al., 2024, arXiv 2403.06988). Learned from finished texts of the namespace and tenant, as in `suffix`.
 """
@@ -14,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 from sgl.grammars.automaton.python_core import DEAD
 
-from ..sequences.draft_tokens import DraftTokens, DraftSource
+from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import follow, may_build_states
 from .suffix_drafter import suffix_namespace_of
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 
     from ..cache import Space
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_ops import Generate
 
 LIKELY = 0.6  # share of the texts that went on so
 SEEN = 2  # texts at least that were in the state
@@ -63,7 +65,10 @@ Followed = dict[Place, NextTokenCounts | None]  # None: too many kinds came next
 
 @dataclass(slots=True)
 class NamespaceStatistics:
-    """What is known of a grammar's texts of a namespace and tenant.  unread: tokens of texts that are not counted in `followed` yet, and the states in which they came."""
+    """What is known of a grammar's texts of a namespace and tenant.
+
+    unread: tokens of texts that are not counted in `followed` yet, and the states in which they came.
+    """
 
     followed: Followed = field(default_factory=dict)
     unread: deque[tuple[list[int], list[int]]] = field(default_factory=lambda: deque(maxlen=UNREAD))

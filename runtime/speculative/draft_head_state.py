@@ -1,8 +1,12 @@
-"""What a head has computed of the sequences that it drafts for: from their tokens and from the target's states of these.
+"""What a head has computed of the sequences that it drafts for: from their tokens and from the target's states of
+these.
 
-A head's place i stands for the token i + 1 and the target's state of token i. A state is there only where the target has computed the
-token since: behind a prefix that was cached, a shadow goes on where another one of the same prefix left off, with the next state
-for that of the prefix's last token, which nobody kept; or else it begins where the states begin. What a chain left behind is computed again, from the target's states, when its tokens were kept.
+A head's place i stands for the token i + 1 and the target's state of token i. A state is there only where the target
+has computed the
+token since: behind a prefix that was cached, a shadow goes on where another one of the same prefix left off, with the
+    next state
+for that of the prefix's last token, which nobody kept; or else it begins where the states begin. What a chain left
+behind is computed again, from the target's states, when its tokens were kept.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from torch import Tensor
 
 from ..cache import Ints, PrefixCache, common_prefix
 from ..sequences.op_future import note
-from ..sequences.sequence import SequenceState, ScheduledWork
+from ..sequences.sequence import ScheduledWork, SequenceState
 from .draft_model_state import PATIENCE, DraftModelStates
 
 SPARE = 2  # times the memory of some states, that is held for them at most
@@ -23,7 +27,10 @@ MOST = 512  # states of earlier steps that are kept of a sequence that is not dr
 
 
 class TargetHiddenStates(NamedTuple):
-    """The target's of a sequence's tokens from `first` on, [n, width]. tokens: of which tokens they are.  seen: the round."""
+    """The target's of a sequence's tokens from `first` on, [n, width].
+
+    tokens: of which tokens they are.  seen: the round.
+    """
 
     first: int
     rows: Tensor
@@ -67,11 +74,19 @@ class DraftHeadStates(DraftModelStates):
         first = 0
         for seq, lo, hi in work:
             text = seq.tokens.reaching(hi)
-            new, first = TargetHiddenStates(lo, rows[first : first + hi - lo], text[lo:].copy(), self._round).part(lo, hi), first + hi - lo
+            new, first = (
+                TargetHiddenStates(lo, rows[first : first + hi - lo], text[lo:].copy(), self._round).part(lo, hi),
+                first + hi - lo,
+            )
             before = self._states.get(seq.id)
             if before is not None and before.first < lo <= before.of(text).end and lo - before.first <= MOST:
                 before = before.part(before.first, lo)
-                new = TargetHiddenStates(before.first, torch.cat([before.rows, new.rows]), np.concatenate([before.tokens, new.tokens]), self._round)
+                new = TargetHiddenStates(
+                    before.first,
+                    torch.cat([before.rows, new.rows]),
+                    np.concatenate([before.tokens, new.tokens]),
+                    self._round,
+                )
             self._states[seq.id] = new
 
     def begin(self) -> None:
@@ -87,7 +102,9 @@ class DraftHeadStates(DraftModelStates):
         states = states.of(owner.tokens.array[: owner.computed])
         if not len(states.rows):
             return None
-        shadow = self._shadow(owner, owner.terms._replace(namespace=f"{owner.terms.namespace}\0{owner.tokens.array[0]}"))
+        shadow = self._shadow(
+            owner, owner.terms._replace(namespace=f"{owner.terms.namespace}\0{owner.tokens.array[0]}")
+        )
         start = self._start.setdefault(owner.id, 0)
         if start >= owner.computed:  # it was rewound to before where this began
             self._release(shadow)
@@ -99,7 +116,9 @@ class DraftHeadStates(DraftModelStates):
         if not start and 0 < shadow.computed == states.first - 1:
             self._patched.add(owner.id)
             tokens = owner.tokens.array[states.first - 1 : states.end].copy()
-            states = TargetHiddenStates(states.first - 1, torch.cat([states.rows[:1], states.rows]), tokens, states.seen)
+            states = TargetHiddenStates(
+                states.first - 1, torch.cat([states.rows[:1], states.rows]), tokens, states.seen
+            )
         if start + shadow.computed < states.first:
             self._release(shadow)
             start = self._start[owner.id] = states.first

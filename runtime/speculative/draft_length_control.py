@@ -1,6 +1,7 @@
 """How many drafted tokens a step takes: as many as raise the tokens a second that are expected of it.
 
-Both sides are measured as it goes: what a step of so many rows takes, and how often a drafter's guesses are kept. After TurboSpec's
+Both sides are measured as it goes: what a step of so many rows takes, and how often a drafter's guesses are kept. After
+    TurboSpec's
 goodput (Liu et al., 2024, arXiv 2406.14066).
 """
 
@@ -12,23 +13,56 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from ..sequences.draft_tokens import ONWARD, Kind, DraftSource
+from ..sequences.draft_tokens import ONWARD, DraftSource, Kind
 
-BOUNDS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # rows of steps that take about as long
-FRESH, FASTER = 0.1, 0.2  # weight of the newest time, and of one shorter than expected: a step is slow for many reasons, fast for one
+BOUNDS = (
+    1,
+    2,
+    3,
+    4,
+    6,
+    8,
+    12,
+    16,
+    24,
+    32,
+    48,
+    64,
+    96,
+    128,
+    192,
+    256,
+    384,
+    512,
+)  # rows of steps that take about as long
+FRESH, FASTER = (
+    0.1,
+    0.2,
+)  # weight of the newest time, and of one shorter than expected: a step is slow for many reasons, fast for one
 SLOWLY, PRIOR = 0.05, 4  # least weight of the newest guess; tries that what was thought before any counts for
 FREE = 8  # rows that are read with the weights of one, until it is measured otherwise
-GAIN = 1.03  # expected tokens a second, times those without: what handling guesses takes beside the step is not measured
+GAIN = (
+    1.03  # expected tokens a second, times those without: what handling guesses takes beside the step is not measured
+)
 MEASURED = 4  # steps without guesses, before any are taken beside as many texts
 TRIED = (1, 3, 7)  # guesses for each row, of which one must pay for any to be asked for
-FIRST = {"forced": 0.95, "states": 0.8, "named": 0.6, "onward": 0.5, "model": 0.7}  # before any was tried; of others by the length of the match
+FIRST = {
+    "forced": 0.95,
+    "states": 0.8,
+    "named": 0.6,
+    "onward": 0.5,
+    "model": 0.7,
+}  # before any was tried; of others by the length of the match
 PROBE = 64  # refusals, after which a source, or drafting at all, is tried once more
 LONG_PROBE = 1024  # the most, where it did not pay again and again
 LIKELY = 0.12  # least chance that what a draft goes on with is kept, for which it is looked for
 ENOUGH = 64  # drafts that were asked for, before what came of them says whether to ask
 REMEMBERED, RECENT = 200, 16  # of which it is the mean, and where it does not pay
 RUN = 8  # of them in a row, where asking is tried again
-REST, RENEWED = 16, 8  # steps that need neither be asked about nor be told, where drafts do not pay; before a trial so many are
+REST, RENEWED = (
+    16,
+    8,
+)  # steps that need neither be asked about nor be told, where drafts do not pay; before a trial so many are
 
 
 @dataclass(slots=True)
@@ -66,7 +100,9 @@ class DraftOutcome:
         self.over = min(self.over, REMEMBERED if self.pays or self.asked < ENOUGH else RECENT)
 
     def asks(self, texts: int) -> bool:
-        """Whether the next step asks: where it pays, all but one in PROBE, so as to know what others take; else a few in a row now and then."""
+        """Whether the next step asks: where it pays, all but one in PROBE, so as to know what
+        others take; else a few in a row now and then.
+        """
         self.turn += 1
         if self.pays:
             self.wait, self.turn = PROBE, self.turn % PROBE
@@ -86,7 +122,8 @@ class DraftOutcome:
 class DraftLengthControl:
     """Times in seconds.
 
-    by_outcome: whether to ask beside so many texts is decided by what came of it before, once that is known; without, always by what
+    by_outcome: whether to ask beside so many texts is decided by what came of it before, once that is known; without,
+        always by what
     the best guesses could bring.
     """
 
@@ -119,7 +156,9 @@ class DraftLengthControl:
         self._asking += FRESH * (seconds / drafts - self._asking)
 
     def came(self, texts: int, rows: int, asking: float, kept: int) -> None:
-        """Drafts were asked for in `asking` seconds, so that the step of so many texts had so many rows, and so many guesses were kept."""
+        """Drafts were asked for in `asking` seconds, so that the step of so many texts
+        had so many rows, and so many guesses were kept.
+        """
         plain = self._time(texts, texts)
         seconds = (self._time(texts, rows) + min(asking, plain)) / plain
         self._outcomes.setdefault(bisect_left(BOUNDS, texts), DraftOutcome()).came(texts, 1 + kept / texts, seconds)
@@ -169,7 +208,9 @@ class DraftLengthControl:
         return self._may_pay(rows) if of is None or of.asked < ENOUGH or not self._by_outcome else of.asks(rows)
 
     def rest(self, rows: int) -> int:
-        """For how many steps of so many rows, which count as refused, it need not be asked again, as they are not `worth` it; 0: for none."""
+        """For how many steps of so many rows, which count as refused, it need not be asked
+        again, as they are not `worth` it; 0: for none.
+        """
         of = self._outcomes.get(bisect_left(BOUNDS, rows))
         if not self.measured(rows):
             return 0
@@ -181,7 +222,10 @@ class DraftLengthControl:
 
     def _may_pay(self, rows: int) -> bool:
         best = max(self._kept.values(), default=0.9)
-        pays = (self._rate(rows, sum(best**place for place in range(1, most + 1)) * rows, most * rows, self._asking * rows) for most in TRIED)
+        pays = (
+            self._rate(rows, sum(best**place for place in range(1, most + 1)) * rows, most * rows, self._asking * rows)
+            for most in TRIED
+        )
         if max(pays) > GAIN * self._rate(rows, 0.0):
             self._skipped = 0
             self._drafted = (self._drafted + 1) % PROBE
@@ -190,14 +234,17 @@ class DraftLengthControl:
         return not self._skipped
 
     def goes_on(self, kinds: Sequence[Kind | None]) -> bool:
-        """Whether to look for what goes on behind such guesses; once in PROBE times where that is not likely to be kept."""
+        """Whether to look for what goes on behind such guesses; once in PROBE
+        times where that is not likely to be kept.
+        """
         if not self._by_outcome or self.survives(kinds)[-1] * self.chance(ONWARD) >= LIKELY:
             return True
         self._left_out = (self._left_out + 1) % PROBE
         return not self._left_out
 
     def lengths(self, rows: int, drafts: Sequence[tuple[DraftSource, Sequence[float]]], beside: int = 0) -> list[int]:
-        """How much of each draft a step takes that has so many rows without them. Of a draft: its source, and what `survives` says.
+        """How much of each draft a step takes that has so many rows without them. Of a draft: its source, and what
+        `survives` says.
 
         beside: further tokens of the step, which are known.
         """
@@ -213,13 +260,18 @@ class DraftLengthControl:
         lengths = [0] * len(drafts)
         for _, index in steps[:taken]:
             lengths[index] += 1
-        return [self._or_probe(source, len(gains), given) for (source, gains), given in zip(drafts, lengths, strict=True)]
+        return [
+            self._or_probe(source, len(gains), given) for (source, gains), given in zip(drafts, lengths, strict=True)
+        ]
 
     def _rate(self, rows: int, more: float, drafted: int = 0, asking: float = 0.0) -> float:
         return (rows + more) / (self._time(rows, rows + drafted) + asking)
 
     def _time(self, texts: int, rows: int) -> float:
-        """Between those that were measured. Beyond them it is taken to rise with the rows, once these are more than FREE."""
+        """Between those that were measured.
+
+        Beyond them it is taken to rise with the rows, once these are more than FREE.
+        """
         low = None
         for high in self._times.get(bisect_left(BOUNDS, texts), {}).values():
             if high.rows >= rows:

@@ -1,8 +1,11 @@
 """What a draft model has computed of the sequences that it drafts for, in pages of its own.
 
-A shadow is a sequence of the draft model. Nobody tells it what becomes of its owner: each time it is asked for, it keeps what it has in
-common with the owner's tokens. So rewinds, jumps, aborts, preemption and dropped drafts need nothing here; and what forks and later
-texts share comes from a tree of prefixes of its own. These pages are not those of the target's cache under other names: what
+A shadow is a sequence of the draft model. Nobody tells it what becomes of its owner: each time it is asked for, it
+keeps what it has in
+common with the owner's tokens. So rewinds, jumps, aborts, preemption and dropped drafts need nothing here; and what
+forks and later
+texts share comes from a tree of prefixes of its own. These pages are not those of the target's cache under other names:
+what
 that has of a prefix may have come from main memory, or from a step that the draft model took no part in.
 """
 
@@ -11,8 +14,8 @@ from __future__ import annotations
 from collections import deque
 
 from ..cache import Ints, PrefixCache, common_prefix
-from ..sequences.sequence_ops import SequenceOp
 from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_ops import SequenceOp
 from ..sequences.sequence_options import SequenceOptions
 
 PATIENCE = 16  # rounds that a shadow keeps its pages while its owner is not computed
@@ -38,7 +41,8 @@ class DraftModelStates:
         self._drop(self._round - PATIENCE)
 
     def follow(self, owner: SequenceState) -> SequenceState | None:
-        """The shadow with all the owner's tokens, of which the last is yet to be computed; those before it as far as they are known.
+        """The shadow with all the owner's tokens, of which the last is yet to be computed; those before it as far as
+        they are known.
 
         None where it cannot be computed now.
         """

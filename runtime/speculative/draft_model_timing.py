@@ -33,7 +33,9 @@ class DraftModelTiming:
         best, taken, gain = rows / without, 0, 0.0
         for length in range(1, CHAIN + 1):
             gain += survival[length - 1]
-            verified = max(without, self.control.seconds(rows, rows + asking * length))  # more rows take no less, whatever was measured
+            verified = max(
+                without, self.control.seconds(rows, rows + asking * length)
+            )  # more rows take no less, whatever was measured
             seconds = verified + length * self._step(asking) + self._behind / ROUNDS
             if (rate := (rows + asking * gain) / seconds) > best:
                 best, taken = rate, length

@@ -1,6 +1,8 @@
-"""Whether guesses pay where steps run ahead of the host: stretches of steps with guesses and without are timed in turns.
+"""Whether guesses pay where steps run ahead of the host: stretches of steps with guesses and without are timed in
+turns.
 
-A step with guesses has to be waited for, and the device waits meanwhile for the host to plan the next one: what that costs is in no step's own time.
+A step with guesses has to be waited for, and the device waits meanwhile for the host to plan the next one: what that
+costs is in no step's own time.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ COST = 0.003  # share of the tokens a second that these tries may take in the en
 
 @dataclass(slots=True)
 class TrialStretches:
-    """What is known beside about so many texts. spent: tokens and seconds with guesses and without.  left: stretches before the slower way is tried.
+    """What is known beside about so many texts. spent: tokens and seconds with guesses and without.  left: stretches
+    before the slower way is tried.
 
     The first stretch of each way is not counted: what is made and compiled for it is made once.
     """

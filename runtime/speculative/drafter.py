@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_ops import Generate
 
 
 TURNS, ENOUGH = 2, 8  # how often a draft goes on with something else, and from how many tokens on it does not
@@ -29,7 +29,8 @@ Onward = Callable[[DraftTokens, "Matcher"], list[int]]  # of a draft and the gra
 class Drafter(Protocol):
     """Called on the scheduler thread only.
 
-    One that has `onward(seq, tokens, matcher)` is asked again where the grammar refuses a draft: for what may follow behind these
+    One that has `onward(seq, tokens, matcher)` is asked again where the grammar refuses a draft: for what may follow
+    behind these
     tokens of it, with the grammar there; []: no idea.
     """
 
@@ -46,15 +47,26 @@ class Drafter(Protocol):
         ...
 
 
-def fitted(draft: DraftTokens, decoding: RunningGeneration, most: int, onward: Onward | None = None) -> DraftTokens | None:
-    """Its longest part that the grammar allows, and does not end within, with what the grammar would force between; None: nothing.
+def fitted(
+    draft: DraftTokens, decoding: RunningGeneration, most: int, onward: Onward | None = None
+) -> DraftTokens | None:
+    """Its longest part that the grammar allows, and does not end within, with what the grammar would force between;
+    None: nothing.
 
     onward: what to go on with where no more of it is allowed.
     """
     if decoding.matcher is None:
         return draft.cut(most)
-    found, matcher, given, turns = DraftTokens([], draft.source), decoding.matcher, draft.tokens[::-1], 0 if onward is None else TURNS
-    builds, jumps = may_build_states(matcher), decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None
+    found, matcher, given, turns = (
+        DraftTokens([], draft.source),
+        decoding.matcher,
+        draft.tokens[::-1],
+        0 if onward is None else TURNS,
+    )
+    builds, jumps = (
+        may_build_states(matcher),
+        decoding.life.text.jumps if decoding.jumps and decoding.life.may_jump else None,
+    )
     while len(found.tokens) < most:
         before, matcher = matcher, matcher.copy()
         if not given or not follow(matcher, given[-1], builds):
@@ -113,7 +125,9 @@ def may_build_states(matcher: Matcher) -> bool:
 
 
 def follow(matcher: Matcher, token: int, builds: bool) -> bool:
-    """Move the matcher over a guess; False, and no move, where the token is not allowed, or would add to the automaton and may not."""
+    """Move the matcher over a guess; False, and no move, where the token is not
+    allowed, or would add to the automaton and may not.
+    """
     return (builds or (matcher.state, token) in matcher.automaton.moves) and matcher.accept(token)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from .automaton_drafter import AutomatonDrafter
 from .draft_length_control import DraftLengthControl
+from .draft_trials import DraftTrials
 from .drafter import Drafter
 from .forced_drafter import ForcedDrafter
 from .list_drafter import ListDrafter
 from .speculation import Speculation
-from .automaton_drafter import AutomatonDrafter
 from .suffix_drafter import SuffixDrafter
-from .draft_trials import DraftTrials
 
 if TYPE_CHECKING:
     from ..cache import PrefixCache
@@ -20,10 +20,22 @@ if TYPE_CHECKING:
     from .speculation_options import SpeculationOptions
 
 
-def make_speculation(options: SpeculationOptions, jumps: JumpCache, cache: PrefixCache, by_outcome: bool = True, alone: bool = False) -> Speculation:
-    """by_outcome: see `DraftLengthControl`; otherwise stretches of steps tell.  alone: one thread does all that a step computes, so that its own time is the step's."""
-    made: dict[str, Drafter] = {"forced": ForcedDrafter(jumps), "states": AutomatonDrafter(), "suffix": SuffixDrafter(), "named": ListDrafter()}
+def make_speculation(
+    options: SpeculationOptions, jumps: JumpCache, cache: PrefixCache, by_outcome: bool = True, alone: bool = False
+) -> Speculation:
+    """by_outcome: see `DraftLengthControl`; otherwise stretches of steps tell.  alone: one thread does all
+    that a step computes, so that its own time is the step's.
+    """
+    made: dict[str, Drafter] = {
+        "forced": ForcedDrafter(jumps),
+        "states": AutomatonDrafter(),
+        "suffix": SuffixDrafter(),
+        "named": ListDrafter(),
+    }
     drafters = [made[name] for name in options.drafters]
-    control, clock = DraftLengthControl(by_outcome) if options.control else None, time.thread_time if alone else time.perf_counter
+    control, clock = (
+        DraftLengthControl(by_outcome) if options.control else None,
+        time.thread_time if alone else time.perf_counter,
+    )
     trials = DraftTrials() if options.control and not by_outcome else None
     return Speculation(drafters, cache, control, options.most, options.learn, clock, trials)

@@ -1,17 +1,19 @@
-"""Drafts of what a grammar forces, for texts whose forced part is sampled: with log-probabilities, or without `jump_forward`."""
+"""Drafts of what a grammar forces, for texts whose forced part is sampled: with
+log-probabilities, or without `jump_forward`.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..sequences.draft_tokens import DraftTokens, DraftSource
+from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import may_build_states
 
 if TYPE_CHECKING:
-    from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence_ops import Generate
     from ..sequences.jump_cache import JumpCache
+    from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_ops import Generate
 
 
 class ForcedDrafter:

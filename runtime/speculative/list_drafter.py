@@ -1,6 +1,8 @@
-"""Drafts of what a grammar lets choose, as the text names it before: a prompt that lists the fields of a schema lists them in their order.
+"""Drafts of what a grammar lets choose, as the text names it before: a prompt that lists the fields of a schema lists
+them in their order.
 
-Where few tokens are allowed, those that stand in the text behind the same token are the items of a list, and the first of them that may still come is guessed.
+Where few tokens are allowed, those that stand in the text behind the same token are the items of a list, and the first
+of them that may still come is guessed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..layers import cpu_kernels
-from ..sequences.draft_tokens import DraftTokens, DraftSource
+from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import may_build_states
 
 if TYPE_CHECKING:
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 
     from ..cache import Ints
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_ops import Generate
 
 FEW = 256  # tokens that a grammar allows: some for each choice, as its beginnings are allowed too
 PLACES = 512  # the first in the text that are looked at
@@ -56,11 +58,15 @@ def searched(text: Ints, mask: np.ndarray) -> int:
     """The same by plain Python."""
     if not 1 < int.from_bytes(mask.tobytes()).bit_count() <= FEW:
         return 0
-    return first_item(text, np.flatnonzero((text >> 5 < len(mask)) & (mask[np.minimum(text >> 5, len(mask) - 1)] >> (text & 31) & 1)))
+    return first_item(
+        text, np.flatnonzero((text >> 5 < len(mask)) & (mask[np.minimum(text >> 5, len(mask) - 1)] >> (text & 31) & 1))
+    )
 
 
 def first_item(text: Ints, places: np.ndarray) -> int:
-    """Of places in a text the first that stands behind the token behind which most different ones stand; 0: there are none."""
+    """Of places in a text the first that stands behind the token behind which
+    most different ones stand; 0: there are none.
+    """
     places = places[places > 0][:PLACES]
     before, items = text[places - 1].tolist(), text[places].tolist()
     if not before:

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..sequences.draft_tokens import DraftTokens
-from ..sequences.sequence_ops import Generate
 from ..sequences.sequence import ScheduledWork
+from ..sequences.sequence_ops import Generate
+from .draft_model_state import DraftModelStates
 from .draft_model_timing import SOURCE, DraftModelTiming
 from .drafter import follow, may_build_states
-from .draft_model_state import DraftModelStates
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from ..sequences.sequence import SequenceState
 
 NEAR = 16  # tokens that a shadow may lack where its first guess is made: they are computed with that
-LEAST = 32  # tokens a step that shadows catch up, at least; otherwise as many as it has of prompts itself, or the one before had
+# tokens a step that shadows catch up, at least; otherwise as many as it has of prompts itself, or the one before had
+LEAST = 32
 
 
 class DraftRunner(Protocol):
@@ -54,7 +55,8 @@ class DraftCounts(Protocol):
 class DraftChain:
     """What is guessed for one sequence.
 
-    most: tokens.  builds: the grammar may get new states for it.  ends: tokens that are not guessed, as nothing follows them.
+    most: tokens.  builds: the grammar may get new states for it.  ends: tokens that are not guessed, as nothing follows
+        them.
     """
 
     shadow: SequenceState
@@ -65,7 +67,9 @@ class DraftChain:
     tokens: list[int] = field(default_factory=list)
 
     def take(self, token: int, logits: Tensor, ids: Tensor | None) -> bool:
-        """Go on with the likeliest token, or with that of those that the grammar allows; False: here it ends.  logits: [tokens]."""
+        """Go on with the likeliest token, or with that of those that the grammar
+        allows; False: here it ends.  logits: [tokens].
+        """
         if self.matcher is not None:
             allowed = self._allowed(token, logits, ids, self.matcher)
             if allowed is None or self.matcher.finished:
@@ -78,7 +82,9 @@ class DraftChain:
         return len(self.tokens) < self.most
 
     def _allowed(self, token: int, logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int | None:
-        """The matcher goes on by the token, or by the likeliest one that may come; None: it would have to learn which those are."""
+        """The matcher goes on by the token, or by the likeliest one that may come;
+        None: it would have to learn which those are.
+        """
         if follow(matcher, token, self.builds):
             return token
         if not self.builds and matcher.known_mask() is None:
@@ -90,22 +96,36 @@ class DraftChain:
 class ModelDrafter:
     """Only the scheduler thread calls this.
 
-    A round has as many steps of the draft model as tokens are guessed, whatever the number of sequences. A sequence of which the draft
-    model lacks more than a few tokens is not drafted for: it catches up first, with as many tokens a step as are read of prompts.
+    A round has as many steps of the draft model as tokens are guessed, whatever the number of sequences. A sequence of
+    which the draft
+    model lacks more than a few tokens is not drafted for: it catches up first, with as many tokens a step as are read
+    of prompts.
 
-    vocab_size: of the tokens that can be guessed.  context: longest text that the draft model can read.  ids: what its tokens are in the
+    vocab_size: of the tokens that can be guessed.  context: longest text that the draft model can read.  ids: what its
+        tokens are in the
     target's vocabulary, int64 [tokens]; None: the same.
     """
 
     def __init__(
-        self, runner: DraftRunner, shadows: DraftModelStates, pace: DraftModelTiming, counts: DraftCounts, vocab_size: int, context: int, ids: Tensor | None = None
+        self,
+        runner: DraftRunner,
+        shadows: DraftModelStates,
+        pace: DraftModelTiming,
+        counts: DraftCounts,
+        vocab_size: int,
+        context: int,
+        ids: Tensor | None = None,
     ) -> None:
         self.runner, self.shadows, self.pace, self.counts = runner, shadows, pace, counts
         self._vocab_size, self._context, self._ids = vocab_size, context, ids
         self._read = 0  # tokens of prompts in the newest step
 
-    def propose(self, work: dict[SequenceState, ScheduledWork], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, DraftTokens]:
-        """Drafts for those of a step that want one, with how many tokens at most, as far as it pays; before that what they lack is computed."""
+    def propose(
+        self, work: dict[SequenceState, ScheduledWork], wanting: dict[SequenceState, tuple[Generate, int]]
+    ) -> dict[SequenceState, DraftTokens]:
+        """Drafts for those of a step that want one, with how many tokens at most, as far as
+        it pays; before that what they lack is computed.
+        """
         self.shadows.begin()
         reads, self._read = self._read, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)
         length = self.pace.length(max(1, len(work)), max(1, len(wanting)))
@@ -118,7 +138,9 @@ class ModelDrafter:
             self._catch_up(list(shadows.values()), max(LEAST, reads, self._read))
             caught_up = time.perf_counter() - began
             ready = [owner for owner in wanting if owner in shadows and self.shadows.reach(owner)]
-            chains = {owner: chain for owner in ready if (chain := self._chain(shadows[owner], *wanting[owner], length))}
+            chains = {
+                owner: chain for owner in ready if (chain := self._chain(shadows[owner], *wanting[owner], length))
+            }
             self._guess(list(chains.values()))
         self._account(began, caught_up, bool(chains))
         return {owner: DraftTokens(chain.tokens, SOURCE) for owner, chain in chains.items() if chain.tokens}
@@ -128,9 +150,18 @@ class ModelDrafter:
         self.shadows.forget()
         self._tell_pages()
 
-    def _follow(self, work: dict[SequenceState, ScheduledWork], wanting: dict[SequenceState, tuple[Generate, int]]) -> dict[SequenceState, SequenceState]:
-        """The shadows of what is generated, or its prompt computed, in this step. Where guesses are only probed, one of them."""
-        owners = [seq for seq in work if 1 < len(seq) < self._context and isinstance(op := seq.ops[0], Generate) and op.params.speculation]
+    def _follow(
+        self, work: dict[SequenceState, ScheduledWork], wanting: dict[SequenceState, tuple[Generate, int]]
+    ) -> dict[SequenceState, SequenceState]:
+        """The shadows of what is generated, or its prompt computed, in this step.
+
+        Where guesses are only probed, one of them.
+        """
+        owners = [
+            seq
+            for seq in work
+            if 1 < len(seq) < self._context and isinstance(op := seq.ops[0], Generate) and op.params.speculation
+        ]
         if self.pace.probing:
             owners = [seq for seq in owners if seq in wanting][:1]
         return {owner: shadow for owner in owners if (shadow := self.shadows.follow(owner)) is not None}
@@ -166,13 +197,19 @@ class ModelDrafter:
         while chains:
             began = time.perf_counter()
             chains = sorted(chains, key=lambda chain: len(chain.shadow) - chain.shadow.computed > 1)
-            logits = self._compute([ScheduledWork(chain.shadow, chain.shadow.computed, len(chain.shadow)) for chain in chains])
+            logits = self._compute(
+                [ScheduledWork(chain.shadow, chain.shadow.computed, len(chain.shadow)) for chain in chains]
+            )
             assert logits is not None
             logits = logits[:, : self._vocab_size]
             best = logits.argmax(1)
             tokens: list[int] = (best if self._ids is None else self._ids[best]).tolist()
             count = len(chains)
-            chains = [chain for chain, token, row in zip(chains, tokens, logits, strict=True) if chain.take(token, row, self._ids)]
+            chains = [
+                chain
+                for chain, token, row in zip(chains, tokens, logits, strict=True)
+                if chain.take(token, row, self._ids)
+            ]
             self.pace.stepped(count, time.perf_counter() - began)
 
     def _compute(self, work: list[ScheduledWork]) -> Tensor | None:

@@ -1,4 +1,6 @@
-"""Which steps wait for the one before them, where steps run ahead of the host otherwise: guesses go on from tokens that are known."""
+"""Which steps wait for the one before them, where steps run ahead of the host
+otherwise: guesses go on from tokens that are known.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ LONGEST = 16  # steps that run ahead between two that waited for nothing
 
 
 class RunAheadTurns:
-    """A step that waited and got no guess has shown the device the host's time for nothing: the next one comes after twice as many steps.
+    """A step that waited and got no guess has shown the device the host's time for nothing: the next one comes after
+    twice as many steps.
 
     waits: whether the next step is to be planned when the one before is finished.
     """

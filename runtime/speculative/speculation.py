@@ -11,12 +11,12 @@ from sgl.grammars.automaton.work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarError
 
 from ..sequences.draft_tokens import DraftTokens
-from ..sequences.sequence_ops import Generate
 from ..sequences.op_future import note
+from ..sequences.sequence_ops import Generate
 from .draft_length_control import DraftLengthControl
+from .draft_trials import DraftTrials
 from .drafter import Drafter, fitted
 from .list_drafter import ListDrafter
-from .draft_trials import DraftTrials
 from .run_ahead_turns import RunAheadTurns
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..cache import PrefixCache
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState, ScheduledWork
+    from ..sequences.sequence import ScheduledWork, SequenceState
     from .model_drafter import ModelDrafter
 
 
@@ -37,27 +37,40 @@ PATIENCE = 8  # failures of a draft model in a row
 class Speculation:
     """Only the scheduler thread calls this.
 
-    A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go back with what
+    A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go
+    back with what
     is not kept. Of several drafts that is taken of which most is expected.
 
     control: None: every draft is taken whole.  most: tokens of a draft.  learns: drafters are shown finished texts.
-    clock: tells the seconds by which steps are measured.  trials: say which steps may have guesses, beside the control; None: all.
+    clock: tells the seconds by which steps are measured.  trials: say which steps may have guesses, beside the control;
+        None: all.
     """
 
     def __init__(
-        self, drafters: Sequence[Drafter], cache: PrefixCache, control: DraftLengthControl | None, most: int = 16, learns: bool = True,
-        clock: Callable[[], float] = time.perf_counter, trials: DraftTrials | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        drafters: Sequence[Drafter],
+        cache: PrefixCache,
+        control: DraftLengthControl | None,
+        most: int = 16,
+        learns: bool = True,
+        clock: Callable[[], float] = time.perf_counter,
+        trials: DraftTrials | None = None,
+    ) -> None:
         self._clock, self.trials = clock, trials
         self._turn = 0.0  # when it began
-        self._growing: list[tuple[RunningGeneration, int]] = []  # the texts that it goes on with, and how long they were; none where prompts are computed too
+        self._growing: list[
+            tuple[RunningGeneration, int]
+        ] = []  # the texts that it goes on with, and how long they were; none where prompts are computed too
         self._lengths_before: dict[RunningGeneration, int] = {}  # of the turn before, when this one began
         self.drafters, self.control = list(drafters), control
         self.most, self.learns = most, learns
         self.model: ModelDrafter | None = None  # drafts for all sequences of a step at once
         self._cache, self._failures = cache, 0
         self._texts, self._rows, self._began = 0, 0, 0.0  # of the step under way; 0: it is of no kind that is measured
-        self._asking, self._kept = 0.0, 0  # of the step under way: seconds in which drafts were asked for, and guesses that were kept
+        self._asking, self._kept = (
+            0.0,
+            0,
+        )  # of the step under way: seconds in which drafts were asked for, and guesses that were kept
         self._laid: list[SequenceState] = []  # that have drafts in the step under way
         self._resting = 0, 0  # beside how many texts drafts do not pay, and for how many more steps that was said
         self.turns, self.known = RunAheadTurns(), True  # known: no step is under way whose tokens the host lacks
@@ -110,7 +123,10 @@ class Speculation:
         spent = time.thread_time()
         drafts = {seq: draft for seq, op in decoding.items() if worth and (draft := self._proposed(seq, op))}
         if worth and decoding and self.control is not None:
-            self._began, self._asking = self._clock(), time.thread_time() - spent  # while others hold the interpreter they get on
+            self._began, self._asking = (
+                self._clock(),
+                time.thread_time() - spent,
+            )  # while others hold the interpreter they get on
             self.control.asked(len(decoding), self._asking)
         if self.model is not None and self._failures < PATIENCE:
             known = self.control is None or self.control.measured(len(work))
@@ -161,7 +177,10 @@ class Speculation:
         assert op.decoding is not None
         most, drafts = self._room(op), list[DraftTokens]()
         for drafter in self.drafters if most > 0 else ():
-            if not (drafts and isinstance(drafter, ListDrafter)) and (draft := _tried(drafter.propose, seq, op, most)) is not None:
+            if (
+                not (drafts and isinstance(drafter, ListDrafter))
+                and (draft := _tried(drafter.propose, seq, op, most)) is not None
+            ):
                 drafts.append(draft)
         best = max(drafts, key=self._expected) if len(drafts) > 1 else drafts[0] if drafts else None
         return None if best is None else _tried(fitted, best, op.decoding, most, partial(self._goes_on, seq))
@@ -171,23 +190,42 @@ class Speculation:
         if self.control is not None and not self.control.goes_on(draft.kinds()):
             return []
         asked = (getattr(drafter, "onward", None) for drafter in self.drafters)
-        return next((found for onward in asked if onward is not None and (found := _tried(onward, seq, draft.tokens, matcher))), [])
+        return next(
+            (found for onward in asked if onward is not None and (found := _tried(onward, seq, draft.tokens, matcher))),
+            [],
+        )
 
     def _modelled(
-        self, model: ModelDrafter, work: dict[SequenceState, ScheduledWork], decoding: dict[SequenceState, Generate], drafts: dict[SequenceState, DraftTokens]
+        self,
+        model: ModelDrafter,
+        work: dict[SequenceState, ScheduledWork],
+        decoding: dict[SequenceState, Generate],
+        drafts: dict[SequenceState, DraftTokens],
     ) -> dict[SequenceState, DraftTokens]:
         """What the model guesses for those of whom less is expected without it. The time is its own, not the step's."""
         began, hoped = self._clock(), model.pace.gain()
-        wanting = {seq: (op, self._room(op)) for seq, op in decoding.items() if seq not in drafts or self._expected(drafts[seq]) < hoped}
+        wanting = {
+            seq: (op, self._room(op))
+            for seq, op in decoding.items()
+            if seq not in drafts or self._expected(drafts[seq]) < hoped
+        }
         made = _tried(model.propose, work, wanting)
         self._failures = 0 if made is not None else self._failures + 1
         if made is None:
             _tried(model.forget)
         if self._failures == PATIENCE:
             note("the draft model guesses no more", RuntimeError(f"it failed {PATIENCE} times in a row"))
-        found = {seq: draft for seq, each in (made or {}).items() if (draft := _tried(fitted, each, wanting[seq][0].decoding, wanting[seq][1]))}
+        found = {
+            seq: draft
+            for seq, each in (made or {}).items()
+            if (draft := _tried(fitted, each, wanting[seq][0].decoding, wanting[seq][1]))
+        }
         self._began += self._clock() - began
-        return {seq: draft for seq, draft in found.items() if seq not in drafts or self._expected(draft) > self._expected(drafts[seq])}
+        return {
+            seq: draft
+            for seq, draft in found.items()
+            if seq not in drafts or self._expected(draft) > self._expected(drafts[seq])
+        }
 
     def _room(self, op: Generate) -> int:
         """Tokens that a draft may have, as there may be one more of the text behind them."""
@@ -201,7 +239,9 @@ class Speculation:
         if self.control is None:
             return [len(draft.tokens) for draft in drafts]
         beside = sum(item.hi - item.lo for item in work.values()) - len(work) if drafts else 0
-        return self.control.lengths(len(work), [(draft.source, self.control.survives(draft.kinds())) for draft in drafts], beside)
+        return self.control.lengths(
+            len(work), [(draft.source, self.control.survives(draft.kinds())) for draft in drafts], beside
+        )
 
     def _lay(self, seq: SequenceState, draft: DraftTokens) -> bool:
         """Behind the text, if there are free pages: nobody loses any for a guess."""
@@ -229,7 +269,11 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
 
 def _texts(work: Collection[SequenceState]) -> list[RunningGeneration]:
     """Those of a step, where all that it computes goes on with texts; otherwise none."""
-    found = [op.decoding for seq in work if isinstance(op := seq.ops[0], Generate) and op.decoding is not None and op.decoding.output]
+    found = [
+        op.decoding
+        for seq in work
+        if isinstance(op := seq.ops[0], Generate) and op.decoding is not None and op.decoding.output
+    ]
     return found if len(found) == len(work) else []
 
 
@@ -239,8 +283,13 @@ def _may_be_drafted(seq: SequenceState) -> bool:
 
 
 def _decodes(seq: SequenceState, item: ScheduledWork) -> Generate | None:
-    """The generation that gets a token in this step, behind tokens that are all known: one, or a few that were appended."""
-    op, last = seq.ops[0], item.hi == len(seq) and 0 < item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling)
+    """The generation that gets a token in this step, behind tokens that are all
+    known: one, or a few that were appended.
+    """
+    op, last = (
+        seq.ops[0],
+        item.hi == len(seq) and 0 < item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling),
+    )
     if not (last and isinstance(op, Generate) and op.params.speculation):
         return None
     return op if op.decoding is not None and not op.behind else None

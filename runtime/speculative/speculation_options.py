@@ -6,8 +6,8 @@ import difflib
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..errors import ConfigError
 from ..common.argument_checks import shown
+from ..errors import ConfigError
 
 DRAFTERS = ("forced", "states", "suffix", "named")
 WORDS = ("auto", "exact")
@@ -40,7 +40,9 @@ def parse_speculation(value: Any) -> SpeculationOptions | None:
         return SpeculationOptions(exact=value == "exact")
     if isinstance(value, dict):
         return _checked(value)
-    raise ConfigError(f"Engine(speculation={shown(value)}): must be 'auto', 'exact', False or a dict such as {{'most': 8}}")
+    raise ConfigError(
+        f"Engine(speculation={shown(value)}): must be 'auto', 'exact', False or a dict such as {{'most': 8}}"
+    )
 
 
 def _checked(given: dict[Any, Any]) -> SpeculationOptions:
@@ -62,5 +64,8 @@ def _checked(given: dict[Any, Any]) -> SpeculationOptions:
 def _drafters(value: Any) -> tuple[str, ...]:
     given = tuple(value) if isinstance(value, list | tuple) else ()
     if not given or any(name not in DRAFTERS for name in given):
-        raise ConfigError(f"Engine(speculation={{'drafters': {shown(value)}}}): must be a list of {', '.join(DRAFTERS)}, of one at least")
+        raise ConfigError(
+            f"Engine(speculation={{'drafters': {shown(value)}}}): must be a list of {', '.join(DRAFTERS)}, of one at "
+            "least"
+        )
     return tuple(name for name in DRAFTERS if name in given)

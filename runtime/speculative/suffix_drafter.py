@@ -1,7 +1,10 @@
-"""Drafts from what was written before: the text's last tokens stood somewhere already, and what followed there follows again.
+"""Drafts from what was written before: the text's last tokens stood somewhere already, and what followed there follows
+again.
 
-Looked for in the text itself, its prompt included, and in finished texts of its namespace and tenant, never in those of others: how
-fast a text comes would tell what they wrote. After SuffixDecoding (Oliaro et al., 2024, arXiv 2411.04975), by plain scans instead of a
+Looked for in the text itself, its prompt included, and in finished texts of its namespace and tenant, never in those of
+others: how
+fast a text comes would tell what they wrote. After SuffixDecoding (Oliaro et al., 2024, arXiv 2411.04975), by plain
+scans instead of a
 tree. Of the places behind the longest match that is taken which the grammar lets the text go on as, the newest first.
 """
 
@@ -13,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from ..sequences.draft_tokens import DraftTokens, DraftSource
+from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import may_follow
 from .suffix_lookup import END, LONGEST, earlier_places
 
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 
     from ..cache import Ints, Space
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence_ops import Generate
     from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_ops import Generate
 
 LEAST = 7  # tokens of a draft: on a CPU eight rows take about as long as one
 CLASSES = (1, 2, 3, 4, 6, 9, 14, LONGEST)  # lengths of matches of which one expects the same
@@ -83,7 +86,10 @@ class SuffixDrafter:
         return [] if found is None else _copied(found, LEAST)
 
     def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
-        home, text = suffix_namespace_of(seq), seq.tokens.array[max(0, decoding.prompt_tokens - (0 if seq.guarded else LEAD)) :][-TEXT // 2 + 1 :]
+        home, text = (
+            suffix_namespace_of(seq),
+            seq.tokens.array[max(0, decoding.prompt_tokens - (0 if seq.guarded else LEAD)) :][-TEXT // 2 + 1 :],
+        )
         kept = self._finished.setdefault(home, FinishedTexts())
         self._length -= len(kept)
         kept.add(text)
@@ -97,9 +103,14 @@ class SuffixDrafter:
         self._length = 0
 
     def _found(self, seq: SequenceState, text: Ints, matcher: Matcher | None) -> SuffixMatch | None:
-        """The longest match that the text may go on from. Under a grammar a single token counts in the text itself only."""
+        """The longest match that the text may go on from.
+
+        Under a grammar a single token counts in the text itself only.
+        """
         finished = self._finished.get(suffix_namespace_of(seq))
-        for length, place, there in earlier_places(text, None if finished is None else finished.tokens(), 1 if matcher is None else 2):
+        for length, place, there in earlier_places(
+            text, None if finished is None else finished.tokens(), 1 if matcher is None else 2
+        ):
             if matcher is None or may_follow(matcher, int(there[place])):
                 return SuffixMatch(length, there[place : place + LONGEST])
         return None

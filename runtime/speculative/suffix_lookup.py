@@ -22,7 +22,9 @@ Place = tuple[int, int, "Ints"]  # how many of the last tokens stood there, and 
 
 
 def earlier_places(text: Ints, others: Ints | None, least: int) -> Iterator[Place]:
-    """Places behind KEY, then fewer, down to one of the last tokens of `text`, each time the longest match first; in `others` behind `least` or more."""
+    """Places behind KEY, then fewer, down to one of the last tokens of `text`, each time the
+    longest match first; in `others` behind `least` or more.
+    """
     if cpu_kernels.kernels is None:
         yield from searched(text, others, least)
         return
@@ -41,7 +43,9 @@ def searched(text: Ints, others: Ints | None, least: int) -> Iterator[Place]:
 
 
 def _levels(text: Ints, tail: list[int], least: int) -> Iterator[list[Place]]:
-    """Where KEY, then fewer, down to one of the last tokens of `tail` stood in a text; nothing for fewer than `least`."""
+    """Where KEY, then fewer, down to one of the last tokens of `tail` stood in
+    a text; nothing for fewer than `least`.
+    """
     at = (text[:-1] == tail[-1]).nonzero()[0]
     levels = [at]
     for back in range(1, min(KEY, len(tail))):

@@ -16,10 +16,12 @@ MOST_OF_FEW = 512
 
 @dataclass(frozen=True, slots=True)
 class AdapterRowBlocks:
-    """Rows by slot. order: int32 [rows], rows that have adapters, by slot.  table: int32 [blocks, 3], slot, first place in `order` and count.
+    """Rows by slot. order: int32 [rows], rows that have adapters, by slot.  table: int32 [blocks, 3], slot, first place
+    in `order` and count.
 
     rows: of a block at most.
-    groups: int32, how many slots the rows have, then these, where all rows' blocks are FEW.  group_of: int32, for each row the place of its slot there, or NONE.
+    groups: int32, how many slots the rows have, then these, where all rows' blocks are FEW.  group_of: int32, for each
+        row the place of its slot there, or NONE.
     """
 
     order: Tensor
@@ -50,7 +52,8 @@ def grouped(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class StaticAdapterRows:
-    """Rows of a step at fixed addresses. rows: of the step.  blocks: that its grid has.  parts: int32, of the device, of `sizes`.
+    """Rows of a step at fixed addresses. rows: of the step.  blocks: that its grid has.  parts: int32, of the device,
+    of `sizes`.
 
     grouped: they say which slots the rows have, too.
     """
@@ -59,7 +62,9 @@ class StaticAdapterRows:
         self._size, self._blocks = rows, blocks
         none = np.full(rows, NONE, np.int32)
         order, table, *groups = parts
-        self.rows = AdapterRows(none, none, device={rows: AdapterRowBlocks(order, table.view(-1, 3), FEW, *(groups if grouped else ()))})
+        self.rows = AdapterRows(
+            none, none, device={rows: AdapterRowBlocks(order, table.view(-1, 3), FEW, *(groups if grouped else ()))}
+        )
 
     @staticmethod
     def sizes(rows: int, blocks: int) -> list[int]:
@@ -70,7 +75,10 @@ class StaticAdapterRows:
         """What belongs into the parts. slots: of the first rows; the others have none."""
         given = np.array(slots, np.int32)
         found = [np.ravel(part) for part in (*rows_by_slot(given, FEW), *grouped(given))]
-        whole = [np.full(size, fill, np.int32) for size, fill in zip(self.sizes(self._size, self._blocks), (0, 0, 0, NONE), strict=True)]
+        whole = [
+            np.full(size, fill, np.int32)
+            for size, fill in zip(self.sizes(self._size, self._blocks), (0, 0, 0, NONE), strict=True)
+        ]
         for into, part in zip(whole, found, strict=True):
             into[: len(part)] = part
         return whole

@@ -14,7 +14,8 @@ NONE = -1  # the slot of rows without an adapter
 
 @dataclass(slots=True)
 class AdapterRows:
-    """tokens: int32 [T], the slot of each token's adapter, or NONE.  wanted: int32 [R], of the rows whose logits are wanted.
+    """tokens: int32 [T], the slot of each token's adapter, or NONE.  wanted: int32 [R], of the rows whose logits are
+    wanted.
 
     compiled: pointers to what the compiled step reads: slots of the tokens, and what lies in the slots.
     device: the same as kernels on a GPU read it.
@@ -34,5 +35,9 @@ class AdapterRows:
         """The slots of these rows, each with the numbers of its rows, int64 on the CPU, rising."""
         if rows not in self._groups:
             slots = self.of(rows)
-            self._groups[rows] = [(int(slot), torch.from_numpy(np.flatnonzero(slots == slot))) for slot in np.unique(slots) if slot != NONE]
+            self._groups[rows] = [
+                (int(slot), torch.from_numpy(np.flatnonzero(slots == slot)))
+                for slot in np.unique(slots)
+                if slot != NONE
+            ]
         return self._groups[rows]

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .step_batch import StepBatch, DeviceBatch
+from .step_batch import DeviceBatch, StepBatch
 
 
 class RankRowShare(NamedTuple):
@@ -41,23 +41,42 @@ def _cut(batch: StepBatch, start: int, stop: int) -> StepBatch:
     here = [index for index, (begin, end) in enumerate(pairwise(begins)) if begin < stop and end > start]
     sequences = slice(here[0], here[-1] + 1)
     behind = max(0, begins[sequences.stop] - stop)  # tokens of the last sequence that are other ranks'
-    lengths = [min(begins[index + 1], stop) - max(begins[index], start) for index in range(sequences.start, sequences.stop)]
+    lengths = [
+        min(begins[index + 1], stop) - max(begins[index], start) for index in range(sequences.start, sequences.stop)
+    ]
     contexts = batch.context_lens[sequences]
     contexts[-1] -= behind
     slots = list(batch.context_slots[sequences])
     slots[-1] = slots[-1][: contexts[-1]]
     rows = slice(start, stop)
     return replace(
-        batch, token_ids=batch.token_ids[rows], positions=batch.positions[rows], slots=batch.slots[rows], query_lens=lengths, context_lens=contexts, context_slots=slots,
-        logit_rows=batch.logit_rows[:0], plan=None, chosen=None, pools=[], device=None if batch.device is None else _on_device(batch.device, sequences, rows),
-        state_read=None, state_write=None, windows=None, adapters=None, entering=None, own=None,
-    )  # fmt: skip
+        batch,
+        token_ids=batch.token_ids[rows],
+        positions=batch.positions[rows],
+        slots=batch.slots[rows],
+        query_lens=lengths,
+        context_lens=contexts,
+        context_slots=slots,
+        logit_rows=batch.logit_rows[:0],
+        plan=None,
+        chosen=None,
+        pools=[],
+        device=None if batch.device is None else _on_device(batch.device, sequences, rows),
+        state_read=None,
+        state_write=None,
+        windows=None,
+        adapters=None,
+        entering=None,
+        own=None,
+    )
 
 
 def _on_device(device: DeviceBatch, sequences: slice, rows: slice) -> DeviceBatch:
     """Of a static batch, whose sequences have one row each, everything at addresses that stay."""
     starts, contexts = _bounds(device, sequences, rows)
-    return replace(device, rows=device.rows[sequences], token_rows=device.token_rows[rows], starts=starts, contexts=contexts)
+    return replace(
+        device, rows=device.rows[sequences], token_rows=device.token_rows[rows], starts=starts, contexts=contexts
+    )
 
 
 def _bounds(device: DeviceBatch, sequences: slice, rows: slice) -> tuple[Tensor, Tensor]:

@@ -53,8 +53,10 @@ class StepBatch:
     context_slots: per sequence int32 [context_len], the slots of all its tokens in order, new ones included.
     logit_rows: [R], indices into T whose logits are wanted.
     pools: spans of T (first token, token behind the last) over each of which the last hidden states are to be summed.
-    sums: float32 [pools, hidden], filled by the model where there are such.  keeps: so is `hidden`, the last states of all T.
-    state_read, state_write: [S], integers as above; of each sequence the slot that its state is read from, and the one that
+    sums: float32 [pools, hidden], filled by the model where there are such.  keeps: so is `hidden`, the last states of
+        all T.
+    state_read, state_write: [S], integers as above; of each sequence the slot that its state is read from, and the one
+        that
     the state behind its last new token is left in (see cache/states.py). None: the model keeps no states.
     plan: filled by `AttentionBackend.plan`; opaque to everybody else.
     chosen: filled by layers that choose what their queries attend to, for those behind them that attend to the same.

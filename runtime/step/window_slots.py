@@ -13,7 +13,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class WindowSlots:
-    """As `slots` and `context_slots` of a Batch say it of the other layers. Tokens that no query of the step sees have slot 0.
+    """As `slots` and `context_slots` of a Batch say it of the other layers. Tokens that no query of the step sees have
+    slot 0.
 
     table: as `DeviceBatch.table`, of pages of windowed layers; None where kernels on a GPU read none.
     """

@@ -32,7 +32,8 @@ class StopPatterns:
         self._left = SECONDS
 
     def search(self, text: str, fresh: int, begin: int = 0) -> str | None:
-        """The first pattern with a match that needs one of the last `fresh` characters of `text` and begins at `begin` or later.
+        """The first pattern with a match that needs one of the last `fresh` characters of `text` and begins at `begin`
+        or later.
 
         Raises:
             ConfigError: searching took too long.
@@ -59,7 +60,9 @@ def check_patterns(patterns: Sequence[str]) -> None:
     if len(patterns) > MOST:
         raise ConfigError(f"stop_regex has {len(patterns)} patterns; give at most {MOST}")
     if (length := sum(map(len, patterns))) > LONGEST:
-        raise ConfigError(f"stop_regex {patterns[0][:50]!r}... has {length} characters in all; write it in at most {LONGEST}")
+        raise ConfigError(
+            f"stop_regex {patterns[0][:50]!r}... has {length} characters in all; write it in at most {LONGEST}"
+        )
     for pattern in patterns:
         _compiled(pattern)
 
@@ -85,7 +88,9 @@ def _reach(pattern: str, parsed: Any) -> int:
 
 
 def _size(parsed: Any) -> int:
-    """How large a parsed pattern is when each of its repeats is written out as often as it must match, and once more."""
+    """How large a parsed pattern is when each of its repeats is written out
+    as often as it must match, and once more.
+    """
     return sum(_size_of(str(kind), argument) for kind, argument in parsed)
 
 

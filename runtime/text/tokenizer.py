@@ -22,13 +22,13 @@ from sgl.runtime.text.chat_templates.chat_template_files import (
     templates_for,
 )
 from sgl.runtime.text.chat_templates.hf_chat_template import BadTemplate, ChatTemplate, require_short
-from sgl.runtime.text.detokenizer import detokenizer
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText
-from sgl.runtime.text.chat_templates.special_token_quoting import SpecialTokenMarks, QuotedConversation
+from sgl.runtime.text.chat_templates.special_token_quoting import QuotedConversation, SpecialTokenMarks
 from sgl.runtime.text.chat_templates.template_messages import with_contents, with_roles
 from sgl.runtime.text.chat_templates.template_traits import TemplateTraits
-from sgl.runtime.text.tokenizer_files.tokenizer_files import MOST_TOKENS, read_json, read_tokenizer
+from sgl.runtime.text.detokenizer import detokenizer
 from sgl.runtime.text.tokenizer_files.tokenizer_file_checks import wrong
+from sgl.runtime.text.tokenizer_files.tokenizer_files import MOST_TOKENS, read_json, read_tokenizer
 
 _LONG = 500  # characters; of longer texts other threads run meanwhile
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
@@ -71,12 +71,12 @@ class Tokenizer:
         self.eos_ids: tuple[int, ...] = self._merged_eos(eos_ids)
         self.prefix_ids = self._ask_prefix()
         require_short(named_templates(config).values())
-        self._chats = {name: ChatTemplate(source, self.special_tokens) for name, source in named_templates(config).items()}
+        self._chats = {
+            name: ChatTemplate(source, self.special_tokens) for name, source in named_templates(config).items()
+        }
         self._traits: dict[str, TemplateTraits] = {}
         self.without_template = "name one of the language's templates instead"
-        self._visible = [
-            token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)
-        ]
+        self._visible = [token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)]
 
     @classmethod
     def load(cls, path: str | Path, chat_template: str | None = None) -> Tokenizer:
@@ -86,7 +86,8 @@ class Tokenizer:
             chat_template: replaces the checkpoint's: Jinja source, a .jinja file, or the name of a known format.
 
         Raises:
-            ConfigError: the directory has no tokenizer, one of its files cannot be read, or the template does not compile.
+            ConfigError: the directory has no tokenizer, one of its files cannot be read, or the template does not
+                compile.
         """
         folder = Path(path)
         try:
@@ -99,14 +100,17 @@ class Tokenizer:
             if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
                 raise
             raise ConfigError(
-                f"{folder}: its tokenizer cannot be used ({type(error).__name__}: {str(error)[:400]}); restore tokenizer.json and "
+                f"{folder}: its tokenizer cannot be used ({type(error).__name__}: {str(error)[:400]}); restore "
+                "tokenizer.json and "
                 "tokenizer_config.json"
             ) from error
 
     @classmethod
     def _loaded(cls, folder: Path, chat_template: str | None) -> Tokenizer:
         backend, config = read_tokenizer(folder)
-        config["chat_template"] = templates_for(folder, config, backend.get_added_tokens_decoder().values(), chat_template)
+        config["chat_template"] = templates_for(
+            folder, config, backend.get_added_tokens_decoder().values(), chat_template
+        )
         tokenizer = cls(backend, config, _declared_ids(folder, "eos_token_id"))
         tokenizer.without_template = how_to_give_one(folder)
         if tokenizer.bos_id is None:
@@ -233,7 +237,9 @@ class Tokenizer:
 
     @property
     def chat_variables(self) -> frozenset[str]:
-        """The variables that the templates read, such as `messages`, `tools` or `enable_thinking`, without special tokens."""
+        """The variables that the templates read, such as `messages`, `tools` or
+        `enable_thinking`, without special tokens.
+        """
         return frozenset().union(*(chat.variables for chat in self._chats.values()))
 
     @property
@@ -254,7 +260,8 @@ class Tokenizer:
         return chat.render(messages, add_generation_prompt, **(known | variables))
 
     def chat_traits(self, tools: bool = False) -> TemplateTraits:
-        """What the chat template does with roles, parts, tools and calls. tools: of the template for their use, if it shows them.
+        """What the chat template does with roles, parts, tools and calls. tools: of the template for their use, if it
+        shows them.
 
         Raises:
             ConfigError: there is no template.
@@ -291,7 +298,10 @@ class Tokenizer:
     def encode_chat(
         self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = False, **variables: Any
     ) -> np.ndarray:
-        """Return the token ids of a conversation, int32 [n]. Special tokens in its texts stay text. See `render_chat`."""
+        """Return the token ids of a conversation, int32 [n].
+
+        Special tokens in its texts stay text. See `render_chat`.
+        """
         quotation = QuotedConversation(self, (list(messages), variables))
         safe, safe_variables = quotation.value
         text = self.render_chat(safe, add_generation_prompt, **safe_variables)
@@ -319,14 +329,19 @@ class Tokenizer:
         plain = self._backend.encode(probe, add_special_tokens=False).ids
         dressed = self._backend.encode(probe, add_special_tokens=True).ids
         if beyond := [i for i in dressed if i >= self.vocab_size]:
-            raise ConfigError(f"tokenizer.json: its post_processor puts the token {beyond[0]:,} before texts, which is none of {self.vocab_size:,}; mend it")
+            raise ConfigError(
+                f"tokenizer.json: its post_processor puts the token {beyond[0]:,} before texts, which is none of "
+                f"{self.vocab_size:,}; mend it"
+            )
         starts = (i for i in range(len(dressed) + 1) if dressed[i : i + len(plain)] == plain)
         return tuple(dressed[: next(starts, 0)])
 
     def _probes(self) -> Iterator[str]:
         """Texts that a vocabulary may know."""
         yield _PROBE
-        yield from (token.decode("utf-8", "ignore") for i, token in enumerate(self.token_bytes) if i not in self.special_ids)
+        yield from (
+            token.decode("utf-8", "ignore") for i, token in enumerate(self.token_bytes) if i not in self.special_ids
+        )
 
 
 def _ids_of(backend: Backend, text: str) -> list[int]:
@@ -340,7 +355,11 @@ def _declared_ids(folder: Path, name: str) -> list[int]:
     """An id or ids of generation_config.json and config.json, in that order."""
     generation, config = (read_json(folder / file) for file in ("generation_config.json", "config.json"))
     ids: list[int] = []
-    for file, source in (("generation_config.json", generation), ("config.json", config), ("config.json", config.get("text_config") or {})):
+    for file, source in (
+        ("generation_config.json", generation),
+        ("config.json", config),
+        ("config.json", config.get("text_config") or {}),
+    ):
         value = source.get(name)
         found = value if isinstance(value, list) else [] if value is None else [value]
         if any(not isinstance(i, int) or isinstance(i, bool) or i >= MOST_TOKENS for i in found):

@@ -63,16 +63,28 @@ class Stats:
     states_missed: int = 0  # tokens whose keys and values were cached, and that were computed again for want of a state
     host_tokens: int = 0  # whose keys and values are kept in main memory
     host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
-    expert_counts: list[list[int]] = field(default_factory=list)  # of each layer, how often its experts were chosen, see `Decoder`
-    rank_rows: list[list[int]] = field(default_factory=list)  # with expert_parallel: of each layer with experts, the rows of experts that each rank computed
-    expert_places: dict[str, list[str]] = field(default_factory=dict)  # of layers whose experts lie alike, which each rank holds
+    expert_counts: list[list[int]] = field(
+        default_factory=list
+    )  # of each layer, how often its experts were chosen, see `Decoder`
+    rank_rows: list[list[int]] = field(
+        default_factory=list
+    )  # with expert_parallel: of each layer with experts, the rows of experts that each rank computed
+    expert_places: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # of layers whose experts lie alike, which each rank holds
     rebalances: int = 0  # see `Engine.rebalance_experts`
     moved_experts: int = 0  # that went to another place in them
-    rebalanced: dict[str, Any] = field(default_factory=dict)  # what the last one did, see `parallel.expert_balance.RebalanceResult`
+    rebalanced: dict[str, Any] = field(
+        default_factory=dict
+    )  # what the last one did, see `parallel.expert_balance.RebalanceResult`
     late_masks: int = 0  # tokens that waited for what their grammars need long for, beside the loop
     reread_tokens: int = 0  # computed again as forks took another adapter
-    adapters: dict[str, Any] = field(default_factory=dict)  # how things stand with them, see `adapters.room.AdapterManager.told`
-    stage_seconds: list[float] = field(default_factory=list)  # of each stage of a pipeline, that it computed, as it said last
+    adapters: dict[str, Any] = field(
+        default_factory=dict
+    )  # how things stand with them, see `adapters.room.AdapterManager.told`
+    stage_seconds: list[float] = field(
+        default_factory=list
+    )  # of each stage of a pipeline, that it computed, as it said last
     pipeline_seconds: float = 0.0  # of the steps, that they took in the pipeline
     micro_batches: int = 0  # that these were cut into
     expert_bytes: int = 0  # of experts in main memory that went to the device, see `stacked_experts`
@@ -86,7 +98,11 @@ class Stats:
     @property
     def bubble(self) -> float:
         """Share of the steps' time in which stages of a pipeline did not compute, on average."""
-        return max(0.0, 1 - sum(self.stage_seconds) / (len(self.stage_seconds) * self.pipeline_seconds)) if self.pipeline_seconds and self.stage_seconds else 0.0
+        return (
+            max(0.0, 1 - sum(self.stage_seconds) / (len(self.stage_seconds) * self.pipeline_seconds))
+            if self.pipeline_seconds and self.stage_seconds
+            else 0.0
+        )
 
     @property
     def rank_balance(self) -> float:
@@ -107,9 +123,27 @@ class Stats:
 
     def __sub__(self, other: Stats) -> Stats:
         gauges = {
-            "adapters", "expert_places", "rebalanced", "running", "waiting", "pages_total", "pages_free", "pages_cached", "pages_pinned", "prompt_budget", "host_tokens",
-            "window_pages_total", "window_pages_free", "window_pages_held", "window_saved", "draft_pages_total", "draft_pages_free", "states_total", "states_free", "states_cached",
-        }  # fmt: skip
+            "adapters",
+            "expert_places",
+            "rebalanced",
+            "running",
+            "waiting",
+            "pages_total",
+            "pages_free",
+            "pages_cached",
+            "pages_pinned",
+            "prompt_budget",
+            "host_tokens",
+            "window_pages_total",
+            "window_pages_free",
+            "window_pages_held",
+            "window_saved",
+            "draft_pages_total",
+            "draft_pages_free",
+            "states_total",
+            "states_free",
+            "states_cached",
+        }
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return Stats(**{n: v if n in gauges else _without(v, getattr(other, n)) for n, v in values.items()})
 

@@ -12,8 +12,17 @@ from ..scheduling.scheduler import Scheduler
 from .engine_stats import Stats, window_stats
 
 
-def gather_stats(stats: Stats, cache: PrefixCache, scheduler: Scheduler, runner: Any, adapters: AdapterManager | None = None, experts: dict[str, Any] | None = None) -> Stats:
-    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none.  experts: see `expert_stats`; None: they can be asked now."""
+def gather_stats(
+    stats: Stats,
+    cache: PrefixCache,
+    scheduler: Scheduler,
+    runner: Any,
+    adapters: AdapterManager | None = None,
+    experts: dict[str, Any] | None = None,
+) -> Stats:
+    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none.
+    experts: see `expert_stats`; None: they can be asked now.
+    """
     pool, host, trails = cache.pool, cache.host, cache.trails
     return dataclasses.replace(
         stats,

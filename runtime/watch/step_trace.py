@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import EngineDied
+from ..sequences.sequence import ScheduledWork, SequenceState
 from ..sequences.sequence_ops import Generate
-from ..sequences.sequence import SequenceState, ScheduledWork
 
 if TYPE_CHECKING:
     from ..scheduling.scheduler import Scheduler
@@ -44,7 +44,8 @@ class StepRecord(NamedTuple):
 
     began: `time.perf_counter()` seconds, of the engine's process.  seconds: until the loop was ready for the next.
     parts: single tokens first, as they are laid out in the batch.
-    waiting: sequences with work but without a place in the batch.  preempted: those that lost it in this step, each as often as it did.
+    waiting: sequences with work but without a place in the batch.  preempted: those that lost it in this step, each as
+        often as it did.
     evicted: pages that were taken from the prefix cache to make room.
     pages_free, pages_cached: after the plan; cached ones are held by the prefix cache alone, and can be evicted.
     """
@@ -126,7 +127,9 @@ def _part(item: ScheduledWork, before: dict[SequenceState, tuple[int, int]]) -> 
 
 
 def _drafts(work: list[ScheduledWork]) -> Iterator[tuple[int, RunningGeneration, int]]:
-    """Of parts with guesses: their place, and the generation that counts what is kept, with its count before the step."""
+    """Of parts with guesses: their place, and the generation that counts what
+    is kept, with its count before the step.
+    """
     for place, (seq, _, _) in enumerate(work):
         if seq.draft is not None and isinstance(op := seq.ops[0], Generate) and op.decoding is not None:
             yield place, op.decoding, op.decoding.accepted

@@ -39,16 +39,23 @@ class TextRecordings:
     def cut(self, seq: SequenceState, length: int) -> None:
         """A sequence keeps that many tokens."""
         if seq in self._answers:
-            self._answers[seq] = tuple((start, min(stop, length)) for start, stop in self._answers[seq] if start < length)
+            self._answers[seq] = tuple(
+                (start, min(stop, length)) for start, stop in self._answers[seq] if start < length
+            )
 
     def over(self, seq: SequenceState) -> None:
-        """Nothing will be appended to a sequence any more. Its own text comes after those of its probes, and in place of them."""
+        """Nothing will be appended to a sequence any more.
+
+        Its own text comes after those of its probes, and in place of them.
+        """
         for texts in self._open.values():
             texts[seq.number] = self._text(seq)
         self._answers.pop(seq, None)
 
     def end(self, number: int, live: Iterable[SequenceState]) -> list[RecordedText]:
-        """Texts of the sequences that ended meanwhile, and as far as they are of those that live; without what others begin with."""
+        """Texts of the sequences that ended meanwhile, and as far as they are of
+        those that live; without what others begin with.
+        """
         if number not in self._open:
             raise EngineDied("the recording began in a process of the engine that died since; begin a new one")
         texts, so_far = self._open.pop(number), dict[int, RecordedText]()

@@ -43,8 +43,16 @@ def add_parser(commands: Any) -> None:
     )
     add_model_arguments(parser)
     parser.add_argument("--system", default="You are a helpful assistant.", metavar="TEXT", help="the system prompt")
-    parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help="sampling temperature; 0 always takes the most likely token (default: %(default)s)")
-    parser.add_argument("--max-tokens", type=int, default=512, metavar="N", help="limit of each answer (default: %(default)s)")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.7,
+        metavar="T",
+        help="sampling temperature; 0 always takes the most likely token (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-tokens", type=int, default=512, metavar="N", help="limit of each answer (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, help="seed for reproducible answers")
     constraint = parser.add_mutually_exclusive_group()
     constraint.add_argument("--json-schema", type=Path, metavar="FILE", help="answer with JSON of this schema")
@@ -98,7 +106,7 @@ def _lines() -> Iterator[str]:
         yield from (line.rstrip("\n") for line in sys.stdin)
         return
     try:
-        import readline  # noqa: F401 (input() edits lines with it)
+        import readline  # noqa: F401
     except ImportError:
         pass
     while True:
@@ -138,7 +146,10 @@ class ChatSession:
     def _obey(self, word: str, rest: str) -> None:
         command = _COMMANDS.get(word)
         if command is None:
-            raise ValueError(f"there is no command /{word}; /help lists them; to send a message that begins with /, put a blank before it")
+            raise ValueError(
+                f"there is no command /{word}; /help lists them; to send a message that begins with /, put a blank "
+                "before it"
+            )
         command(self, rest)
 
     def answer(self, text: str) -> None:

@@ -26,7 +26,10 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("paths", nargs="+", metavar="PATH")
     parser.add_argument("--format", choices=("text", "json", "github"), default="text")
     parser.add_argument(
-        "--select", type=_ids, metavar="IDS", help="check only these rules, e.g. SGL101,SGL5 (a prefix selects all rules that start with it)"
+        "--select",
+        type=_ids,
+        metavar="IDS",
+        help="check only these rules, e.g. SGL101,SGL5 (a prefix selects all rules that start with it)",
     )
     parser.add_argument("--ignore", type=_ids, default=(), metavar="IDS", help="skip these rules")
     parser.add_argument("--strict", action="store_true", help="treat warnings as errors")
@@ -103,9 +106,7 @@ def _as_json(problems: Sequence[Problem]) -> Iterator[str]:
 def _as_github(problems: Sequence[Problem]) -> Iterator[str]:
     """Workflow commands, which GitHub shows beside the lines of a pull request."""
     for problem in problems:
-        message = (
-            f"{problem.rule} {problem.message}".replace("%", "%25").replace("\n", "%0A").replace("\r", "%0D")
-        )
+        message = f"{problem.rule} {problem.message}".replace("%", "%25").replace("\n", "%0A").replace("\r", "%0D")
         place = f"file={problem.path},line={problem.line},col={problem.column},title={problem.rule}"
         yield f"::{_GITHUB[problem.severity]} {place}::{message}"
 

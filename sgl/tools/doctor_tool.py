@@ -132,7 +132,9 @@ def _kernels() -> Iterator[str]:
 
 
 def _used(cpu: ModuleType) -> str:
-    return "in use, products by " + ", ".join(f"{cpu.way(dtype)} ({str(dtype).removeprefix('torch.')})" for dtype in cpu.KINDS)
+    return "in use, products by " + ", ".join(
+        f"{cpu.way(dtype)} ({str(dtype).removeprefix('torch.')})" for dtype in cpu.KINDS
+    )
 
 
 def _model() -> Iterator[str]:
@@ -155,7 +157,10 @@ def _layers(model: Path) -> Iterator[str]:
     choice = choose_device()
     runs = expected_executors(Decoder(load_config(model), choice.dtype, "meta"), choice.device)
     for ran in dict.fromkeys(runs):
-        yield f"{runs.count(ran)} of its {len(runs)} layers use the {ran.by} executor{f': {ran.why}' if ran.why else ''}; for other models use `sgl models`"
+        yield (
+            f"{runs.count(ran)} of its {len(runs)} layers use the {ran.by} "
+            f"executor{f': {ran.why}' if ran.why else ''}; for other models use `sgl models`"
+        )
 
 
 CHECKS: dict[str, Callable[[], Iterator[str]]] = {

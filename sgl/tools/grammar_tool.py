@@ -29,10 +29,23 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--regex", metavar="PATTERN", help="a regular expression")
     parser.add_argument("--json-schema", metavar="SCHEMA", help="the text of a JSON Schema")
     parser.add_argument("--ebnf", metavar="GRAMMAR", help="the text of an EBNF grammar")
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option for JSON Schema, such as order=any or weaken=uniqueItems")
-    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="a model directory whose tokenizer to use (default: the bundled model)")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option for JSON Schema, such as order=any or weaken=uniqueItems",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FOLDER",
+        help="a model directory whose tokenizer to use (default: the bundled model)",
+    )
     parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the automaton")
-    parser.add_argument("--text", metavar="TEXT", help="show how much of a text the grammar accepts, and what may follow")
+    parser.add_argument(
+        "--text", metavar="TEXT", help="show how much of a text the grammar accepts, and what may follow"
+    )
     parser.add_argument("-i", "--interactive", action="store_true", help="type text and see what may follow")
     parser.set_defaults(command=run)
 
@@ -178,8 +191,8 @@ class GrammarTrial:
         self.type(self._automaton.forced(self._state).decode(errors="ignore"))
 
     def show(self) -> None:
-        from sgl.grammars.drawing.explore_states import moves
         from sgl.grammars.drawing.charset_labels import describe
+        from sgl.grammars.drawing.explore_states import moves
 
         automaton, state = self._automaton, self._state
         print(f"text: {self._text[-60:]!r}{' (may end here)' if automaton.final(state) else ''}")

@@ -19,7 +19,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="[MODEL] [NAME=VALUE ...]",
         help="a model directory or hub id (default: the bundled one), and options of sgl.Engine",
     )
-    setattr(parser, "parse_known_args", _in_any_order(parser.parse_known_args))  # noqa: B010 (mypy refuses it plain)
+    setattr(parser, "parse_known_args", _in_any_order(parser.parse_known_args))  # noqa: B010
 
 
 def _in_any_order(parse: Callable[..., Any]) -> Callable[..., Any]:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .model_arguments import add_model_arguments, model_and_options
 
 if TYPE_CHECKING:
-    from sgl.runtime.build.sharding_plan import ShardingPlans, ShardingPlan
     from sgl.runtime.build.memory_estimate import MemoryEstimate
+    from sgl.runtime.build.sharding_plan import ShardingPlan, ShardingPlans
     from sgl.runtime.models.describe.family_listing import FamilyFile
     from sgl.runtime.models.layer_executors import LayerExecutorChoice
 
@@ -40,8 +40,12 @@ def add_parser(commands: Any) -> None:
     )
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--gpus", type=int, metavar="N", help="say how the model spreads over N GPUs, and which way to take")
-    parser.add_argument("--gpu-memory", type=float, metavar="GB", help="memory of each of them; left out: that of this machine's")
+    parser.add_argument(
+        "--gpus", type=int, metavar="N", help="say how the model spreads over N GPUs, and which way to take"
+    )
+    parser.add_argument(
+        "--gpu-memory", type=float, metavar="GB", help="memory of each of them; left out: that of this machine's"
+    )
     parser.set_defaults(command=run)
 
 
@@ -66,9 +70,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tell(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
-    from sgl.runtime.loading import resolve_model
     from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.build.memory_estimate import estimate_memory
+    from sgl.runtime.loading import resolve_model
 
     config = EngineConfig.from_options(engine_options)
     found = estimate_memory(resolve_model(name, False, config.load_format), config)
@@ -80,9 +84,9 @@ def _tell(name: str, engine_options: dict[str, Any], options: argparse.Namespace
 
 
 def _spread(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
-    from sgl.runtime.loading import resolve_model
     from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.build.sharding_plan import on_gpus, read
+    from sgl.runtime.loading import resolve_model
 
     config = EngineConfig.from_options(engine_options)
     found = read(resolve_model(name, False, config.load_format), config, *on_gpus(options.gpus, options.gpu_memory))
@@ -94,16 +98,25 @@ def _spread(name: str, engine_options: dict[str, Any], options: argparse.Namespa
 
 
 def _list(engine_options: dict[str, Any], as_json: bool) -> int:
-    from sgl.runtime.executor.device_choice import choose_device
     from sgl.runtime.build.engine_config import EngineConfig
+    from sgl.runtime.executor.device_choice import choose_device
     from sgl.runtime.models.describe.family_listing import lineages, runs_of_parts
 
     config = EngineConfig.from_options(engine_options)
     choice = choose_device(config.device, config.dtype, config.threads)
-    families, parts, dtype = lineages(), runs_of_parts(choice.device, choice.dtype), str(choice.dtype).removeprefix("torch.")
+    families, parts, dtype = (
+        lineages(),
+        runs_of_parts(choice.device, choice.dtype),
+        str(choice.dtype).removeprefix("torch."),
+    )
     if as_json:
         runs = {part: ran._asdict() for part, ran in parts.items()}
-        found = {"device": str(choice.device), "dtype": dtype, "families": [dataclasses.asdict(each) for each in families], "parts": runs}
+        found = {
+            "device": str(choice.device),
+            "dtype": dtype,
+            "families": [dataclasses.asdict(each) for each in families],
+            "parts": runs,
+        }
         print(json.dumps(found, indent=2))
     else:
         _print(listed(families, parts, f"{choice.device}, {dtype}"))
@@ -117,7 +130,10 @@ def listed(families: list[FamilyFile], parts: dict[str, LayerExecutorChoice], ma
     for family in families:
         yield family.file.removesuffix(".py"), family.about
         yield "", ", ".join(family.architectures)
-    yield "others", "transformers' own implementation with sgl's cache, if it allows that: Engine(implementation='transformers')"
+    yield (
+        "others",
+        "transformers' own implementation with sgl's cache, if it allows that: Engine(implementation='transformers')",
+    )
     by: dict[LayerExecutorChoice, list[str]] = {}
     for part, ran in parts.items():
         by.setdefault(ran, []).append(part)
@@ -129,7 +145,10 @@ def listed(families: list[FamilyFile], parts: dict[str, LayerExecutorChoice], ma
 
 def model_summary(found: MemoryEstimate) -> Iterator[Line]:
     yield "model", found.path
-    yield "architecture", f"{found.architecture}, {f'read by {found.family}' if found.family else 'which no family reads'}"
+    yield (
+        "architecture",
+        f"{found.architecture}, {f'read by {found.family}' if found.family else 'which no family reads'}",
+    )
     yield from (("note", note) for note in found.notes)
     yield from _stored(found)
     yield from _takes(found)
@@ -159,7 +178,11 @@ def _takes(found: MemoryEstimate) -> Iterator[Line]:
     yield "weights", ", ".join(f"{size_of(size)} in {kind}" for kind, size in sizes.weights.items())
     yield "context", "; ".join(sizes.longest)
     one = sizes.kv_token * found.context
-    yield "KV", f"{sizes.kv_token:,} bytes a token; {size_of(one)} for a sequence of {found.context:,} tokens, {size_of(one * found.sequences)} for {found.sequences} (max_running)"
+    yield (
+        "KV",
+        f"{sizes.kv_token:,} bytes a token; {size_of(one)} for a sequence of {found.context:,} tokens, "
+        f"{size_of(one * found.sequences)} for {found.sequences} (max_running)",
+    )
     yield "here", f"{found.device}, {found.dtype}; {size_of(found.free)} free"
 
 
@@ -174,12 +197,26 @@ def _runs(found: MemoryEstimate) -> Iterator[Line]:
 
 def sharding_summary(found: ShardingPlans) -> Iterator[tuple[str, str]]:
     yield "model", found.path
-    yield "cards", f"{found.cards} of {size_of(found.card)}; {found.dtype}; sizes are of the fullest card, and what steps take beside is estimated"
+    yield (
+        "cards",
+        f"{found.cards} of {size_of(found.card)}; {found.dtype}; sizes are of the fullest card, and what steps take "
+        "beside is estimated",
+    )
     for way in found.ways:
         yield "way", _named(way)
         if way.weights:
-            fits = "" if way.fits else f", too few for a sequence of {found.context:,}" if way.tokens else ": it does not fit"
-            yield "", f"{size_of(way.weights)} of weights; {size_of(way.kv_token)} a token, {way.tokens:,} tokens in each engine{fits}"
+            fits = (
+                ""
+                if way.fits
+                else f", too few for a sequence of {found.context:,}"
+                if way.tokens
+                else ": it does not fit"
+            )
+            yield (
+                "",
+                f"{size_of(way.weights)} of weights; {size_of(way.kv_token)} a token, {way.tokens:,} tokens in each "
+                f"engine{fits}",
+            )
         if way.refused:
             yield "", f"refused: {way.refused}"
     yield "take", "nothing fits: more cards, or weights in fewer bits" if found.chosen is None else _named(found.chosen)

@@ -1,4 +1,6 @@
-"""`sgl quantize`: writes a model with weights of four or eight bits that other engines read too, and says what it costs."""
+"""`sgl quantize`: writes a model with weights of four or eight bits that other
+engines read too, and says what it costs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ Texts come from a text file, or from each line of a .jsonl: a text, messages, to
 or "ids"; or from a function of a Python file, FILE.py:FUNCTION, which is called with an engine of MODEL and runs programs on it
 (program.run_batch(inputs, backend=engine)). --heldout measures what was lost, on texts that were not calibrated by, and of a
 function's also on the answers alone.
-"""
+"""  # noqa: E501
 GROUPED, GROUP = ("int4", "int4_gptq"), 64
 FUNCTION_OF = ".py:"  # between a file and the name of its function
 
@@ -47,7 +49,9 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
     parser.add_argument("--weights", default="int4", help="one of the kinds above (default: int4)")
     parser.add_argument("--group", type=int, help="inputs that share a scale, of int4 and int4_gptq (default: 64)")
-    parser.add_argument("--calibration", metavar="FILE", help="texts like those that the model is for, or FILE.py:FUNCTION")
+    parser.add_argument(
+        "--calibration", metavar="FILE", help="texts like those that the model is for, or FILE.py:FUNCTION"
+    )
     parser.add_argument("--heldout", metavar="FILE", help="other such texts, to measure by, or FILE.py:FUNCTION")
     parser.add_argument("--device", default="cpu", help="where layers are computed: cpu, cuda, ... (default: cpu)")
     parser.set_defaults(command=run)
@@ -66,8 +70,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _quantized(options: argparse.Namespace) -> QuantizeReport:
-    from sgl.runtime.calibration.quantized_layouts import quantized_layout_for
     from sgl.runtime.calibration.quantize_checkpoint import quantize
+    from sgl.runtime.calibration.quantized_layouts import quantized_layout_for
     from sgl.runtime.errors import ConfigError
     from sgl.runtime.executor.device_choice import named_device
     from sgl.runtime.loading import resolve_model
@@ -77,21 +81,28 @@ def _quantized(options: argparse.Namespace) -> QuantizeReport:
         raise ConfigError(f"--group is for --weights {' and '.join(GROUPED)}, here: {options.weights}; leave it out")
     group = GROUP if group is None else group
     if options.calibration is not None and not quantized_layout_for(options.weights, group).calibrated:
-        raise ConfigError(f"--calibration: nothing uses it with --weights {options.weights}; leave it out, or take int4_gptq")
+        raise ConfigError(
+            f"--calibration: nothing uses it with --weights {options.weights}; leave it out, or take int4_gptq"
+        )
     origin = resolve_model(options.model)
     calibration, held_out = (_pieces(origin, asked, options.device) for asked in (options.calibration, options.heldout))
     return quantize(
-        origin, options.out, options.weights, group=group, device=named_device(options.device),
-        calibration=[piece.ids for piece in calibration], held_out=held_out,
-    )  # fmt: skip
+        origin,
+        options.out,
+        options.weights,
+        group=group,
+        device=named_device(options.device),
+        calibration=[piece.ids for piece in calibration],
+        held_out=held_out,
+    )
 
 
 def _pieces(origin: Path, asked: str | None, device: str) -> list[TextPiece]:
     """Of a file of texts, or of what a function runs."""
+    from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.calibration import LENGTH, pieces, read_calibration_texts
     from sgl.runtime.engine import recorded
     from sgl.runtime.loading import load_config
-    from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.text.tokenizer import Tokenizer
 
     if asked is None:
@@ -115,9 +126,14 @@ def _function(asked: str) -> Callable[[Any], object]:
     if name not in found or not callable(found[name]):
         near = difflib.get_close_matches(name, [other for other, value in found.items() if callable(value)], 1)
         hint = f"did you mean {near[0]}? " if near else ""
-        raise ConfigError(f"{path} has no function {name}; {hint}give one that takes an engine and runs programs with backend=engine")
+        raise ConfigError(
+            f"{path} has no function {name}; {hint}give one that takes an engine and runs programs with backend=engine"
+        )
     if hasattr(found[name], "run_batch"):
-        raise ConfigError(f"{name} in {path} is a program; name a function that takes an engine and runs it: {name}.run_batch(inputs, backend=engine)")
+        raise ConfigError(
+            f"{name} in {path} is a program; name a function that takes an engine and runs it: "
+            f"{name}.run_batch(inputs, backend=engine)"
+        )
     function: Callable[[Any], object] = found[name]
     return function
 
@@ -125,18 +141,24 @@ def _function(asked: str) -> Callable[[Any], object]:
 def quantize_summary(report: QuantizeReport) -> str:
     """The report for people."""
     lines = [
-        f"weights     {report.bits:.2f} bits each with scales and zeros, {report.weights:,} in {report.projections} projections",
+        f"weights     {report.bits:.2f} bits each with scales and zeros, {report.weights:,} in {report.projections} "
+        "projections",
         f"bytes       {report.bytes_before:,} -> {report.bytes:,}",
     ]
     if report.calibrated:
         lines.append(f"calibrated  by {report.calibrated:,} tokens")
     if (losses := report.losses) is not None:
         lines += [
-            f"held out    {losses.tokens:,} tokens: KL {losses.divergence:.5f} in the mean, {losses.divergence_99:.5f} at the 99th percentile",
-            f"            same top token {losses.same_top:.1%}; perplexity {losses.perplexity_before:.4f} -> {losses.perplexity:.4f}",
+            f"held out    {losses.tokens:,} tokens: KL {losses.divergence:.5f} in the mean, "
+            f"{losses.divergence_99:.5f} at the 99th percentile",
+            f"            same top token {losses.same_top:.1%}; perplexity {losses.perplexity_before:.4f} -> "
+            f"{losses.perplexity:.4f}",
         ]
         if (answers := report.answers) is not None:
-            lines.append(f"answers     {answers.tokens:,} of them: KL {answers.divergence:.5f}, {answers.divergence_99:.5f}; same top token {answers.same_top:.1%}")
+            lines.append(
+                f"answers     {answers.tokens:,} of them: KL {answers.divergence:.5f}, {answers.divergence_99:.5f}; "
+                f"same top token {answers.same_top:.1%}"
+            )
     else:
         lines.append("held out    nothing: with --heldout FILE it is measured what was lost")
     return "\n".join([*lines, f"seconds     {report.seconds:.1f}", ""])

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from sgl.tracebacks import user_frames, print_brief
+from sgl.tracebacks import print_brief, user_frames
 
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 GRACE_SECONDS = 1.0  # what threads have to end in after Ctrl-C
@@ -48,9 +48,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--force", action="store_true", help="use sgl even if a real sglang is installed")
     parser.add_argument("-m", dest="is_module", action="store_true", help="PROGRAM is a module name")
     parser.add_argument(FULL, action="store_true", help="include sgl's own lines in tracebacks")
-    parser.add_argument(
-        "program", metavar="PROGRAM", help="a file, a folder with __main__.py, or - for stdin"
-    )
+    parser.add_argument("program", metavar="PROGRAM", help="a file, a folder with __main__.py, or - for stdin")
     rest = parser.add_argument(
         "arguments", nargs=argparse.REMAINDER, metavar="ARGUMENT", help="arguments of the program"
     )

@@ -12,9 +12,21 @@ from .model_arguments import add_model_arguments, model_and_options
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
 SAME_NAME = (
-    "tool_format", "reasoning_format", "max_queue", "tenant_share", "isolate", "allow_priority", "store_bytes",
-    "admin_key", "page", "metrics", "open_metrics", "log_requests", "log_content", "trace",
-)  # fmt: skip
+    "tool_format",
+    "reasoning_format",
+    "max_queue",
+    "tenant_share",
+    "isolate",
+    "allow_priority",
+    "store_bytes",
+    "admin_key",
+    "page",
+    "metrics",
+    "open_metrics",
+    "log_requests",
+    "log_content",
+    "trace",
+)
 SLOTS = 8  # of adapters on a GPU, where adapters=FOLDER says nothing else
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
@@ -41,7 +53,9 @@ def add_parser(commands: Any) -> None:
     )
     add_model_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=30000, help="port to listen on; 0 takes a free one (default: %(default)s)")
+    parser.add_argument(
+        "--port", type=int, default=30000, help="port to listen on; 0 takes a free one (default: %(default)s)"
+    )
     parser.add_argument(
         "--api-key",
         action="append",
@@ -49,18 +63,35 @@ def add_parser(commands: Any) -> None:
         help="require this key in requests; may be repeated (default: SGL_API_KEY)",
     )
     parser.add_argument(
-        "--admin-key", metavar="KEY", default=os.environ.get("SGL_ADMIN_KEY"),
-        help="require this key for /adapters/load, /adapters/unload, /adapters and /flush_cache (default: SGL_ADMIN_KEY)",
+        "--admin-key",
+        metavar="KEY",
+        default=os.environ.get("SGL_ADMIN_KEY"),
+        help="require this key for /adapters/load, /adapters/unload, /adapters and /flush_cache (default: "
+        "SGL_ADMIN_KEY)",
     )
     parser.add_argument(
-        "--allow-adapters", action="append", default=[], metavar="KEY=NAMES",
+        "--allow-adapters",
+        action="append",
+        default=[],
+        metavar="KEY=NAMES",
         help="the adapters that an API key may name, separated by commas; may be repeated (default: all)",
     )
     parser.add_argument(
-        "--served-name", action="append", metavar="NAME", help="the model's name in answers; may be repeated (default: the directory's name)"
+        "--served-name",
+        action="append",
+        metavar="NAME",
+        help="the model's name in answers; may be repeated (default: the directory's name)",
     )
-    parser.add_argument("--tool-format", metavar="NAME", help="format of the model's tool calls, such as hermes (default: by the model's name)")
-    parser.add_argument("--reasoning-format", metavar="NAME", help="format of the model's reasoning, such as qwen3 (default: by the model's name)")
+    parser.add_argument(
+        "--tool-format",
+        metavar="NAME",
+        help="format of the model's tool calls, such as hermes (default: by the model's name)",
+    )
+    parser.add_argument(
+        "--reasoning-format",
+        metavar="NAME",
+        help="format of the model's reasoning, such as qwen3 (default: by the model's name)",
+    )
     _add_limits(parser)
     _add_sharing(parser)
     _add_watching(parser)
@@ -69,11 +100,30 @@ def add_parser(commands: Any) -> None:
 
 def _add_limits(parser: argparse.ArgumentParser) -> None:
     limits = parser.add_argument_group("limits")
-    limits.add_argument("--max-body-bytes", type=int, default=10_000_000, metavar="N", help="largest request body (default: %(default)s)")
-    limits.add_argument("--max-open-bytes", type=int, default=64_000_000, metavar="N", help="total size of request bodies being received (default: %(default)s)")
+    limits.add_argument(
+        "--max-body-bytes",
+        type=int,
+        default=10_000_000,
+        metavar="N",
+        help="largest request body (default: %(default)s)",
+    )
+    limits.add_argument(
+        "--max-open-bytes",
+        type=int,
+        default=64_000_000,
+        metavar="N",
+        help="total size of request bodies being received (default: %(default)s)",
+    )
     limits.add_argument("--max-prompt-tokens", type=int, metavar="N", help="most tokens of a prompt")
-    limits.add_argument("--max-new-tokens", type=int, metavar="N", help="most tokens of an answer, and the default; requests for more are refused")
-    limits.add_argument("--max-choices", type=int, default=64, metavar="N", help="most samples of one prompt (default: %(default)s)")
+    limits.add_argument(
+        "--max-new-tokens",
+        type=int,
+        metavar="N",
+        help="most tokens of an answer, and the default; requests for more are refused",
+    )
+    limits.add_argument(
+        "--max-choices", type=int, default=64, metavar="N", help="most samples of one prompt (default: %(default)s)"
+    )
     limits.add_argument("--request-timeout", type=float, metavar="SECONDS", help="abort requests after this time")
 
 
@@ -115,12 +165,16 @@ def _add_sharing(parser: argparse.ArgumentParser) -> None:
 
 def _add_watching(parser: argparse.ArgumentParser) -> None:
     watching = parser.add_argument_group("watching")
-    watching.add_argument("--page", action=argparse.BooleanOptionalAction, default=True, help="serve the status page at /")
+    watching.add_argument(
+        "--page", action=argparse.BooleanOptionalAction, default=True, help="serve the status page at /"
+    )
     watching.add_argument("--metrics", action=argparse.BooleanOptionalAction, default=True, help="serve GET /metrics")
     watching.add_argument("--open-metrics", action="store_true", help="serve /metrics without an API key")
     watching.add_argument("--log-requests", metavar="FILE", help="log one JSON line per request; - is standard output")
     watching.add_argument("--log-content", action="store_true", help="include prompts and answers in the log")
-    watching.add_argument("--trace", action="store_true", help="emit OpenTelemetry spans; configure them with the OTEL_ variables")
+    watching.add_argument(
+        "--trace", action="store_true", help="emit OpenTelemetry spans; configure them with the OTEL_ variables"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

@@ -15,23 +15,44 @@ Other engines do not read it; `sgl quantize` writes what they do.
 With --ranks 2 it is for Engine(OUT, tensor_parallel=2) alone: each rank reads its own files, and nothing is cut again.
 --stages, --expert-parallel and --redundant-experts are for engines with the options pipeline_parallel, expert_parallel and
 redundant_experts.
-"""
+"""  # noqa: E501
 DTYPES = ("float32", "bfloat16", "float16")
 
 
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
-        "shard", help="write a model as it is computed with, which loads faster", description=_ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter
+        "shard",
+        help="write a model as it is computed with, which loads faster",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
-    parser.add_argument("--weights", default="auto", help="as Engine(weights=...): auto, int8, int4, int4_hqq, mxfp4, nvfp4; fp8 on a GPU (default: auto)")
+    parser.add_argument(
+        "--weights",
+        default="auto",
+        help="as Engine(weights=...): auto, int8, int4, int4_hqq, mxfp4, nvfp4; fp8 on a GPU (default: auto)",
+    )
     parser.add_argument("--dtype", choices=DTYPES, help="of what stays dense (default: as most of it is stored)")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="for Engine(tensor_parallel=N) (default: 1)")
-    parser.add_argument("--stages", type=int, default=1, metavar="N", help="for Engine(pipeline_parallel=N), each stage of that many ranks (default: 1)")
-    parser.add_argument("--expert-parallel", action="store_true", help="for Engine(expert_parallel=True): each rank holds whole experts")
-    parser.add_argument("--redundant-experts", type=int, default=0, metavar="N", help="with that: so many copies of experts in each layer (default: 0)")
+    parser.add_argument(
+        "--stages",
+        type=int,
+        default=1,
+        metavar="N",
+        help="for Engine(pipeline_parallel=N), each stage of that many ranks (default: 1)",
+    )
+    parser.add_argument(
+        "--expert-parallel", action="store_true", help="for Engine(expert_parallel=True): each rank holds whole experts"
+    )
+    parser.add_argument(
+        "--redundant-experts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with that: so many copies of experts in each layer (default: 0)",
+    )
     parser.add_argument("--device", default="cpu", help="whose kernels it is for: cpu, cuda, ... (default: cpu)")
     parser.set_defaults(command=run)
 
@@ -46,7 +67,14 @@ def run(options: argparse.Namespace) -> int:
 
     parts = ParallelSizes(options.ranks, options.stages, options.expert_parallel, options.redundant_experts)
     try:
-        report = shard(resolve_model(options.model), options.out, options.weights, parts=parts, dtype=options.dtype, device=named_device(options.device))
+        report = shard(
+            resolve_model(options.model),
+            options.out,
+            options.weights,
+            parts=parts,
+            dtype=options.dtype,
+            device=named_device(options.device),
+        )
     except RuntimeFailure as error:
         print(f"sgl shard: {error}", file=sys.stderr)
         return 1

@@ -9,7 +9,7 @@ import torch
 
 from sgl.runtime.attention import AttentionBackend, AttentionShape
 from sgl.runtime.cache.kv_pool import KVPool
-from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
+from sgl.runtime.step.step_batch import DeviceBatch, StepBatch
 
 Work = list[tuple[int, int]]  # (cached, new) tokens of each sequence
 KV = tuple[torch.Tensor, torch.Tensor]  # [layers, tokens, kv_heads, head_dim] of a sequence
@@ -29,15 +29,13 @@ def make_pool(
 def random_kv(work: Work, shape: AttentionShape, dtype: torch.dtype, device: str, seed: int) -> list[KV]:
     random = torch.Generator(device).manual_seed(seed)
     sizes = [(shape.layers, cached + new, shape.kv_heads, shape.head_dim) for cached, new in work]
-    return [
-        tuple(torch.randn(size, generator=random, device=device).to(dtype) for _ in "kv") for size in sizes
-    ]  # type: ignore[misc]
+    return [tuple(torch.randn(size, generator=random, device=device).to(dtype) for _ in "kv") for size in sizes]  # type: ignore[misc]
 
 
-def make_batch(
-    work: Work, pool: KVPool, kv: list[KV], page_size: int = 1, seed: int = 0, rows: int = 0
-) -> StepBatch:
-    """A step on shuffled pages and table rows; the cached tokens' KV is in the pool, the table's other entries are wild."""
+def make_batch(work: Work, pool: KVPool, kv: list[KV], page_size: int = 1, seed: int = 0, rows: int = 0) -> StepBatch:
+    """A step on shuffled pages and table rows; the cached tokens' KV is in the
+    pool, the table's other entries are wild.
+    """
     rng, device = np.random.default_rng(seed), pool.k.device
     free = rng.permutation(np.arange(1, pool.slots // page_size))
     counts = [-(-(cached + new) // page_size) for cached, new in work]
@@ -74,9 +72,7 @@ def _batch(work: Work, context_slots: list, places, table, page_size: int, devic
     return StepBatch(
         token_ids=ints(np.zeros(news.sum())),
         positions=ints(np.concatenate([np.arange(cached, cached + new) for cached, new in work])),
-        slots=ints(
-            np.concatenate([slots[cached:] for slots, (cached, _) in zip(context_slots, work, strict=True)])
-        ),
+        slots=ints(np.concatenate([slots[cached:] for slots, (cached, _) in zip(context_slots, work, strict=True)])),
         query_lens=news.tolist(),
         context_lens=contexts.tolist(),
         context_slots=context_slots,
@@ -149,9 +145,7 @@ def oracle(q: torch.Tensor, work: Work, kv: list[KV], shape: AttentionShape, lay
     return torch.cat(outs)
 
 
-def queries(
-    work: Work, shape: AttentionShape, dtype: torch.dtype, device: str = "cpu", seed: int = 1
-) -> torch.Tensor:
+def queries(work: Work, shape: AttentionShape, dtype: torch.dtype, device: str = "cpu", seed: int = 1) -> torch.Tensor:
     random = torch.Generator(device).manual_seed(seed)
     total = sum(new for _, new in work)
     return torch.randn(total, shape.query_heads, shape.head_dim, generator=random, device=device).to(dtype)

@@ -1,4 +1,6 @@
-"""Steps of models with any layers, on pools whose free slots are NaN, and attention one query and one head at a time."""
+"""Steps of models with any layers, on pools whose free slots are NaN, and
+attention one query and one head at a time.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,16 @@ class World:
     """
 
     def __init__(
-        self, layout: AttentionLayout, work: Work, dtype: torch.dtype = torch.float32, page_size: int = 1, seed: int = 0,
-        device: str = "cpu", pages: int = PAGES, kept: torch.dtype | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        layout: AttentionLayout,
+        work: Work,
+        dtype: torch.dtype = torch.float32,
+        page_size: int = 1,
+        seed: int = 0,
+        device: str = "cpu",
+        pages: int = PAGES,
+        kept: torch.dtype | None = None,
+    ) -> None:
         self.device = torch.device(device)
         self.layout, self.work, self.dtype, self.page_size = layout, work, dtype, page_size
         self.random, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
@@ -69,7 +78,9 @@ class World:
                 for stored in (part.k, part.v):
                     new = self.normal(len(stored), cached, *stored.shape[2:]).to(stored.dtype)
                     of_bytes = stored.dtype.itemsize == 1  # which torch writes by index as bytes only
-                    (stored.view(torch.uint8) if of_bytes else stored)[:, slots[:cached]] = new.view(torch.uint8) if of_bytes else new
+                    (stored.view(torch.uint8) if of_bytes else stored)[:, slots[:cached]] = (
+                        new.view(torch.uint8) if of_bytes else new
+                    )
 
     def normal(self, *size: int) -> torch.Tensor:
         return torch.randn(size, generator=self.random).to(self.device, self.dtype)
@@ -103,15 +114,15 @@ class World:
         backend.store(k, v, index, self.batch)
         return backend.attend(q, k, v, index, self.batch, sinks), q
 
-    def expected(
-        self, q: torch.Tensor, index: int, layer: LayerAttention, sinks: torch.Tensor | None
-    ) -> torch.Tensor:
+    def expected(self, q: torch.Tensor, index: int, layer: LayerAttention, sinks: torch.Tensor | None) -> torch.Tensor:
         source = index if layer.source is None else layer.source
         stored, scales = self.layout.stored(self.pool, source), self.layout.scales(self.pool, source)
         out = np.zeros((len(q), layer.query_heads, layer.value_dim))
         queries, token = q.double().cpu().numpy(), 0
         for slots, (cached, new) in zip(self.slots, self.work, strict=True):
-            keys, values = (part.cpu().float()[slots].double().numpy() * scale for part, scale in zip(stored, scales, strict=True))
+            keys, values = (
+                part.cpu().float()[slots].double().numpy() * scale for part, scale in zip(stored, scales, strict=True)
+            )
             for seen in range(cached + 1, cached + new + 1):
                 for head in range(layer.query_heads):
                     own = head // (layer.query_heads // layer.kv_heads)
@@ -141,9 +152,7 @@ def layers(
     limit = st.sampled_from([None, 1, 2, 9, 20, 500])
     found: list[LayerAttention] = []
     for _ in range(draw(st.integers(1, 5))):
-        layer = replace(
-            draw(st.sampled_from(kinds)), window=draw(limit), chunk=draw(limit) if chunks else None
-        )
+        layer = replace(draw(st.sampled_from(kinds)), window=draw(limit), chunk=draw(limit) if chunks else None)
         sources = [i for i, other in enumerate(found) if other.source is None and other.stored == layer.stored]
         if sources and draw(st.booleans()):
             layer = replace(layer, source=draw(st.sampled_from(sources)))
@@ -157,9 +166,11 @@ def kind(draw: st.DrawFn, dims: tuple[int, ...], alibi: bool, uneven: bool) -> L
     key_dim = draw(st.sampled_from(dims))
     slopes = tuple(2.0 ** -(head + 1) for head in range(kv_heads * group))
     return LayerAttention(
-        kv_heads * group, kv_heads, key_dim,
+        kv_heads * group,
+        kv_heads,
+        key_dim,
         value_dim=draw(st.sampled_from(dims)) if uneven else key_dim,
         scale=draw(st.sampled_from([key_dim**-0.5, 1.0, 0.1])),
         softcap=draw(st.sampled_from([None, None, 2.0, 50.0])),
         alibi=slopes if alibi and draw(st.booleans()) else None,
-    )  # fmt: skip
+    )

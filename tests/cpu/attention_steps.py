@@ -8,16 +8,23 @@ from torch import Tensor
 
 from sgl.runtime.attention import AttentionShape
 from sgl.runtime.cache.kv_pool import KVPool
-from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
+from sgl.runtime.step.step_batch import DeviceBatch, StepBatch
 
 
 class World:
     """A pool of random keys and values, and a table with a row for each sequence; row `rows` - 1 pads."""
 
     def __init__(
-        self, shape: AttentionShape, pages: int, page_size: int, rows: int, most: int,
-        dtype: torch.dtype, device: str, seed: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        shape: AttentionShape,
+        pages: int,
+        page_size: int,
+        rows: int,
+        most: int,
+        dtype: torch.dtype,
+        device: str,
+        seed: int = 0,
+    ) -> None:
         self.shape, self.page_size, self.device, self.dtype = shape, page_size, device, dtype
         self.random = np.random.default_rng(seed)
         torch.manual_seed(seed)
@@ -57,16 +64,25 @@ class World:
         contexts = [len(own) for own in slots]
         tokens = sum(new)
         around = DeviceBatch(
-            rows=ints(rows), token_rows=ints(np.repeat(rows, new)), starts=ints([0, *np.cumsum(new)]),
-            contexts=ints(contexts), table=self.table, page_size=self.page_size, last=ints([0] * self.rows),
+            rows=ints(rows),
+            token_rows=ints(np.repeat(rows, new)),
+            starts=ints([0, *np.cumsum(new)]),
+            contexts=ints(contexts),
+            table=self.table,
+            page_size=self.page_size,
+            last=ints([0] * self.rows),
             static=static,
-        )  # fmt: skip
+        )
         return StepBatch(
             token_ids=ints([0] * tokens),
             positions=ints(np.concatenate([np.arange(c - n, c) for c, n in zip(contexts, new, strict=True)])),
             slots=ints(np.concatenate([own[len(own) - n :] for own, n in zip(slots, new, strict=True)])),
-            query_lens=list(new), context_lens=contexts, context_slots=slots, logit_rows=ints([0]), device=around,
-        )  # fmt: skip
+            query_lens=list(new),
+            context_lens=contexts,
+            context_slots=slots,
+            logit_rows=ints([0]),
+            device=around,
+        )
 
     def embed(self, batch: StepBatch) -> None:
         """What the embedding's kernel does in a step: the table learns of the pages of new tokens."""

@@ -1,4 +1,6 @@
-"""Two GPU ranks of one engine on the CPU, kernels interpreted: the second is a `GPURankWorker` in a thread, told what the process of a rank is told."""
+"""Two GPU ranks of one engine on the CPU, kernels interpreted: the second is a `GPURankWorker` in
+a thread, told what the process of a rank is told.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from gpu_runner import attention_of, pretend
 from test_ranks_runner import CPU, TurnLinks, part_of
 from turns import TurnRanks, Turns
 
-from sgl.runtime.executor import cuda_runner
-from sgl.runtime.executor.ranks import gpu_rank_worker, stage_cuda_runner, rank_cuda_runner
-from sgl.runtime.executor.ranks.gpu_rank_worker import GPURankWorker
-from sgl.runtime.executor.ranks.stage_cuda_runner import FirstStageCudaRunner
-from sgl.runtime.executor.ranks.rank_cuda_runner import RankZeroCudaRunner, HiddenStatesRankZeroCudaRunner
 from sgl.runtime.build import build_engine, build_prefix_cache
-from sgl.runtime.parallel.workers.worker_channel import ASK, POOL, SLEEP, STEP, TELL, WAKE, RankKVOptions
+from sgl.runtime.executor import cuda_runner
+from sgl.runtime.executor.ranks import gpu_rank_worker, rank_cuda_runner, stage_cuda_runner
+from sgl.runtime.executor.ranks.gpu_rank_worker import GPURankWorker
+from sgl.runtime.executor.ranks.rank_cuda_runner import HiddenStatesRankZeroCudaRunner, RankZeroCudaRunner
+from sgl.runtime.executor.ranks.stage_cuda_runner import FirstStageCudaRunner
 from sgl.runtime.parallel.pp.pipeline_stages import RankPlace
+from sgl.runtime.parallel.workers.worker_channel import ASK, POOL, SLEEP, STEP, TELL, WAKE, RankKVOptions
 
 
 class Ranks(TurnRanks):
@@ -115,7 +117,10 @@ class FirstStage(Led, FirstStageCudaRunner): ...
 
 
 def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows: bool = False) -> list[Any]:
-    """Engines of the model that are opened from here on are rank 0 of two ranks, or the first of two stages. What is made: the card and rank 0's runner. by_rows: see `Split`."""
+    """Engines of the model that are opened from here on are rank 0 of two ranks, or the first of two stages.
+
+    What is made: the card and rank 0's runner. by_rows: see `Split`.
+    """
     pretend(monkeypatch)
     make_cache = build_prefix_cache.make_cache
     for module, name, stand_in in [
@@ -124,7 +129,11 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows:
         (stage_cuda_runner, "FIXED_ON_GPUS", 2),  # so that short steps are cut
         (torch.cuda, "synchronize", lambda device=None: None),
         (torch.cuda, "empty_cache", lambda: None),
-        (gpu_rank_worker, "attention_backend", lambda name, pool, layout, context, dtype, **_: attention_of(None, pool, layout, context, dtype)),
+        (
+            gpu_rank_worker,
+            "attention_backend",
+            lambda name, pool, layout, context, dtype, **_: attention_of(None, pool, layout, context, dtype),
+        ),
     ]:
         monkeypatch.setattr(module, name, stand_in)
     turns, sent, made = Turns(2), (deque(), deque()), []
@@ -133,29 +142,58 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows:
         each.place = RankPlace.of(rank, 2, stages)
         if stages > 1:
             each.told = lambda x: None
-    monkeypatch.setattr(gpu_rank_worker, "CudaPipelineLinks", lambda ranks, model, tokens: TurnLinks(model, turns, sent))
+    monkeypatch.setattr(
+        gpu_rank_worker, "CudaPipelineLinks", lambda ranks, model, tokens: TurnLinks(model, turns, sent)
+    )
 
     def part(rank: int) -> Any:
         return part_of(path, rank, None if stages > 1 else ranks[rank], by_rows=by_rows)
 
-    def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, side: Any) -> Any:
+    def runner(
+        model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, side: Any
+    ) -> Any:
         capture, rows = model.capture, 0 if windows is None else (windows.total + 1) * config.page_size
         card = Card(GPURankWorker(SimpleNamespace(deterministic=False, path=path), part(1), ranks[1], 0), turns)
         room = RankKVOptions(
-            attention.pool.slots, torch.float32, "auto", config.page_size, config.max_running, context, config.deterministic, states.slots if states else 0,
-            capture is None, 0, capture and capture.layers, rows,
-        )  # fmt: skip
+            attention.pool.slots,
+            torch.float32,
+            "auto",
+            config.page_size,
+            config.max_running,
+            context,
+            config.deterministic,
+            states.slots if states else 0,
+            capture is None,
+            0,
+            capture and capture.layers,
+            rows,
+        )
         card.take(POOL, pickle.dumps(room))
         card.idle()
         more = {"links": TurnLinks(model, turns, sent)} if stages > 1 else {}
-        made[:] = [card, (FirstStage if more else Leader if capture is None else Watching)(
-            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, graphs=capture is None and model.capturable, memory=states, windows=windows,
-            team=card, ranks=ranks[0], **more,
-        )]  # fmt: skip
+        made[:] = [
+            card,
+            (FirstStage if more else Leader if capture is None else Watching)(
+                model,
+                attention,
+                CPU,
+                context=context,
+                page_size=config.page_size,
+                max_running=config.max_running,
+                graphs=capture is None and model.capturable,
+                memory=states,
+                windows=windows,
+                team=card,
+                ranks=ranks[0],
+                **more,
+            ),
+        ]
         return made[1]
 
     def cache(runner: Any, config: Any, pool: Any, side: Any) -> Any:
-        return make_cache(runner, config, pool, SimpleNamespace(team=made[0], elsewhere=lambda pool: pool.bytes // pool.slots))
+        return make_cache(
+            runner, config, pool, SimpleNamespace(team=made[0], elsewhere=lambda pool: pool.bytes // pool.slots)
+        )
 
     monkeypatch.setattr(build_engine, "make_runner", runner)
     monkeypatch.setattr(build_engine, "make_cache", cache)

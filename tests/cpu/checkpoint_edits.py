@@ -1,4 +1,6 @@
-"""Checkpoints as others write them: a saved one with other tensors and keys, and configurations that must be refused."""
+"""Checkpoints as others write them: a saved one with other tensors and keys,
+and configurations that must be refused.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ def rewrite(path: Path, change: Callable[[Tensors], Tensors] | None = None, **ke
     """Give the checkpoint in `path` other tensors, and other keys in config.json; a key set to `...` is taken out."""
     if change is not None:
         file = path / "model.safetensors"
-        save_file({name: tensor.contiguous().clone() for name, tensor in change(load_file(file)).items()}, file, {"format": "pt"})
+        save_file(
+            {name: tensor.contiguous().clone() for name, tensor in change(load_file(file)).items()},
+            file,
+            {"format": "pt"},
+        )
     config = json.loads((path / "config.json").read_text()) | keys
     (path / "config.json").write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
 

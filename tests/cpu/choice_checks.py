@@ -1,4 +1,6 @@
-"""Random steps of layers that choose what they attend to, and what they are to choose and to mix, one query at a time."""
+"""Random steps of layers that choose what they attend to, and what they are to
+choose and to mix, one query at a time.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,22 @@ class Choices:
     """
 
     def __init__(
-        self, work: Work, dtype: torch.dtype = torch.float32, most: int = MOST, heads: int = 5, whole: bool = True, seed: int = 0,
-        by: tuple[int, int] = (3, 4), **options: Any,
-    ) -> None:  # fmt: skip
-        self.whole, self.most, self.layer, self.scale = whole, most, replace(layer(heads, 32, 16), index_dim=by[1], chosen=most), by[1] ** -0.5
+        self,
+        work: Work,
+        dtype: torch.dtype = torch.float32,
+        most: int = MOST,
+        heads: int = 5,
+        whole: bool = True,
+        seed: int = 0,
+        by: tuple[int, int] = (3, 4),
+        **options: Any,
+    ) -> None:
+        self.whole, self.most, self.layer, self.scale = (
+            whole,
+            most,
+            replace(layer(heads, 32, 16), index_dim=by[1], chosen=most),
+            by[1] ** -0.5,
+        )
         self.world = World(AttentionLayout.of([self.layer]), work, dtype, seed=seed, **options)
         self.queries, self.shares = self.numbers(self.tokens, *by), self.numbers(self.tokens, by[0]).float()
         self.index = [self.numbers(sum(lengths), by[1]).to(self.world.pool.index.dtype) for lengths in work]
@@ -50,7 +64,10 @@ class Choices:
 
     def choose(self, backend: AttentionBackend) -> TopKSelection:
         """Once the step's own keys and rows are stored."""
-        batch, new = self.world.batch, [keys[cached:] for keys, (cached, _) in zip(self.index, self.world.work, strict=True)]
+        batch, new = (
+            self.world.batch,
+            [keys[cached:] for keys, (cached, _) in zip(self.index, self.world.work, strict=True)],
+        )
         backend.plan(batch)
         backend.store(self.rows, self.rows[..., :32], 0, batch)
         backend.store_index(torch.cat(new).to(self.world.dtype), 0, batch)

@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe", "--no-first-run")
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+)
 
 
 def find_chromium() -> str | None:
@@ -82,7 +89,9 @@ class Browser:
         self.requests.clear()
         self.call("Page.navigate", url=page.absolute().as_uri() + fragment)
         self.wait("document.readyState === 'complete' && document.getElementById('main')?.children.length > 0")
-        self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")  # no keys before a frame
+        self.run(
+            "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )  # no keys before a frame
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
@@ -124,7 +133,9 @@ class Browser:
             self.call("Input.dispatchKeyEvent", type=kind, key=key)
 
     def show(self, width: int = 1280, height: int = 900, dark: bool = False, scale: int = 1) -> None:
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False)
+        self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=False
+        )
         scheme = "dark" if dark else "light"
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 

@@ -60,7 +60,13 @@ def open_engine(tiny, request) -> Iterator[Callable[..., Engine]]:
     engines: list[Engine] = []
 
     def build(**options: Any) -> Engine:
-        options = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "poison_freed": True, "run_ahead": request.param} | options
+        options = {
+            "dtype": "float32",
+            "threads": 1,
+            "kv_tokens": 4096,
+            "poison_freed": True,
+            "run_ahead": request.param,
+        } | options
         engine = Engine(options.pop("model", tiny), **options)
         engine._core.after_step = engine._core.check
         engines.append(engine)
@@ -94,7 +100,9 @@ def url(bundled, request) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, request) -> Path:
-    """A directory that new interpreters look into: they run the module's SITE, in which {mark} is the path of its file `now`."""
+    """A directory that new interpreters look into: they run the module's SITE, in
+    which {mark} is the path of its file `now`.
+    """
     made: Path = tmp_path_factory.mktemp("site")
     (made / "sitecustomize.py").write_text(request.module.SITE.format(mark=str(made / "now")))
     return made

@@ -1,4 +1,6 @@
-"""Tiny targets with random heads in their published layouts, and what the heads guess by plain torch from full forwards."""
+"""Tiny targets with random heads in their published layouts, and what the heads
+guess by plain torch from full forwards.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +22,25 @@ from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 Pair = tuple[Tensor, Tensor]  # logits and states of all places
 LAYERS, DRAFTED = 7, 90
 HEAD_CONFIG: dict[str, Any] = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 80, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 1,
-    "vocab_size": 320, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu", "rope_theta": 10000.0,
-}  # fmt: skip
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 80,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 1,
+    "vocab_size": 320,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "rope_theta": 10000.0,
+}
 
 
 @dataclass
 class Made:
-    """target: with its tokenizer.  draft: for `Engine`.  states: the target's, [T, width], of tokens.  head: from tokens and states."""
+    """target: with its tokenizer.  draft: for `Engine`.  states: the target's, [T,
+    width], of tokens.  head: from tokens and states.
+    """
 
     target: Path
     draft: Any
@@ -62,7 +75,11 @@ def _layer(model: Any, layer: Any, x: Tensor, wide: Tensor | None = None) -> Ten
     mask = torch.full((len(x), len(x)), -torch.inf).triu(1)[None, None]
     if wide is None:
         out = layer(x[None], attention_mask=mask, position_ids=positions, position_embeddings=angles)
-        return (out[0] if isinstance(out, tuple) else out)[0] if out is not None and not isinstance(out, Tensor) else out[0]
+        return (
+            (out[0] if isinstance(out, tuple) else out)[0]
+            if out is not None and not isinstance(out, Tensor)
+            else out[0]
+        )
     x = x + layer.self_attn(wide[None], attention_mask=mask, position_embeddings=angles)[0][0]
     return x + layer.mlp(layer.post_attention_layernorm(x))
 
@@ -95,7 +112,9 @@ def _llama(where: Path) -> Any:
 def _write(path: Path, tensors: dict[str, Tensor], **config: Any) -> Path:
     path.mkdir()
     (path / "config.json").write_text(json.dumps(HEAD_CONFIG | config))
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors", {"format": "pt"})
+    save_file(
+        {name: tensor.contiguous() for name, tensor in tensors.items()}, path / "model.safetensors", {"format": "pt"}
+    )
     return path
 
 
@@ -117,29 +136,59 @@ def eagle(where: Path, own_embedding: bool = True) -> Made:
         return model.lm_head(x), x
 
     config = {"architectures": ["LlamaForCausalLM"], "bias": True, "intermediate_size": 96}
-    return Made(where / "target", _write(where / "draft", tensors, **config), lambda tokens: _hidden(model, tokens).last_hidden_state[0], head)
+    return Made(
+        where / "target",
+        _write(where / "draft", tensors, **config),
+        lambda tokens: _hidden(model, tokens).last_hidden_state[0],
+        head,
+    )
 
 
 def eagle3(where: Path, listed: bool = False, normed: bool = False, own_head: bool = True) -> Made:
-    """listed: config.json lists the layers.  normed: the residual is behind the norm.  own_head: with a vocabulary of its own."""
+    """listed: config.json lists the layers.  normed: the residual is behind the
+    norm.  own_head: with a vocabulary of its own.
+    """
     model = _llama(where)
     with torch.no_grad():
-        layer, fc, hidden_norm, norm, lm_head = LlamaDecoderLayer(model.config, 0), _linear(64, 192), _norm(), _norm(), _linear(DRAFTED, 64)
+        layer, fc, hidden_norm, norm, lm_head = (
+            LlamaDecoderLayer(model.config, 0),
+            _linear(64, 192),
+            _norm(),
+            _norm(),
+            _linear(DRAFTED, 64),
+        )
         for name, rows in (("q_proj", 64), ("k_proj", 32), ("v_proj", 32)):
             setattr(layer.self_attn, name, _linear(rows, 128))
         ids = torch.randperm(320)[:DRAFTED].sort().values
     begin = "layers.0." if listed else "midlayer."
-    tensors = _named(layer, begin) | {f"{begin}hidden_norm.weight": hidden_norm.weight, "fc.weight": fc.weight, "norm.weight": norm.weight}
+    tensors = _named(layer, begin) | {
+        f"{begin}hidden_norm.weight": hidden_norm.weight,
+        "fc.weight": fc.weight,
+        "norm.weight": norm.weight,
+    }
     if own_head:
-        tensors |= {"lm_head.weight": lm_head.weight, "d2t": ids - torch.arange(DRAFTED), "t2d": torch.zeros(320, dtype=torch.bool)}
-    config: dict[str, Any] = {"architectures": ["LlamaForCausalLMEagle3"], "intermediate_size": 96, "norm_before_residual": normed}
+        tensors |= {
+            "lm_head.weight": lm_head.weight,
+            "d2t": ids - torch.arange(DRAFTED),
+            "t2d": torch.zeros(320, dtype=torch.bool),
+        }
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "intermediate_size": 96,
+        "norm_before_residual": normed,
+    }
     config |= {"draft_vocab_size": DRAFTED} if own_head else {}
     config |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 4]}} if listed else {}
 
     def head(tokens: list[int], states: Any) -> Pair:
         f = _joined(states, fc)
         y = hidden_norm(f)
-        x = _layer(model, layer, y if normed else f, torch.cat([layer.input_layernorm(model.model.embed_tokens.weight[tokens]), y], 1))
+        x = _layer(
+            model,
+            layer,
+            y if normed else f,
+            torch.cat([layer.input_layernorm(model.model.embed_tokens.weight[tokens]), y], 1),
+        )
         return (lm_head if own_head else model.lm_head)(norm(x)), x
 
     def states(tokens: list[int]) -> Tensor:
@@ -159,14 +208,36 @@ def mtp(where: Path, architecture: str = "DeepseekV3ForCausalLM", keys: dict[str
     edit_json(where / "target" / "config.json", num_nextn_predict_layers=1)
     torch.manual_seed(5)
     with torch.no_grad():
-        layer, fc, enorm, hnorm, norm, lm_head = more.model.layers[3], _linear(hidden, 2 * hidden), _norm(hidden), _norm(hidden), _norm(hidden), _linear(vocabulary, hidden)
+        layer, fc, enorm, hnorm, norm, lm_head = (
+            more.model.layers[3],
+            _linear(hidden, 2 * hidden),
+            _norm(hidden),
+            _norm(hidden),
+            _norm(hidden),
+            _linear(vocabulary, hidden),
+        )
     file, begin = where / "target" / "model.safetensors", "model.layers.3."
     (where / "more").mkdir()
     more.save_pretrained(where / "more")
-    added = {name: tensor for name, tensor in load_file(where / "more" / "model.safetensors").items() if name.startswith(begin)}
-    added |= {f"{begin}{name}.weight": part.weight for name, part in (("eh_proj", fc), ("enorm", enorm), ("hnorm", hnorm), ("shared_head.norm", norm), ("shared_head.head", lm_head))}
+    added = {
+        name: tensor
+        for name, tensor in load_file(where / "more" / "model.safetensors").items()
+        if name.startswith(begin)
+    }
+    added |= {
+        f"{begin}{name}.weight": part.weight
+        for name, part in (
+            ("eh_proj", fc),
+            ("enorm", enorm),
+            ("hnorm", hnorm),
+            ("shared_head.norm", norm),
+            ("shared_head.head", lm_head),
+        )
+    }
     added[f"{begin}embed_tokens.weight"] = model.model.embed_tokens.weight
-    save_file(load_file(file) | {name: tensor.detach().clone() for name, tensor in added.items()}, file, {"format": "pt"})
+    save_file(
+        load_file(file) | {name: tensor.detach().clone() for name, tensor in added.items()}, file, {"format": "pt"}
+    )
     model.config._attn_implementation = more.config._attn_implementation = "eager"
 
     def head(tokens: list[int], states: Any) -> Pair:

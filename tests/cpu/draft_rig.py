@@ -8,20 +8,39 @@ from typing import Any
 
 from sgl.grammars import compile_json_schema, compile_regex
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
+from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
 from sgl.runtime.speculative.speculation import Speculation
 
 PROMPTS = [
-    "The capital of France is", "one two three one two three one two", '{"name": "Ann", "age": 31}\n{"name": "Bob", "age": 27}\n{"name":', "x",
-    "Hello! Hello! Hello! Hello!", "a b c d e f g a b c d e f g a b c",
-]  # fmt: skip
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "kind": {"enum": ["alpha", "alpine"]}, "n": {"type": "integer"}}, "required": ["name", "kind", "n"]}
+    "The capital of France is",
+    "one two three one two three one two",
+    '{"name": "Ann", "age": 31}\n{"name": "Bob", "age": 27}\n{"name":',
+    "x",
+    "Hello! Hello! Hello! Hello!",
+    "a b c d e f g a b c d e f g a b c",
+]
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "kind": {"enum": ["alpha", "alpine"]},
+        "n": {"type": "integer"},
+    },
+    "required": ["name", "kind", "n"],
+}
 PARAMS: list[dict[str, Any]] = [
-    {"temperature": 0}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.7, "top_k": 20, "min_p": 0.02},
-    {"temperature": 0.8, "frequency_penalty": 0.6, "presence_penalty": 0.3}, {"temperature": 0, "repetition_penalty": 1.3},
-    {"temperature": 1.0, "min_tokens": 12}, {"temperature": 0, "stop": (" t", "e,")}, {"temperature": 0, "logprobs": True, "top_logprobs": 3},
-    {"temperature": 1.2, "logit_bias": {40: 4.0, 50: -9.0}, "stop_regex": (r"\d\d",)}, {"temperature": 0, "max_tokens": 1}, {"temperature": 0.5, "max_tokens": 5},
-]  # fmt: skip
+    {"temperature": 0},
+    {"temperature": 1.0, "top_p": 0.9},
+    {"temperature": 0.7, "top_k": 20, "min_p": 0.02},
+    {"temperature": 0.8, "frequency_penalty": 0.6, "presence_penalty": 0.3},
+    {"temperature": 0, "repetition_penalty": 1.3},
+    {"temperature": 1.0, "min_tokens": 12},
+    {"temperature": 0, "stop": (" t", "e,")},
+    {"temperature": 0, "logprobs": True, "top_logprobs": 3},
+    {"temperature": 1.2, "logit_bias": {40: 4.0, 50: -9.0}, "stop_regex": (r"\d\d",)},
+    {"temperature": 0, "max_tokens": 1},
+    {"temperature": 0.5, "max_tokens": 5},
+]
 
 
 @dataclass
@@ -60,7 +79,11 @@ def speculation(engine: Engine, *drafters: Any) -> Speculation:
 
 def grammars(engine: Engine) -> list[Any]:
     vocabulary = engine.vocabulary
-    return [None, compile_json_schema(SCHEMA, vocabulary), compile_regex(r"(yes|no|maybe)( (yes|no|maybe)){2,9}\.", vocabulary)]
+    return [
+        None,
+        compile_json_schema(SCHEMA, vocabulary),
+        compile_regex(r"(yes|no|maybe)( (yes|no|maybe)){2,9}\.", vocabulary),
+    ]
 
 
 def opened(engine: Engine, text: str) -> Any:
@@ -70,7 +93,14 @@ def opened(engine: Engine, text: str) -> Any:
 
 
 def parts(result: Any) -> tuple[Any, ...]:
-    return result.text, result.token_ids, result.finish_reason, result.logprobs, result.top_logprobs, result.forced_tokens
+    return (
+        result.text,
+        result.token_ids,
+        result.finish_reason,
+        result.logprobs,
+        result.top_logprobs,
+        result.forced_tokens,
+    )
 
 
 def cases(engine: Engine) -> list[tuple[str, SamplingParams, int]]:

@@ -32,7 +32,9 @@ ROUTERS: dict[str, RouterSpec] = {
 }
 
 
-def choose(router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None, **options: Any) -> tuple[Tensor, Tensor]:
+def choose(
+    router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None, **options: Any
+) -> tuple[Tensor, Tensor]:
     from sgl.runtime.kernels.experts import expert_routing
     from sgl.runtime.models.gpu.gpu_fused_experts import options_of
 
@@ -50,11 +52,15 @@ def check_choice(name: str, rows: int, experts: int, top_k: int, device: str) ->
     torch.testing.assert_close(weights, wanted, atol=1e-6, rtol=2e-5)
 
 
-def near_ties(router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None, found: Tensor, expected: Tensor) -> bool:
+def near_ties(
+    router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None, found: Tensor, expected: Tensor
+) -> bool:
     """Whether choices differ only where a rounding of a score decides."""
     scores = logits.sigmoid() if router.score == "sigmoid" else logits.softmax(1)
     scores = scores if correction is None else scores + correction
-    return correction is not None and torch.allclose(scores.gather(1, found.long()), scores.gather(1, expected), rtol=0, atol=1e-6)
+    return correction is not None and torch.allclose(
+        scores.gather(1, found.long()), scores.gather(1, expected), rtol=0, atol=1e-6
+    )
 
 
 def check_broken_logits(name: str, device: str) -> None:
@@ -94,20 +100,26 @@ def check_logits(rows: int, count: int, hidden: int, dtype: torch.dtype, device:
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def check_few_rows(name: str, rows: int, experts: int, hidden: int, dtype: torch.dtype, device: str, narrow: bool = False) -> None:
+def check_few_rows(
+    name: str, rows: int, experts: int, hidden: int, dtype: torch.dtype, device: str, narrow: bool = False
+) -> None:
     """Norm, product and choice in one kernel are those one after the other; its counters are left as they were."""
+    from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, choose, logits, route
     from sgl.runtime.kernels.residual_norm import NormWeights
     from sgl.runtime.kernels.rms_norm import rms_norm
-    from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, choose, logits, route
     from sgl.runtime.models.gpu.gpu_fused_experts import options_of
 
     router, options = ROUTERS[name], options_of(ROUTERS[name])
     x, weight = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(experts, hidden, device=device)
     weight = weight.to(dtype) if narrow else weight
     norm = NormWeights(torch.randn(hidden, device=device).to(dtype), None, 1e-5)
-    bias, correction = (torch.randn(experts, device=device) if there else None for there in (router.bias, router.correction))
+    bias, correction = (
+        torch.randn(experts, device=device) if there else None for there in (router.bias, router.correction)
+    )
     counts = torch.zeros(experts, dtype=torch.int64, device=device)
-    routing = RouterWeights(weight, bias, correction, 3, options, counts, torch.zeros(FEW_ROWS, dtype=torch.int32, device=device))
+    routing = RouterWeights(
+        weight, bias, correction, 3, options, counts, torch.zeros(FEW_ROWS, dtype=torch.int32, device=device)
+    )
     for given in (None, norm):
         y, chosen, weights = route(x, routing, None, given)
         expected = x if given is None else rms_norm(x, norm.weight, norm.eps)
@@ -149,8 +161,17 @@ PRODUCTS: dict[str, dict[str, Any]] = {
 }
 
 
-def stacks_of(experts: int, hidden: int, inner: int, dtype: torch.dtype, device: str, bias: bool = False, name: str = "silu", limit: float | None = None) -> Any:
-    from sgl.runtime.kernels.experts.fused_moe import StackedExpertWeights, ExpertWeights
+def stacks_of(
+    experts: int,
+    hidden: int,
+    inner: int,
+    dtype: torch.dtype,
+    device: str,
+    bias: bool = False,
+    name: str = "silu",
+    limit: float | None = None,
+) -> Any:
+    from sgl.runtime.kernels.experts.fused_moe import ExpertWeights, StackedExpertWeights
 
     def random(*shape: int) -> Tensor:
         return (torch.randn(*shape, device=device) * shape[-1] ** -0.5).to(dtype)
@@ -161,13 +182,23 @@ def stacks_of(experts: int, hidden: int, inner: int, dtype: torch.dtype, device:
 
 
 def check_mixture(
-    options: dict[str, Any], rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any
+    options: dict[str, Any],
+    rows: int,
+    experts: int,
+    top_k: int,
+    hidden: int,
+    inner: int,
+    dtype: torch.dtype,
+    device: str,
+    **how: Any,
 ) -> None:
     """Some rows hold no numbers: they stay in their rows."""
-    from sgl.runtime.kernels.experts.fused_moe import SharedExpertOutput, ExpertSelection, fused_moe
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, SharedExpertOutput, fused_moe
 
     options = dict(options)
-    shared, switched, added, of_input = (options.pop(name, False) for name in ("shared", "switched", "added", "of_input"))
+    shared, switched, added, of_input = (
+        options.pop(name, False) for name in ("shared", "switched", "added", "of_input")
+    )
     stacks = stacks_of(experts, hidden, inner, dtype, device, **options)
     x, every, residual = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(3))
     switch = torch.randn(rows, device=device) if switched else None
@@ -187,19 +218,26 @@ def check_mixture(
 def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str) -> None:
     """What is not added up yet: its total, and its addition to a sum with the norm behind it."""
     from sgl.runtime.kernels.experts.fused_moe import (
-        SharedExpertOutput,
         ExpertSelection,
+        SharedExpertOutput,
         fused_moe,
         unreduced_experts,
     )
     from sgl.runtime.kernels.rms_norm import rms_norm
 
-    stacks, wide = stacks_of(experts, hidden, inner, dtype, device), torch.randn(rows, hidden + 7, device=device).to(dtype)
+    stacks, wide = (
+        stacks_of(experts, hidden, inner, dtype, device),
+        torch.randn(rows, hidden + 7, device=device).to(dtype),
+    )
     x, every = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(2))
     weight = torch.randn(hidden, device=device).to(dtype)
     chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(rows)]).int().to(device)
     choice = ExpertSelection(chosen, torch.rand(rows, top_k, device=device))
-    for besides in (SharedExpertOutput(), SharedExpertOutput(every), SharedExpertOutput(every, torch.randn(rows, device=device))):
+    for besides in (
+        SharedExpertOutput(),
+        SharedExpertOutput(every),
+        SharedExpertOutput(every, torch.randn(rows, device=device)),
+    ):
         found = unreduced_experts(x, stacks, choice, besides)
         assert found is not None and torch.equal(found.total(), fused_moe(x, stacks, choice, besides))
         total = wide[:, :hidden].clone()
@@ -208,16 +246,22 @@ def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, d
         near(total, expected.double())
         near(y, rms_norm(expected, weight, 1e-5).double())
         view = wide.clone()
-        assert torch.equal(found.join(view[:, :hidden], weight, 1e-5), y) and torch.equal(view[:, hidden:], wide[:, hidden:])
+        assert torch.equal(found.join(view[:, :hidden], weight, 1e-5), y) and torch.equal(
+            view[:, hidden:], wide[:, hidden:]
+        )
     assert unreduced_experts(x[:3], stacks, choice, besides) is None
 
 
-def check_partial(options: dict[str, Any], rows: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any) -> None:
+def check_partial(
+    options: dict[str, Any], rows: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any
+) -> None:
     """Experts that lie elsewhere give nothing, of rows that hold no numbers too, and what is nobody's is not read."""
-    from sgl.runtime.kernels.experts.fused_moe import SharedExpertOutput, ExpertSelection, fused_moe
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, SharedExpertOutput, fused_moe
 
     options = dict(options)
-    shared, switched, added, of_input = (options.pop(name, False) for name in ("shared", "switched", "added", "of_input"))
+    shared, switched, added, of_input = (
+        options.pop(name, False) for name in ("shared", "switched", "added", "of_input")
+    )
     stacks = stacks_of(4, hidden, inner, dtype, device, **options)
     x, every, residual = (torch.randn(rows, hidden, device=device).to(dtype) for _ in range(3))
     switch = torch.randn(rows, device=device) if switched else None
@@ -226,7 +270,9 @@ def check_partial(options: dict[str, Any], rows: int, hidden: int, inner: int, d
     choice = ExpertSelection(chosen, torch.rand(rows, 3, device=device), of_input, 10)
     x[1::7] = math.nan
     expected = by_hand(x, stacks, choice)
-    expected = expected + (every.double() * (1 if switch is None else switch.double().sigmoid()[:, None]) if shared else 0)
+    expected = expected + (
+        every.double() * (1 if switch is None else switch.double().sigmoid()[:, None]) if shared else 0
+    )
     expected = expected + residual.double() if added else expected
     besides = SharedExpertOutput(every if shared else None, switch, residual if added else None)
     near(fused_moe(x, stacks, choice, besides, **how), expected)
@@ -240,7 +286,10 @@ def check_turns(seed: int, device: str, pairs: int = 40) -> None:
 
     rng, count, top = random.Random(seed), 6, 2
     sizes = rng.choice([[3, 3], [4, 4], [3, 2, 3], [5, 6]])
-    spreads = [ExpertParallelPlan(ExpertShare(rank, drawn(rng, count, sizes)), count, torch.device(device)) for rank in range(len(sizes))]
+    spreads = [
+        ExpertParallelPlan(ExpertShare(rank, drawn(rng, count, sizes)), count, torch.device(device))
+        for rank in range(len(sizes))
+    ]
     turns = [ExpertReplicaTable(spread.copies, spread.table, spread.shared, *spread.sizes) for spread in spreads]
     counts = torch.zeros(count, dtype=torch.int64, device=device)
     for _ in range(4):
@@ -256,7 +305,9 @@ def check_turns(seed: int, device: str, pairs: int = 40) -> None:
             found = select_replicas(chosen.int(), own, counts, slots)
             assert torch.equal(found.long(), torch.where(wanted < 0, own.here, wanted))
     first = spreads[0].places(chosen, None)
-    assert torch.equal(select_replicas(chosen.int(), turns[0], None).long(), torch.where(first < 0, turns[0].here, first))
+    assert torch.equal(
+        select_replicas(chosen.int(), turns[0], None).long(), torch.where(first < 0, turns[0].here, first)
+    )
 
 
 def drawn(rng: random.Random, count: int, sizes: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -270,17 +321,26 @@ FORMS = {"plain": 64, "zeros": 32, "floats": 32, "bytes": 64, "float8": 128, "of
 
 
 def check_in_few_bits(
-    form: str, options: dict[str, Any], rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any
+    form: str,
+    options: dict[str, Any],
+    rows: int,
+    experts: int,
+    top_k: int,
+    hidden: int,
+    inner: int,
+    dtype: torch.dtype,
+    device: str,
+    **how: Any,
 ) -> None:
     """Some rows hold no numbers: they stay in their rows."""
     from test_few_bits_kernels import draw
 
     from sgl.runtime.kernels.experts.fused_moe import (
-        SharedExpertOutput,
         ExpertSelection,
-        PackedExpertWeights,
-        StackedExpertWeights,
         ExpertWeights,
+        PackedExpertWeights,
+        SharedExpertOutput,
+        StackedExpertWeights,
         fused_moe,
     )
     from sgl.runtime.models.reference.stacked_experts import are_alike, pack_together
@@ -305,8 +365,12 @@ def check_in_few_bits(
     assert found[1::7].isnan().all()
     kept = [row for row in range(rows) if row % 7 != 1]
     assert (found[kept] - expected[kept]).norm() < (4e-3 if dtype == torch.float16 else 2e-2) * expected[kept].norm()
-    added = fused_moe(x, StackedExpertWeights(*ours, **options), choice, SharedExpertOutput(x=residual.clone()), **how).double()
-    torch.testing.assert_close(added[kept], (found + residual.double())[kept], atol=0.05 * float(expected[kept].abs().max()), rtol=0.02)
+    added = fused_moe(
+        x, StackedExpertWeights(*ours, **options), choice, SharedExpertOutput(x=residual.clone()), **how
+    ).double()
+    torch.testing.assert_close(
+        added[kept], (found + residual.double())[kept], atol=0.05 * float(expected[kept].abs().max()), rtol=0.02
+    )
 
 
 def lay_in_few_bits(rig: Any, exact: Any, group: int, device: str) -> None:
@@ -366,16 +430,27 @@ def by_hand(x: Tensor, stacks: Any, choice: Any) -> Tensor:
 __all__ = ["PRODUCTS", "ROUTERS"]
 
 
-def check_bring(rows: int, top_k: int, experts: int, size: tuple[int, ...], dtype: torch.dtype, device: str, padding: int = 0) -> None:
-    """What is chosen is what it is in main memory, everything else stays; padding chooses nothing, and all that came is counted."""
-    from sgl.runtime.kernels.experts.expert_fetch import fetch_experts, collect_selected as choose
+def check_bring(
+    rows: int, top_k: int, experts: int, size: tuple[int, ...], dtype: torch.dtype, device: str, padding: int = 0
+) -> None:
+    """What is chosen is what it is in main memory, everything else stays; padding
+    chooses nothing, and all that came is counted.
+    """
+    from sgl.runtime.kernels.experts.expert_fetch import collect_selected as choose
+    from sgl.runtime.kernels.experts.expert_fetch import fetch_experts
 
     chosen = torch.rand(rows + padding, experts).topk(top_k).indices.int()
-    slots = torch.cat((torch.arange(1, rows + 1), torch.zeros(padding, dtype=torch.long))).int().to(device) if padding else None
+    slots = (
+        torch.cat((torch.arange(1, rows + 1), torch.zeros(padding, dtype=torch.long))).int().to(device)
+        if padding
+        else None
+    )
     counter = torch.tensor([5], device=device)
     source = (torch.randn(experts, *size) * 50).to(dtype)
     source = source.pin_memory() if device == "cuda" else source
-    room = torch.full(source.shape, 3, dtype=torch.int8 if dtype == torch.float8_e4m3fn else dtype, device=device).view(dtype)
+    room = torch.full(source.shape, 3, dtype=torch.int8 if dtype == torch.float8_e4m3fn else dtype, device=device).view(
+        dtype
+    )
     before, wanted = room.clone(), chosen[:rows].unique()
     found = choose(chosen.to(device), experts, counter, slots)
     assert int(counter) == 5 + len(wanted) and int(found.total) == len(wanted)

@@ -18,7 +18,10 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     for case, found in getattr(importlib.import_module(file.stem), "CASES", {}).items()
     if [type(each) for each in found] == [str, dict]  # a class of transformers and its keys
 }
-GEMMA4 = {f"gemma4, {case}": ("Gemma4ForCausalLM", test_families_gemma4.SIZES | keys) for case, keys in test_families_gemma4.CASES.items()}
+GEMMA4 = {
+    f"gemma4, {case}": ("Gemma4ForCausalLM", test_families_gemma4.SIZES | keys)
+    for case, keys in test_families_gemma4.CASES.items()
+}
 
 _FOLDER = tempfile.TemporaryDirectory(prefix="sgl_families_")
 

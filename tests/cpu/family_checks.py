@@ -1,4 +1,6 @@
-"""A family against transformers: a tiny checkpoint with random weights, computed cold, in chunks, forked and decoded."""
+"""A family against transformers: a tiny checkpoint with random weights,
+computed cold, in chunks, forked and decoded.
+"""
 
 from __future__ import annotations
 

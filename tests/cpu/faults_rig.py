@@ -20,8 +20,14 @@ from sgl.runtime.errors import EngineDied
 from sgl.runtime.process import remote_core
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8, "heartbeat": 4.0}
-KINDS: dict[str, dict[str, int]] = {"tensor parallel": {"tensor_parallel": 2}, "pipeline parallel": {"pipeline_parallel": 2}, "replicas": {"replicas": 2}}
-EXPERTS = {"experts that move": {"tensor_parallel": 2, "expert_parallel": True, "redundant_experts": 2, "rebalance_every": 3}}  # of a mixture
+KINDS: dict[str, dict[str, int]] = {
+    "tensor parallel": {"tensor_parallel": 2},
+    "pipeline parallel": {"pipeline_parallel": 2},
+    "replicas": {"replicas": 2},
+}
+EXPERTS = {
+    "experts that move": {"tensor_parallel": 2, "expert_parallel": True, "redundant_experts": 2, "rebalance_every": 3}
+}  # of a mixture
 WALKS = 6  # different ones
 WHOLE = 6  # that end as they should, at least
 FAULTS = ("kill", "stop", "delay", "delay", "delays of all")
@@ -32,7 +38,9 @@ class Soak:
 
     def __init__(self, engine: Engine, expected: list[list[Any]], seed: int) -> None:
         self.engine, self.expected, self.rng = engine, expected, random.Random(seed)
-        self.done: list[tuple[float, float, int, BaseException | None]] = []  # walks: from, to, how often they were broken off
+        self.done: list[
+            tuple[float, float, int, BaseException | None]
+        ] = []  # walks: from, to, how often they were broken off
         self.wounds: list[tuple[float, float, int]] = []  # from, to, processes that a fault made useless
         self.pids, self.wrong, self.counts = set(self.now), list[BaseException](), Counter[str]()
         self._over = threading.Event()
@@ -104,17 +112,30 @@ class Soak:
             os.kill(pid, number)
 
     def check(self) -> None:
-        """What is wrong with what the walks found. A walk may break off only where a process died that it could have run on."""
+        """What is wrong with what the walks found.
+
+        A walk may break off only where a process died that it could have run on.
+        """
         assert not self.wrong, self.wrong[0]
         for began, ended, _, error in self.done:
             if error is not None:
-                assert any(start <= ended and began <= stop for start, stop, _ in self.wounds), f"broken off with nothing dead: {error}"
+                assert any(start <= ended and began <= stop for start, stop, _ in self.wounds), (
+                    f"broken off with nothing dead: {error}"
+                )
 
     def told(self) -> dict[str, Any]:
-        return {"walks": len(self.done), "broken off": len(self.done) - self.whole, "restarts": len(self.wounds), "processes": len(self.pids), **self.counts}
+        return {
+            "walks": len(self.done),
+            "broken off": len(self.done) - self.whole,
+            "restarts": len(self.wounds),
+            "processes": len(self.pids),
+            **self.counts,
+        }
 
 
-def soak(path: Path, kind: str, seconds: float, seed: int, folder: Path, monkeypatch: Any, faults: tuple[str, ...] = FAULTS) -> dict[str, Any]:
+def soak(
+    path: Path, kind: str, seconds: float, seed: int, folder: Path, monkeypatch: Any, faults: tuple[str, ...] = FAULTS
+) -> dict[str, Any]:
     """Raises AssertionError for what must not be. folder: empty, for temporary files."""
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(remote_core, "STEADY", 0.0)  # each death is the first of its row

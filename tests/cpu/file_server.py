@@ -1,4 +1,6 @@
-"""A server of a folder's files over HTTP, in this process, which answers ranges and can be told to fail; also as the hub of one repository."""
+"""A server of a folder's files over HTTP, in this process, which answers ranges and can be
+told to fail; also as the hub of one repository.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ Hook = Callable[["Handler", str, bytes], bool]  # True: it answered, or closed t
 
 
 class FileServer(ThreadingHTTPServer):
-    """asked: "GET /path range" of each request.  hook: sees a request first.  ranges, tags: whether it answers them.  moved: an address to which it redirects everything."""
+    """asked: "GET /path range" of each request.  hook: sees a request first.  ranges, tags: whether it answers
+    them.  moved: an address to which it redirects everything.
+    """
 
     daemon_threads = True
 
@@ -64,10 +68,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def _told(self) -> Any:
         """What the hub says of the repository."""
-        names = sorted(file.relative_to(self.server.folder).as_posix() for file in self.server.folder.rglob("*") if file.is_file())
+        names = sorted(
+            file.relative_to(self.server.folder).as_posix() for file in self.server.folder.rglob("*") if file.is_file()
+        )
         if "/tree/" in self.path:
-            return [{"type": "file", "path": name, "size": (self.server.folder / name).stat().st_size, "oid": "0" * 40} for name in names]
-        return {"id": "acme/tiny", "sha": COMMIT, "siblings": [{"rfilename": name, "size": (self.server.folder / name).stat().st_size} for name in names]}
+            return [
+                {"type": "file", "path": name, "size": (self.server.folder / name).stat().st_size, "oid": "0" * 40}
+                for name in names
+            ]
+        return {
+            "id": "acme/tiny",
+            "sha": COMMIT,
+            "siblings": [{"rfilename": name, "size": (self.server.folder / name).stat().st_size} for name in names],
+        }
 
     def _send_file(self, data: bytes, body: bool) -> None:
         headers = {"X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}

@@ -1,4 +1,5 @@
-"""What schemathesis checks besides its own: no answer tells of the server's files, and errors have the protocol's shape.
+"""What schemathesis checks besides its own: no answer tells of the server's files, and errors have the protocol's
+shape.
 
 Loaded by `schemathesis run` through SCHEMATHESIS_HOOKS, and used by test_server_fuzz.py.
 """

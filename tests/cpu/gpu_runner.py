@@ -13,10 +13,10 @@ import torch
 
 from sgl.runtime.attention import AttentionLayout
 from sgl.runtime.attention.attention_by_layer import AttentionByLayer
-from sgl.runtime.attention.window_slot_attention import WindowSlotAttention
 from sgl.runtime.attention.torch_native_attention import TorchNativeAttention
-from sgl.runtime.executor import cuda_runner
+from sgl.runtime.attention.window_slot_attention import WindowSlotAttention
 from sgl.runtime.build import build_engine
+from sgl.runtime.executor import cuda_runner
 from sgl.runtime.models import decoder
 
 
@@ -25,7 +25,9 @@ class Attention(TorchNativeAttention):
 
     capturable = True
 
-    def attend_into(self, out: torch.Tensor, q: torch.Tensor, layer: int, batch: Any, sinks: torch.Tensor | None = None) -> None:
+    def attend_into(
+        self, out: torch.Tensor, q: torch.Tensor, layer: int, batch: Any, sinks: torch.Tensor | None = None
+    ) -> None:
         asked = SimpleNamespace(scale=self.shape.scale, softcap=self.shape.softcap, window=self.shape.windows[layer])
         checks.attend_pool(out, q, *self.stored(layer), asked, batch, sinks)
 
@@ -37,17 +39,29 @@ class Graphs:
         self.seconds = seconds
 
     def capture(self, compute: Callable[[], torch.Tensor]) -> tuple[Any, torch.Tensor]:
-        result, replays = compute(), count()  # a step is captured and replayed: both are one run here, as what comes in may be written over
+        result, replays = (
+            compute(),
+            count(),
+        )  # a step is captured and replayed: both are one run here, as what comes in may be written over
         return SimpleNamespace(replay=lambda: next(replays) and result.copy_(compute())), result
 
     def graph_for(self, compute: Callable[[], None]) -> Callable[[], None]:
         return compute
 
 
-def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, team: Any) -> cuda_runner.CudaRunner:
+def runner(
+    model: Any, attention: Any, config: Any, choice: Any, context: int, states: Any, windows: Any, team: Any
+) -> cuda_runner.CudaRunner:
     assert team is None
     return cuda_runner.CudaRunner(
-        model, attention, choice.device, context=context, page_size=config.page_size, max_running=config.max_running, memory=states, windows=windows
+        model,
+        attention,
+        choice.device,
+        context=context,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        memory=states,
+        windows=windows,
     )
 
 
@@ -55,7 +69,11 @@ def attention_of(config: Any, pool: Any, layout: AttentionLayout, context: int, 
     if len(layout.groups) == 1 and None not in layout.layers and not layout.windowed:
         return Attention(pool, layout.groups[0])
     plain = [Attention(pool.parts[home], shape) for home, shape in zip(layout.homes, layout.groups, strict=True)]
-    return AttentionByLayer(pool, layout, [WindowSlotAttention(each) if layout.is_windowed(group) else each for group, each in enumerate(plain)])
+    return AttentionByLayer(
+        pool,
+        layout,
+        [WindowSlotAttention(each) if layout.is_windowed(group) else each for group, each in enumerate(plain)],
+    )
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:

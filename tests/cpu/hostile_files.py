@@ -21,26 +21,94 @@ SECONDS, MEGABYTES = 2.0, 200  # of a machine that does nothing else; in a test 
 HANGS = 20  # seconds of work after which a case ends the process, and a tenth of those of waiting
 DEEP = "[" * 3000 + "]" * 3000
 RAW = {  # values that json.dumps does not write
-    "<deep>": DEEP, "<wide>": "[" + ",".join(["[]"] * 50_000) + "]", "<digits>": "1" + "0" * 400, "<many digits>": "9" * 5000, "<nan>": "NaN",
-    "<infinity>": "Infinity", "<minus infinity>": "-Infinity", "<tiny>": "1e-320", "<huge float>": "1e308", "<surrogate>": '"\\ud800"',
-    "<nul>": '"a\\u0000b"', "<long text>": '"' + "a" * 300_000 + '"', "<numbers>": "[" + ",".join(["4000000000"] * 20_000) + "]",
-}  # fmt: skip
+    "<deep>": DEEP,
+    "<wide>": "[" + ",".join(["[]"] * 50_000) + "]",
+    "<digits>": "1" + "0" * 400,
+    "<many digits>": "9" * 5000,
+    "<nan>": "NaN",
+    "<infinity>": "Infinity",
+    "<minus infinity>": "-Infinity",
+    "<tiny>": "1e-320",
+    "<huge float>": "1e308",
+    "<surrogate>": '"\\ud800"',
+    "<nul>": '"a\\u0000b"',
+    "<long text>": '"' + "a" * 300_000 + '"',
+    "<numbers>": "[" + ",".join(["4000000000"] * 20_000) + "]",
+}
 VALUES: list[Any] = [
-    *RAW, 0, -1, 1, 4_000_000_000, 10**9, 2**63, -(2**63), 0.5, True, False, None, "", "x", "../../etc/passwd", [], [0], [-1], ["x"], [None], [[]],
-    {}, {"a": 1}, {"content": 5}, {"content": "<x>"}, [{"content": "x"}], {"0": {"content": "x"}}, {"9999999999": {"content": "x"}}, {"-1": {}},
-]  # fmt: skip
+    *RAW,
+    0,
+    -1,
+    1,
+    4_000_000_000,
+    10**9,
+    2**63,
+    -(2**63),
+    0.5,
+    True,
+    False,
+    None,
+    "",
+    "x",
+    "../../etc/passwd",
+    [],
+    [0],
+    [-1],
+    ["x"],
+    [None],
+    [[]],
+    {},
+    {"a": 1},
+    {"content": 5},
+    {"content": "<x>"},
+    [{"content": "x"}],
+    {"0": {"content": "x"}},
+    {"9999999999": {"content": "x"}},
+    {"-1": {}},
+]
 MORE_KEYS = {
-    "config.json": ["auto_map", "text_config", "quantization_config", "rope_scaling", "rope_theta", "layer_types", "sliding_window", "dtype", "torch_dtype",
-                    "_name_or_path", "tokenizer_class", "head_dim", "is_encoder_decoder", "pruned_heads", "id2label", "num_labels"],
+    "config.json": [
+        "auto_map",
+        "text_config",
+        "quantization_config",
+        "rope_scaling",
+        "rope_theta",
+        "layer_types",
+        "sliding_window",
+        "dtype",
+        "torch_dtype",
+        "_name_or_path",
+        "tokenizer_class",
+        "head_dim",
+        "is_encoder_decoder",
+        "pruned_heads",
+        "id2label",
+        "num_labels",
+    ],
     "generation_config.json": ["eos_token_id", "bos_token_id", "max_length", "temperature"],
-    "tokenizer_config.json": ["auto_map", "added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "add_bos_token", "add_eos_token",
-                              "legacy", "pad_token", "unk_token", "model_max_length", "init_inputs", "trust_remote_code", "name_or_path", "vocab_file", "x_token"],
+    "tokenizer_config.json": [
+        "auto_map",
+        "added_tokens_decoder",
+        "additional_special_tokens",
+        "extra_special_tokens",
+        "add_bos_token",
+        "add_eos_token",
+        "legacy",
+        "pad_token",
+        "unk_token",
+        "model_max_length",
+        "init_inputs",
+        "trust_remote_code",
+        "name_or_path",
+        "vocab_file",
+        "x_token",
+    ],
     "special_tokens_map.json": ["bos_token", "eos_token", "additional_special_tokens", "x_token"],
     "added_tokens.json": ["<x>", "<s>", ""],
     "chat_template.json": ["chat_template"],
     "sgl.json": ["json_options"],
     "model.safetensors.index.json": ["weight_map", "metadata", "weight_map/model.norm.weight"],
-}  # fmt: skip
+}
 
 
 def read(file: Path) -> Any:
@@ -88,7 +156,9 @@ def spoil(folder: Path, case: dict[str, Any]) -> bytes | None:
 
 
 class Outcome(NamedTuple):
-    """kind: of the error, or "loaded".  length: of its message, which is cut.  seconds: of the process.  megabytes: beyond what it held."""
+    """kind: of the error, or "loaded".  length: of its message, which is cut.  seconds: of
+    the process.  megabytes: beyond what it held.
+    """
 
     kind: str
     message: str
@@ -113,11 +183,25 @@ def check(case: dict[str, Any], found: Outcome) -> None:
     assert found.seconds < 2 * SECONDS and found.megabytes < MEGABYTES, told
     if found.kind == "loaded":
         return
-    assert found.kind in ("ConfigError", "CheckpointError", "BadTemplate", "TemplateTooCostly") and found.length < 3000, told
+    assert (
+        found.kind in ("ConfigError", "CheckpointError", "BadTemplate", "TemplateTooCostly") and found.length < 3000
+    ), told
     assert "sgl models says nothing" not in found.message, told
-    assert case["file"] in found.message or (case["file"].endswith("index.json") and "safetensors" in found.message), told
-    unread = "JSON" in found.message or "config.json asks for" in found.message or "config.json describes" in found.message or case["file"] == "tokenizer.json"
-    assert unread or not case["path"] or str(case["path"][0]).removesuffix("_config") in found.message or "quantised" in found.message, told
+    assert case["file"] in found.message or (case["file"].endswith("index.json") and "safetensors" in found.message), (
+        told
+    )
+    unread = (
+        "JSON" in found.message
+        or "config.json asks for" in found.message
+        or "config.json describes" in found.message
+        or case["file"] == "tokenizer.json"
+    )
+    assert (
+        unread
+        or not case["path"]
+        or str(case["path"][0]).removesuffix("_config") in found.message
+        or "quantised" in found.message
+    ), told
 
 
 def memory(kind: str) -> float:
@@ -131,9 +215,9 @@ def load(folder: Path) -> tuple[str, str]:
     from sgl.lang.chat.tokenizer_chat_template import JinjaChatTemplate
     from sgl.lang.errors import ProgramError
     from sgl.runtime import Engine
-    from sgl.runtime.errors import RuntimeFailure
     from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.build.memory_estimate import estimate_memory
+    from sgl.runtime.errors import RuntimeFailure
 
     options = {"device": "cpu", "dtype": "float32", "kv_tokens": 256, "context": 64}
     try:
@@ -154,7 +238,11 @@ def load(folder: Path) -> tuple[str, str]:
         return type(error.__cause__).__name__, f"{folder / 'tokenizer_config.json'}: {error}"
     except Exception as error:
         kind = type(error).__name__
-        return kind, f"{error}" if problem is not None or kind not in ("ConfigError", "CheckpointError", "BadTemplate") else f"sgl models says nothing of: {error}"
+        return kind, f"{error}" if problem is not None or kind not in (
+            "ConfigError",
+            "CheckpointError",
+            "BadTemplate",
+        ) else f"sgl models says nothing of: {error}"
     return "loaded", ""
 
 

@@ -13,10 +13,10 @@ from torch import Tensor
 from sgl.runtime.layers.activation_functions import ACTIVATIONS as TORCH_ACTIVATIONS
 from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
-from sgl.runtime.models.gpu.gpu_support import ACTIVATIONS
 from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.gpu.gpu_support import ACTIVATIONS
 from sgl.runtime.quantization import Fp8Linear
-from sgl.runtime.step.step_batch import StepBatch, DeviceBatch
+from sgl.runtime.step.step_batch import DeviceBatch, StepBatch
 
 FP8 = torch.float8_e4m3fn
 
@@ -66,7 +66,13 @@ def check_join(rows: int, size: int, dtype: torch.dtype, device: str) -> None:
         return NormWeights(weight, added if bias else None, 1e-3, layer)
 
     scalar = torch.tensor([0.7], device=device)
-    norms = [None, norm(False, False, dtype), norm(False, True, torch.float32), norm(True, True, dtype), norm(True, False, torch.float32)]
+    norms = [
+        None,
+        norm(False, False, dtype),
+        norm(False, True, torch.float32),
+        norm(True, True, dtype),
+        norm(True, False, torch.float32),
+    ]
     for after, before in itertools.product(norms, norms):
         for options in ({}, {"branch": 0.3, "other": random()}, {"scalar": scalar, "of_sum": True}):
             x, delta = random(), random()
@@ -91,9 +97,14 @@ def normed(x: Tensor, norm: Any) -> Tensor:
 
 
 def joined(
-    x: Tensor, delta: Tensor, after: Any, branch: float = 1.0, other: Tensor | None = None,
-    scalar: Tensor | None = None, of_sum: bool = False,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    delta: Tensor,
+    after: Any,
+    branch: float = 1.0,
+    other: Tensor | None = None,
+    scalar: Tensor | None = None,
+    of_sum: bool = False,
+) -> Tensor:
     """float64"""
     delta = delta.double() if other is None else delta.double() + other.double()
     total = normed(x.double() + branch * delta, after) if of_sum else x.double() + branch * normed(delta, after)
@@ -164,9 +175,16 @@ def oracle_heads(
 
 
 def check_heads(
-    tokens: int, queries: int, keys: int, dim: int, dtype: torch.dtype, device: str,
-    normed: bool = False, pool_dtype: torch.dtype | None = None, scales: tuple[float, float] = (1.0, 1.0),
-) -> None:  # fmt: skip
+    tokens: int,
+    queries: int,
+    keys: int,
+    dim: int,
+    dtype: torch.dtype,
+    device: str,
+    normed: bool = False,
+    pool_dtype: torch.dtype | None = None,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> None:
     from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_store
 
     qkv = torch.randn(tokens, (queries + 2 * keys) * dim, device=device).to(dtype)
@@ -178,7 +196,16 @@ def check_heads(
     norm = torch.randn(queries + keys, dim, device=device).to(dtype) if normed else None
     q, k, v = oracle_heads(qkv, queries, keys, table, positions, norm, 1e-4)
     got = norm_rope_store(
-        qkv, queries, keys, table, positions, slots, pool[0], pool[1], QkNormWeights(norm, 1e-4) if normed else None, *scales
+        qkv,
+        queries,
+        keys,
+        table,
+        positions,
+        slots,
+        pool[0],
+        pool[1],
+        QkNormWeights(norm, 1e-4) if normed else None,
+        *scales,
     )
     close(got, q)
     inside = qkv.view(tokens, -1, dim)
@@ -207,9 +234,21 @@ HEAD_OPTIONS: list[dict[str, Any]] = [
 
 
 def check_other_heads(
-    tokens: int, queries: int, keys: int, dim: int, dtype: torch.dtype, device: str, stores: bool = True, layer: bool = False,
-    bias: bool = False, whole: bool = False, after: bool = False, turn: bool = True, apart: bool = False, value_eps: float | None = None,
-) -> None:  # fmt: skip
+    tokens: int,
+    queries: int,
+    keys: int,
+    dim: int,
+    dtype: torch.dtype,
+    device: str,
+    stores: bool = True,
+    layer: bool = False,
+    bias: bool = False,
+    whole: bool = False,
+    after: bool = False,
+    turn: bool = True,
+    apart: bool = False,
+    value_eps: float | None = None,
+) -> None:
     """Norms and rotations that families other than Llama have; stores=False: a layer that projects queries only."""
     from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_store
 
@@ -224,12 +263,18 @@ def check_other_heads(
     norm = QkNormWeights(weight, 1e-4, added if bias else None, layer, whole, after)
     heads = qkv.view(tokens, -1, dim).double()
     qk, v = heads.split([queries + own, own], 1)
-    qk = _headed(_turned(qk, table, positions), norm, queries) if after else _turned(_headed(qk, norm, queries), table, positions)
+    qk = (
+        _headed(_turned(qk, table, positions), norm, queries)
+        if after
+        else _turned(_headed(qk, norm, queries), table, positions)
+    )
     if value_eps is not None:
         v = v * (v.square().mean(-1, keepdim=True) + value_eps).rsqrt()
     out = torch.empty(tokens, queries, dim, dtype=dtype, device=device) if apart else None
     kept = qkv.clone()
-    got = norm_rope_store(qkv, queries, own, table, positions, slots, pool[0], pool[1], norm, out=out, value_eps=value_eps)
+    got = norm_rope_store(
+        qkv, queries, own, table, positions, slots, pool[0], pool[1], norm, out=out, value_eps=value_eps
+    )
     close(got, qk[:, :queries].to(dtype))
     assert torch.equal(qkv, kept) if apart else True
     if not stores:
@@ -292,7 +337,7 @@ def check_embed(tokens: int, hidden: int, page_size: int, dtype: torch.dtype, de
 
 def device_batch(
     ids: Tensor, positions: Tensor, slots: Tensor, token_rows: Tensor, table: Tensor, last: Tensor, page_size: int
-) -> StepBatch:  # fmt: skip
+) -> StepBatch:
     """A batch as the embedding's kernel needs it; nothing else of it is set."""
     none = torch.empty(0, dtype=torch.int32, device=ids.device)
     device = DeviceBatch(none, token_rows, none, none, table, page_size, last)
@@ -355,7 +400,13 @@ def lay_fp8(model: Decoder, exact: Decoder) -> None:
 
 
 PROMPTS = (1, 18, 4, 7)
-STEPS = [((1, 17, 0, 0), False), ((0, 0, 2, 5), True), ((0, 0, 2, 1), False), ((0, 0, 0, 1), False), ((0, 1, 0, 0), True)]
+STEPS = [
+    ((1, 17, 0, 0), False),
+    ((0, 0, 2, 5), True),
+    ((0, 0, 2, 1), False),
+    ((0, 0, 0, 1), False),
+    ((0, 1, 0, 0), True),
+]
 SINGLE = [((0, 0, 1, 0), False), ((0, 0, 1, 0), True)]
 
 
@@ -380,6 +431,8 @@ def errors(exact: Rig, other: Rig, steps: list[tuple[tuple[int, ...], bool]] = S
             rig.step([(row, count) for row, count in zip(rows, counts, strict=True) if count], every)
             for rig, rows in zip(rigs, sequences, strict=True)
         )
-        assert got.shape == expected.shape and got.dtype == (other.model.dtype if other.model.fused or got.is_cuda else torch.float32)
+        assert got.shape == expected.shape and got.dtype == (
+            other.model.dtype if other.model.fused or got.is_cuda else torch.float32
+        )
         found.append(float((got.float().cpu() - expected).norm() / expected.norm()))
     return found

@@ -1,4 +1,6 @@
-"""A rank of test_over_ranks.py: sums, letters or ways, RANK RANKS FILE. The file, which all of them map, stands for the cards' memory."""
+"""A rank of test_over_ranks.py: sums, letters or ways, RANK RANKS FILE. The file, which
+all of them map, stands for the cards' memory.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +13,32 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton.language as tl
 
-from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.kernels.comm import (
-    gather_broadcast,
-    gather_broadcast_kernels,
     all_reduce,
     all_reduce_kernels,
+    gather_broadcast,
+    gather_broadcast_kernels,
 )
-from sgl.runtime.kernels.comm.gpu_p2p import P2PChannel
-from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
-from sgl.runtime.kernels.comm.gather_broadcast import GatherBuffers, gather, broadcast_from_rank0
 from sgl.runtime.kernels.comm.all_reduce import (
     AllReduceBuffers,
     AllReduceSizes,
     add_norm_of_posted,
+    all_reduce_sum,
     sum_add_norm,
     sum_of_posted,
-    all_reduce_sum,
 )
+from sgl.runtime.kernels.comm.gather_broadcast import GatherBuffers, broadcast_from_rank0, gather
+from sgl.runtime.kernels.comm.gpu_p2p import P2PChannel
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
 
 WIDTH, FIRST, PROGRAMS = 48, 2**31 - 5, 2  # turns begin so that they pass the largest number
 all_reduce_kernels.PROGRAMS, all_reduce.MOST = tl.constexpr(PROGRAMS), PROGRAMS  # so that each has several rows
-gather_broadcast_kernels.PROGRAMS, gather_broadcast.MOST, gather_broadcast.BLOCK = tl.constexpr(PROGRAMS), PROGRAMS, 8  # and several blocks
+gather_broadcast_kernels.PROGRAMS, gather_broadcast.MOST, gather_broadcast.BLOCK = (
+    tl.constexpr(PROGRAMS),
+    PROGRAMS,
+    8,
+)  # and several blocks
 
 
 def mapped(path: str, size: int) -> torch.Tensor:
@@ -60,7 +66,9 @@ def rooms_of(rank: int, ranks: int, path: str, dtype: torch.dtype) -> tuple[AllR
 
 
 def letters(rank: int, ranks: int, path: str) -> None:
-    """Rank 0 posts steps of several parts, rank 1 reads them; the first one is more than two steps ahead only if it does not wait."""
+    """Rank 0 posts steps of several parts, rank 1 reads them; the first one is more
+    than two steps ahead only if it does not wait.
+    """
     numbers, most = 5000, 3
     each = P2PChannel.bytes_for(numbers, most)
     memory = mapped(path, 2 * each)
@@ -70,7 +78,9 @@ def letters(rank: int, ranks: int, path: str) -> None:
     for step in range(9):
         box.begin()
         for part in range(1 + step % most):
-            x = torch.randn(1 + 7 * step % 5, (200, 33, 320)[part], generator=torch.Generator().manual_seed(10 * step + part))
+            x = torch.randn(
+                1 + 7 * step % 5, (200, 33, 320)[part], generator=torch.Generator().manual_seed(10 * step + part)
+            )
             if rank == 0:
                 box.post(x)
             else:
@@ -114,7 +124,9 @@ def summed(rank: int, parts: list[torch.Tensor], call: int, rooms: AllReduceBuff
 
 def posted(rank: int, drawn: list[torch.Generator], call: int, rooms: AllReduceBuffers, dtype: torch.dtype) -> None:
     outputs, inputs = (48, 30)[call % 2], (64, 40)[call // 2 % 2]
-    inputs_of, weights = ([torch.randn(count, inputs, generator=each).to(dtype) for each in drawn] for count in (1, outputs))
+    inputs_of, weights = (
+        [torch.randn(count, inputs, generator=each).to(dtype) for each in drawn] for count in (1, outputs)
+    )
     biases = [torch.randn(outputs, generator=each).to(dtype) if call % 3 else None for each in drawn]
     scales = [torch.rand(outputs, generator=each) if call % 2 else None for each in drawn]
     launch = gemv.GemvLaunch((2, 8)[call // 4 % 2], 16, 1)
@@ -155,7 +167,10 @@ def channels_of(rank: int, ranks: int, path: str, number: int) -> tuple[GatherBu
 
 
 def ways(rank: int, ranks: int, path: str) -> None:
-    """What all have goes to rank 0 and what rank 0 has to all, in any order. Who only sends is ahead of a slow one by as much as it may."""
+    """What all have goes to rank 0 and what rank 0 has to all, in any order.
+
+    Who only sends is ahead of a slow one by as much as it may.
+    """
     (inwards, _memory), (outwards, _other) = (channels_of(rank, ranks, path, number) for number in range(2))
     dtype, drawn = (torch.float32, torch.bfloat16)[ranks % 2], torch.Generator().manual_seed(5)
     meet(rank, ranks, path)

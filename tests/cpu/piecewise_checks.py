@@ -16,11 +16,11 @@ from sgl.runtime.attention import AttentionLayout, attention_backend
 from sgl.runtime.attention.unfused_attention import attend_unfused
 from sgl.runtime.cache import IntRow
 from sgl.runtime.executor.gpu_page_table import GpuPageTable
-from sgl.runtime.executor.piecewise_graphs import PiecewiseCudaGraphs, Piece
+from sgl.runtime.executor.piecewise_graphs import Piece, PiecewiseCudaGraphs
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.spec.model_spec import ModelSpec
-from sgl.runtime.sequences.sequence import SequenceStatus, ScheduledWork
+from sgl.runtime.sequences.sequence import ScheduledWork, SequenceStatus
 from sgl.runtime.step.step_batch import StepBatch
 
 ROWS, SLOTS = 40, 1200
@@ -99,7 +99,9 @@ def attend_pool(
         seen = (distance >= 0) & (distance < (asked.window or len(slots)))
         mask = torch.zeros(seen.shape).masked_fill(~seen, -torch.inf).to(q.device)
         logits = None if sinks is None else sinks.view(-1, 1, 1)
-        out[rows] = attend_unfused(q[rows].transpose(0, 1), k, v, mask, asked.scale, asked.softcap, logits).transpose(0, 1)
+        out[rows] = attend_unfused(q[rows].transpose(0, 1), k, v, mask, asked.scale, asked.softcap, logits).transpose(
+            0, 1
+        )
         start += count
 
 
@@ -107,9 +109,14 @@ class Half:
     """A model on a pool of its own, whose free slots hold NaN; in pieces where `graph_for` is given."""
 
     def __init__(
-        self, path: Path | ModelSpec, device: str, dtype: torch.dtype, attention: str, graph_for: Callable[[Piece], Piece] | None,
+        self,
+        path: Path | ModelSpec,
+        device: str,
+        dtype: torch.dtype,
+        attention: str,
+        graph_for: Callable[[Piece], Piece] | None,
         transform: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         if isinstance(path, ModelSpec):
             self.model = decoder(path, dtype, device)
         else:
@@ -195,7 +202,13 @@ def stored(pool: Any) -> list[Tensor]:
 
 
 def check_random_steps(
-    path: Path | ModelSpec, device: str, steps: int, most: int = 9, sequences: int = 3, bound: float = 1e-5, **options: Any
+    path: Path | ModelSpec,
+    device: str,
+    steps: int,
+    most: int = 9,
+    sequences: int = 3,
+    bound: float = 1e-5,
+    **options: Any,
 ) -> Pair:
     """Sequences that come and go, decodes first, then chunks of up to `most` tokens; some steps want all logits
     or none."""

@@ -20,20 +20,33 @@ OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, 
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 PROMPT = list(range(40, 52))
 KINDS: dict[str, dict[str, Any]] = {
-    "dora": {"use_dora": True}, "biases": {"lora_bias": True, "target_modules": ["q_proj", "o_proj", "down_proj"]}, "ends": {"target_modules": ["embed_tokens", "lm_head", "v_proj"]}, "tokens": {"trainable_token_indices": [40, 45, 310], "target_modules": ["down_proj"]},
-    "wide at the end": {"target_modules": ["q_proj", "o_proj"], "rank_pattern": {"layers.2.self_attn.o_proj": 12}, "lora_bias": True}, "first layer alone": {"layers_to_transform": [0], "target_modules": ["k_proj", "down_proj"], "use_dora": True},
+    "dora": {"use_dora": True},
+    "biases": {"lora_bias": True, "target_modules": ["q_proj", "o_proj", "down_proj"]},
+    "ends": {"target_modules": ["embed_tokens", "lm_head", "v_proj"]},
+    "tokens": {"trainable_token_indices": [40, 45, 310], "target_modules": ["down_proj"]},
+    "wide at the end": {
+        "target_modules": ["q_proj", "o_proj"],
+        "rank_pattern": {"layers.2.self_attn.o_proj": 12},
+        "lora_bias": True,
+    },
+    "first layer alone": {"layers_to_transform": [0], "target_modules": ["k_proj", "down_proj"], "use_dora": True},
     "tables": {"modules_to_save": ["lm_head", "embed_tokens"], "target_modules": ["q_proj"], "use_dora": True},
-}  # fmt: skip
+}
 
 
 def write_adapters(tiny: Path, place: Path, count: int) -> list[Path]:
-    """All but the first, which PEFT wrote, have its tensors with other numbers; of every third one those of the last layer alone are others."""
+    """All but the first, which PEFT wrote, have its tensors with other numbers; of every
+    third one those of the last layer alone are others.
+    """
     make_adapter(transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32), place / "0", r=4)
     first, generator = load_file(place / "0" / "adapter_model.safetensors"), torch.Generator().manual_seed(1)
     for number in range(1, count):
         shutil.copytree(place / "0", place / str(number))
         kept = "layers.2." if number % 3 == 0 else ""
-        made = {name: torch.randn(tensor.shape, generator=generator) * 0.2 if kept in name else tensor for name, tensor in first.items()}
+        made = {
+            name: torch.randn(tensor.shape, generator=generator) * 0.2 if kept in name else tensor
+            for name, tensor in first.items()
+        }
         save_file(made, place / str(number) / "adapter_model.safetensors")
     return [place / str(number) for number in range(count)]
 
@@ -53,7 +66,10 @@ def with_kinds(one: Engine, several: Engine, folders: dict[str, Path]) -> None:
     for engine in (one, several):
         for name, folder in folders.items():
             engine.adapters.load(name, folder)
-    told = [{info.name: info.outside for info in engine.adapters.list() if info.name in folders} for engine in (one, several)]
+    told = [
+        {info.name: info.outside for info in engine.adapters.list() if info.name in folders}
+        for engine in (one, several)
+    ]
     assert told[0] == told[1] and all(told[0].values())
     names = [None, *folders]
     expected = texts(one, names, together=False)
@@ -63,7 +79,9 @@ def with_kinds(one: Engine, several: Engine, folders: dict[str, Path]) -> None:
 
 
 def with_other_weights(one: Engine, several: Engine, before: Path, other: Path, folders: dict[str, Path]) -> None:
-    """Adapters that are laid out with the base's weights are those of the new ones, wherever they lie, and so are the texts of sequences that are open."""
+    """Adapters that are laid out with the base's weights are those of the new ones, wherever they
+    lie, and so are the texts of sequences that are open.
+    """
     names = [name for name in folders if name not in ("ends", "tables")]
     for engine in (one, several):
         for name in names:
@@ -94,7 +112,9 @@ def texts(engine: Engine, names: list[str | None], together: bool) -> list[list[
 
 
 def with_adapters(one: Engine, several: Engine, folders: list[Path]) -> None:
-    """Loaded, mixed, put out of their slots, loaded anew under names in use, and unloaded: the texts are those of one rank."""
+    """Loaded, mixed, put out of their slots, loaded anew under names in use, and
+    unloaded: the texts are those of one rank.
+    """
     names: list[str | None] = [f"a{number}" for number in range(len(folders))]
     for name, folder in zip(names, folders, strict=True):
         one.adapters.load(name, folder)
@@ -109,7 +129,10 @@ def with_adapters(one: Engine, several: Engine, folders: list[Path]) -> None:
     open_ = several.open(adapter="a1")
     open_.extend(PROMPT)
     several.adapters.load("a1", folders[2])
-    assert texts(several, ["a1"], together=False) == [expected[3]] and open_.generate(GREEDY).result(60).token_ids == expected[2]
+    assert (
+        texts(several, ["a1"], together=False) == [expected[3]]
+        and open_.generate(GREEDY).result(60).token_ids == expected[2]
+    )
     open_.close()
     for engine in (one, several):
         for name in names[1:]:
@@ -131,7 +154,9 @@ def refuses_bad_adapters(engine: Engine, folder: Path, place: Path) -> None:
         tensors = load_file(place / kind / "adapter_model.safetensors")
         name = f"base_model.model.{module}"
         pair = [tensors.get(f"{name}.lora_{half}.weight", torch.zeros(4, 4)) for half in "AB"]
-        tensors |= {f"{name}.lora_{half}.weight": each.contiguous() for half, each in zip("AB", change(pair), strict=True)}
+        tensors |= {
+            f"{name}.lora_{half}.weight": each.contiguous() for half, each in zip("AB", change(pair), strict=True)
+        }
         save_file(tensors, place / kind / "adapter_model.safetensors")
         with pytest.raises(CheckpointError, match=module.replace(".", r"\.")):
             engine.adapters.load("a0", place / kind)

@@ -1,4 +1,6 @@
-"""Ranks as threads of one process, which add up by meeting at a barrier: the slow, obvious twin of `Ranks`; and what engines of ranks are walked by."""
+"""Ranks as threads of one process, which add up by meeting at a barrier: the slow, obvious twin of
+`Ranks`; and what engines of ranks are walked by.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +18,20 @@ from rig import Rig, Row
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.adapters.adapter import Adapter
-from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
-from sgl.runtime.adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
-from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.adapters.adapted_model import AdaptedModel
+from sgl.runtime.adapters.adapter import Adapter
 from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
+from sgl.runtime.adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.parallel.tp.sharded_adapters import ShardedAdapterPacker, RanksBaseWeights, parts_of
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.parallel.rank_collectives import joined
+from sgl.runtime.parallel.tp.sharded_adapters import RanksBaseWeights, ShardedAdapterPacker, parts_of
 from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
-from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.sequences.sequence_ops import Generation
 
 CPU = torch.device("cpu")
@@ -59,21 +61,40 @@ class ThreadRanks:
 
 
 def steps_of_ranks(
-    path: Path, ranks: int, work: list[list[tuple[Row, int]]], dtype: torch.dtype = torch.float32, whole: ExpertParallelSplit | None = None, before: Any = None, transform: Any = None,
-    by_rows: bool = False, attention: str = "auto", kept: torch.dtype | None = None,
+    path: Path,
+    ranks: int,
+    work: list[list[tuple[Row, int]]],
+    dtype: torch.dtype = torch.float32,
+    whole: ExpertParallelSplit | None = None,
+    before: Any = None,
+    transform: Any = None,
+    by_rows: bool = False,
+    attention: str = "auto",
+    kept: torch.dtype | None = None,
 ) -> list[torch.Tensor]:
-    """Rank 0's logits of each step's every row, computed by so many ranks. whole, by_rows: see `TensorParallelSplit`.  before: gets each rank's model, the rank and the step's number before it.  transform: of each projection."""
+    """Rank 0's logits of each step's every row, computed by so many ranks.
+
+    whole, by_rows: see `TensorParallelSplit`.  before: gets each rank's model, the rank and the step's number before
+    it.  transform: of each projection.
+    """
     table, meet = [None] * ranks, threading.Barrier(ranks)
 
     def compute(rank: int) -> list[torch.Tensor]:
-        model = joined(load_share(path, dtype, CPU, TensorParallelSplit(rank, ranks, whole, by_rows), transform=transform), ThreadRanks(rank, table, meet))
+        model = joined(
+            load_share(path, dtype, CPU, TensorParallelSplit(rank, ranks, whole, by_rows), transform=transform),
+            ThreadRanks(rank, table, meet),
+        )
         rig, rows = Rig(path, dtype, model=model, attention=attention, kept=kept), {}
         found = []
         with torch.inference_mode():
             for number, step in enumerate(work):
                 if before is not None:
                     before(model, rank, number)
-                found.append(rig.step([(rows.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True))
+                found.append(
+                    rig.step(
+                        [(rows.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True
+                    )
+                )
         return found
 
     with ThreadPoolExecutor(ranks) as pool:
@@ -81,15 +102,43 @@ def steps_of_ranks(
     return found[0]
 
 
-def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]], owners: list[int], transform: Any = None, experts: ExpertParallelSplit | None = None, hold_experts: Any = None) -> tuple[list[Adapter], torch.Tensor]:
-    """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter that it owns, -1: none; computed by so many ranks. transform, experts (`whole`): see `steps_of_ranks`.  lie: gets the models of all ranks before the step."""
+def adapted(
+    path: Path,
+    ranks: int,
+    folders: list[Path],
+    prompts: list[list[int]],
+    owners: list[int],
+    transform: Any = None,
+    experts: ExpertParallelSplit | None = None,
+    hold_experts: Any = None,
+) -> tuple[list[Adapter], torch.Tensor]:
+    """Adapters as rank 0 reads them, and its logits of every row of a step of these prompts, each with the adapter
+    that it owns, -1: none; computed by so many ranks. transform, experts (`whole`): see `steps_of_ranks`.  lie:
+    gets the models of all ranks before the step.
+    """
     table, meet = [None] * ranks, threading.Barrier(ranks)
-    models = [joined(load_share(path, torch.float32, CPU, TensorParallelSplit(rank, ranks, experts), transform=transform), ThreadRanks(rank, table, meet)) for rank in range(ranks)]
+    models = [
+        joined(
+            load_share(path, torch.float32, CPU, TensorParallelSplit(rank, ranks, experts), transform=transform),
+            ThreadRanks(rank, table, meet),
+        )
+        for rank in range(ranks)
+    ]
     whole, sites = open_checkpoint(path).model, [adapted_sites(model, False) for model in models]
     own, *others = (LocalBaseWeights(model, each) for model, each in zip(models, sites, strict=True))
-    team: Any = SimpleNamespace(ask_each=lambda name, arguments: [getattr(each, name)(*given) for each, given in zip(others, arguments, strict=True)])
+    team: Any = SimpleNamespace(
+        ask_each=lambda name, arguments: [
+            getattr(each, name)(*given) for each, given in zip(others, arguments, strict=True)
+        ]
+    )
     weights = RanksBaseWeights(own, team, parts_of(whole, 1, ranks, experts), sites_of(whole, True))
-    reader = AdapterReader(whole, sites_of(whole, True), torch.float32, base=weights, packing=ShardedAdapterPacker(whole, 1, ranks, torch.float32, True, experts))
+    reader = AdapterReader(
+        whole,
+        sites_of(whole, True),
+        torch.float32,
+        base=weights,
+        packing=ShardedAdapterPacker(whole, 1, ranks, torch.float32, True, experts),
+    )
     adapters = [reader.read(folder) for folder in folders]
     if hold_experts is not None:
         hold_experts(models)
@@ -98,7 +147,9 @@ def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]
         slots = AdapterSlots(sites[rank], torch.float32, CPU, {}, grows=True)
         for number, adapter in enumerate(adapters):
             slots.mirror([8] * (number + 1), number, (adapter, *adapter.elsewhere)[rank])
-        models[rank].adapted = AdaptedModel(models[rank], sites[rank], adapter_products_for(models[rank], slots, sites[rank], False))
+        models[rank].adapted = AdaptedModel(
+            models[rank], sites[rank], adapter_products_for(models[rank], slots, sites[rank], False)
+        )
         rig = Rig(path, model=models[rank])
         rig.adapters = owners
         with torch.inference_mode():
@@ -109,7 +160,9 @@ def adapted(path: Path, ranks: int, folders: list[Path], prompts: list[list[int]
 
 
 def walk(engine: Engine, seed: int) -> list:
-    """What sequences write and score that extend, fork, draw, obey a grammar, stop and close, at random but for the engine."""
+    """What sequences write and score that extend, fork, draw, obey a grammar,
+    stop and close, at random but for the engine.
+    """
     rng, live, futures = random.Random(seed), [engine.open()], []
     live[0].extend([rng.randrange(4, 250) for _ in range(rng.randrange(1, 60))])
     grammar = compile_regex("[a-f]{3,9}", engine.vocabulary)
@@ -125,19 +178,32 @@ def walk(engine: Engine, seed: int) -> list:
         elif kind == 3:
             futures.append(sequence.score([[rng.randrange(4, 250) for _ in range(3)] for _ in range(2)]))
         else:
-            params = SamplingParams(max_tokens=rng.randrange(1, 12), temperature=rng.choice([0, 0, 0.9]), seed=rng.randrange(99), ignore_eos=True)
+            params = SamplingParams(
+                max_tokens=rng.randrange(1, 12),
+                temperature=rng.choice([0, 0, 0.9]),
+                seed=rng.randrange(99),
+                ignore_eos=True,
+            )
             futures.append(sequence.generate(params, grammar if kind == 4 else None))
     found = [future.result(60) for future in futures]
     for sequence in live:
         sequence.close()
-    return [result.token_ids if isinstance(result, Generation) else [pair for scores in result for pair in scores] for result in found]
+    return [
+        result.token_ids if isinstance(result, Generation) else [pair for scores in result for pair in scores]
+        for result in found
+    ]
 
 
 def updated(one: Engine, several: Engine, before: Path, others: list[Path]) -> None:
-    """One engine and one of several ranks get the first of `others`, of which the second has a damaged layer behind the others, and `before` again."""
+    """One engine and one of several ranks get the first of `others`, of which the second has a
+    damaged layer behind the others, and `before` again.
+    """
 
     def told(engine: Engine) -> list:
-        return [engine.generate(prompt, max_tokens=6, temperature=0, ignore_eos=True).token_ids for prompt in ("words", "a b " * 40)]
+        return [
+            engine.generate(prompt, max_tokens=6, temperature=0, ignore_eos=True).token_ids
+            for prompt in ("words", "a b " * 40)
+        ]
 
     expected = told(one)
     running = several.open()
@@ -155,7 +221,15 @@ def updated(one: Engine, several: Engine, before: Path, others: list[Path]) -> N
 
 def two_tiers(one: Engine, tiny: Path, ranks: dict[str, int]) -> None:
     """With a pool that is too small for what is asked again and again, and main memory for the rest."""
-    small = {"dtype": "float32", "threads": 1, "kv_tokens": 256, "page_size": 4, "max_running": 8, "host_kv": "500KB", "poison_freed": True}
+    small = {
+        "dtype": "float32",
+        "threads": 1,
+        "kv_tokens": 256,
+        "page_size": 4,
+        "max_running": 8,
+        "host_kv": "500KB",
+        "poison_freed": True,
+    }
     rng = random.Random(1)
     prompts = [[rng.randrange(4, 250) for _ in range(90)] for _ in range(8)]
     asked = rng.choices(prompts, k=24)
@@ -165,7 +239,9 @@ def two_tiers(one: Engine, tiny: Path, ranks: dict[str, int]) -> None:
         for prompt in asked:
             sequence = engine.open()
             sequence.extend(prompt)
-            found.append(sequence.generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)).result(60).token_ids)
+            found.append(
+                sequence.generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)).result(60).token_ids
+            )
             sequence.close()
         return found
 
@@ -174,7 +250,11 @@ def two_tiers(one: Engine, tiny: Path, ranks: dict[str, int]) -> None:
         for _ in range(2):
             assert told(several) == told(alone) == expected
             ours, theirs = several.stats(), alone.stats()
-            assert (ours.host_hits, ours.host_tokens, ours.cached_tokens) == (theirs.host_hits, theirs.host_tokens, theirs.cached_tokens) and ours.host_hits > 0
+            assert (ours.host_hits, ours.host_tokens, ours.cached_tokens) == (
+                theirs.host_hits,
+                theirs.host_tokens,
+                theirs.cached_tokens,
+            ) and ours.host_hits > 0
             for engine in (alone, several):
                 assert engine.sleep() > 0
                 engine.wake()
@@ -207,7 +287,9 @@ def written(engine: Engine, prompts: list[list[int]], count: int = 6, together: 
         sequences = [engine.open() for _ in prompts[at : at + together]]
         for sequence, prompt in zip(sequences, prompts[at:], strict=False):
             sequence.extend(prompt)
-        futures = [each.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)) for each in sequences]
+        futures = [
+            each.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)) for each in sequences
+        ]
         found += [future.result(60).token_ids for future in futures]
         for sequence in sequences:
             sequence.close()

@@ -8,8 +8,16 @@ from test_recurrent import said
 from sgl.runtime.kernels.recurrent.recurrent_scan import advance, select
 from sgl.runtime.layers.recurrent import LinearAttention, RaggedSequences, SelectiveScan
 
-SIZES = [(2, 1, 5, 3), (4, 2, 16, 40), (4, 4, 32, 32), (6, 3, 24, 65)]  # heads, how many share keys, width of keys and values
-NEAR = {"cpu": {"rtol": 1e-5, "atol": 1e-5}, "cuda": {"rtol": 1e-4, "atol": 1e-4}}  # sums of 128 are added in another order
+SIZES = [
+    (2, 1, 5, 3),
+    (4, 2, 16, 40),
+    (4, 4, 32, 32),
+    (6, 3, 24, 65),
+]  # heads, how many share keys, width of keys and values
+NEAR = {
+    "cpu": {"rtol": 1e-5, "atol": 1e-5},
+    "cuda": {"rtol": 1e-4, "atol": 1e-4},
+}  # sums of 128 are added in another order
 
 
 def check_advance(kind: str, heads: int, shared: int, key: int, value: int, device: str) -> None:
@@ -30,7 +38,10 @@ def check_advance(kind: str, heads: int, shared: int, key: int, value: int, devi
 def check_select(lens: tuple[int, ...], channels: int, size: int, device: str) -> None:
     """The first goes on in place, the others read the empty state; the last leaves nothing."""
     rows, generator = sum(lens), torch.Generator().manual_seed(6)
-    draws = [torch.randn(shape, generator=generator) for shape in ((rows, channels), (rows, channels), (channels, size), (rows, size), (rows, size), (channels,))]
+    draws = [
+        torch.randn(shape, generator=generator)
+        for shape in ((rows, channels), (rows, channels), (channels, size), (rows, size), (rows, size), (channels,))
+    ]
     x, dt, a, b, c, skip = (draw.to(device) for draw in draws)
     all_, ragged = SelectiveScan(x, dt.exp(), -a.exp(), b, c, skip), RaggedSequences.of(lens, torch.device(device))
     memory = torch.randn(9, channels, size, generator=generator).to(device)

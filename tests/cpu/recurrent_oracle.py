@@ -33,7 +33,9 @@ def selective(said: SelectiveScan, state: Tensor) -> tuple[Tensor, Tensor]:
     state, out = state.double().clone(), torch.zeros(x.shape, dtype=torch.float64)
     for t in range(len(x)):
         for channel in range(x.shape[1]):
-            state[channel] = state[channel] * (dt[t, channel] * a[channel]).exp() + dt[t, channel] * x[t, channel] * b[t]
+            state[channel] = (
+                state[channel] * (dt[t, channel] * a[channel]).exp() + dt[t, channel] * x[t, channel] * b[t]
+            )
             out[t, channel] = state[channel] @ c[t] + x[t, channel] * skip[channel]
     return out, state
 

@@ -10,8 +10,8 @@ import torch
 
 from sgl.runtime.adapters.lora_linear import rows_of
 from sgl.runtime.attention import attention_backend
-from sgl.runtime.cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT
 from sgl.runtime.cache.recurrent_state_memory import RecurrentStateMemory
+from sgl.runtime.cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT
 from sgl.runtime.loading import load_model
 from sgl.runtime.step.step_batch import StepBatch
 

@@ -54,7 +54,9 @@ def await_true(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 @contextmanager
 def slow_steps(engine: Engine, seconds: float) -> Iterator[None]:
-    """Each step takes so much longer: what is told of one is sent before the next, and a long text takes long on any machine."""
+    """Each step takes so much longer: what is told of one is sent before the next,
+    and a long text takes long on any machine.
+    """
     engine._core.after_step = lambda: time.sleep(seconds)
     try:
         yield

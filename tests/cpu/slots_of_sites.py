@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sgl.runtime.adapters.adapter import AdapterPacker
-from sgl.runtime.adapters.adapter_sites import OutputRun, AdapterSite
+from sgl.runtime.adapters.adapter_sites import AdapterSite, OutputRun
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 
 if TYPE_CHECKING:
@@ -22,10 +22,28 @@ def site(number: int, inputs: int, sizes: tuple[int, ...]) -> AdapterSite:
     row_of = np.concatenate([np.arange(size) for size in sizes])
     borders = np.cumsum([0, *sizes]).tolist()
     runs = tuple(OutputRun(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
-    return AdapterSite(number, 0, "mixer", str(number), inputs, sum(sizes), tuple(f"{number}.{i}" for i in range(len(sizes))), sizes, piece_of, row_of, runs)
+    return AdapterSite(
+        number,
+        0,
+        "mixer",
+        str(number),
+        inputs,
+        sum(sizes),
+        tuple(f"{number}.{i}" for i in range(len(sizes))),
+        sizes,
+        piece_of,
+        row_of,
+        runs,
+    )
 
 
-def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[AdapterSite, ...], device: torch.device = CPU, most: int = 32) -> tuple[AdapterSlots, GpuAdapterProducts]:
+def slots_with(
+    dtype: torch.dtype,
+    ranks: tuple[int, ...],
+    sites: tuple[AdapterSite, ...],
+    device: torch.device = CPU,
+    most: int = 32,
+) -> tuple[AdapterSlots, GpuAdapterProducts]:
     """An adapter of each rank in slots of two classes; the second leaves a piece and a site as they are."""
     from sgl.runtime.adapters.gpu_adapter_products import GpuAdapterProducts  # needs Triton
 
@@ -35,9 +53,10 @@ def slots_with(dtype: torch.dtype, ranks: tuple[int, ...], sites: tuple[AdapterS
         torch.manual_seed(number)
         pairs = {
             module: (torch.randn(rank, each.inputs) / 8, torch.randn(size, rank) / 4, 0.5 + number)
-            for each in sites for module, size in zip(each.modules, each.sizes, strict=True)
+            for each in sites
+            for module, size in zip(each.modules, each.sizes, strict=True)
             if number != 1 or module in ("0.0", "0.2")
-        }  # fmt: skip
+        }
         adapter = AdapterPacker(sites, dtype).pack(pairs)
         assert slots.take(adapter.digest, adapter, False)
     return slots, law

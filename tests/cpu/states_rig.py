@@ -22,8 +22,18 @@ from sgl.runtime.executor.eager_runner import state_slots
 
 LONGER = {"max_position_embeddings": 512}
 HYBRIDS = (
-    "qwen 3.5", "qwen3 next", "kimi linear", "mamba", "falcon mamba", "mamba 2", "jamba", "nemotron h, experts", "granite 4", "olmo hybrid", "falcon h1, multipliers",
-)  # fmt: skip
+    "qwen 3.5",
+    "qwen3 next",
+    "kimi linear",
+    "mamba",
+    "falcon mamba",
+    "mamba 2",
+    "jamba",
+    "nemotron h, experts",
+    "granite 4",
+    "olmo hybrid",
+    "falcon h1, multipliers",
+)
 
 Make = Callable[..., Engine]
 
@@ -127,7 +137,11 @@ class Walk(Mix):
         if not self.sequences:
             return
         sequence, tokens = self.sequences.pop(self.random.randrange(len(self.sequences)))
-        first, extra, count = sequence.generate(self.STOPS), prompt(self.random.randint(1, 99), self.random.randint(0, 3)), self.random.randint(1, 9)
+        first, extra, count = (
+            sequence.generate(self.STOPS),
+            prompt(self.random.randint(1, 99), self.random.randint(0, 3)),
+            self.random.randint(1, 9),
+        )
         sequence.extend(extra)
         self.stopped.append((first, sequence.generate(some(count)), tokens, extra, count))
         sequence.close()
@@ -156,9 +170,15 @@ class Walk(Mix):
 def walk(make: Make, case: str, seed: int, moves: int) -> int:
     """How many texts of random requests on too small a pool were compared with those of an engine with room."""
     engine = make(
-        case, kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1,
-        states=(10, 24, 4)[seed % 3], state_every=(32, 7)[seed % 5 == 0],
-    )  # fmt: skip
+        case,
+        kv_tokens=300,
+        page_size=(1, 3)[seed % 2],
+        step_tokens=24,
+        max_running=5,
+        run_ahead=seed % 4 > 1,
+        states=(10, 24, 4)[seed % 3],
+        state_every=(32, 7)[seed % 5 == 0],
+    )
     mix = Walk(engine, make(case), seed)
     mix.play(moves)
     compared = mix.settle()

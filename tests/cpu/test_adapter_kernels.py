@@ -11,8 +11,11 @@ from sgl.runtime.layers import cpu_kernels
 
 pytestmark = pytest.mark.skipif(cpu_kernels.kernels is None, reason="no compiled kernels")
 SHAPES = {  # outputs of the pieces, inputs
-    "pieces": ((64, 32, 96), 96), "one": ((160,), 32), "odd": ((35, 12), 50), "wide": ((1056,), 64),
-}  # fmt: skip
+    "pieces": ((64, 32, 96), 96),
+    "one": ((160,), 32),
+    "odd": ((35, 12), 50),
+    "wide": ((1056,), 64),
+}
 
 
 class Site:
@@ -32,12 +35,33 @@ class Site:
             if packed:
                 pack(a, b)
             self._kept.append((a, b, scales))
-            self._words[slot] = a.data_ptr(), b.data_ptr(), scales.ctypes.data, self._runs.ctypes.data, len(sizes), rank, inputs, self.outputs, len(sizes), packed
+            self._words[slot] = (
+                a.data_ptr(),
+                b.data_ptr(),
+                scales.ctypes.data,
+                self._runs.ctypes.data,
+                len(sizes),
+                rank,
+                inputs,
+                self.outputs,
+                len(sizes),
+                packed,
+            )
         self._table = np.array([self._words[slot].ctypes.data for slot in range(len(ranks))], np.int64)
 
     def added(self, x: torch.Tensor, y: torch.Tensor, slots: list[int]) -> torch.Tensor:
         y, rows = y.clone(), np.array(slots, np.int64)
-        cpu_kernels.kernels.adapt(cpu_kernels.KINDS[self.dtype], self._table.ctypes.data, rows.ctypes.data, 0, len(x), self.inputs, self.outputs, x.data_ptr(), y.data_ptr())
+        cpu_kernels.kernels.adapt(
+            cpu_kernels.KINDS[self.dtype],
+            self._table.ctypes.data,
+            rows.ctypes.data,
+            0,
+            len(x),
+            self.inputs,
+            self.outputs,
+            x.data_ptr(),
+            y.data_ptr(),
+        )
         return y
 
     def by_definition(self, x: torch.Tensor, y: torch.Tensor, slots: list[int], rounds: bool) -> torch.Tensor:
@@ -58,12 +82,25 @@ def test_rows_get_what_their_adapters_add_and_the_same_bits_in_any_batch(shape, 
     torch.manual_seed(3)
     sizes, inputs = SHAPES[shape]
     whole = inputs % 32 == 0 and all(size % 32 == 0 for size in sizes)
-    for packed in (False, True) if whole and dtype == torch.bfloat16 and cpu_kernels.kernels.NATIVE_BFLOAT16 else (False,):
+    for packed in (
+        (False, True) if whole and dtype == torch.bfloat16 and cpu_kernels.kernels.NATIVE_BFLOAT16 else (False,)
+    ):
         site = Site(sizes, inputs, [8, 16, 40], dtype, packed)
-        for slots in ([0], [-1, -1], [2, 0, 2, -1, 1, 0, 2], [int(slot) for slot in torch.randint(-1, 3, (600,))], [1] * 70):
+        for slots in (
+            [0],
+            [-1, -1],
+            [2, 0, 2, -1, 1, 0, 2],
+            [int(slot) for slot in torch.randint(-1, 3, (600,))],
+            [1] * 70,
+        ):
             x, y = torch.randn(len(slots), inputs).to(dtype), torch.randn(len(slots), site.outputs).to(dtype)
             found = site.added(x, y, slots)
             wanted = site.by_definition(x, y, slots, packed)
-            assert (found.double() - wanted).abs().max() <= (2e-2 if dtype == torch.bfloat16 else 1e-5) * wanted.abs().max()
+            assert (found.double() - wanted).abs().max() <= (
+                2e-2 if dtype == torch.bfloat16 else 1e-5
+            ) * wanted.abs().max()
             for row in range(0, len(slots), 1 + len(slots) // 9):
-                assert torch.equal(site.added(x[row : row + 1].contiguous(), y[row : row + 1].contiguous(), slots[row : row + 1])[0], found[row])
+                assert torch.equal(
+                    site.added(x[row : row + 1].contiguous(), y[row : row + 1].contiguous(), slots[row : row + 1])[0],
+                    found[row],
+                )

@@ -18,16 +18,23 @@ from plain_adapters import write_adapter
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
-from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
-from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
-from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.adapters.adapted_model import AdaptedModel
 from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
+from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
 from sgl.runtime.errors import CheckpointError
 
 TOLERANCE = 2e-5
-OURS = ("intermediate_size", "num_key_value_heads", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+OURS = (
+    "intermediate_size",
+    "num_key_value_heads",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
 GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, **dict.fromkeys(OURS, ...)}
 LLAMA = ("LlamaForCausalLM", {"num_hidden_layers": 2})
 PARTS = {"target_modules": ["q_proj", "down_proj"]}
@@ -35,25 +42,48 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "all": (LLAMA, {}),
     "parts": (LLAMA, PARTS),
     "regex": (LLAMA, {"target_modules": r".*layers\.1\.(self_attn\.[kv]|mlp\.up)_proj"}),
-    "patterns": (LLAMA, {"use_rslora": True, "rank_pattern": {"down_proj": 9, r"layers\.0\.self_attn\.q_proj": 2}, "alpha_pattern": {"k_proj": 3, "layers.1.mlp.*": 5}}),
+    "patterns": (
+        LLAMA,
+        {
+            "use_rslora": True,
+            "rank_pattern": {"down_proj": 9, r"layers\.0\.self_attn\.q_proj": 2},
+            "alpha_pattern": {"k_proj": 3, "layers.1.mlp.*": 5},
+        },
+    ),
     "merged": (("Phi3ForCausalLM", {"num_hidden_layers": 2, "pad_token_id": 1}), {}),
     "biases": (("Qwen2ForCausalLM", {"num_hidden_layers": 2}), {}),
     "transposed": (("GPT2LMHeadModel", GPT), {"target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
-    "by head": (("GPTNeoXForCausalLM", {"num_hidden_layers": 2, "num_key_value_heads": ...}), {"target_modules": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]}),
+    "by head": (
+        ("GPTNeoXForCausalLM", {"num_hidden_layers": 2, "num_key_value_heads": ...}),
+        {"target_modules": ["query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"]},
+    ),
     "in turn": (("GlmForCausalLM", {"num_hidden_layers": 2, "head_dim": 16}), {}),
-    "gpt-j": (("GPTJForCausalLM", GPT | {"rotary_dim": 8, "n_inner": 96}), {"target_modules": ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"]}),
-}  # fmt: skip
+    "gpt-j": (
+        ("GPTJForCausalLM", GPT | {"rotary_dim": 8, "n_inner": 96}),
+        {"target_modules": ["q_proj", "k_proj", "v_proj", "out_proj", "fc_in", "fc_out"]},
+    ),
+}
 
 
-def adapted_rig(rig: Rig, *adapters: Path, law: str = "compiled", file: Path | None = None) -> tuple[AdapterSlots, AdapterReader]:
-    """The rig's steps may have adapters from here on; those given lie in slots 0, 1 ... file: of a model that is one of GGUF."""
+def adapted_rig(
+    rig: Rig, *adapters: Path, law: str = "compiled", file: Path | None = None
+) -> tuple[AdapterSlots, AdapterReader]:
+    """The rig's steps may have adapters from here on; those given lie in slots 0, 1
+    ... file: of a model that is one of GGUF.
+    """
     sites = sites_of(rig.model.config)
     reader = AdapterReader(rig.model.config, sites, rig.model.dtype, file=file)
     slots = AdapterSlots(sites, rig.model.dtype, torch.device("cpu"), {16: max(8, len(adapters))}, False)
     for path in adapters:
         adapter = reader.read(path)
         assert slots.take(adapter.digest, adapter, False)
-    rig.model.adapted = AdaptedModel(rig.model, sites, CpuAdapterProducts(slots, sites, len(rig.model.layers)) if law == "compiled" else ReferenceAdapters(slots, law == "by row"))
+    rig.model.adapted = AdaptedModel(
+        rig.model,
+        sites,
+        CpuAdapterProducts(slots, sites, len(rig.model.layers))
+        if law == "compiled"
+        else ReferenceAdapters(slots, law == "by row"),
+    )
     return slots, reader
 
 
@@ -93,10 +123,23 @@ def made(tmp_path_factory) -> tuple[Rig, AdapterReader, Path, Any]:
 
 
 REFUSED = {
-    "use_dora": True, "lora_bias": True, "modules_to_save": ["lm_head"], "trainable_token_indices": [1], "target_parameters": ["experts.down"], "bias": "all",
-    "layer_replication": [[0, 1]], "use_qalora": True, "alora_invocation_tokens": [3], "init_lora_weights": "pissa_niter_4", "some_new_key": 3,
-    "peft_type": "IA3", "r": 0, "lora_alpha": "x", "rank_pattern": {"(": 3}, "use_rslora": 1,
-}  # fmt: skip
+    "use_dora": True,
+    "lora_bias": True,
+    "modules_to_save": ["lm_head"],
+    "trainable_token_indices": [1],
+    "target_parameters": ["experts.down"],
+    "bias": "all",
+    "layer_replication": [[0, 1]],
+    "use_qalora": True,
+    "alora_invocation_tokens": [3],
+    "init_lora_weights": "pissa_niter_4",
+    "some_new_key": 3,
+    "peft_type": "IA3",
+    "r": 0,
+    "lora_alpha": "x",
+    "rank_pattern": {"(": 3},
+    "use_rslora": 1,
+}
 
 
 @pytest.mark.parametrize("key", REFUSED)
@@ -108,10 +151,16 @@ def test_what_a_config_asks_and_is_not_supported_is_refused_by_name(made, key, t
         reader.read(tmp_path / "it")
 
 
-@pytest.mark.parametrize("keys", [
-    {"lora_alpha": 10**400}, {"lora_alpha": 1e308}, {"lora_alpha": 3e38, "use_rslora": False}, {"alpha_pattern": {"down_proj": 1e200}},
-    {"alpha_pattern": {r"layers\.1\..*q_proj": 1e40}, "use_rslora": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"lora_alpha": 10**400},
+        {"lora_alpha": 1e308},
+        {"lora_alpha": 3e38, "use_rslora": False},
+        {"alpha_pattern": {"down_proj": 1e200}},
+        {"alpha_pattern": {r"layers\.1\..*q_proj": 1e40}, "use_rslora": True},
+    ],
+)
 def test_scales_that_no_step_could_be_computed_with_are_refused(made, keys, tmp_path):
     _, reader, path, _ = made
     shutil.copytree(path, tmp_path / "it")
@@ -130,17 +179,26 @@ def test_keys_that_say_nothing_are_passed_over(made, tmp_path):
     assert reader.read(tmp_path / "it").digest == reader.read(path).digest
 
 
-@pytest.mark.parametrize("keys, word", [
-    ({"modules_to_save": ["lm_head"]}, "modules_to_save"), ({"use_dora": True}, "use_dora"),
-    ({"target_modules": ["embed_tokens", "q_proj"]}, "embedding"), ({"target_modules": ["lm_head"]}, "lm_head"), ({"lora_bias": True}, "lora_bias"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "keys, word",
+    [
+        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+        ({"use_dora": True}, "use_dora"),
+        ({"target_modules": ["embed_tokens", "q_proj"]}, "embedding"),
+        ({"target_modules": ["lm_head"]}, "lm_head"),
+        ({"lora_bias": True}, "lora_bias"),
+    ],
+)
 def test_tensors_that_are_not_supported_are_refused_even_where_the_config_hides_them(made, keys, word, tmp_path):
     _, reader, _, model = made
     make_adapter(model, tmp_path, **keys)
     with pytest.raises(CheckpointError, match=word):
         reader.read(tmp_path)
     values = json.loads((tmp_path / "adapter_config.json").read_text())
-    edit_json(tmp_path / "adapter_config.json", **(values | {"modules_to_save": None, "use_dora": False, "bias": "none", "lora_bias": False}))
+    edit_json(
+        tmp_path / "adapter_config.json",
+        **(values | {"modules_to_save": None, "use_dora": False, "bias": "none", "lora_bias": False}),
+    )
     with pytest.raises(CheckpointError, match=r"not supported|no module"):
         reader.read(tmp_path)
 
@@ -150,13 +208,20 @@ def test_shapes_are_checked_against_the_model_and_the_config(made, tmp_path):
     tensors = load_file(path / "adapter_model.safetensors")
     name = next(name for name in tensors if name.endswith("q_proj.lora_A.weight"))
     for what, edit in {
-        "has shape": {name: torch.zeros(4, 63)}, "rank 4": {name: torch.zeros(5, 64)}, "other half": {name: None}, "holds I32": {name: torch.zeros(4, 64, dtype=torch.int32)},
-        "holds nan": {name: torch.full((4, 64), torch.nan)}, "values beyond": {name: torch.full((4, 64), torch.inf)},
+        "has shape": {name: torch.zeros(4, 63)},
+        "rank 4": {name: torch.zeros(5, 64)},
+        "other half": {name: None},
+        "holds I32": {name: torch.zeros(4, 64, dtype=torch.int32)},
+        "holds nan": {name: torch.full((4, 64), torch.nan)},
+        "values beyond": {name: torch.full((4, 64), torch.inf)},
         "no module": {"base_model.model.model.layers.9.self_attn.q_proj.lora_A.weight": torch.zeros(4, 64)},
-    }.items():  # fmt: skip
+    }.items():
         target = tmp_path / what.replace(" ", "_")
         shutil.copytree(path, target)
-        save_file({key: value for key, value in (tensors | edit).items() if value is not None}, target / "adapter_model.safetensors")
+        save_file(
+            {key: value for key, value in (tensors | edit).items() if value is not None},
+            target / "adapter_model.safetensors",
+        )
         with pytest.raises(CheckpointError, match=what):
             reader.read(target)
 
@@ -191,7 +256,10 @@ def test_adapters_made_without_peft_have_its_tensors(made, tmp_path):
     _, reader, path, model = made
     make_adapter(model, tmp_path / "its", target_modules="all-linear")
     write_adapter(path.parent / "base", tmp_path / "ours")
-    shapes = [{name: tensor.shape for name, tensor in load_file(tmp_path / each / "adapter_model.safetensors").items()} for each in ("its", "ours")]
+    shapes = [
+        {name: tensor.shape for name, tensor in load_file(tmp_path / each / "adapter_model.safetensors").items()}
+        for each in ("its", "ours")
+    ]
     assert shapes[0] == shapes[1] and reader.read(tmp_path / "ours").places.min() >= 0
 
 
@@ -201,7 +269,10 @@ def varied(folder: Path, target: Path, seed: int, rank: int) -> Path:
     shutil.copytree(folder, target)
     edit_json(target / "adapter_config.json", r=rank)
     tensors = load_file(folder / "adapter_model.safetensors")
-    shapes = {name: (rank, tensor.shape[1]) if "lora_A" in name else (tensor.shape[0], rank) for name, tensor in tensors.items()}
+    shapes = {
+        name: (rank, tensor.shape[1]) if "lora_A" in name else (tensor.shape[0], rank)
+        for name, tensor in tensors.items()
+    }
     save_file({name: torch.randn(shape) * 0.2 for name, shape in shapes.items()}, target / "adapter_model.safetensors")
     return target
 
@@ -254,7 +325,11 @@ def test_every_layer_has_its_pairs_in_the_table_also_without_a_site(tmp_path):
     architecture, keys = FAMILIES["nemotron h"]
     model = reference(architecture, **keys)
     model.save_pretrained(tmp_path / "base")
-    adapted, rig, tokens = make_adapter(model, tmp_path / "adapter", target_modules=["up_proj", "down_proj"]), Rig(tmp_path / "base"), prompt(320)
+    adapted, rig, tokens = (
+        make_adapter(model, tmp_path / "adapter", target_modules=["up_proj", "down_proj"]),
+        Rig(tmp_path / "base"),
+        prompt(320),
+    )
     last = max(site.layer for site in sites_of(rig.model.config))
     adapted_rig(rig, tmp_path / "adapter")
     wanted = logits_of(adapted, tokens)

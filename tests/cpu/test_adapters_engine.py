@@ -143,7 +143,9 @@ def test_children_of_one_fork_take_adapters_of_their_own(tiny, folders, process)
         names = ["a1", None, "a0", "a3", "a1"]
         results = [child.generate(GREEDY) for child in parent.fork(5, adapter=names)]
         assert [result.result().token_ids for result in results] == [expected[name] for name in names]
-        assert [result.result().reread_tokens for result in results] == [0 if name == "a0" else len(PROMPT) for name in names]
+        assert [result.result().reread_tokens for result in results] == [
+            0 if name == "a0" else len(PROMPT) for name in names
+        ]
         for wrong in (["a1"], ["a1", None, "a2"]):
             with pytest.raises(ConfigError, match=f"{len(wrong)} names for n=2"):
                 parent.fork(2, adapter=wrong)
@@ -225,7 +227,11 @@ def test_scores_and_embeddings_are_the_adapters(engine):
         sequence = engine.open(adapter=name)
         sequence.extend(PROMPT)
         scores[name] = sequence.score([[5, 6, 7], [5, 8], [9]]).result()
-    assert scores[None].logprobs != scores["a0"].logprobs if hasattr(scores[None], "logprobs") else scores[None] != scores["a0"]
+    assert (
+        scores[None].logprobs != scores["a0"].logprobs
+        if hasattr(scores[None], "logprobs")
+        else scores[None] != scores["a0"]
+    )
     found = []
     for name in (None, "a0"):
         sequence = engine.open(adapter=name)
@@ -262,17 +268,30 @@ def works(engine: Engine) -> list[list[int]]:
     grammar = grammars.compile_regex(AGE, engine.vocabulary)
     params = SamplingParams(max_tokens=30, temperature=0)
     plain = [text_of(engine, name, prompt) for name in (None, "a0", "a1") for prompt in PROMPTS]
-    return plain + [engine.generate("x", params, grammar=grammar, adapter=name).token_ids for name in (None, "a0", "a1")]
+    return plain + [
+        engine.generate("x", params, grammar=grammar, adapter=name).token_ids for name in (None, "a0", "a1")
+    ]
 
 
 def test_drafts_and_jumps_and_the_tier_in_main_memory_are_exact_with_adapters(tiny, folders):
-    options: dict[str, Any] = {"dtype": "float32", "threads": 1, "adapters": {name: folders[name] for name in ("a0", "a1")}}
+    options: dict[str, Any] = {
+        "dtype": "float32",
+        "threads": 1,
+        "adapters": {name: folders[name] for name in ("a0", "a1")},
+    }
     with Engine(tiny, kv_tokens=4096, jump_forward=False, **options) as engine:
         expected = works(engine)
-    for more in ({}, {"speculation": "auto"}, {"speculation": "auto", "draft": tiny}, {"kv_tokens": 160, "page_size": 4, "host_kv": "20MB"}):
+    for more in (
+        {},
+        {"speculation": "auto"},
+        {"speculation": "auto", "draft": tiny},
+        {"kv_tokens": 160, "page_size": 4, "host_kv": "20MB"},
+    ):
         with Engine(tiny, **({"kv_tokens": 4096} | options | more)) as engine:
             engine._core.after_step = engine._core.check
-            assert works(engine)[: len(PROMPTS) * 3] == works(engine)[: len(PROMPTS) * 3] == expected[: len(PROMPTS) * 3]
+            assert (
+                works(engine)[: len(PROMPTS) * 3] == works(engine)[: len(PROMPTS) * 3] == expected[: len(PROMPTS) * 3]
+            )
             if "host_kv" in more:
                 assert engine.stats().host_hits > 0
 
@@ -303,9 +322,15 @@ def test_bits_do_not_depend_on_the_batch_where_they_are_not_to(open_engine, fold
     assert together == [found([name])[0] for name in ("a0", "a1", None, "a2")]
 
 
-@pytest.mark.parametrize("options, what", [
-    ({"adapter_slots": "x"}, "adapter_slots"), ({"adapter_slots": {0: 3}}, "a rank"), ({"adapter_memory": "x"}, "adapter_memory"), ({"adapters": ["x"]}, "adapters"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, what",
+    [
+        ({"adapter_slots": "x"}, "adapter_slots"),
+        ({"adapter_slots": {0: 3}}, "a rank"),
+        ({"adapter_memory": "x"}, "adapter_memory"),
+        ({"adapters": ["x"]}, "adapters"),
+    ],
+)
 def test_options_are_checked(tiny, options, what):
     with pytest.raises(ConfigError, match=what):
         Engine(tiny, **options)
@@ -316,7 +341,9 @@ def test_wider_adapters_than_there_are_slots_for_are_refused(open_engine, tiny, 
     engine = open_engine(adapter_slots={8: 2})
     assert engine.info()["memory"]["adapters"] == engine.info()["adapters"]["slot_bytes"] > 0
     engine.adapters.load("narrow", folders["a1"])
-    with pytest.raises(ConfigError, match=r"'wide' has rank 16, slots here take ranks up to 8: .*adapter_slots=\{16: 8\}"):
+    with pytest.raises(
+        ConfigError, match=r"'wide' has rank 16, slots here take ranks up to 8: .*adapter_slots=\{16: 8\}"
+    ):
         engine.adapters.load("wide", tmp_path)
 
 

@@ -1,4 +1,6 @@
-"""What adapters have beside pairs: DoRA, biases, whole modules, and adapters of embedding and head, against PEFT merged and not."""
+"""What adapters have beside pairs: DoRA, biases, whole modules, and adapters of
+embedding and head, against PEFT merged and not.
+"""
 
 from __future__ import annotations
 
@@ -16,44 +18,79 @@ from peft_adapters import make_adapter
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 
-from sgl.runtime.adapters.files import base_weights
-from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
-from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
-from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
-from sgl.runtime.adapters.adapter_extras import AdapterChanges, LowRankDelta, AdapterExtras, AdaptedTable
-from sgl.runtime.adapters.choose_adapter_kernels import reads_extras
-from sgl.runtime.adapters.lora_linear import ReferenceAdapters
-from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.adapters.adapted_model import AdaptedModel
+from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
+from sgl.runtime.adapters.adapter_extras import AdaptedTable, AdapterChanges, AdapterExtras, LowRankDelta
 from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
+from sgl.runtime.adapters.choose_adapter_kernels import reads_extras
+from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
+from sgl.runtime.adapters.files import base_weights
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
+from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
+from sgl.runtime.adapters.lora_linear import ReferenceAdapters
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 TOLERANCE = 2e-5
-OURS = ("intermediate_size", "num_key_value_heads", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+OURS = (
+    "intermediate_size",
+    "num_key_value_heads",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
 LLAMA = ("LlamaForCausalLM", {"num_hidden_layers": 2})
 QWEN = ("Qwen2ForCausalLM", {"num_hidden_layers": 2})
 GPT = ("GPT2LMHeadModel", {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 256, **dict.fromkeys(OURS, ...)})
 PHI = ("Phi3ForCausalLM", {"num_hidden_layers": 2, "pad_token_id": 1})
 LATENT: dict[str, Any] = {
-    "num_key_value_heads": 4, "kv_lora_rank": 32, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 8,
-    "num_experts_per_tok": 3, "moe_intermediate_size": 16, "n_shared_experts": 2, "routed_scaling_factor": 1.7, "first_k_dense_replace": 1, "topk_method": "greedy",
-}  # fmt: skip
-DELTA: dict[str, Any] = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 12, "head_dim": 32}
-BARE: dict[str, Any] = {**dict.fromkeys(("intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...)}
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 32,
+    "q_lora_rank": 24,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 16,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.7,
+    "first_k_dense_replace": 1,
+    "topk_method": "greedy",
+}
+DELTA: dict[str, Any] = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 12,
+    "head_dim": 32,
+}
+BARE: dict[str, Any] = {
+    **dict.fromkeys(("intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...)
+}
 HYBRID = {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 32}
 QUERIES = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "o_proj", "down_proj"]
 MIXERS: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "latent": (("DeepseekV2ForCausalLM", LATENT), {"target_modules": r".*self_attn\.(" + "|".join(QUERIES) + ")"}),
-    "latent, plain queries": (("DeepseekV2ForCausalLM", LATENT | {"q_lora_rank": None}), {"target_modules": ["q_proj", "o_proj"]}),
-    "latent, dora": (("DeepseekV2ForCausalLM", LATENT | {"attention_bias": True}), {"target_modules": ["q_b_proj", "kv_a_proj_with_mqa"], "use_dora": True}),
+    "latent, plain queries": (
+        ("DeepseekV2ForCausalLM", LATENT | {"q_lora_rank": None}),
+        {"target_modules": ["q_proj", "o_proj"]},
+    ),
+    "latent, dora": (
+        ("DeepseekV2ForCausalLM", LATENT | {"attention_bias": True}),
+        {"target_modules": ["q_b_proj", "kv_a_proj_with_mqa"], "use_dora": True},
+    ),
     "mamba": (("MambaForCausalLM", BARE | {"use_bias": True}), {"target_modules": ["in_proj", "x_proj"]}),
-    "mamba 2": (("Mamba2ForCausalLM", BARE | {"num_heads": 8, "head_dim": 16, "n_groups": 2, "chunk_size": 16}), {"target_modules": ["in_proj"]}),
+    "mamba 2": (
+        ("Mamba2ForCausalLM", BARE | {"num_heads": 8, "head_dim": 16, "n_groups": 2, "chunk_size": 16}),
+        {"target_modules": ["in_proj"]},
+    ),
     "delta": (("Qwen3_5ForCausalLM", DELTA), {"target_modules": ["in_proj_qkv", "in_proj_z", "out_proj", "q_proj"]}),
     "short convolutions": (("Lfm2ForCausalLM", HYBRID), {"target_modules": ["in_proj", "out_proj", "q_proj", "w2"]}),
-}  # fmt: skip
+}
 TIED = ("LlamaForCausalLM", {"num_hidden_layers": 2, "tie_word_embeddings": True})
 GEMMA = ("GemmaForCausalLM", {"num_hidden_layers": 2, "head_dim": 16})
 SOME: dict[str, Any] = {"target_modules": ["q_proj", "down_proj"]}
@@ -61,7 +98,10 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "dora": (LLAMA, {"use_dora": True}),
     "dora with biases": (QWEN, {"use_dora": True, "use_rslora": True}),
     "dora of merged": (PHI, {"use_dora": True}),
-    "dora transposed": (GPT, {"use_dora": True, "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}),
+    "dora transposed": (
+        GPT,
+        {"use_dora": True, "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True},
+    ),
     "bias all": (QWEN, {"bias": "all"}),
     "bias of pairs' modules": (QWEN, {"bias": "lora_only", "target_modules": ["q_proj", "k_proj", "up_proj"]}),
     "biases of pairs": (QWEN, {"lora_bias": True, "target_modules": ["q_proj", "v_proj"]}),
@@ -74,8 +114,11 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
     "embedding and head alone": (LLAMA, {"target_modules": ["embed_tokens", "lm_head"]}),
     "tokens": (LLAMA, {"trainable_token_indices": [5, 9, 17], **SOME}),
     "tokens by name": (LLAMA, {"trainable_token_indices": {"embed_tokens": [5, 9, 17]}, **SOME}),
-    "dora and all": (QWEN, {"use_dora": True, "bias": "all", "modules_to_save": ["lm_head"], "trainable_token_indices": [3, 4]}),
-}  # fmt: skip
+    "dora and all": (
+        QWEN,
+        {"use_dora": True, "bias": "all", "modules_to_save": ["lm_head"], "trainable_token_indices": [3, 4]},
+    ),
+}
 
 
 def trained(model: Any, path: Path, **keys: Any) -> Any:
@@ -99,7 +142,11 @@ def with_adapters(rig: Rig, *paths: Path, law: str = "compiled") -> tuple[Adapte
     adapters = [reader.read(path) for path in paths]
     for adapter in adapters:
         assert slots.take(adapter.digest, adapter, False)
-    rig.model.adapted = AdaptedModel(rig.model, sites, CpuAdapterProducts(slots, sites, len(rig.model.layers)) if law == "compiled" else ReferenceAdapters(slots))
+    rig.model.adapted = AdaptedModel(
+        rig.model,
+        sites,
+        CpuAdapterProducts(slots, sites, len(rig.model.layers)) if law == "compiled" else ReferenceAdapters(slots),
+    )
     return reader, adapters
 
 
@@ -124,7 +171,9 @@ def test_logits_are_those_of_peft_merged_and_not(case, law, tmp_path):
     if not lora.get("lora_bias"):
         wanted.append(logits_of(adapted.merge_and_unload(), tokens))
     found = logits_with(rig, tokens, 0)
-    for each in wanted[: 1 if model.config.tie_word_embeddings and case != "dora transposed" else 2]:  # PEFT's merging into a tied table changes the head too
+    for each in wanted[
+        : 1 if model.config.tie_word_embeddings and case != "dora transposed" else 2
+    ]:  # PEFT's merging into a tied table changes the head too
         assert (found - each).abs().max() < TOLERANCE * each.abs().max()
     assert (logits_with(rig, tokens, -1) - base).abs().max() < TOLERANCE * base.abs().max()
 
@@ -157,7 +206,14 @@ def made(tmp_path_factory) -> tuple[Rig, Path, Any]:
 
 def test_rows_of_all_kinds_in_one_step_are_what_each_is_alone(made, tmp_path):
     rig, _, model = made
-    kinds = [{"use_dora": True}, {}, {"modules_to_save": ["lm_head"]}, {"target_modules": ["embed_tokens", "lm_head", "k_proj"]}, {"bias": "all"}, SOME]
+    kinds = [
+        {"use_dora": True},
+        {},
+        {"modules_to_save": ["lm_head"]},
+        {"target_modules": ["embed_tokens", "lm_head", "k_proj"]},
+        {"bias": "all"},
+        SOME,
+    ]
     for i, keys in enumerate(kinds):
         trained(model, tmp_path / str(i), seed=i, **keys)
     with_adapters(rig, *(tmp_path / str(i) for i in range(len(kinds))))
@@ -187,7 +243,9 @@ def edited(path: Path, target: Path, tensors: dict[str, torch.Tensor | None], **
     values = json.loads((path / "adapter_config.json").read_text())
     (target / "adapter_config.json").write_text(json.dumps(values | config))
     merged = load_file(path / "adapter_model.safetensors") | tensors
-    save_file({name: tensor for name, tensor in merged.items() if tensor is not None}, target / "adapter_model.safetensors")
+    save_file(
+        {name: tensor for name, tensor in merged.items() if tensor is not None}, target / "adapter_model.safetensors"
+    )
     return target
 
 
@@ -198,18 +256,34 @@ def test_what_does_not_fit_together_is_refused_by_name(made, tmp_path):
     trained(model, tmp_path / "ends", target_modules=["embed_tokens", "lm_head", "q_proj"])
     trained(model, tmp_path / "head", modules_to_save=["lm_head"], **SOME)
     trained(model, tmp_path / "tokens", trainable_token_indices=[1, 2], **SOME)
-    q, table, begin = "base_model.model.model.layers.0.self_attn.q_proj", "base_model.model.model.embed_tokens", "base_model.model.model"
+    q, table, begin = (
+        "base_model.model.model.layers.0.self_attn.q_proj",
+        "base_model.model.model.embed_tokens",
+        "base_model.model.model",
+    )
     cases: dict[str, Path] = {
         "use_dora": edited(tmp_path / "dora", tmp_path / "1", {}, use_dora=False),
-        "lacks .*lora_magnitude_vector": edited(tmp_path / "dora", tmp_path / "2", {f"{q}.lora_magnitude_vector": None}),
+        "lacks .*lora_magnitude_vector": edited(
+            tmp_path / "dora", tmp_path / "2", {f"{q}.lora_magnitude_vector": None}
+        ),
         "has shape": edited(tmp_path / "dora", tmp_path / "3", {f"{q}.lora_magnitude_vector": torch.ones(3)}),
-        "holds I8; supported are": edited(tmp_path / "dora", tmp_path / "12", {f"{q}.lora_magnitude_vector": torch.ones(64, dtype=torch.int8)}),
-        "belongs to no pair": edited(tmp_path / "dora", tmp_path / "4", {f"{begin}.layers.0.mlp.up_proj.lora_magnitude_vector": torch.ones(96)}),
-        "table is another": edited(tmp_path / "ends", tmp_path / "5", {f"{table}.base_layer.weight": torch.zeros(320, 64)}),
+        "holds I8; supported are": edited(
+            tmp_path / "dora", tmp_path / "12", {f"{q}.lora_magnitude_vector": torch.ones(64, dtype=torch.int8)}
+        ),
+        "belongs to no pair": edited(
+            tmp_path / "dora", tmp_path / "4", {f"{begin}.layers.0.mlp.up_proj.lora_magnitude_vector": torch.ones(96)}
+        ),
+        "table is another": edited(
+            tmp_path / "ends", tmp_path / "5", {f"{table}.base_layer.weight": torch.zeros(320, 64)}
+        ),
         "half of a pair": edited(tmp_path / "ends", tmp_path / "6", {f"{table}.lora_embedding_B": None}),
-        "the model asks for": edited(tmp_path / "head", tmp_path / "7", {"base_model.model.lm_head.weight": torch.zeros(321, 64)}),
+        "the model asks for": edited(
+            tmp_path / "head", tmp_path / "7", {"base_model.model.lm_head.weight": torch.zeros(321, 64)}
+        ),
         "modules_to_save": edited(tmp_path / "head", tmp_path / "8", {}, modules_to_save=None),
-        "has no tensor of what .*trainable_token_indices": edited(tmp_path / "head", tmp_path / "11", {}, trainable_token_indices=[1]),
+        "has no tensor of what .*trainable_token_indices": edited(
+            tmp_path / "head", tmp_path / "11", {}, trainable_token_indices=[1]
+        ),
         "no module": edited(tmp_path / "head", tmp_path / "9", {f"{begin}.norm.weight": torch.zeros(64)}),
         "does not name the 2 tokens": edited(tmp_path / "tokens", tmp_path / "10", {}, trainable_token_indices=[1]),
     }
@@ -230,7 +304,11 @@ def test_rows_of_a_tied_embedding_are_refused(tmp_path):
 
 def test_an_engine_writes_what_peft_writes_and_plain_rows_stay_what_they_are(open_engine, tiny, tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
-    kinds: dict[str, dict[str, Any]] = {"dora": {"use_dora": True}, "plain": {}, "ends": {"target_modules": ["embed_tokens", "q_proj"], "modules_to_save": ["lm_head"]}}
+    kinds: dict[str, dict[str, Any]] = {
+        "dora": {"use_dora": True},
+        "plain": {},
+        "ends": {"target_modules": ["embed_tokens", "q_proj"], "modules_to_save": ["lm_head"]},
+    }
     adapted = {name: trained(model, tmp_path / name, seed=i, **keys) for i, (name, keys) in enumerate(kinds.items())}
     engine, tokens = open_engine(adapters={name: tmp_path / name for name in kinds}), list(range(40, 60))
     asked = SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
@@ -240,7 +318,9 @@ def test_an_engine_writes_what_peft_writes_and_plain_rows_stay_what_they_are(ope
         sequence.extend(tokens)
     texts = [future.result().token_ids for future in [sequence.generate(asked) for sequence in sequences]]
     for owner, text in zip(owners, texts, strict=True):
-        written = (model if owner is None else adapted[owner]).generate(input_ids=torch.tensor([tokens]), max_new_tokens=6, do_sample=False, eos_token_id=None)
+        written = (model if owner is None else adapted[owner]).generate(
+            input_ids=torch.tensor([tokens]), max_new_tokens=6, do_sample=False, eos_token_id=None
+        )
         assert text == written[0, len(tokens) :].tolist()
     running = engine.open(adapter="dora")
     running.extend(tokens)
@@ -257,14 +337,25 @@ def test_an_engine_writes_what_peft_writes_and_plain_rows_stay_what_they_are(ope
 def test_bits_of_a_row_do_not_depend_on_the_batch_where_they_are_not_to(tiny, tmp_path):
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
     kinds: dict[str, dict[str, Any]] = {
-        "dora": {"use_dora": True}, "plain": {}, "ends": {"target_modules": ["embed_tokens", "lm_head", "q_proj"]}, "saved": {"modules_to_save": ["lm_head", "embed_tokens"], **SOME},
-        "biases": {"lora_bias": True, "bias": "lora_only", **SOME}, "tokens": {"trainable_token_indices": [40, 44], **SOME},
-    }  # fmt: skip
+        "dora": {"use_dora": True},
+        "plain": {},
+        "ends": {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
+        "saved": {"modules_to_save": ["lm_head", "embed_tokens"], **SOME},
+        "biases": {"lora_bias": True, "bias": "lora_only", **SOME},
+        "tokens": {"trainable_token_indices": [40, 44], **SOME},
+    }
     for i, (name, keys) in enumerate(kinds.items()):
         trained(model, tmp_path / name, seed=i, **keys)
     params = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True, logprobs=True)
     for dtype in ("float32", "bfloat16"):
-        with Engine(tiny, dtype=dtype, threads=1, kv_tokens=4096, deterministic=True, adapters={name: tmp_path / name for name in kinds}) as engine:
+        with Engine(
+            tiny,
+            dtype=dtype,
+            threads=1,
+            kv_tokens=4096,
+            deterministic=True,
+            adapters={name: tmp_path / name for name in kinds},
+        ) as engine:
             assert set(engine.info()["adapters"]["outside"]) == set(kinds) - {"plain"}
 
             def found(names: list[str | None], engine: Engine = engine) -> list[Any]:
@@ -280,7 +371,10 @@ def test_bits_of_a_row_do_not_depend_on_the_batch_where_they_are_not_to(tiny, tm
             assert found(["plain", None, "plain"]) == [alone[2], alone[0], alone[2]]
 
 
-@pytest.mark.parametrize("architecture, keys, wanted", [(*LLAMA, True), ("Lfm2ForCausalLM", HYBRID, False), ("DeepseekV2ForCausalLM", LATENT, False)])
+@pytest.mark.parametrize(
+    "architecture, keys, wanted",
+    [(*LLAMA, True), ("Lfm2ForCausalLM", HYBRID, False), ("DeepseekV2ForCausalLM", LATENT, False)],
+)
 def test_bits_of_other_mixers_and_of_mixtures_are_not_promised(architecture, keys, wanted, tmp_path):
     reference(architecture, **keys).save_pretrained(tmp_path / "base")
     model = Rig(tmp_path / "base").model
@@ -291,7 +385,9 @@ def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32)
     for name, keys in {"dora": {"use_dora": True}, "plain": {}}.items():
         trained(model, tmp_path / name, **keys)
-    with Engine(tiny, dtype="float32", threads=1, kv_tokens=512, strict=True, adapters={"plain": tmp_path / "plain"}) as engine:
+    with Engine(
+        tiny, dtype="float32", threads=1, kv_tokens=512, strict=True, adapters={"plain": tmp_path / "plain"}
+    ) as engine:
         with pytest.raises(ConfigError, match=r"strict=True\): adapter 'dora' changes DoRA"):
             engine.adapters.load("dora", tmp_path / "dora")
         assert engine.adapters.get("plain").outside == ""
@@ -299,7 +395,9 @@ def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_
 
 def with_tables(sites: tuple[AdapterSite, ...], seed: int) -> Adapter:
     torch.manual_seed(seed)
-    return AdapterPacker(sites, torch.float32).pack({}, AdapterChanges(embedding=AdaptedTable(whole=torch.randn(10, 8))))
+    return AdapterPacker(sites, torch.float32).pack(
+        {}, AdapterChanges(embedding=AdaptedTable(whole=torch.randn(10, 8)))
+    )
 
 
 def test_room_for_tables_is_emptied_for_who_has_waited_long_and_kept_for_nobody_that_is_gone(made):
@@ -335,11 +433,23 @@ def test_weights_that_an_engine_on_a_gpu_has_put_away_are_not_read():
 def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():
     draw = torch.Generator().manual_seed(3)
     a, b = torch.randn(4, 6, generator=draw).bfloat16(), torch.randn(6, 4, generator=draw).bfloat16().T
-    mixture = {(place, name): [LowRankDelta(0, a, b.contiguous() + place, 2.0, torch.arange(4))] for place in range(3) for name in ("gate", "up")}
-    apart = AdapterExtras({7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)}, {}, AdaptedTable(rows=torch.tensor([4, 1]), values=b[:2]), None, {1: mixture})
+    mixture = {
+        (place, name): [LowRankDelta(0, a, b.contiguous() + place, 2.0, torch.arange(4))]
+        for place in range(3)
+        for name in ("gate", "up")
+    }
+    apart = AdapterExtras(
+        {7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)},
+        {},
+        AdaptedTable(rows=torch.tensor([4, 1]), values=b[:2]),
+        None,
+        {1: mixture},
+    )
     there = apart.copied(torch.clone)
     piece = there.piece
-    assert piece is not None and piece.nbytes < apart.bytes + 64 * len(list(apart.tensors())) - 5 * a.nbytes  # what modules share lies there once
+    assert (
+        piece is not None and piece.nbytes < apart.bytes + 64 * len(list(apart.tensors())) - 5 * a.nbytes
+    )  # what modules share lies there once
     for one, other in zip(there.tensors(), apart.tensors(), strict=True):
         assert torch.equal(one, other) and one.dtype == other.dtype
         assert piece.data_ptr() <= one.data_ptr() < piece.data_ptr() + piece.nbytes and one.data_ptr() % 16 == 0

@@ -18,15 +18,27 @@ from sgl.runtime.errors import ConfigError
 pretend = pytest.importorskip("gpu_runner").pretend
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, tests/gpu does the same")
 KINDS: dict[str, dict[str, Any]] = {
-    "plain": {}, "dora": {"use_dora": True}, "ends": {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
-    "biases": {"lora_bias": True, "bias": "lora_only", "target_modules": ["q_proj", "up_proj"]}, "tokens": {"trainable_token_indices": [31, 33], "target_modules": ["down_proj"]},
-}  # fmt: skip
+    "plain": {},
+    "dora": {"use_dora": True},
+    "ends": {"target_modules": ["embed_tokens", "lm_head", "q_proj"]},
+    "biases": {"lora_bias": True, "bias": "lora_only", "target_modules": ["q_proj", "up_proj"]},
+    "tokens": {"trainable_token_indices": [31, 33], "target_modules": ["down_proj"]},
+}
 OWNERS = [None, "dora", "plain", "ends", "biases", "tokens", "plain", "dora", None]
 ASKED = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)
 
 
 def opened(base: Path, **options: Any) -> Engine:
-    return Engine(base, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=10, step_tokens=32, **{"run_ahead": True, "adapter_slots": {8: 6}} | options)
+    return Engine(
+        base,
+        device="cpu",
+        dtype="float32",
+        threads=1,
+        kv_tokens=2048,
+        max_running=10,
+        step_tokens=32,
+        **{"run_ahead": True, "adapter_slots": {8: 6}} | options,
+    )
 
 
 def texts(engine: Engine, owners: list[str | None]) -> list[list[int]]:
@@ -54,7 +66,11 @@ def test_texts_are_those_of_the_cpu_and_plain_rows_keep_their_graphs(made, monke
     pretend(monkeypatch)
     with opened(base, adapters=folders) as engine:
         told = engine.info()["adapters"]
-        assert told["executor"] == "fused" and set(told["outside"]) == set(KINDS) - {"plain"} and told["outside"]["ends"] == "the embedding, the head"
+        assert (
+            told["executor"] == "fused"
+            and set(told["outside"]) == set(KINDS) - {"plain"}
+            and told["outside"]["ends"] == "the embedding, the head"
+        )
         assert texts(engine, OWNERS) == expected
         captured = dict(engine._core.runner._static)  # type: ignore[attr-defined]
         assert texts(engine, [None, "plain", "plain"]) == plain
@@ -99,15 +115,28 @@ def test_whole_tables_lie_in_the_room_that_was_set_aside(made, tmp_path, monkeyp
         assert engine.info()["adapters"]["slot_bytes"] > 2 * size
         assert texts(engine, owners) == texts(engine, owners) == expected
         told = engine.stats().adapters
-        assert told["slot_evictions"] > 2 and told["slots_held"] == 0 and {told["by_name"][name]["where"] for name in saved} > {"host"}
-    with opened(base, adapter_extras=size) as engine, pytest.raises(ConfigError, match=r"163,840 bytes beside its pairs \(the embedding, the head\).*adapter_extras"):
+        assert (
+            told["slot_evictions"] > 2
+            and told["slots_held"] == 0
+            and {told["by_name"][name]["where"] for name in saved} > {"host"}
+        )
+    with (
+        opened(base, adapter_extras=size) as engine,
+        pytest.raises(ConfigError, match=r"163,840 bytes beside its pairs \(the embedding, the head\).*adapter_extras"),
+    ):
         engine.adapters.load("saved", saved["saved0"])
 
 
 def test_what_a_gpu_does_not_take_is_refused_by_name(made, monkeypatch):
     base, folders = made
     pretend(monkeypatch)
-    with opened(base, strict=True) as engine, pytest.raises(ConfigError, match=r"'dora' changes DoRA, so its steps run outside of CUDA graphs"):
+    with (
+        opened(base, strict=True) as engine,
+        pytest.raises(ConfigError, match=r"'dora' changes DoRA, so its steps run outside of CUDA graphs"),
+    ):
         engine.adapters.load("dora", folders["dora"])
-    with opened(base, deterministic=True) as engine, pytest.raises(ConfigError, match="use_dora=True is not supported here"):
+    with (
+        opened(base, deterministic=True) as engine,
+        pytest.raises(ConfigError, match="use_dora=True is not supported here"),
+    ):
         engine.adapters.load("dora", folders["dora"])

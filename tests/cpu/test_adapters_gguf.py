@@ -19,8 +19,8 @@ from test_adapters import adapted_rig, logits_with
 from test_gguf_engine import file_of
 
 from sgl.runtime import Engine
-from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.adapters.adapter_sites import sites_of
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.errors import CheckpointError, ConfigError
 
 PREFIX = "base_model.model."
@@ -28,10 +28,17 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "llama": ("LlamaForCausalLM", {}, {}),
     "qwen2": ("Qwen2ForCausalLM", {}, {"lora_alpha": 3, "target_modules": ["q_proj", "v_proj", "up_proj"]}),
     "phi3": ("Phi3ForCausalLM", {"pad_token_id": 1}, {"rank_pattern": {"down_proj": 6}}),
-}  # fmt: skip
+}
 
 
-def converted(folder: Path, file: Path, arch: str, config: dict[str, Any], edit: dict[str, torch.Tensor | None] | None = None, **keys: Any) -> Path:
+def converted(
+    folder: Path,
+    file: Path,
+    arch: str,
+    config: dict[str, Any],
+    edit: dict[str, torch.Tensor | None] | None = None,
+    **keys: Any,
+) -> Path:
     """folder: of PEFT's. edit: tensors instead, None: gone.  keys: of the file instead, with "__" for dots."""
     told, tensors = json.loads((folder / "adapter_config.json").read_text()), {}
     for name, tensor in load_file(folder / "adapter_model.safetensors").items():
@@ -39,11 +46,24 @@ def converted(folder: Path, file: Path, arch: str, config: dict[str, Any], edit:
         ours = gguf_name(f"{module}.weight", arch)
         heads = {"attn_q": "num_attention_heads", "attn_k": "num_key_value_heads"}.get(ours.split(".")[2])
         if end == "lora_B" and arch in PERMUTED and heads:
-            tensor = tensor.view(config[heads], 2, len(tensor) // config[heads] // 2, -1).transpose(1, 2).reshape(tensor.shape)
+            tensor = (
+                tensor.view(config[heads], 2, len(tensor) // config[heads] // 2, -1)
+                .transpose(1, 2)
+                .reshape(tensor.shape)
+            )
         tensors[f"{ours}.{end.lower()}"] = tensor
     tensors = {name: tensor for name, tensor in (tensors | (edit or {})).items() if tensor is not None}
-    metadata = {"general.architecture": arch, "general.type": "adapter", "adapter.type": "lora", "adapter.lora.alpha": float(told["lora_alpha"])}
-    return write_gguf(file, metadata | {key.replace("__", "."): value for key, value in keys.items()}, {name: packed(tensor) for name, tensor in tensors.items()})
+    metadata = {
+        "general.architecture": arch,
+        "general.type": "adapter",
+        "adapter.type": "lora",
+        "adapter.lora.alpha": float(told["lora_alpha"]),
+    }
+    return write_gguf(
+        file,
+        metadata | {key.replace("__", "."): value for key, value in keys.items()},
+        {name: packed(tensor) for name, tensor in tensors.items()},
+    )
 
 
 def reader_for(path: Path) -> AdapterReader:
@@ -57,7 +77,10 @@ def test_a_converted_adapter_is_the_one_that_peft_saved(arch, tmp_path):
     model = reference(architecture, num_hidden_layers=2, **keys)
     model.save_pretrained(tmp_path / "base")
     make_adapter(model, tmp_path / "adapter", **lora)
-    reader, file = reader_for(tmp_path / "base"), converted(tmp_path / "adapter", tmp_path / "it.gguf", arch, model.config.to_dict())
+    reader, file = (
+        reader_for(tmp_path / "base"),
+        converted(tmp_path / "adapter", tmp_path / "it.gguf", arch, model.config.to_dict()),
+    )
     found, wanted = reader.read(file), reader.read(tmp_path / "adapter")
     assert found.digest == wanted.digest and torch.equal(found.memory, wanted.memory)
 
@@ -74,11 +97,17 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path):
         "adapter.alora.invocation_tokens": ({}, {"adapter__alora__invocation_tokens": [3]}),
         "no half of a pair": ({"blk.0.attn_norm.weight": torch.ones(64)}, {}),
         "lacks the other half": ({f"{q}.lora_b": None}, {}),
-        "attention and of dense": ({"token_embd.weight.lora_a": torch.ones(4, 320), "token_embd.weight.lora_b": torch.ones(64, 4)}, {}),
+        "attention and of dense": (
+            {"token_embd.weight.lora_a": torch.ones(4, 320), "token_embd.weight.lora_b": torch.ones(64, 4)},
+            {},
+        ),
         "asks for floats": ({f"{q}.lora_a": torch.ones(3, 64)}, {}),
         "holds nan": ({f"{q}.lora_a": torch.full((4, 64), torch.nan)}, {}),
-        "has no place": ({"blk.0.nothing.weight.lora_a": torch.ones(4, 64), "blk.0.nothing.weight.lora_b": torch.ones(64, 4)}, {}),
-    }  # fmt: skip
+        "has no place": (
+            {"blk.0.nothing.weight.lora_a": torch.ones(4, 64), "blk.0.nothing.weight.lora_b": torch.ones(64, 4)},
+            {},
+        ),
+    }
     for message, (edit, keys) in cases.items():
         with pytest.raises((CheckpointError, ConfigError), match=message):
             reader.read(converted(tmp_path / "adapter", tmp_path / "it.gguf", "llama", config, edit, **keys))
@@ -88,9 +117,31 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path):
 
 BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = CASES | {
     "granite": ("GraniteForCausalLM", {}, {"use_rslora": True}),
-    "smollm3": ("SmolLM3ForCausalLM", {"num_hidden_layers": 5}, {}),  # one layer turns nothing, and its rows lie as those of the others
-    "gpt2": ("GPT2LMHeadModel", {"n_embd": 64, "n_head": 4, "n_positions": 256, **dict.fromkeys(("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...)}, {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True}),
-}  # fmt: skip
+    "smollm3": (
+        "SmolLM3ForCausalLM",
+        {"num_hidden_layers": 5},
+        {},
+    ),  # one layer turns nothing, and its rows lie as those of the others
+    "gpt2": (
+        "GPT2LMHeadModel",
+        {
+            "n_embd": 64,
+            "n_head": 4,
+            "n_positions": 256,
+            **dict.fromkeys(
+                (
+                    "hidden_size",
+                    "intermediate_size",
+                    "num_attention_heads",
+                    "num_key_value_heads",
+                    "max_position_embeddings",
+                ),
+                ...,
+            ),
+        },
+        {"target_modules": ["c_attn", "c_fc"], "fan_in_fan_out": True},
+    ),
+}
 
 
 @pytest.mark.parametrize("arch", BASES)
@@ -119,7 +170,12 @@ def test_an_engine_of_a_gguf_file_says_what_it_does_not_read(tmp_path: Path) -> 
     texts = []
     for path in (base, file_of(base)):
         with Engine(path, device="cpu", dtype="float32", kv_tokens=512, threads=1, adapters={"plain": plain}) as engine:
-            texts.append(engine.generate("The quick", adapter="plain", max_tokens=8, temperature=0, ignore_eos=True).token_ids)
+            texts.append(
+                engine.generate("The quick", adapter="plain", max_tokens=8, temperature=0, ignore_eos=True).token_ids
+            )
     assert texts[0] == texts[1]
-    with pytest.raises(CheckpointError, match="use_dora=True is not supported here"), Engine(path, device="cpu", kv_tokens=512, adapters={"dora": whole}):
+    with (
+        pytest.raises(CheckpointError, match="use_dora=True is not supported here"),
+        Engine(path, device="cpu", kv_tokens=512, adapters={"dora": whole}),
+    ):
         pass

@@ -1,4 +1,6 @@
-"""What loads adapters fast: pairs as they are stored, memory that had other contents before, and copies that still read it."""
+"""What loads adapters fast: pairs as they are stored, memory that had other
+contents before, and copies that still read it.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,10 @@ from plain_adapters import write_adapter
 from safetensors.torch import load_file, save_file
 
 from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
-from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.adapters.adapter_store import AdapterHostStore
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.adapters.files.stored_lora_pairs import are_held
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.model_files.model_directory import load_config
@@ -40,10 +42,31 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.mark.parametrize("dtype", TYPES[1:])
 def test_what_a_type_holds_is_what_each_number_says(stored: torch.dtype, dtype: torch.dtype) -> None:
     chance = random.Random(f"{stored} {dtype}")
-    edges = [0.0, -0.0, 1e-7, -2.0, 65519.0, -65519.0, 65520.0, -65520.0, 7e4, 3.38e38, 3.3961e38, -3.4e38, 1e300, float("inf"), -float("inf"), float("nan"), -float("nan")]
+    edges = [
+        0.0,
+        -0.0,
+        1e-7,
+        -2.0,
+        65519.0,
+        -65519.0,
+        65520.0,
+        -65520.0,
+        7e4,
+        3.38e38,
+        3.3961e38,
+        -3.4e38,
+        1e300,
+        float("inf"),
+        -float("inf"),
+        float("nan"),
+        -float("nan"),
+    ]
     seen = set()
     for _ in range(300):
-        numbers = torch.tensor([chance.choice(edges[: chance.choice((5, 11, 17))]) for _ in range(chance.randrange(6))], dtype=torch.float64).to(stored)
+        numbers = torch.tensor(
+            [chance.choice(edges[: chance.choice((5, 11, 17))]) for _ in range(chance.randrange(6))],
+            dtype=torch.float64,
+        ).to(stored)
         expected = bool(numbers.float().to(dtype).isfinite().all())
         assert are_held(numbers, dtype) is expected, numbers
         seen.add(expected)
@@ -66,26 +89,37 @@ def test_memory_that_held_something_else_packs_to_the_same(made: tuple[Path, Pat
     sites = sites_of(model)
     for seed in range(20):
         pairs = all_pairs(sites, random.Random(seed))
-        clean = AdapterPacker(sites, torch.bfloat16, memory=lambda size: torch.zeros(size, dtype=torch.uint8)).pack(pairs)
-        dirty = AdapterPacker(sites, torch.bfloat16, memory=lambda size: torch.full((size,), 255, dtype=torch.uint8)).pack(pairs)
+        clean = AdapterPacker(sites, torch.bfloat16, memory=lambda size: torch.zeros(size, dtype=torch.uint8)).pack(
+            pairs
+        )
+        dirty = AdapterPacker(
+            sites, torch.bfloat16, memory=lambda size: torch.full((size,), 255, dtype=torch.uint8)
+        ).pack(pairs)
         assert torch.equal(clean.memory, dirty.memory) and clean.digest == dirty.digest
 
 
 @pytest.mark.parametrize("stored", TYPES)
 @pytest.mark.parametrize("dtype", TYPES[1:])
-def test_pairs_in_the_files_type_come_to_what_float32_comes_to(made: tuple[Path, Path], tmp_path: Path, stored: torch.dtype, dtype: torch.dtype) -> None:
+def test_pairs_in_the_files_type_come_to_what_float32_comes_to(
+    made: tuple[Path, Path], tmp_path: Path, stored: torch.dtype, dtype: torch.dtype
+) -> None:
     base, folder = made
     model, tensors = load_config(base), load_file(folder / "adapter_model.safetensors")
     digests = []
     for name, of in (("stored", lambda each: each.to(stored)), ("single", lambda each: each.to(stored).float())):
         (tmp_path / name).mkdir()
         (tmp_path / name / "adapter_config.json").write_bytes((folder / "adapter_config.json").read_bytes())
-        save_file({key: of(each.double() * 1.2345678912345).contiguous() for key, each in tensors.items()}, tmp_path / name / "adapter_model.safetensors")
+        save_file(
+            {key: of(each.double() * 1.2345678912345).contiguous() for key, each in tensors.items()},
+            tmp_path / name / "adapter_model.safetensors",
+        )
         digests.append(AdapterReader(model, sites_of(model), dtype).read(tmp_path / name).digest)
     assert digests[0] == digests[1]
 
 
-def test_the_tensor_that_is_no_number_is_named_and_a_short_file_refused(made: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_tensor_that_is_no_number_is_named_and_a_short_file_refused(
+    made: tuple[Path, Path], tmp_path: Path
+) -> None:
     base, folder = made
     model, tensors = load_config(base), load_file(folder / "adapter_model.safetensors")
     reader, spoilt = AdapterReader(model, sites_of(model), torch.bfloat16), sorted(tensors)[3]
@@ -140,7 +174,12 @@ def test_memory_is_not_given_out_again_while_a_copy_reads_it(made: tuple[Path, P
     base, folder = made
     model = load_config(base)
     sites = sites_of(model)
-    store = AdapterHostStore(AdapterReader(model, sites, torch.bfloat16, packing=AdapterPacker(sites, torch.bfloat16, model, pool.take)).read, 1 << 30)
+    store = AdapterHostStore(
+        AdapterReader(
+            model, sites, torch.bfloat16, packing=AdapterPacker(sites, torch.bfloat16, model, pool.take)
+        ).read,
+        1 << 30,
+    )
     slots = SlowSlots(sites, torch.bfloat16, CPU, {8: 2}, False)
     slots._stream = stream = Stream()  # type: ignore[assignment]
     adapter: Adapter | None = store.fresh(folder)

@@ -1,4 +1,6 @@
-"""Adapters of mixers other than attention and of mixtures of experts, by the runner of a GPU: its kernels interpreted, its graphs functions."""
+"""Adapters of mixers other than attention and of mixtures of experts, by the runner of a GPU:
+its kernels interpreted, its graphs functions.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from sgl.runtime import Engine, SamplingParams
 pretend = pytest.importorskip("gpu_runner").pretend
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="with a GPU, tests/gpu does the same")
 PLAIN = [case for case in MIXERS if "dora" not in case]
-CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = MIXERS | {case: EXPERTS[case] for case in ("all parameters", "shared", "in turn and transposed")}
+CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = MIXERS | {
+    case: EXPERTS[case] for case in ("all parameters", "shared", "in turn and transposed")
+}
 
 
 def told(engine: Engine) -> list[tuple[list[int], list[float]]]:

@@ -1,4 +1,6 @@
-"""Steps of one row with an adapter, by the runner of a GPU: the kernels of a single row, interpreted, add what the adapter does."""
+"""Steps of one row with an adapter, by the runner of a GPU: the kernels of a single
+row, interpreted, add what the adapter does.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from test_adapters_extras_gpu import opened
 from test_adapters_triton import Asked
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.build import build_engine
 from sgl.runtime.executor import warmup
 from sgl.runtime.kernels.launch import compile_ahead
-from sgl.runtime.build import build_engine
 from sgl.runtime.models.gpu.gemv_layers import FullyFusedLayer, GemvLayer
 
 pretend = pytest.importorskip("gpu_runner").pretend
@@ -27,11 +29,15 @@ fused = pytest.importorskip("sgl.runtime.adapters.gpu_adapter_products")
 one_row = pytest.importorskip("sgl.runtime.kernels.gemv.gemv")
 ASKED = SamplingParams(max_tokens=3, temperature=0, ignore_eos=True, logprobs=True)
 OWNERS: list[str | None] = ["0", None, "1", "2"]
-CASES: dict[str, tuple[str, Any, dict[str, Any]]] = {  # modules of the second adapter, the layers of one row, and keys of the model
-    "llama": (r"(q_proj|down_proj)$", FullyFusedLayer, {"num_hidden_layers": 2}), "qwen3": (r"(k_proj|v_proj)$", FullyFusedLayer, {"num_hidden_layers": 2}),
-    "phi3": (r"gate_up_proj$", FullyFusedLayer, {"num_hidden_layers": 2}), "gpt_neox": (r"query_key_value$", GemvLayer, {"num_hidden_layers": 2}),
+CASES: dict[
+    str, tuple[str, Any, dict[str, Any]]
+] = {  # modules of the second adapter, the layers of one row, and keys of the model
+    "llama": (r"(q_proj|down_proj)$", FullyFusedLayer, {"num_hidden_layers": 2}),
+    "qwen3": (r"(k_proj|v_proj)$", FullyFusedLayer, {"num_hidden_layers": 2}),
+    "phi3": (r"gate_up_proj$", FullyFusedLayer, {"num_hidden_layers": 2}),
+    "gpt_neox": (r"query_key_value$", GemvLayer, {"num_hidden_layers": 2}),
     "lfm2": (r"(in_proj|w2)$", FullyFusedLayer, {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]}),
-}  # fmt: skip
+}
 ALL = r"(_proj|query_key_value|attention\.dense|dense_h_to_4h|dense_4h_to_h|w1|w2|w3)$"
 
 
@@ -49,7 +55,9 @@ def told(engine: Engine, owners: list[str | None] = OWNERS) -> list[tuple[list[i
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Engines from here on run as on a GPU, also single rows; by whom products of single rows with an adapter were computed."""
+    """Engines from here on run as on a GPU, also single rows; by whom products of
+    single rows with an adapter were computed.
+    """
     counts: Counter[str] = Counter()
 
     def counting(name: str) -> None:
@@ -80,7 +88,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def made(case: str, path: Path) -> tuple[Path, dict[str, Path]]:
     """Adapters of all modules, of some, and with DoRA."""
     base = write_tokenizer(write_family(case, path / "base", **CASES[case][2]))
-    kinds: dict[str, dict[str, Any]] = {"0": {"modules": ALL}, "1": {"modules": CASES[case][0], "rank": 8}, "2": {"modules": ALL, "dora": True}}
+    kinds: dict[str, dict[str, Any]] = {
+        "0": {"modules": ALL},
+        "1": {"modules": CASES[case][0], "rank": 8},
+        "2": {"modules": ALL, "dora": True},
+    }
     return base, {name: write_adapter(base, path / name, int(name), **keys) for name, keys in kinds.items()}
 
 
@@ -96,14 +108,18 @@ def test_texts_are_those_of_the_cpu(case: str, tmp_path: Path, request: pytest.F
         shadow = engine._core.adapters.shadow
         assert engine.info()["adapters"]["one_row"]
         plain, special = (shadow._model(more, False).execution_plan.alone for more in (False, True))
-        assert all(isinstance(layer, CASES[case][1]) for layer in plain) and not any(isinstance(layer, FullyFusedLayer | GemvLayer) for layer in special)
+        assert all(isinstance(layer, CASES[case][1]) for layer in plain) and not any(
+            isinstance(layer, FullyFusedLayer | GemvLayer) for layer in special
+        )
     for ours, theirs in zip(found, expected, strict=True):
         assert ours[0] == theirs[0] and ours[1] == pytest.approx(theirs[1], abs=1e-3)
     assert len({tuple(tokens) for tokens, _ in found}) > 2
     assert counts["pair_of_row"] > 0 and counts["pair_of_row"] % len(plain) == 0, counts
 
 
-def test_without_it_products_are_added_to(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_it_products_are_added_to(
+    tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     base, folders = made("llama", tmp_path)
     monkeypatch.setattr(fused.one_row_adapted, "ON", False)
     with opened(base, adapters={"0": folders["0"]}, adapter_slots={8: 2}) as engine:
@@ -111,7 +127,9 @@ def test_without_it_products_are_added_to(tmp_path: Path, counted: Counter[str],
     assert not counted["pair_of_row"] and counted["product"]
 
 
-def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(
+    tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Decode steps, and prompts of a token."""
     base, _ = made("qwen3", tmp_path)
     monkeypatch.setattr(warmup, "Jobs", lambda device, threads: Asked())
@@ -128,5 +146,11 @@ def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(tmp_path
         before = engine._core.call(lambda: warmup.compile_all(runner, lambda: None)).kinds
         plain, adapted = (engine._core.call(lambda count=count: asked(count)) for count in (0, 1))
         ours = {kind for kind in adapted - plain if "one_row" in kind[0]}
-        assert {kind[1] for kind in ours} == {"place", "shrink", "linear", "gate_up", "normed_heads"} and adapted <= before
+        assert {kind[1] for kind in ours} == {
+            "place",
+            "shrink",
+            "linear",
+            "gate_up",
+            "normed_heads",
+        } and adapted <= before
         assert not any("pairs" in dict(kind[2:]) for kind in plain)

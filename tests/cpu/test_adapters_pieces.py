@@ -1,4 +1,6 @@
-"""Steps of several tokens with adapters in pieces, by the runner of a GPU: its kernels interpreted, its graphs functions."""
+"""Steps of several tokens with adapters in pieces, by the runner of a GPU: its
+kernels interpreted, its graphs functions.
+"""
 
 from __future__ import annotations
 

@@ -143,7 +143,9 @@ def test_a_journal_keeps_adapters_apart(engine, expected, tmp_path):
     path = tmp_path / "run.jsonl"
     for name in [None, "sql"]:
         assert ask.run(PROMPT, backend=engine, journal=path, adapter=name)["answer"] == expected[name]
-    assert branch.run(PROMPT, backend=engine, journal=path)["answer"] == [expected[n] for n in ("sql", None, "law", "med")]
+    assert branch.run(PROMPT, backend=engine, journal=path)["answer"] == [
+        expected[n] for n in ("sql", None, "law", "med")
+    ]
     replayed = sgl.replay(path)
     assert ask.run(PROMPT, backend=replayed, adapter="sql")["answer"] == expected["sql"]
     assert branch.run(PROMPT, backend=replayed)["answer"][3] == expected["med"]

@@ -19,9 +19,9 @@ from server_rig import serving
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.server.served_adapters import ServedAdapters, is_usable
-from sgl.runtime.server.request_context import ADAPTER
 from sgl.runtime.server.http.http_errors import RequestError
+from sgl.runtime.server.request_context import ADAPTER
+from sgl.runtime.server.served_adapters import ServedAdapters, is_usable
 from sgl.runtime.server.server_settings import ServerSettings
 
 PROMPT = "Say what the weather is like: "
@@ -60,7 +60,17 @@ def ask(url: str, model: str | None, key: str = "") -> httpx.Response:
 
 def test_adapters_are_models_by_their_names(engine, folder):
     with serving(engine, served_name=("tiny", "tiny:x", "sql"), adapters=str(folder)) as url:
-        wanted = {None: "", "tiny": "", "tiny:x": "", "sql": "", "given": "law", "tiny:given": "law", "tiny:x:given": "law", "law": "law", "tiny:sql": "sql"}
+        wanted = {
+            None: "",
+            "tiny": "",
+            "tiny:x": "",
+            "sql": "",
+            "given": "law",
+            "tiny:given": "law",
+            "tiny:x:given": "law",
+            "law": "law",
+            "tiny:sql": "sql",
+        }
         found = {}
         for name in wanted:
             answer = ask(url, name).json()
@@ -72,14 +82,29 @@ def test_adapters_are_models_by_their_names(engine, folder):
         assert found == {name: texts[adapter] for name, adapter in wanted.items()}
         models = {model["id"]: model for model in httpx.get(f"{url}/v1/models").json()["data"]}
         assert models.keys() == {"tiny", "tiny:x", "sql", "tiny:sql", "given", "law", "other", "broken"}
-        assert models["law"]["parent"] == "tiny" and "parent" not in models["sql"] and models["tiny:sql"]["root"] == "sql"
+        assert (
+            models["law"]["parent"] == "tiny" and "parent" not in models["sql"] and models["tiny:sql"]["root"] == "sql"
+        )
         assert httpx.get(f"{url}/v1/models/tiny:law").json()["root"] == "law"
 
 
 def test_names_lead_nowhere_else(engine, folder):
     shutil.copytree(folder / "sql", folder.parent / "outside", dirs_exist_ok=True)
     with serving(engine, served_name="tiny", adapters=str(folder)) as url:
-        for name in ("../outside", "tiny:../outside", str(folder / "sql"), "./sql", "sql/", ".", "..", "sql/../law", "tiny:odd", "a\0b", "nope", "notes.txt"):
+        for name in (
+            "../outside",
+            "tiny:../outside",
+            str(folder / "sql"),
+            "./sql",
+            "sql/",
+            ".",
+            "..",
+            "sql/../law",
+            "tiny:odd",
+            "a\0b",
+            "nope",
+            "notes.txt",
+        ):
             answer = ask(url, name)
             assert answer.status_code == 404, name
         message = answer.json()["error"]["message"]
@@ -91,15 +116,21 @@ def test_names_lead_nowhere_else(engine, folder):
 
 def test_what_is_usable_as_a_name():
     assert all(map(is_usable, ("sql", "v1.2", "a_b-c", "7")))
-    assert not any(map(is_usable, ("", ".", "..", "a..b", "/a", "a/b", "a\\b", "-a", ".a", "a b", "a:b", "ä", "a" * 101, "a\n")))
+    assert not any(
+        map(is_usable, ("", ".", "..", "a..b", "/a", "a/b", "a\\b", "-a", ".a", "a b", "a:b", "ä", "a" * 101, "a\n"))
+    )
 
 
 def test_every_route_takes_an_adapter(engine, folder):
     chat = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": 6}
     calls = {
-        "/v1/chat/completions": chat, "/v1/messages": chat, "/v1/responses": {"input": PROMPT, "temperature": 0, "max_output_tokens": 6},
-        "/api/chat": {"messages": chat["messages"], "stream": False, "options": {"num_predict": 6}}, "/v1/embeddings": {"input": PROMPT}, "/v1/completions": {**BASE, "n": 2, "stream": True},
-    }  # fmt: skip
+        "/v1/chat/completions": chat,
+        "/v1/messages": chat,
+        "/v1/responses": {"input": PROMPT, "temperature": 0, "max_output_tokens": 6},
+        "/api/chat": {"messages": chat["messages"], "stream": False, "options": {"num_predict": 6}},
+        "/v1/embeddings": {"input": PROMPT},
+        "/v1/completions": {**BASE, "n": 2, "stream": True},
+    }
     with serving(engine, served_name="tiny", adapters=str(folder)) as url:
         for route, body in calls.items():
             before = opened(engine)
@@ -115,8 +146,11 @@ def test_every_route_takes_an_adapter(engine, folder):
 def test_the_native_route_takes_names_of_adapters(engine, folder):
     params = {"max_new_tokens": 6, "temperature": 0, "ignore_eos": True}
     with serving(engine, served_name="tiny", adapters=str(folder)) as url:
+
         def native(lora: object, text: object = PROMPT, **more: object) -> httpx.Response:
-            return httpx.post(f"{url}/generate", json={"text": text, "sampling_params": params, "lora_path": lora, **more})
+            return httpx.post(
+                f"{url}/generate", json={"text": text, "sampling_params": params, "lora_path": lora, **more}
+            )
 
         texts = [native(name).json()["text"] for name in (None, "", "sql", "given")]
         assert texts[0] == texts[1] and len(set(texts)) == 3
@@ -128,22 +162,36 @@ def test_the_native_route_takes_names_of_adapters(engine, folder):
         assert json.loads(streamed)["text"] == texts[2]
         for name in ("../outside", str(folder / "sql"), "nope", "tiny:odd"):
             refused = native(name)
-            assert refused.status_code == 404 and "'given'" in refused.text and str(folder) not in refused.text.replace(name, ""), name
+            assert (
+                refused.status_code == 404
+                and "'given'" in refused.text
+                and str(folder) not in refused.text.replace(name, "")
+            ), name
         assert 'sgl_adapter_requests_total{adapter="sql"} 2.0' in httpx.get(f"{url}/metrics").text
 
 
 def test_an_admin_key_is_asked_for(engine, folder):
-    with serving(engine, served_name="tiny", adapters=str(folder), api_keys=frozenset({"one", "two"}), admin_key="root") as url:
+    with serving(
+        engine, served_name="tiny", adapters=str(folder), api_keys=frozenset({"one", "two"}), admin_key="root"
+    ) as url:
+
         def post(path: str, key: str, body: dict | None = None) -> int:
             return httpx.post(url + path, json=body, headers={"Authorization": f"Bearer {key}"}).status_code
 
-        for path, body in (("/adapters/load", {"name": "sql"}), ("/adapters/unload", {"name": "sql"}), ("/flush_cache", None)):
+        for path, body in (
+            ("/adapters/load", {"name": "sql"}),
+            ("/adapters/unload", {"name": "sql"}),
+            ("/flush_cache", None),
+        ):
             assert [post(path, key, body) for key in ("one", "nobody", "root")] == [403, 401, 200], path
         assert httpx.get(f"{url}/adapters", headers={"X-Api-Key": "one"}).status_code == 403
         assert httpx.get(f"{url}/adapters", headers={"X-Api-Key": "root"}).status_code == 200
     with serving(engine, served_name="tiny", adapters=str(folder), admin_key="root") as url:
         assert ask(url, "sql").status_code == 200  # open but for the routes of its owner
-        assert post("/adapters/load", "root", {"name": "sql"}) == 200 and httpx.post(f"{url}/adapters/load", json={"name": "sql"}).status_code == 403
+        assert (
+            post("/adapters/load", "root", {"name": "sql"}) == 200
+            and httpx.post(f"{url}/adapters/load", json={"name": "sql"}).status_code == 403
+        )
     with pytest.raises(ConfigError, match="admin_key"):
         ServerSettings(api_keys=frozenset({"one"}), admin_key="one")
 
@@ -154,6 +202,7 @@ def opened(engine: Engine) -> int:
 
 def test_loading_and_unloading(engine, folder):
     with serving(engine, served_name="tiny", adapters=str(folder)) as url:
+
         def post(what: str, **body: object) -> httpx.Response:
             return httpx.post(f"{url}/adapters/{what}", json=body)
 
@@ -168,7 +217,9 @@ def test_loading_and_unloading(engine, folder):
         assert post("load", name="given").status_code == 404 and post("unload", name="nope").status_code == 404
         assert post("load", name="../outside").status_code == 404 and post("load", name="broken").status_code == 400
         assert post("load", name="sql", path="/etc").status_code == 400
-        foreign = httpx.post(f"{url}/adapters/unload", json={"name": "sql"}, headers={"Origin": "http://elsewhere.example"})
+        foreign = httpx.post(
+            f"{url}/adapters/unload", json={"name": "sql"}, headers={"Origin": "http://elsewhere.example"}
+        )
         assert foreign.status_code == 403
 
 
@@ -191,7 +242,11 @@ def test_an_adapter_that_is_unloaded_behind_the_server_is_loaded_again(engine, f
 
 
 def test_tenants_see_what_they_may_use(engine, folder, tmp_path):
-    settings = {"api_keys": frozenset({"one", "two"}), "allowed_adapters": {"one": ("sql",)}, "log_requests": str(tmp_path / "log")}
+    settings = {
+        "api_keys": frozenset({"one", "two"}),
+        "allowed_adapters": {"one": ("sql",)},
+        "log_requests": str(tmp_path / "log"),
+    }
     engine.info()["adapters"]["outside"]["given"] = "DoRA"  # as an engine says that began with such a one
     with serving(engine, served_name="tiny", adapters=str(folder), **settings) as url:
         assert ask(url, "sql", "one").status_code == 200 and ask(url, "law", "two").status_code == 200
@@ -200,9 +255,18 @@ def test_tenants_see_what_they_may_use(engine, folder, tmp_path):
         listed = httpx.get(f"{url}/v1/models", headers={"Authorization": "Bearer one"}).json()["data"]
         assert [model["id"] for model in listed] == ["tiny", "sql"]
         for route in ("server_info", "metrics"):
-            one, two = (httpx.get(f"{url}/{route}", headers={"Authorization": f"Bearer {key}"}).text for key in ("one", "two"))
-            assert "sql" in one and "sql" in two and '"law"' in two and '"law"' not in one and '"given"' not in one, route
-        assert httpx.post(f"{url}/adapters/unload", json={"name": "law"}, headers={"Authorization": "Bearer one"}).status_code == 403
+            one, two = (
+                httpx.get(f"{url}/{route}", headers={"Authorization": f"Bearer {key}"}).text for key in ("one", "two")
+            )
+            assert "sql" in one and "sql" in two and '"law"' in two and '"law"' not in one and '"given"' not in one, (
+                route
+            )
+        assert (
+            httpx.post(
+                f"{url}/adapters/unload", json={"name": "law"}, headers={"Authorization": "Bearer one"}
+            ).status_code
+            == 403
+        )
     lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [line.get("adapter") for line in lines][:2] == ["sql", "law"]
 
@@ -216,11 +280,15 @@ def test_settings_that_cannot_be(tmp_path):
 
 def test_vectors_of_adapters(engine, folder):
     with serving(engine, served_name="tiny", adapters=str(folder)) as url:
+
         def encode(lora: object, text: object = PROMPT) -> httpx.Response:
             return httpx.post(f"{url}/encode", json={"text": text, "lora_path": lora})
 
         vectors = [encode(name).json()["embedding"] for name in (None, "", "given")]
-        assert vectors[0] == vectors[1] == engine.embed([PROMPT])[0].tolist() and vectors[2] == engine.embed([PROMPT], adapter="given")[0].tolist()
+        assert (
+            vectors[0] == vectors[1] == engine.embed([PROMPT])[0].tolist()
+            and vectors[2] == engine.embed([PROMPT], adapter="given")[0].tolist()
+        )
         assert vectors[0] != vectors[2]
         mixed = encode(["given", None, "sql"], [PROMPT] * 3).json()
         assert [one["embedding"] for one in mixed[:2]] == [vectors[2], vectors[0]] and opened(engine)
@@ -252,7 +320,12 @@ def test_many_who_ask_at_once_have_it_read_once(engine, folder, pinned, monkeypa
 
 def test_what_cannot_be_used_is_not_read_for_every_request(engine, folder, monkeypatch):
     """Until its files are others; meanwhile others load theirs."""
-    served, kind, reads, gate = ServedAdapters(engine, ServerSettings(adapters=str(folder))), type(engine.adapters), [], threading.Event()
+    served, kind, reads, gate = (
+        ServedAdapters(engine, ServerSettings(adapters=str(folder))),
+        type(engine.adapters),
+        [],
+        threading.Event(),
+    )
     real = kind.load
 
     def counted(self, name, path, pin=False):

@@ -1,4 +1,6 @@
-"""Triton's kernels of adapters, interpreted, against the law: ragged groups, ranks, pieces, and grids with blocks to spare."""
+"""Triton's kernels of adapters, interpreted, against the law: ragged groups,
+ranks, pieces, and grids with blocks to spare.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ from peft_adapters import make_adapter
 from slots_of_sites import site, slots_with
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.adapters.adapter_sites import AdapterSite
 from sgl.runtime.adapters.choose_adapter_kernels import adapter_products_for
 from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
-from sgl.runtime.adapters.adapter_sites import AdapterSite
 from sgl.runtime.executor import warmup
 from sgl.runtime.kernels.launch import compile_ahead
 from sgl.runtime.layers.linear_layers import Linear
@@ -54,7 +56,12 @@ def test_rows_get_what_the_law_gives_them(owners, tiles, dtype, monkeypatch):
             x, y = torch.randn(len(owned), each.inputs).to(dtype), torch.randn(len(owned), each.outputs).to(dtype)
             law.begin(rows), oracle.begin(rows)
             found, expected = law.add(y.clone(), x, each), oracle.add(y.clone(), x, each)
-            torch.testing.assert_close(found, expected, rtol=1e-5 if dtype == torch.float32 else 2e-2, atol=1e-4 if dtype == torch.float32 else 0.12)
+            torch.testing.assert_close(
+                found,
+                expected,
+                rtol=1e-5 if dtype == torch.float32 else 2e-2,
+                atol=1e-4 if dtype == torch.float32 else 0.12,
+            )
             none = [i for i, owner in enumerate(owned) if owner < 0]
             assert torch.equal(found[none], y[none])
 
@@ -69,21 +76,34 @@ def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype
     """Every product twice: whatever it counts up is zero behind it."""
     slots, law = slots_with(dtype, ranks, WHOLE, HERE)
     places = [slot.number for slot in slots.slots if slot.there is not None]
-    numbers = range(min(8, len(ranks)) if owners == "eight" else len(ranks)) if owners in ("eight", "all") else OWNERS["mixed" if owners == "static" else owners]
+    numbers = (
+        range(min(8, len(ranks)) if owners == "eight" else len(ranks))
+        if owners in ("eight", "all")
+        else OWNERS["mixed" if owners == "static" else owners]
+    )
     owned = [places[owner] if owner >= 0 else -1 for owner in numbers]
     rows, oracle = rows_of(owned, [1] * len(owned), list(range(len(owned)))), ReferenceAdapters(slots)
     oracle.begin(rows)
     if owners == "static":
-        static = StaticAdapterRows(len(owned), 8, [torch.zeros(size, dtype=torch.int32, device=HERE) for size in StaticAdapterRows.sizes(len(owned), 8)])
+        static = StaticAdapterRows(
+            len(owned),
+            8,
+            [torch.zeros(size, dtype=torch.int32, device=HERE) for size in StaticAdapterRows.sizes(len(owned), 8)],
+        )
         blocks = static.rows.device[len(owned)]
-        for target, array in zip((blocks.order, blocks.table.view(-1), blocks.groups, blocks.group_of), static.arrays(owned), strict=True):
+        for target, array in zip(
+            (blocks.order, blocks.table.view(-1), blocks.groups, blocks.group_of), static.arrays(owned), strict=True
+        ):
             target.copy_(torch.from_numpy(array))
         rows = static.rows
     law.begin(rows)
     blocks = law.rows.device[len(owned)]
     assert adapted.supports(len(owned), law.pairs, blocks) == (0 < len(blocks.table) <= adapted.MOST_BLOCKS)
     for each, biased in product(WHOLE if len(blocks.table) else (), (True, False)):
-        x, weight = torch.randn(len(owned), each.inputs, device=HERE).to(dtype), (torch.randn(each.outputs, each.inputs, device=HERE) / 8).to(dtype)
+        x, weight = (
+            torch.randn(len(owned), each.inputs, device=HERE).to(dtype),
+            (torch.randn(each.outputs, each.inputs, device=HERE) / 8).to(dtype),
+        )
         base = Linear(weight, torch.randn(each.outputs, device=HERE).to(dtype) if biased else None)
         found, expected = folded(law, base, x, each), oracle.add(base(x), x, each)
         assert (found - expected).abs().max() < 0.02 * expected.abs().max()
@@ -108,7 +128,10 @@ def test_parts_of_the_inputs_are_added_in_their_order(ranks):
     owned = [places[0], -1, places[0]]
     rows, oracle = rows_of(owned, [1] * 3, [0, 1, 2]), ReferenceAdapters(slots)
     law.begin(rows), oracle.begin(rows)
-    x, base = torch.randn(3, LONG[0].inputs, device=HERE).bfloat16(), Linear((torch.randn(LONG[0].outputs, LONG[0].inputs, device=HERE) / 8).bfloat16())
+    x, base = (
+        torch.randn(3, LONG[0].inputs, device=HERE).bfloat16(),
+        Linear((torch.randn(LONG[0].outputs, LONG[0].inputs, device=HERE) / 8).bfloat16()),
+    )
     found, expected = folded(law, base, x, LONG[0]), oracle.add(base(x), x, LONG[0])
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()
     assert not law._counters.any()
@@ -159,12 +182,28 @@ def test_the_runner_of_a_gpu_has_graphs_of_their_own_for_adapters(tmp_path, monk
     owners = [None, "0", "1", "0", "2", None, "2"]
 
     def found() -> tuple[list[list[int]], Any]:
-        options: dict[str, Any] = {"kv_tokens": 2048, "max_running": 8, "step_tokens": 24, "run_ahead": True, "adapter_slots": {8: 2}}
-        with Engine(path, device="cpu", dtype="float32", threads=1, adapters={str(i): tmp_path / str(i) for i in range(3)}, **options) as engine:
+        options: dict[str, Any] = {
+            "kv_tokens": 2048,
+            "max_running": 8,
+            "step_tokens": 24,
+            "run_ahead": True,
+            "adapter_slots": {8: 2},
+        }
+        with Engine(
+            path,
+            device="cpu",
+            dtype="float32",
+            threads=1,
+            adapters={str(i): tmp_path / str(i) for i in range(3)},
+            **options,
+        ) as engine:
             sequences = [engine.open(adapter=owner) for owner in owners]
             for i, sequence in enumerate(sequences):
                 sequence.extend(list(range(30 + i, 36 + i)))
-            futures = [sequence.generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)) for sequence in sequences]
+            futures = [
+                sequence.generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True))
+                for sequence in sequences
+            ]
             tokens = [future.result(60).token_ids for future in futures]
             return tokens, (engine.info()["adapters"]["executor"], getattr(engine._core.runner, "_static", {}).keys())
 
@@ -184,9 +223,18 @@ class Asked:
 
     def add(self, launch: Any, args: tuple[Any, ...], options: dict[str, Any]) -> None:
         kernel = launch.__self__
-        alike, anywhere = (kernel.kwargs.get(name) or () for name in ("do_not_specialize", "do_not_specialize_on_alignment"))
+        alike, anywhere = (
+            kernel.kwargs.get(name) or () for name in ("do_not_specialize", "do_not_specialize_on_alignment")
+        )
         given = dict(zip(inspect.signature(kernel.fn).parameters, args, strict=False)) | options
-        kinds = {name: type(value) if name in alike else compile_ahead._kind(value)[:1] if name in anywhere else (compile_ahead._kind(value), compile_ahead._plain(value) if name in options else None) for name, value in given.items()}
+        kinds = {
+            name: type(value)
+            if name in alike
+            else compile_ahead._kind(value)[:1]
+            if name in anywhere
+            else (compile_ahead._kind(value), compile_ahead._plain(value) if name in options else None)
+            for name, value in given.items()
+        }
         self.kinds.add((kernel.fn.__module__, kernel.fn.__name__, *kinds.items()))
 
     def wait(self) -> None:
@@ -201,7 +249,9 @@ def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(
     pretend(monkeypatch)
     monkeypatch.setattr(warmup, "Jobs", lambda device, threads: Asked())
     draw = random.Random(0)
-    with Engine(path, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=40, adapter_slots={8: 9, 32: 3}) as engine:
+    with Engine(
+        path, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=40, adapter_slots={8: 9, 32: 3}
+    ) as engine:
         runner: Any = engine._core.runner
 
         def asked(*steps: list[ScheduledWork]) -> set[Any]:
@@ -213,8 +263,14 @@ def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(
 
         before = engine._core.call(lambda: warmup.compile_all(runner, lambda: None)).kinds
         for _ in range(24):
-            mixed = [work for count in range(draw.randint(1, 4)) for work in warmup.dummy_sequences(draw.randint(1, 10), 1, 2, draw.randint(0, 12))]
-            prompts = warmup.dummy_sequences(draw.randint(1, 3), 0, draw.choice([draw.randint(2, 60), draw.randint(200, 500)]), draw.randint(1, 3))
+            mixed = [
+                work
+                for count in range(draw.randint(1, 4))
+                for work in warmup.dummy_sequences(draw.randint(1, 10), 1, 2, draw.randint(0, 12))
+            ]
+            prompts = warmup.dummy_sequences(
+                draw.randint(1, 3), 0, draw.choice([draw.randint(2, 60), draw.randint(200, 500)]), draw.randint(1, 3)
+            )
             kinds = engine._core.call(lambda steps=(mixed, prompts): asked(*steps))
             assert kinds and kinds <= before
         assert engine._core.runner.adapters is engine._core.adapters and engine.stats().adapters["slots_held"] == 0
@@ -223,7 +279,14 @@ def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(
 def test_rows_are_laid_out_by_slot():
     order, table = rows_by_slot(np.array([1, -1, 0, 1, 1], np.int32), 2)
     assert order.tolist() == [2, 0, 3, 4] and table.tolist() == [[0, 0, 1], [1, 1, 2], [1, 3, 1]]
-    assert [blocks_for(slots, 64) for slots in ([0], [0] * 16, [0] * 17, list(range(64)), [0, 1, 2], [5] * 60)] == [1, 1, 2, 64, 4, 4]
+    assert [blocks_for(slots, 64) for slots in ([0], [0] * 16, [0] * 17, list(range(64)), [0, 1, 2], [5] * 60)] == [
+        1,
+        1,
+        2,
+        64,
+        4,
+        4,
+    ]
     assert blocks_for([0, 1, 2], 3) == 3 and FEW == 16
     assert kernels.tiles_of([(0, 0, 130), (1, 130, 140)], 128).tolist() == [[0, 0, 128], [0, 128, 130], [1, 130, 140]]
 

@@ -79,12 +79,25 @@ def test_what_cannot_be_used_leaves_the_adapter_as_it_was(open_engine, trained, 
         assert engine.adapters.get("a").digest == digest and not list(tmp_path.glob("sgl-adapter-*"))
     with pytest.raises(ConfigError, match="give config="):
         engine.adapters.update("b", tensors)
-    for key, value in {"use_dora": True, "modules_to_save": ["lm_head"], "trainable_token_indices": [3], "lora_bias": True}.items():
+    for key, value in {
+        "use_dora": True,
+        "modules_to_save": ["lm_head"],
+        "trainable_token_indices": [3],
+        "lora_bias": True,
+    }.items():
         with pytest.raises(CheckpointError, match=key):
             engine.adapters.update("a", tensors, config_of(model) | {key: value})
 
 
-@pytest.mark.parametrize("keys", [{"use_dora": True}, {"modules_to_save": ["lm_head"]}, {"target_modules": ["embed_tokens", "q_proj"]}, {"trainable_token_indices": [40, 41]}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"use_dora": True},
+        {"modules_to_save": ["lm_head"]},
+        {"target_modules": ["embed_tokens", "q_proj"]},
+        {"trainable_token_indices": [40, 41]},
+    ],
+)
 def test_what_lies_beside_the_pairs_comes_as_tensors_too(open_engine, tiny, tmp_path, keys):
     model = make_adapter(transformers.AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32), tmp_path, **keys)
     engine = open_engine(adapters={"a": tmp_path})
@@ -108,7 +121,9 @@ def test_a_training_of_many_steps_leaves_no_files(open_engine, trained, tmp_path
 
 def test_in_a_process_of_its_own(tiny, trained):
     (_, path), (model, other), _ = trained
-    with Engine(tiny, dtype="float32", threads=1, kv_tokens=2048, adapters={"a": path, "other": other}, process=True) as engine:
+    with Engine(
+        tiny, dtype="float32", threads=1, kv_tokens=2048, adapters={"a": path, "other": other}, process=True
+    ) as engine:
         assert text_of(engine, "a") != text_of(engine, "other")
         assert engine.adapters.update("a", model.state_dict()).digest == engine.adapters.get("other").digest
         assert text_of(engine, "a") == text_of(engine, "other")
@@ -125,7 +140,10 @@ def test_two_names_of_the_same_tensors_do_not_need_each_other(open_engine, train
     for kept in engine._core.adapters.store:
         kept.adapter = None  # as after a time without use
     assert text_of(engine, "a") == expected
-    assert engine.adapters.update("a", second.state_dict()).digest != engine.adapters.update("c", model.state_dict(), config_of(model)).digest
+    assert (
+        engine.adapters.update("a", second.state_dict()).digest
+        != engine.adapters.update("c", model.state_dict(), config_of(model)).digest
+    )
 
 
 def test_updates_of_one_name_at_once(open_engine, trained, tmp_path, monkeypatch):

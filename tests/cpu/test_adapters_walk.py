@@ -1,4 +1,6 @@
-"""Random walks over an engine with adapters: opened, forked, aborted, evicted, given other contents; every text is what its adapter writes alone."""
+"""Random walks over an engine with adapters: opened, forked, aborted, evicted, given other
+contents; every text is what its adapter writes alone.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,13 @@ class Walk:
 
     def run(self, steps: int) -> None:
         for _ in range(steps):
-            self.rng.choice([self.load, self.unload, self.ask, self.ask, self.ask, self.fork, self.abort, self.forget])()
+            self.rng.choice(
+                [self.load, self.unload, self.ask, self.ask, self.ask, self.fork, self.abort, self.forget]
+            )()
         for key, future in self.asked:
-            assert answer(future) == pytest.approx(self.alone(key), abs=1e-3), key  # tokens: the same; log-probabilities: nearly
+            assert answer(future) == pytest.approx(self.alone(key), abs=1e-3), (
+                key
+            )  # tokens: the same; log-probabilities: nearly
 
     def load(self) -> None:
         name, content = self.rng.choice("abcd"), self.rng.randrange(CONTENTS)
@@ -119,7 +125,15 @@ def answer(future) -> object:
 @pytest.mark.parametrize("seed", range(4))
 def test_a_walk_writes_what_each_adapter_writes_alone(tiny, folders, seed):
     options = {"adapter_slots": {8: 1, 16: 1}, "adapter_memory": 0} if seed % 2 else {}
-    with Engine(tiny, dtype="float32", threads=1, kv_tokens=2048, max_running=5, speculation="auto" if seed > 1 else False, **options) as engine:
+    with Engine(
+        tiny,
+        dtype="float32",
+        threads=1,
+        kv_tokens=2048,
+        max_running=5,
+        speculation="auto" if seed > 1 else False,
+        **options,
+    ) as engine:
         core = engine._core
         check = core.check
 

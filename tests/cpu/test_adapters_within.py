@@ -1,4 +1,6 @@
-"""`with s.adapter(name)`: what is appended inside is the adapter's, to the token, and what comes behind is the base's."""
+"""`with s.adapter(name)`: what is appended inside is the adapter's, to the
+token, and what comes behind is the base's.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,13 @@ def there_and_back(s, prompt, first="sql"):
 def by_hand(engine: Engine, first: str | None = "sql") -> dict[str, str]:
     """The same in tokens: sequences of their own, each opened under its adapter with all tokens so far."""
     tokens, found = list(engine.tokenizer.encode(PROMPT, special_prefix=True)), {}
-    for name, adapter, text in [("a", None, ""), ("b", first, MORE), ("c", "law", ""), ("d", first, ""), ("e", None, MORE)]:
+    for name, adapter, text in [
+        ("a", None, ""),
+        ("b", first, MORE),
+        ("c", "law", ""),
+        ("d", first, ""),
+        ("e", None, MORE),
+    ]:
         sequence = engine.open(adapter=adapter)
         tokens += [*engine.tokenizer.encode(text)] if text else []
         sequence.extend(tokens)
@@ -74,7 +82,9 @@ WAYS: dict[str, Callable[[Engine], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_text_is_that_of_its_adapter_behind_the_tokens_before_it(engine: Engine, expected: dict[str, str], way: str) -> None:
+def test_each_text_is_that_of_its_adapter_behind_the_tokens_before_it(
+    engine: Engine, expected: dict[str, str], way: str
+) -> None:
     assert made(WAYS[way](engine)) == expected
 
 

@@ -34,9 +34,7 @@ def make_batch(work: Work, pool: KVPool, rng: np.random.Generator) -> StepBatch:
         start += cached + new
         for stored in (pool.k, pool.v):
             size = (pool.k.shape[0], cached, *pool.k.shape[2:])
-            stored[:, context_slots[-1][:cached]] = torch.from_numpy(rng.standard_normal(size)).to(
-                stored.dtype
-            )
+            stored[:, context_slots[-1][:cached]] = torch.from_numpy(rng.standard_normal(size)).to(stored.dtype)
     slots = np.concatenate([s[c:] for s, (c, _) in zip(context_slots, work, strict=True)])
     unused = torch.zeros(0, dtype=torch.int64)
     return StepBatch(
@@ -96,9 +94,7 @@ def check_backend(
         assert out.is_contiguous() and out.shape == q.shape
         assert torch.equal(pool.k[layer, batch.slots], k)
         assert torch.equal(pool.v[layer, batch.slots], v)
-        torch.testing.assert_close(
-            out, oracle(q, layer, pool, work, batch, shape), atol=tolerance, rtol=tolerance
-        )
+        torch.testing.assert_close(out, oracle(q, layer, pool, work, batch, shape), atol=tolerance, rtol=tolerance)
     assert not pool.k[:, PAD_SLOT].any()
 
 

@@ -118,7 +118,9 @@ def test_windowed_layers_lie_apart_over_slots_of_their_own() -> None:
     pool.fill_windows_nan([2])
     pool.fill_nan([3])
     for layer, slot in ((0, 2), (1, 3), (2, 2), (4, 3)):
-        assert all(tensor.isnan().any(dim=(1, 2)).nonzero().tolist() == [[slot]] for tensor in found.stored(pool, layer))
+        assert all(
+            tensor.isnan().any(dim=(1, 2)).nonzero().tolist() == [[slot]] for tensor in found.stored(pool, layer)
+        )
 
 
 def test_where_all_layers_have_a_window_the_other_slots_hold_nothing() -> None:

@@ -40,9 +40,12 @@ def test_bfloat16() -> None:
 @compiled
 @settings(max_examples=60, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
-    work=works(), layers=layers((3, 32, 64, 96), alibi=False, uneven=False), sinks=st.booleans(),
-    exact=st.booleans(), seed=st.integers(0, 999),
-)  # fmt: skip
+    work=works(),
+    layers=layers((3, 32, 64, 96), alibi=False, uneven=False),
+    sinks=st.booleans(),
+    exact=st.booleans(),
+    seed=st.integers(0, 999),
+)
 def test_compiled(work: Work, layers: list[LayerAttention], sinks: bool, exact: bool, seed: int) -> None:
     world = World(AttentionLayout.of(layers), work, seed=seed)
     backend = world.backend("cpu", deterministic=exact)
@@ -84,7 +87,10 @@ def test_groups_that_the_kernels_cannot_serve_fall_to_torch() -> None:
         ("cpu", None),
         ("torch_native", "no cpu: attention='cpu' needs a model without ALiBi; use attention='torch_native'"),
         ("cpu", None),
-        ("torch_native", "no cpu: attention='cpu' needs values as wide as keys, not 8 and 32; use attention='torch_native'"),
+        (
+            "torch_native",
+            "no cpu: attention='cpu' needs values as wide as keys, not 8 and 32; use attention='torch_native'",
+        ),
     ]
     assert backend.name == "mixed" and backend.reason.startswith("layers 0, 2: cpu, best that runs here")
     world.check(backend, sinks=True)

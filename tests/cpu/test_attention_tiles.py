@@ -1,4 +1,6 @@
-"""Attention of many query tokens at once by the compiled kernels: against the oracle, and bit by bit against other cuts."""
+"""Attention of many query tokens at once by the compiled kernels: against the
+oracle, and bit by bit against other cuts.
+"""
 
 from __future__ import annotations
 

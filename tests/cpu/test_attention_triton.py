@@ -62,9 +62,7 @@ def small(backend: TritonAttention, splits: int = 4) -> TritonAttention:
     return backend
 
 
-def check(
-    work: Work, shape: AttentionShape, page_size: int = 1, dtype=torch.float32, tolerance=1e-5, seed=0
-) -> None:
+def check(work: Work, shape: AttentionShape, page_size: int = 1, dtype=torch.float32, tolerance=1e-5, seed=0) -> None:
     pool = make_pool(shape, 512 * page_size, dtype)
     kv = random_kv(work, shape, dtype, "cpu", seed)
     batch = make_batch(work, pool, kv, page_size, seed)
@@ -72,9 +70,7 @@ def check(
     for layer in range(shape.layers):
         q = queries(work, shape, dtype, seed=layer)
         out = run(backend, batch, work, kv, q, layer)
-        torch.testing.assert_close(
-            out.float(), oracle(q, work, kv, shape, layer), atol=tolerance, rtol=tolerance
-        )
+        torch.testing.assert_close(out.float(), oracle(q, work, kv, shape, layer), atol=tolerance, rtol=tolerance)
         assert out.is_contiguous() and not backend._scratch.counters.any()
     assert not pool.k[:, 0].any() and not pool.v[:, 0].any()
 
@@ -189,7 +185,9 @@ def test_one_sequence_of_any_length(splits, window):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn, torch.float32])
-@pytest.mark.parametrize("group, dim", [(1, 128), (4, 128), (7, 80), (8, 64), (8, 256), (16, 128), (16, 256), (12, 512)])
+@pytest.mark.parametrize(
+    "group, dim", [(1, 128), (4, 128), (7, 80), (8, 64), (8, 256), (16, 128), (16, 256), (12, 512)]
+)
 def test_programs_merge_what_their_registers_hold(group, dim, dtype):
     """128 numbers a thread, or two partial results; more of them went through memory, and took ten times as long."""
     shape = AttentionShape(2 * group, 2, dim, (None,))
@@ -251,9 +249,13 @@ def deterministic(shape, dtype, kv, q, own: Work, others: Work, seed: int) -> to
 
 @settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
-    work=works(), layers=layers((16, 24), alibi=False, uneven=False), sinks=st.booleans(), exact=st.booleans(),
-    page_size=st.sampled_from([1, 4]), seed=st.integers(0, 99),
-)  # fmt: skip
+    work=works(),
+    layers=layers((16, 24), alibi=False, uneven=False),
+    sinks=st.booleans(),
+    exact=st.booleans(),
+    page_size=st.sampled_from([1, 4]),
+    seed=st.integers(0, 99),
+)
 def test_every_option(work, layers, sinks, exact, page_size, seed):
     world = World(AttentionLayout.of(layers), work, page_size=page_size, seed=seed)
     backend = world.backend("triton", deterministic=exact)

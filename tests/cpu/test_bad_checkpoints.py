@@ -50,7 +50,10 @@ def key(name: str, value: Any, *says: str) -> Case:
 
 
 def rope(*says: str, **parameters: Any) -> Case:
-    return Case(lambda path: edit_json(path / CONFIG, rope_parameters={"rope_theta": 1e4} | parameters), (CONFIG, "rope_parameters", *says))
+    return Case(
+        lambda path: edit_json(path / CONFIG, rope_parameters={"rope_theta": 1e4} | parameters),
+        (CONFIG, "rope_parameters", *says),
+    )
 
 
 def config(text: str | bytes, *says: str) -> Case:
@@ -151,21 +154,35 @@ CASES: dict[str, Case] = {
     "a tensor is missing": tensors("lacks 1 of 30 tensors", Q_PROJ, **{Q_PROJ: None}),
     "a tensor too many": tensors(WEIGHTS, "'model.stranger' has no place", **{"model.stranger": torch.zeros(2)}),
     "a tensor with a name of a megabyte": tensors(WEIGHTS, "has no place", **{"x" * 2**20: torch.zeros(2)}),
-    "a tensor of a layer that is not there": tensors("layers.7.", "has no place", **{Q_PROJ.replace("0", "7"): torch.zeros(64, 64)}),
+    "a tensor of a layer that is not there": tensors(
+        "layers.7.", "has no place", **{Q_PROJ.replace("0", "7"): torch.zeros(64, 64)}
+    ),
     "a wrong shape": tensors(WEIGHTS, Q_PROJ, "[64, 32]", "[64, 64]", **{Q_PROJ: torch.zeros(64, 32)}),
-    "a shape turned round": tensors(WEIGHTS, "mlp.down_proj", "[96, 64]", **{"model.layers.0.mlp.down_proj.weight": torch.zeros(96, 64)}),
-    "a wrong dtype": tensors(WEIGHTS, Q_PROJ, "(I8 [64, 64]) is not a float", **{Q_PROJ: torch.zeros(64, 64, dtype=torch.int8)}),
-    "float8 without its scales": tensors(WEIGHTS, Q_PROJ, "weight_scale is missing", **{Q_PROJ: torch.zeros(64, 64).to(torch.float8_e4m3fn)}),
-    "a tied head of another shape": tensors(WEIGHTS, "lm_head.weight", "[7, 64]", "[320, 64]", tied=True, **{"lm_head.weight": torch.zeros(7, 64)}),
+    "a shape turned round": tensors(
+        WEIGHTS, "mlp.down_proj", "[96, 64]", **{"model.layers.0.mlp.down_proj.weight": torch.zeros(96, 64)}
+    ),
+    "a wrong dtype": tensors(
+        WEIGHTS, Q_PROJ, "(I8 [64, 64]) is not a float", **{Q_PROJ: torch.zeros(64, 64, dtype=torch.int8)}
+    ),
+    "float8 without its scales": tensors(
+        WEIGHTS, Q_PROJ, "weight_scale is missing", **{Q_PROJ: torch.zeros(64, 64).to(torch.float8_e4m3fn)}
+    ),
+    "a tied head of another shape": tensors(
+        WEIGHTS, "lm_head.weight", "[7, 64]", "[320, 64]", tied=True, **{"lm_head.weight": torch.zeros(7, 64)}
+    ),
     "a wide model": key("hidden_size", 10**9, "at most", "1000000000"),
     "many layers": key("num_hidden_layers", 10**9, "at most 2,000"),
     "more layers than tensors": key("num_hidden_layers", 2000, "2000 layers", "30 tensors"),
     "no layers": key("num_hidden_layers", 0, "at least 1, not 0"),
     "layers below zero": key("num_hidden_layers", -3, "at least 1, not -3"),
     "many words": key("vocab_size", 10**12, "at most", "1000000000000"),
-    "many words, just allowed": Case(lambda path: edit_json(path / CONFIG, vocab_size=2**24), (WEIGHTS, "[16777216, 64]")),
+    "many words, just allowed": Case(
+        lambda path: edit_json(path / CONFIG, vocab_size=2**24), (WEIGHTS, "[16777216, 64]")
+    ),
     "wide, just allowed": Case(lambda path: edit_json(path / CONFIG, hidden_size=2**20), (WEIGHTS, "[320, 1048576]")),
-    "a wide inside, just allowed": Case(lambda path: edit_json(path / CONFIG, intermediate_size=2**20), (WEIGHTS, "mlp.", "1048576")),
+    "a wide inside, just allowed": Case(
+        lambda path: edit_json(path / CONFIG, intermediate_size=2**20), (WEIGHTS, "mlp.", "1048576")
+    ),
     "heads without width": key("head_dim", 0, "at least 1, not 0"),
     "heads below zero": key("num_attention_heads", -4, "at least 1, not -4"),
     "a number with a point": key("hidden_size", 64.5, "must be int, not 64.5"),
@@ -184,8 +201,17 @@ CASES: dict[str, Case] = {
     "a rotation by zero": rope("'factor' must be above 0", rope_type="linear", factor=0),
     "a rotation of one": rope("must be above 1", rope_theta=1),
     "a rotation without end": rope("'rope_theta' must be a finite number", rope_theta=float("inf")),
-    "frequencies that meet": rope("low_freq_factor=4.0 must be below", rope_type="llama3", factor=8.0, low_freq_factor=4.0, high_freq_factor=4.0, original_max_position_embeddings=64),
-    "stretches that are words": rope("short_factor must be a list of 8 numbers", rope_type="longrope", short_factor=["1"] * 8, long_factor=[1] * 8),
+    "frequencies that meet": rope(
+        "low_freq_factor=4.0 must be below",
+        rope_type="llama3",
+        factor=8.0,
+        low_freq_factor=4.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=64,
+    ),
+    "stretches that are words": rope(
+        "short_factor must be a list of 8 numbers", rope_type="longrope", short_factor=["1"] * 8, long_factor=[1] * 8
+    ),
     "a kind of rotation that is a list": rope("must be str", rope_type=["linear"]),
     "no JSON": config("{hidden_size: 3}", "cannot be read as JSON"),
     "no object": config("[1]", "must hold a JSON object, not list"),
@@ -196,8 +222,12 @@ CASES: dict[str, Case] = {
     "a key twice": config('{"hidden_size": 64, "hidden_size": 32}', "the name 'hidden_size' twice"),
     "a gigabyte of spaces": Case(instead(CONFIG, spaces), (CONFIG, "1,073,741,824 bytes")),
     "a pipe": Case(instead(CONFIG, os.mkfifo), (CONFIG, "not a regular file")),
-    "a device without end": Case(instead(CONFIG, lambda file: file.symlink_to("/dev/zero")), (CONFIG, "not a regular file")),
-    "a config that leads nowhere": Case(instead(CONFIG, lambda file: file.symlink_to("nowhere")), (CONFIG, "is missing")),
+    "a device without end": Case(
+        instead(CONFIG, lambda file: file.symlink_to("/dev/zero")), (CONFIG, "not a regular file")
+    ),
+    "a config that leads nowhere": Case(
+        instead(CONFIG, lambda file: file.symlink_to("nowhere")), (CONFIG, "is missing")
+    ),
     "a config that leads to itself": Case(instead(CONFIG, lambda file: file.symlink_to(file)), (CONFIG,)),
     "a header beyond the file": says_length(10**7),
     "a header of 10**15 bytes": says_length(10**15),
@@ -216,23 +246,33 @@ CASES: dict[str, Case] = {
     "a shape that is text": entry("shape", shape="64"),
     "a dtype that is a list": entry("dtype", dtype=["F32"]),
     "a dtype that is not known": Case(entry(dtype="F3").spoil, (WEIGHTS, Q_PROJ, "(F3 [64, 64]) is not a float")),
-    "an entry that is a number": header(lambda head: head.replace(b'{"dtype"', b'7, "x": {"dtype"', 1), "is described by 7"),
+    "an entry that is a number": header(
+        lambda head: head.replace(b'{"dtype"', b'7, "x": {"dtype"', 1), "is described by 7"
+    ),
     "a name twice": header(lambda head: head[:-1] + b"," + head[1:], "twice"),
     "a header that is deep": header(lambda head: b'{"__metadata__": ' + NESTED.encode() + b"}", "nests deeper"),
     "a header that is a list": header(lambda head: b"[" + head + b"]", "not list"),
     "a header cut short": header(lambda head: head[:-9], "("),
-    "weights cut short": Case(lambda path: os.truncate(path / WEIGHTS, (path / WEIGHTS).stat().st_size - 4), (WEIGHTS, "damaged or cut short")),
+    "weights cut short": Case(
+        lambda path: os.truncate(path / WEIGHTS, (path / WEIGHTS).stat().st_size - 4), (WEIGHTS, "damaged or cut short")
+    ),
     "weights that are a folder": Case(instead(WEIGHTS, Path.mkdir), ("lacks the weights", WEIGHTS)),
     "weights that are a pipe": Case(instead(WEIGHTS, os.mkfifo), ("lacks the weights", WEIGHTS)),
-    "weights that lead nowhere": Case(instead(WEIGHTS, lambda file: file.symlink_to("nowhere")), ("lacks the weights", WEIGHTS)),
-    "weights that lead to themselves": Case(instead(WEIGHTS, lambda file: file.symlink_to(file)), ("lacks the weights", WEIGHTS)),
+    "weights that lead nowhere": Case(
+        instead(WEIGHTS, lambda file: file.symlink_to("nowhere")), ("lacks the weights", WEIGHTS)
+    ),
+    "weights that lead to themselves": Case(
+        instead(WEIGHTS, lambda file: file.symlink_to(file)), ("lacks the weights", WEIGHTS)
+    ),
     "an index that leads out": Case(elsewhere, (INDEX, Q_PROJ, "'../stolen.safetensors'")),
     "an index that leads to the root": index({Q_PROJ: "/etc/x.safetensors"}, Q_PROJ, "'/etc/x.safetensors'"),
     "an index that leads to another kind of file": index({Q_PROJ: "weights.bin"}, "'weights.bin'"),
     "an index of numbers": index({Q_PROJ: 7}, Q_PROJ, "in 7"),
     "an index of lists": index({Q_PROJ: [WEIGHTS]}, Q_PROJ),
     "an index of nothing": index({}, "weight_map"),
-    "an index of too many files": Case(index({str(n): f"{n}.safetensors" for n in range(10**5)}, "x").spoil, ("lacks the weights", "and 99992 more")),
+    "an index of too many files": Case(
+        index({str(n): f"{n}.safetensors" for n in range(10**5)}, "x").spoil, ("lacks the weights", "and 99992 more")
+    ),
     "the same tensors twice": Case(twice, (WEIGHTS, "b.safetensors", "there twice")),
 }
 
@@ -240,7 +280,9 @@ CASES: dict[str, Case] = {
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[str, str]]]:
     """What became of each checkpoint, one after the other in one process with little memory."""
-    whole = {tied: write_checkpoint(tmp_path_factory.mktemp("whole"), tie_word_embeddings=tied) for tied in (False, True)}
+    whole = {
+        tied: write_checkpoint(tmp_path_factory.mktemp("whole"), tie_word_embeddings=tied) for tied in (False, True)
+    }
     paths = []
     for number, case in enumerate(CASES.values()):
         path = tmp_path_factory.mktemp(f"bad{number}")

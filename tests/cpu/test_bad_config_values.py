@@ -18,14 +18,56 @@ from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.families import FAMILIES, read_model
 
 VALUES: list[Any] = [
-    0, -1, 1, 3, 2**31 - 1, 2**31, 10**12, 10**400, 0.0, -0.5, 1e-320, 1e308, math.nan, math.inf, True, False, "", "x", "a" * 10**5,
-    [], [0], ["x"], [[]], {}, {"a": 1}, [None], None, {"rope_type": "x"}, {"full_attention": 3}, {"full_attention": {}},
-]  # fmt: skip
+    0,
+    -1,
+    1,
+    3,
+    2**31 - 1,
+    2**31,
+    10**12,
+    10**400,
+    0.0,
+    -0.5,
+    1e-320,
+    1e308,
+    math.nan,
+    math.inf,
+    True,
+    False,
+    "",
+    "x",
+    "a" * 10**5,
+    [],
+    [0],
+    ["x"],
+    [[]],
+    {},
+    {"a": 1},
+    [None],
+    None,
+    {"rope_type": "x"},
+    {"full_attention": 3},
+    {"full_attention": {}},
+]
 ROTATIONS = ["default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "su", "mrope"]
 ROTATION_KEYS = [
-    "factor", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "low_freq_factor", "high_freq_factor", "alpha",
-    "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", "short_factor", "long_factor", "truncate", "rope_type",
-]  # fmt: skip
+    "factor",
+    "rope_theta",
+    "partial_rotary_factor",
+    "original_max_position_embeddings",
+    "low_freq_factor",
+    "high_freq_factor",
+    "alpha",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "attention_factor",
+    "short_factor",
+    "long_factor",
+    "truncate",
+    "rope_type",
+]
 EACH = 150  # of an architecture
 
 
@@ -52,7 +94,13 @@ def test_values_that_no_key_should_have(architecture: str) -> None:
 @pytest.mark.parametrize("kind", ROTATIONS)
 def test_rotations_that_no_model_should_have(kind: str) -> None:
     chance = random.Random(kind)
-    whole = {"rope_type": kind, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    whole = {
+        "rope_type": kind,
+        "factor": 4.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    }
     whole |= {"short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
     for _ in range(EACH * 2):
         changed = whole | {chance.choice(ROTATION_KEYS): chance.choice(VALUES)}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sgl.runtime import Engine
-from sgl.runtime.errors import ConfigError
 from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.errors import ConfigError
 from sgl.runtime.replicas.replicas_core import replica_options
 
 
@@ -14,7 +14,9 @@ from sgl.runtime.replicas.replicas_core import replica_options
 @pytest.mark.parametrize("threads", [None, 1])
 def test_more_replicas_than_cpus_start_no_process(count, threads):
     with pytest.raises(ConfigError, match=rf"replicas={count}.*CPUs"):
-        replica_options(EngineConfig(device="cpu", replicas=count, threads=threads))  # never by Engine: it would start them all if this broke
+        replica_options(
+            EngineConfig(device="cpu", replicas=count, threads=threads)
+        )  # never by Engine: it would start them all if this broke
 
 
 @pytest.mark.parametrize("name", ["replicas", "tensor_parallel", "pipeline_parallel"])

@@ -151,14 +151,21 @@ def test_a_bad_schema_fails_its_program_only(engine):
         s += "Data: " + sgl.gen("x", json_schema=schema, max_tokens=60)
 
     good = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
-    results = ask.run_batch([{"schema": good}, {"schema": {"type": "nonsense"}}, {"schema": good}], backend=engine, return_exceptions=True)
+    results = ask.run_batch(
+        [{"schema": good}, {"schema": {"type": "nonsense"}}, {"schema": good}], backend=engine, return_exceptions=True
+    )
     assert json.loads(results[0]["x"])["a"] in (1, 2) and json.loads(results[2]["x"])["a"] in (1, 2)
     assert isinstance(results[1], Exception) and "nonsense" in f"{results[1]} {results[1].__cause__}"
     assert works(engine)
 
 
 def test_a_text_cut_by_the_limit_says_so(engine):
-    schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 30}}, "required": ["a"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "minLength": 30}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
     grammar = grammars.compile_json_schema(schema, engine.vocabulary)
     cut = engine.generate("x", grammar=grammar, max_tokens=12, seed=1)
     assert cut.truncated and cut.finish_reason["type"] == "length"

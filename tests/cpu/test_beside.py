@@ -1,4 +1,6 @@
-"""Turns of grammar work beside the loop: in slices, who had least first, and nobody waits for a slice that cannot be cut."""
+"""Turns of grammar work beside the loop: in slices, who had least first, and
+nobody waits for a slice that cannot be cut.
+"""
 
 from __future__ import annotations
 

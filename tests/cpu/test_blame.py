@@ -13,8 +13,8 @@ from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.sequences.embed_op import Embed
-from sgl.runtime.sequences.sequence_ops import Extend, Fork, Generate, Logprobs, SequenceOp, Prefill
 from sgl.runtime.sequences.score_op import Score
+from sgl.runtime.sequences.sequence_ops import Extend, Fork, Generate, Logprobs, Prefill, SequenceOp
 
 SECONDS = 20
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -97,7 +97,9 @@ def test_an_operation_that_breaks_anywhere_fails_alone(engine, beside, name):
         clean(engine)
 
 
-@pytest.mark.parametrize("name", ["remaining", "finished", "reusable", "wait", "_give", "start", "publish", "generated"])
+@pytest.mark.parametrize(
+    "name", ["remaining", "finished", "reusable", "wait", "_give", "start", "publish", "generated"]
+)
 @pytest.mark.parametrize("at", [1, 2])
 def test_what_the_engine_does_for_a_sequence_may_break(engine, beside, monkeypatch, name, at):
     """By chance at one sequence: it fails, or nobody does."""
@@ -117,7 +119,9 @@ def test_what_the_engine_does_for_a_sequence_may_break(engine, beside, monkeypat
     op = Generate(GREEDY)
     with monkeypatch.context() as patch:
         if name == "finished":
-            patch.setattr(type(owner), name, lambda self, made, *args: 1 / 0 if made == 11 else usual(self, made, *args))
+            patch.setattr(
+                type(owner), name, lambda self, made, *args: 1 / 0 if made == 11 else usual(self, made, *args)
+            )
             op = Generate(SamplingParams(max_tokens=11, temperature=0, ignore_eos=True))
         else:
             patch.setattr(type(owner), name, breaks)

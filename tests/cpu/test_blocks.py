@@ -24,7 +24,13 @@ LAYER = LayerAttention(6, 2, 32, 32, 0.2)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("sinks", [False, True])
 @settings(max_examples=10, deadline=None)
-@given(work=works(), page_size=st.sampled_from([1, 16]), window=st.sampled_from([0, 1, 6, 100]), dim=st.sampled_from([8, 32]), seed=st.integers(0, 99))
+@given(
+    work=works(),
+    page_size=st.sampled_from([1, 16]),
+    window=st.sampled_from([0, 1, 6, 100]),
+    dim=st.sampled_from([8, 32]),
+    seed=st.integers(0, 99),
+)
 def test_random_steps(name: str, sinks: bool, work: Work, page_size: int, window: int, dim: int, seed: int) -> None:
     layer = replace(LAYER, key_dim=dim, value_dim=dim, kv_heads=(1, 2, 6)[seed % 3], softcap=(None, 2.0)[seed % 2])
     blocks = Blocks(work, layer, window=window, seed=seed, page_size=page_size, pages=400 if page_size == 1 else 60)

@@ -41,7 +41,9 @@ def check(blocks: Blocks, sinks: bool = False, tolerance: float = 1e-4) -> None:
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("window", [0, 9])
 def test_decodes(window: int, sinks: bool) -> None:
-    check(Blocks(DECODES, replace(LAYER, softcap=2.0 if window else None), window=window, page_size=16, pages=60), sinks)
+    check(
+        Blocks(DECODES, replace(LAYER, softcap=2.0 if window else None), window=window, page_size=16, pages=60), sinks
+    )
 
 
 @pytest.mark.parametrize("kv_heads", [1, 6])
@@ -63,4 +65,6 @@ def test_steps_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     for backend in rig.attention._backends:
         small(backend)
     assert not rig.model.capturable
-    check_decoder(law, rig, 1e-5, [((1, 9, 0, 0), False), ((0, 3, 2, 5), True), ((0, 1, 0, 1), False), ((0, 1, 1, 0), True)])
+    check_decoder(
+        law, rig, 1e-5, [((1, 9, 0, 0), False), ((0, 3, 2, 5), True), ((0, 1, 0, 1), False), ((0, 1, 1, 0), True)]
+    )

@@ -1,4 +1,6 @@
-"""`Engine(calibration=...)`: what is given flows through the layers while they are quantised, in whatever form it is given."""
+"""`Engine(calibration=...)`: what is given flows through the layers while they
+are quantised, in whatever form it is given.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.quantization import CalibratedTransform, Fp8Linear, calibrated_for, transform_for
+from sgl.runtime.quantization.calibration_statistics import InputMagnitudes
 from sgl.runtime.quantization.deterministic_linear import FixedBatchLinear
 from sgl.runtime.quantization.fp8_linear import StaticFp8Linear
-from sgl.runtime.quantization.calibration_statistics import InputMagnitudes
 from sgl.runtime.text.tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
@@ -38,10 +40,18 @@ def ids(path: Path, texts: list[str]) -> list[np.ndarray]:
     return [tokenizer.encode(text, special_prefix=True) for text in texts]
 
 
-def quantised(path: Path, texts: list[np.ndarray], weights: str = "int4_gptq", activations: str = "dynamic", deterministic: bool = False) -> Decoder:
+def quantised(
+    path: Path,
+    texts: list[np.ndarray],
+    weights: str = "int4_gptq",
+    activations: str = "dynamic",
+    deterministic: bool = False,
+) -> Decoder:
     found = calibrated_for(weights, activations, deterministic, CPU)
     assert found is not None
-    return load_model(path, torch.float32, transform=CalibrationTransform(found.quantise, lambda: texts, seen=found.seen))
+    return load_model(
+        path, torch.float32, transform=CalibrationTransform(found.quantise, lambda: texts, seen=found.seen)
+    )
 
 
 def weights_of(model: Decoder) -> list[torch.Tensor]:
@@ -70,7 +80,9 @@ def test_an_engine_is_quantised_by_its_texts(tiny: Path, opened: Callable[..., E
     assert all(torch.equal(a, b) for a, b in zip(weights_of(found), weights_of(expected), strict=True))
     other = weights_of(quantised(tiny, ids(tiny, TEXTS[:1])))
     assert not all(torch.equal(a, b) for a, b in zip(weights_of(found), other, strict=True))
-    assert engine.config.calibration == "2 texts" and engine.info()["weights"] == "int4_gptq"  # options are shown, texts are not
+    assert (
+        engine.config.calibration == "2 texts" and engine.info()["weights"] == "int4_gptq"
+    )  # options are shown, texts are not
     assert len(engine.generate("lazy", max_tokens=3, ignore_eos=True).token_ids) == 3
 
 
@@ -162,7 +174,10 @@ def test_answers_are_known_in_forks_and_when_they_are_cut(opened: Callable[..., 
         ({"weights": "fp8", "activations": "maximum"}, r"activations='maximum'\) .* give calibration="),
         ({"weights": "int4", "calibration": TEXTS}, "nothing uses it with weights='int4'"),
         ({"calibration": TEXTS}, "nothing uses it with weights='auto'"),
-        ({"activations": "maximum", "weights": "int8", "calibration": TEXTS}, "is for the products of weights='fp8', here: weights='int8'"),
+        (
+            {"activations": "maximum", "weights": "int8", "calibration": TEXTS},
+            "is for the products of weights='fp8', here: weights='int8'",
+        ),
         ({"activations": "percentil"}, "must be dynamic, maximum or percentile"),
         ({"weights": "int4_gptq", "calibration": "the quick fox"}, r"no such file; .* calibration=\[text\]"),
         ({"weights": "int4_gptq", "calibration": []}, "the list is empty; give at least one text"),
@@ -208,7 +223,12 @@ def test_ranges_are_those_of_what_flows_through(activations: str, percent: float
     model = load_model(tiny, torch.float32, transform=CalibrationTransform(first, lambda: texts, seen=InputMagnitudes))
     rig = Rig(tiny)
     block = model.layers[0]
-    x = torch.cat([block.before_mixer(rig.model.embedding(torch.from_numpy(text.astype(np.int64)), torch.arange(len(text)))) for text in texts])
+    x = torch.cat(
+        [
+            block.before_mixer(rig.model.embedding(torch.from_numpy(text.astype(np.int64)), torch.arange(len(text))))
+            for text in texts
+        ]
+    )
     seen = InputMagnitudes(x.shape[1], CPU)
     seen.add(x)
     product = block.mixer.qkv
@@ -217,7 +237,10 @@ def test_ranges_are_those_of_what_flows_through(activations: str, percent: float
     assert scale * values.LARGEST == pytest.approx(seen.percentile(percent), rel=2**-7)
     assert type(model.head.product) is not StaticFp8Linear
     plain = Fp8Linear.of(Linear(rows[0]))
-    expected = values.restore(values.saturate(x, scale), scale, torch.float32) @ (plain.weight.float() * plain.scale[:, None]).t()
+    expected = (
+        values.restore(values.saturate(x, scale), scale, torch.float32)
+        @ (plain.weight.float() * plain.scale[:, None]).t()
+    )
     torch.testing.assert_close(product(x), expected, rtol=1e-4, atol=1e-4)
 
 

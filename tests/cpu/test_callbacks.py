@@ -21,9 +21,15 @@ SECONDS = 20
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 LONGER = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
 ERRORS: list[BaseException] = [
-    SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit(), StopIteration(),
-    pytest.fail.Exception("failed by pytest"), MemoryError(), ValueError("usual"),
-]  # fmt: skip
+    SystemExit(3),
+    KeyboardInterrupt(),
+    asyncio.CancelledError(),
+    GeneratorExit(),
+    StopIteration(),
+    pytest.fail.Exception("failed by pytest"),
+    MemoryError(),
+    ValueError("usual"),
+]
 
 
 class Speechless(BaseException):
@@ -184,7 +190,9 @@ def test_what_a_value_is_read_with_may_raise_anything(engine, error, monkeypatch
 # the loop's end
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), RuntimeError("pages are lost"), Speechless()], ids=lambda e: type(e).__name__)
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), RuntimeError("pages are lost"), Speechless()], ids=lambda e: type(e).__name__
+)
 def test_a_loop_that_ends_tells_everybody(open_engine, error):
     engine = open_engine()
     running, queued = prompted(engine, [5, 6]), prompted(engine, [7, 8])
@@ -203,7 +211,13 @@ def test_a_loop_that_ends_tells_everybody(open_engine, error):
         assert isinstance(told, EngineFailed) and isinstance(told, EngineClosed) and told.__cause__ is error, told
     engine._core.wait()
     assert not engine.up and engine._core.cause is error and not engine.closed
-    for ask in (engine.stats, engine.check, engine.flush_cache, lambda: engine.generate("x", GREEDY), lambda: queued.tokens()):
+    for ask in (
+        engine.stats,
+        engine.check,
+        engine.flush_cache,
+        lambda: engine.generate("x", GREEDY),
+        lambda: queued.tokens(),
+    ):
         with pytest.raises(EngineFailed, match=r"the engine failed.*open a new one"):
             ask()
     engine.close()

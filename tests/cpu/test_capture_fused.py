@@ -16,7 +16,7 @@ from part_models import RMS, LawRig, PartsRig, attention, model
 
 from sgl.runtime.models import decoder
 from sgl.runtime.models.hidden_state_capture import HiddenStateCapture
-from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerSpec, LayerNorms
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
 
 NORMS = {"post-norms": LayerNorms(RMS, RMS, RMS, RMS), "parallel": LayerNorms(before_mixer=RMS, parallel=True)}
 
@@ -38,7 +38,9 @@ def made(family: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Rig,
 @pytest.mark.parametrize("family", ["llama", "qwen3", "post-norms", "parallel"])
 @pytest.mark.parametrize("layers", [(), (0, 1, 2)], ids=["last", "of layers"])
 @pytest.mark.parametrize("alone", [False, True])
-def test_states_are_those_of_the_law(family: str, layers: tuple[int, ...], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_states_are_those_of_the_law(
+    family: str, layers: tuple[int, ...], alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sgl.runtime.kernels.gemv import gemv
 
     law, rig = made(family, tmp_path, monkeypatch)

@@ -10,7 +10,10 @@ import sgl
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
 
-SOURCE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+SOURCE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}{% if add_generation_prompt "
+    "%}<assistant>{% endif %}"
+)
 
 
 @sgl.function

@@ -14,11 +14,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from sgl.tools.chat_tool import ChatPrinter
 from sgl.cli import main
 from sgl.runtime import Engine, SamplingParams
+from sgl.tools.chat_tool import ChatPrinter
 
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": False}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 
 
 def chat(monkeypatch: pytest.MonkeyPatch, text: str, *options: str) -> int:
@@ -52,9 +57,23 @@ def test_every_answer_keeps_to_the_schema(monkeypatch, capsys, tmp_path) -> None
 def test_commands(monkeypatch, capsys, tmp_path) -> None:
     saved = tmp_path / "talk.json"
     lines = [
-        "/system Be brief.", "/tokens 3", "/temperature 0", "/temperature hot", "/temperature -7", "/tokens -1", "/nonsense",
-        "One", "Two", "/undo", f"/save {saved}", "/help", "/new", f"/save {tmp_path}/no/such.json", "/exit", "not said",
-    ]  # fmt: skip
+        "/system Be brief.",
+        "/tokens 3",
+        "/temperature 0",
+        "/temperature hot",
+        "/temperature -7",
+        "/tokens -1",
+        "/nonsense",
+        "One",
+        "Two",
+        "/undo",
+        f"/save {saved}",
+        "/help",
+        "/new",
+        f"/save {tmp_path}/no/such.json",
+        "/exit",
+        "not said",
+    ]
     assert chat(monkeypatch, "\n".join(lines)) == 0
     told = capsys.readouterr().out
     for words in ("hot", "-7", "got -1", "/nonsense", "/undo", "No such file"):
@@ -91,7 +110,9 @@ class Terminal:
     def __init__(self, *options: str) -> None:
         self.master, slave = pty.openpty()
         command = [sys.executable, "-m", "sgl.cli", "chat", *options]
-        self.process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env={**os.environ, "TERM": "dumb"})
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True, env={**os.environ, "TERM": "dumb"}
+        )
         os.close(slave)
         self.seen = ""
 

@@ -1,4 +1,6 @@
-"""Attention to chosen tokens on a CPU, and by Triton's kernels in Triton's interpreter, against one query and one head at a time."""
+"""Attention to chosen tokens on a CPU, and by Triton's kernels in Triton's
+interpreter, against one query and one head at a time.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ from choice_checks import RAGGED, Choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.attention import topk_attention as by_reference
 from sgl.runtime.attention import cpu_mla_attention
+from sgl.runtime.attention import topk_attention as by_reference
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.float8_reference import FP8
 
@@ -32,7 +34,14 @@ def threads() -> Iterator[None]:
 @given(work=works(), page_size=st.sampled_from([1, 16]), most=st.sampled_from([1, 4, 30]), seed=st.integers(0, 99))
 def test_random_steps(name: str, work: Work, page_size: int, most: int, seed: int) -> None:
     cpu_kernels.set_threads(1 + seed % 3)
-    world = Choices(work, most=most, by=((3, 4), (9, 64), (1, 4), (16, 64))[seed % 4], page_size=page_size, seed=seed, pages=400 if page_size == 1 else 60)
+    world = Choices(
+        work,
+        most=most,
+        by=((3, 4), (9, 64), (1, 4), (16, 64))[seed % 4],
+        page_size=page_size,
+        seed=seed,
+        pages=400 if page_size == 1 else 60,
+    )
     world.check(world.world.backend(name))
 
 
@@ -54,7 +63,9 @@ def test_many_tokens_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("by", [(5, 20), (11, 128)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scores_of_any_size_and_sign(dtype: torch.dtype, by: tuple[int, int]) -> None:
-    """The choice is that of the law, whose sums are the same but for what float32 rounds; of more rows than a piece has."""
+    """The choice is that of the law, whose sums are the same but for what
+    float32 rounds; of more rows than a piece has.
+    """
     world = Choices([(1100, 1), (20, 3), (600, 2)], dtype, most=77, whole=False, by=by, pages=2000)
     ours, law = (world.choose(world.world.backend(name)) for name in ("cpu", "torch_native"))
     assert torch.equal(ours.counts, law.counts)
@@ -65,7 +76,9 @@ def test_scores_of_any_size_and_sign(dtype: torch.dtype, by: tuple[int, int]) ->
 @needs_kernels
 @pytest.mark.parametrize("by", [(3, 4), (9, 64)])
 def test_what_is_chosen_is_the_same_in_any_step(by: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the threads and the scores that are kept at a time; and all that there is has the bits of attention to all."""
+    """Whatever the threads and the scores that are kept at a time; and all that
+    there is has the bits of attention to all.
+    """
     found = []
     for threads, room in ((1, 1 << 22), (3, 900)):
         cpu_kernels.set_threads(threads)

@@ -78,7 +78,10 @@ def test_a_padded_batch_of_a_graph() -> None:
     chosen = world.choose(backend)
     expected = backend.attend_topk(world.q, chosen, 0, world.world.batch)
     assert backend.variant(world.world.batch) == 256
-    padded, more = with_padding(world.world.batch, 8), (torch.cat((each, each)) for each in (world.queries, world.shares, world.q))
+    padded, more = (
+        with_padding(world.world.batch, 8),
+        (torch.cat((each, each)) for each in (world.queries, world.shares, world.q)),
+    )
     queries, shares, q = more
     backend.plan(padded)
     backend.store_index(torch.ones(8, 4), 0, padded)
@@ -111,4 +114,6 @@ def test_steps_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = PartsRig(spec, attention="triton")
     small(rig.attention)
     assert rig.model.capturable and rig.attention.capturable
-    check_decoder(law, rig, 1e-5, [((1, 4, 0, 0), False), ((0, 3, 2, 5), True), ((0, 1, 0, 1), False), ((0, 1, 1, 0), True)])
+    check_decoder(
+        law, rig, 1e-5, [((1, 4, 0, 0), False), ((0, 3, 2, 5), True), ((0, 1, 0, 1), False), ((0, 1, 1, 0), True)]
+    )

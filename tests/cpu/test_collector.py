@@ -72,7 +72,11 @@ def test_steps_are_free_of_full_collections(tiny: Path) -> None:
         gc.callbacks.append(on_collection)
         try:
             full.clear(), idle.clear()
-            engine.generate("a", SamplingParams(max_tokens=100, ignore_eos=True), on_chunk=lambda chunk: seen.append(gc.get_threshold()[2]))
+            engine.generate(
+                "a",
+                SamplingParams(max_tokens=100, ignore_eos=True),
+                on_chunk=lambda chunk: seen.append(gc.get_threshold()[2]),
+            )
             assert len(seen) > 10 and set(seen[:-1]) == {NEVER}  # the last one is handed out when the step is over
             assert idle.wait(10), "nothing was collected once the engine was idle"
             assert set(full) == {"sgl-scheduler"}
@@ -84,7 +88,9 @@ def test_steps_are_free_of_full_collections(tiny: Path) -> None:
 
 @alone
 @pytest.mark.parametrize("sooner", ["OFTEN", "MANY"])
-def test_garbage_of_a_long_run_goes_between_steps_and_what_outlives_it_later(tiny: Path, monkeypatch: pytest.MonkeyPatch, sooner: str) -> None:
+def test_garbage_of_a_long_run_goes_between_steps_and_what_outlives_it_later(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch, sooner: str
+) -> None:
     monkeypatch.setattr(garbage_collection, sooner, 0)
     monkeypatch.setattr(garbage_collection, "QUIET", 1000.0)
     looked = threading.Event()
@@ -94,7 +100,11 @@ def test_garbage_of_a_long_run_goes_between_steps_and_what_outlives_it_later(tin
         held: list[object] = []
 
         def work() -> None:
-            engine.generate("a", SamplingParams(max_tokens=200, ignore_eos=True), on_chunk=lambda _: held.append([[] for _ in range(1000)]))
+            engine.generate(
+                "a",
+                SamplingParams(max_tokens=200, ignore_eos=True),
+                on_chunk=lambda _: held.append([[] for _ in range(1000)]),
+            )
 
         lost, kept, frozen = weakref.ref(Cycle()), Cycle(), gc.get_freeze_count()
         work()  # the young collections by which an old one becomes due

@@ -26,9 +26,7 @@ def command(*arguments: str) -> list[str]:
 
 def run(*arguments: str, cwd: Path = PROGRAMS, **environment: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **environment}
-    return subprocess.run(
-        command(*arguments), cwd=cwd, env=environment, capture_output=True, text=True, timeout=100
-    )
+    return subprocess.run(command(*arguments), cwd=cwd, env=environment, capture_output=True, text=True, timeout=100)
 
 
 # --- how a program is started ------------------------------------------------------------------------------
@@ -95,9 +93,7 @@ def test_a_real_sglang_is_hidden_only_when_told_to(tmp_path):
     done = run("pack/__main__.py", PYTHONPATH=str(tmp_path))
     assert done.returncode == 2
     assert f"sglang itself is installed ({tmp_path}" in done.stderr
-    assert (
-        json.loads(run("--force", "pack/__main__.py", PYTHONPATH=str(tmp_path)).stdout)["gen"] == "Gen('x')"
-    )
+    assert json.loads(run("--force", "pack/__main__.py", PYTHONPATH=str(tmp_path)).stdout)["gen"] == "Gen('x')"
 
 
 def test_control_c(tmp_path):
@@ -266,7 +262,9 @@ def test_vectors_of_texts(engine):
     one, two = engine.encode("Is it good?"), engine.encode(["Is it good?", "x"])
     assert one["embedding"] == pytest.approx(two[0]["embedding"], abs=1e-3) and len(two) == 2
     assert one["embedding"] == pytest.approx(engine.endpoint.engine.embed("Is it good?")[0].tolist(), abs=1e-3)
-    assert one["meta_info"]["prompt_tokens"] == len(engine.endpoint.tokenizer.encode("Is it good?", special_prefix=True))
+    assert one["meta_info"]["prompt_tokens"] == len(
+        engine.endpoint.tokenizer.encode("Is it good?", special_prefix=True)
+    )
 
 
 def test_what_the_engine_refuses(engine):
@@ -283,9 +281,7 @@ def test_what_the_engine_refuses(engine):
 
 
 def test_native_names_of_sampling_options():
-    options = sampling_options(
-        {"sampling_seed": 7, "no_stop_trim": True, "skip_special_tokens": False, "stop": "x"}
-    )
+    options = sampling_options({"sampling_seed": 7, "no_stop_trim": True, "skip_special_tokens": False, "stop": "x"})
     assert (options.seed, options.keep_stop, options.stop, options.max_new_tokens) == (7, True, ("x",), 128)
 
 

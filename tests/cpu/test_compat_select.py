@@ -26,7 +26,12 @@ def behind_a_gen(s):
     s += "x" + sgl.gen("a", max_tokens=2, temperature=0) + sgl.select("label", [" yes", " no"])
 
 
-CASES = [("good", [" positive", " negative"]), ("bad", [" a", " b", " c d e"]), ("so so", [":x", "-y"]), ("", [" same", " same"])]
+CASES = [
+    ("good", [" positive", " negative"]),
+    ("bad", [" a", " b", " c d e"]),
+    ("so so", [":x", "-y"]),
+    ("", [" same", " same"]),
+]
 
 
 @pytest.mark.parametrize(("text", "choices"), CASES)
@@ -54,7 +59,9 @@ def check(state, plain):
     for row, own in zip(rows, without, strict=True):
         assert [token for _, token, *_ in row[1:]] == [token for _, token, *_ in own]
         assert [value for value, *_ in row[1:]] == pytest.approx([value for value, *_ in own], abs=1e-3)
-    assert state.get_meta_info("label")["choice_probs"] == pytest.approx(plain.get_meta_info("label")["choice_probs"], abs=1e-3)
+    assert state.get_meta_info("label")["choice_probs"] == pytest.approx(
+        plain.get_meta_info("label")["choice_probs"], abs=1e-3
+    )
 
 
 def test_the_head_is_the_prompt_s_own_token(made):
@@ -64,8 +71,13 @@ def test_the_head_is_the_prompt_s_own_token(made):
     tokens = engine.tokenizer.encode("The film was good.\nLabel:", special_prefix=True).tolist()
     sequence = engine.open()
     sequence.extend(tokens)
-    rows = [engine.tokenizer.encode("The film was good.\nLabel:" + choice, special_prefix=True).tolist() for choice in choices]
-    same = next(i for i in range(len(tokens) + 1) if any(one[i : i + 1] != tokens[i : i + 1] for one in rows))  # choices may melt into it
+    rows = [
+        engine.tokenizer.encode("The film was good.\nLabel:" + choice, special_prefix=True).tolist()
+        for choice in choices
+    ]
+    same = next(
+        i for i in range(len(tokens) + 1) if any(one[i : i + 1] != tokens[i : i + 1] for one in rows)
+    )  # choices may melt into it
     value, token = sequence.logprobs(same - 1).result(30)[0][0]
     sequence.close()
     assert (row[0][1], token) == (tokens[same - 1], tokens[same - 1]) and row[0][0] == pytest.approx(value, abs=1e-3)

@@ -24,7 +24,9 @@ from sgl.runtime.engine import NANO
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     folder = tmp_path_factory.mktemp("adapters")
-    adapters = {name: write_adapter(NANO, folder / name, seed) for seed, name in enumerate(("sql", "law"))}  # of random programs
+    adapters = {
+        name: write_adapter(NANO, folder / name, seed) for seed, name in enumerate(("sql", "law"))
+    }  # of random programs
     with sgl.Engine(dtype="float32", device="cpu", threads=1, adapters=adapters) as made:
         yield made
 
@@ -67,7 +69,9 @@ def trip(s, question):
     forks[2] += " against " + forks[0]["thought"] + sgl.gen("more", max_tokens=4)
     forks.join()
     s += sgl.user("So: " + s["thought"][1])
-    s += sgl.assistant(sgl.select("kind", ["train", "bus", "flight"]) + sgl.gen("city", json_schema=SCHEMA, max_tokens=24))
+    s += sgl.assistant(
+        sgl.select("kind", ["train", "bus", "flight"]) + sgl.gen("city", json_schema=SCHEMA, max_tokens=24)
+    )
     return s["thought"], forks[2]["more"]
 
 

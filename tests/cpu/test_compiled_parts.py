@@ -17,30 +17,45 @@ from rig import Rig, Row
 
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.activation_functions import ACTIVATIONS, activated, add_scaled, gated
-from sgl.runtime.layers.norm_layers import PerHeadNorm, LayerNorm
+from sgl.runtime.layers.norm_layers import LayerNorm, PerHeadNorm
 from sgl.runtime.layers.rotary_embedding import RopeParameters
-from sgl.runtime.models.cpu.cpu_support import cpu_refusal
-from sgl.runtime.models.cpu.cpu_step_structs import LAYER, MODEL
 from sgl.runtime.models.cpu.cpu_expert_structs import EXPERTS
 from sgl.runtime.models.cpu.cpu_recurrent_structs import RECURRENT
+from sgl.runtime.models.cpu.cpu_step_structs import LAYER, MODEL
+from sgl.runtime.models.cpu.cpu_support import cpu_refusal
 from sgl.runtime.models.spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     GatedFFNSpec,
+    LayerNorms,
     LayerSpec,
     ModelSpec,
     NormSpec,
-    LayerNorms,
     PlainFFNSpec,
-    RouterSpec,
     QueryTemperature,
+    RouterSpec,
 )
 from sgl.runtime.step.step_batch import StepBatch
 
 CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
-BY_TORCH = {"attention beside Mamba is none of its parts", "latent attention is none of its parts", "products are kept as PackedLinear", "experts without a gate, or with multipliers inside", "experts behind a projection", "experts with latent", "experts chosen one after the other (PhiMoE)", "experts whose inputs are weighed (Llama 4)", "attention with alibi", "attention with value_scale", "values of width 12 with keys of width 24", "attention with temperature", "activation 'xielu'", "per-layer embeddings"}  # fmt: skip
+BY_TORCH = {
+    "attention beside Mamba is none of its parts",
+    "latent attention is none of its parts",
+    "products are kept as PackedLinear",
+    "experts without a gate, or with multipliers inside",
+    "experts behind a projection",
+    "experts with latent",
+    "experts chosen one after the other (PhiMoE)",
+    "experts whose inputs are weighed (Llama 4)",
+    "attention with alibi",
+    "attention with value_scale",
+    "values of width 12 with keys of width 24",
+    "attention with temperature",
+    "activation 'xielu'",
+    "per-layer embeddings",
+}
 RMS = NormSpec(1e-5)
 
 
@@ -79,7 +94,9 @@ def assert_same(one: Rig, other: Rig) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(20))
-def test_random_layers_have_the_bits_of_the_same_one_by_one(seed: int, dtype: torch.dtype, threads: Callable[[int], None]) -> None:
+def test_random_layers_have_the_bits_of_the_same_one_by_one(
+    seed: int, dtype: torch.dtype, threads: Callable[[int], None]
+) -> None:
     spec = random_model(seed)
     rig = RandomRig(spec, dtype)
     assert [ran.by for ran in rig.model.executors()] == ["compiled"] * len(spec.layers)
@@ -89,7 +106,9 @@ def test_random_layers_have_the_bits_of_the_same_one_by_one(seed: int, dtype: to
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(40))
-def test_random_layers_with_states_have_the_bits_of_the_same_one_by_one(seed: int, dtype: torch.dtype, threads: Callable[[int], None]) -> None:
+def test_random_layers_with_states_have_the_bits_of_the_same_one_by_one(
+    seed: int, dtype: torch.dtype, threads: Callable[[int], None]
+) -> None:
     spec = random_model(seed, states=True)
     rig = RandomRig(spec, dtype)
     assert [ran.by for ran in rig.model.executors()] == ["compiled"] * len(spec.layers)
@@ -99,14 +118,18 @@ def test_random_layers_with_states_have_the_bits_of_the_same_one_by_one(seed: in
 
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("seed", range(20))
-def test_random_layers_are_those_of_torch_without_kernels(seed: int, states: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_layers_are_those_of_torch_without_kernels(
+    seed: int, states: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spec = random_model(seed, states=states)
     found = steps_of(RandomRig(spec, torch.float32))
     monkeypatch.setattr(cpu_kernels, "kernels", None)
     plain = RandomRig(spec, torch.float32, "torch_native")
     assert plain.model.step is None
     for ours, expected in zip(found, steps_of(plain), strict=True):
-        assert (ours - expected).abs().max() < (2e-3 if states else 1e-4) * expected.abs().max()  # states carry rounding along
+        assert (ours - expected).abs().max() < (
+            2e-3 if states else 1e-4
+        ) * expected.abs().max()  # states carry rounding along
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -122,7 +145,10 @@ def test_families_have_the_bits_of_their_layers_one_by_one(case: str, dtype: tor
 def layers_of(*kinds: str) -> ModelSpec:
     """ "c": a layer that the kernels take; "t": one that they leave."""
     mixer = AttentionSpec(4, 2, 16, 0.25, rope=RopeParameters(1e4, 16, 16))
-    known = {"c": LayerSpec(LayerNorms.pre(RMS), mixer, GatedFFNSpec(64)), "t": LayerSpec(LayerNorms.pre(RMS), mixer, PlainFFNSpec(64, "xielu"))}
+    known = {
+        "c": LayerSpec(LayerNorms.pre(RMS), mixer, GatedFFNSpec(64)),
+        "t": LayerSpec(LayerNorms.pre(RMS), mixer, PlainFFNSpec(64, "xielu")),
+    }
     return ModelSpec("Test", VOCABULARY, 48, 512, tuple(known[kind] for kind in kinds), RMS, False)
 
 
@@ -137,12 +163,17 @@ def test_runs_of_layers_stand_between_others(kinds: str, dtype: torch.dtype) -> 
 
 def test_layers_that_the_kernels_do_not_attend_run_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = layers_of(*"cccc")
-    windowed = [replace(layer, mixer=replace(layer.mixer, window=7 if index in (1, 2) else None)) for index, layer in enumerate(spec.layers)]
+    windowed = [
+        replace(layer, mixer=replace(layer.mixer, window=7 if index in (1, 2) else None))
+        for index, layer in enumerate(spec.layers)
+    ]
     spec = replace(spec, layers=tuple(windowed))
     rig, cut = RandomRig(spec, torch.float32), []
     seen, run = rig.attention.seen, rig.model.step.run
     monkeypatch.setattr(rig.attention, "seen", lambda layer, batch: None if layer in (1, 2) else seen(layer, batch))
-    monkeypatch.setattr(rig.model.step, "run", lambda model, span, *rest: cut.append(tuple(span)) or run(model, span, *rest))
+    monkeypatch.setattr(
+        rig.model.step, "run", lambda model, span, *rest: cut.append(tuple(span)) or run(model, span, *rest)
+    )
     assert_same(rig, by_torch(RandomRig(spec, torch.float32)))
     assert set(cut) == {(0, 1, True), (3, 4, True)}
 
@@ -150,7 +181,9 @@ def test_layers_that_the_kernels_do_not_attend_run_by_torch(monkeypatch: pytest.
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kinds", ["cc", "ct"])
 def test_a_step_of_any_size_has_the_bits_of_the_same_layer_by_layer(kinds: str, dtype: torch.dtype) -> None:
-    """Its rows go through the layers some at a time: the wanted ones lie in the first, the last, and in none but keys."""
+    """Its rows go through the layers some at a time: the wanted ones lie in
+    the first, the last, and in none but keys.
+    """
     spec = wider(layers_of(*kinds))
     rigs = RandomRig(spec, dtype, slots=4096), by_torch(RandomRig(spec, dtype, slots=4096))
     long, short = [5 + index % 40 for index in range(1300)], [7 + index % 30 for index in range(40)]
@@ -162,7 +195,13 @@ def test_a_step_of_any_size_has_the_bits_of_the_same_layer_by_layer(kinds: str, 
 
 def wider(spec: ModelSpec) -> ModelSpec:
     """With heads of which the kernels attend many tokens."""
-    return replace(spec, layers=tuple(replace(layer, mixer=replace(layer.mixer, dim=32, rope=RopeParameters(1e4, 32, 32))) for layer in spec.layers))
+    return replace(
+        spec,
+        layers=tuple(
+            replace(layer, mixer=replace(layer.mixer, dim=32, rope=RopeParameters(1e4, 32, 32)))
+            for layer in spec.layers
+        ),
+    )
 
 
 def test_a_long_prefill_is_left_to_torch_where_heads_have_no_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +274,12 @@ def test_reasons_of_feedforward_networks() -> None:
 
 
 def test_both_sides_lay_out_the_same_structs() -> None:
-    sizes = cpu_kernels.kernels.LAYER_BYTES, cpu_kernels.kernels.MODEL_BYTES, cpu_kernels.kernels.EXPERTS_BYTES, cpu_kernels.kernels.RECURRENT_BYTES
+    sizes = (
+        cpu_kernels.kernels.LAYER_BYTES,
+        cpu_kernels.kernels.MODEL_BYTES,
+        cpu_kernels.kernels.EXPERTS_BYTES,
+        cpu_kernels.kernels.RECURRENT_BYTES,
+    )
     assert (LAYER.itemsize, MODEL.itemsize, EXPERTS.itemsize, RECURRENT.itemsize) == sizes
 
 
@@ -245,7 +289,9 @@ def test_both_sides_lay_out_the_same_structs() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", cpu_kernels.ACTIVATIONS)
 def test_activations(name: str, dtype: torch.dtype) -> None:
-    x = torch.cat([torch.linspace(-30, 30, 20001), torch.logspace(-30, 0, 500), -torch.logspace(-30, 0, 500), torch.zeros(1)]).to(dtype)[None]
+    x = torch.cat(
+        [torch.linspace(-30, 30, 20001), torch.logspace(-30, 0, 500), -torch.logspace(-30, 0, 500), torch.zeros(1)]
+    ).to(dtype)[None]
     exact = ACTIVATIONS[name](x.double())
     bound = 2e-6 if dtype == torch.float32 else 5e-3
     assert ((activated(name, x).double() - exact).abs() <= bound * exact.abs() + 2e-7 * x.abs().clamp(max=1)).all()
@@ -261,7 +307,9 @@ def test_activations_of_extremes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name, function", [("gelu", torch.erf), ("gelu_tanh", torch.tanh)])
-def test_what_activations_are_made_of_is_right_to_the_last_bits(name: str, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def test_what_activations_are_made_of_is_right_to_the_last_bits(
+    name: str, function: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
     """gelu(x) / (x / 2) - 1 for x below zero shows the function's own error, where nothing cancels."""
     x = torch.linspace(0.5, 5, 50001)
     inner = x * 2**-0.5 if name == "gelu" else (2 / math.pi) ** 0.5 * (x + 0.044715 * x**3)
@@ -297,4 +345,9 @@ def test_norms_of_heads(bias: bool, kind: str, monkeypatch: pytest.MonkeyPatch) 
 def test_sums(dtype: torch.dtype) -> None:
     x, y = torch.randn(3, 50).to(dtype), torch.randn(3, 50).to(dtype)
     expected = (x.double() + y.double() * 0.3).to(dtype)
-    torch.testing.assert_close(add_scaled(x, y, 0.3), expected, atol=1e-6 if dtype == torch.float32 else 1e-2, rtol=1e-6 if dtype == torch.float32 else 1e-2)
+    torch.testing.assert_close(
+        add_scaled(x, y, 0.3),
+        expected,
+        atol=1e-6 if dtype == torch.float32 else 1e-2,
+        rtol=1e-6 if dtype == torch.float32 else 1e-2,
+    )

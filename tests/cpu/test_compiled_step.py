@@ -107,9 +107,17 @@ def test_steps_have_the_bits_of_the_same_layer_by_layer(variant: str, dtype: tor
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("heads, kv_heads, dim", [(6, 2, 64), (7, 1, 64), (10, 2, 32), (4, 4, 96), (6, 2, 128), (2, 1, 40)])
+@pytest.mark.parametrize(
+    "heads, kv_heads, dim", [(6, 2, 64), (7, 1, 64), (10, 2, 32), (4, 4, 96), (6, 2, 128), (2, 1, 40)]
+)
 def test_heads_of_every_shape(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, tmp_path: Path) -> None:
-    sizes = {"hidden_size": 12 * heads, "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "num_hidden_layers": 2}
+    sizes = {
+        "hidden_size": 12 * heads,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "head_dim": dim,
+        "num_hidden_layers": 2,
+    }
     path, tokens = write_checkpoint(tmp_path, **sizes), list(range(20, 250))
     whole = Rig(path, torch.float32, attention="torch_native").step([(Row(tokens), 230)], every_row=True)
     rig, row = Rig(path, dtype), Row(tokens)

@@ -14,14 +14,39 @@ from sgl.runtime import SamplingParams
 jsonschema = pytest.importorskip("jsonschema")
 
 SCHEMAS = [
-    {"type": "object", "properties": {"a": {"type": "integer", "minimum": -3, "maximum": 12}, "b": {"type": "boolean"}}, "required": ["b"], "additionalProperties": False},
-    {"type": "object", "properties": {"name": {"type": "string", "minLength": 2, "maxLength": 6}, "tags": {"type": "array", "items": {"enum": ["x", "yy", "zzz"]}, "minItems": 1, "maxItems": 3}}, "required": ["name", "tags"], "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"a": {"type": "integer", "minimum": -3, "maximum": 12}, "b": {"type": "boolean"}},
+        "required": ["b"],
+        "additionalProperties": False,
+    },
+    {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "minLength": 2, "maxLength": 6},
+            "tags": {"type": "array", "items": {"enum": ["x", "yy", "zzz"]}, "minItems": 1, "maxItems": 3},
+        },
+        "required": ["name", "tags"],
+        "additionalProperties": False,
+    },
     {"type": "array", "items": {"anyOf": [{"type": "null"}, {"type": "number"}]}, "maxItems": 4},
-    {"type": "object", "properties": {"when": {"type": "string", "format": "date"}, "kind": {"const": "Zoë ☂"}}, "required": ["when", "kind"], "additionalProperties": False},
+    {
+        "type": "object",
+        "properties": {"when": {"type": "string", "format": "date"}, "kind": {"const": "Zoë ☂"}},
+        "required": ["when", "kind"],
+        "additionalProperties": False,
+    },
     {"type": "string", "pattern": "^[A-Z]{2}-[0-9]{3}$"},
     {"enum": ["one", "two", 3, None, {"deep": [1, 2]}]},
-]  # fmt: skip
-REGEXES = [r"[a-z]{3}-\d{2,4}", r"(yes|no|maybe)( indeed)?", r"\"[^\"]{0,12}\"", r"(?:ab|abc){1,4}", r"[äöü☂]{2,5}", r"a?b*c+"]
+]
+REGEXES = [
+    r"[a-z]{3}-\d{2,4}",
+    r"(yes|no|maybe)( indeed)?",
+    r"\"[^\"]{0,12}\"",
+    r"(?:ab|abc){1,4}",
+    r"[äöü☂]{2,5}",
+    r"a?b*c+",
+]
 
 
 def outcomes(engine, compiled, options):

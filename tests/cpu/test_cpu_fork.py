@@ -46,7 +46,9 @@ assert not any(codes), codes
 """
 
 
-@pytest.mark.skipif(not cpu_kernels.can_multiply(torch.float32, torch.device("cpu")), reason="needs the compiled product")
+@pytest.mark.skipif(
+    not cpu_kernels.can_multiply(torch.float32, torch.device("cpu")), reason="needs the compiled product"
+)
 def test_a_fork_while_a_product_runs() -> None:
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -51,11 +51,18 @@ def check_products(layer: Linear, counts: Sequence[int]) -> None:
     for rows in counts:
         x, residual = torch.randn(rows, inputs).to(dtype), torch.randn(rows, outputs).to(dtype)
         beside = 0 if layer.bias is None else layer.bias.double()
-        size = x.double().abs() @ weight.abs().T + residual.double().abs() + abs(beside)  # of what is rounded on the way: they may cancel
+        size = (
+            x.double().abs() @ weight.abs().T + residual.double().abs() + abs(beside)
+        )  # of what is rounded on the way: they may cancel
         total = x.double() @ weight.T + residual.double() + beside
         found = blocked.added_to(residual.clone(), x).double()
         assert bool(((found - total).abs() <= 1e-6 * size + ONCE_ROUNDED[dtype] * total.abs()).all())
-        assert bool(((blocked(x).double() + residual.double() - total).abs() <= 1e-6 * size + ONCE_ROUNDED[dtype] * (total - residual.double()).abs()).all())
+        assert bool(
+            (
+                (blocked(x).double() + residual.double() - total).abs()
+                <= 1e-6 * size + ONCE_ROUNDED[dtype] * (total - residual.double()).abs()
+            ).all()
+        )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -66,7 +73,10 @@ def test_a_row_has_the_same_bits_in_any_batch(dtype: torch.dtype) -> None:
 
 def check_bits(layer: Linear, counts: Sequence[int]) -> None:
     """counts: of rows."""
-    blocked, x = BlockedLinear(layer.weight, layer.bias), torch.randn(max(counts), layer.weight.shape[1]).to(layer.weight.dtype)
+    blocked, x = (
+        BlockedLinear(layer.weight, layer.bias),
+        torch.randn(max(counts), layer.weight.shape[1]).to(layer.weight.dtype),
+    )
     alone = torch.cat([blocked(row[None]) for row in x])
     for rows in counts:
         assert torch.equal(blocked(x[:rows]), alone[:rows]) and torch.equal(blocked(x[-rows:]), alone[-rows:])
@@ -76,9 +86,14 @@ def check_bits(layer: Linear, counts: Sequence[int]) -> None:
 @torch.inference_mode()
 def test_experts(dtype: torch.dtype) -> None:
     """Their products are shared out together."""
-    part, x = mixture("shared, switched", dtype), torch.randn(70, 48, generator=torch.Generator().manual_seed(1)).to(dtype)
+    part, x = (
+        mixture("shared, switched", dtype),
+        torch.randn(70, 48, generator=torch.Generator().manual_seed(1)).to(dtype),
+    )
     found, expected = part.inner(x), part.by_torch(x)
-    assert (found.float() - expected.float()).norm() < (1e-5 if dtype == torch.float32 else 1e-2) * expected.float().norm()
+    assert (found.float() - expected.float()).norm() < (
+        1e-5 if dtype == torch.float32 else 1e-2
+    ) * expected.float().norm()
     assert torch.equal(found, torch.cat([part.inner(row[None]) for row in x]))
 
 
@@ -96,7 +111,11 @@ def test_float32_has_the_bits_of_avx512() -> None:
 def test_steps_have_the_bits_of_the_same_layer_by_layer(dtype: torch.dtype, tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path)
     exact, rig = Rig(path, dtype), Rig(path, dtype)
-    assert layer_executors.best_executor(CPU, dtype).by == "compiled" and rig.model.step is not None and all(rig.model.step.claimed)
+    assert (
+        layer_executors.best_executor(CPU, dtype).by == "compiled"
+        and rig.model.step is not None
+        and all(rig.model.step.claimed)
+    )
     exact.model.step = None
     assert all(torch.equal(a, b) for a, b in zip(steps_of(rig), steps_of(exact), strict=True))
 

@@ -42,13 +42,19 @@ def test_all_engines_of_a_process_choose_alike(monkeypatch: pytest.MonkeyPatch) 
     assert choose_device("cpu", threads=1) == first
 
 
-@pytest.mark.parametrize("gains, dtype", [((1.9, 0.5), torch.bfloat16), ((0.9, 0.9), torch.bfloat16), ((0.9, 0.6), torch.float32)])
-def test_bfloat16_is_taken_unless_it_is_much_slower(gains: tuple[float, float], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "gains, dtype", [((1.9, 0.5), torch.bfloat16), ((0.9, 0.9), torch.bfloat16), ((0.9, 0.6), torch.float32)]
+)
+def test_bfloat16_is_taken_unless_it_is_much_slower(
+    gains: tuple[float, float], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device_choice, "cpu_flags", lambda: frozenset({"avx512_bf16"}))
     monkeypatch.setattr(device_choice, "can_pack_bfloat16", lambda: True)
     monkeypatch.setattr(device_choice, "_gains", lambda: gains)
     choice = choose_device("cpu", threads=1)
-    assert choice.dtype == dtype and f"{gains[0]:.1f}x as fast as float32 for 1 row, {gains[1]:.1f}x" in choice.reasons[2]
+    assert (
+        choice.dtype == dtype and f"{gains[0]:.1f}x as fast as float32 for 1 row, {gains[1]:.1f}x" in choice.reasons[2]
+    )
 
 
 def test_without_bfloat16_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +108,14 @@ def test_hyper_threads_count_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert physical_cores([8, 9]) == 2
 
 
-@pytest.mark.parametrize("options, message", [
-    ({"device": "warp"}, "device='warp' is not a device name"),
-    ({"device": f"cuda:{torch.cuda.device_count()}"}, "torch sees"),
-    ({"dtype": "float8"}, "dtype='float8' is unknown; use auto, float32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        ({"device": "warp"}, "device='warp' is not a device name"),
+        ({"device": f"cuda:{torch.cuda.device_count()}"}, "torch sees"),
+        ({"dtype": "float8"}, "dtype='float8' is unknown; use auto, float32"),
+    ],
+)
 def test_errors(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         choose_device(**options)

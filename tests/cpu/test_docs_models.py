@@ -13,7 +13,9 @@ from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.models.families import FAMILIES
 
 SCRIPT = Path(__file__).parents[2] / "docs/site/models.py"
-TOLD_BY = not cpu_kernels.can_multiply(torch.bfloat16, torch.device("cpu")) or importlib.util.find_spec("triton") is None
+TOLD_BY = (
+    not cpu_kernels.can_multiply(torch.bfloat16, torch.device("cpu")) or importlib.util.find_spec("triton") is None
+)
 
 
 @pytest.mark.skipif(TOLD_BY, reason="the table of parts is made where compiled kernels for bfloat16 and Triton are")

@@ -1,4 +1,6 @@
-"""docs/commands.md says what is true: its commands run in a shell, on the bundled model, and print what stands there."""
+"""docs/commands.md says what is true: its commands run in a shell, on the
+bundled model, and print what stands there.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ PATH = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 
 
 def printed(command: str, folder: Path) -> str:
-    ran = subprocess.run(["bash", "-c", command], cwd=folder, env={**os.environ, "PATH": PATH}, capture_output=True, text=True)
+    ran = subprocess.run(
+        ["bash", "-c", command], cwd=folder, env={**os.environ, "PATH": PATH}, capture_output=True, text=True
+    )
     return ran.stdout + ran.stderr
 
 

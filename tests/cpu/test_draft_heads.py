@@ -22,10 +22,17 @@ from sgl.runtime.errors import CheckpointError, ConfigError, RequestAborted
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.draft_head_files import EAGLE, kind_of, open_mtp_head
 from sgl.runtime.sequences.draft_tokens import DraftTokens
-from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
+from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 from sgl.runtime.speculative.draft_head_state import DraftHeadStates
 
-OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "device": "cpu", "speculation": "auto", "poison_freed": True}
+OPTIONS: dict[str, Any] = {
+    "dtype": "float32",
+    "threads": 1,
+    "kv_tokens": 4096,
+    "device": "cpu",
+    "speculation": "auto",
+    "poison_freed": True,
+}
 
 
 def opened_with(made: Made, **options: Any) -> Engine:
@@ -85,13 +92,20 @@ def test_it_guesses_what_the_oracle_guesses(made: Made, deterministic: bool) -> 
             return found
 
         model.propose = watched
-        futures = [sequence_of(engine, prompt(seed, 20 + 30 * seed)).generate(SamplingParams(max_tokens=12, seed=seed, ignore_eos=True)) for seed in range(4)]
+        futures = [
+            sequence_of(engine, prompt(seed, 20 + 30 * seed)).generate(
+                SamplingParams(max_tokens=12, seed=seed, ignore_eos=True)
+            )
+            for seed in range(4)
+        ]
         for future in futures:
             future.result(60)
     assert len(seen) >= 20
     for tokens, draft in seen[::3]:
         for place, token in enumerate(draft[:4]):
-            logits = made.logits(tokens, draft[:place])[: 315 if made.ids is None else None]  # as many as the tokenizer has
+            logits = made.logits(tokens, draft[:place])[
+                : 315 if made.ids is None else None
+            ]  # as many as the tokenizer has
             column = token if made.ids is None else made.ids.tolist().index(token)
             assert logits[column] >= logits.max() - 2e-3, (tokens, draft, place)
 
@@ -106,7 +120,11 @@ def test_the_text_is_the_text_without(made: Made, drafting: Engine) -> None:
             grammar = compile_regex(r"[a-z]{3,9}( [a-z0-9]{2,5}){1,4}\.", engine.vocabulary)
             first, futures, doomed = prompt(1, 40), [], []
             for number in range(12):
-                kind: dict[str, Any] = [{"temperature": 0.0}, {"temperature": 1.0, "top_p": 0.9}, {"temperature": 0.0, "repetition_penalty": 1.3}][number % 3]
+                kind: dict[str, Any] = [
+                    {"temperature": 0.0},
+                    {"temperature": 1.0, "top_p": 0.9},
+                    {"temperature": 0.0, "repetition_penalty": 1.3},
+                ][number % 3]
                 sequence = sequence_of(engine, first[: 10 + 5 * (number % 4)] + prompt(number, 5))
                 params = SamplingParams(max_tokens=14, seed=number, error_on_truncation=False, **kind)
                 futures.append(sequence.generate(params, grammar if number % 4 == 1 else None))
@@ -143,17 +161,23 @@ def test_a_cached_beginning_is_known_to_the_head_too(tmp_path: Path) -> None:
         for end in (prompt(4, 5), prompt(5, 5)):
             del lengths[:]
             model.runner.forward = lambda work: lengths.extend(item.hi - item.lo for item in work) or forward(work)
-            sequence_of(engine, tokens + end).generate(SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)).result(60)
+            sequence_of(engine, tokens + end).generate(
+                SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
+            ).result(60)
         assert max(lengths) <= 8 and set(model.shadows._start.values()) == {0}
         sequence_of(engine, prompt(6, 50)).prefill().result(60)
-        sequence_of(engine, prompt(6, 50) + [9]).generate(SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)).result(60)
+        sequence_of(engine, prompt(6, 50) + [9]).generate(
+            SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
+        ).result(60)
         assert max(model.shadows._start.values()) == 50, "where the target's states begin"
 
 
 def test_refusals(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     three, one = eagle3(tmp_path / "a"), eagle(tmp_path / "b")
-    embedding = {"embed_tokens.weight": load_file(Path(three.draft) / "model.safetensors")["fc.weight"].new_zeros(320, 64)}
+    embedding = {
+        "embed_tokens.weight": load_file(Path(three.draft) / "model.safetensors")["fc.weight"].new_zeros(320, 64)
+    }
 
     def edited(made: Made, tensors: Any = None, **config: Any) -> Engine:
         file, weights = Path(made.draft) / "config.json", Path(made.draft) / "model.safetensors"
@@ -170,7 +194,11 @@ def test_refusals(tmp_path: Path) -> None:
     for made, config, words in (
         (three, {"num_hidden_layers": 2}, "a head of 2 layers"),
         (three, {"target_hidden_size": 128}, "states of 128 numbers, LlamaForCausalLM has 64"),
-        (three, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, LAYERS]}}, r"three layers in rising order, here \[1, 2, 8\] of a target with 7"),
+        (
+            three,
+            {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, LAYERS]}},
+            r"three layers in rising order, here \[1, 2, 8\] of a target with 7",
+        ),
         (three, {"draft_vocab_size": 91}, r"holds (F32|I64) \[90(, 64)?\]; the EAGLE-3 head asks for \[91"),
         (three, {"eagle_aux_hidden_state_layer_ids": 5}, "is 5; it must be a list of whole numbers"),
         (three, {"eagle_aux_hidden_state_layer_ids": [0, 1, 1.5, 4]}, "must be a list of whole numbers"),
@@ -185,11 +213,24 @@ def test_refusals(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             edited(made, **config)
-    edited(three, eagle_config={"use_aux_hidden_state": True, "use_input_layernorm_in_first_layer": True, "use_last_layernorm": True, "use_mtp_layernorm": False, "parallel_draft_step": 1}).close()
+    edited(
+        three,
+        eagle_config={
+            "use_aux_hidden_state": True,
+            "use_input_layernorm_in_first_layer": True,
+            "use_last_layernorm": True,
+            "use_mtp_layernorm": False,
+            "parallel_draft_step": 1,
+        },
+    ).close()
     with pytest.raises(CheckpointError, match=r"lacks fc\.weight"):
         edited(three, lambda tensors: {name: tensor for name, tensor in tensors.items() if name != "fc.weight"})
     with pytest.raises(ConfigError, match="tie_word_embeddings is true"):
-        edited(three, lambda tensors: embedding | {name: each for name, each in tensors.items() if name != "lm_head.weight"}, tie_word_embeddings=True)
+        edited(
+            three,
+            lambda tensors: embedding | {name: each for name, each in tensors.items() if name != "lm_head.weight"},
+            tie_word_embeddings=True,
+        )
     with pytest.raises(CheckpointError, match="d2t leads to tokens outside the target's vocabulary of 320"):
         edited(three, lambda tensors: tensors | {"d2t": tensors["d2t"] + 300})
     with pytest.raises(CheckpointError, match="'more' has no place in an EAGLE-3 head"):
@@ -206,7 +247,10 @@ def test_refusals(tmp_path: Path) -> None:
 
 def test_pages_are_short_and_memory_is_given_away(made: Made) -> None:
     """Preempted, put to sleep, with other weights, and with pages of several tokens."""
-    prompts, params = [prompt(seed, 30) for seed in range(6)], SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
+    prompts, params = (
+        [prompt(seed, 30) for seed in range(6)],
+        SamplingParams(max_tokens=40, temperature=0, ignore_eos=True),
+    )
     with Engine(made.target, **OPTIONS | {"speculation": False, "deterministic": True}) as plain:
         wanted = [sequence_of(plain, tokens).generate(params).result(60).token_ids for tokens in prompts]
     with opened_with(made, kv_tokens=160, deterministic=True) as engine:
@@ -234,7 +278,9 @@ def test_dummy_weights(made: Made) -> None:
 
 
 def test_states_are_of_the_tokens_that_stand_there_now() -> None:
-    """A text was cut and written anew, with what others had computed of it: states of the old tokens are not taken for the new ones'."""
+    """A text was cut and written anew, with what others had computed of it: states of
+    the old tokens are not taken for the new ones'.
+    """
     shadows = DraftHeadStates.__new__(DraftHeadStates)
     shadows._states, shadows._round = {}, 1
     seq, rows = SequenceState(3), torch.arange(40.0)[:, None]
@@ -268,11 +314,27 @@ def test_a_layer_in_few_bits_is_restored(form: str, tmp_path: Path) -> None:
         save_file(found, path / "model.safetensors", {"format": "pt"})
     edit_json(few / "config.json", quantization_config=method)
     target = load_model(twin, torch.float32)
-    ours, asked = ([*open_mtp_head(path, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None).tensors()] for path in (few, twin))
+    ours, asked = (
+        [*open_mtp_head(path, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None).tensors()]
+        for path in (few, twin)
+    )
     assert len(ours) == len(asked) and all(torch.equal(mine, theirs) for mine, theirs in zip(ours, asked, strict=True))
-    with Engine(few, **OPTIONS | {"draft": "mtp", "speculation": {"control": False}}) as engine, Engine(few, **OPTIONS | {"speculation": False}) as plain:
-        texts = [each.generate("a b c", max_tokens=24, temperature=0, ignore_eos=True).token_ids for each in (engine, plain)]
+    with (
+        Engine(few, **OPTIONS | {"draft": "mtp", "speculation": {"control": False}}) as engine,
+        Engine(few, **OPTIONS | {"speculation": False}) as plain,
+    ):
+        texts = [
+            each.generate("a b c", max_tokens=24, temperature=0, ignore_eos=True).token_ids for each in (engine, plain)
+        ]
         assert texts[0] == texts[1] and engine.stats().drafted_tokens > 0
-    save_file({name: tensor for name, tensor in tensors.items() if not name.endswith(("3.self_attn.o_proj.weight_scale_inv", "3.self_attn.o_proj.weight_scale"))}, few / "model.safetensors", {"format": "pt"})
+    save_file(
+        {
+            name: tensor
+            for name, tensor in tensors.items()
+            if not name.endswith(("3.self_attn.o_proj.weight_scale_inv", "3.self_attn.o_proj.weight_scale"))
+        },
+        few / "model.safetensors",
+        {"format": "pt"},
+    )
     with pytest.raises(CheckpointError, match="o_proj"):
         open_mtp_head(few, target.config, "auto").load(target, torch.float32, torch.device("cpu"), None)

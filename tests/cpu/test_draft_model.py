@@ -30,7 +30,14 @@ from sgl.runtime.speculative.model_drafter import LEAST, NEAR, ModelDrafter
 
 __all__ = ["expected", "plain"]
 
-OPTIONS: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 8192, "deterministic": True, "speculation": "auto", "poison_freed": True}
+OPTIONS: dict[str, Any] = {
+    "dtype": "float32",
+    "threads": 1,
+    "kv_tokens": 8192,
+    "deterministic": True,
+    "speculation": "auto",
+    "poison_freed": True,
+}
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +109,9 @@ def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine) -
         doomed = [s.generate(SamplingParams(max_tokens=400, ignore_eos=True)) for s in sequences[6:9]]
         for sequence in sequences[9:12]:
             sequence.extend(engine.tokenizer.encode(" and then"), drop=2)
-        second = [child.generate(SamplingParams(max_tokens=9, seed=n)) for n, pair in enumerate(children) for child in pair]
+        second = [
+            child.generate(SamplingParams(max_tokens=9, seed=n)) for n, pair in enumerate(children) for child in pair
+        ]
         second += [s.generate(SamplingParams(max_tokens=9, temperature=0)) for s in sequences[9:12]]
         for sequence in sequences[6:9]:
             sequence.abort()
@@ -183,7 +192,9 @@ def test_texts_beyond_its_context_are_not_drafted(drafts: dict[str, Path], plain
         for each in (plain, engine):
             sequence = each.open()
             sequence.extend(prompt)
-            texts.append(sequence.generate(SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)).result(60).token_ids)
+            texts.append(
+                sequence.generate(SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)).result(60).token_ids
+            )
     assert texts[0] == texts[1]
 
 
@@ -213,7 +224,9 @@ def test_a_closed_engine_keeps_no_draft_model(drafts: dict[str, Path]) -> None:
     assert held() is None and sequence.id
 
 
-def test_a_round_that_breaks_costs_no_text(drafts: dict[str, Path], plain: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_round_that_breaks_costs_no_text(
+    drafts: dict[str, Path], plain: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
     with opened_with(drafts["itself"]) as engine:
         forward, rounds = drafter(engine).runner.forward, iter(range(10_000))
@@ -230,7 +243,9 @@ def test_a_round_that_breaks_costs_no_text(drafts: dict[str, Path], plain: Engin
     assert "a drafter failed" in caplog.text
 
 
-def test_one_that_always_breaks_is_given_up(drafts: dict[str, Path], plain: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_always_breaks_is_given_up(
+    drafts: dict[str, Path], plain: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
     params = SamplingParams(max_tokens=30, temperature=0, ignore_eos=True)
     with opened_with(drafts["itself"]) as engine:
 
@@ -240,7 +255,10 @@ def test_one_that_always_breaks_is_given_up(drafts: dict[str, Path], plain: Engi
         drafter(engine).propose = breaking  # type: ignore[method-assign]
         drafter(engine).forget = breaking  # type: ignore[method-assign]
         found = opened(engine, PROMPTS[0]).generate(params).result(60)
-        assert found.token_ids == opened(plain, PROMPTS[0]).generate(params).result(60).token_ids and not found.drafted_tokens
+        assert (
+            found.token_ids == opened(plain, PROMPTS[0]).generate(params).result(60).token_ids
+            and not found.drafted_tokens
+        )
     told = [record.message for record in caplog.records]
     assert told.count("a drafter failed") == 2 * 8 and told.count("the draft model guesses no more") == 1
 
@@ -263,7 +281,9 @@ def test_its_own_time_counts() -> None:
         pace.stepped(1, 0.009)
     assert pace.length(1, 1) == 0, "one of nearly the same time"
     lengths = [pace.length(1, 1) for _ in range(80)]
-    assert lengths.count(0) == 62 and pace.probing and set(lengths[62:]) == {CHAIN // 2}, "once in a while it is tried again, until it was"
+    assert lengths.count(0) == 62 and pace.probing and set(lengths[62:]) == {CHAIN // 2}, (
+        "once in a while it is tried again, until it was"
+    )
     pace.probed()
     assert pace.length(1, 1) == 0
 

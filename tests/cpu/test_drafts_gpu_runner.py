@@ -1,4 +1,6 @@
-"""Guesses on the GPU's runner, on the CPU: its kernels interpreted, its graphs functions; the engine's texts stay the same."""
+"""Guesses on the GPU's runner, on the CPU: its kernels interpreted, its graphs
+functions; the engine's texts stay the same.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,20 @@ from sgl.runtime.executor.drafts_as_decodes import (
     MOST,
     MOST_TOGETHER,
     SEEN_AGAIN,
-    split_drafts,
     split_draft_rows,
+    split_drafts,
 )
-from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
+from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 
-OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 20, "run_ahead": True, "poison_freed": True}
+OPTIONS: dict[str, Any] = {
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": 1,
+    "kv_tokens": 2048,
+    "max_running": 20,
+    "run_ahead": True,
+    "poison_freed": True,
+}
 TEXTS = ("The quick", "a b c a b c a", "one two")
 
 
@@ -47,7 +57,10 @@ def texts(engine: Engine) -> list[list[int]]:
     grammar = compile_regex("(yes|no)( (yes|no)){2,4}", engine.vocabulary)
     engine._core.after_step = engine._core.check
     alone = [opened(engine, text).generate(each).result(60).token_ids for text, each in zip(TEXTS, params, strict=True)]
-    together = [opened(engine, text).generate(each, kind) for text, each, kind in zip(TEXTS, params, (None, grammar, None), strict=True)]
+    together = [
+        opened(engine, text).generate(each, kind)
+        for text, each, kind in zip(TEXTS, params, (None, grammar, None), strict=True)
+    ]
     return alone + [future.result(60).token_ids for future in together]
 
 
@@ -61,7 +74,9 @@ def test_texts(path: Path, request: pytest.FixtureRequest) -> None:
             speculation(engine, Told(how, dict(zip(prompts, wanted, strict=False))))
             assert texts(engine) == wanted, how
             assert engine.stats().accepted_tokens > 20
-            assert {1, 16} <= {size for size, _ in engine._core.runner._static}, "these were steps of three sequences at most"
+            assert {1, 16} <= {size for size, _ in engine._core.runner._static}, (
+                "these were steps of three sequences at most"
+            )
 
 
 def sequence(length: int) -> SequenceState:
@@ -73,10 +88,20 @@ def sequence(length: int) -> SequenceState:
 def test_a_step_is_taken_apart_where_that_is_little() -> None:
     one, two = sequence(9), sequence(40)
     work = [ScheduledWork(one, 8, 9), ScheduledWork(two, 37, 40)]
-    assert split_drafts(work, 64) == [ScheduledWork(one, 8, 9), ScheduledWork(two, 37, 38), ScheduledWork(two, 38, 39), ScheduledWork(two, 39, 40)]
+    assert split_drafts(work, 64) == [
+        ScheduledWork(one, 8, 9),
+        ScheduledWork(two, 37, 38),
+        ScheduledWork(two, 38, 39),
+        ScheduledWork(two, 39, 40),
+    ]
     assert split_draft_rows(work, [5, 2]) == [5, 2, 2, 2]
     assert split_drafts(work, 3) is None, "more rows than the page table has"
     assert split_drafts([ScheduledWork(two, 0, MOST + 1)], 64) is None, "a prompt"
-    assert split_drafts([ScheduledWork(two, 20, 30)] * (MOST_TOGETHER // 10 + 1), 1000) is None, "no graph of so many was captured ahead"
+    assert split_drafts([ScheduledWork(two, 20, 30)] * (MOST_TOGETHER // 10 + 1), 1000) is None, (
+        "no graph of so many was captured ahead"
+    )
     long = sequence(SEEN_AGAIN // 4)
-    assert split_drafts([ScheduledWork(long, len(long) - 5, len(long))], 64) and split_drafts([ScheduledWork(long, len(long) - 6, len(long))], 64) is None, "long texts are read once"
+    assert (
+        split_drafts([ScheduledWork(long, len(long) - 5, len(long))], 64)
+        and split_drafts([ScheduledWork(long, len(long) - 6, len(long))], 64) is None
+    ), "long texts are read once"

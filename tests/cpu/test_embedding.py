@@ -1,4 +1,6 @@
-"""Embeddings against the hidden states of transformers: chunked, preempted, among other work, on the pages of others."""
+"""Embeddings against the hidden states of transformers: chunked, preempted,
+among other work, on the pages of others.
+"""
 
 from __future__ import annotations
 
@@ -197,5 +199,7 @@ def sums_of_steps(checks, path, fused: bool, monkeypatch):
 
 def test_the_bundled_model():
     with Engine(threads=1) as engine:
-        near, same, far = engine.embed(["I want to book a table.", "I want to book a table!", SPECIAL[0] * 20], normalize=True)
+        near, same, far = engine.embed(
+            ["I want to book a table.", "I want to book a table!", SPECIAL[0] * 20], normalize=True
+        )
     assert near @ same > near @ far

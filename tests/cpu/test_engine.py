@@ -40,9 +40,15 @@ def reference(tiny):
         if key not in known:
             ids = torch.tensor([tokens])
             out = model.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count, min_new_tokens=count,
-                eos_token_id=None, pad_token_id=0, suppress_tokens=unused or None,
-            )  # fmt: skip
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=count,
+                min_new_tokens=count,
+                eos_token_id=None,
+                pad_token_id=0,
+                suppress_tokens=unused or None,
+            )
             known[key] = out[0, len(tokens) :].tolist()
         return known[key]
 
@@ -251,7 +257,10 @@ def test_a_seed_decides_the_text_whatever_else_runs(engine):
     sequences = [engine.open() for _ in range(8)]
     for index, sequence in enumerate(sequences):
         sequence.extend(prompt(index, 10))
-    futures = [s.generate(SamplingParams(max_tokens=20, seed=11 if i == 1 else i, ignore_eos=True)) for i, s in enumerate(sequences)]
+    futures = [
+        s.generate(SamplingParams(max_tokens=20, seed=11 if i == 1 else i, ignore_eos=True))
+        for i, s in enumerate(sequences)
+    ]
     assert futures[1].result(60).token_ids == alone
     assert len({tuple(f.result(60).token_ids) for f in futures}) == 8
 
@@ -260,7 +269,9 @@ def test_logprobs_stand_beside_the_tokens(engine):
     """Trap 7.4: as many entries as tokens, also when a stop cuts."""
     sequence = engine.open()
     sequence.extend(prompt(1, 10))
-    done = sequence.generate(SamplingParams(max_tokens=9, temperature=0, ignore_eos=True, logprobs=True, top_logprobs=2)).result(60)
+    done = sequence.generate(
+        SamplingParams(max_tokens=9, temperature=0, ignore_eos=True, logprobs=True, top_logprobs=2)
+    ).result(60)
     assert [token for _, token in done.logprobs] == done.token_ids and len(done.top_logprobs) == 9
     assert all(top[0][1] == token for top, token in zip(done.top_logprobs, done.token_ids, strict=True))
     none = sequence.generate(SamplingParams(max_tokens=0, logprobs=True, top_logprobs=4)).result(60)

@@ -53,7 +53,9 @@ def test_what_is_no_grammar(engine: Engine) -> None:
 def test_tokens_as_terminals_are_written_as_such(engine: Engine) -> None:
     vocabulary, special = engine.vocabulary, engine.tokenizer.token_id
     grammar = compile_ebnf("start: /[a-c]{2,4}/ <|tool|> /[4-6]{3}/ <[6-8]>", vocabulary)
-    made = engine.generate(["One:", "Two:"], grammar=grammar, max_tokens=20, temperature=1, seed=1, skip_special_tokens=False)
+    made = engine.generate(
+        ["One:", "Two:"], grammar=grammar, max_tokens=20, temperature=1, seed=1, skip_special_tokens=False
+    )
     for each in made:
         assert re.fullmatch(r"[a-c]{2,4}<\|tool\|>[4-6]{3}<\|reserved_[0-2]\|>", each.text)
         assert special("<|tool|>") in each.token_ids and each.token_ids[-1] in (6, 7, 8) and not each.truncated

@@ -1,4 +1,6 @@
-"""An engine whose grammars another process compiles: the same texts, what it says of itself, and that nothing is left behind."""
+"""An engine whose grammars another process compiles: the same texts, what it says
+of itself, and that nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,13 @@ from sgl.grammars.compile_client import compile_policy
 from sgl.grammars.compile_client.remote_network import RemoteNetwork
 from sgl.grammars.network.transition_network import UNBUILT
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import ConfigError
 from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.errors import ConfigError
 
-PLAIN = {"properties": {"city": {"type": "string", "maxLength": 20}, "guests": {"type": "integer"}}, "required": ["city", "guests"]}
+PLAIN = {
+    "properties": {"city": {"type": "string", "maxLength": 20}, "guests": {"type": "integer"}},
+    "required": ["city", "guests"],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +48,10 @@ def written(engine: Engine) -> list[str]:
         try:
             grammar = request.compile(engine.vocabulary).prepared()
             params = SamplingParams(max_tokens=12, temperature=1.5, seed=seed, error_on_truncation=False)
-            return engine.generate("Value: ", params, grammar=grammar).text + engine.generate("Guests: ", params, grammar=PLAIN).text
+            return (
+                engine.generate("Value: ", params, grammar=grammar).text
+                + engine.generate("Guests: ", params, grammar=PLAIN).text
+            )
         except GrammarError as error:
             return str(error)
 
@@ -65,7 +73,11 @@ def test_texts_are_the_same_and_nothing_is_left(bundled):
 
 def test_a_request_whose_rules_are_lost_goes_on(bundled):
     with Engine(threads=1, grammar_process=True) as engine:
-        schema = {"items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"}, "minItems": 1, "type": "array"}
+        schema = {
+            "items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"},
+            "minItems": 1,
+            "type": "array",
+        }
         grammar = compile_json_schema(schema, engine.vocabulary)
         assert UNBUILT in grammar.automaton.network.entries
         running = compile_policy.process()
@@ -75,7 +87,10 @@ def test_a_request_whose_rules_are_lost_goes_on(bundled):
         params = SamplingParams(max_tokens=10, temperature=1.0, seed=4, error_on_truncation=False)
         found = engine.generate("{", params, grammar=grammar).text
         assert compile_policy.process() is not running
-    assert found == bundled.generate("{", params, grammar=compile_json_schema(grammar.recipe.source[0], bundled.vocabulary)).text
+    assert (
+        found
+        == bundled.generate("{", params, grammar=compile_json_schema(grammar.recipe.source[0], bundled.vocabulary)).text
+    )
 
 
 def test_what_is_refused():

@@ -43,9 +43,16 @@ class EngineMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.engine = Engine(
-            self.path, dtype="float32", threads=1, poison_freed=True,
-            kv_tokens=240, page_size=2, step_tokens=16, max_running=6, **self.options,
-        )  # fmt: skip
+            self.path,
+            dtype="float32",
+            threads=1,
+            poison_freed=True,
+            kv_tokens=240,
+            page_size=2,
+            step_tokens=16,
+            max_running=6,
+            **self.options,
+        )
         self.engine._core.after_step = self.engine._core.check
         self.oracle = Engine(self.path, device="cpu", dtype="float32", threads=1, kv_tokens=512)
         self.pending: list[tuple[Future, list[int] | np.ndarray | None]] = []
@@ -61,7 +68,12 @@ class EngineMachine(RuleBasedStateMachine):
             self.greedy[key] = sequence.generate(params).result(30).token_ids
         return self.greedy[key]
 
-    @rule(target=sequences, tokens=TOKENS, priority=st.integers(-1, 1), names=st.tuples(st.sampled_from("ab"), st.sampled_from("ab")))
+    @rule(
+        target=sequences,
+        tokens=TOKENS,
+        priority=st.integers(-1, 1),
+        names=st.tuples(st.sampled_from("ab"), st.sampled_from("ab")),
+    )
     def open(self, tokens, priority, names):
         sequence = self.engine.open(priority, tenant=names[0], namespace=names[1], timeout=1000)
         sequence.extend(tokens)
@@ -139,7 +151,9 @@ class EngineMachine(RuleBasedStateMachine):
         deadline = time.monotonic() + 30
         while self.engine._core.life.live and time.monotonic() < deadline:
             time.sleep(0.001)
-        assert not self.engine._core.life.live  # before the next question: it counts as alive until just after its answer
+        assert (
+            not self.engine._core.life.live
+        )  # before the next question: it counts as alive until just after its answer
         self.engine.flush_cache()
         stats = self.engine.stats()
         assert stats.pages_free == stats.pages_total, "pages were lost"

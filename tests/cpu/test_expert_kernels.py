@@ -43,10 +43,15 @@ def test_logits(rows: int, count: int, hidden: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("name", checks.ROUTERS)
 def test_few_rows_are_routed_by_one_kernel(name: str) -> None:
-    checks.check_few_rows(name, 3, 12, 70, torch.bfloat16 if name == "softmax" else torch.float32, "cpu", name == "softmax")
+    checks.check_few_rows(
+        name, 3, 12, 70, torch.bfloat16 if name == "softmax" else torch.float32, "cpu", name == "softmax"
+    )
 
 
-@pytest.mark.parametrize("tokens, top_k, experts, rows", [(1, 2, 5, 16), (40, 3, 8, 16), (600, 4, 9, 32), (2100, 4, 5, 64), (1500, 3, 33, 16)])
+@pytest.mark.parametrize(
+    "tokens, top_k, experts, rows",
+    [(1, 2, 5, 16), (40, 3, 8, 16), (600, 4, 9, 32), (2100, 4, 5, 64), (1500, 3, 33, 16)],
+)
 def test_blocks(tokens: int, top_k: int, experts: int, rows: int) -> None:
     checks.check_blocks(tokens, top_k, experts, rows, "cpu")
 
@@ -67,13 +72,17 @@ def test_mixtures(options: str, rows: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("options", checks.PRODUCTS)
 @pytest.mark.parametrize("rows, fixed", [(1, False), (3, False), (21, False), (6, True)])
-def test_mixtures_of_which_some_experts_lie_elsewhere(options: str, rows: int, fixed: bool, request: pytest.FixtureRequest) -> None:
+def test_mixtures_of_which_some_experts_lie_elsewhere(
+    options: str, rows: int, fixed: bool, request: pytest.FixtureRequest
+) -> None:
     """What nothing was written to has no numbers: who reads it is found out."""
     torch.use_deterministic_algorithms(True)
     request.addfinalizer(lambda: torch.use_deterministic_algorithms(False))
     assert torch.empty(3).isnan().all() and torch.ones(1).new_empty(2).isnan().all()
     with products_as_on_a_tensor_core():
-        checks.check_partial(checks.PRODUCTS[options], rows, 48, 40, torch.float32 if rows % 2 else torch.bfloat16, "cpu", fixed=fixed)
+        checks.check_partial(
+            checks.PRODUCTS[options], rows, 48, 40, torch.float32 if rows % 2 else torch.bfloat16, "cpu", fixed=fixed
+        )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -98,13 +107,17 @@ def test_mixtures_in_few_bits(form: str) -> None:
     """Pairs by themselves, sorted, and sorted for a fixed order of sums."""
     with products_as_on_a_tensor_core():
         checks.check_in_few_bits(form, {"name": "silu"}, 2, 3, 2, 128, 64, torch.bfloat16, "cpu")
-        checks.check_in_few_bits(form, {"name": "quick_gelu", "limit": 0.7, "bias": True}, 11, 3, 2, 128, 64, torch.bfloat16, "cpu")
+        checks.check_in_few_bits(
+            form, {"name": "quick_gelu", "limit": 0.7, "bias": True}, 11, 3, 2, 128, 64, torch.bfloat16, "cpu"
+        )
 
 
 def test_few_bits_with_weights_of_the_input() -> None:
     for rows, fixed in ((3, False), (3, True), (10, False)):
         with products_as_on_a_tensor_core():
-            checks.check_in_few_bits("floats", {"name": "silu", "of_input": True}, rows, 4, 2, 160, 96, torch.float16, "cpu", fixed=fixed)
+            checks.check_in_few_bits(
+                "floats", {"name": "silu", "of_input": True}, rows, 4, 2, 160, 96, torch.float16, "cpu", fixed=fixed
+            )
 
 
 @pytest.mark.parametrize("hidden, inner", [(80, 72), (33, 7)])

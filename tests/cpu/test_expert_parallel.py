@@ -1,4 +1,6 @@
-"""Whole experts on ranks: each row is computed by one rank, sums are those of one, experts that move take their numbers along."""
+"""Whole experts on ranks: each row is computed by one rank, sums are those of one,
+experts that move take their numbers along.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +23,28 @@ from rig import Rig, Row
 from test_experts import COUNT, PARTS, in_mxfp4, mixture
 
 from sgl.runtime.attention.attention_by_layer import listed
+from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.errors import ConfigError, RuntimeFailure
 from sgl.runtime.layers.linear_layers import PackedLinear
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.loop.expert_rebalancing import ExpertRebalancer
-from sgl.runtime.models.placement.expert_transfer import form_of, put, tensors_of
-from sgl.runtime.models.placement.expert_parallel_plan import ExpertParallelPlan, rows_of
 from sgl.runtime.models.cpu.cpu_expert_structs import ExpertsStruct
+from sgl.runtime.models.placement.expert_parallel_plan import ExpertParallelPlan, rows_of
+from sgl.runtime.models.placement.expert_transfer import form_of, put, tensors_of
 from sgl.runtime.models.reference.reference_experts import ReferenceExperts
-from sgl.runtime.models.spec.model_spec import ExpertsSpec, ExpertShare
+from sgl.runtime.models.spec.model_spec import ExpertShare, ExpertsSpec
 from sgl.runtime.parallel.ep import expert_migration
 from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer, better, slices
 from sgl.runtime.parallel.ep.expert_migration import (
-    ExpertMigrator,
     ExpertMigrationStep,
+    ExpertMigrator,
     describe_experts_apart,
 )
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.parallel.ep.expert_placement import initial_placement, moves
 from sgl.runtime.parallel.tp.sharded_source import require, share_of
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
-from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
@@ -55,7 +57,10 @@ def test_each_row_goes_to_one_copy_and_copies_take_turns(seed: int) -> None:
     sizes = rng.choice([[3, 3], [4, 4], [3, 2, 3], [5, 6]])
     held = drawn(rng, count, sizes)
     spreads = [ExpertParallelPlan(ExpertShare(rank, held), count) for rank in range(len(sizes))]
-    copies = [[(rank, place) for rank, own in enumerate(held) for place, expert in enumerate(own) if expert == each] for each in range(count)]
+    copies = [
+        [(rank, place) for rank, own in enumerate(held) for place, expert in enumerate(own) if expert == each]
+        for each in range(count)
+    ]
     for _ in range(3):
         chosen = torch.tensor([rng.sample(range(count), 2) for _ in range(rng.randrange(1, 9))])
         wanted, now = [], Counter(before)
@@ -64,9 +69,14 @@ def test_each_row_goes_to_one_copy_and_copies_take_turns(seed: int) -> None:
             now[expert] += 1
         counts = torch.tensor([now[each] for each in range(count)])
         found = [spread.places(chosen, counts).flatten().tolist() for spread in spreads]
-        assert [[(rank, place) for rank, places in enumerate(found) if (place := places[pair]) >= 0] for pair in range(len(wanted))] == [[each] for each in wanted]
+        assert [
+            [(rank, place) for rank, places in enumerate(found) if (place := places[pair]) >= 0]
+            for pair in range(len(wanted))
+        ] == [[each] for each in wanted]
         rows = Counter(rank for rank, _ in wanted)
-        assert rows_of(held, [before[each] for each in range(count)], counts.tolist()) == [rows[rank] for rank in range(len(sizes))]
+        assert rows_of(held, [before[each] for each in range(count)], counts.tolist()) == [
+            rows[rank] for rank in range(len(sizes))
+        ]
         before = now
 
 
@@ -139,8 +149,19 @@ def test_families_compute_what_one_rank_computes(case: str, tmp_path: Path) -> N
     tokens = prompt(open_checkpoint(path).model.vocab_size)
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in steps(tokens)]
-    ways = [steps_of_ranks(path, 2, steps(tokens), whole=ExpertParallelSplit(3, ordered=True), before=Shuffled(path, seed)) for seed in range(2)]
-    ways.append(steps_of_ranks(path, 2 if case == "mixtral, window" else 4, steps(tokens), whole=ExpertParallelSplit(), before=Shuffled(path, 0)))
+    ways = [
+        steps_of_ranks(path, 2, steps(tokens), whole=ExpertParallelSplit(3, ordered=True), before=Shuffled(path, seed))
+        for seed in range(2)
+    ]
+    ways.append(
+        steps_of_ranks(
+            path,
+            2 if case == "mixtral, window" else 4,
+            steps(tokens),
+            whole=ExpertParallelSplit(),
+            before=Shuffled(path, 0),
+        )
+    )
     for found in ways:
         for ours, asked in zip(found, expected, strict=True):
             close(ours, asked, 2e-5, case)
@@ -148,41 +169,79 @@ def test_families_compute_what_one_rank_computes(case: str, tmp_path: Path) -> N
 
 
 def test_each_rank_reads_its_own_experts_in_few_bits_as_well(tmp_path: Path) -> None:
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9, "intermediate_size": 32, "hidden_size": 64}
+    keys = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "sliding_window": 9,
+        "intermediate_size": 32,
+        "hidden_size": 64,
+    }
     model = reference("GptOssForCausalLM", **keys)
     model.save_pretrained(tmp_path)
     in_mxfp4(tmp_path, model)
     tokens, rig = prompt(320), Rig(tmp_path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in steps(tokens)]
-    for ours, asked in zip(steps_of_ranks(tmp_path, 2, steps(tokens), whole=ExpertParallelSplit(1)), expected, strict=True):
+    for ours, asked in zip(
+        steps_of_ranks(tmp_path, 2, steps(tokens), whole=ExpertParallelSplit(1)), expected, strict=True
+    ):
         close(ours, asked, 2e-5, "mxfp4")
-    names = [[stored.name for source in share_of(open_checkpoint(tmp_path), TensorParallelSplit(rank, 2, ExpertParallelSplit(1))).sources for stored in source.tensors] for rank in range(2)]
+    names = [
+        [
+            stored.name
+            for source in share_of(
+                open_checkpoint(tmp_path), TensorParallelSplit(rank, 2, ExpertParallelSplit(1))
+            ).sources
+            for stored in source.tensors
+        ]
+        for rank in range(2)
+    ]
     for rank, own in enumerate(initial_placement(4, 2, 1)):
         held = {name.split(".")[5] for name in names[rank] if ".mlp.experts." in name}
         assert held == {str(expert) for expert in own}
     assert len(set(names[0]) & set(names[1])) < len(names[0])
 
 
-@pytest.mark.parametrize("weights, deterministic", [("auto", False), ("auto", True), ("int8", False), ("int4", True), ("mxfp4", False), ("nvfp4", False), ("packed", False)])
+@pytest.mark.parametrize(
+    "weights, deterministic",
+    [
+        ("auto", False),
+        ("auto", True),
+        ("int8", False),
+        ("int4", True),
+        ("mxfp4", False),
+        ("nvfp4", False),
+        ("packed", False),
+    ],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_expert_takes_anothers_place(weights: str, deterministic: bool, dtype: torch.dtype, tmp_path: Path) -> None:
     """Whatever its products are kept as, but for forms that say that they cannot."""
     path = write_family("gpt-oss", tmp_path, num_hidden_layers=1, layer_types=["full_attention"], intermediate_size=32)
     transform = None if weights == "packed" else transform_for(weights, deterministic, CPU)
     if weights == "packed":
-        transform = lambda name, layer: PackedLinear(layer.weight.contiguous(), layer.bias) if name in ("gate_up", "down") and dtype == torch.bfloat16 else layer  # noqa: E731
+        transform = lambda name, layer: (  # noqa: E731
+            PackedLinear(layer.weight.contiguous(), layer.bias)
+            if name in ("gate_up", "down") and dtype == torch.bfloat16
+            else layer
+        )
     source, target = (load_model(path, dtype, transform=transform).layers[0].ffn.experts for _ in range(2))
     forms = {form_of(expert) for expert in (*source, *target)}
     x = torch.randn(40, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
     assert len(forms) == 1 and None not in forms
     put(target[1], [tensor.clone() for tensor in tensors_of(source[3])])
     for rows in (1, 40):
-        assert torch.equal(target[1].output(x[:rows]), source[3].output(x[:rows])) and not torch.equal(target[0].output(x[:rows]), source[3].output(x[:rows]))
+        assert torch.equal(target[1].output(x[:rows]), source[3].output(x[:rows])) and not torch.equal(
+            target[0].output(x[:rows]), source[3].output(x[:rows])
+        )
 
 
 def test_forms_tell_what_cannot_be_exchanged(tmp_path: Path) -> None:
     path = write_family("qwen3 moe", tmp_path, num_hidden_layers=1)
-    plain, few = (load_model(path, transform=transform_for(weights, False, CPU)).layers[0].ffn.experts[0] for weights in ("auto", "int8"))
+    plain, few = (
+        load_model(path, transform=transform_for(weights, False, CPU)).layers[0].ffn.experts[0]
+        for weights in ("auto", "int8")
+    )
     assert form_of(plain) != form_of(few)
 
 
@@ -194,13 +253,20 @@ def test_slices_of_a_layer_end_in_its_new_places(seed: int) -> None:
     found = list(slices(3, spread.held, held, rng.choice([1, 2**24, 2**30])))
     assert [move for each in found for move in each.moves] == moves(spread.held, held)
     assert all(each.held is None for each in found[:-1]) and (not found or found[-1].held == held)
-    assert better(spread, [0] * count) is None and better(ExpertParallelPlan(ExpertShare(0, initial_placement(count, 2)), count), [1] * count) is None
+    assert (
+        better(spread, [0] * count) is None
+        and better(ExpertParallelPlan(ExpertShare(0, initial_placement(count, 2)), count), [1] * count) is None
+    )
 
 
 @pytest.fixture
 def mover(monkeypatch: pytest.MonkeyPatch) -> ExpertMigrator:
     """Rank 0's, of a model of one mixture."""
-    monkeypatch.setattr(expert_migration.dist, "all_gather_object", lambda found, own, group: found.__setitem__(slice(None), [own] * len(found)))
+    monkeypatch.setattr(
+        expert_migration.dist,
+        "all_gather_object",
+        lambda found, own, group: found.__setitem__(slice(None), [own] * len(found)),
+    )
     part = ranks_of(mixture("plain"), initial_placement(COUNT, 2, 2))[0]
     return ExpertMigrator(SimpleNamespace(layers=[SimpleNamespace(ffn=part)]), 0, 2)
 
@@ -213,7 +279,9 @@ def test_a_router_that_chose_otherwise_is_told(mover: ExpertMigrator) -> None:
         mover.take(ExpertMigrationStep(0, (), None, chosen))
 
 
-def test_a_mixture_is_computed_by_the_same_code_on_all_ranks(mover: ExpertMigrator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_is_computed_by_the_same_code_on_all_ranks(
+    mover: ExpertMigrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     part = mover.parts[0]
     part.compiled = SimpleNamespace()
     mover.review()
@@ -236,7 +304,9 @@ def test_weights_that_are_loaded_anew_end_what_was_under_way(mover: ExpertMigrat
     assert experts.busy
     mover.parts[0].hold_experts(initial_placement(COUNT, 2, 2)[::-1])
     mover._model.layers[0].ffn = ranks_of(mixture("plain"), initial_placement(COUNT, 2, 2))[0]
-    assert sum(experts.rows()[0]) == 150 and experts.places() == {"0": [listed(sorted(own)) for own in initial_placement(COUNT, 2, 2)]}
+    assert sum(experts.rows()[0]) == 150 and experts.places() == {
+        "0": [listed(sorted(own)) for own in initial_placement(COUNT, 2, 2)]
+    }
     mover.parts[0].by_torch(torch.randn(10, 48))
     for _ in range(2):  # before it is looked at, and behind
         assert sum(experts.rows()[0]) == 180
@@ -249,7 +319,10 @@ def test_weights_that_are_loaded_anew_end_what_was_under_way(mover: ExpertMigrat
 def test_nothing_keeps_the_weights_of_before_while_others_are_loaded(mover: ExpertMigrator) -> None:
     """And rows are counted on."""
     told: list[str] = []
-    experts, spread = ExpertBalancer(SimpleNamespace(tell=lambda name, *rest: told.append(name)), mover, 2), mover.parts[0].spread
+    experts, spread = (
+        ExpertBalancer(SimpleNamespace(tell=lambda name, *rest: told.append(name)), mover, 2),
+        mover.parts[0].spread,
+    )
     mover.parts[0].by_torch(torch.randn(50, 48, generator=torch.Generator().manual_seed(0)))
     experts._slices += slices(0, spread.held, (spread.held[0][::-1], spread.held[1]), 2**30)
     experts.turn()
@@ -279,7 +352,10 @@ def test_no_rank_keeps_experts_on_their_way_when_weights_go_elsewhere(mover: Exp
 def test_the_groups_of_a_router_stay_on_one_node() -> None:
     spread = ExpertParallelPlan(ExpertShare(0, initial_placement(8, 4, 4), nodes=2, groups=4), 8)
     held = better(spread, [50, 1, 1, 1, 1, 1, 40, 1])
-    assert held is not None and all(len({rank // 2 for rank, own in enumerate(held) for expert in group if expert in own}) == 1 for group in ((0, 1), (2, 3), (4, 5), (6, 7)))
+    assert held is not None and all(
+        len({rank // 2 for rank, own in enumerate(held) for expert in group if expert in own}) == 1
+        for group in ((0, 1), (2, 3), (4, 5), (6, 7))
+    )
 
 
 @pytest.mark.parametrize(
@@ -308,7 +384,14 @@ def test_what_gpus_do_not_do_beside_it_is_refused_by_name(beside: dict[str, Any]
         EngineConfig.from_options(asked | beside).on("cuda")
 
 
-@pytest.mark.parametrize("whole, ranks, why", [(ExpertParallelSplit(7), 2, "take no more"), (ExpertParallelSplit(), 8, "each takes one at least"), (ExpertParallelSplit(1, nodes=2), 2, "must divide")])
+@pytest.mark.parametrize(
+    "whole, ranks, why",
+    [
+        (ExpertParallelSplit(7), 2, "take no more"),
+        (ExpertParallelSplit(), 8, "each takes one at least"),
+        (ExpertParallelSplit(1, nodes=2), 2, "must divide"),
+    ],
+)
 def test_places_that_cannot_be_are_told(whole: ExpertParallelSplit, ranks: int, why: str, tmp_path: Path) -> None:
     write_family("qwen3 moe", tmp_path, num_attention_heads=8, num_key_value_heads=8)
     with pytest.raises(ConfigError, match=why):

@@ -1,4 +1,6 @@
-"""An engine whose ranks hold whole experts: the texts of one, also while experts move; a rank that ends meanwhile ends it aloud."""
+"""An engine whose ranks hold whole experts: the texts of one, also while experts
+move; a rank that ends meanwhile ends it aloud.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,11 @@ def test_sequences_write_what_they_write_on_one_while_experts_move(one, two):
         over.set()
         thread.join()
     stats = two.stats()
-    assert stats.moved_experts > 10 and stats.rebalances >= len(asked) > 0 and sum(each["experts"] for each in asked) <= stats.moved_experts
+    assert (
+        stats.moved_experts > 10
+        and stats.rebalances >= len(asked) > 0
+        and sum(each["experts"] for each in asked) <= stats.moved_experts
+    )
     assert np.array(stats.rank_rows).sum(1).tolist() == np.array([sum(each) for each in stats.expert_counts]).tolist()
 
 
@@ -73,7 +79,12 @@ def test_it_tells_where_experts_lie_and_how_busy_ranks_are(two):
     two.rebalance_experts()
     info, before = two.info(), two.stats()
     held = list(info["expert_places"].values())
-    assert info["expert_parallel"] and info["redundant_experts"] == 2 and info["fixed_experts"] == "" and ", ".join(info["expert_places"])
+    assert (
+        info["expert_parallel"]
+        and info["redundant_experts"] == 2
+        and info["fixed_experts"] == ""
+        and ", ".join(info["expert_places"])
+    )
     assert all(len(ranks) == 2 for ranks in held) and info["layers"][0]["why"] == "its experts lie on several ranks"
     two.generate("one two three", max_tokens=40, temperature=0)
     told, done = two.rebalance_experts(), two.stats()
@@ -92,7 +103,11 @@ def test_it_sleeps_wakes_and_moves_experts_meanwhile(one, two):
     two.sleep()
     two.rebalance_experts()
     two.wake()
-    assert two.generate("words", max_tokens=5, temperature=0).token_ids == before == one.generate("words", max_tokens=5, temperature=0).token_ids
+    assert (
+        two.generate("words", max_tokens=5, temperature=0).token_ids
+        == before
+        == one.generate("words", max_tokens=5, temperature=0).token_ids
+    )
 
 
 def test_a_rank_killed_while_experts_move_ends_all_and_they_come_back(one, two):
@@ -122,7 +137,9 @@ def test_a_rank_killed_while_experts_move_ends_all_and_they_come_back(one, two):
 
 
 def test_experts_that_come_in_several_forms_with_other_weights_stay_where_they_are(tmp_path):
-    mixed = write_tokenizer(write_family("qwen3 moe", tmp_path / "plain", max_position_embeddings=512, moe_intermediate_size=64))
+    mixed = write_tokenizer(
+        write_family("qwen3 moe", tmp_path / "plain", max_position_embeddings=512, moe_intermediate_size=64)
+    )
     few = experts_in_few_bits(mixed, tmp_path / "few", plain=".experts.3.")
     with Engine(mixed, **WHOLE) as two:
         assert two.info()["fixed_experts"] == ""

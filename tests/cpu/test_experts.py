@@ -1,4 +1,6 @@
-"""Mixtures of experts against a loop over tokens: routers, weights, what is added; a row's bits whatever is beside it."""
+"""Mixtures of experts against a loop over tokens: routers, weights, what is
+added; a row's bits whatever is beside it.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,18 @@ from sgl.runtime.models.reference.reference_routing import routed
 from sgl.runtime.models.spec.model_spec import (
     ExpertsSpec,
     GatedFFNSpec,
+    LayerNorms,
     LayerSpec,
     NormSpec,
-    LayerNorms,
     RouterSpec,
 )
 
 COUNT, TOP = 8, 3
 
 
-def by_hand(router: RouterSpec, top_k: int, logits: list[float], correction: list[float]) -> tuple[list[int], list[float]]:
+def by_hand(
+    router: RouterSpec, top_k: int, logits: list[float], correction: list[float]
+) -> tuple[list[int], list[float]]:
     """One token, in plain numbers."""
     if router.score == "mixer":
         return mixer_by_hand(logits, top_k, router.jitter)
@@ -64,7 +68,9 @@ def groups_by_hand(router: RouterSpec, choice: list[float]) -> list[float]:
     groups = [choice[start : start + size] for start in range(0, len(choice), size)]
     best = [sum(sorted(group)[-2:]) if router.group_score == "two" else max(group) for group in groups]
     kept = sorted(range(len(groups)), key=lambda index: -best[index])[: router.kept_groups]
-    return [score if index // size in kept or router.groups == 1 else router.outside for index, score in enumerate(choice)]
+    return [
+        score if index // size in kept or router.groups == 1 else router.outside for index, score in enumerate(choice)
+    ]
 
 
 def mixer_by_hand(logits: list[float], top_k: int, jitter: float) -> tuple[list[int], list[float]]:
@@ -92,7 +98,12 @@ def test_a_router_is_that_of_one_token_by_hand(name: str) -> None:
 
 
 def test_of_equal_experts_the_first_are_taken() -> None:
-    for router in (RouterSpec(), RouterSpec(best_first=True), RouterSpec("mixer", jitter=0.1), RouterSpec(groups=4, kept_groups=2)):
+    for router in (
+        RouterSpec(),
+        RouterSpec(best_first=True),
+        RouterSpec("mixer", jitter=0.1),
+        RouterSpec(groups=4, kept_groups=2),
+    ):
         chosen, _ = routed(router, 2, torch.zeros(3, COUNT))
         assert chosen.tolist() == [[0, 1]] * 3
 
@@ -104,7 +115,9 @@ PARTS: dict[str, ExpertsSpec] = {
     "clamped, biases": ExpertsSpec(COUNT, 2, GatedFFNSpec(INNER, "quick_gelu", True, 0.5), ROUTERS["best first"]),
     "shared": ExpertsSpec(COUNT, TOP, GatedFFNSpec(24), ROUTERS["groups, two best"], shared=GatedFFNSpec(40)),
     "shared, switched": ExpertsSpec(COUNT, TOP, GatedFFNSpec(24), shared=GatedFFNSpec(40), switched=True),
-    "weights of the input": ExpertsSpec(COUNT, 2, GatedFFNSpec(24), ROUTERS["best first, sigmoid"], weighs_input=True, shared=GatedFFNSpec(24)),
+    "weights of the input": ExpertsSpec(
+        COUNT, 2, GatedFFNSpec(24), ROUTERS["best first, sigmoid"], weighs_input=True, shared=GatedFFNSpec(24)
+    ),
 }
 
 
@@ -143,7 +156,9 @@ def test_tokens_together_are_those_one_by_one(name: str) -> None:
 @pytest.mark.parametrize("name", ROUTERS)
 def test_compiled_mixtures_are_those_of_torch(name: str, dtype: torch.dtype) -> None:
     """Many rows, more than one piece of an expert has; several threads."""
-    spec = ExpertsSpec(COUNT, TOP, GatedFFNSpec(70, "gelu", True), ROUTERS[name], shared=GatedFFNSpec(33), switched=True)
+    spec = ExpertsSpec(
+        COUNT, TOP, GatedFFNSpec(70, "gelu", True), ROUTERS[name], shared=GatedFFNSpec(33), switched=True
+    )
     part = mixture(spec, dtype)
     x = torch.randn(700, 48, generator=torch.Generator().manual_seed(1)).to(dtype)
     cpu_kernels.set_threads(3)
@@ -152,10 +167,15 @@ def test_compiled_mixtures_are_those_of_torch(name: str, dtype: torch.dtype) -> 
     finally:
         cpu_kernels.set_threads(1)
     expected = part.by_torch(x)
-    assert (found.float() - expected.float()).norm() < (1e-5 if dtype == torch.float32 else 1e-2) * expected.float().norm()
+    assert (found.float() - expected.float()).norm() < (
+        1e-5 if dtype == torch.float32 else 1e-2
+    ) * expected.float().norm()
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, torch.device("cpu"))])
+@pytest.mark.parametrize(
+    "dtype",
+    [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, torch.device("cpu"))],
+)
 @pytest.mark.parametrize("name", PARTS)
 def test_the_bits_of_a_token_do_not_depend_on_the_others(name: str, dtype: torch.dtype) -> None:
     part = mixture(name, dtype)
@@ -198,14 +218,19 @@ def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:
 
 
 def test_layers_of_large_models_are_laid_together_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = model(LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), PARTS["shared, switched"]), LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), GatedFFNSpec(INNER)))
+    spec = model(
+        LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), PARTS["shared, switched"]),
+        LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), GatedFFNSpec(INNER)),
+    )
     small, work = LawRig(spec), list(range(4, 40))
     expected = small.step([(Row(work), len(work))], every_row=True)
     monkeypatch.setattr("sgl.runtime.models.decoder.SMALL_MODEL", 0)
     monkeypatch.setattr("sgl.runtime.models.cpu.cpu_step.MOST_TO_MOVE", 0)
     large = LawRig(spec)
     assert torch.equal(large.step([(Row(work), len(work))], every_row=True), expected)
-    blocked = [product for place in large.model.layers[0].products() if isinstance(product := getattr(*place), BlockedLinear)]
+    blocked = [
+        product for place in large.model.layers[0].products() if isinstance(product := getattr(*place), BlockedLinear)
+    ]
     ends = [(product.weight.data_ptr(), product.weight.nbytes) for product in blocked]
     assert all(0 <= start - (before + size) < 64 for (before, size), (start, _) in pairwise(ends))
 
@@ -217,8 +242,16 @@ def stacked(tensors: Tensors) -> Tensors:
     """The experts of each layer in two tensors, gate above up."""
     found: dict[str, Any] = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
     for layer in range(4):
-        experts = [{part: tensors[f"model.layers.{layer}.mlp.experts.{index}.{part}_proj.weight"] for part in ("gate", "up", "down")} for index in range(6)]
-        found[f"model.layers.{layer}.mlp.experts.gate_up_proj"] = torch.stack([torch.cat([each["gate"], each["up"]]) for each in experts])
+        experts = [
+            {
+                part: tensors[f"model.layers.{layer}.mlp.experts.{index}.{part}_proj.weight"]
+                for part in ("gate", "up", "down")
+            }
+            for index in range(6)
+        ]
+        found[f"model.layers.{layer}.mlp.experts.gate_up_proj"] = torch.stack(
+            [torch.cat([each["gate"], each["up"]]) for each in experts]
+        )
         found[f"model.layers.{layer}.mlp.experts.down_proj"] = torch.stack([each["down"] for each in experts])
     return found
 
@@ -249,8 +282,12 @@ def in_mxfp4(path: Path, model: Any) -> None:
             for name in ("gate_up_proj", "down_proj"):
                 weight = getattr(layer.mlp.experts, name)
                 experts, inputs, outputs = weight.shape
-                blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), generator=generator, dtype=torch.uint8)
-                scales = torch.randint(120, 126, (experts, outputs, inputs // 32), generator=generator, dtype=torch.uint8)
+                blocks = torch.randint(
+                    0, 256, (experts, outputs, inputs // 32, 16), generator=generator, dtype=torch.uint8
+                )
+                scales = torch.randint(
+                    120, 126, (experts, outputs, inputs // 32), generator=generator, dtype=torch.uint8
+                )
                 numbers = torch.stack([table[(blocks & 15).int()], table[(blocks >> 4).int()]], -1).flatten(3)
                 dense = (numbers * torch.exp2(scales.float() - 127)[..., None]).flatten(2)
                 weight.data.copy_(dense.transpose(1, 2))
@@ -263,7 +300,14 @@ def in_mxfp4(path: Path, model: Any) -> None:
 
 
 def test_experts_in_mxfp4_are_read(tmp_path: Path) -> None:
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9, "intermediate_size": 32, "hidden_size": 64}
+    keys = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "sliding_window": 9,
+        "intermediate_size": 32,
+        "hidden_size": 64,
+    }
     reference_ = reference("GptOssForCausalLM", **keys)
     reference_.save_pretrained(tmp_path)
     in_mxfp4(tmp_path, reference_)

@@ -18,8 +18,8 @@ import sgl
 from sgl.lang.errors import LanguageError
 from sgl.lang.sampling.options import NAMES
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import ConfigError, RuntimeFailure
 from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.errors import ConfigError, RuntimeFailure
 
 SECONDS = 30
 FIELDS = [field.name for field in dataclasses.fields(SamplingParams)]
@@ -80,7 +80,9 @@ def test_the_terms_of_a_sequence(sound, name):
 
 OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "extend": lambda sequence, value: (sequence.extend(value), sequence.generate(SamplingParams(max_tokens=2)))[1],
-    "drop": lambda sequence, value: (sequence.extend([5], drop=value), sequence.generate(SamplingParams(max_tokens=2)))[1],
+    "drop": lambda sequence, value: (sequence.extend([5], drop=value), sequence.generate(SamplingParams(max_tokens=2)))[
+        1
+    ],
     "start": lambda sequence, value: sequence.logprobs(value),
     "top": lambda sequence, value: sequence.logprobs(500, value),
     "choices": lambda sequence, value: sequence.score(value),
@@ -133,7 +135,19 @@ def test_an_option_of_a_program(sound, name):
 
 
 def test_a_number_of_the_engine_s_own():
-    for name in ("page_size", "step_tokens", "max_running", "threads", "context", "kv_tokens", "kv_memory", "host_kv", "memory", "seed", "heartbeat"):
+    for name in (
+        "page_size",
+        "step_tokens",
+        "max_running",
+        "threads",
+        "context",
+        "kv_tokens",
+        "kv_memory",
+        "host_kv",
+        "memory",
+        "seed",
+        "heartbeat",
+    ):
         for value in [value for value in VALUES if type(value) not in (Liar, Mute)]:
             try:
                 EngineConfig.from_options({name: value})

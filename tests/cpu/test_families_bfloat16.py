@@ -15,10 +15,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("Gemma3ForCausalLM", {"head_dim": 32, "query_pre_attn_scalar": 20, "sliding_window": 9}),
     "cohere": ("CohereForCausalLM", {"use_qk_norm": True}),
     "olmo2": ("Olmo2ForCausalLM", {}),
-    "granite": ("GraniteForCausalLM", {"embedding_multiplier": 3.0, "attention_multiplier": 0.4, "residual_multiplier": 0.3}),
+    "granite": (
+        "GraniteForCausalLM",
+        {"embedding_multiplier": 3.0, "attention_multiplier": 0.4, "residual_multiplier": 0.3},
+    ),
     "ernie": ("Ernie4_5ForCausalLM", {"head_dim": 16}),
-    "qwen3 moe": ("Qwen3MoeForCausalLM", {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "norm_topk_prob": True}),
-    "glm 4.5": ("Glm4MoeForCausalLM", {"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "num_mtp_layers": 0}),
+    "qwen3 moe": (
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "norm_topk_prob": True},
+    ),
+    "glm 4.5": (
+        "Glm4MoeForCausalLM",
+        {"n_routed_experts": 8, "num_experts_per_tok": 4, "moe_intermediate_size": 24, "num_mtp_layers": 0},
+    ),
     "apertus": ("ApertusForCausalLM", {}),
 }
 

@@ -19,7 +19,10 @@ RW = FALCON | {"alibi": True, "parallel_attn": False, "multi_query": False, "bia
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "bloom": ("BloomForCausalLM", BLOOM),
-    "bloom-six-heads": ("BloomForCausalLM", BLOOM | {"num_attention_heads": 6, "hidden_size": 96, "tie_word_embeddings": False}),
+    "bloom-six-heads": (
+        "BloomForCausalLM",
+        BLOOM | {"num_attention_heads": 6, "hidden_size": 96, "tie_word_embeddings": False},
+    ),
     "mpt": ("MptForCausalLM", MPT),
     "mpt-six-heads": (
         "MptForCausalLM",
@@ -29,7 +32,14 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "falcon-40b": ("FalconForCausalLM", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
     "falcon-11b": (
         "FalconForCausalLM",
-        FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1, "ffn_hidden_size": 96, "activation": "relu"},
+        FALCON
+        | {
+            "new_decoder_architecture": True,
+            "num_kv_heads": 2,
+            "num_ln_in_parallel_attn": 1,
+            "ffn_hidden_size": 96,
+            "activation": "relu",
+        },
     ),
     "falcon-rw-turning": ("FalconForCausalLM", RW | {"alibi": False, "multi_query": True}),
 }
@@ -56,7 +66,11 @@ def test_the_first_files_of_bloom_have_no_prefix(tmp_path: Path) -> None:
     model = reference("BloomForCausalLM", **BLOOM)
     model.save_pretrained(tmp_path)
     keys = {"n_embed": 64, "hidden_size": ..., "offset_alibi": 100, "masked_softmax_fusion": True, "seq_length": 256}
-    rewrite(tmp_path, lambda tensors: {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}, **keys)
+    rewrite(
+        tmp_path,
+        lambda tensors: {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()},
+        **keys,
+    )
     assert check_checkpoint(model, tmp_path).model.config.max_position == 256
 
 

@@ -1,4 +1,6 @@
-"""Engines on models that differ from Llama: several pools, tables of positions, ALiBi, projections outside the layers."""
+"""Engines on models that differ from Llama: several pools, tables of
+positions, ALiBi, projections outside the layers.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,43 @@ from sgl.runtime.errors import ConfigError, ContextLengthError
 PLAIN: dict[str, Any] = {"intermediate_size": ..., "num_key_value_heads": ...}
 WIDE: dict[str, Any] = {"per_layer_config": {index: {"head_dim": 32, "num_key_value_heads": 1} for index in (2, 5)}}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
-    "gemma 4": ("Gemma4ForCausalLM", WIDE | {
-        "head_dim": 16, "num_hidden_layers": 6, "sliding_window": 9, "vocab_size_per_layer_input": 320, "hidden_size_per_layer_input": 13,
-        "num_kv_shared_layers": 3, "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
-    }),
-    "gemma 3": ("Gemma3ForCausalLM", {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 9, "num_hidden_layers": 7}),
+    "gemma 4": (
+        "Gemma4ForCausalLM",
+        WIDE
+        | {
+            "head_dim": 16,
+            "num_hidden_layers": 6,
+            "sliding_window": 9,
+            "vocab_size_per_layer_input": 320,
+            "hidden_size_per_layer_input": 13,
+            "num_kv_shared_layers": 3,
+            "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
+        },
+    ),
+    "gemma 3": (
+        "Gemma3ForCausalLM",
+        {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 9, "num_hidden_layers": 7},
+    ),
     "gpt 2": ("GPT2LMHeadModel", PLAIN | {"n_inner": 96}),
-    "opt 350m": ("OPTForCausalLM", PLAIN | {
-        "initializer_range": ..., "init_std": 0.2, "ffn_dim": 96, "do_layer_norm_before": False, "word_embed_proj_dim": 34,
-    }),
+    "opt 350m": (
+        "OPTForCausalLM",
+        PLAIN
+        | {
+            "initializer_range": ...,
+            "init_std": 0.2,
+            "ffn_dim": 96,
+            "do_layer_norm_before": False,
+            "word_embed_proj_dim": 34,
+        },
+    ),
     "bloom": ("BloomForCausalLM", PLAIN | {"max_position_embeddings": ..., "seq_length": 256}),
     "cohere 2": ("Cohere2ForCausalLM", {"sliding_window": 9}),
     "deepseek v2": test_families_latent.CASES["deepseek v2"],
-    "qwen 3 moe": ("Qwen3MoeForCausalLM", {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [1]}),
-}  # fmt: skip
+    "qwen 3 moe": (
+        "Qwen3MoeForCausalLM",
+        {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [1]},
+    ),
+}
 
 
 def params(count: int = 12) -> SamplingParams:
@@ -78,7 +103,9 @@ def build(write: Callable[[str], Path]) -> Iterator[Callable[..., Engine]]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_everything_at_once_on_a_small_pool(case: str, build: Callable[..., Engine]) -> None:
-    engine = build(case, kv_tokens=300, page_size=4, step_tokens=24, max_running=5, host_kv="1MB", run_ahead=case == "gemma 4")
+    engine = build(
+        case, kv_tokens=300, page_size=4, step_tokens=24, max_running=5, host_kv="1MB", run_ahead=case == "gemma 4"
+    )
     engine._core.after_step = engine._core.check
     mix = Mix(engine, build(case), 3)
     mix.play(60)
@@ -95,7 +122,9 @@ def test_everything_at_once_on_a_small_pool(case: str, build: Callable[..., Engi
 
 
 @pytest.mark.parametrize("case", ["gemma 4", "gpt 2", "bloom"])
-def test_the_last_position_is_that_of_transformers_and_there_is_none_behind(case: str, build: Callable[..., Engine]) -> None:
+def test_the_last_position_is_that_of_transformers_and_there_is_none_behind(
+    case: str, build: Callable[..., Engine]
+) -> None:
     engine, tokens = build(case, run_ahead=True), prompt(320, 253)
     sequence = engine.open()
     sequence.extend(tokens)
@@ -125,7 +154,10 @@ def test_bits_do_not_depend_on_the_batch_where_projections_lie_outside_the_layer
 
 @needs_kernels
 def test_deterministic_is_refused_where_no_attention_keeps_the_bits(build: Callable[..., Engine]) -> None:
-    with pytest.raises(ConfigError, match=r"deterministic=True\): .* without ALiBi, and no other attention .*; run it without deterministic"):
+    with pytest.raises(
+        ConfigError,
+        match=r"deterministic=True\): .* without ALiBi, and no other attention .*; run it without deterministic",
+    ):
         build("bloom", deterministic=True)
 
 
@@ -136,7 +168,9 @@ def test_chosen_experts_are_counted(build: Callable[..., Engine]) -> None:
     sequence.generate(params(5)).result(FOREVER)
     counts = (engine.stats() - before).expert_counts
     assert [len(each) for each in counts] == [6, 0, 6, 6]
-    assert {sum(each) for each in counts[:1] + counts[2:3]} == {24 * 2}  # of the last layer only tokens whose logits are wanted
+    assert {sum(each) for each in counts[:1] + counts[2:3]} == {
+        24 * 2
+    }  # of the last layer only tokens whose logits are wanted
     assert build("bloom").stats().expert_counts == []
 
 

@@ -15,23 +15,35 @@ KINDS = {
 }
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma": ("GemmaForCausalLM", {"head_dim": 32}),
-    "gemma, untied with biases": ("GemmaForCausalLM", {"head_dim": 16, "attention_bias": True, "tie_word_embeddings": False}),
+    "gemma, untied with biases": (
+        "GemmaForCausalLM",
+        {"head_dim": 16, "attention_bias": True, "tie_word_embeddings": False},
+    ),
     "gemma, gelu is gelu-tanh": ("GemmaForCausalLM", {"head_dim": 16, "hidden_act": "gelu", "initializer_range": 0.5}),
     "gemma2": ("Gemma2ForCausalLM", HALF | {"sliding_window": 9}),
     "gemma2, low caps": (
         "Gemma2ForCausalLM",
-        HALF | {"sliding_window": 9, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5, "attention_bias": True},
+        HALF
+        | {"sliding_window": 9, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5, "attention_bias": True},
     ),
     "gemma2, no caps": ("Gemma2ForCausalLM", HALF | {"attn_logit_softcapping": None, "final_logit_softcapping": None}),
     "gemma2, layer types": (
         "Gemma2ForCausalLM",
-        {"head_dim": 16, "sliding_window": 7, "layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"]},
+        {
+            "head_dim": 16,
+            "sliding_window": 7,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention", "full_attention"],
+        },
     ),
     "gemma3": ("Gemma3ForCausalLM", HALF | {"sliding_window": 9, "num_hidden_layers": 7}),
-    "gemma3, rope by kind": ("Gemma3ForCausalLM", HALF | {"sliding_window": 9, "sliding_window_pattern": 2, "rope_parameters": KINDS}),
+    "gemma3, rope by kind": (
+        "Gemma3ForCausalLM",
+        HALF | {"sliding_window": 9, "sliding_window_pattern": 2, "rope_parameters": KINDS},
+    ),
     "gemma3, capped, biased, untied": (
         "Gemma3ForCausalLM",
-        HALF | {"final_logit_softcapping": 2.0, "attention_bias": True, "tie_word_embeddings": False, "rms_norm_eps": 0.01},
+        HALF
+        | {"final_logit_softcapping": 2.0, "attention_bias": True, "tie_word_embeddings": False, "rms_norm_eps": 0.01},
     ),
     "vault gemma": ("VaultGemmaForCausalLM", HALF | {"sliding_window": 9}),
 }

@@ -13,9 +13,14 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.loading import load_config
 
 SIZES: dict[str, Any] = {
-    "head_dim": 16, "num_hidden_layers": 6, "sliding_window": 9, "vocab_size_per_layer_input": 320, "hidden_size_per_layer_input": 8,
-    "per_layer_config": {2: {"head_dim": 32}, 5: {"head_dim": 32}}, "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
-}  # fmt: skip
+    "head_dim": 16,
+    "num_hidden_layers": 6,
+    "sliding_window": 9,
+    "vocab_size_per_layer_input": 320,
+    "hidden_size_per_layer_input": 8,
+    "per_layer_config": {2: {"head_dim": 32}, 5: {"head_dim": 32}},
+    "layer_types": (["sliding_attention"] * 2 + ["full_attention"]) * 2,
+}
 TWO_HEADS = {index: {"head_dim": 32, "num_key_value_heads": 1} for index in (2, 5)}
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -27,7 +32,12 @@ CASES: dict[str, dict[str, Any]] = {
     "capped, untied": {"final_logit_softcapping": 2.0, "tie_word_embeddings": False},
     "rope": {
         "rope_parameters": {
-            "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 3e3, "factor": 2.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.5,
+                "rope_theta": 3e3,
+                "factor": 2.0,
+            },
             "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
         }
     },
@@ -47,7 +57,13 @@ def test_heads_of_256_and_512(tmp_path: Path) -> None:
 def test_the_keys_that_were_before_per_layer_config(tmp_path: Path) -> None:
     model = reference("Gemma4ForCausalLM", **SIZES | {"attention_k_eq_v": True, "per_layer_config": TWO_HEADS})
     model.save_pretrained(tmp_path)
-    edit_json(tmp_path / "config.json", per_layer_config=..., global_head_dim=32, num_global_key_value_heads=1, rope_parameters=None)
+    edit_json(
+        tmp_path / "config.json",
+        per_layer_config=...,
+        global_head_dim=32,
+        num_global_key_value_heads=1,
+        rope_parameters=None,
+    )
     check_checkpoint(model, tmp_path, 5e-5)
 
 

@@ -18,17 +18,29 @@ NEO = OWN | {"num_heads": 4, "num_layers": 4, "window_size": 9}
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", OWN | {"n_inner": 96}),
-    "gpt2-by-depth": ("GPT2LMHeadModel", OWN | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True}),
-    "gpt2-without-scale": ("GPT2LMHeadModel", OWN | {"scale_attn_weights": False, "activation_function": "relu", "tie_word_embeddings": False}),
+    "gpt2-by-depth": (
+        "GPT2LMHeadModel",
+        OWN | {"scale_attn_by_inverse_layer_idx": True, "reorder_and_upcast_attn": True},
+    ),
+    "gpt2-without-scale": (
+        "GPT2LMHeadModel",
+        OWN | {"scale_attn_weights": False, "activation_function": "relu", "tie_word_embeddings": False},
+    ),
     "gpt_bigcode": ("GPTBigCodeForCausalLM", OWN | {"n_inner": 96}),
     "gpt_bigcode-heads": ("GPTBigCodeForCausalLM", OWN | {"multi_query": False, "scale_attn_weights": False}),
     "gpt_neo": ("GPTNeoForCausalLM", NEO | {"attention_types": [[["global", "local"], 2]]}),
-    "gpt_neo-mixed": ("GPTNeoForCausalLM", NEO | {"attention_types": [[["local"], 1], [["global"], 3]], "intermediate_size": 96}),
+    "gpt_neo-mixed": (
+        "GPTNeoForCausalLM",
+        NEO | {"attention_types": [[["local"], 1], [["global"], 3]], "intermediate_size": 96},
+    ),
     "gptj": ("GPTJForCausalLM", OWN | {"rotary_dim": 8, "n_inner": 96}),
     "gptj-tied": ("GPTJForCausalLM", OWN | {"rotary_dim": 16, "tie_word_embeddings": True}),
     "codegen": ("CodeGenForCausalLM", OWN | {"num_attention_heads": 8, "rotary_dim": 4}),
     "gpt_neox": ("GPTNeoXForCausalLM", {"num_key_value_heads": ...}),
-    "gpt_neox-in-turn": ("GPTNeoXForCausalLM", {"num_key_value_heads": ..., "use_parallel_residual": False, "attention_bias": False, "rotary_pct": 0.5}),
+    "gpt_neox-in-turn": (
+        "GPTNeoXForCausalLM",
+        {"num_key_value_heads": ..., "use_parallel_residual": False, "attention_bias": False, "rotary_pct": 0.5},
+    ),
 }
 
 
@@ -42,7 +54,10 @@ def test_the_first_files_have_no_prefix_and_hold_masks(tmp_path: Path) -> None:
     model = reference("GPT2LMHeadModel", **OWN)
     model.save_pretrained(tmp_path)
     masks = {"h.0.attn.bias": torch.ones(1, 1, 8, 8), "h.0.attn.masked_bias": torch.tensor(-1e4)}
-    rewrite(tmp_path, lambda tensors: {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()} | masks)
+    rewrite(
+        tmp_path,
+        lambda tensors: {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()} | masks,
+    )
     check_checkpoint(model, tmp_path)
 
 

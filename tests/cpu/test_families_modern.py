@@ -17,7 +17,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "olmo3": ("Olmo3ForCausalLM", {"sliding_window": 9}),
     "olmo3, yarn": (
         "Olmo3ForCausalLM",
-        {"sliding_window": 9, "rope_parameters": {"full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 900.0}}},
+        {
+            "sliding_window": 9,
+            "rope_parameters": {
+                "full_attention": YARN,
+                "sliding_attention": {"rope_type": "default", "rope_theta": 900.0},
+            },
+        },
     ),
     "olmo3, layer types": (
         "Olmo3ForCausalLM",
@@ -44,16 +50,27 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "ministral": ("MinistralForCausalLM", {"sliding_window": 9, "head_dim": 32}),
     "ministral, layer types": (
         "MinistralForCausalLM",
-        {"sliding_window": 9, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"] * 2, "tie_word_embeddings": True},
+        {
+            "sliding_window": 9,
+            "head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "tie_word_embeddings": True,
+        },
     ),
     "ministral3": ("Ministral3ForCausalLM", {"head_dim": 32}),
     "ministral3, warm": (
         "Ministral3ForCausalLM",
-        {"head_dim": 16, "rope_parameters": YARN | {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.4}},
+        {
+            "head_dim": 16,
+            "rope_parameters": YARN | {"original_max_position_embeddings": 8, "llama_4_scaling_beta": 0.4},
+        },
     ),
     "ministral3, window": ("Ministral3ForCausalLM", {"head_dim": 16, "sliding_window": 9, "tie_word_embeddings": True}),
     "smollm3": ("SmolLM3ForCausalLM", {}),
-    "smollm3, windows": ("SmolLM3ForCausalLM", {"use_sliding_window": True, "sliding_window": 9, "no_rope_layers": [1, 0, 0, 1]}),
+    "smollm3, windows": (
+        "SmolLM3ForCausalLM",
+        {"use_sliding_window": True, "sliding_window": 9, "no_rope_layers": [1, 0, 0, 1]},
+    ),
     "smollm3, biases, untied": (
         "SmolLM3ForCausalLM",
         {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False, "no_rope_layer_interval": 2},
@@ -68,18 +85,38 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "GraniteForCausalLM",
         {"embedding_multiplier": 3.0, "attention_multiplier": 0.4, "residual_multiplier": 0.3, "logits_scaling": 5.0},
     ),
-    "granite, biases, tied": ("GraniteForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
-    "granite swa": ("GraniteSWAForCausalLM", {"sliding_window": 9, "attention_multiplier": 0.3, "residual_multiplier": 0.5}),
+    "granite, biases, tied": (
+        "GraniteForCausalLM",
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "granite swa": (
+        "GraniteSWAForCausalLM",
+        {"sliding_window": 9, "attention_multiplier": 0.3, "residual_multiplier": 0.5},
+    ),
     "granite swa, bases": (
         "GraniteSWAForCausalLM",
-        {"sliding_window": 9, "layer_rope_theta": [0, 500.0, 0, 1e4], "layer_types": ["sliding_attention", "full_attention"] * 2},
+        {
+            "sliding_window": 9,
+            "layer_rope_theta": [0, 500.0, 0, 1e4],
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+        },
     ),
-    "hyperclovax": ("HyperCLOVAXForCausalLM", {"logits_scaling": 0.3, "residual_multiplier": 0.5, "embedding_multiplier": 2.0}),
-    "hyperclovax, pre": ("HyperCLOVAXForCausalLM", {"use_post_norm": False, "attention_multiplier": 0.1, "head_dim": 32}),
+    "hyperclovax": (
+        "HyperCLOVAXForCausalLM",
+        {"logits_scaling": 0.3, "residual_multiplier": 0.5, "embedding_multiplier": 2.0},
+    ),
+    "hyperclovax, pre": (
+        "HyperCLOVAXForCausalLM",
+        {"use_post_norm": False, "attention_multiplier": 0.1, "head_dim": 32},
+    ),
     "hunyuan": ("HunYuanDenseV1ForCausalLM", {"head_dim": 32}),
     "hunyuan, alpha": (
         "HunYuanDenseV1ForCausalLM",
-        {"head_dim": 16, "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 1e3}, "attention_bias": True},
+        {
+            "head_dim": 16,
+            "rope_parameters": {"rope_type": "dynamic", "alpha": 50.0, "factor": 1.0, "rope_theta": 1e3},
+            "attention_bias": True,
+        },
     ),
     "ernie": ("Ernie4_5ForCausalLM", {"head_dim": 32}),
     "ernie, biases, untied": ("Ernie4_5ForCausalLM", {"head_dim": 16, "use_bias": True, "tie_word_embeddings": False}),
@@ -89,7 +126,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"head_dim": 16, "attention_bias": False, "attention_out_bias": True, "mlp_bias": True},
     ),
     "helium": ("HeliumForCausalLM", {"head_dim": 16}),
-    "helium, biases": ("HeliumForCausalLM", {"head_dim": 16, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "helium, biases": (
+        "HeliumForCausalLM",
+        {"head_dim": 16, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
     "cwm": ("CwmForCausalLM", {"sliding_window": 9, "head_dim": 16}),
     "cwm, layer types": (
         "CwmForCausalLM",
@@ -98,23 +138,38 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "nemotron": ("NemotronForCausalLM", {"head_dim": 32}),
     "nemotron, biases": (
         "NemotronForCausalLM",
-        {"attention_bias": True, "mlp_bias": True, "partial_rotary_factor": 0.25, "norm_eps": 0.1, "hidden_act": "gelu"},
+        {
+            "attention_bias": True,
+            "mlp_bias": True,
+            "partial_rotary_factor": 0.25,
+            "norm_eps": 0.1,
+            "hidden_act": "gelu",
+        },
     ),
     "jais2": ("Jais2ForCausalLM", {}),
     "jais2, no biases": ("Jais2ForCausalLM", {"attention_bias": False, "mlp_bias": False, "tie_word_embeddings": True}),
     "arcee": ("ArceeForCausalLM", {}),
     "arcee, biases": ("ArceeForCausalLM", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}),
     "apertus": ("ApertusForCausalLM", {}),
-    "apertus, relu2": ("ApertusForCausalLM", {"attention_bias": True, "hidden_act": "relu2", "tie_word_embeddings": True}),
+    "apertus, relu2": (
+        "ApertusForCausalLM",
+        {"attention_bias": True, "hidden_act": "relu2", "tie_word_embeddings": True},
+    ),
     "stablelm": ("StableLmForCausalLM", {"hidden_size": 128}),
     "stablelm, parallel": (
         "StableLmForCausalLM",
         {"qk_layernorm": True, "use_parallel_residual": True, "use_qkv_bias": True, "partial_rotary_factor": 0.5},
     ),
     "starcoder2": ("Starcoder2ForCausalLM", {}),
-    "starcoder2, window": ("Starcoder2ForCausalLM", {"sliding_window": 9, "use_bias": False, "tie_word_embeddings": False}),
+    "starcoder2, window": (
+        "Starcoder2ForCausalLM",
+        {"sliding_window": 9, "use_bias": False, "tie_word_embeddings": False},
+    ),
     "nanochat": ("NanoChatForCausalLM", {}),
-    "nanochat, biases, no cap": ("NanoChatForCausalLM", {"attention_bias": True, "final_logit_softcapping": None, "tie_word_embeddings": True}),
+    "nanochat, biases, no cap": (
+        "NanoChatForCausalLM",
+        {"attention_bias": True, "final_logit_softcapping": None, "tie_word_embeddings": True},
+    ),
     "internlm3": ("LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "head_dim": 32, "rms_norm_eps": 1e-5}),
 }
 

@@ -18,14 +18,26 @@ PLAIN = {"num_key_value_heads": ...}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "opt": ("OPTForCausalLM", OPT),
     "opt-350m": ("OPTForCausalLM", OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 32}),
-    "opt-bare": ("OPTForCausalLM", OPT | {"enable_bias": False, "layer_norm_elementwise_affine": False, "activation_function": "gelu"}),
+    "opt-bare": (
+        "OPTForCausalLM",
+        OPT | {"enable_bias": False, "layer_norm_elementwise_affine": False, "activation_function": "gelu"},
+    ),
     "opt-unnormed": ("OPTForCausalLM", OPT | {"_remove_final_layer_norm": True, "tie_word_embeddings": False}),
     "biogpt": ("BioGptForCausalLM", PLAIN),
-    "biogpt-unscaled": ("BioGptForCausalLM", PLAIN | {"scale_embedding": False, "hidden_act": "relu", "layer_norm_eps": 0.1}),
+    "biogpt-unscaled": (
+        "BioGptForCausalLM",
+        PLAIN | {"scale_embedding": False, "hidden_act": "relu", "layer_norm_eps": 0.1},
+    ),
     "xglm": ("XGLMForCausalLM", XGLM),
-    "xglm-unscaled": ("XGLMForCausalLM", XGLM | {"scale_embedding": False, "activation_function": "relu", "pad_token_id": 0}),
+    "xglm-unscaled": (
+        "XGLMForCausalLM",
+        XGLM | {"scale_embedding": False, "activation_function": "relu", "pad_token_id": 0},
+    ),
     "phi": ("PhiForCausalLM", {}),
-    "phi-normed": ("PhiForCausalLM", {"qk_layernorm": True, "partial_rotary_factor": 0.25, "tie_word_embeddings": True}),
+    "phi-normed": (
+        "PhiForCausalLM",
+        {"qk_layernorm": True, "partial_rotary_factor": 0.25, "tie_word_embeddings": True},
+    ),
     "persimmon": ("PersimmonForCausalLM", PLAIN),
     "persimmon-unnormed": ("PersimmonForCausalLM", PLAIN | {"qk_layernorm": False, "hidden_act": "gelu"}),
 }

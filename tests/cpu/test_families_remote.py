@@ -1,4 +1,5 @@
-"""Families that no library has without code of the checkpoint, each against a class of transformers of the same arithmetic
+"""Families that no library has without code of the checkpoint, each against a class of transformers of the same
+arithmetic
 whose checkpoint is brought into the family's format."""
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from checkpoint_edits import Tensors, refused, replaced, rewrite
 from family_checks import check_checkpoint, reference
 from safetensors.torch import load_file
 
-from sgl.runtime.models.spec.alibi_slopes import alibi_slopes
 from sgl.runtime.models.families import FAMILIES
+from sgl.runtime.models.spec.alibi_slopes import alibi_slopes
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 
 
-def merged(tensors: Tensors, into: str, *parts: str, join: Callable[[list[torch.Tensor]], torch.Tensor] = torch.cat) -> Tensors:
+def merged(
+    tensors: Tensors, into: str, *parts: str, join: Callable[[list[torch.Tensor]], torch.Tensor] = torch.cat
+) -> Tensors:
     """The layers' tensors of these parts as one."""
     found = {}
     for name, tensor in tensors.items():
@@ -44,28 +47,45 @@ QKV = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
 
 def internlm2(tensors: Tensors) -> Tensors:
     return replaced(
-        merged(tensors, "attention.wqkv", *QKV, join=by_group), self_attn__o_proj="attention.wo", mlp__gate_proj="feed_forward.w1",
-        mlp__up_proj="feed_forward.w3", mlp__down_proj="feed_forward.w2", input_layernorm="attention_norm",
-        post_attention_layernorm="ffn_norm", embed_tokens="tok_embeddings", lm_head="output",
-    )  # fmt: skip
+        merged(tensors, "attention.wqkv", *QKV, join=by_group),
+        self_attn__o_proj="attention.wo",
+        mlp__gate_proj="feed_forward.w1",
+        mlp__up_proj="feed_forward.w3",
+        mlp__down_proj="feed_forward.w2",
+        input_layernorm="attention_norm",
+        post_attention_layernorm="ffn_norm",
+        embed_tokens="tok_embeddings",
+        lm_head="output",
+    )
 
 
 def chatglm(tensors: Tensors) -> Tensors:
     tensors = replaced(
-        merged(tensors, "self_attention.query_key_value", *QKV), self_attn__o_proj="self_attention.dense",
-        mlp__gate_up_proj="mlp.dense_h_to_4h", mlp__down_proj="mlp.dense_4h_to_h", model__norm="transformer.encoder.final_layernorm",
-        model__layers="transformer.encoder.layers", model__embed_tokens="transformer.embedding.word_embeddings",
+        merged(tensors, "self_attention.query_key_value", *QKV),
+        self_attn__o_proj="self_attention.dense",
+        mlp__gate_up_proj="mlp.dense_h_to_4h",
+        mlp__down_proj="mlp.dense_4h_to_h",
+        model__norm="transformer.encoder.final_layernorm",
+        model__layers="transformer.encoder.layers",
+        model__embed_tokens="transformer.embedding.word_embeddings",
         lm_head="transformer.output_layer",
-    )  # fmt: skip
+    )
     return tensors | {"transformer.rotary_pos_emb.inv_freq": torch.ones(4)}
 
 
 def qwen(tensors: Tensors) -> Tensors:
     return replaced(
-        merged(tensors, "attn.c_attn", *QKV), self_attn__o_proj="attn.c_proj", mlp__gate_proj="mlp.w2", mlp__up_proj="mlp.w1",
-        mlp__down_proj="mlp.c_proj", input_layernorm="ln_1", post_attention_layernorm="ln_2", model__norm="transformer.ln_f",
-        model__layers="transformer.h", model__embed_tokens="transformer.wte",
-    )  # fmt: skip
+        merged(tensors, "attn.c_attn", *QKV),
+        self_attn__o_proj="attn.c_proj",
+        mlp__gate_proj="mlp.w2",
+        mlp__up_proj="mlp.w1",
+        mlp__down_proj="mlp.c_proj",
+        input_layernorm="ln_1",
+        post_attention_layernorm="ln_2",
+        model__norm="transformer.ln_f",
+        model__layers="transformer.h",
+        model__embed_tokens="transformer.wte",
+    )
 
 
 def baichuan(tensors: Tensors) -> Tensors:
@@ -80,68 +100,158 @@ ALONE = {"num_key_value_heads": HEADS}
 PLAIN = {"head_dim": ..., "mlp_bias": ..., "attention_bias": ...}
 THETA = {"rope_parameters": ..., "rope_theta": 5e5}
 GLM = PLAIN | {
-    "rope_parameters": ..., "num_key_value_heads": ..., "num_hidden_layers": ..., "vocab_size": ..., "intermediate_size": ...,
-    "max_position_embeddings": ..., "rms_norm_eps": ..., "hidden_act": ...,
-    "num_layers": 4, "padded_vocab_size": 320, "ffn_hidden_size": 96, "seq_length": 256, "layernorm_epsilon": 1e-5, "kv_channels": DIM,
-    "multi_query_attention": True, "multi_query_group_num": KV_HEADS, "add_qkv_bias": True, "original_rope": True, "rmsnorm": True,
-    "post_layer_norm": True, "apply_query_key_layer_scaling": True, "attention_softmax_in_fp32": True,
-}  # fmt: skip
+    "rope_parameters": ...,
+    "num_key_value_heads": ...,
+    "num_hidden_layers": ...,
+    "vocab_size": ...,
+    "intermediate_size": ...,
+    "max_position_embeddings": ...,
+    "rms_norm_eps": ...,
+    "hidden_act": ...,
+    "num_layers": 4,
+    "padded_vocab_size": 320,
+    "ffn_hidden_size": 96,
+    "seq_length": 256,
+    "layernorm_epsilon": 1e-5,
+    "kv_channels": DIM,
+    "multi_query_attention": True,
+    "multi_query_group_num": KV_HEADS,
+    "add_qkv_bias": True,
+    "original_rope": True,
+    "rmsnorm": True,
+    "post_layer_norm": True,
+    "apply_query_key_layer_scaling": True,
+    "attention_softmax_in_fp32": True,
+}
 QWEN = {
-    "rope_parameters": ..., "num_key_value_heads": ..., "rms_norm_eps": ..., "hidden_act": ..., "sliding_window": ..., "layer_types": ...,
-    "max_window_layers": ..., "intermediate_size": 192, "kv_channels": DIM, "layer_norm_epsilon": 1e-6, "no_bias": True, "rotary_pct": 1.0,
-    "rotary_emb_base": 1e6, "scale_attn_weights": True, "seq_length": 128, "use_dynamic_ntk": True, "use_logn_attn": True, "bf16": True,
-}  # fmt: skip
+    "rope_parameters": ...,
+    "num_key_value_heads": ...,
+    "rms_norm_eps": ...,
+    "hidden_act": ...,
+    "sliding_window": ...,
+    "layer_types": ...,
+    "max_window_layers": ...,
+    "intermediate_size": 192,
+    "kv_channels": DIM,
+    "layer_norm_epsilon": 1e-6,
+    "no_bias": True,
+    "rotary_pct": 1.0,
+    "rotary_emb_base": 1e6,
+    "scale_attn_weights": True,
+    "seq_length": 128,
+    "use_dynamic_ntk": True,
+    "use_logn_attn": True,
+    "bf16": True,
+}
 MINICPM = {
-    "embedding_multiplier": ..., "residual_multiplier": ..., "logits_scaling": ..., "attention_multiplier": ..., "mlp_bias": ...,
-    "scale_emb": 3.0, "scale_depth": 1.4, "dim_model_base": 16,
-}  # fmt: skip
+    "embedding_multiplier": ...,
+    "residual_multiplier": ...,
+    "logits_scaling": ...,
+    "attention_multiplier": ...,
+    "mlp_bias": ...,
+    "scale_emb": 3.0,
+    "scale_depth": 1.4,
+    "dim_model_base": 16,
+}
 
 # the family; a class of transformers and its keys; what becomes of tensors and keys
 Case = tuple[str, str, dict[str, Any], Callable[[Tensors], Tensors], dict[str, Any]]
 CASES: dict[str, Case] = {
     "internlm": ("InternLMForCausalLM", "LlamaForCausalLM", {"attention_bias": True}, same, PLAIN),
     "internlm-rotary": (
-        "InternLMForCausalLM", "LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, same,
+        "InternLMForCausalLM",
+        "LlamaForCausalLM",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        same,
         PLAIN | {"rope_parameters": ..., "rotary": {"base": 5e5, "type": "dynamic"}, "bias": False},
     ),
     "internlm2": (
-        "InternLM2ForCausalLM", "LlamaForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, internlm2,
+        "InternLM2ForCausalLM",
+        "LlamaForCausalLM",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+        internlm2,
         PLAIN | THETA | {"bias": False, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
     ),
     "internlm2-biased": ("InternLM2ForCausalLM", "LlamaForCausalLM", {"attention_bias": True}, internlm2, PLAIN),
     "aquila": ("AquilaForCausalLM", "LlamaForCausalLM", {}, same, PLAIN),
     "xverse": ("XverseForCausalLM", "LlamaForCausalLM", ALONE, same, PLAIN | {"max_tokenizer_truncation": 100}),
-    "yi": ("YiForCausalLM", "LlamaForCausalLM", {}, lambda t: replaced(t, input_layernorm="ln1", post_attention_layernorm="ln2"), PLAIN),
+    "yi": (
+        "YiForCausalLM",
+        "LlamaForCausalLM",
+        {},
+        lambda t: replaced(t, input_layernorm="ln1", post_attention_layernorm="ln2"),
+        PLAIN,
+    ),
     "orion": (
-        "OrionForCausalLM", "StableLmForCausalLM", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}, same,
-        {"rope_parameters": ..., "layer_norm_eps": ..., "rms_norm_eps": 1e-5, "use_qkv_bias": ..., "qk_layernorm": ..., "use_parallel_residual": ...},
+        "OrionForCausalLM",
+        "StableLmForCausalLM",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+        same,
+        {
+            "rope_parameters": ...,
+            "layer_norm_eps": ...,
+            "rms_norm_eps": 1e-5,
+            "use_qkv_bias": ...,
+            "qk_layernorm": ...,
+            "use_parallel_residual": ...,
+        },
     ),
     "baichuan-7b": ("BaiChuanForCausalLM", "LlamaForCausalLM", ALONE, baichuan, PLAIN | {"num_key_value_heads": ...}),
     "chatglm": (
-        "ChatGLMModel", "GlmForCausalLM",
-        {"attention_bias": True, "head_dim": DIM, "pad_token_id": 0, "rms_norm_eps": 1e-5}, chatglm, GLM,
+        "ChatGLMModel",
+        "GlmForCausalLM",
+        {"attention_bias": True, "head_dim": DIM, "pad_token_id": 0, "rms_norm_eps": 1e-5},
+        chatglm,
+        GLM,
     ),
     "glm4-9b": (
-        "ChatGLMForConditionalGeneration", "GlmForCausalLM",
-        {"head_dim": 32, "attention_bias": False, "pad_token_id": 0, "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5},
-         "rms_norm_eps": 1e-7}, chatglm, GLM | {"rope_ratio": 500, "add_qkv_bias": False, "kv_channels": 32, "layernorm_epsilon": 1e-7},
+        "ChatGLMForConditionalGeneration",
+        "GlmForCausalLM",
+        {
+            "head_dim": 32,
+            "attention_bias": False,
+            "pad_token_id": 0,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 5e6, "partial_rotary_factor": 0.5},
+            "rms_norm_eps": 1e-7,
+        },
+        chatglm,
+        GLM | {"rope_ratio": 500, "add_qkv_bias": False, "kv_channels": 32, "layernorm_epsilon": 1e-7},
     ),
     "minicpm": (
-        "MiniCPMForCausalLM", "GraniteForCausalLM",
-        {"embedding_multiplier": 3.0, "residual_multiplier": 1.4 / 2, "logits_scaling": 4.0, "attention_multiplier": 0.25, "tie_word_embeddings": True},
-        same, MINICPM | {"tie_word_embeddings": ...},
+        "MiniCPMForCausalLM",
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 1.4 / 2,
+            "logits_scaling": 4.0,
+            "attention_multiplier": 0.25,
+            "tie_word_embeddings": True,
+        },
+        same,
+        MINICPM | {"tie_word_embeddings": ...},
     ),
     "minicpm-biased": (
-        "MiniCPMForCausalLM", "GraniteForCausalLM",
-        {"embedding_multiplier": 1.0, "residual_multiplier": 0.5, "logits_scaling": 64.0, "attention_multiplier": 0.25, "attention_bias": True,
-         "tie_word_embeddings": False},
-        same, MINICPM | {"scale_emb": ..., "scale_depth": ..., "dim_model_base": ...},
+        "MiniCPMForCausalLM",
+        "GraniteForCausalLM",
+        {
+            "embedding_multiplier": 1.0,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 64.0,
+            "attention_multiplier": 0.25,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+        },
+        same,
+        MINICPM | {"scale_emb": ..., "scale_depth": ..., "dim_model_base": ...},
     ),
     "qwen": (
-        "QWenLMHeadModel", "Qwen2ForCausalLM",
-        ALONE | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rms_norm_eps": 1e-6}, qwen, QWEN,
+        "QWenLMHeadModel",
+        "Qwen2ForCausalLM",
+        ALONE | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rms_norm_eps": 1e-6},
+        qwen,
+        QWEN,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -198,8 +308,15 @@ class Baichuan13B:
 @pytest.mark.parametrize("unit", [False, True])
 def test_baichuan_13b(unit: bool, tmp_path: Path) -> None:
     """Six heads, no power of two."""
-    reference("LlamaForCausalLM", hidden_size=96, num_attention_heads=6, num_key_value_heads=6).save_pretrained(tmp_path)
-    keys = {"max_position_embeddings": ..., "rope_parameters": ..., "model_max_length": 256, "z_loss_weight": 0 if unit else ...}
+    reference("LlamaForCausalLM", hidden_size=96, num_attention_heads=6, num_key_value_heads=6).save_pretrained(
+        tmp_path
+    )
+    keys = {
+        "max_position_embeddings": ...,
+        "rope_parameters": ...,
+        "model_max_length": 256,
+        "z_loss_weight": 0 if unit else ...,
+    }
     rewrite(tmp_path, baichuan, architectures=["BaichuanForCausalLM"], **PLAIN, **keys)
     model: Any = Baichuan13B(load_file(tmp_path / "model.safetensors"), 6, unit)
     assert check_checkpoint(model, tmp_path).model.config.max_position == 256

@@ -1,4 +1,6 @@
-"""Each family on configurations that nobody chose: equal to transformers, or refused with words. More of them in tests/slow."""
+"""Each family on configurations that nobody chose: equal to transformers, or
+refused with words. More of them in tests/slow.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ from walk_keys import changed, variants, whole
 
 from sgl.runtime.models import FAMILIES
 
-KNOWN = [name for name in FAMILIES if hasattr(transformers, name) and (name.startswith("Gemma3") or not name.endswith("ConditionalGeneration"))]
+KNOWN = [
+    name
+    for name in FAMILIES
+    if hasattr(transformers, name) and (name.startswith("Gemma3") or not name.endswith("ConditionalGeneration"))
+]
 SEEDS = (0,)
 EACH = 2  # keys of a family
 
@@ -43,14 +49,25 @@ def outcome(drawn: Draw, path: Path, what: str) -> Outcome:
         raise AssertionError(f"{drawn.architecture} with {what}: {error}") from error
 
 
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e4, "truncate": False}
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_theta": 1e4,
+    "truncate": False,
+}
 LONG = {
-    "rope_type": "longrope", "short_factor": [2.0] * 8, "long_factor": [4.0] * 8, "rope_theta": 1e4, "original_max_position_embeddings": 200,
+    "rope_type": "longrope",
+    "short_factor": [2.0] * 8,
+    "long_factor": [4.0] * 8,
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 200,
     "partial_rotary_factor": 1.0,
-}  # fmt: skip
+}
 BY_KIND = {
-    "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-}  # fmt: skip
+    "full_attention": {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 ONCE: list[tuple[str, dict[str, Any]]] = [  # that were computed otherwise than by transformers
     ("GemmaForCausalLM", {"hidden_act": "gelu_python"}),
     ("GemmaForCausalLM", {"hidden_activation": "relu"}),
@@ -67,7 +84,10 @@ ONCE: list[tuple[str, dict[str, Any]]] = [  # that were computed otherwise than 
     ("GPT2LMHeadModel", {"layer_norm_eps": 0.2}),
     ("Olmo3ForCausalLM", {"rope_parameters": {"full_attention": YARN, "sliding_attention": YARN}}),
     ("Olmo3ForCausalLM", {"rope_parameters": ..., "rope_theta": 100.0}),
-    ("Gemma3ForCausalLM", {"layer_types": ["full_attention"] * 2, "rope_parameters": BY_KIND, "original_max_position_embeddings": 12}),
+    (
+        "Gemma3ForCausalLM",
+        {"layer_types": ["full_attention"] * 2, "rope_parameters": BY_KIND, "original_max_position_embeddings": 12},
+    ),
     ("Gemma4ForCausalLM", {"layer_types": ["sliding_attention"] * 2, "sliding_window": 5}),
     ("Phi3ForCausalLM", {"rope_parameters": LONG, "original_max_position_embeddings": ...}),
     ("Ministral3ForCausalLM", {"original_max_position_embeddings": 8}),

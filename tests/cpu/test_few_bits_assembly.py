@@ -31,10 +31,17 @@ def run(lines: str, given: dict[str, int], dtype: torch.dtype) -> dict[str, int]
 
 def step(name: str, given: list[int], dtype: torch.dtype) -> int:
     simple: dict[str, Callable[..., int]] = {
-        "and.b32": lambda a, b: a & b, "shr.u32": lambda a, n: a >> n, "shl.b32": lambda a, n: a << n, "mov.b32": lambda a: a, "cvt.u32.u16": lambda a: a, "or.b32": lambda a, b: a | b,
-        "prmt.b32": chosen_bytes, "fma.rn.bf16x2": lambda *parts: fused(parts, dtype), "fma.rn.f16x2": lambda *parts: fused(parts, dtype),
+        "and.b32": lambda a, b: a & b,
+        "shr.u32": lambda a, n: a >> n,
+        "shl.b32": lambda a, n: a << n,
+        "mov.b32": lambda a: a,
+        "cvt.u32.u16": lambda a: a,
+        "or.b32": lambda a, b: a | b,
+        "prmt.b32": chosen_bytes,
+        "fma.rn.bf16x2": lambda *parts: fused(parts, dtype),
+        "fma.rn.f16x2": lambda *parts: fused(parts, dtype),
         "lop3.b32": lambda a, b, c, table: {0xEA: (a & b) | c}[table],
-    }  # fmt: skip
+    }
     return simple[name](*given)
 
 
@@ -88,5 +95,9 @@ def test_bytes(floats: bool, kind: str, dtype: torch.dtype) -> None:
         numbers = codes.view(torch.float8_e4m3fn if floats else torch.int8).to(dtype)
         given = {"$1": int(codes[0]) | int(codes[1]) << 8, "$2": word(scale), "$3": word(shift)}
         found = run(lines, given, dtype)["$0"]
-        wanted = numbers if kind == "plain" else (numbers.double() * scale.double() + (shift.double() if kind == "shifted" else 0)).to(dtype)
+        wanted = (
+            numbers
+            if kind == "plain"
+            else (numbers.double() * scale.double() + (shift.double() if kind == "shifted" else 0)).to(dtype)
+        )
         assert torch.equal(halves(found, dtype)[~numbers.isnan()], wanted[~numbers.isnan()])

@@ -45,13 +45,29 @@ def draw(form: str, outputs: int, inputs: int, group: int, seed: int = 0) -> Qua
         "table": lambda: QuantizedWeight(codes, scale.bfloat16(), group, table=NUMBERS),
         "fine table": lambda: QuantizedWeight(codes, scale.half(), group, table=NF4 * 16, factor=factor),
         "table, zero": lambda: QuantizedWeight(codes, scale, group, zero=zeros, table=NUMBERS),
-        "order": lambda: QuantizedWeight(codes, scale, group, zero=zeros, order=torch.randperm(inputs, generator=generator)),
+        "order": lambda: QuantizedWeight(
+            codes, scale, group, zero=zeros, order=torch.randperm(inputs, generator=generator)
+        ),
         "bytes": lambda: QuantizedWeight(codes, scale, group, 256, zero=128.0),
         "byte zeros": lambda: QuantizedWeight(codes, scale, group, 256, zero=zeros, factor=factor),
     }[form]()
 
 
-FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "fine table", "table, zero", "order", "bytes", "byte zeros", "float8")
+FORMS = (
+    "plain",
+    "zeros",
+    "broken zeros",
+    "offset",
+    "offset, factor",
+    "floats",
+    "table",
+    "fine table",
+    "table, zero",
+    "order",
+    "bytes",
+    "byte zeros",
+    "float8",
+)
 DTYPES = (torch.bfloat16, torch.float16)
 
 
@@ -90,7 +106,10 @@ def test_what_surrounds_a_product_is_folded_in() -> None:
 
     hidden, inner = 256, 192
     generator = torch.Generator().manual_seed(0)
-    up, down = pack_for_gpu(draw("zeros", 2 * inner, hidden, 64), torch.bfloat16), pack_for_gpu(draw("plain", hidden, inner, 64, 1), torch.bfloat16)
+    up, down = (
+        pack_for_gpu(draw("zeros", 2 * inner, hidden, 64), torch.bfloat16),
+        pack_for_gpu(draw("plain", hidden, inner, 64, 1), torch.bfloat16),
+    )
     w_up, w_down = draw("zeros", 2 * inner, hidden, 64).dense(), draw("plain", hidden, inner, 64, 1).dense()
     norm = torch.rand(hidden, generator=generator) + 0.5
     x = torch.randn(5, hidden, generator=generator).bfloat16()
@@ -119,7 +138,7 @@ def test_what_no_kernel_takes_is_named() -> None:
 
 def in_few_bits(plain: Linear, float8: bool) -> tuple[Linear, Linear]:
     """Of float32: beside bfloat16, and the same numbers restored."""
-    from sgl.runtime.quantization import GpuQuantizedLinear, Fp8Linear
+    from sgl.runtime.quantization import Fp8Linear, GpuQuantizedLinear
 
     bias = None if plain.bias is None else plain.bias.bfloat16()
     if float8:
@@ -129,8 +148,12 @@ def in_few_bits(plain: Linear, float8: bool) -> tuple[Linear, Linear]:
     return GpuQuantizedLinear(weight, bias, torch.bfloat16), Linear(weight.dense(), plain.bias)
 
 
-@pytest.mark.parametrize("behind, float8", [(True, False), (False, False), (False, True)], ids=["head in few bits", "plain head", "float8"])
-def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, float8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "behind, float8", [(True, False), (False, False), (False, True)], ids=["head in few bits", "plain head", "float8"]
+)
+def test_a_decoder_folds_what_stands_between_products_of_few_rows(
+    behind: bool, float8: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sgl.runtime.models.gpu import small_batch_layers
     from sgl.runtime.models.gpu.gpu_step import execution_plan_of
 
@@ -150,7 +173,9 @@ def test_a_decoder_folds_what_stands_between_products_of_few_rows(behind: bool, 
     assert rig.model.executors() == [("fused", None)] * 2
     ran = []
     times = small_batch_layers._times
-    monkeypatch.setattr(small_batch_layers, "_times", lambda *args, **options: ran.append(args[0]) or times(*args, **options))
+    monkeypatch.setattr(
+        small_batch_layers, "_times", lambda *args, **options: ran.append(args[0]) or times(*args, **options)
+    )
     checks.check_decoder(exact, rig, 0.05, checks.SINGLE)
     assert len(ran) == 2 * (2 * 4 + behind)  # steps of layers of products
 
@@ -160,7 +185,9 @@ def test_pieces_of_different_forms_are_products_of_their_own() -> None:
     from sgl.runtime.quantization import GpuQuantizedLinear
 
     weights = [draw("zeros", 48, 128, 64), draw("bytes", 24, 128, 16, 1)]
-    layer = stacked([GpuQuantizedLinear(weight, None, torch.bfloat16) for weight in weights], [48, 24], 128, torch.bfloat16)
+    layer = stacked(
+        [GpuQuantizedLinear(weight, None, torch.bfloat16) for weight in weights], [48, 24], 128, torch.bfloat16
+    )
     x = torch.randn(3, 128, generator=torch.Generator().manual_seed(1)).bfloat16()
     dense = torch.cat([weight.dense() for weight in weights])
     close(layer(x), x.float() @ dense.T, x.float().abs() @ dense.abs().T, torch.bfloat16)

@@ -26,7 +26,9 @@ from sgl.runtime.quantization import quantized_transform
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 
 WEIGHTS = "model.safetensors"
-Writer = Callable[[Tensor, torch.Generator], tuple[dict[str, Tensor], QuantizedWeight]]  # what a format stores of a weight, and what that means
+Writer = Callable[
+    [Tensor, torch.Generator], tuple[dict[str, Tensor], QuantizedWeight]
+]  # what a format stores of a weight, and what that means
 
 
 def fp8_blocks(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
@@ -46,9 +48,20 @@ def gptq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor],
     """Ordered by activation, with the biases of zeros that its writers leave."""
     (out, inputs), groups = weight.shape, weight.shape[1] // 32
     codes = torch.randint(0, 16, (inputs, out), generator=generator)
-    zero, scale = torch.randint(1, 16, (groups, out), generator=generator), (torch.rand(groups, out, generator=generator) * 0.05).half()
-    group = torch.arange(inputs)[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))] // 32  # of what all of q, k, v take
-    stored = {"qweight": along_inputs(codes, 4), "qzeros": along_outputs(zero - 1, 4), "scales": scale, "g_idx": group.int(), "bias": torch.zeros(out).half()}
+    zero, scale = (
+        torch.randint(1, 16, (groups, out), generator=generator),
+        (torch.rand(groups, out, generator=generator) * 0.05).half(),
+    )
+    group = (
+        torch.arange(inputs)[torch.randperm(inputs, generator=torch.Generator().manual_seed(inputs))] // 32
+    )  # of what all of q, k, v take
+    stored = {
+        "qweight": along_inputs(codes, 4),
+        "qzeros": along_outputs(zero - 1, 4),
+        "scales": scale,
+        "g_idx": group.int(),
+        "bias": torch.zeros(out).half(),
+    }
     order = group.argsort(stable=True)
     return stored, QuantizedWeight(codes.T[:, order].byte(), scale.T, 32, zero=zero.T, order=order)
 
@@ -56,31 +69,57 @@ def gptq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor],
 def awq(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     (out, inputs), groups = weight.shape, weight.shape[1] // 32
     codes = torch.randint(0, 16, (inputs, out), generator=generator)
-    zero, scale = torch.randint(0, 16, (groups, out), generator=generator), (torch.rand(groups, out, generator=generator) * 0.05).half()
-    return {"qweight": awq_words(codes), "qzeros": awq_words(zero), "scales": scale}, QuantizedWeight(codes.T.byte(), scale.T, 32, zero=zero.T)
+    zero, scale = (
+        torch.randint(0, 16, (groups, out), generator=generator),
+        (torch.rand(groups, out, generator=generator) * 0.05).half(),
+    )
+    return {"qweight": awq_words(codes), "qzeros": awq_words(zero), "scales": scale}, QuantizedWeight(
+        codes.T.byte(), scale.T, 32, zero=zero.T
+    )
 
 
 def pack_quantized(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     out, inputs = weight.shape
     codes = torch.randint(0, 16, (out, inputs), generator=generator)
     scale = (torch.rand(out, inputs // 32, generator=generator) * 0.05).bfloat16()
-    return {"weight_packed": packed(codes, 4, True), "weight_scale": scale, "weight_shape": torch.tensor([out, inputs])}, QuantizedWeight(codes.byte(), scale, 32, zero=8.0)
+    return {
+        "weight_packed": packed(codes, 4, True),
+        "weight_scale": scale,
+        "weight_shape": torch.tensor([out, inputs]),
+    }, QuantizedWeight(codes.byte(), scale, 32, zero=8.0)
 
 
 def int8_outputs(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
-    codes, scale = torch.randint(-128, 128, weight.shape, generator=generator, dtype=torch.int8), torch.rand(len(weight), 1, generator=generator) * 0.003
-    return {"weight": codes, "weight_scale": scale}, QuantizedWeight((codes.short() + 128).byte(), scale, weight.shape[1], 256, zero=128.0)
+    codes, scale = (
+        torch.randint(-128, 128, weight.shape, generator=generator, dtype=torch.int8),
+        torch.rand(len(weight), 1, generator=generator) * 0.003,
+    )
+    return {"weight": codes, "weight_scale": scale}, QuantizedWeight(
+        (codes.short() + 128).byte(), scale, weight.shape[1], 256, zero=128.0
+    )
 
 
 def nf4(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
     """Blocks run over the rows' ends."""
     out, inputs = weight.shape
-    codes, table = torch.randint(0, 16, (out * inputs,), generator=generator), torch.randn(16, generator=generator).sort().values
+    codes, table = (
+        torch.randint(0, 16, (out * inputs,), generator=generator),
+        torch.randn(16, generator=generator).sort().values,
+    )
     absmax = torch.rand(-(-len(codes) // 64), generator=generator) * 0.2
-    state = torch.tensor(list(json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [out, inputs]}).encode()), dtype=torch.uint8)
-    stored = {"weight": (codes[::2] << 4 | codes[1::2]).byte()[:, None], "weight.absmax": absmax, "weight.quant_map": table}
+    state = torch.tensor(
+        list(json.dumps({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [out, inputs]}).encode()),
+        dtype=torch.uint8,
+    )
+    stored = {
+        "weight": (codes[::2] << 4 | codes[1::2]).byte()[:, None],
+        "weight.absmax": absmax,
+        "weight.quant_map": table,
+    }
     spread = absmax.repeat_interleave(64)[: len(codes)].view(out, inputs)
-    return {**stored, "weight.quant_state.bitsandbytes__nf4": state}, QuantizedWeight(codes.byte().view(out, inputs), spread, 1, table=table)
+    return {**stored, "weight.quant_state.bitsandbytes__nf4": state}, QuantizedWeight(
+        codes.byte().view(out, inputs), spread, 1, table=table
+    )
 
 
 def torchao(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tensor], QuantizedWeight]:
@@ -88,13 +127,21 @@ def torchao(weight: Tensor, generator: torch.Generator) -> tuple[dict[str, Tenso
     out, inputs = weight.shape
     q = torch.randint(-8, 8, (out, inputs), generator=generator)
     scale, zero = ((torch.rand(inputs // 32, out, generator=generator) * size).bfloat16() for size in (0.05, 0.02))
-    stored = {"_weight_qdata": (q[:, ::2] & 15 | (q[:, 1::2] & 15) << 4).byte().view(torch.int8), "_weight_scale": scale, "_weight_zero_point": zero}
+    stored = {
+        "_weight_qdata": (q[:, ::2] & 15 | (q[:, 1::2] & 15) << 4).byte().view(torch.int8),
+        "_weight_scale": scale,
+        "_weight_zero_point": zero,
+    }
     return stored, QuantizedWeight((q + 8).byte(), scale.T, 32, zero=8.0, offset=zero.T)
 
 
 def beside(method: dict[str, object], shape: torch.Size) -> str | None:
     """What the file says of a weight."""
-    said = {"_type": "Int4Tensor", "_data": {"block_size": [1, 32], "shape": list(shape)}, "_tensor_data_names": ["qdata", "scale", "zero_point"]}
+    said = {
+        "_type": "Int4Tensor",
+        "_data": {"block_size": [1, 32], "shape": list(shape)},
+        "_tensor_data_names": ["qdata", "scale", "zero_point"],
+    }
     return json.dumps(said) if method["quant_method"] == "torchao" else None
 
 
@@ -104,20 +151,44 @@ FORMATS: dict[str, tuple[dict[str, object], Writer]] = {
     "fp8 outputs": ({"quant_method": "fp8", "activation_scheme": "dynamic"}, fp8_outputs),
     "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "sym": False}, gptq),
     "awq": ({"quant_method": "awq", "bits": 4, "group_size": 32, "version": "gemm", "zero_point": True}, awq),
-    "compressed-tensors": ({
-        "quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed", "ignore": ["lm_head"],
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": PACKED}},
-    }, pack_quantized),
-    "int8": ({
-        "quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed",
-        "config_groups": {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}}},
-    }, int8_outputs),
+    "compressed-tensors": (
+        {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "quantization_status": "compressed",
+            "ignore": ["lm_head"],
+            "config_groups": {"group_0": {"targets": ["Linear"], "weights": PACKED}},
+        },
+        pack_quantized,
+    ),
+    "int8": (
+        {
+            "quant_method": "compressed-tensors",
+            "format": "int-quantized",
+            "quantization_status": "compressed",
+            "config_groups": {
+                "group_0": {
+                    "targets": ["Linear"],
+                    "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"},
+                }
+            },
+        },
+        int8_outputs,
+    ),
     "nf4": ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, nf4),
-    "torchao": ({"quant_method": "torchao", "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 32}}}}, torchao),
+    "torchao": (
+        {
+            "quant_method": "torchao",
+            "quant_type": {"default": {"_type": "Int4WeightOnlyConfig", "_data": {"group_size": 32}}},
+        },
+        torchao,
+    ),
 }
 
 
-def write(path: Path, method: dict[str, object], writer: Writer, leave: tuple[str, ...] = (), **keys: object) -> tuple[Path, Path]:
+def write(
+    path: Path, method: dict[str, object], writer: Writer, leave: tuple[str, ...] = (), **keys: object
+) -> tuple[Path, Path]:
     """A checkpoint in few bits, but for projections that end with a name in `leave`; and its dense twin."""
     whole = write_checkpoint(path / "twin", tokenizer=True, **keys)
     few = write_checkpoint(path / "few", tokenizer=True, **keys)
@@ -138,7 +209,9 @@ def logits(path: Path, dtype: torch.dtype = torch.float32) -> Tensor:
     return Rig(path, dtype=dtype).step([(Row([5, 6, 7, 300, 11]), 5)])[0]
 
 
-needs_product = pytest.mark.skipif(not (cpu_kernels.kernels and cpu_kernels.kernels.INT4), reason="this CPU has no product of few bits")
+needs_product = pytest.mark.skipif(
+    not (cpu_kernels.kernels and cpu_kernels.kernels.INT4), reason="this CPU has no product of few bits"
+)
 
 
 @pytest.fixture
@@ -149,7 +222,9 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("leave", [(), ("k_proj.weight", "layers.1.mlp.down_proj.weight")])
-def test_logits_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...], tmp_path: Path, restored: None) -> None:
+def test_logits_are_those_of_the_restored_twin(
+    name: str, leave: tuple[str, ...], tmp_path: Path, restored: None
+) -> None:
     """Where the headers say that a projection is plain, whatever the configuration's lists say."""
     few, whole = write(tmp_path, *FORMATS[name], leave=leave)
     assert torch.equal(logits(few), logits(whole))
@@ -162,7 +237,9 @@ def test_sizes_of_a_weight_that_its_format_keeps_apart_must_be_the_place_s(tmp_p
     state = json.loads(bytes(tensors[name].tolist()))
     tensors[name] = torch.tensor(list(json.dumps(state | {"shape": state["shape"][::-1]}).encode()), dtype=torch.uint8)
     save_file(tensors, few / WEIGHTS)
-    with pytest.raises(CheckpointError, match=r"up_proj.weight is \[64, 96\] by its .*nf4.*, config.json asks for \[96, 64\]"):
+    with pytest.raises(
+        CheckpointError, match=r"up_proj.weight is \[64, 96\] by its .*nf4.*, config.json asks for \[96, 64\]"
+    ):
         load_model(few)
 
 
@@ -195,7 +272,9 @@ def test_a_plain_piece_leaves_the_others_in_few_bits(tmp_path: Path) -> None:
 @needs_product
 @pytest.mark.parametrize("name", ["gptq", "awq", "compressed-tensors", "torchao"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_four_bits_are_kept_and_logits_differ_by_the_rounding_of_states_alone(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_four_bits_are_kept_and_logits_differ_by_the_rounding_of_states_alone(
+    name: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
     few, whole = write(tmp_path, *FORMATS[name])
     (told,) = load_model(few, dtype).few_bits
     assert told.by == "Int4BlockedLinear" and told.why is None and told.count == 12
@@ -217,7 +296,9 @@ def test_a_bias_that_is_not_zero_is_refused_where_the_model_has_none(tmp_path: P
 def test_what_became_of_the_weights_is_told(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["fp8 blocks"])
     (told,) = load_model(few, torch.float16).few_bits
-    assert str(told).startswith("12 projections of FP8, blocks of 32 x 32: restored to float16: no kernel on cpu multiplies float16")
+    assert str(told).startswith(
+        "12 projections of FP8, blocks of 32 x 32: restored to float16: no kernel on cpu multiplies float16"
+    )
 
 
 def test_scales_of_activations_are_not_used_and_told(tmp_path: Path) -> None:
@@ -231,7 +312,10 @@ def test_shards_may_part_a_weight_from_its_scale(tmp_path: Path, restored: None)
     few, whole = write(tmp_path, *FORMATS["fp8 blocks"])
     tensors = load_file(few / WEIGHTS)
     (few / WEIGHTS).unlink()
-    parts = {f"{part}.safetensors": {name: tensor for name, tensor in tensors.items() if name.endswith("_inv") == bool(part)} for part in (0, 1)}
+    parts = {
+        f"{part}.safetensors": {name: tensor for name, tensor in tensors.items() if name.endswith("_inv") == bool(part)}
+        for part in (0, 1)
+    }
     for file, held in parts.items():
         save_file(held, few / file)
     index = {"metadata": {}, "weight_map": {name: file for file, held in parts.items() for name in held}}

@@ -1,4 +1,6 @@
-"""Why a step of few rows does not fold what stands between products in few bits: it can be asked, and strict=True refuses it."""
+"""Why a step of few rows does not fold what stands between products in few bits: it
+can be asked, and strict=True refuses it.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,29 @@ from part_models import RMS, PartsRig, attention, model
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.layer_executors import LayerExecutorChoice
 from sgl.runtime.models.describe.explain_executors import slower, table
+from sgl.runtime.models.layer_executors import LayerExecutorChoice
 from sgl.runtime.models.reference.tensor_parallel_linear import AllReduceLinear
 from sgl.runtime.models.spec.model_spec import (
     ExpertsSpec,
     Feedforward,
     GatedFFNSpec,
-    LayerSpec,
     LayerNorms,
+    LayerSpec,
     RouterSpec,
 )
-from sgl.runtime.quantization.gpu_quantized_linear import GpuQuantizedLinear, DeterministicGpuQuantizedLinear
+from sgl.runtime.quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear, GpuQuantizedLinear
 from sgl.runtime.quantization.weight_rounding import nearest
 
 HALF = torch.bfloat16
 
 
-def made(dtype: torch.dtype = HALF, norms: LayerNorms | None = None, ffn: Feedforward | None = None, **heads: Any) -> Decoder:
-    found = PartsRig(model(*[LayerSpec(norms or LayerNorms.pre(RMS), attention(**heads), ffn or GatedFFNSpec(32))] * 2), dtype).model
+def made(
+    dtype: torch.dtype = HALF, norms: LayerNorms | None = None, ffn: Feedforward | None = None, **heads: Any
+) -> Decoder:
+    found = PartsRig(
+        model(*[LayerSpec(norms or LayerNorms.pre(RMS), attention(**heads), ffn or GatedFFNSpec(32))] * 2), dtype
+    ).model
     checks.lay_plain(found)
     return found
 
@@ -57,7 +63,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(found: Decoder, why: str | None) -> None:
-    told = None if why is None else f"steps of few rows do not fold norms and additions into products of few bits: {why}"
+    told = (
+        None if why is None else f"steps of few rows do not fold norms and additions into products of few bits: {why}"
+    )
     runs = found.executors()
     assert runs == [LayerExecutorChoice("fused", told)] * 2
     rows = table(["a layer"] * 2, runs, [LayerExecutorChoice("none", None)] * 2)
@@ -89,7 +97,10 @@ def test_fixed_sums_leave_nothing_out() -> None:
 
 
 def test_norms_behind_branches_and_experts() -> None:
-    check(packed(made(norms=LayerNorms(after_mixer=RMS, after_ffn=RMS))), "more than RMS norms and additions stands between the products of layer 0")
+    check(
+        packed(made(norms=LayerNorms(after_mixer=RMS, after_ffn=RMS))),
+        "more than RMS norms and additions stands between the products of layer 0",
+    )
     check(packed(made(ffn=ExpertsSpec(3, 2, GatedFFNSpec(32), RouterSpec()))), "router of layer 0 is kept as Linear")
 
 
@@ -101,7 +112,10 @@ def test_sums_over_ranks() -> None:
 
 
 def test_layers_by_torch_keep_their_own_reason() -> None:
-    spec = model(LayerSpec(LayerNorms.pre(RMS), attention(), GatedFFNSpec(32)), LayerSpec(LayerNorms.pre(RMS), attention(value_dim=8), GatedFFNSpec(32)))
+    spec = model(
+        LayerSpec(LayerNorms.pre(RMS), attention(), GatedFFNSpec(32)),
+        LayerSpec(LayerNorms.pre(RMS), attention(value_dim=8), GatedFFNSpec(32)),
+    )
     found = PartsRig(spec, HALF).model
     checks.lay_plain(found)
     runs = packed(found).executors()
@@ -115,9 +129,12 @@ def test_heads_go_where_the_attention_of_their_layer_keeps_them() -> None:
     assert few is not None
     own = [torch.tensor([3]), torch.tensor([5])]
     step: Any = SimpleNamespace(
-        batch=SimpleNamespace(positions=torch.tensor([7]), slots=torch.tensor([9])), attention=SimpleNamespace(slots=lambda layer, batch: own[layer]),
-        keys=[torch.empty(0)] * 2, values=[torch.empty(0)] * 2, scales=[(1.0, 1.0)] * 2,
-    )  # fmt: skip
+        batch=SimpleNamespace(positions=torch.tensor([7]), slots=torch.tensor([9])),
+        attention=SimpleNamespace(slots=lambda layer, batch: own[layer]),
+        keys=[torch.empty(0)] * 2,
+        values=[torch.empty(0)] * 2,
+        scales=[(1.0, 1.0)] * 2,
+    )
     assert [int(layer._heads(step).slots) for layer in few] == [3, 5]
 
 

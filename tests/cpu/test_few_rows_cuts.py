@@ -1,4 +1,6 @@
-"""How products of one row and of few are cut for a GPU: whatever the sizes, all outputs and inputs have a program, and programs have room."""
+"""How products of one row and of few are cut for a GPU: whatever the sizes, all outputs and
+inputs have a program, and programs have room.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ import pytest
 
 pytest.importorskip("triton")
 
-from sgl.runtime.kernels.quantized import split_k_gemm as parts
-from sgl.runtime.kernels.quantized.split_k_gemm_kernels import block_of, steps_of
 from sgl.runtime.kernels.gemv.gemv_launch import (
     BLOCK_BYTES,
     DEEPEST,
@@ -20,6 +20,8 @@ from sgl.runtime.kernels.gemv.gemv_launch import (
     tiles_of,
 )
 from sgl.runtime.kernels.gemv.gemv_launch import steps_of as steps_of_one
+from sgl.runtime.kernels.quantized import split_k_gemm as parts
+from sgl.runtime.kernels.quantized.split_k_gemm_kernels import block_of, steps_of
 
 PROCESSORS = 132
 SIZES = [(6144, 4096), (4096, 14336), (28672, 4096), (57344, 8192), (8192, 28672), (128256, 4096), (16, 64), (72, 192)]
@@ -62,7 +64,10 @@ def test_programs_of_one_row_stand_beside_each_other_with_their_rings(half: int,
         programs, depth = launch.spread(outputs, half, inputs, pieces, PROCESSORS)
         tiles, steps = tiles_of(outputs, half, launch.rows), steps_of_one(inputs, launch.warps)
         ring = max(2, min(depth, steps)) if programs >= tiles else divisor(steps, depth)
-        assert 2 <= ring <= DEEPEST and (programs == tiles or (programs < tiles and steps % ring == 0)), (outputs, inputs)
+        assert 2 <= ring <= DEEPEST and (programs == tiles or (programs < tiles and steps % ring == 0)), (
+            outputs,
+            inputs,
+        )
         beside = min(launch.full, -(-programs // PROCESSORS))
         taken = launch.warps * (steps * BLOCK_BYTES + ring * launch.rows * (WORDS_BYTES + 4 * pieces))
         assert taken * beside < SHARED, (outputs, inputs, programs, depth)

@@ -20,8 +20,8 @@ from interpreted import products_as_on_a_tensor_core
 from sgl.runtime.attention import AttentionShape, BackendUnavailable, triton_attention
 from sgl.runtime.attention import flashinfer_attention as backend
 from sgl.runtime.attention import flashinfer_modules as modules
-from sgl.runtime.attention.flashinfer_planner import float_bytes
 from sgl.runtime.attention.flashinfer_modules import FlashInferModule
+from sgl.runtime.attention.flashinfer_planner import float_bytes
 from sgl.runtime.attention.shared_prefix_finder import PrefixFinder
 from sgl.runtime.cache.kv_pool import KVPool
 from sgl.runtime.kernels.attention.attention_decode import DecodeTile
@@ -39,9 +39,25 @@ class StandIn:
         self.kind, self.calls = kind, calls
 
     def plan(
-        self, floats, integers, staging, queries, pages, tokens, rows, sequences, query_heads, kv_heads,
-        page_size, graph, dim, dim_v, causal, window_left, *split,
-    ):  # fmt: skip
+        self,
+        floats,
+        integers,
+        staging,
+        queries,
+        pages,
+        tokens,
+        rows,
+        sequences,
+        query_heads,
+        kv_heads,
+        page_size,
+        graph,
+        dim,
+        dim_v,
+        causal,
+        window_left,
+        *split,
+    ):
         assert len(split) == (3 if self.kind.backend == "fa2" else 0)
         assert all(host.dtype == torch.int32 and host.is_contiguous() for host in (queries, pages, tokens))
         assert (int(queries[-1]), len(tokens), dim) == (rows, sequences, dim_v)
@@ -50,9 +66,25 @@ class StandIn:
         return queries.clone(), pages.clone(), tokens.clone(), page_size, causal, window_left
 
     def paged_run(
-        self, floats, integers, info, q, k, v, queries, pages, indices, last, out, lse, mask, layout,
-        window_left, early, *rest,
-    ):  # fmt: skip
+        self,
+        floats,
+        integers,
+        info,
+        q,
+        k,
+        v,
+        queries,
+        pages,
+        indices,
+        last,
+        out,
+        lse,
+        mask,
+        layout,
+        window_left,
+        early,
+        *rest,
+    ):
         cap, scale = rest[6:8]
         assert len(rest) == 15 and (cap > 0) == self.kind.capped
         host_queries, host_pages, tokens, page_size, causal, planned_window = info
@@ -63,8 +95,17 @@ class StandIn:
             run = indices[pages[i] : pages[i + 1]].long()
             assert count == (len(run) - 1) * page_size + int(last[i])
             rows = slice(int(queries[i]), int(queries[i + 1]))
-            self.attend(q[rows], k[run].flatten(0, 1)[:count], v[run].flatten(0, 1)[:count],
-                        out[rows], None if lse is None else lse[rows], scale, cap, causal, window_left)  # fmt: skip
+            self.attend(
+                q[rows],
+                k[run].flatten(0, 1)[:count],
+                v[run].flatten(0, 1)[:count],
+                out[rows],
+                None if lse is None else lse[rows],
+                scale,
+                cap,
+                causal,
+                window_left,
+            )
 
     def attend(self, q, k, v, out, lse, scale, cap, causal, window_left):
         k, v = (x.float().repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
@@ -339,7 +380,9 @@ def test_a_missing_compiler_or_package_is_said(package, monkeypatch):
 
 
 def test_scratch_is_enough_for_the_plans_of_flashinfer():
-    """Its rule for Llama 8B on 132 multiprocessors: 264 / 8 tiles of 128 rows, or what 1024 queries of a prefix fill."""
+    """Its rule for Llama 8B on 132 multiprocessors: 264 / 8 tiles of 128
+    rows, or what 1024 queries of a prefix fill.
+    """
     shape = AttentionShape(32, 8, 128, (None,))
     for sequences, tiles in ((256, 33), (2048, 64)):
         assert float_bytes(shape, sequences, 132) >= 32 * tiles * 128 * 129 * 4

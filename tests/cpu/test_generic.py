@@ -24,27 +24,56 @@ from sgl.runtime.models.transformers_backend import (
 
 MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9}
 GPT_OSS = {
-    "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 9, "head_dim": 16, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "sliding_window": 9,
+    "head_dim": 16,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
     "layer_types": ["sliding_attention", "full_attention"] * 2,
-}  # fmt: skip
+}
 DEEPSEEK = {
-    "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
-    "kv_lora_rank": 16, "q_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16, "v_head_dim": 12, "num_key_value_heads": 4,
-}  # fmt: skip
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "moe_intermediate_size": 32,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 16,
+    "q_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": ("MixtralForCausalLM", MIXTRAL),
     "sinks, windows by layer": ("GptOssForCausalLM", GPT_OSS),
     "wider keys than values": ("DeepseekV3ForCausalLM", DEEPSEEK),
     "softcap": ("Gemma2ForCausalLM", {"sliding_window": 9, "head_dim": 16, "query_pre_attn_scalar": 20}),
-    "layers that share keys": ("Gemma3nForCausalLM", {"num_kv_shared_layers": 2, "sliding_window": 9, "head_dim": 16, "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size_per_layer_input": 320, "hidden_size_per_layer_input": 8, "laurel_rank": 4, "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0], "intermediate_size": 96}),
-}  # fmt: skip
+    "layers that share keys": (
+        "Gemma3nForCausalLM",
+        {
+            "num_kv_shared_layers": 2,
+            "sliding_window": 9,
+            "head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "vocab_size_per_layer_input": 320,
+            "hidden_size_per_layer_input": 8,
+            "laurel_rank": 4,
+            "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
+            "intermediate_size": 96,
+        },
+    ),
+}
 
 
 class GenericRig(Rig):
     """A rig whose model is computed by transformers."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, model=load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu"))
+        super().__init__(
+            path, model=load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu")
+        )
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -96,9 +125,18 @@ def test_a_user_may_ask_for_it(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"architectures": ["NobodysForCausalLM"], "model_type": "nobodys"}, "'NobodysForCausalLM' is not supported.*Nor by transformers"),
-    ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "rope_type='dynamic' lets the longest sequence"),
-    ({"model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"]}, "follow positions of the library's own cache"),
+    (
+        {"architectures": ["NobodysForCausalLM"], "model_type": "nobodys"},
+        "'NobodysForCausalLM' is not supported.*Nor by transformers",
+    ),
+    (
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+        "rope_type='dynamic' lets the longest sequence",
+    ),
+    (
+        {"model_type": "llama4_text", "architectures": ["Llama4ForCausalLM"]},
+        "follow positions of the library's own cache",
+    ),
 ]
 
 
@@ -112,7 +150,18 @@ def test_what_it_would_compute_wrongly_is_refused(changes: dict[str, Any], messa
 
 
 def test_states_that_run_across_sequences_are_refused(tmp_path: Path) -> None:
-    keys = {"layer_types": ["linear_attention", "full_attention"] * 2, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "shared_expert_intermediate_size": 16, "head_dim": 16, "linear_key_head_dim": 8, "linear_value_head_dim": 8}  # fmt: skip
+    keys = {
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+        "head_dim": 16,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    }
     reference("Qwen3NextForCausalLM", **keys).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="layers with a state"):
         describe(tmp_path, implementation="transformers")
@@ -131,7 +180,10 @@ def test_a_model_that_mixes_sequences_fails_its_proof(tmp_path: Path, monkeypatc
 def test_a_model_whose_own_code_fails_is_refused_with_what_it_said(tmp_path: Path) -> None:
     """LongCat's latent attention takes as many KV heads as heads, and its configuration does not check it."""
     reference("LongcatFlashForCausalLM", num_key_value_heads=2).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"LongcatFlashForCausalLM does not compute a few tokens .* \(RuntimeError: The size of tensor"):
+    with pytest.raises(
+        ConfigError,
+        match=r"LongcatFlashForCausalLM does not compute a few tokens .* \(RuntimeError: The size of tensor",
+    ):
         load_transformers_model(describe(tmp_path), torch.float32, "cpu")
 
 
@@ -149,13 +201,23 @@ def test_code_that_fails_in_the_pass_that_watches_is_named(tmp_path: Path, monke
     from transformers.models.llama import modeling_llama
 
     path, forward = write_checkpoint(tmp_path), modeling_llama.LlamaModel.forward
-    monkeypatch.setattr(modeling_llama.LlamaModel, "forward", lambda self, **given: forward(self, **given, use=given["attention_mask"][:, 0]))
-    with pytest.raises(ConfigError, match=r"LlamaForCausalLM does not compute a few tokens .* \(TypeError: 'NoneType' object is not subscriptable\)"):
+    monkeypatch.setattr(
+        modeling_llama.LlamaModel,
+        "forward",
+        lambda self, **given: forward(self, **given, use=given["attention_mask"][:, 0]),
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"LlamaForCausalLM does not compute a few tokens .* \(TypeError: 'NoneType' object is not "
+        r"subscriptable\)",
+    ):
         load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu")
 
 
 def test_a_gguf_file_is_not_computed_by_transformers(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"implementation='transformers'\): .*m\.gguf is a GGUF file, .*; leave implementation out"):
+    with pytest.raises(
+        ConfigError, match=r"implementation='transformers'\): .*m\.gguf is a GGUF file, .*; leave implementation out"
+    ):
         describe(tmp_path / "m.gguf", implementation="transformers")
 
 

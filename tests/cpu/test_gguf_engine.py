@@ -12,10 +12,10 @@ from gguf_twin import write_twin
 from tokenizers import Tokenizer as Backend
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import CheckpointError, ConfigError
+from sgl.runtime.build.build_tokenizer import load_tokenizer
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.build.memory_estimate import estimate_memory
-from sgl.runtime.build.build_tokenizer import load_tokenizer
+from sgl.runtime.errors import CheckpointError, ConfigError
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from test_gguf_tokenizer import byte_level_keys
@@ -50,7 +50,9 @@ def test_texts_are_those_of_the_twin(twin: Path, options: dict[str, Any]) -> Non
 def test_chat_and_end_tokens_are_those_of_the_twin(twin: Path) -> None:
     """Files of GGUF name one end; <|im_end|> is another by its name."""
     ours, theirs = load_tokenizer(file_of(twin)), load_tokenizer(twin)
-    assert ours.eos_ids == (*theirs.eos_ids, 3) and ours.vocab_size == theirs.vocab_size and ours.bos_id == theirs.bos_id
+    assert (
+        ours.eos_ids == (*theirs.eos_ids, 3) and ours.vocab_size == theirs.vocab_size and ours.bos_id == theirs.bos_id
+    )
     assert ours.chat_template is not None and theirs.chat_template is not None
     assert ours.encode(PROMPTS[0]).tolist() == theirs.encode(PROMPTS[0]).tolist()
 

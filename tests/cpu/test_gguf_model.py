@@ -17,37 +17,72 @@ from rig import Rig, Row
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.layers.rotary_embedding import frequencies
 from sgl.runtime.loading import load_config, load_model
-from sgl.runtime.loading.tensor_files.stacked_expert_source import split_stacked_experts
 from sgl.runtime.loading.gguf_files.gguf_model import GGUFModel, open_gguf
 from sgl.runtime.loading.tensor_files.safetensors_header import FLOATS
+from sgl.runtime.loading.tensor_files.stacked_expert_source import split_stacked_experts
 from sgl.runtime.loading.tensor_files.tensor_source import FileWeightSource
-from sgl.runtime.models.reference.reference_attention import rows_in_file
 from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.reference.reference_attention import rows_in_file
 from sgl.runtime.models.spec.model_spec import AttentionSpec, ModelSpec
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
 
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
 LONG = {
-    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0 + i / 8 for i in range(8)], "long_factor": [2.0 + i / 4 for i in range(8)],
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "short_factor": [1.0 + i / 8 for i in range(8)],
+    "long_factor": [2.0 + i / 4 for i in range(8)],
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
 GEMMA = {"head_dim": 32, "query_pre_attn_scalar": 32, "num_hidden_layers": 7, "sliding_window": 9}
 GEMMA3_ROPE = {
-    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-}  # fmt: skip
-GPT2 = dict.fromkeys(("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "max_position_embeddings"), ...)
+    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
+GPT2 = dict.fromkeys(
+    (
+        "hidden_size",
+        "intermediate_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "max_position_embeddings",
+    ),
+    ...,
+)
 GPT2 |= {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256}
 EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 GLM = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_mtp_layers": 0}
 LFM2 = ["conv", "full_attention", "conv", "conv"]
-OSS_YARN = {"rope_type": "yarn", "rope_theta": 1.5e5, "factor": 4.0, "original_max_position_embeddings": 64, "truncate": False}
+OSS_YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 1.5e5,
+    "factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "truncate": False,
+}
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "LlamaForCausalLM", {}),
-    "llama, biases, tied": ("llama", "LlamaForCausalLM", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
+    "llama, biases, tied": (
+        "llama",
+        "LlamaForCausalLM",
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
     "llama 3.1": ("llama", "LlamaForCausalLM", {"rope_parameters": LLAMA3, "head_dim": 64}),
-    "llama, linear": ("llama", "LlamaForCausalLM", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}}),
+    "llama, linear": (
+        "llama",
+        "LlamaForCausalLM",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}},
+    ),
     "mistral": ("llama", "MistralForCausalLM", {"sliding_window": 9, "head_dim": 32}),
     "qwen2": ("qwen2", "Qwen2ForCausalLM", {"rms_norm_eps": 1e-6, "rope_theta": 1e6}),
     "qwen2, yarn": ("qwen2", "Qwen2ForCausalLM", {"rope_parameters": YARN}),
@@ -67,27 +102,70 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "olmo2": ("olmo2", "Olmo2ForCausalLM", {}),
     "mixtral": ("llama", "MixtralForCausalLM", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3 moe": ("qwen3moe", "Qwen3MoeForCausalLM", EXPERTS | {"moe_intermediate_size": 32, "norm_topk_prob": True}),
-    "gpt-oss": ("gpt-oss", "GptOssForCausalLM", EXPERTS | {"head_dim": 16, "sliding_window": 9, "rope_parameters": OSS_YARN}),
-    "qwen2 moe": ("qwen2moe", "Qwen2MoeForCausalLM", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}),
+    "gpt-oss": (
+        "gpt-oss",
+        "GptOssForCausalLM",
+        EXPERTS | {"head_dim": 16, "sliding_window": 9, "rope_parameters": OSS_YARN},
+    ),
+    "qwen2 moe": (
+        "qwen2moe",
+        "Qwen2MoeForCausalLM",
+        {
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 64,
+        },
+    ),
     "glm 4.5": ("glm4moe", "Glm4MoeForCausalLM", GLM | {"use_qk_norm": True, "attention_bias": True, "head_dim": 32}),
     "glm 4.5, groups": (
-        "glm4moe", "Glm4MoeForCausalLM",
-        GLM | {"n_group": 2, "topk_group": 1, "routed_scaling_factor": 2.5, "first_k_dense_replace": 2, "n_shared_experts": 2, "norm_topk_prob": False},
+        "glm4moe",
+        "Glm4MoeForCausalLM",
+        GLM
+        | {
+            "n_group": 2,
+            "topk_group": 1,
+            "routed_scaling_factor": 2.5,
+            "first_k_dense_replace": 2,
+            "n_shared_experts": 2,
+            "norm_topk_prob": False,
+        },
     ),
     "lfm2": ("lfm2", "Lfm2ForCausalLM", {"layer_types": LFM2, "block_multiple_of": 32}),
-    "lfm2, wider": ("lfm2", "Lfm2ForCausalLM", {"layer_types": LFM2[::-1], "conv_L_cache": 5, "block_auto_adjust_ff_dim": False, "norm_eps": 0.1}),
-    "lfm2 moe": ("lfm2moe", "Lfm2MoeForCausalLM", {"layer_types": LFM2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "num_dense_layers": 1}),
+    "lfm2, wider": (
+        "lfm2",
+        "Lfm2ForCausalLM",
+        {"layer_types": LFM2[::-1], "conv_L_cache": 5, "block_auto_adjust_ff_dim": False, "norm_eps": 0.1},
+    ),
+    "lfm2 moe": (
+        "lfm2moe",
+        "Lfm2MoeForCausalLM",
+        {
+            "layer_types": LFM2,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 32,
+            "num_dense_layers": 1,
+        },
+    ),
     "seed oss": ("seed_oss", "SeedOssForCausalLM", {"head_dim": 32}),
-    "seed oss, other biases": ("seed_oss", "SeedOssForCausalLM", {"head_dim": 16, "attention_bias": False, "attention_out_bias": True}),
+    "seed oss, other biases": (
+        "seed_oss",
+        "SeedOssForCausalLM",
+        {"head_dim": 16, "attention_bias": False, "attention_out_bias": True},
+    ),
     "smollm3": ("smollm3", "SmolLM3ForCausalLM", {"num_hidden_layers": 5}),
     "granite": (
-        "granite", "GraniteForCausalLM",
+        "granite",
+        "GraniteForCausalLM",
         {"attention_multiplier": 0.2, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0},
     ),
-}  # fmt: skip
+}
 
 
-REORDERED = {"smollm3"}  # heads that turn nothing have their numbers in another order, which their products do not tell but for rounding
+REORDERED = {
+    "smollm3"
+}  # heads that turn nothing have their numbers in another order, which their products do not tell but for rounding
 
 
 def pair(case: str, folder: Path, kind: Any = "F32", **more: Any) -> tuple[Path, GGUFModel]:
@@ -146,7 +224,9 @@ def test_a_model_equals_its_twin_to_the_last_bit(case: str, tmp_path: Path) -> N
     folder, opened = pair(case, tmp_path)
     config = load_config(folder)
     assert plain(opened.model()) == plain(config)
-    assert [frequencies(rope).tolist() for rope in opened.model().ropes] == [frequencies(rope).tolist() for rope in config.ropes]
+    assert [frequencies(rope).tolist() for rope in opened.model().ropes] == [
+        frequencies(rope).tolist() for rope in config.ropes
+    ]
     assert opened.config["dtype"] == "float32"
     ours, twin = (logits(model, folder) for model in (loaded(opened), load_model(folder)))
     if case in REORDERED:
@@ -182,12 +262,21 @@ def test_few_bit_rows_that_are_brought_back_are_whole(tmp_path: Path) -> None:
     """Queries, keys and values of different K kinds, as most published files have them."""
     reference("LlamaForCausalLM", hidden_size=256, num_hidden_layers=2).save_pretrained(tmp_path)
     opened = open_gguf(write_twin(tmp_path, tmp_path / "model.gguf", "llama"))
-    kinds = {"attn_q": "Q4_K", "attn_k": "Q5_K", "attn_v": "Q6_K", "attn_output": "Q3_K", "ffn_gate": "Q2_K", "ffn_up": "IQ4_XS"}
+    kinds = {
+        "attn_q": "Q4_K",
+        "attn_k": "Q5_K",
+        "attn_v": "Q6_K",
+        "attn_output": "Q3_K",
+        "ffn_gate": "Q2_K",
+        "ffn_up": "IQ4_XS",
+    }
     tensors = {stored.name: packed(dense(file, stored)) for file, stored in opened.tensors}
     for number, name in enumerate(tensors):
         if kind := kinds.get(name.split(".")[-2]):
             rows, inputs = tensors[name].shape
-            tensors[name] = Packed(kind, (rows, inputs), random_blocks(kind, rows, inputs // 256, number).numpy().tobytes())
+            tensors[name] = Packed(
+                kind, (rows, inputs), random_blocks(kind, rows, inputs // 256, number).numpy().tobytes()
+            )
     few = open_gguf(write_gguf(tmp_path / "few.gguf", opened.metadata, tensors))
     whole = open_gguf(_restored(few, tmp_path / "whole.gguf"))
     assert {stored.dtype for _, stored in few.tensors} == {"F32", *kinds.values()} and few.config["dtype"] == "bfloat16"
@@ -226,7 +315,11 @@ def test_a_merged_projection_and_a_window_of_another_kind_are_read(tmp_path: Pat
     for layer in range(4):
         parts = [tensors.pop(f"blk.{layer}.attn_{which}.weight") for which in "qkv"]
         tensors[f"blk.{layer}.attn_qkv.weight"] = torch.cat(parts)
-    merged = open_gguf(write_gguf(tmp_path / "merged.gguf", opened.metadata, {name: packed(tensor) for name, tensor in tensors.items()}))
+    merged = open_gguf(
+        write_gguf(
+            tmp_path / "merged.gguf", opened.metadata, {name: packed(tensor) for name, tensor in tensors.items()}
+        )
+    )
     assert torch.equal(logits(loaded(merged), folder), logits(load_model(folder), folder))
 
 
@@ -238,7 +331,9 @@ def test_llama_3_has_the_parameters_of_its_twin(tmp_path: Path) -> None:
 def test_other_factors_are_taken_as_they_are(tmp_path: Path) -> None:
     _, opened = pair("llama", tmp_path)
     factors = [1.0, 1.5, 2.25, 3.0, 4.0, 5.5, 7.0, 9.0]
-    tensors = {stored.name: packed(dense(at, stored)) for at, stored in opened.tensors} | {"rope_freqs.weight": packed(torch.tensor(factors))}
+    tensors = {stored.name: packed(dense(at, stored)) for at, stored in opened.tensors} | {
+        "rope_freqs.weight": packed(torch.tensor(factors))
+    }
     own = open_gguf(write_gguf(tmp_path / "own.gguf", opened.metadata, tensors))
     expected = frequencies(load_config(tmp_path).ropes[0]) / torch.tensor(factors)
     assert torch.allclose(frequencies(own.model().ropes[0]), expected, rtol=3e-7, atol=0)
@@ -249,9 +344,13 @@ def test_a_model_in_parts_is_one_model(tmp_path: Path) -> None:
     folder, opened = pair("qwen2", tmp_path)
     names = list(opened.names)
     for number in range(2):
-        own = {stored.name: packed(dense(at, stored)) for at, stored in opened.tensors if stored.name in names[number::2]}
+        own = {
+            stored.name: packed(dense(at, stored)) for at, stored in opened.tensors if stored.name in names[number::2]
+        }
         split = {"split.no": Value(2, number), "split.count": Value(2, 2), "split.tensors.count": Value(5, len(names))}
-        write_gguf(tmp_path / f"s-0000{number + 1}-of-00002.gguf", (opened.metadata if number == 0 else {}) | split, own)
+        write_gguf(
+            tmp_path / f"s-0000{number + 1}-of-00002.gguf", (opened.metadata if number == 0 else {}) | split, own
+        )
     found = open_gguf(tmp_path / "s-00002-of-00002.gguf")
     assert torch.equal(logits(loaded(found), folder), logits(load_model(folder), folder))
 
@@ -265,7 +364,14 @@ def test_names_are_those_of_the_formats_own_package(case: str, tmp_path: Path) -
     for name in reference(architecture, **keys).state_dict():
         if ".experts." in name or name.endswith("sinks"):
             continue  # by layer
-        theirs = table.get_name(re.sub("(correction|expert)_bias$", lambda found: {"correction": "correction.bias", "expert": "expert_bias.bias"}[found[1]], name), try_suffixes=(".weight", ".bias"))
+        theirs = table.get_name(
+            re.sub(
+                "(correction|expert)_bias$",
+                lambda found: {"correction": "correction.bias", "expert": "expert_bias.bias"}[found[1]],
+                name,
+            ),
+            try_suffixes=(".weight", ".bias"),
+        )
         assert theirs == gguf_name(name, arch) or name == "lm_head.weight"
 
 
@@ -285,7 +391,10 @@ def test_layers_that_predict_further_tokens_are_left_aside(tmp_path: Path) -> No
 def test_the_switch_of_shared_experts_may_be_a_vector(tmp_path: Path) -> None:
     folder, opened = pair("qwen2 moe", tmp_path)
     tensors = {stored.name: dense(at, stored) for at, stored in opened.tensors}
-    flat = {name: packed(tensor.squeeze(0) if name.endswith("inp_shexp.weight") else tensor) for name, tensor in tensors.items()}
+    flat = {
+        name: packed(tensor.squeeze(0) if name.endswith("inp_shexp.weight") else tensor)
+        for name, tensor in tensors.items()
+    }
     found = load_model(write_gguf(tmp_path / "flat.gguf", opened.metadata, flat))
     assert torch.equal(logits(found, folder), logits(load_model(folder), folder))
 
@@ -297,7 +406,10 @@ def test_the_switch_of_shared_experts_may_be_a_vector(tmp_path: Path) -> None:
         ({"general.architecture": 5}, "general.architecture=5"),
         ({"general.type": "adapter"}, "general.type='adapter'"),
         ({"llama.expert_count": 8}, "num_experts_per_tok.* is missing"),
-        ({"llama.expert_count": 4, "llama.expert_used_count": 2, "llama.expert_gating_func": 2}, "expert_gating_func=2 is not supported"),
+        (
+            {"llama.expert_count": 4, "llama.expert_used_count": 2, "llama.expert_gating_func": 2},
+            "expert_gating_func=2 is not supported",
+        ),
         ({"llama.attention.q_lora_rank": 64}, r"llama.attention.q_lora_rank=64 is not understood"),
         ({"llama.vocab_size": 999}, "vocab_size=999, but token_embd.weight has 320 rows"),
         ({"llama.attention.head_count_kv": [2, 2, 4, 2]}, r"head_count_kv=\[2, 2, 4, 2\]: layers of different sizes"),
@@ -306,22 +418,39 @@ def test_the_switch_of_shared_experts_may_be_a_vector(tmp_path: Path) -> None:
         ({"llama.rope.dimension_count": 8}, "partial_rotary_factor"),
         ({"llama.rope.freq_base": 0.0}, "rope.freq_base"),
         ({"llama.rope.scaling.type": "spiral"}, "rope.scaling.type='spiral'"),
-        ({"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0, "llama.rope.scaling.yarn_ext_factor": 0.5}, "yarn_ext_factor=0.5"),
+        (
+            {
+                "llama.rope.scaling.type": "yarn",
+                "llama.rope.scaling.factor": 4.0,
+                "llama.rope.scaling.yarn_ext_factor": 0.5,
+            },
+            "yarn_ext_factor=0.5",
+        ),
         ({"llama.block_count": -1}, "num_hidden_layers"),
         ({"llama.block_count": "many"}, "num_hidden_layers"),
         ({"llama.embedding_length": 2**40}, "must be"),
-        ({"llama.attention.head_count": 0}, r"\(keys as config.json has them\): key 'num_attention_heads' must be at least 1, not 0"),
+        (
+            {"llama.attention.head_count": 0},
+            r"\(keys as config.json has them\): key 'num_attention_heads' must be at least 1, not 0",
+        ),
         ({"llama.attention.head_count": [0]}, "'num_attention_heads' must be at least 1, not 0"),
     ],
 )
 def test_keys_that_cannot_be_are_refused_by_name(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
-    written = {key: Value(10 if value > 2**31 else 5, value) if type(value) is int else value for key, value in changes.items()}
+    written = {
+        key: Value(10 if value > 2**31 else 5, value) if type(value) is int else value for key, value in changes.items()
+    }
     with pytest.raises((ConfigError, CheckpointError), match=said):
         pair("llama", tmp_path, more=written)
 
 
 def test_keys_without_effect_are_left_aside(tmp_path: Path) -> None:
-    more = {"llama.rope.scaling.finetuned": True, "llama.expert_count": 0, "llama.attention.head_count_kv": [2, 2, 2, 2], "llama.unheard_of": 0}
+    more = {
+        "llama.rope.scaling.finetuned": True,
+        "llama.expert_count": 0,
+        "llama.attention.head_count_kv": [2, 2, 2, 2],
+        "llama.unheard_of": 0,
+    }
     _, opened = pair("llama", tmp_path, more=more | {"general.name": "x", "quantize.imatrix.file": "y"})
     assert opened.model().layers[0].mixer.kv_heads == 2
 

@@ -22,7 +22,20 @@ def parts():
     """The benchmark's modules by name, without their prefix."""
     patch = pytest.MonkeyPatch()
     patch.syspath_prepend(str(BENCHMARKS))
-    names = ("cases", "constrained", "demo", "peer", "profile", "programs", "ready", "report", "rooflines", "session", "shapes", "work")
+    names = (
+        "cases",
+        "constrained",
+        "demo",
+        "peer",
+        "profile",
+        "programs",
+        "ready",
+        "report",
+        "rooflines",
+        "session",
+        "shapes",
+        "work",
+    )
     yield argparse.Namespace(**{name: importlib.import_module(f"gpu_{name}") for name in names})
     patch.undo()
 
@@ -132,7 +145,10 @@ def test_other_shapes_are_those_of_their_config(parts, tmp_path, name):
     shape = parts.shapes.SHAPES[name]
     with Engine(parts.shapes.write_model(tmp_path, shape), **OPTIONS) as engine:
         model = engine._core.runner.model
-        rows = [[next(iter(getattr(*place).tensors())).numel() for place in list(block.products())[:4]] for block in model.layers]
+        rows = [
+            [next(iter(getattr(*place).tensors())).numel() for place in list(block.products())[:4]]
+            for block in model.layers
+        ]
         assert rows == [[outputs * inputs for outputs, inputs in shape.linears]] * shape.layers
         assert model.config.attention.bytes_per_slot(torch.bfloat16) == shape.kv_bytes
         assert engine.generate(["a"], SamplingParams(max_tokens=3, ignore_eos=True))[0].token_ids
@@ -152,7 +168,16 @@ def test_phases_are_the_times_between_the_marks(parts):
 
 def test_a_failing_case_is_told_and_the_next_one_runs(parts, model, capsys, tmp_path):
     shape = parts.shapes.SHAPES["tiny"]
-    args = argparse.Namespace(cases=["2", "3"], attention="", quick=True, layers=None, out=tmp_path / "out.json", keep=False, temperature=0.0, checkpoint=None)
+    args = argparse.Namespace(
+        cases=["2", "3"],
+        attention="",
+        quick=True,
+        layers=None,
+        out=tmp_path / "out.json",
+        keep=False,
+        temperature=0.0,
+        checkpoint=None,
+    )
     session = parts.session.Session(args, shape, parts.cases.TINY, model, OPTIONS, torch.device("cpu"))
     session.attempt("broken", lambda: 1 / 0)
     session._with("default", {}, lambda bench: parts.cases.single(bench))
@@ -165,8 +190,12 @@ def test_a_failing_case_is_told_and_the_next_one_runs(parts, model, capsys, tmp_
 
 
 def test_an_engine_that_dies_is_replaced_for_the_cases_behind(parts, model):
-    args = argparse.Namespace(cases=["2", "3"], attention="", quick=True, layers=None, out=None, keep=False, temperature=0.0, checkpoint=None)
-    session = parts.session.Session(args, parts.shapes.SHAPES["tiny"], parts.cases.TINY, model, OPTIONS, torch.device("cpu"))
+    args = argparse.Namespace(
+        cases=["2", "3"], attention="", quick=True, layers=None, out=None, keep=False, temperature=0.0, checkpoint=None
+    )
+    session = parts.session.Session(
+        args, parts.shapes.SHAPES["tiny"], parts.cases.TINY, model, OPTIONS, torch.device("cpu")
+    )
     usual = session._tasks({})
 
     def deadly(bench):

@@ -21,14 +21,31 @@ if torch.cuda.is_available():
 from interpreted import products_as_on_a_tensor_core
 
 from sgl.runtime.attention import triton_attention as backend
-from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.kernels.attention.attention_decode import DecodeTile
 from sgl.runtime.kernels.attention.attention_prefill import PrefillTile
 from sgl.runtime.kernels.batch_invariant_matmul import PLAIN
+from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-PARTS = ("attention", "chain", "flashinfer", "fp8", "gated", "few_bits", "lab", "layers", "loading", "matmul", "mixed", "one_row", "roof", "sampler", "sizes", "steps")
+PARTS = (
+    "attention",
+    "chain",
+    "flashinfer",
+    "fp8",
+    "gated",
+    "few_bits",
+    "lab",
+    "layers",
+    "loading",
+    "matmul",
+    "mixed",
+    "one_row",
+    "roof",
+    "sampler",
+    "sizes",
+    "steps",
+)
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:(divide by zero|invalid value):RuntimeWarning")
 
@@ -39,7 +56,9 @@ def parts():
     with pytest.MonkeyPatch.context() as patch, products_as_on_a_tensor_core():
         patch.syspath_prepend(str(BENCHMARKS))
         modules = {name: importlib.import_module(f"gpu_kernel_{name}") for name in PARTS}
-        yield argparse.Namespace(**modules, main=importlib.import_module("gpu_kernels"), shapes=importlib.import_module("gpu_shapes"))
+        yield argparse.Namespace(
+            **modules, main=importlib.import_module("gpu_kernels"), shapes=importlib.import_module("gpu_shapes")
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +77,27 @@ def few_programs(parts, monkeypatch):
 @pytest.fixture
 def lab(parts):
     sizes = parts.sizes.Sizes(
-        cold=4096, load=0.0, roof_load=0.01, roof_rows=(8,), chain=1, chain_contexts=(9, 20), decodes=((2, 20), (1, 9)), extends=((2, 0, 5), (1, 7, 3)),
-        shared=(8, 12, 3), slots=200, rows=(1, 20), fp8_rows=(16,), gated_rows=(20,), few_bits_rows=(1, 20), layer_rows=(1, 5), sampled=(1, 2),
-        mixed=(1, 3), context=10, steps=2, loaded=1,
-    )  # fmt: skip
+        cold=4096,
+        load=0.0,
+        roof_load=0.01,
+        roof_rows=(8,),
+        chain=1,
+        chain_contexts=(9, 20),
+        decodes=((2, 20), (1, 9)),
+        extends=((2, 0, 5), (1, 7, 3)),
+        shared=(8, 12, 3),
+        slots=200,
+        rows=(1, 20),
+        fp8_rows=(16,),
+        gated_rows=(20,),
+        few_bits_rows=(1, 20),
+        layer_rows=(1, 5),
+        sampled=(1, 2),
+        mixed=(1, 3),
+        context=10,
+        steps=2,
+        loaded=1,
+    )
     shape = parts.shapes.Shape("smaller", 32, 2, 4, 2, 16, 32, 64, positions=64, context=64)
     return parts.lab.Lab(shape, CPU, torch.float32, sizes, parts.lab.Roof(1e10, 1e11), attention="triton")
 
@@ -82,11 +118,29 @@ def test_one_row(parts, lab, monkeypatch):
     assert sum(", in use" in line for line in lab.text) == 5
 
 
-@pytest.mark.parametrize("keys", [{}, {"architectures": ["Qwen3MoeForCausalLM"], "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {
+            "architectures": ["Qwen3MoeForCausalLM"],
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 16,
+        },
+    ],
+)
 def test_chain(parts, lab, monkeypatch, keys):
     """A layer as an engine cuts it, and the best of two cuts of each part; whatever the cut, the row is the same."""
     chain, tiles = parts.chain, [DecodeTile(16, 16, 8, merged=2), DecodeTile(16, 16, 4, merged=4)]
-    for name, cuts in {"LAUNCHES": [GemvLaunch(8, 16, 1)], "UPS": [chain.Gather(2, 32, 1)], "DOWNS": [chain.Gather(4, 16, 1)], "TILES": tiles, "BYTES": 1, "TURNS": 1}.items():
+    for name, cuts in {
+        "LAUNCHES": [GemvLaunch(8, 16, 1)],
+        "UPS": [chain.Gather(2, 32, 1)],
+        "DOWNS": [chain.Gather(4, 16, 1)],
+        "TILES": tiles,
+        "BYTES": 1,
+        "TURNS": 1,
+    }.items():
         monkeypatch.setattr(chain, name, cuts)
     lab.shape, lab.tune = replace(lab.shape, keys=keys), True
     chain.measure(lab)
@@ -94,7 +148,9 @@ def test_chain(parts, lab, monkeypatch, keys):
     assert sum(", in use" in line for line in lab.text) == 2 * 5
     layers = chain.Chain(lab)
     others = layers.cuts() | {"qkv": GemvLaunch(8, 16, 1), "attention": tiles[1]}
-    torch.testing.assert_close(layers.run(layers.layers, 20, layers.cuts()), layers.run(layers.layers, 20, others), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        layers.run(layers.layers, 20, layers.cuts()), layers.run(layers.layers, 20, others), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_attention(parts, lab):
@@ -151,7 +207,9 @@ class Wrapper:
 
 @pytest.mark.parametrize("work", [[(8, 1), (3, 1)], [(4, 3), (0, 5)]])
 def test_flashinfer_is_asked_for_the_same(parts, lab, monkeypatch, work):
-    fake = types.SimpleNamespace(BatchDecodeWithPagedKVCacheWrapper=Wrapper, BatchPrefillWithPagedKVCacheWrapper=Wrapper)
+    fake = types.SimpleNamespace(
+        BatchDecodeWithPagedKVCacheWrapper=Wrapper, BatchPrefillWithPagedKVCacheWrapper=Wrapper
+    )
     monkeypatch.setitem(sys.modules, "flashinfer", fake)
     monkeypatch.setattr(parts.flashinfer, "WORKSPACE", 8)
     attention = parts.attention.Attention(lab)
@@ -190,7 +248,9 @@ def test_few_bits(parts, lab):
     lab.dtype = torch.bfloat16
     parts.few_bits.measure(lab)
     check(lab, 4 * 2 + 2 + 4 * 2 + 9)  # four bits and their sums, int8, other forms
-    assert lab.rows[8].ours["int4"] == pytest.approx(sum(row.ours["int4"] for row in lab.rows[:8] if row.case == "1 rows"))
+    assert lab.rows[8].ours["int4"] == pytest.approx(
+        sum(row.ours["int4"] for row in lab.rows[:8] if row.case == "1 rows")
+    )
 
 
 def test_sampler(parts, lab):
@@ -211,7 +271,11 @@ def test_layers(parts, lab):
 
 def test_the_layers_peers_do_the_same(parts, lab, monkeypatch):
     seen = []
-    monkeypatch.setattr(parts.layers, "_row", lambda lab, name, rows, numbers, ours, peer, items: seen.append((name, ours, peer, items[0])))
+    monkeypatch.setattr(
+        parts.layers,
+        "_row",
+        lambda lab, name, rows, numbers, ours, peer, items: seen.append((name, ours, peer, items[0])),
+    )
     for maker in (parts.layers._norm, parts.layers._activation, parts.layers._embedding):
         maker(lab, 3)
     for name, ours, peer, item in seen:
@@ -239,7 +303,11 @@ def test_mixed_steps_run_in_pieces_and_eagerly_and_leave_the_runner_as_it_was(pa
 
     runner = types.SimpleNamespace(_mixed=pieces, forward=forward)
     rows = parts.mixed._rows(lab, runner, 5, size=1e6)
-    assert [row.what for row in rows] == ["mixed", "decode"] and rows[0].peers.keys() == {"eager gpu", "eager step", "eager host"}
+    assert [row.what for row in rows] == ["mixed", "decode"] and rows[0].peers.keys() == {
+        "eager gpu",
+        "eager step",
+        "eager host",
+    }
     steps, uneven = len(seen) // 3, [1, 1, 1, 1, 5]
     assert seen == [(True, uneven)] * steps + [(False, uneven)] * steps + [(True, [1] * 5)] * steps
     assert runner._mixed is pieces
@@ -291,7 +359,13 @@ def test_times_are_those_of_one_call(parts, lab, monkeypatch, load):
         Event.now += len(calls) - 1
 
     monkeypatch.setattr(Graph, "replay", replay)
-    for name, value in {"CUDAGraph": Graph, "graph": lambda graph: nullcontext(), "Event": Event, "synchronize": lambda *device: None, "_sleep": lambda cycles: None}.items():
+    for name, value in {
+        "CUDAGraph": Graph,
+        "graph": lambda graph: nullcontext(),
+        "Event": Event,
+        "synchronize": lambda *device: None,
+        "_sleep": lambda cycles: None,
+    }.items():
         monkeypatch.setattr(torch.cuda, name, value)
     lab.device = torch.device("cuda")
     assert lab.seconds(calls.append, [1, 2, 3], load) == pytest.approx(1e-3)
@@ -311,7 +385,11 @@ def test_a_whole_run(parts, lab, tmp_path, capsys):
 def test_the_steps_of_the_real_sizes_fit_the_pool(parts):
     for sizes in (parts.sizes.Sizes(), parts.sizes.QUICK):
         count, prefix, own = sizes.shared
-        steps = [*(n * context for n, context in sizes.decodes), *(n * (cached + new) for n, cached, new in sizes.extends), prefix + count * own]
+        steps = [
+            *(n * context for n, context in sizes.decodes),
+            *(n * (cached + new) for n, cached, new in sizes.extends),
+            prefix + count * own,
+        ]
         assert max(steps) < sizes.slots
         assert max(cached + new for _, cached, new in sizes.extends) <= parts.shapes.SHAPES["llama8b"].context
 

@@ -20,17 +20,17 @@ from part_models import BY_LAW, MIXER_BY_LAW, MODELS, RMS, LawRig, PartsRig, att
 from rig import Rig
 
 from sgl.runtime.models import decoder
-from sgl.runtime.models.layer_executors import expected_executors
-from sgl.runtime.models.gpu.gpu_layers import ReferenceLayer, ReferenceMixerLayer
 from sgl.runtime.models.gpu.gemv_layers import AnyFused
+from sgl.runtime.models.gpu.gpu_layers import ReferenceLayer, ReferenceMixerLayer
+from sgl.runtime.models.layer_executors import expected_executors
 from sgl.runtime.models.reference.reference_mamba1 import ReferenceMamba1
 from sgl.runtime.models.reference.reference_mamba2 import ReferenceMamba2
 from sgl.runtime.models.spec.model_spec import (
     ExpertsSpec,
     GatedFFNSpec,
+    LayerNorms,
     LayerSpec,
     ModelSpec,
-    LayerNorms,
     RouterSpec,
 )
 from sgl.runtime.step.step_batch import StepBatch
@@ -60,7 +60,9 @@ def test_steps_equal_those_of_the_law(law_and_kernels: tuple[LawRig, PartsRig]) 
 
 
 @pytest.mark.parametrize("law_and_kernels", MODELS, indirect=True, ids=str)
-def test_single_rows_equal_those_of_the_law(law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_rows_equal_those_of_the_law(
+    law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Through the kernels that are made for one row, where they take it."""
     from sgl.runtime.kernels.gemv import gemv
 
@@ -71,8 +73,12 @@ def test_single_rows_equal_those_of_the_law(law_and_kernels: tuple[LawRig, Parts
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 2, 0), False), ((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
 
 
-@pytest.mark.parametrize("law_and_kernels", ["gemma", "granite", "neox", "gated delta net", "kda"], indirect=True, ids=str)
-def test_single_rows_with_float8_weights(law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "law_and_kernels", ["gemma", "granite", "neox", "gated delta net", "kda"], indirect=True, ids=str
+)
+def test_single_rows_with_float8_weights(
+    law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sgl.runtime.kernels.gemv import gemv
 
     law, rig = law_and_kernels
@@ -96,7 +102,9 @@ def test_experts_in_few_bits(monkeypatch: pytest.MonkeyPatch) -> None:
         checks.check_decoder(law, rig, 0.1, STEPS[1:3])
 
 
-@pytest.mark.parametrize("law_and_kernels", ["gemma", "cohere", "opt, norms behind", "the last by the law"], indirect=True, ids=str)
+@pytest.mark.parametrize(
+    "law_and_kernels", ["gemma", "cohere", "opt, norms behind", "the last by the law"], indirect=True, ids=str
+)
 def test_pooled_states_and_no_logits(law_and_kernels: tuple[LawRig, PartsRig]) -> None:
     """Sums of last states are those of the law; a step that wants nothing leaves the same keys and values."""
     rigs, pooled = law_and_kernels, []
@@ -125,7 +133,9 @@ def pooling(run: Callable[[StepBatch], torch.Tensor], batch: StepBatch) -> torch
     return batch.sums
 
 
-@pytest.mark.parametrize("case", ["gemma3", "olmo2", "cohere2", "gpt_neox", "granite", "stablelm, parallel", "opt", "persimmon"])
+@pytest.mark.parametrize(
+    "case", ["gemma3", "olmo2", "cohere2", "gpt_neox", "granite", "stablelm, parallel", "opt", "persimmon"]
+)
 def test_checkpoints_of_families(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their last layers too, so that those of every kind of attention are there."""
     write_family(case, tmp_path)
@@ -137,7 +147,9 @@ def test_checkpoints_of_families(case: str, tmp_path: Path, monkeypatch: pytest.
     checks.check_decoder(law, rig, 2e-5, STEPS[:3])
 
 
-@pytest.mark.parametrize("case", ["gemma4, shared keys, wide", "gemma4, values are keys, biases", "gemma4, without embeddings of layers"])
+@pytest.mark.parametrize(
+    "case", ["gemma4, shared keys, wide", "gemma4, values are keys, biases", "gemma4, without embeddings of layers"]
+)
 def test_gemma4(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layers of two widths, some of which read the keys of others; with embeddings of each layer's own by the law."""
     write_family(case, tmp_path)
@@ -152,11 +164,17 @@ def test_which_layers_the_kernels_take(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
     found = fused_rig(MODELS[name]).model
     layers, runs = found.execution_plan.layers, expected_executors(found, torch.device("cuda"))
-    by_reference, mixers = ([index for index, layer in enumerate(layers) if isinstance(layer, kind)] for kind in (ReferenceLayer, ReferenceMixerLayer))
+    by_reference, mixers = (
+        [index for index, layer in enumerate(layers) if isinstance(layer, kind)]
+        for kind in (ReferenceLayer, ReferenceMixerLayer)
+    )
     assert by_reference == BY_LAW.get(name, []) and mixers == MIXER_BY_LAW.get(name, [])
     assert all(isinstance(layer, AnyFused) or layer.refusal for layer in layers)
     assert [run.by for run in runs] == ["torch" if index in by_reference else "fused" for index in range(len(layers))]
-    assert all((run.why or "").startswith("torch's operations compute the mixer: ") == (index in mixers) for index, run in enumerate(runs))
+    assert all(
+        (run.why or "").startswith("torch's operations compute the mixer: ") == (index in mixers)
+        for index, run in enumerate(runs)
+    )
 
 
 def test_a_mixer_is_asked_whether_its_steps_can_be_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

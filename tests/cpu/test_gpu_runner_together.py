@@ -1,4 +1,6 @@
-"""Adapters with windows and guesses, and adapters with states, on the GPU's runner, on the CPU: the texts are those of an engine on the CPU."""
+"""Adapters with windows and guesses, and adapters with states, on the GPU's runner, on the
+CPU: the texts are those of an engine on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,15 @@ def test_windows_and_guesses(make: Make, paths: Any, tmp_path: Path, monkeypatch
     wanted = texts(make(window_tokens=4096, **options))
     assert len({tuple(tokens) for tokens in wanted.values()}) == 3
     pretend(monkeypatch)
-    engine = make(kv_tokens=400, window_tokens=160, step_tokens=24, max_running=4, run_ahead=True, speculation={"control": False}, **options)
+    engine = make(
+        kv_tokens=400,
+        window_tokens=160,
+        step_tokens=24,
+        max_running=4,
+        run_ahead=True,
+        speculation={"control": False},
+        **options,
+    )
     speculation(engine, Told("mixed", {tuple(PROMPTS[name]): tokens for name, tokens in wanted.items()}))
     assert texts(engine) == wanted
     assert engine.info()["window_tokens"] and engine.stats().window_given_back and engine.stats().accepted_tokens
@@ -65,7 +75,12 @@ def test_windows_and_guesses(make: Make, paths: Any, tmp_path: Path, monkeypatch
 
 def test_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tokenizer(write_case("lfm2", tmp_path / "model"))
-    options: dict[str, Any] = {"adapters": folders_of(path, tmp_path, target_modules=["q_proj", "w1", "w2"]), "adapter_slots": 4, "device": "cpu", "dtype": "float32"}
+    options: dict[str, Any] = {
+        "adapters": folders_of(path, tmp_path, target_modules=["q_proj", "w1", "w2"]),
+        "adapter_slots": 4,
+        "device": "cpu",
+        "dtype": "float32",
+    }
     options |= {"threads": 1, "kv_tokens": 512, "max_running": 4}
     with Engine(path, **options) as cold:
         wanted = texts(cold)

@@ -20,7 +20,9 @@ class Cramped(grammars.Grammar):
 
     def __init__(self, source, vocabulary):
         super().__init__(source, vocabulary)
-        self._automaton = Automaton(TransitionNetwork(source), vocabulary, limit=ROOM, fresh=lambda: TransitionNetwork(source))
+        self._automaton = Automaton(
+            TransitionNetwork(source), vocabulary, limit=ROOM, fresh=lambda: TransitionNetwork(source)
+        )
 
 
 @pytest.mark.parametrize("jump", [True, False])

@@ -1,4 +1,6 @@
-"""When a decode step is captured; captures that fail: the step runs without a graph, and the size is tried once more."""
+"""When a decode step is captured; captures that fail: the step runs without a
+graph, and the size is tried once more.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,11 @@ def test_a_size_is_captured_later_while_many_would_wait_for_it(running: int, eag
 
 def test_all_sizes_are_captured_while_nobody_waits_the_likely_ones_first() -> None:
     steps: list[int] = []
-    runner: Any = SimpleNamespace(decode_sizes=sizes_up_to(320), forward=lambda work: steps.append(len(work)), capture_mixed=lambda: steps.append(0) or iter([None]))
+    runner: Any = SimpleNamespace(
+        decode_sizes=sizes_up_to(320),
+        forward=lambda work: steps.append(len(work)),
+        capture_mixed=lambda: steps.append(0) or iter([None]),
+    )
     for _ in warmup.warm_up_graphs(runner):
         pass
     first, later = (part[::2] for part in (steps[: steps.index(0)], steps[steps.index(0) + 1 :]))

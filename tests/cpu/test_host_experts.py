@@ -1,4 +1,6 @@
-"""Experts in main memory, in Triton's interpreter: the same numbers as where all are on the device, and figures that are true."""
+"""Experts in main memory, in Triton's interpreter: the same numbers as where all
+are on the device, and figures that are true.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ from interpreted import products_as_on_a_tensor_core
 from part_models import RMS, LawRig, PartsRig, attention, model
 
 from sgl.runtime import Engine
-from sgl.runtime.errors import ConfigError
 from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.errors import ConfigError
 from sgl.runtime.models import decoder
+from sgl.runtime.models.gpu.offloaded_experts import OffloadBuffers
 from sgl.runtime.models.placement.expert_offload_plan import ExpertOffloadPlan
 from sgl.runtime.models.reference.reference_experts import ReferenceExperts
-from sgl.runtime.models.gpu.offloaded_experts import OffloadBuffers
 from sgl.runtime.models.spec.model_spec import (
     ExpertsSpec,
     GatedFFNSpec,
-    LayerSpec,
     LayerNorms,
+    LayerSpec,
     PlainFFNSpec,
     RouterSpec,
 )
@@ -47,14 +49,21 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float8_e4m3fn, torch.int16])
-@pytest.mark.parametrize("rows, experts, size, padding", [(1, 9, (3, 5), 0), (3, 8, (70, 130), 2), (700, 6, (4, 4), 0), (0, 4, (4, 4), 3)])
-def test_what_is_chosen_is_brought(rows: int, experts: int, size: tuple[int, ...], padding: int, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "rows, experts, size, padding", [(1, 9, (3, 5), 0), (3, 8, (70, 130), 2), (700, 6, (4, 4), 0), (0, 4, (4, 4), 3)]
+)
+def test_what_is_chosen_is_brought(
+    rows: int, experts: int, size: tuple[int, ...], padding: int, dtype: torch.dtype
+) -> None:
     expert_checks.check_bring(rows, 2, experts, size, dtype, "cpu", padding)
 
 
 def mixtures(inner: int = 24, bias: bool = False) -> Any:
     shared = GatedFFNSpec(16)
-    kinds = [ExpertsSpec(5, 2, GatedFFNSpec(inner, bias=bias), RouterSpec(normalise=True)), ExpertsSpec(5, 2, GatedFFNSpec(inner, bias=bias), RouterSpec(), shared=shared, switched=True)]
+    kinds = [
+        ExpertsSpec(5, 2, GatedFFNSpec(inner, bias=bias), RouterSpec(normalise=True)),
+        ExpertsSpec(5, 2, GatedFFNSpec(inner, bias=bias), RouterSpec(), shared=shared, switched=True),
+    ]
     return model(*[LayerSpec(LayerNorms.pre(RMS), attention(), each) for each in (*kinds, GatedFFNSpec(20), kinds[0])])
 
 
@@ -97,7 +106,14 @@ def test_only_what_is_chosen_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
     for layer in rig.model.execution_plan.layers:
         if layer.experts is not None:
             part = layer.experts.part
-            monkeypatch.setattr(part.host, "bring", lambda stacks, experts, slots, bring=part.host.bring: (seen.append(experts.unique()), bring(stacks, experts, slots))[1])
+            monkeypatch.setattr(
+                part.host,
+                "bring",
+                lambda stacks, experts, slots, bring=part.host.bring: (
+                    seen.append(experts.unique()),
+                    bring(stacks, experts, slots),
+                )[1],
+            )
     row = checks.Row([5, 9, 31, 7])
     rig.step([(row, 3)])
     rig.step([(row, 1)])
@@ -114,7 +130,16 @@ def test_rows_by_the_kernels_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_experts_in_few_bits() -> None:
-    spec = model(*[LayerSpec(LayerNorms.pre(RMS), attention(), ExpertsSpec(3, 2, GatedFFNSpec(32, bias=bias), RouterSpec(normalise=True))) for bias in (True, False)])
+    spec = model(
+        *[
+            LayerSpec(
+                LayerNorms.pre(RMS),
+                attention(),
+                ExpertsSpec(3, 2, GatedFFNSpec(32, bias=bias), RouterSpec(normalise=True)),
+            )
+            for bias in (True, False)
+        ]
+    )
     rigs = []
     for _ in range(2):
         rig = plain(spec, torch.bfloat16)
@@ -122,7 +147,11 @@ def test_experts_in_few_bits() -> None:
         rigs.append(rig)
     places = settled(rigs[1], 0)
     part = rigs[1].model.layers[0].ffn.experts
-    assert places.told()["host_bytes"] == 2 * sum(product.packed.words.nbytes + product.packed.meta.nbytes for each in part for product in (each.gate_up, each.down))
+    assert places.told()["host_bytes"] == 2 * sum(
+        product.packed.words.nbytes + product.packed.meta.nbytes
+        for each in part
+        for product in (each.gate_up, each.down)
+    )
     with products_as_on_a_tensor_core():
         assert checks.errors(*rigs, STEPS) == [0.0, 0.0]
 
@@ -154,7 +183,9 @@ def test_rooms_are_shared_by_layers_of_one_size() -> None:
 def test_what_cannot_be_is_said() -> None:
     with pytest.raises(ConfigError, match=r"layer 0 take 0.00 GB of main memory, where 0.00 GB are free"):
         settled(plain(mixtures()), 0, free=7)
-    strange = model(LayerSpec(LayerNorms.pre(RMS), attention(), ExpertsSpec(4, 2, PlainFFNSpec(24, "relu"), RouterSpec())))
+    strange = model(
+        LayerSpec(LayerNorms.pre(RMS), attention(), ExpertsSpec(4, 2, PlainFFNSpec(24, "relu"), RouterSpec()))
+    )
     with pytest.raises(ConfigError, match=r"torch computes layer 0 \(experts without a gate"):
         settled(plain(strange), 0)
 

@@ -145,7 +145,9 @@ def test_what_was_preempted_comes_back(open_engine, page_size):
 def test_a_mix_of_everything(open_engine, tiny, page_size, host_tokens):
     """Forks, aborts, priorities, namespaces, pins, flushes and sleeps, in a pool for two or three of twelve texts."""
     rng = random.Random(page_size)
-    engine = open_engine(kv_tokens=240, page_size=page_size, step_tokens=48, host_kv=host_tokens * TOKEN, deterministic=True)
+    engine = open_engine(
+        kv_tokens=240, page_size=page_size, step_tokens=48, host_kv=host_tokens * TOKEN, deterministic=True
+    )
     stems, found = [prompt(seed, 100) for seed in range(12)], []
     for _ in range(8):
         asked = []
@@ -156,7 +158,9 @@ def test_a_mix_of_everything(open_engine, tiny, page_size, host_tokens):
             asked += [(tokens, child, child.generate(GREEDY)) for child in (sequence, *sequence.fork(rng.randrange(2)))]
         if rng.random() < 0.3:
             asked.pop()[1].abort()
-        rng.choice([engine.check, engine.check, engine.check, engine.flush_cache, lambda: (engine.sleep(), engine.wake())])()
+        rng.choice(
+            [engine.check, engine.check, engine.check, engine.flush_cache, lambda: (engine.sleep(), engine.wake())]
+        )()
         pinned = [engine.pin(rng.choice(stems)[:40])] if rng.random() < 0.4 else []
         found += [(tokens, future.result(60)) for tokens, _, future in asked]
         for pin in pinned:
@@ -175,7 +179,9 @@ def test_random_operations_lose_no_page_and_change_no_text(tiny):
     for run_ahead in (False, True):
         EngineMachine.path = tiny
         EngineMachine.options = {"device": "cpu", "run_ahead": run_ahead, "host_kv": 300 * TOKEN}
-        run_state_machine_as_test(EngineMachine, settings=settings(max_examples=5, stateful_step_count=60, deadline=None))
+        run_state_machine_as_test(
+            EngineMachine, settings=settings(max_examples=5, stateful_step_count=60, deadline=None)
+        )
 
 
 # namespaces, flush, sleep, the end

@@ -33,7 +33,11 @@ NAMED = [
     ("tokenizer_config.json", ["chat_template"], "<deep>"),
     ("tokenizer_config.json", ["chat_template"], "<long text>"),
     ("tokenizer_config.json", ["chat_template"], "{{ 'a' * 10**9 }}"),
-    ("tokenizer_config.json", ["chat_template"], "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"),
+    (
+        "tokenizer_config.json",
+        ["chat_template"],
+        "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    ),
     ("tokenizer_config.json", ["tokenizer_class"], []),
     ("tokenizer.json", ["model", "vocab", "a"], 4_000_000_000),
     ("tokenizer.json", ["model"], "<deep>"),
@@ -41,7 +45,7 @@ NAMED = [
     ("model.safetensors.index.json", ["weight_map", "model.norm.weight"], "../../etc/passwd"),
     ("model.safetensors.index.json", ["weight_map"], [0]),
     ("model.safetensors.index.json", [], "<numbers>"),
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
-"""Random hostile requests beside plain ones: what the loop does for a step's grammars is bounded, and everybody gets an answer.
+"""Random hostile requests beside plain ones: what the loop does for a step's grammars is bounded, and everybody gets an
+answer.
 
-The long form is tests/slow/test_hostile_requests_all.py; what the plain ones wait is measured by benchmarks/grammar_stalls.py.
+The long form is tests/slow/test_hostile_requests_all.py; what the plain ones wait is measured by
+benchmarks/grammar_stalls.py.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ def walk(engine: Engine, seed: int, count: int) -> Counter[str]:
     core.after_step = look
     for start in range(0, count, TOGETHER):
         plain = [_began(engine, SamplingParams(max_tokens=24, seed=i), None) for i in range(PLAIN)]
-        going = [_began(engine, *one) for _ in range(min(TOGETHER, count - start)) if (one := _drawn(engine, draw, ended)) is not None]
+        going = [
+            _began(engine, *one)
+            for _ in range(min(TOGETHER, count - start))
+            if (one := _drawn(engine, draw, ended)) is not None
+        ]
         for _, future in going:
             try:
                 future.result(120)
@@ -46,7 +52,13 @@ def walk(engine: Engine, seed: int, count: int) -> Counter[str]:
 
 
 def _drawn(engine: Engine, draw: random.Random, ended: Counter[str]):
-    params = SamplingParams(max_tokens=draw.randrange(2, 16), temperature=1.5, seed=draw.randrange(10**6), close_at_limit=draw.random() < 0.3, error_on_truncation=False)
+    params = SamplingParams(
+        max_tokens=draw.randrange(2, 16),
+        temperature=1.5,
+        seed=draw.randrange(10**6),
+        close_at_limit=draw.random() < 0.3,
+        error_on_truncation=False,
+    )
     try:
         return params, hostile(draw).compile(engine.vocabulary).prepared()
     except GrammarError:

@@ -21,13 +21,24 @@ from sgl.runtime.loading.model_files.hub_download import HubModelId
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
     """The repository acme/tiny: a checkpoint in shards, and files that nobody needs."""
     folder = write_checkpoint(tmp_path / "repository", shard_size="100KB", tokenizer=True)
-    for name in ("tf_model.h5", "flax_model.msgpack", "pytorch_model.bin", "consolidated.safetensors", "onnx/model.onnx", "onnx/config.json", "README.md"):
+    for name in (
+        "tf_model.h5",
+        "flax_model.msgpack",
+        "pytorch_model.bin",
+        "consolidated.safetensors",
+        "onnx/model.onnx",
+        "onnx/config.json",
+        "README.md",
+    ):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"not needed")
     with served(folder) as server:
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", server.url)
-        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", server.url + "/{repo_id}/resolve/{revision}/{filename}")
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            server.url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
         offline(monkeypatch, False)
         yield server
 
@@ -40,13 +51,23 @@ def offline(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
 
 
 def fetched(hub: FileServer) -> set[str]:
-    return {line.split("/resolve/")[1].split("/", 1)[1].split()[0] for line in hub.asked if line.startswith("GET") and "/resolve/" in line}
+    return {
+        line.split("/resolve/")[1].split("/", 1)[1].split()[0]
+        for line in hub.asked
+        if line.startswith("GET") and "/resolve/" in line
+    }
 
 
 def test_only_the_files_that_are_needed_are_fetched_and_once(hub: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
     path = resolve_model("acme/tiny")
     load_model(path)
-    small = {"config.json", "generation_config.json", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"}
+    small = {
+        "config.json",
+        "generation_config.json",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     shards = {file.name for file in hub.folder.glob("model-*.safetensors")}
     assert small | shards <= fetched(hub) <= small | shards | {"chat_template.jinja", "special_tokens_map.json"}
     hub.asked.clear()
@@ -79,20 +100,31 @@ def test_revisions_are_kept_apart(hub: FileServer) -> None:
     resolve_model("acme/tiny@v1.0")
     assert any("/revision/v1.0" in line for line in hub.asked)
     assert HubModelId.of("acme/tiny@refs/pr/1:Q4_K_M") == ("acme/tiny", "refs/pr/1", "Q4_K_M")
-    assert HubModelId.of("acme/tiny@") is None and HubModelId.of("acme/tiny:") is None and HubModelId.of("a/b/c") is None
+    assert (
+        HubModelId.of("acme/tiny@") is None and HubModelId.of("acme/tiny:") is None and HubModelId.of("a/b/c") is None
+    )
 
 
 def test_pickles_are_fetched_only_when_asked_for(hub: FileServer) -> None:
     for file in hub.folder.glob("*.safetensors*"):
         file.unlink()
-    with pytest.raises(CheckpointError, match=r"'acme/tiny' lacks the weights model.safetensors .*pytorch_model.bin\); .*load_format='pt'"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"'acme/tiny' lacks the weights model.safetensors .*pytorch_model.bin\); .*load_format='pt'",
+    ):
         resolve_model("acme/tiny")
     path = resolve_model("acme/tiny", load_format="pt")
     assert (path / "pytorch_model.bin").is_file() and not (path / "tf_model.h5").exists()
 
 
 def test_one_gguf_file_of_many(hub: FileServer) -> None:
-    for name in ("tiny-Q4_K_M.gguf", "tiny-Q4_K_S.gguf", "Q8_0/tiny-Q8_0-00001-of-00002.gguf", "Q8_0/tiny-Q8_0-00002-of-00002.gguf", "mmproj-Q8_0.gguf"):
+    for name in (
+        "tiny-Q4_K_M.gguf",
+        "tiny-Q4_K_S.gguf",
+        "Q8_0/tiny-Q8_0-00001-of-00002.gguf",
+        "Q8_0/tiny-Q8_0-00002-of-00002.gguf",
+        "mmproj-Q8_0.gguf",
+    ):
         (hub.folder / name).parent.mkdir(exist_ok=True)
         (hub.folder / name).write_bytes(b"GGUF")
     assert resolve_model("acme/tiny:q4_k_m").name == "tiny-Q4_K_M.gguf"
@@ -101,13 +133,23 @@ def test_one_gguf_file_of_many(hub: FileServer) -> None:
     assert found.name == "tiny-Q8_0-00001-of-00002.gguf" and found.with_name("tiny-Q8_0-00002-of-00002.gguf").is_file()
     hub.asked.clear()
     assert resolve_model("acme/tiny:Q8_0") == found and not hub.asked
-    with pytest.raises(CheckpointError, match=r"3 GGUF models with 'tiny' as a word.*tiny-Q4_K_M.gguf, tiny-Q4_K_S.gguf"):
+    with pytest.raises(
+        CheckpointError, match=r"3 GGUF models with 'tiny' as a word.*tiny-Q4_K_M.gguf, tiny-Q4_K_S.gguf"
+    ):
         resolve_model("acme/tiny@other:tiny")
     with pytest.raises(CheckpointError, match=r"no GGUF models with 'Q4_K' as a word.*tiny-Q4_K_M"):
         resolve_model("acme/tiny:Q4_K")
 
 
-@pytest.mark.parametrize(("word", "chosen"), [("Q4_K_M", "UD-Q4_K_M.gguf"), ("m-Q4_0", "m-Q4_0.gguf"), ("m-Q4_0.gguf", "m-Q4_0.gguf"), ("q4_0_4_4", "m-Q4_0_4_4.gguf")])
+@pytest.mark.parametrize(
+    ("word", "chosen"),
+    [
+        ("Q4_K_M", "UD-Q4_K_M.gguf"),
+        ("m-Q4_0", "m-Q4_0.gguf"),
+        ("m-Q4_0.gguf", "m-Q4_0.gguf"),
+        ("q4_0_4_4", "m-Q4_0_4_4.gguf"),
+    ],
+)
 def test_words_of_gguf_names(word: str, chosen: str) -> None:
     assert chosen_gguf(["UD-Q4_K_M.gguf", "m-Q4_0.gguf", "m-Q4_0_4_4.gguf", "m-F16.gguf"], word, "it") == [chosen]
 
@@ -145,6 +187,8 @@ def test_an_index_may_name_no_file_elsewhere(hub: FileServer) -> None:
 def test_what_would_not_be_read_is_not_fetched(hub: FileServer) -> None:
     with open(hub.folder / "config.json", "r+b") as stream:
         stream.truncate(5 * 2**20)
-    with pytest.raises(CheckpointError, match=r"the repository 'acme/tiny'/config.json has 5,242,880 bytes, at most 4,194,304 are read"):
+    with pytest.raises(
+        CheckpointError, match=r"the repository 'acme/tiny'/config.json has 5,242,880 bytes, at most 4,194,304 are read"
+    ):
         resolve_model("acme/tiny")
     assert not fetched(hub) - {"model.safetensors.index.json"}

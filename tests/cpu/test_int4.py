@@ -1,4 +1,6 @@
-"""Weights of four bits and of eight in groups on the CPU: the compiled product in each of its ways against exact sums of whole numbers, and the bundled model."""
+"""Weights of four bits and of eight in groups on the CPU: the compiled product in each of its ways
+against exact sums of whole numbers, and the bundled model.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.layer_executors import LayerExecutorChoice, executors, expected_executors
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear, transform_for
-from sgl.runtime.quantization.quantized_weight import E2M1, QuantizedWeight, DoubleQuantized
 from sgl.runtime.quantization.cpu_int4_linear import blocked, int4_linear, packed, supports, unpacked
+from sgl.runtime.quantization.quantized_weight import E2M1, DoubleQuantized, QuantizedWeight
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
 from sgl.runtime.quantization.weight_rounding import hqq, nearest, symmetric
 from sgl.runtime.text.tokenizer import Tokenizer
@@ -41,7 +43,9 @@ IQ4_NL = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 1
 MAIL = "<|user|>I am Anna Weber. We would like a room in Lisbon on March 3rd for 2 guests.<|end|><|assistant|>"
 GREEDY = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)
 WAYS = range(cpu_kernels.kernels.INT4 + 1) if cpu_kernels.kernels else ()
-needs_product = pytest.mark.skipif(not cpu_kernels.kernels or not cpu_kernels.kernels.INT4, reason="needs the compiled kernels and AVX2")
+needs_product = pytest.mark.skipif(
+    not cpu_kernels.kernels or not cpu_kernels.kernels.INT4, reason="needs the compiled kernels and AVX2"
+)
 
 
 @pytest.fixture(params=[1, 3])
@@ -69,21 +73,34 @@ def drawn(seed: int) -> QuantizedWeight:
     groups = -(-inputs // group)
     shape, table = (outputs, groups), rng.choice([None, None, torch.tensor(E2M1), torch.tensor(IQ4_NL).float()])
     levels = 16 if table is not None else rng.choice([16, 256])
-    zeros = [0.0, levels / 2, 7.5, torch.randint(0, levels, shape, generator=generator, dtype=torch.uint8), levels * torch.rand(shape, generator=generator)]
+    zeros = [
+        0.0,
+        levels / 2,
+        7.5,
+        torch.randint(0, levels, shape, generator=generator, dtype=torch.uint8),
+        levels * torch.rand(shape, generator=generator),
+    ]
     zeros.append(zeros[-1].half())
-    fine_scale, fine_offset = (twofold(shape, rng.choice([1, 2, 8]), generator) if rng.random() < 0.3 else None for _ in range(2))
+    fine_scale, fine_offset = (
+        twofold(shape, rng.choice([1, 2, 8]), generator) if rng.random() < 0.3 else None for _ in range(2)
+    )
     weight = QuantizedWeight(
         torch.randint(0, levels, (outputs, inputs), generator=generator, dtype=torch.uint8),
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
-        group, levels,
+        group,
+        levels,
         zero=rng.choice(zeros),
-        offset=torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16])) if rng.random() < 0.3 else None,
+        offset=torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16]))
+        if rng.random() < 0.3
+        else None,
         factor=torch.rand(outputs, generator=generator) if rng.random() < 0.3 else None,
         table=table,
         order=torch.randperm(inputs, generator=generator) if rng.random() < 0.3 else None,
-    )  # fmt: skip
+    )
     fine: dict[str, Any] = {} if fine_scale is None else {"scale": fine_scale.numbers(), "fine_scale": fine_scale}
-    return replace(weight, **fine | ({} if fine_offset is None else {"offset": fine_offset.numbers(), "fine_offset": fine_offset}))
+    return replace(
+        weight, **fine | ({} if fine_offset is None else {"offset": fine_offset.numbers(), "fine_offset": fine_offset})
+    )
 
 
 def twofold(shape: tuple[int, int], each: int, generator: torch.Generator) -> DoubleQuantized:
@@ -98,14 +115,18 @@ def as_multiplied(x: Tensor, weight: QuantizedWeight) -> Tensor:
     columns = x.float() if weight.order is None else x.float()[:, weight.order]
     parts = F.pad(columns, (0, -inputs % chunk)).unflatten(1, (-1, chunk))
     peak = parts.abs().amax(2, keepdim=True)
-    whole = (parts * torch.where(peak > 1e-30, torch.tensor(127.0) / peak, 0)).round()  # 127 / peak would be 127 times an inverse
+    whole = (
+        parts * torch.where(peak > 1e-30, torch.tensor(127.0) / peak, 0)
+    ).round()  # 127 / peak would be 127 times an inverse
     rounded = (whole.double() * (peak / 127).double()).flatten(1)[:, :inputs]
     return rounded if weight.order is None else torch.empty_like(rounded).index_copy_(1, weight.order, rounded)
 
 
 def terms(weight: QuantizedWeight) -> Tensor:
     """The sizes of what each number of the dense weight is the sum of."""
-    zero = weight.zero.float() if isinstance(weight.zero, Tensor) else torch.tensor(weight.zero).expand(weight.scale.shape)
+    zero = (
+        weight.zero.float() if isinstance(weight.zero, Tensor) else torch.tensor(weight.zero).expand(weight.scale.shape)
+    )
     codes = torch.arange(float(weight.levels)) if weight.table is None else weight.table
     offset = None if weight.offset is None else weight.offset.abs()
     return replace(weight, table=codes.abs(), zero=-zero.abs(), scale=weight.scale.abs(), offset=offset).dense()
@@ -117,14 +138,20 @@ def terms(weight: QuantizedWeight) -> Tensor:
 @needs_product
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(40))
-def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(seed: int, dtype: torch.dtype, threads: None, best_way: None) -> None:
+def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(
+    seed: int, dtype: torch.dtype, threads: None, best_way: None
+) -> None:
     weight = drawn(seed)
     assert supports(weight) is None
     outputs, inputs = weight.shape
     bias = normal(outputs, seed=seed).to(dtype) if seed % 2 else None
     x = (normal(30, inputs, seed=seed + 1) * torch.logspace(-3, 3, 30)[:, None]).to(dtype)
     x[7] = 0
-    layer, dense, residual = blocked(weight, bias, dtype), weight.dense().double(), normal(30, outputs, seed=seed + 2).to(dtype)
+    layer, dense, residual = (
+        blocked(weight, bias, dtype),
+        weight.dense().double(),
+        normal(30, outputs, seed=seed + 2).to(dtype),
+    )
     given = as_multiplied(x, weight)
     expected = F.linear(given, dense, None if bias is None else bias.double())
     slack = 1e-6 * given.abs() @ terms(weight).double().T + ONCE_ROUNDED[dtype] * expected.abs()
@@ -133,8 +160,12 @@ def test_every_way_gives_the_same_bits_and_they_are_those_of_exact_sums(seed: in
         cpu_kernels.kernels.set_int4_way(way)
         found[way] = layer(x), layer.added_to(residual.clone(), x)
     assert found[0][0].dtype == dtype and bool(((found[0][0].double() - expected).abs() <= slack).all())
-    torch.testing.assert_close(found[0][1].double(), expected + residual.double(), rtol=2 * ONCE_ROUNDED[dtype], atol=float(slack.max()) + 1e-5)
-    assert all(torch.equal(one, other) for a, b in itertools.pairwise(found.values()) for one, other in zip(a, b, strict=True))
+    torch.testing.assert_close(
+        found[0][1].double(), expected + residual.double(), rtol=2 * ONCE_ROUNDED[dtype], atol=float(slack.max()) + 1e-5
+    )
+    assert all(
+        torch.equal(one, other) for a, b in itertools.pairwise(found.values()) for one, other in zip(a, b, strict=True)
+    )
 
 
 @needs_product
@@ -183,7 +214,9 @@ def test_bits_of_a_row_do_not_depend_on_the_batch(seed: int, dtype: torch.dtype,
 @needs_product
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"])
-def test_numbers_that_are_products_of_two_have_the_bits_of_these_products(kind: str, dtype: torch.dtype, best_way: None) -> None:
+def test_numbers_that_are_products_of_two_have_the_bits_of_these_products(
+    kind: str, dtype: torch.dtype, best_way: None
+) -> None:
     weight = decode(kind, random_blocks(kind, 70, 3, 0), (70, 768))
     plain, x = replace(weight, fine_scale=None, fine_offset=None), normal(13, 768).to(dtype)
     assert weight.fine_scale is not None and torch.equal(weight.fine_scale.numbers(), weight.scale)
@@ -222,7 +255,9 @@ def test_torch_restores_the_same_weight(seed: int, dtype: torch.dtype) -> None:
     bias, x = normal(weight.shape[0], seed=1).to(dtype), normal(5, weight.shape[1], seed=2).to(dtype)
     layer = GroupedLinear(weight, bias)
     torch.testing.assert_close(layer(x), F.linear(x, weight.dense(dtype)) + bias)
-    assert sum(part.nbytes for part in layer.tensors() if part.dtype == torch.uint8 and part.dim() == 2) <= weight.codes.numel() * (1 if weight.levels == 256 else 0.5) + 2 * weight.shape[0] * (1 + weight.scale.shape[1])
+    assert sum(
+        part.nbytes for part in layer.tensors() if part.dtype == torch.uint8 and part.dim() == 2
+    ) <= weight.codes.numel() * (1 if weight.levels == 256 else 0.5) + 2 * weight.shape[0] * (1 + weight.scale.shape[1])
 
 
 def test_codes_come_back_out_of_their_pairs() -> None:
@@ -230,12 +265,15 @@ def test_codes_come_back_out_of_their_pairs() -> None:
     assert torch.equal(unpacked(packed(codes), 33), codes)
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"levels": 64}, "codes of 64 levels"),
-    ({"group": 24, "scale": torch.ones(4, 3)}, "groups of 24 inputs"),
-    ({"table": torch.linspace(-1, 1, 16)}, "no whole numbers, nor halves"),
-    ({"table": torch.arange(16) * 10.0}, "no whole numbers, nor halves"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"levels": 64}, "codes of 64 levels"),
+        ({"group": 24, "scale": torch.ones(4, 3)}, "groups of 24 inputs"),
+        ({"table": torch.linspace(-1, 1, 16)}, "no whole numbers, nor halves"),
+        ({"table": torch.arange(16) * 10.0}, "no whole numbers, nor halves"),
+    ],
+)
 def test_what_the_product_does_not_take_is_said_and_runs_by_torch(change: dict[str, object], message: str) -> None:
     parts = {"codes": torch.randint(0, 16, (4, 64), dtype=torch.uint8), "scale": torch.ones(4, 1), "group": 64} | change
     weight = QuantizedWeight(**parts)
@@ -248,12 +286,17 @@ def test_what_the_product_does_not_take_is_said_and_runs_by_torch(change: dict[s
 @needs_product
 def test_what_is_kept_is_no_more_than_it_needs_to_be() -> None:
     weight, count = normal(256, 1024), 256 * 1024
-    bits = {rounding: 8 * Int4BlockedLinear(rounding(weight), None, torch.float32).weight.nbytes / count for rounding in (symmetric, nearest, hqq)}
+    bits = {
+        rounding: 8 * Int4BlockedLinear(rounding(weight), None, torch.float32).weight.nbytes / count
+        for rounding in (symmetric, nearest, hqq)
+    }
     assert bits == {symmetric: 4.25, nearest: 4.375, hqq: 4.5}
 
 
 @needs_product
-@pytest.mark.parametrize("kind, bits", [("Q4_0", 4.5), ("Q4_1", 5), ("Q5_0", 8.5), ("Q5_1", 9), ("Q8_0", 8.5), ("IQ4_NL", 4.5), ("NVFP4", 5)])
+@pytest.mark.parametrize(
+    "kind, bits", [("Q4_0", 4.5), ("Q4_1", 5), ("Q5_0", 8.5), ("Q5_1", 9), ("Q8_0", 8.5), ("IQ4_NL", 4.5), ("NVFP4", 5)]
+)
 def test_what_is_kept_of_a_file_is_no_more_than_its_scales_need(kind: str, bits: float) -> None:
     """And a number for each output is kept apart."""
     weight = decode(kind, random_blocks(kind, 64, 256 // BLOCKS[kind].elements, 0), (64, 256))
@@ -270,7 +313,10 @@ def test_layers_become_int4_and_the_head_int8(weights: str) -> None:
         pytest.skip("no compiled products here")
     transform = transform_for(weights, False, CPU)
     assert transform is not None
-    kinds = {name: type(transform(name, Linear(normal(32, 64)))) for name in ("qkv", "output", "gate_up", "down", "project", "head")}
+    kinds = {
+        name: type(transform(name, Linear(normal(32, 64))))
+        for name in ("qkv", "output", "gate_up", "down", "project", "head")
+    }
     assert kinds.pop("head") is Int8GroupedLinear and kinds.pop("project") is Int8GroupedLinear
     assert set(kinds.values()) == {Int4BlockedLinear}
 
@@ -302,7 +348,10 @@ def turned_around(name: str, layer: Linear) -> Linear:
     return int4_linear(weight, layer.bias, layer.weight.dtype)
 
 
-@pytest.mark.parametrize("kernels, weights", [(True, "int4"), (True, "int4_hqq"), (True, "mxfp4"), (True, "nvfp4"), (False, "int4"), (False, "nvfp4")])
+@pytest.mark.parametrize(
+    "kernels, weights",
+    [(True, "int4"), (True, "int4_hqq"), (True, "mxfp4"), (True, "nvfp4"), (False, "int4"), (False, "nvfp4")],
+)
 def test_the_bundled_model_says_nearly_the_same(weights: str, kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernels:
         monkeypatch.setattr(cpu_kernels, "kernels", None)

@@ -104,14 +104,14 @@ def test_it_adds_to_the_residual(rows: int, dtype: torch.dtype, product: str) ->
     layer = cpu_int8_linear.int8_linear(Linear(random(64, 32).to(dtype)))
     x, residual = random(rows, 32, seed=1).to(dtype), random(rows, 64, seed=2).to(dtype)
     expected = residual.float() + layer(x).float()
-    torch.testing.assert_close(layer.added_to(residual, x).float(), expected, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+    torch.testing.assert_close(
+        layer.added_to(residual, x).float(), expected, rtol=ROUNDING[dtype], atol=ROUNDING[dtype]
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("outputs, inputs", [(70, 100), (640, 384), (256, 1024)])
-def test_bits_of_a_row_do_not_depend_on_the_batch(
-    outputs: int, inputs: int, dtype: torch.dtype, product: str
-) -> None:
+def test_bits_of_a_row_do_not_depend_on_the_batch(outputs: int, inputs: int, dtype: torch.dtype, product: str) -> None:
     transform = transform_for("int8", True, CPU)
     assert transform is not None
     layer = transform("qkv", Linear(random(outputs, inputs).to(dtype), random(outputs, seed=3).to(dtype)))
@@ -179,7 +179,12 @@ def test_the_product_that_rounds_to_15_bits_says_the_same(inputs: int, dtype: to
     weight, x = random(100, inputs).to(dtype), random(30, inputs, seed=1).to(dtype)
     stored, scale = cpu_int8_linear.quantize_weight(weight)
     found, expected = (kind(stored, scale, None, dtype)(x) for kind in (Int8BlockedLinear, Int8Linear))
-    torch.testing.assert_close(found, expected, rtol=2e-4 if dtype == torch.float32 else 2e-2, atol={torch.float32: 0.03, torch.bfloat16: 0.5}[dtype])
+    torch.testing.assert_close(
+        found,
+        expected,
+        rtol=2e-4 if dtype == torch.float32 else 2e-2,
+        atol={torch.float32: 0.03, torch.bfloat16: 0.5}[dtype],
+    )
     layer = Int8BlockedLinear(stored, scale, None, dtype)
     assert all(torch.equal(layer(x[i : i + 7]), found[i : i + 7]) for i in (0, 5, 20))
     x[1, 5] = torch.nan

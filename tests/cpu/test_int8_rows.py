@@ -31,7 +31,9 @@ def weight(outputs: int, inputs: int, rounds_rows: bool = True) -> QuantizedWeig
 
 
 def rows(count: int, inputs: int) -> Tensor:
-    return torch.randn(count, inputs, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 3, count)[:, None]
+    return (
+        torch.randn(count, inputs, generator=torch.Generator().manual_seed(1)) * torch.logspace(-3, 3, count)[:, None]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -54,7 +56,9 @@ def test_many_rows_are_rounded_and_few_are_not() -> None:
     x8, scale = defined(x)
     whole = (x8.double() @ (grouped.codes.double() - 128).T) * scale[:, None].double() * grouped.scale.T.double()
     expected = whole + layer.bias.double()
-    assert ((layer(x).double() - expected).abs() <= 2**-7 * expected.abs() + 1e-5).all()  # the interpreter cuts bits off
+    assert (
+        (layer(x).double() - expected).abs() <= 2**-7 * expected.abs() + 1e-5
+    ).all()  # the interpreter cuts bits off
     few = x[:5].double() @ grouped.dense().T.double() + layer.bias.double()
     size = x[:5].double().abs() @ grouped.dense().abs().T.double()
     assert ((layer(x[:5]).double() - few).abs() <= 2**-7 * (few.abs() + size)).all()
@@ -64,7 +68,11 @@ def test_which_weights_it_takes() -> None:
     from dataclasses import replace
 
     taken = weight(16, 64)
-    assert Int8ActivationLinear.supports(taken) and Int8ActivationLinear.folds and issubclass(Int8ActivationLinear, GpuQuantizedLinear)
+    assert (
+        Int8ActivationLinear.supports(taken)
+        and Int8ActivationLinear.folds
+        and issubclass(Int8ActivationLinear, GpuQuantizedLinear)
+    )
     assert not Int8ActivationLinear.supports(weight(16, 40))
     assert not Int8ActivationLinear.supports(replace(taken, zero=taken.scale * 0 + 3))
     assert not Int8ActivationLinear.supports(replace(taken, group=32, scale=taken.scale.expand(16, 2)))
@@ -74,8 +82,19 @@ def test_which_weights_it_takes() -> None:
 def test_a_checkpoint_says_so(rounds: bool, tmp_path: Path) -> None:
     group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}}
     if rounds:
-        group["input_activations"] = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
-    asked = {"quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed", "config_groups": {"group_0": group}}
+        group["input_activations"] = {
+            "num_bits": 8,
+            "type": "int",
+            "symmetric": True,
+            "strategy": "token",
+            "dynamic": True,
+        }
+    asked = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+    }
     readers = WeightReaders.of(json.loads(json.dumps(asked)), str(write_checkpoint(tmp_path)))
     from sgl.runtime.quantization.readers.reader_match import TensorHeader
 

@@ -12,7 +12,9 @@ CITIES = ["Rome", "Bern", "Oslo", "Rome", "Lima", "Kyiv", "Rome", "Bonn"]
 
 @pytest.fixture(scope="module")
 def engine():
-    with sgl.Engine(dtype="float32", threads=1) as made:  # bfloat16 rounds a restored prefix otherwise than a written one
+    with sgl.Engine(
+        dtype="float32", threads=1
+    ) as made:  # bfloat16 rounds a restored prefix otherwise than a written one
         yield made
         made.check()
 
@@ -116,7 +118,9 @@ def test_streams_and_tools(engine, tmp_path):
     @sgl.function
     def ask(s):
         s += sgl.user("What is the weather?") + sgl.assistant(sgl.gen("a", max_tokens=12))
-        s += sgl.tool(once(s, "weather", lambda: calls.append(1) or "sunny")) + sgl.assistant(sgl.gen("b", max_tokens=12))
+        s += sgl.tool(once(s, "weather", lambda: calls.append(1) or "sunny")) + sgl.assistant(
+            sgl.gen("b", max_tokens=12)
+        )
 
     def pieces(backend):
         return list(ask.run(backend=backend, stream=True).text_iter())

@@ -15,7 +15,12 @@ from sgl.runtime.loading import load_json_options
 from sgl.runtime.nano import prompts
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 4096}
-LISTS = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"enum": [[1, 2]]}}, "required": ["a", "b"], "additionalProperties": False}  # fmt: skip
+LISTS = {
+    "type": "object",
+    "properties": {"a": {"type": "boolean"}, "b": {"enum": [[1, 2]]}},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
 
 
 @sgl.function
@@ -26,7 +31,15 @@ def write(s, wildly):
 
 @sgl.function
 def call(s):
-    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<c>", "content": {"type": "json_schema", "json_schema": LISTS}, "end": "</c>"}}  # fmt: skip
+    tag = {
+        "type": "structural_tag",
+        "format": {
+            "type": "tag",
+            "begin": "<c>",
+            "content": {"type": "json_schema", "json_schema": LISTS},
+            "end": "</c>",
+        },
+    }
     s += "Say: " + sgl.gen("x", structural_tag=json.dumps(tag), max_tokens=80, temperature=5.0)
 
 
@@ -77,7 +90,10 @@ def test_it_reaches_an_engine_in_another_process():
 @pytest.mark.parametrize(
     ("says", "message"),
     [
-        ({"json_options": {"weaken": ["pattern"]}}, "json_options has weaken; a model may say ascii, integers, whitespace"),
+        (
+            {"json_options": {"weaken": ["pattern"]}},
+            "json_options has weaken; a model may say ascii, integers, whitespace",
+        ),
         ({"json_options": "spaced"}, "json_options has spaced; a model may say"),
         ({"json_options": {"whitespace": "wide"}}, "whitespace='wide' is not one of"),
     ],
@@ -89,11 +105,20 @@ def test_what_a_model_may_not_say(tiny, tmp_path, says, message):
 
 def test_a_plain_text_of_a_tool_is_answered_from(nano):
     """What its dialect makes of such results; written as they are, none of these was answered from."""
-    about = {"name": "find_contact", "description": "Find the phone number of a contact", "parameters": {"type": "object", "properties": {"name": {"type": "string"}}}}  # fmt: skip
+    about = {
+        "name": "find_contact",
+        "description": "Find the phone number of a contact",
+        "parameters": {"type": "object", "properties": {"name": {"type": "string"}}},
+    }
     dialect, tools = dialect_named("nano"), [tool_of({"type": "function", "function": about})]
     for name, phone in {"Maria": "+49 30 5550 143", "John": "+1 415 555 0199"}.items():
         made = {"id": "a", "function": {"name": "find_contact", "arguments": json.dumps({"name": name})}}
-        talk = [{"role": "user", "content": f"What is the phone number of {name}?"}, {"role": "assistant", "tool_calls": [made]}]
+        talk = [
+            {"role": "user", "content": f"What is the phone number of {name}?"},
+            {"role": "assistant", "tool_calls": [made]},
+        ]
         talk = dialect.messages([*talk, {"role": "tool", "content": phone, "tool_call_id": "a"}], tools)
-        text = nano.generate(prompts.render(talk) + "<|assistant|>answer<|end|><|assistant|>", max_tokens=30, temperature=0).text
+        text = nano.generate(
+            prompts.render(talk) + "<|assistant|>answer<|end|><|assistant|>", max_tokens=30, temperature=0
+        ).text
         assert phone in text

@@ -1,4 +1,6 @@
-"""Keys and values in float8 on the CPU: the compiled kernels against torch, and against pools that hold what is restored."""
+"""Keys and values in float8 on the CPU: the compiled kernels against torch, and
+against pools that hold what is restored.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,17 @@ def stored(x: torch.Tensor, scales: KVScaleFactors) -> torch.Tensor:
     """uint8 [2, rows, width]: what the kernel keeps of the keys x, and of the values x."""
     pool, slots = torch.zeros(2, *x.shape, dtype=torch.uint8), torch.arange(len(x))
     cpu_kernels.kernels.store(
-        cpu_kernels.KINDS[x.dtype], x.data_ptr(), x.stride(0), x.data_ptr(), x.stride(0), slots.data_ptr(), pool[0].data_ptr(), pool[1].data_ptr(), *x.shape, True, *scales
+        cpu_kernels.KINDS[x.dtype],
+        x.data_ptr(),
+        x.stride(0),
+        x.data_ptr(),
+        x.stride(0),
+        slots.data_ptr(),
+        pool[0].data_ptr(),
+        pool[1].data_ptr(),
+        *x.shape,
+        True,
+        *scales,
     )
     return pool
 
@@ -50,7 +62,11 @@ def test_what_is_stored_are_the_bytes_of_torch(dtype: torch.dtype) -> None:
     halves = torch.arange(2**16, dtype=torch.int32) << 16
     numbers = torch.arange(256, dtype=torch.uint8).view(FP8).float().nan_to_num().sort().values
     ties = ((numbers[1:] + numbers[:-1]) / 2).view(torch.int32)
-    bits = halves if dtype == torch.bfloat16 else torch.cat([halves, *(ties + more for more in (-1, 0, 1)), torch.arange(-(2**31), 2**31 - 1, 9973).int()])
+    bits = (
+        halves
+        if dtype == torch.bfloat16
+        else torch.cat([halves, *(ties + more for more in (-1, 0, 1)), torch.arange(-(2**31), 2**31 - 1, 9973).int()])
+    )
     x = bits[: len(bits) // 64 * 64].view(torch.float32).to(dtype).view(-1, 64)
     scales = KVScaleFactors(1.0, 0.37)
     for found, scale in zip(stored(x, scales), scales, strict=True):
@@ -64,7 +80,9 @@ def test_what_is_stored_are_the_bytes_of_torch(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dim", [16, 32, 64, 96, 128, 500, 512])
 def test_attention_has_the_bits_of_that_over_the_restored_numbers(dim: int, dtype: torch.dtype, way: None) -> None:
     """All codes, scattered slots; NaN in what is not seen."""
-    layer = LayerAttention(6, 2, dim, dim, dim**-0.5 / 100, softcap=3.0 if dim == 64 else None, window=100 if dim == 96 else None)
+    layer = LayerAttention(
+        6, 2, dim, dim, dim**-0.5 / 100, softcap=3.0 if dim == 64 else None, window=100 if dim == 96 else None
+    )
     layout, slots, lengths = AttentionLayout.of([layer]), 400, (1, 70, 299)
     generator = torch.Generator().manual_seed(dim)
     codes = torch.randint(0, 256, (2, 1, slots, 2, dim), generator=generator, dtype=torch.uint8)
@@ -87,10 +105,16 @@ def test_attention_has_the_bits_of_that_over_the_restored_numbers(dim: int, dtyp
 @compiled
 @settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(
-    work=works(), layers=layers((3, 32, 64, 96), alibi=False, uneven=False), sinks=st.booleans(),
-    exact=st.booleans(), seed=st.integers(0, 999), name=st.sampled_from(["cpu", "torch_native"]),
-)  # fmt: skip
-def test_every_option_with_scales_by_layer(work: Work, layers: list[LayerAttention], sinks: bool, exact: bool, seed: int, name: str) -> None:
+    work=works(),
+    layers=layers((3, 32, 64, 96), alibi=False, uneven=False),
+    sinks=st.booleans(),
+    exact=st.booleans(),
+    seed=st.integers(0, 999),
+    name=st.sampled_from(["cpu", "torch_native"]),
+)
+def test_every_option_with_scales_by_layer(
+    work: Work, layers: list[LayerAttention], sinks: bool, exact: bool, seed: int, name: str
+) -> None:
     world = World(AttentionLayout.of(layers), work, seed=seed, kept=FP8)
     world.check(world.backend(name, deterministic=exact and name == "cpu"), sinks, tolerance=1e-4)
 
@@ -104,7 +128,9 @@ def test_prefills_read_what_torch_reads(dim: int, dtype: torch.dtype, way: None)
     slots = torch.from_numpy(world.slots[0]).long()
     compiled, native = world.backend("cpu"), world.backend("torch_native")
     for layer in (0, 1):
-        for found, expected in zip(compiled._torch.read(slots, layer, dtype), native.read(slots, layer, dtype), strict=True):
+        for found, expected in zip(
+            compiled._torch.read(slots, layer, dtype), native.read(slots, layer, dtype), strict=True
+        ):
             assert torch.equal(found.nan_to_num(7), expected.nan_to_num(7)) and found.isnan().any()
 
 
@@ -121,7 +147,9 @@ def test_a_stale_read_is_loud(way: None) -> None:
 @compiled
 def test_queries_that_no_kernel_reads() -> None:
     world = World(AttentionLayout.of([LayerAttention(2, 1, 64, 64, 0.1)]), [(4, 1)], kept=FP8)
-    with pytest.raises(ConfigError, match=r"here: cpu, torch.float8_e4m3fn with queries of torch.float16; use attention='torch_native'"):
+    with pytest.raises(
+        ConfigError, match=r"here: cpu, torch.float8_e4m3fn with queries of torch.float16; use attention='torch_native'"
+    ):
         world.backend("cpu", dtype=torch.float16)
     assert world.backend("auto", dtype=torch.float16).name == "torch_native"
 
@@ -142,12 +170,18 @@ def test_the_compiled_step_has_the_bits_of_its_layers(folder: Path, dtype: torch
         assert rig.model.step is not None
         rig.model.step = rig.model.step if by_step else None
         rows = [Row(list(range(5, 45))) for _ in range(3)]
-        found.append([rig.step([(row, 12 + index) for index, row in enumerate(rows)]), rig.step([(row, 1) for row in rows])])
+        found.append(
+            [rig.step([(row, 12 + index) for index, row in enumerate(rows)]), rig.step([(row, 1) for row in rows])]
+        )
     assert all(torch.equal(*each) for each in zip(*found, strict=True))
 
 
 @compiled
-@pytest.mark.parametrize("options", [{}, {"deterministic": True}, {"attention": "torch_native"}, {"page_size": 16, "host_kv": "10MB"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"deterministic": True}, {"attention": "torch_native"}, {"page_size": 16, "host_kv": "10MB"}],
+    ids=str,
+)
 def test_an_engine_keeps_half_of_the_bytes(folder: Path, options: dict[str, object]) -> None:
     taken = []
     for kept in ("auto", "fp8"):

@@ -1,4 +1,6 @@
-"""Scales of keys and values that a checkpoint has: found under every name, told, used with kv_dtype="fp8" and by nothing else."""
+"""Scales of keys and values that a checkpoint has: found under every name, told,
+used with kv_dtype="fp8" and by nothing else.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.layers.float8_reference import KVScaleFactors
 from sgl.runtime.loading import load_model
-from sgl.runtime.parallel.workers.rank_worker import RankWorker
-from sgl.runtime.parallel.workers.worker_channel import RankStart, RankKVOptions
 from sgl.runtime.parallel.workers.rank_weights import RankWeights
+from sgl.runtime.parallel.workers.rank_worker import RankWorker
+from sgl.runtime.parallel.workers.worker_channel import RankKVOptions, RankStart
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 WEIGHTS = "model.safetensors"
@@ -31,18 +33,32 @@ WRITERS = {
 }
 
 
-def scales(names: tuple[str, str], layers: list[KVScaleFactors], shape: tuple[int, ...] = (1,), dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+def scales(
+    names: tuple[str, str],
+    layers: list[KVScaleFactors],
+    shape: tuple[int, ...] = (1,),
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, Tensor]:
     return {
         f"model.layers.{index}.self_attn.{name}": torch.full(shape, scale, dtype=dtype)
-        for index, each in enumerate(layers) for name, scale in zip(names, each, strict=True)
-    }  # fmt: skip
+        for index, each in enumerate(layers)
+        for name, scale in zip(names, each, strict=True)
+    }
 
 
 def written(folder: Path, more: dict[str, Tensor], seed: int = 0, **keys: Any) -> Path:
     write_checkpoint(folder, seed=seed, tokenizer=True)
     save_file(load_file(folder / WEIGHTS) | more, folder / WEIGHTS)
     if keys:
-        edit_json(folder / "config.json", quantization_config={"quant_method": "compressed-tensors", "quantization_status": "compressed", "config_groups": {}, **keys})
+        edit_json(
+            folder / "config.json",
+            quantization_config={
+                "quant_method": "compressed-tensors",
+                "quantization_status": "compressed",
+                "config_groups": {},
+                **keys,
+            },
+        )
     return folder
 
 
@@ -72,7 +88,9 @@ def test_one_scale_for_both_and_layers_without(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def scaled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
-    return written(tmp_path_factory.mktemp("scaled") / "m", scales(WRITERS["compressed-tensors"], LAYERS), kv_cache_scheme=scheme)
+    return written(
+        tmp_path_factory.mktemp("scaled") / "m", scales(WRITERS["compressed-tensors"], LAYERS), kv_cache_scheme=scheme
+    )
 
 
 @pytest.mark.parametrize("attention", ["cpu", "torch_native"])
@@ -83,7 +101,10 @@ def test_an_engine_uses_them_and_the_text_stays(scaled: Path, attention: str) ->
         assert engine.info()["kv_scales"] == "from the checkpoint: keys 0.125 to 1.5, values 0.25 to 2"
         assert plain.info()["kv_scales"] is None and used(plain) == [KVScaleFactors()] * 3
         for info in (engine.info(), plain.info()):
-            assert "the checkpoint has scales for keys and values in float8: kv_dtype='fp8' uses them, no other kv_dtype does" in info["notes"]
+            assert (
+                "the checkpoint has scales for keys and values in float8: kv_dtype='fp8' uses them, no other "
+                "kv_dtype does" in info["notes"]
+            )
         tokens = [list(one.generate("The quick brown fox", GREEDY).token_ids) for one in (engine, plain)]
         assert tokens[0][:3] == tokens[1][:3]
 
@@ -91,7 +112,9 @@ def test_an_engine_uses_them_and_the_text_stays(scaled: Path, attention: str) ->
 @pytest.mark.parametrize("stages", [1, 2])
 def test_ranks_divide_by_those_of_their_layers(scaled: Path, tmp_path: Path, stages: int) -> None:
     """And by others once these are loaded."""
-    begin = RankStart(1, 2, "", str(scaled), torch.float32, torch.device("cpu"), 1, None, "auto", None, "auto", False, stages)
+    begin = RankStart(
+        1, 2, "", str(scaled), torch.float32, torch.device("cpu"), 1, None, "auto", None, "auto", False, stages
+    )
     part, room = RankWeights(begin, None), RankKVOptions(64, torch.float8_e4m3fn, "auto", 1, 4, 64, False)
     follower = RankWorker(part, part.load())
     follower.make_room(room)
@@ -114,36 +137,64 @@ def test_other_weights_bring_their_own(scaled: Path, tmp_path: Path) -> None:
     with opened(scaled) as engine:
         before = engine.generate("The quick brown fox", GREEDY).token_ids
         engine.update_weights(without)
-        assert used(engine) == [KVScaleFactors()] * 3 and engine.generate("The quick brown fox", GREEDY).token_ids == expected
+        assert (
+            used(engine) == [KVScaleFactors()] * 3
+            and engine.generate("The quick brown fox", GREEDY).token_ids == expected
+        )
         assert engine.info()["kv_scales"] == "1 in every layer"
         engine.update_weights(load_file(scaled / WEIGHTS))
         assert used(engine) == LAYERS and engine.generate("The quick brown fox", GREEDY).token_ids == before
         bad = load_file(scaled / WEIGHTS) | {"model.layers.2.self_attn.v_scale": torch.zeros(1)}
         engine.update_weights(scaled)
-        with pytest.raises(CheckpointError, match=r"layers\.2\.self_attn: the scales of keys and values are 0\.125 and 0\.0, not positive"):
+        with pytest.raises(
+            CheckpointError,
+            match=r"layers\.2\.self_attn: the scales of keys and values are 0\.125 and 0\.0, not positive",
+        ):
             engine.update_weights(bad)
         assert used(engine) == LAYERS and engine.generate("The quick brown fox", GREEDY).token_ids == before
 
 
-@pytest.mark.parametrize("keys", [
-    {"kv_cache_scheme": {"num_bits": 8, "type": "int"}}, {"kv_cache_scheme": {"num_bits": 4, "type": "float"}},
-    {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"kv_cache_scheme": {"num_bits": 8, "type": "int"}},
+        {"kv_cache_scheme": {"num_bits": 4, "type": "float"}},
+        {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "NVFP4"},
+    ],
+    ids=str,
+)
 def test_scales_of_another_kind_are_told_and_left(tmp_path: Path, keys: dict[str, Any]) -> None:
     path = written(tmp_path / "m", scales(WRITERS["ModelOpt"], LAYERS), **keys)
     with opened(path) as engine:
         assert used(engine) == [KVScaleFactors()] * 3
         (note,) = (note for note in engine.info()["notes"] if "scales" in note)
-        assert note.startswith("the checkpoint's scales for keys and values are not used (kv_cache_") and note.endswith("kv_dtype='fp8' takes 1")
+        assert note.startswith("the checkpoint's scales for keys and values are not used (kv_cache_") and note.endswith(
+            "kv_dtype='fp8' takes 1"
+        )
 
 
-@pytest.mark.parametrize("wrong, message", [
-    (scales(WRITERS["ModelOpt"], LAYERS, (2,)), r"layers\.0\.self_attn\.k_proj\.k_scale .*holds several scales.*leave kv_dtype at 'auto'"),
-    (scales(WRITERS["ModelOpt"], [KVScaleFactors(float("nan"), 1.0)]), r"layers\.0\.self_attn: the scales of keys and values are nan and 1\.0"),
-    ({"model.layers.1.self_attn.k_scale": torch.ones(1)}, "layer 1 has k_scale without its partner"),
-    ({f"model.layers.1.self_attn.{name}": torch.ones(1).long() for name in ("k_scale", "v_scale")}, "k_scale .*must be F32"),
-], ids=["several", "nan", "alone", "whole numbers"])  # fmt: skip
-def test_scales_that_cannot_be_are_errors_only_where_they_are_used(tmp_path: Path, wrong: dict[str, Tensor], message: str) -> None:
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        (
+            scales(WRITERS["ModelOpt"], LAYERS, (2,)),
+            r"layers\.0\.self_attn\.k_proj\.k_scale .*holds several scales.*leave kv_dtype at 'auto'",
+        ),
+        (
+            scales(WRITERS["ModelOpt"], [KVScaleFactors(float("nan"), 1.0)]),
+            r"layers\.0\.self_attn: the scales of keys and values are nan and 1\.0",
+        ),
+        ({"model.layers.1.self_attn.k_scale": torch.ones(1)}, "layer 1 has k_scale without its partner"),
+        (
+            {f"model.layers.1.self_attn.{name}": torch.ones(1).long() for name in ("k_scale", "v_scale")},
+            "k_scale .*must be F32",
+        ),
+    ],
+    ids=["several", "nan", "alone", "whole numbers"],
+)
+def test_scales_that_cannot_be_are_errors_only_where_they_are_used(
+    tmp_path: Path, wrong: dict[str, Tensor], message: str
+) -> None:
     path = written(tmp_path / "m", wrong)
     with pytest.raises(CheckpointError, match=message):
         opened(path)

@@ -17,15 +17,24 @@ from sgl.runtime.loop import engine_core
 from sgl.runtime.sequences import pending_grammar
 
 INTEGER = {"type": "integer"}
-PERSON = {"properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}}, "required": ["name", "age"]}
+PERSON = {
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},
+    "required": ["name", "age"],
+}
 SOURCES: list[tuple[str, Any]] = [
     ("json_schema", PERSON),
-    ("json_schema", {"type": "array", "items": {"enum": ["left", "right", "up", "down"]}, "uniqueItems": True, "minItems": 2}),
-    ("json_schema", {"properties": {f"p{i}": INTEGER for i in range(12)}, "minProperties": 5, "additionalProperties": False}),
+    (
+        "json_schema",
+        {"type": "array", "items": {"enum": ["left", "right", "up", "down"]}, "uniqueItems": True, "minItems": 2},
+    ),
+    (
+        "json_schema",
+        {"properties": {f"p{i}": INTEGER for i in range(12)}, "minProperties": 5, "additionalProperties": False},
+    ),
     ("regex", "([ab]{1,9}-){2,20}!"),
     ("regex", "The answer is (yes|no), and that is (certain|likely)\\."),
     ("ebnf", 'root ::= root "+" root | "(" root ")" | [0-9]'),
-]  # fmt: skip
+]
 ALL_LATE, FEW_LATE = -1, 20_000
 
 
@@ -42,7 +51,11 @@ def texts(engine: Engine, **options: Any) -> list[tuple[Any, ...]]:
         sequence.extend(engine.tokenizer.encode(f"Text {index}:", special_prefix=True))
         params = SamplingParams(**({"max_tokens": 40, "seed": index, "temperature": 1.3} | options))
         heard = pieces.setdefault(index, [])
-        futures.append(sequence.generate(params, compiled(engine, kind, source), lambda chunk, heard=heard: heard.append(chunk.text)))
+        futures.append(
+            sequence.generate(
+                params, compiled(engine, kind, source), lambda chunk, heard=heard: heard.append(chunk.text)
+            )
+        )
     found = [future.result(120) for future in futures]
     assert all("".join(pieces[i]) == made.text for i, made in enumerate(found))
     return [(made.text, made.token_ids, made.finish_reason, made.truncated) for made in found]

@@ -105,16 +105,24 @@ def test_products_by_head(size: tuple[int, int], dtype: torch.dtype, monkeypatch
     for count in (0, 1, 3, 4, FEW_ROWS, FEW_ROWS + 3):
         found = product(rows[:count])
         assert found.is_contiguous() and found.dtype == dtype
-        torch.testing.assert_close(found.double(), expected[:count], atol=1e-5 if dtype == torch.float32 else 0.03, rtol=1e-2)
+        torch.testing.assert_close(
+            found.double(), expected[:count], atol=1e-5 if dtype == torch.float32 else 0.03, rtol=1e-2
+        )
     monkeypatch.setattr(cpu_kernels, "most_numbers", float("inf"))
     whole = product(rows)
-    assert all(torch.equal(product(rows[start:stop]), whole[start:stop]) for start, stop in ((0, 1), (1, 4), (2, 19), (18, 19)))
+    assert all(
+        torch.equal(product(rows[start:stop]), whole[start:stop]) for start, stop in ((0, 1), (1, 4), (2, 19), (18, 19))
+    )
 
 
 def test_a_pool_of_latents_holds_keys_alone() -> None:
     found = layout(layer(4, 32, 8), layer(4, 32, 8))
     pool = found.pool(10, torch.float32)
-    assert isinstance(pool, KVPool) and pool.bytes == 2 * 10 * 40 * 4 and found.bytes_per_slot(torch.bfloat16) == 2 * 40 * 2
+    assert (
+        isinstance(pool, KVPool)
+        and pool.bytes == 2 * 10 * 40 * 4
+        and found.bytes_per_slot(torch.bfloat16) == 2 * 40 * 2
+    )
     pool.k.fill_(3.0)
     assert pool.v.shape == (2, 10, 1, 32) and bool((pool.v == 3).all()) and pool.stored == (pool.k,)
     pool.release()

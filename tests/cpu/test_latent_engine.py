@@ -1,4 +1,6 @@
-"""Latent attention in an engine: rows are shared, forked, moved, stored in eight bits and counted as keys and values are."""
+"""Latent attention in an engine: rows are shared, forked, moved, stored in eight
+bits and counted as keys and values are.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
     def path(case: str) -> Path:
         if case not in found:
-            found[case] = write_tokenizer(write_family(case, tmp_path_factory.mktemp("latent"), max_position_embeddings=512))
+            found[case] = write_tokenizer(
+                write_family(case, tmp_path_factory.mktemp("latent"), max_position_embeddings=512)
+            )
         return found[case]
 
     return path
@@ -58,7 +62,9 @@ def make(paths: Callable[[str], Path]) -> Iterator[Make]:
 
 def walk(make: Make, case: str, seed: int, moves: int) -> int:
     """How many texts of random requests on too small a pool were compared with those of an engine with room."""
-    engine = make(case, kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1)
+    engine = make(
+        case, kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1
+    )
     mix = Walk(engine, make(case, kv_tokens=4096), seed)
     mix.play(moves)
     compared = mix.settle()
@@ -89,7 +95,15 @@ def run(engine: Engine, tokens: list[int], count: int = 12) -> Any:
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_at_once(case: str, seed: int, make: Make) -> None:
     """Forks, choices, pins and aborts, too few pages, main memory behind them."""
-    engine = make(case, kv_tokens=300, page_size=(1, 4)[seed % 2], step_tokens=24, max_running=5, host_kv="1MB", run_ahead=seed == 2)
+    engine = make(
+        case,
+        kv_tokens=300,
+        page_size=(1, 4)[seed % 2],
+        step_tokens=24,
+        max_running=5,
+        host_kv="1MB",
+        run_ahead=seed == 2,
+    )
     mix = Mix(engine, make(case), seed)
     mix.play(60)
     assert mix.settle() > 5
@@ -138,10 +152,16 @@ def test_keys_of_an_indexer_take_memory_too(make: Make) -> None:
         for case, full in (("deepseek v3.2", 4), ("glm 5, shared", 2)):
             assert make(case, kv_tokens=64, **options).info()["kv_bytes"] == 65 * (4 * row + full * own)
     engine = make("glm 5, shared", kv_dtype="fp8")
-    why = f"in steps with more than 5 tokens of a sequence torch chooses tokens{'' if cpu_kernels.kernels else ' and attends to them'}"
+    why = (
+        "in steps with more than 5 tokens of a sequence torch chooses "
+        f"tokens{'' if cpu_kernels.kernels else ' and attends to them'}"
+    )
     assert engine.info()["slower"][-1] == f"4 of 4 layers use {BACKEND} attention: {why}"
     rows = engine.info()["layers"]
-    assert [row["parts"].partition(", 5 tokens chosen by ")[2].partition(";")[0] for row in rows][:2] == ["16 heads of 12", "the layer before"]
+    assert [row["parts"].partition(", 5 tokens chosen by ")[2].partition(";")[0] for row in rows][:2] == [
+        "16 heads of 12",
+        "the layer before",
+    ]
 
 
 def test_eight_bits_under_an_indexer(make: Make) -> None:
@@ -165,7 +185,10 @@ def test_bits_of_what_is_chosen(case: str, make: Make) -> None:
         found.append(torch.tensor([value for value, _ in again[0].result(FOREVER)[0]]))
     assert all(torch.equal(found[0], other) for other in found)
     assert not any("attention" in line.partition(":")[0] for line in engine.info()["slower"])
-    with pytest.raises(ConfigError, match=r"deterministic=True\): in steps with more than .* torch chooses tokens by sums whose bits depend"):
+    with pytest.raises(
+        ConfigError,
+        match=r"deterministic=True\): in steps with more than .* torch chooses tokens by sums whose bits depend",
+    ):
         make(case, deterministic=True, kv_dtype="fp8")
 
 
@@ -178,7 +201,9 @@ def test_rows_in_eight_bits(attention: str, make: Make) -> None:
     scores = [each.open() for each in (engine, plain)]
     for sequence in scores:
         sequence.extend(tokens)
-    ours, theirs = (torch.tensor([value for value, _ in sequence.logprobs(1).result(FOREVER)[0]]) for sequence in scores)
+    ours, theirs = (
+        torch.tensor([value for value, _ in sequence.logprobs(1).result(FOREVER)[0]]) for sequence in scores
+    )
     assert (ours - theirs).abs().mean() < 0.3
 
 
@@ -199,7 +224,9 @@ def scores(engine: Engine) -> torch.Tensor:
 
 
 def test_quantised_projections_around_a_plain_latent(make: Make, paths: Callable[[str], Path], tmp_path: Path) -> None:
-    """While loading, and by the tool, whose file is read back; what makes keys and values of a latent stays as it was."""
+    """While loading, and by the tool, whose file is read back; what makes keys
+    and values of a latent stays as it was.
+    """
     quantize(paths("deepseek v3"), tmp_path / "eight", "int8")
     expected, options = scores(make()), {"dtype": "float32", "threads": 1, "kv_tokens": 512, "device": "cpu"}
     assert (scores(make(weights="int8")) - expected).abs().mean() < 0.2

@@ -1,4 +1,6 @@
-"""Triton's kernels for latent rows in Triton's interpreter, against attention computed one query and one head at a time."""
+"""Triton's kernels for latent rows in Triton's interpreter, against attention
+computed one query and one head at a time.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,19 @@ def small(backend: AttentionBackend, programs: int = 6) -> AttentionBackend:
     for own in backend._backends if isinstance(backend, AttentionByLayer) else [backend]:
         assert isinstance(own, TritonMLAAttention)
         own.decode_tile = own.extend_tile = LatentTile(16, 16, 16, programs)
-        own._scratch = LatentScratch(own.most, own.shape.query_heads, own.shape.value_dim, own.decode_tile, torch.device("cpu"))
+        own._scratch = LatentScratch(
+            own.most, own.shape.query_heads, own.shape.value_dim, own.decode_tile, torch.device("cpu")
+        )
     return backend
 
 
 @settings(max_examples=8, deadline=None)
-@given(found=layers(((16, 16), (32, 8), (24, 12))), work=works(), page_size=st.sampled_from([1, 16]), seed=st.integers(0, 99))
+@given(
+    found=layers(((16, 16), (32, 8), (24, 12))),
+    work=works(),
+    page_size=st.sampled_from([1, 16]),
+    seed=st.integers(0, 99),
+)
 def test_random_steps(found: list[LayerAttention], work: Work, page_size: int, seed: int) -> None:
     world = World(layout(*found), work, page_size=page_size, seed=seed, pages=400 if page_size == 1 else 60)
     world.check(small(world.backend("triton")), tolerance=1e-4)

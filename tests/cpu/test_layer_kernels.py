@@ -77,7 +77,9 @@ def test_other_heads(options: dict[str, Any], dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("queries, keys, dim, normed", [(4, 2, 16, False), (5, 5, 24, True), (20, 4, 6, True), (1, 1, 2, False)])  # fmt: skip
+@pytest.mark.parametrize(
+    "queries, keys, dim, normed", [(4, 2, 16, False), (5, 5, 24, True), (20, 4, 6, True), (1, 1, 2, False)]
+)
 def test_heads(queries: int, keys: int, dim: int, normed: bool, dtype: torch.dtype) -> None:
     checks.check_heads(7, queries, keys, dim, dtype, "cpu", normed)
 

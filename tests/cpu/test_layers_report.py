@@ -19,19 +19,19 @@ from sgl.runtime.layers.linear_layers import BlockedLinear
 from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.loading import dummy_model, load_config
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.layer_executors import expected_executors
+from sgl.runtime.models.describe.describe_layers import describe_layer
 from sgl.runtime.models.describe.explain_executors import LayerGroup, slower
 from sgl.runtime.models.families import read_model
+from sgl.runtime.models.layer_executors import expected_executors
 from sgl.runtime.models.spec.model_spec import (
     AttentionSpec,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     NormSpec,
-    LayerNorms,
     PlainFFNSpec,
+    QkNormSpec,
 )
-from sgl.runtime.models.describe.describe_layers import describe_layer
 
 needs_kernels = pytest.mark.skipif(
     not cpu_kernels.can_multiply(torch.float32, torch.device("cpu")), reason="this CPU has no compiled products"
@@ -41,7 +41,9 @@ PLAIN = AttentionSpec(8, 4, 256, 0.0625, rope=RopeParameters(1e4, 256, 256))
 OPTIONS: dict[str, Any] = {"kv_tokens": 256, "dtype": "float32"}
 
 
-def layer(norms: LayerNorms = LayerNorms.pre(RMS), ffn: GatedFFNSpec | PlainFFNSpec = GatedFFNSpec(10240), **changes: Any) -> LayerSpec:
+def layer(
+    norms: LayerNorms = LayerNorms.pre(RMS), ffn: GatedFFNSpec | PlainFFNSpec = GatedFFNSpec(10240), **changes: Any
+) -> LayerSpec:
     return LayerSpec(norms, replace(PLAIN, **changes), ffn)
 
 
@@ -50,23 +52,34 @@ def layer(norms: LayerNorms = LayerNorms.pre(RMS), ffn: GatedFFNSpec | PlainFFNS
     [
         (
             layer(LayerNorms.both(RMS), GatedFFNSpec(10240, "gelu_tanh"), window=1024, norm=QkNormSpec(RMS)),
-            "attention 8 heads, 4 kv, dim 256, window 1024, QK-norm per head; gated gelu_tanh 10240; norms before and after",
+            "attention 8 heads, 4 kv, dim 256, window 1024, QK-norm per head; gated gelu_tanh 10240; norms before "
+            "and after",
         ),
         (
-            layer(LayerNorms.beside(MEAN), PlainFFNSpec(40, "gelu", True), kv_heads=8, rope=RopeParameters(1e4, 64, 256), bias=True, out_bias=True),
+            layer(
+                LayerNorms.beside(MEAN),
+                PlainFFNSpec(40, "gelu", True),
+                kv_heads=8,
+                rope=RopeParameters(1e4, 64, 256),
+                bias=True,
+                out_bias=True,
+            ),
             "attention 8 heads, dim 256, RoPE on 64, biases; plain gelu 40, biases; layer norms in parallel",
         ),
         (
             layer(LayerNorms.post(RMS), rope=None, alibi=(0.5,) * 8, softcap=50.0, sinks=True, source=3),
-            "attention 8 heads, 4 kv, dim 256, ALiBi positions, softcap 50, attention sinks, reads layer 3; gated silu 10240; norms after",
+            "attention 8 heads, 4 kv, dim 256, ALiBi positions, softcap 50, attention sinks, reads layer 3; gated "
+            "silu 10240; norms after",
         ),
         (
             replace(layer(LayerNorms(before_mixer=RMS, before_ffn=MEAN)), branch=0.5, scalar=True),
-            "attention 8 heads, 4 kv, dim 256; gated silu 10240; layer norms and norms before; branches times 0.5; layer times a learned number",
+            "attention 8 heads, 4 kv, dim 256; gated silu 10240; layer norms and norms before; branches times 0.5; "
+            "layer times a learned number",
         ),
         (
             layer(LayerNorms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), rope=None, value_dim=128, chunk=64),
-            "attention 8 heads, 4 kv, dim 256, values 128, no RoPE, chunk 64; gated silu 10240; layer norms after the addition",
+            "attention 8 heads, 4 kv, dim 256, values 128, no RoPE, chunk 64; gated silu 10240; layer norms after "
+            "the addition",
         ),
     ],
 )
@@ -99,7 +112,9 @@ def test_all_fast_is_said_nowhere_and_passes_strict(tiny: Path, caplog: pytest.L
 
 @needs_kernels
 @pytest.mark.parametrize("process", [False, True])
-def test_what_is_slower_is_logged_once_for_all_layers(tiny: Path, caplog: pytest.LogCaptureFixture, process: bool) -> None:
+def test_what_is_slower_is_logged_once_for_all_layers(
+    tiny: Path, caplog: pytest.LogCaptureFixture, process: bool
+) -> None:
     options = OPTIONS | {"attention": "torch_native", "process": process}
     with caplog.at_level(logging.WARNING), sgl.Engine(tiny, **options) as engine:
         (found,) = engine.info()["layers"]
@@ -126,17 +141,26 @@ def test_strict_refuses_what_is_slower(tiny: Path, options: dict[str, Any], why:
 
 
 @needs_kernels
-def test_deterministic_is_compiled_where_rows_do_not_depend_on_each_other(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deterministic_is_compiled_where_rows_do_not_depend_on_each_other(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with sgl.Engine(tiny, strict=True, deterministic=True, **OPTIONS) as engine:
         assert {layer["executor"] for layer in engine.info()["layers"]} == {"compiled"}
-    monkeypatch.setattr(BlockedLinear, "suits", staticmethod(lambda weight: False))  # as of an odd number of inputs in bfloat16
+    monkeypatch.setattr(
+        BlockedLinear, "suits", staticmethod(lambda weight: False)
+    )  # as of an odd number of inputs in bfloat16
     with pytest.raises(ConfigError, match="deterministic=True multiplies a fixed number of rows"):
         sgl.Engine(tiny, strict=True, deterministic=True, **OPTIONS)
 
 
 def test_layers_that_differ_have_rows_of_their_own(tmp_path: Path) -> None:
     kinds = ["full_attention", "sliding_attention", "full_attention", "full_attention"]
-    keys = SIZES | {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": True, "sliding_window": 16, "layer_types": kinds}
+    keys = SIZES | {
+        "architectures": ["Qwen2ForCausalLM"],
+        "use_sliding_window": True,
+        "sliding_window": 16,
+        "layer_types": kinds,
+    }
     (tmp_path / "config.json").write_text(json.dumps(keys))
     model = dummy_model(load_config(tmp_path))
     from sgl.runtime.attention import attention_backend
@@ -144,12 +168,16 @@ def test_layers_that_differ_have_rows_of_their_own(tmp_path: Path) -> None:
 
     layout = model.config.attention
     rows = layers_of(model, attention_backend("auto", layout.pool(4, torch.float32), layout))
-    assert [(found.layers, found.count, "window 16" in found.parts) for found in rows] == [("0, 2-3", 3, False), ("1", 1, True)]
+    assert [(found.layers, found.count, "window 16" in found.parts) for found in rows] == [
+        ("0, 2-3", 3, False),
+        ("1", 1, True),
+    ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(
-    "keys", [{}, {"hidden_act": "gelu"}, {"head_dim": 514}, {"hidden_size": 66, "head_dim": 16}, {"attention_bias": True}]
+    "keys",
+    [{}, {"hidden_act": "gelu"}, {"head_dim": 514}, {"hidden_size": 66, "head_dim": 16}, {"attention_bias": True}],
 )
 def test_what_is_expected_before_loading_is_what_runs(keys: dict[str, Any], dtype: torch.dtype) -> None:
     config = read_model(SIZES | {"architectures": ["LlamaForCausalLM"]} | keys)

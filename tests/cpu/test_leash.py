@@ -19,12 +19,14 @@ from sgl.runtime.common.parent_death import command
 child = subprocess.Popen(command("sleeper", "a", 1), env={{**__import__("os").environ, "PYTHONPATH": ":".join(sys.path)}}, stdout=subprocess.PIPE)
 print(child.pid, child.stdout.readline().decode().strip(), flush=True)
 time.sleep(60)
-"""
+"""  # noqa: E501
 
 
 def test_it_ends_with_its_owner(tmp_path):
     (tmp_path / "sleeper.py").write_text(SLEEPER)
-    owner = subprocess.Popen([sys.executable, "-c", OWNER.format(folder=str(tmp_path))], stdout=subprocess.PIPE, text=True)
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER.format(folder=str(tmp_path))], stdout=subprocess.PIPE, text=True
+    )
     pid, *said = owner.stdout.readline().split()
     assert said == ["a", "1"] and alive(int(pid))
     owner.kill()

@@ -30,7 +30,11 @@ def test_closing_gives_back_the_weights_the_cache_and_the_thread(tiny):
         engine = Engine(tiny, dtype="float32", threads=1, kv_tokens=2048)
         engine.generate("hello", ONE)
         core = engine._core
-        alive = [weakref.ref(core.runner.model), weakref.ref(core.runner.model.embedding.table), weakref.ref(core.runner.attention)]
+        alive = [
+            weakref.ref(core.runner.model),
+            weakref.ref(core.runner.model.embedding.table),
+            weakref.ref(core.runner.attention),
+        ]
         assert scheduler_threads() == before + 1
         engine.close()
         del core
@@ -128,7 +132,9 @@ with sgl.Engine({path!r}, dtype="float32", kv_tokens=512) as engine:
 
 def test_a_local_model_needs_no_network_and_the_process_ends(tiny):
     """Trap 7.13, and `python -c`."""
-    run = subprocess.run([sys.executable, "-c", ALONE.format(path=str(tiny))], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", ALONE.format(path=str(tiny))], capture_output=True, text=True, timeout=120
+    )
     assert run.returncode == 0 and run.stdout.strip() == "2", run.stderr
 
 

@@ -81,7 +81,9 @@ def test_every_length(engine: sgl.Engine, kind: str) -> None:
             assert (state["a"], state.get("a")) == (text, value)
             assert state.text().endswith(" thanks")
         else:
-            assert isinstance(state.error().__cause__, TruncatedError) and f"max_tokens={most} was reached" in str(state.error())
+            assert isinstance(state.error().__cause__, TruncatedError) and f"max_tokens={most} was reached" in str(
+                state.error()
+            )
     assert state.error() is None or whole.get_meta_info("a")["completion_tokens"] >= 60
 
 
@@ -153,7 +155,10 @@ TOOL = {
         "name": "order",
         "parameters": {
             "type": "object",
-            "properties": {"dish": {"enum": ["soup of the day", "cake"]}, "count": {"type": "integer", "minimum": 1000, "maximum": 9999}},
+            "properties": {
+                "dish": {"enum": ["soup of the day", "cake"]},
+                "count": {"type": "integer", "minimum": 1000, "maximum": 9999},
+            },
             "required": ["dish", "count"],
             "additionalProperties": False,
         },
@@ -169,14 +174,26 @@ def url(engine: sgl.Engine) -> Iterator[str]:
 
 def called(url: str, stream: bool = False, **options: Any) -> tuple[str, str]:
     """Why the answer ended, and the arguments of its only call."""
-    body = {"model": "nano", "messages": [{"role": "user", "content": "Soup."}], "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}
-    answer = httpx.post(f"{url}/v1/chat/completions", json={**body, "temperature": 0.7, "seed": 4, "stream": stream, **options}, timeout=60)
+    body = {
+        "model": "nano",
+        "messages": [{"role": "user", "content": "Soup."}],
+        "tools": [TOOL],
+        "tool_choice": "required",
+        "parallel_tool_calls": False,
+    }
+    answer = httpx.post(
+        f"{url}/v1/chat/completions",
+        json={**body, "temperature": 0.7, "seed": 4, "stream": stream, **options},
+        timeout=60,
+    )
     if not stream:
         choice = answer.json()["choices"][0]
         calls = choice["message"].get("tool_calls") or [{"function": {"arguments": ""}}]
         return choice["finish_reason"], calls[0]["function"]["arguments"]
     chunks = [json.loads(line[6:])["choices"][0] for line in answer.text.splitlines() if line.startswith("data: {")]
-    pieces = [call["function"].get("arguments") or "" for chunk in chunks for call in chunk["delta"].get("tool_calls") or ()]
+    pieces = [
+        call["function"].get("arguments") or "" for chunk in chunks for call in chunk["delta"].get("tool_calls") or ()
+    ]
     return chunks[-1]["finish_reason"], "".join(pieces)
 
 
@@ -185,8 +202,12 @@ def test_arguments_of_a_cut_call_are_as_far_as_they_were_written(url: str, strea
     finish, whole = called(url, stream)
     assert finish == "tool_calls" and json.loads(whole).keys() == {"dish", "count"}
     found = [called(url, stream, max_tokens=most) for most in range(1, 61)]
-    assert all((whole == arguments) if finish == "tool_calls" else whole.startswith(arguments) for finish, arguments in found)
-    assert {finish for finish, _ in found} == {"length", "tool_calls"} and any(0 < len(arguments) < len(whole) for _, arguments in found)
+    assert all(
+        (whole == arguments) if finish == "tool_calls" else whole.startswith(arguments) for finish, arguments in found
+    )
+    assert {finish for finish, _ in found} == {"length", "tool_calls"} and any(
+        0 < len(arguments) < len(whole) for _, arguments in found
+    )
 
 
 def test_over_the_server_a_text_is_cut_and_closed_as_in_this_process(engine: sgl.Engine, url: str) -> None:
@@ -198,7 +219,9 @@ def test_over_the_server_a_text_is_cut_and_closed_as_in_this_process(engine: sgl
             if here.error() is None:
                 assert here.get("a") == there.get("a")
             else:
-                assert isinstance(there.error().__cause__, TruncatedError) and f"max_tokens={most} was reached" in str(there.error())
+                assert isinstance(there.error().__cause__, TruncatedError) and f"max_tokens={most} was reached" in str(
+                    there.error()
+                )
         with pytest.warns(UserWarning, match="was closed"):
             closed = ask.run(Guest, backend=endpoint, max_tokens=8, seed=3, close_at_limit=True)
             assert isinstance(closed.get("a"), Guest) and closed.get_meta_info("a")["closed"] is True

@@ -54,7 +54,9 @@ def test_what_loading_took_is_counted_part_by_part(checkpoint: Path, weights: st
     transform = transform_for(weights, False, torch.device("cpu"))
     model = load_model(checkpoint, transform=transform)
     tensors = load_file(checkpoint / WEIGHTS)
-    layers = [sum(4 * tensor.numel() for name, tensor in tensors.items() if f"layers.{index}." in name) for index in range(3)]
+    layers = [
+        sum(4 * tensor.numel() for name, tensor in tensors.items() if f"layers.{index}." in name) for index in range(3)
+    ]
     told, table = describe_loading(model), 4 * max(tensor.numel() for tensor in tensors.values())
     assert told is not None and told["bytes"] == sum(tensor.nbytes for tensor in tensors.values())
     assert told["bytes_per_second"] == told["bytes"] / told["seconds"] > 0
@@ -106,17 +108,13 @@ def test_missing_tensors_are_named(checkpoint: Path) -> None:
 
 def test_unexpected_tensors_are_named_with_the_nearest_expected(checkpoint: Path) -> None:
     rewrite(checkpoint, **{"model.layers.0.self_attn.qproj.weight": torch.zeros(2)})
-    with pytest.raises(
-        CheckpointError, match=rf"'model.layers.0.self_attn.qproj.weight' has no place.*'{Q_PROJ}'"
-    ):
+    with pytest.raises(CheckpointError, match=rf"'model.layers.0.self_attn.qproj.weight' has no place.*'{Q_PROJ}'"):
         load_model(checkpoint)
 
 
 def test_wrong_shapes_print_both(checkpoint: Path) -> None:
     rewrite(checkpoint, **{Q_PROJ: torch.zeros(64, 32)})
-    with pytest.raises(
-        CheckpointError, match=rf"{WEIGHTS}: tensor '{Q_PROJ}' has shape \[64, 32\].*\[64, 64\]"
-    ):
+    with pytest.raises(CheckpointError, match=rf"{WEIGHTS}: tensor '{Q_PROJ}' has shape \[64, 32\].*\[64, 64\]"):
         load_model(checkpoint)
 
 
@@ -138,9 +136,7 @@ def test_missing_shard_and_broken_index(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path, shard_size="100KB")
     first = min(path.glob("*.safetensors"))
     first.rename(path / "elsewhere.safetensors")
-    with pytest.raises(
-        CheckpointError, match=rf"lacks the weights {first.name} \(found: elsewhere.safetensors"
-    ):
+    with pytest.raises(CheckpointError, match=rf"lacks the weights {first.name} \(found: elsewhere.safetensors"):
         load_model(path)
     (path / "model.safetensors.index.json").write_text("{")
     with pytest.raises(CheckpointError, match=r"index\.json cannot be read as JSON"):
@@ -152,9 +148,7 @@ def test_missing_shard_and_broken_index(tmp_path: Path) -> None:
 
 def test_missing_files_say_what_was_looked_for(checkpoint: Path, tmp_path: Path) -> None:
     (checkpoint / WEIGHTS).rename(checkpoint / "pytorch_model.bin")
-    with pytest.raises(
-        CheckpointError, match=rf"lacks the weights {WEIGHTS} \(found: pytorch_model.bin\).*convert"
-    ):
+    with pytest.raises(CheckpointError, match=rf"lacks the weights {WEIGHTS} \(found: pytorch_model.bin\).*convert"):
         load_model(checkpoint)
     with pytest.raises(CheckpointError, match=r"config\.json is missing"):
         load_model(tmp_path)
@@ -191,7 +185,5 @@ def test_a_cached_snapshot_is_used_without_the_network(
 def test_an_unreachable_hub_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        CheckpointError, match="'acme/tiny' is not a local directory, is not in the Hugging Face cache"
-    ):
+    with pytest.raises(CheckpointError, match="'acme/tiny' is not a local directory, is not in the Hugging Face cache"):
         resolve_model("acme/tiny")

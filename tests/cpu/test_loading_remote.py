@@ -17,13 +17,13 @@ from file_server import FileServer, Handler, served
 from remote_models import fails, text_of
 
 from sgl.runtime import Engine
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model, resolve_model
 from sgl.runtime.loading.checkpoint import sources_of
 from sgl.runtime.loading.remote import http_store
 from sgl.runtime.loading.tensor_files.tensor_source import bytes_of
-from sgl.runtime.build.engine_config import EngineConfig
-from sgl.runtime.build.memory_estimate import estimate_memory
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,9 @@ def test_texts_are_those_of_the_local_twin(store: FileServer, twins: list[Path])
 def test_an_engine_takes_its_weights_from_there_too(store: FileServer, twins: list[Path]) -> None:
     with Engine(twins[1], dtype="float32", kv_tokens=512) as engine:
         engine.update_weights(f"{store.url}/tiny")
-        assert engine.generate("The quick brown", max_tokens=12, temperature=0, ignore_eos=True).text == text_of(twins[0])
+        assert engine.generate("The quick brown", max_tokens=12, temperature=0, ignore_eos=True).text == text_of(
+            twins[0]
+        )
         assert Path(engine.model_path).name == "tiny" == Path(engine.info()["model_path"]).name
 
 
@@ -111,7 +113,9 @@ def cuts(request: Handler, data: bytes) -> None:
 
 def shorter(request: Handler, data: bytes) -> None:
     """Half, as if it were all."""
-    request.send(206, data[: _count(request) // 2], {"ETag": _tag(request, data), "Content-Range": _range(request, data)})
+    request.send(
+        206, data[: _count(request) // 2], {"ETag": _tag(request, data), "Content-Range": _range(request, data)}
+    )
 
 
 def retagged(request: Handler, data: bytes) -> None:
@@ -125,7 +129,11 @@ def elsewhere(request: Handler, data: bytes) -> None:
 def endless(request: Handler, data: bytes) -> None:
     """More than was asked for, without a length."""
     request.send_response(206)
-    for name, value in {"ETag": _tag(request, data), "Content-Range": _range(request, data), "Connection": "close"}.items():
+    for name, value in {
+        "ETag": _tag(request, data),
+        "Content-Range": _range(request, data),
+        "Connection": "close",
+    }.items():
         request.send_header(name, value)
     request.end_headers()
     request.close_connection = True
@@ -155,9 +163,15 @@ def _count(request: Handler) -> int:
 
 
 BROKEN = [
-    (closes, "could not be read"), (cuts, "could not be read"), (shorter, "bytes came for"), (retagged, "another file than when"),
-    (elsewhere, "another file than when"), (endless, "bytes came for"), (refuses, "answers 503"), (forgets, "answers 404"),
-]  # fmt: skip
+    (closes, "could not be read"),
+    (cuts, "could not be read"),
+    (shorter, "bytes came for"),
+    (retagged, "another file than when"),
+    (elsewhere, "another file than when"),
+    (endless, "bytes came for"),
+    (refuses, "answers 503"),
+    (forgets, "answers 404"),
+]
 
 
 @pytest.mark.parametrize(("broken", "words"), BROKEN, ids=[broken.__name__ for broken, _ in BROKEN])
@@ -233,7 +247,11 @@ def test_servers_that_answer_otherwise(store: FileServer, twins: list[Path]) -> 
 
 
 def test_addresses_that_are_none(store: FileServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for url, words in (("ftp://host/a", "begins with http://"), (f"{store.url}/tiny?key=1", "leave out what follows"), ("redis://h/", "give the model a name")):
+    for url, words in (
+        ("ftp://host/a", "begins with http://"),
+        (f"{store.url}/tiny?key=1", "leave out what follows"),
+        ("redis://h/", "give the model a name"),
+    ):
         with pytest.raises(ConfigError, match=words):
             resolve_model(url)
     monkeypatch.setitem(sys.modules, "redis", None)
@@ -283,7 +301,9 @@ def test_a_folder_causes_no_request(store: FileServer, twins: list[Path], tmp_pa
     assert store.asked
 
 
-@pytest.mark.parametrize("name", ["../other/model.safetensors", "/etc/x.safetensors", "a/b.safetensors", "..\\x.safetensors", "config.json"])
+@pytest.mark.parametrize(
+    "name", ["../other/model.safetensors", "/etc/x.safetensors", "a/b.safetensors", "..\\x.safetensors", "config.json"]
+)
 def test_names_stay_in_their_folder(store: FileServer, name: str) -> None:
     made = resolve_model(f"{store.url}/tiny")
     told = json.loads((made / "remote.json").read_text())
@@ -297,7 +317,11 @@ def test_names_stay_in_their_folder(store: FileServer, name: str) -> None:
 def test_a_redirect_to_an_address_that_the_user_did_not_name(store: FileServer, tmp_path: Path) -> None:
     with served(store.folder) as other:
         store.moved = other.url
-        with fails(CheckpointError, rf"{store.url}/tiny redirects to {other.url}/tiny/\S+, which is not public \(127.0.0.1\): that is not followed; give this address yourself"):
+        with fails(
+            CheckpointError,
+            rf"{store.url}/tiny redirects to {other.url}/tiny/\S+, which is not public \(127.0.0.1\): that is not "
+            r"followed; give this address yourself",
+        ):
             resolve_model(f"{store.url}/tiny")
         assert not other.asked
         store.moved = ""

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model, load_weights
-from sgl.runtime.loading.tensor_files import tensor_transfer
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.loading.tensor_files.safetensors_header import read_header
 from sgl.runtime.loading.load_plan import LoadPlan, plan_for
+from sgl.runtime.loading.tensor_files import tensor_transfer
+from sgl.runtime.loading.tensor_files.safetensors_header import read_header
 from sgl.runtime.models.decoder import Decoder
 
 CPU = torch.device("cpu")
@@ -117,15 +117,18 @@ def entry(start: int, stop: int, shape: list[int], dtype: str = "F32") -> dict[s
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, stop]}
 
 
-@pytest.mark.parametrize("header, why", [
-    ([1, 2], "must hold a JSON object, not list"),
-    (b"{nonsense", "Expecting property name"),
-    ({"a": {"dtype": "F32", "shape": [2]}}, "data_offsets"),
-    ({"a": entry(0, 4, [2])}, r"'a' has 4 bytes for F32 \[2\]"),
-    ({"a": entry(4, 8, [1])}, "'a' begins at byte"),
-    ({"a": entry(0, 4, [1])}, "the tensors end at byte"),
-    ({"a": entry(0, 8, [2]), "b": entry(4, 8, [1])}, "'b' begins at byte"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "header, why",
+    [
+        ([1, 2], "must hold a JSON object, not list"),
+        (b"{nonsense", "Expecting property name"),
+        ({"a": {"dtype": "F32", "shape": [2]}}, "data_offsets"),
+        ({"a": entry(0, 4, [2])}, r"'a' has 4 bytes for F32 \[2\]"),
+        ({"a": entry(4, 8, [1])}, "'a' begins at byte"),
+        ({"a": entry(0, 4, [1])}, "the tensors end at byte"),
+        ({"a": entry(0, 8, [2]), "b": entry(4, 8, [1])}, "'b' begins at byte"),
+    ],
+)
 def test_damaged_headers(tmp_path, header, why):
     file = write_header(tmp_path / "model.safetensors", header, b"12345678")
     with pytest.raises(CheckpointError, match=rf"is damaged or cut short \(.*{why}.*fetch the file again"):

@@ -15,7 +15,12 @@ from sgl.runtime.kernels.batch_invariant_matmul import MatmulTile, can_multiply,
 from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
 from sgl.runtime.layers import float8_reference as values
 
-TILES = [None, MatmulTile(16, 32, 32, 3, 4), MatmulTile(16, 16, 64, 3, 4, resident=True), MatmulTile(32, 16, 32, 3, 8, True, True)]
+TILES = [
+    None,
+    MatmulTile(16, 32, 32, 3, 4),
+    MatmulTile(16, 16, 64, 3, 4, resident=True),
+    MatmulTile(32, 16, 32, 3, 8, True, True),
+]
 MANTISSA = 0b111  # of a float8 as a byte
 HOPPER, SHARED = (9, 0), 227 * 1024  # bytes of shared memory that one program may have there
 
@@ -56,9 +61,7 @@ def test_a_float8_weight_under_scales() -> None:
     x, bias = random(5, 64, dtype=torch.float16), random(48, seed=2)
     weight, scale = values.quantize_weight(random(48, 64, seed=1))
     expected = F.linear(x.float(), weight.float() * scale[:, None], bias)
-    torch.testing.assert_close(
-        matmul(x, weight, bias, weight_scale=scale).float(), expected, atol=1e-2, rtol=1e-2
-    )
+    torch.testing.assert_close(matmul(x, weight, bias, weight_scale=scale).float(), expected, atol=1e-2, rtol=1e-2)
 
 
 def test_both_sides_in_float8() -> None:
@@ -115,11 +118,20 @@ def test_tiles_by_size() -> None:
         return tile.rows, tile.outputs
 
     assert [found(rows, 4096) for rows in (1, 60, 128, 256, 512, 4096)] == [
-        (16, 64), (64, 64), (64, 64), (128, 64), (128, 128), (128, 256)
-    ]  # fmt: skip
+        (16, 64),
+        (64, 64),
+        (64, 64),
+        (128, 64),
+        (128, 128),
+        (128, 256),
+    ]
     assert [found(rows, 28672) for rows in (1, 60, 128, 256, 4096)] == [
-        (16, 64), (64, 64), (128, 128), (256, 128), (128, 128)
-    ]  # fmt: skip
+        (16, 64),
+        (64, 64),
+        (128, 128),
+        (256, 128),
+        (128, 128),
+    ]
 
 
 def test_one_tile_where_equal_bits_were_not_shown() -> None:

@@ -14,13 +14,13 @@ from checkpoints import write_tokenizer
 from family_cases import write_family
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.build import memory_plan
+from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.cache.kv_pool import KVPool
 from sgl.runtime.errors import ConfigError, EngineClosed
 from sgl.runtime.executor.weight_offload import OffloadedWeights, tensors_of
 from sgl.runtime.loading import load_model
-from sgl.runtime.build import memory_plan
 from sgl.runtime.loop import engine_sleep
-from sgl.runtime.build.engine_config import EngineConfig
 
 GREEDY = SamplingParams(max_tokens=20, temperature=0, ignore_eos=True)
 CUDA = torch.device("cuda")
@@ -48,25 +48,30 @@ def test_what_none_means_depends_on_the_device():
     assert (own.step_tokens, own.max_running, own.run_ahead, own.graphs, own.memory) == (7, 3, False, False, 0.5)
 
 
-@pytest.mark.parametrize("option, value, message", [
-    ("memory", 0, "above 0 and up to 1"),
-    ("memory", 1.5, "above 0 and up to 1"),
-    ("memory", "all", "above 0 and up to 1"),
-    ("weights", "int3", "must be auto, fp8, fp8_block, int8, int4, int4_hqq, int4_gptq, mxfp4 or nvfp4"),
-    ("kv_dtype", "int8", "must be auto or fp8"),
-    ("graphs", "yes", "must be True or False"),
-    ("deterministic", 2, "must be True or False"),
-    ("run_ahead", "no", "must be True, False or None"),
-    ("max_running", 0, "positive whole number"),
-    ("step_tokens", True, "positive whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "option, value, message",
+    [
+        ("memory", 0, "above 0 and up to 1"),
+        ("memory", 1.5, "above 0 and up to 1"),
+        ("memory", "all", "above 0 and up to 1"),
+        ("weights", "int3", "must be auto, fp8, fp8_block, int8, int4, int4_hqq, int4_gptq, mxfp4 or nvfp4"),
+        ("kv_dtype", "int8", "must be auto or fp8"),
+        ("graphs", "yes", "must be True or False"),
+        ("deterministic", 2, "must be True or False"),
+        ("run_ahead", "no", "must be True, False or None"),
+        ("max_running", 0, "positive whole number"),
+        ("step_tokens", True, "positive whole number"),
+    ],
+)
 def test_bad_values_are_named(option, value, message):
     with pytest.raises(ConfigError, match=rf"Engine\({option}={value!r}\).*{message}"):
         EngineConfig.from_options({option: value})
 
 
 def test_fp8_weights_need_a_gpu():
-    with pytest.raises(ConfigError, match=r"weights='fp8'\) needs a CUDA device, here: cpu; on the CPU 'fp8_block' keeps float8 too"):
+    with pytest.raises(
+        ConfigError, match=r"weights='fp8'\) needs a CUDA device, here: cpu; on the CPU 'fp8_block' keeps float8 too"
+    ):
         resolved("cpu", weights="fp8")
     assert resolved("cpu", kv_dtype="fp8").kv_dtype == "fp8"
 
@@ -74,7 +79,9 @@ def test_fp8_weights_need_a_gpu():
 @pytest.mark.parametrize("weights", ["int8", "int4", "int4_hqq", "nvfp4", "mxfp4", "fp8_block"])
 def test_weights_of_few_bits_are_for_the_cpu_and_cuda(weights):
     assert resolved("cpu", weights=weights).weights == resolved("cuda", weights=weights).weights == weights
-    with pytest.raises(ConfigError, match=rf"weights='{weights}'\) is for the CPU and CUDA, here: xpu; use weights='auto'"):
+    with pytest.raises(
+        ConfigError, match=rf"weights='{weights}'\) is for the CPU and CUDA, here: xpu; use weights='auto'"
+    ):
         resolved("xpu", weights=weights)
 
 
@@ -96,8 +103,14 @@ def test_no_room_states_every_part_and_the_knob():
     taken = plan(weights=80 * GB, activations=2 * GB, reserved=3 * GB)
     with pytest.raises(ConfigError) as caught:
         memory_plan.plan_with_kv(taken, resolved(), 131_072, CUDA)
-    for part in ("weights 80.00 GB", "activations 2.00 GB", "graphs and workspaces 3.00 GB", "others 10.00 GB",
-                 "90.00 of 100.00 GB were free", "raise memory, now 0.92"):  # fmt: skip
+    for part in (
+        "weights 80.00 GB",
+        "activations 2.00 GB",
+        "graphs and workspaces 3.00 GB",
+        "others 10.00 GB",
+        "90.00 of 100.00 GB were free",
+        "raise memory, now 0.92",
+    ):
         assert part in str(caught.value)
     with pytest.raises(ConfigError, match=r"KV cache of 6.00 GB has no room.*kv_memory, now '6GB'"):
         memory_plan.plan_with_kv(taken, resolved(kv_memory="6GB"), 10**6, CUDA)
@@ -290,7 +303,9 @@ def test_info_tells_memory_and_startup(open_engine):
 
 
 @pytest.mark.parametrize("used, files, free", [(3000, 0, 5000), (7000, 2500, 3500), (9000, 0, 0)])
-def test_files_that_may_be_dropped_are_free_memory(used: int, files: int, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_may_be_dropped_are_free_memory(
+    used: int, files: int, free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sgl.runtime.memory import memory_sizes
 
     (tmp_path / "memory.max").write_text("8000\n")

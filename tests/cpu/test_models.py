@@ -83,19 +83,21 @@ def test_every_architecture_has_a_variant() -> None:
         reference_model(family).config.architectures or type(reference_model(family)).__name__
         for family, _ in VARIANTS.values()
     }
-    assert tested == {"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "Phi3ForCausalLM"}
+    assert tested == {
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Phi3ForCausalLM",
+    }
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 0.06), (torch.float16, 0.01)])
 @pytest.mark.parametrize("variant", ["llama biases", "llama tied", "qwen3"])
-def test_half_precision_stays_close(
-    variant: str, dtype: torch.dtype, tolerance: float, tmp_path: Path
-) -> None:
+def test_half_precision_stays_close(variant: str, dtype: torch.dtype, tolerance: float, tmp_path: Path) -> None:
     family, overrides = VARIANTS[variant]
     tokens = prompt(40)
-    logits = Rig(write_checkpoint(tmp_path, family, **overrides), dtype).step(
-        [(Row(tokens), 40)], every_row=True
-    )
+    logits = Rig(write_checkpoint(tmp_path, family, **overrides), dtype).step([(Row(tokens), 40)], every_row=True)
     exact = expected_logits(family, tokens, **overrides)
     assert (logits - exact).norm() < tolerance * exact.norm()
 
@@ -106,9 +108,7 @@ def test_rope_in_the_form_before_transformers_5(scaling: dict[str, Any], tmp_pat
     write_checkpoint(tmp_path, rope_parameters={k: v for k, v in modern.items() if k != "type"})
     config = load_config(tmp_path)
     old = {key: value for key, value in scaling.items() if key != "rope_theta"}
-    edit_json(
-        tmp_path / "config.json", rope_parameters=..., rope_theta=scaling["rope_theta"], rope_scaling=old
-    )
+    edit_json(tmp_path / "config.json", rope_parameters=..., rope_theta=scaling["rope_theta"], rope_scaling=old)
     assert load_config(tmp_path) == config
     edit_json(tmp_path / "config.json", rope_scaling=None)
     assert load_config(tmp_path).ropes[0].kind == "default"
@@ -140,8 +140,14 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"architectures": ["BertModel"]}, "'BertModel' is not supported; .*`sgl models` lists the [0-9]+ that are"),
     ({"architectures": ...}, "'architectures' must list"),
     ({"hidden_act": "mish"}, "hidden_act='mish' is not supported; supported: gelu"),
-    ({"rope_scaling": {"type": "linear", "factor": 2.0, "fctor": 1}, "rope_parameters": ...}, "'fctor' .1. is not understood for rope_type='linear'"),
-    ({"attention_multiplier": 0.3, "model_type": "of_nobody"}, "key 'attention_multiplier' .0.3. is not understood by LlamaForCausalLM"),
+    (
+        {"rope_scaling": {"type": "linear", "factor": 2.0, "fctor": 1}, "rope_parameters": ...},
+        "'fctor' .1. is not understood for rope_type='linear'",
+    ),
+    (
+        {"attention_multiplier": 0.3, "model_type": "of_nobody"},
+        "key 'attention_multiplier' .0.3. is not understood by LlamaForCausalLM",
+    ),
     ({"num_hidden_layers": 10**9}, "'num_hidden_layers' must be at most 2,000, not 1000000000"),
     ({"vocab_size": 10**30}, "'vocab_size' must be at most"),
     (
@@ -155,9 +161,7 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("changes, message", BAD_CONFIGS)
-def test_bad_configurations_are_named(
-    changes: dict[str, Any], message: str, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_bad_configurations_are_named(changes: dict[str, Any], message: str, checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text((checkpoint / "config.json").read_text())
     edit_json(tmp_path / "config.json", **changes)
     with pytest.raises(ConfigError, match=message) as error:

@@ -25,9 +25,7 @@ from sgl.runtime.step.step_batch import StepBatch
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16]
 pytestmark = pytest.mark.skipif(cpu_kernels.kernels is None, reason="the package was built without the CPU kernels")
-multiplies = pytest.mark.skipif(
-    not cpu_kernels.can_multiply(torch.bfloat16, CPU), reason="this CPU has no AVX512_BF16"
-)
+multiplies = pytest.mark.skipif(not cpu_kernels.can_multiply(torch.bfloat16, CPU), reason="this CPU has no AVX512_BF16")
 
 
 def tolerance(dtype: torch.dtype) -> dict[str, Any]:

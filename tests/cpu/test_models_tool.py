@@ -13,16 +13,28 @@ from family_checks import SIZES, reference
 
 import sgl
 from sgl.cli import main
-from sgl.runtime.loading import dummy_model
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.build.memory_estimate import estimate_memory, weights_by_kind
-from sgl.runtime.models.describe.family_listing import PARTS, lineages, runs_of_parts
+from sgl.runtime.loading import dummy_model
 from sgl.runtime.models.decoder import Decoder
+from sgl.runtime.models.describe.family_listing import PARTS, lineages, runs_of_parts
 from sgl.runtime.models.families import FAMILIES, read_model
 from sgl.runtime.quantization import transform_for
 
-LARGER = SIZES | {"architectures": ["LlamaForCausalLM"], "vocab_size": 2048, "hidden_size": 256, "intermediate_size": 512}
-LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+LARGER = SIZES | {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -59,7 +71,12 @@ def test_a_survey_says_what_the_engine_then_says(tiny: Path, options: dict[str, 
     assert found.sizes is not None and found.loads and found.text.chat
     assert [row.layers for row in found.layers] == [row["layers"] for row in info["layers"]]
     assert list(found.slower) == info["slower"]
-    assert (found.sizes.parameters, found.context, found.device, found.dtype) == (info["parameters"], info["context"], info["device"], info["dtype"])
+    assert (found.sizes.parameters, found.context, found.device, found.dtype) == (
+        info["parameters"],
+        info["context"],
+        info["device"],
+        info["dtype"],
+    )
     assert found.sizes.kv_token * (info["kv_tokens"] + 1) == info["kv_bytes"]
     assert found.files.bytes == sum(file.stat().st_size for file in tiny.glob("*.safetensors"))
     assert found.files.dtypes == {"F32": found.sizes.parameters}
@@ -84,10 +101,13 @@ def test_the_answer_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["models", str(path), "max_running=3", "dtype=float32", "device=cpu"]) == 0
     text = " ".join(capsys.readouterr().out.split())
     for part in (
-        "LlamaForCausalLM, read by llama in families/llama.py", "all tensors are there", "tokens; with a chat template",
-        "512 tokens by config.json; RoPE llama3, factor 8, trained on 64", "for 3 (max_running)",
+        "LlamaForCausalLM, read by llama in families/llama.py",
+        "all tensors are there",
+        "tokens; with a chat template",
+        "512 tokens by config.json; RoPE llama3, factor 8, trained on 64",
+        "for 3 (max_running)",
         "layers 0-2: attention 4 heads, 2 kv, dim 16, RoPE llama3; gated silu 96; norms before",
-    ):  # fmt: skip
+    ):
         assert part in text
 
 
@@ -96,7 +116,11 @@ def test_what_does_not_load_is_the_answer(tmp_path: Path, capsys: pytest.Capture
     edit_json(path / "config.json", intermediate_size=97)
     assert main(["models", str(path)]) == 1
     text = " ".join(capsys.readouterr().out.split())
-    assert "PROBLEM" in text and "[64, 96], config.json asks for [64, 97]" in text and "no tokenizer that can be read" in text
+    assert (
+        "PROBLEM" in text
+        and "[64, 96], config.json asks for [64, 97]" in text
+        and "no tokenizer that can be read" in text
+    )
     (path / "model.safetensors").unlink()
     assert "lacks the weights" in said(capsys, str(path))["files"]["problem"]
 
@@ -131,7 +155,9 @@ def test_a_model_that_transformers_computes(tmp_path: Path, capsys: pytest.Captu
     assert "FlexOlmoForCausalLM, which no family reads" in text and "all layers use the transformers executor" in text
 
 
-def test_a_hub_id_needs_no_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hub_id_needs_no_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     snapshot = tmp_path / "models--acme--tiny" / "snapshots" / ("0" * 40)
     (snapshot.parents[1] / "refs").mkdir(parents=True)
     (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)

@@ -48,7 +48,13 @@ def test_greedy_text_and_logits_equal_transformers(nano):
     with torch.no_grad():
         logprobs = reference(torch.tensor([ids])).logits[0].log_softmax(-1)
         every = torch.ones(1, len(ids))  # the start token is also the padding token: not to be masked
-        options = {"do_sample": False, "max_new_tokens": 24, "min_new_tokens": 24, "pad_token_id": 0, "eos_token_id": None}
+        options = {
+            "do_sample": False,
+            "max_new_tokens": 24,
+            "min_new_tokens": 24,
+            "pad_token_id": 0,
+            "eos_token_id": None,
+        }
         out = reference.generate(torch.tensor([ids]), attention_mask=every, **options)
     assert torch.allclose(torch.tensor(found), logprobs[torch.arange(len(ids) - 1), ids[1:]], atol=1e-3)
     done = sequence.generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)).result(60)

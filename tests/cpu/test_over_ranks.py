@@ -1,4 +1,6 @@
-"""The kernels that write to other ranks, interpreted in processes that share memory: sums are torch's, in the ranks' order; what is posted arrives."""
+"""The kernels that write to other ranks, interpreted in processes that share memory: sums are
+torch's, in the ranks' order; what is posted arrives.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ def test_what_ranks_write_to_each_other(tmp_path, what, ranks):
     script = Path(__file__).with_name("over_ranks_process.py")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_INTERPRET": "1"}
     started = [
-        subprocess.Popen([sys.executable, "-P", str(script), what, str(rank), str(ranks), str(file)], env=environment, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-P", str(script), what, str(rank), str(ranks), str(file)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in range(ranks)
     ]
     try:

@@ -29,9 +29,17 @@ def test_pages_come_from_the_table_and_from_new_slots(page_size, new):
     out = torch.full((int(indptr[-1]) + 5,), -1, dtype=torch.int32)
     around = batch.device
     page_indices(
-        out, indptr, torch.from_numpy(sequences), max(map(len, expected)),
-        around.rows, around.starts, around.contexts, batch.slots, around.table, page_size,
-    )  # fmt: skip
+        out,
+        indptr,
+        torch.from_numpy(sequences),
+        max(map(len, expected)),
+        around.rows,
+        around.starts,
+        around.contexts,
+        batch.slots,
+        around.table,
+        page_size,
+    )
     assert out[: int(indptr[-1])].tolist() == np.concatenate(expected).tolist()
     assert out[int(indptr[-1]) :].tolist() == [-1] * 5
 
@@ -44,9 +52,18 @@ def test_pages_behind_a_window_are_the_padding_page():
     indptr = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
     out, around = torch.full((int(indptr[-1]),), -1, dtype=torch.int32), batch.device
     page_indices(
-        out, indptr, torch.arange(3, dtype=torch.int32), max(counts),
-        around.rows, around.starts, around.contexts, batch.slots, around.table, 4, reach,
-    )  # fmt: skip
+        out,
+        indptr,
+        torch.arange(3, dtype=torch.int32),
+        max(counts),
+        around.rows,
+        around.starts,
+        around.contexts,
+        batch.slots,
+        around.table,
+        4,
+        reach,
+    )
     for own, count, begin, pages in zip(slots, new, indptr.tolist(), counts, strict=False):
         first = max(0, len(own) - count - reach + 1) // 4
         assert out[begin : begin + pages].tolist() == [0] * first + (own[::4] // 4)[first:].tolist()
@@ -59,9 +76,17 @@ def test_padding_reads_the_padding_slot():
     indptr = torch.tensor([0, 3, 4, 5], dtype=torch.int32)
     around = batch.device
     page_indices(
-        out, indptr, torch.arange(3, dtype=torch.int32), 3,
-        around.rows, around.starts, around.contexts, batch.slots, around.table, 4,
-    )  # fmt: skip
+        out,
+        indptr,
+        torch.arange(3, dtype=torch.int32),
+        3,
+        around.rows,
+        around.starts,
+        around.contexts,
+        batch.slots,
+        around.table,
+        4,
+    )
     assert out.tolist() == [*(batch.context_slots[0][::4] // 4), 0, 0, -1, -1, -1]
 
 
@@ -73,9 +98,17 @@ def test_long_runs_take_several_blocks():
     indptr = torch.tensor([0, 2400, 2403], dtype=torch.int32)
     around = batch.device
     page_indices(
-        out, indptr, torch.arange(2, dtype=torch.int32), 2400,
-        around.rows, around.starts, around.contexts, batch.slots, around.table, 1,
-    )  # fmt: skip
+        out,
+        indptr,
+        torch.arange(2, dtype=torch.int32),
+        2400,
+        around.rows,
+        around.starts,
+        around.contexts,
+        batch.slots,
+        around.table,
+        1,
+    )
     assert out.tolist() == np.concatenate(slots).tolist()
 
 

@@ -21,11 +21,11 @@ from rig import Rig, Row
 from safetensors.torch import load_file
 
 from sgl.runtime import Engine
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.tensor_files.pickle_tensors import pickle_source
-from sgl.runtime.build.engine_config import EngineConfig
-from sgl.runtime.build.memory_estimate import estimate_memory
 
 SECONDS, MEGABYTES = 2.0, 100
 
@@ -119,7 +119,11 @@ def bomb() -> bytes:
 
 
 def legacy(pickled_object: bytes) -> bytes:
-    magic, version, system = 0x1950A86A20F9469CFC6C, 1001, {"protocol_version": 1001, "little_endian": True, "type_sizes": {}}
+    magic, version, system = (
+        0x1950A86A20F9469CFC6C,
+        1001,
+        {"protocol_version": 1001, "little_endian": True, "type_sizes": {}},
+    )
     return b"".join(pickle.dumps(part, 2) for part in (magic, version, system)) + pickled_object
 
 
@@ -173,7 +177,13 @@ def test_hostile_pickles_are_errors(tmp_path: Path, name: str) -> None:
 def test_tensors_that_lie_otherwise_are_read_in_pieces(tmp_path: Path) -> None:
     """Transposed, cut and negated views, by their values."""
     base = torch.randn(33, 17, generator=torch.Generator().manual_seed(0))
-    views = {"whole": base, "turned": base.t(), "cut": base[3:20, 2:9], "one": base[5, 3], "bytes": base.to(torch.float8_e4m3fn).t()}
+    views = {
+        "whole": base,
+        "turned": base.t(),
+        "cut": base[3:20, 2:9],
+        "one": base[5, 3],
+        "bytes": base.to(torch.float8_e4m3fn).t(),
+    }
     torch.save(views, tmp_path / "a.bin")
     source = pickle_source(tmp_path / "a.bin")
     for stored in source.tensors:

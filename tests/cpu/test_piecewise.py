@@ -45,10 +45,20 @@ def test_mixed_steps_of_other_parts_equal_whole_ones(name: str) -> None:
 def test_steps_with_layers_by_the_law_are_not_cut(name: str) -> None:
     layer = (BY_LAW | MIXER_BY_LAW)[name][0]
     why = refused(name)
-    assert why is not None and (why.startswith(f"torch's operations compute layer {layer}: ") or why == "layer 0 keeps a state")
+    assert why is not None and (
+        why.startswith(f"torch's operations compute layer {layer}: ") or why == "layer 0 keeps a state"
+    )
 
 
-@pytest.mark.parametrize("name, why", [("gated delta net", "layer 0 keeps a state"), ("kda", "layer 1 keeps a state"), ("gated heads", "layer 0 has gated heads"), ("latent attention", "layer 0 attends to latents")])
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        ("gated delta net", "layer 0 keeps a state"),
+        ("kda", "layer 1 keeps a state"),
+        ("gated heads", "layer 0 has gated heads"),
+        ("latent attention", "layer 0 attends to latents"),
+    ],
+)
 def test_steps_with_states_latents_or_gated_heads_are_not_cut(name: str, why: str) -> None:
     assert refused(name) == why
 
@@ -112,7 +122,10 @@ def test_sequences_beyond_the_table_are_refused(tmp_path: Path) -> None:
 
 def test_sizes() -> None:
     sizes = piecewise_graphs.SIZES
-    assert list(sizes) == sorted(set(sizes)) and piecewise_graphs.PiecewiseCudaGraphs.most == sizes[-1] < piecewise_graphs.WIDTH
+    assert (
+        list(sizes) == sorted(set(sizes))
+        and piecewise_graphs.PiecewiseCudaGraphs.most == sizes[-1] < piecewise_graphs.WIDTH
+    )
     assert all(b <= max(2 * a, a + 64) for a, b in pairwise(sizes))
     assert sizes_up_to(100) == [1, 2, 4, 8, 16, 32, 64, 96, 100] and sizes_up_to(1) == [1]
 

@@ -11,13 +11,13 @@ import pytest
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.parallel.ep.expert_placement import (
-    initial_placement,
     copies_of_experts,
+    initial_placement,
+    keep_in_place,
     loads,
     moves,
     pack_experts,
     place_experts,
-    keep_in_place,
 )
 
 
@@ -29,7 +29,10 @@ def best_packing(weights: tuple[float, ...], sizes: tuple[int, ...]) -> float:
         if len(packs) == 1:
             return sum(weights[item] for item in items)
         ways = combinations(items, packs[0])
-        return min(max(sum(weights[i] for i in chosen), best(tuple(i for i in items if i not in chosen), packs[1:])) for chosen in ways)
+        return min(
+            max(sum(weights[i] for i in chosen), best(tuple(i for i in items if i not in chosen), packs[1:]))
+            for chosen in ways
+        )
 
     return best(tuple(range(len(weights))), sizes)
 
@@ -40,7 +43,9 @@ def test_packs_are_full_and_close_to_the_best(seed):
     sizes = [(2, 2), (4, 4), (3, 3, 3), (2, 2, 2, 2), (4, 4), (3, 2, 2), (4, 3), (2, 2, 1)][seed % 8]
     weights = tuple(rng.integers(0, 100, sum(sizes)).tolist()) if seed % 2 else tuple(rng.exponential(10, sum(sizes)))
     found = pack_experts(weights, sizes)
-    assert sorted(item for pack in found for item in pack) == list(range(sum(sizes))) and tuple(map(len, found)) == sizes
+    assert (
+        sorted(item for pack in found for item in pack) == list(range(sum(sizes))) and tuple(map(len, found)) == sizes
+    )
     heaviest, best = max(sum(weights[i] for i in pack) for pack in found), best_packing(weights, sizes)
     assert heaviest <= 4 / 3 * best + 1e-9 or len(set(sizes)) > 1
     assert heaviest <= best + max(weights) + 1e-9
@@ -54,13 +59,22 @@ def test_no_other_numbers_of_copies_have_a_smaller_heaviest_share(seed):
     found = copies_of_experts(weights, count + spare)
     ways = (way for way in product(range(1, spare + 2), repeat=count) if sum(way) == count + spare)
     assert sum(found) == count + spare and min(found) >= 1
-    assert max(w / c for w, c in zip(weights, found, strict=True)) == min(max(w / c for w, c in zip(weights, way, strict=True)) for way in ways)
+    assert max(w / c for w, c in zip(weights, found, strict=True)) == min(
+        max(w / c for w, c in zip(weights, way, strict=True)) for way in ways
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_every_expert_has_a_place_and_groups_lie_on_one_node(seed):
     rng = np.random.default_rng(seed)
-    nodes, groups, experts, sizes = [(2, 4, 16, [3] * 8), (1, 1, 8, [2] * 4), (4, 8, 32, [6] * 8), (2, 3, 12, [4] * 4), (3, 6, 12, [3] * 6), (1, 1, 7, [3, 3, 2])][seed % 6]
+    nodes, groups, experts, sizes = [
+        (2, 4, 16, [3] * 8),
+        (1, 1, 8, [2] * 4),
+        (4, 8, 32, [6] * 8),
+        (2, 3, 12, [4] * 4),
+        (3, 6, 12, [3] * 6),
+        (1, 1, 7, [3, 3, 2]),
+    ][seed % 6]
     weights = rng.exponential(1, experts).tolist()
     found = place_experts(weights, sizes, nodes, groups)
     assert [*map(len, found)] == sizes and {expert for card in found for expert in card} == set(range(experts))
@@ -78,10 +92,14 @@ def test_copies_of_the_busiest_level_the_cards():
     assert sum(0 in card for card in spread) > 2 and place_experts(weights, [3] * 4) == spread
 
 
-@pytest.mark.parametrize("experts, cards, redundant", [(8, 2, 0), (8, 2, 3), (7, 3, 0), (5, 4, 9), (4, 4, 12), (3, 2, 3), (1, 3, 2)])
+@pytest.mark.parametrize(
+    "experts, cards, redundant", [(8, 2, 0), (8, 2, 3), (7, 3, 0), (5, 4, 9), (4, 4, 12), (3, 2, 3), (1, 3, 2)]
+)
 def test_the_first_places_are_even_and_hold_no_expert_twice(experts, cards, redundant):
     found = initial_placement(experts, cards, redundant)
-    assert {expert for card in found for expert in card} == set(range(experts)) and sum(map(len, found)) == experts + redundant
+    assert {expert for card in found for expert in card} == set(range(experts)) and sum(
+        map(len, found)
+    ) == experts + redundant
     assert all(len(set(card)) == len(card) for card in found) and max(map(len, found)) - min(map(len, found)) <= 1
     copies = Counter(expert for card in found for expert in card)
     assert max(copies.values()) - min(copies.values()) <= 1
@@ -103,11 +121,15 @@ def test_what_stays_is_not_copied_and_what_is_copied_was_there(seed):
         assert tuple(map(tuple, held)) == after
         assert keep_in_place(after, after) == after and moves(after, after) == []
         kept = sum(old == new for a, b in zip(before, after, strict=True) for old, new in zip(a, b, strict=True))
-        assert kept >= sum(old == new for a, b in zip(before, fresh, strict=True) for old, new in zip(a, b, strict=True))
+        assert kept >= sum(
+            old == new for a, b in zip(before, fresh, strict=True) for old, new in zip(a, b, strict=True)
+        )
         before = after
 
 
-@pytest.mark.parametrize("sizes, nodes, groups", [([2, 2, 2, 1], 1, 1), ([2] * 4, 3, 1), ([2] * 4, 1, 3), ([3, 3, 1, 1], 2, 2)])
+@pytest.mark.parametrize(
+    "sizes, nodes, groups", [([2, 2, 2, 1], 1, 1), ([2] * 4, 3, 1), ([2] * 4, 1, 3), ([3, 3, 1, 1], 2, 2)]
+)
 def test_what_does_not_divide_is_refused(sizes, nodes, groups):
     with pytest.raises(ConfigError, match=r"must divide|needs one at least"):
         place_experts([1.0] * 8, sizes, nodes, groups)

@@ -52,8 +52,15 @@ def test_an_engine_elsewhere_is_the_engine_here(engine, local):
 
 
 def makers() -> dict[str, Callable[[Engine], grammars.Grammar]]:
-    schema = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"enum": ["x", "y"]}}, "required": ["b", "a"]}
-    tag = {"type": "structural_tag", "format": {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "[0-9]{3}"}, "end": "</a>"}}
+    schema = {
+        "type": "object",
+        "properties": {"b": {"type": "integer"}, "a": {"enum": ["x", "y"]}},
+        "required": ["b", "a"],
+    }
+    tag = {
+        "type": "structural_tag",
+        "format": {"type": "tag", "begin": "<a>", "content": {"type": "regex", "pattern": "[0-9]{3}"}, "end": "</a>"},
+    }
     return {
         "regex": lambda engine: grammars.compile_regex("[a-f]{4}", engine.vocabulary),
         "choices": lambda engine: grammars.compile_choices(["north", "south"], engine.vocabulary),
@@ -83,7 +90,9 @@ def test_a_generation_begins_once_however_fast_its_grammar_is(engine, local):
     params = SamplingParams(max_tokens=40, temperature=0)
     for number in range(60):
         pattern = f"so: [0-9]{{{number % 7 + 1}}}" + "z" * number
-        found = [e.generate("hello", params, grammar=grammars.compile_regex(pattern, e.vocabulary)) for e in (engine, local)]
+        found = [
+            e.generate("hello", params, grammar=grammars.compile_regex(pattern, e.vocabulary)) for e in (engine, local)
+        ]
         assert found[0].token_ids == found[1].token_ids and found[0].prompt_tokens == found[1].prompt_tokens
 
 
@@ -92,7 +101,9 @@ def test_a_fork_waits_to_be_born_though_its_grammar_is_ready(engine):
     sequence = engine.open()
     sequence.extend([5, 6])
     parent, child = sequence.generate(params), sequence.fork(1)[0]
-    found = child.generate(SamplingParams(max_tokens=9, temperature=0), grammars.compile_regex("born: [0-9]", engine.vocabulary))
+    found = child.generate(
+        SamplingParams(max_tokens=9, temperature=0), grammars.compile_regex("born: [0-9]", engine.vocabulary)
+    )
     assert found.result(30).text.startswith("born: ") and found.result().prompt_tokens == 302 and parent.done()
 
 
@@ -163,7 +174,9 @@ def test_answers_are_the_local_ones(engine, local):
         fork = sequence.fork(2)[1]
         scores, (own, tops) = fork.score([[9, 10], [9, 11], [12]]).result(30), fork.logprobs(1, 2).result(30)
         chunks: list[process_messages.Chunk] = []
-        streamed = sequence.generate(SamplingParams(max_tokens=6, temperature=0, top_logprobs=2), None, chunks.append).result(30)
+        streamed = sequence.generate(
+            SamplingParams(max_tokens=6, temperature=0, top_logprobs=2), None, chunks.append
+        ).result(30)
         assert chunks[-1].generation is streamed and streamed.logprobs and streamed.top_logprobs
         texts = [(chunk.text, chunk.token_ids, chunk.finished, chunk.prompt_tokens) for chunk in chunks]
         rows = [*scores, own, *tops, streamed.logprobs, *streamed.top_logprobs]
@@ -179,7 +192,9 @@ def test_errors_keep_their_class_and_what_they_hold():
 
     told = process_messages.SerializedError.of(UnsupportedGrammarError("lookahead", "3", "leave it out")).error()
     assert isinstance(told, UnsupportedGrammarError) and told.keyword == "lookahead" and "leave it out" in str(told)
-    assert str(process_messages.SerializedError.of(Local("so")).error()) == "Local: so"  # the other side does not know the class
+    assert (
+        str(process_messages.SerializedError.of(Local("so")).error()) == "Local: so"
+    )  # the other side does not know the class
 
 
 def test_aborts_deadlines_and_priorities_reach_it(engine):
@@ -270,7 +285,9 @@ def test_chunks_keep_their_order_when_each_asks_the_engine(engine):
     for own in texts:
         sequence = engine.open()
         sequence.extend([5, 6, len(futures) + 4])
-        futures.append(sequence.generate(SamplingParams(max_tokens=20, temperature=0, ignore_eos=True), None, partial(take, own)))
+        futures.append(
+            sequence.generate(SamplingParams(max_tokens=20, temperature=0, ignore_eos=True), None, partial(take, own))
+        )
     whole = [future.result(60).text for future in futures]
     assert ["".join(own) for own in texts] == whole
 

@@ -1,4 +1,6 @@
-"""The tests of the engine once more, of one whose model runs in a process of its own: the same class, the same answers."""
+"""The tests of the engine once more, of one whose model runs in a process of
+its own: the same class, the same answers.
+"""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ import sgl
 from sgl.grammars.compile import GrammarRecipe
 from sgl.lang.errors import ProgramError
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied, RuntimeFailure
 from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied, RuntimeFailure
 from sgl.runtime.process import remote_core
 from sgl.runtime.process.engine_connection import EngineConnection
 
@@ -254,7 +254,10 @@ def test_a_model_that_cannot_be_opened_is_told_as_here(tiny, tmp_path):
 
 def test_it_ends_with_its_parent_however_that_ends(tiny, tmp_path):
     """A script without a main guard that forgets to close, and one that is killed; at the same time."""
-    opening = f"import sgl, os; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, process=True); e.generate('hello', max_tokens=2); print(e.info()['pid'], flush=True)"
+    opening = (
+        f"import sgl, os; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, process=True); e.generate('hello', "
+        "max_tokens=2); print(e.info()['pid'], flush=True)"
+    )
     (tmp_path / "script.py").write_text(opening)
     forgetful, killed = (
         subprocess.Popen([sys.executable, *script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -268,7 +271,10 @@ def test_it_ends_with_its_parent_however_that_ends(tiny, tmp_path):
 
 def test_a_program_without_stdin_stdout_and_stderr_has_engines_too(tiny, tmp_path):
     """Their numbers are free then, and sockets must not get them."""
-    code = f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, process=True); open({str(tmp_path / 'said')!r}, 'w').write(str(e.generate('hello', max_tokens=2).token_ids))"
+    code = (
+        f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, process=True); "
+        f"open({str(tmp_path / 'said')!r}, 'w').write(str(e.generate('hello', max_tokens=2).token_ids))"
+    )
     subprocess.run(["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, code], timeout=120, check=True)
     assert len(json.loads((tmp_path / "said").read_text())) == 2
 
@@ -277,7 +283,9 @@ def test_an_answer_and_an_end_never_both_reach_an_operation():
     """What is asked while a link ends is failed by one of the two, and by nobody twice."""
     for _ in range(50):
         link, asked = EngineConnection(), []
-        asker = threading.Thread(target=lambda link=link, asked=asked: asked.extend(link.ask("check") for _ in range(50)))
+        asker = threading.Thread(
+            target=lambda link=link, asked=asked: asked.extend(link.ask("check") for _ in range(50))
+        )
         asker.start()
         link.end(EngineDied("ended"), EngineDied("later"))
         asker.join()

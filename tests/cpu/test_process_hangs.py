@@ -15,8 +15,8 @@ import pytest
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, DeadlineExceeded, EngineDied, RuntimeFailure
 from sgl.runtime.process import remote_core
-from sgl.runtime.process.silence_detection import HeartbeatReader, HeartbeatLost
 from sgl.runtime.process.engine_connection import EngineConnection
+from sgl.runtime.process.silence_detection import HeartbeatLost, HeartbeatReader
 
 SECONDS = 30
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
@@ -55,7 +55,9 @@ def tell(place: Path, how: str) -> None:
 
 
 def untell(place: Path) -> None:
-    """Until the other process has seen that the mark is gone: a new one that follows at once would be taken for the old."""
+    """Until the other process has seen that the mark is gone: a new one that
+    follows at once would be taken for the old.
+    """
     (place / "now").unlink()
     time.sleep(0.1)
 

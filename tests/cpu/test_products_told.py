@@ -13,8 +13,8 @@ import layer_checks as checks
 from part_models import RMS, PartsRig, attention, model
 from test_few_bits_kernels import draw
 
-from sgl.runtime.kernels.quantized import wgmma_gemm
 from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.quantized import wgmma_gemm
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
@@ -28,11 +28,11 @@ from sgl.runtime.models.gpu.gpu_matmul_report import (
     MatmulReport,
     matmul_reports,
 )
-from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerSpec, LayerNorms
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
 from sgl.runtime.quantization import Fp8Linear
 from sgl.runtime.quantization.gpu_quantized_linear import (
-    GpuQuantizedLinear,
     DeterministicGpuQuantizedLinear,
+    GpuQuantizedLinear,
     Int8ActivationLinear,
 )
 from sgl.runtime.quantization.weight_rounding import round_to_int8
@@ -47,7 +47,9 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(form: str, group: int = 64, kind: type[GpuQuantizedLinear] = GpuQuantizedLinear) -> dict[str, MatmulReport]:
-    """Of a model of two layers whose products are all in one form: "plain", "float8 an output", "int8 rows", or one of `draw`."""
+    """Of a model of two layers whose products are all in one form: "plain", "float8
+    an output", "int8 rows", or one of `draw`.
+    """
     found: Decoder = PartsRig(model(*[LayerSpec(LayerNorms.pre(RMS), attention(), GatedFFNSpec(32))] * 2), HALF).model
     checks.lay_plain(found)
     for block in found.layers if form != "plain" else ():
@@ -105,5 +107,11 @@ def test_more_rows_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wgmma_gemm, "supports_shape", lambda weight, gated=False: True)
     wide = FOLDED.replace(PACKED, WIDE)
     check(told("zeros", 32), TENSOR, f"{FOLDED} up to 32 rows, then {wide}", WIDE_RESTORED, None)
-    check(told("float8 an output"), "one_row", f"{FOLDED} up to 32 rows, then {wide}", "torch._scaled_mm of rows in float8", None)
+    check(
+        told("float8 an output"),
+        "one_row",
+        f"{FOLDED} up to 32 rows, then {wide}",
+        "torch._scaled_mm of rows in float8",
+        None,
+    )
     check(told("offset"), TENSOR, FOLDED, RESTORED, None)

@@ -64,11 +64,7 @@ def continue_tokens(engine, tokens, count) -> list[int]:
     """Greedy continuation of a row of tokens, on a sequence of its own."""
     sequence = engine.open()
     sequence.extend(tokens)
-    return (
-        sequence.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True))
-        .result(30)
-        .token_ids
-    )
+    return sequence.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)).result(30).token_ids
 
 
 def logprobs(engine, tokens, start) -> list[float]:
@@ -232,9 +228,7 @@ def test_zero_tokens_give_one_row_of_top_logprobs():
 def test_logprobs_of_output_and_input(engine):
     @sgl.function
     def program(s, start):
-        s += "Hello you" + sgl.gen(
-            "a", max_tokens=4, return_logprob=True, logprob_start_len=start, top_logprobs_num=2
-        )
+        s += "Hello you" + sgl.gen("a", max_tokens=4, return_logprob=True, logprob_start_len=start, top_logprobs_num=2)
 
     info = program.run(0, **GREEDY).get_meta_info("a")
     prompt = encode(engine, "Hello you")
@@ -512,9 +506,7 @@ def test_the_tokenizers_own_chat_template(engine):
         s += sgl.assistant(sgl.gen("a", max_tokens=4))
 
     backend = as_backend(engine)
-    assert backend.get_chat_template().name == "tokenizer" and backend.get_chat_template().stops == (
-        "<|im_end|>",
-    )
+    assert backend.get_chat_template().name == "tokenizer" and backend.get_chat_template().stops == ("<|im_end|>",)
     state = chat.run(temperature=0)
     assert state.text() == engine.tokenizer.render_chat(
         [
@@ -561,9 +553,7 @@ def test_cached_prefixes(engine):
     program.cache()
     assert program.run("Why?", **GREEDY).get_meta_info("a")["cached_tokens"] > 20
     info = sgl.get_server_info()
-    assert (
-        info["tokenizer_path"] == info["model_path"] == engine.model_path and info["max_total_num_tokens"] > 0
-    )
+    assert info["tokenizer_path"] == info["model_path"] == engine.model_path and info["max_total_num_tokens"] > 0
 
 
 @pytest.mark.parametrize("choices", [["one", "two"], [f"{i * 7919 % 100_000}" for i in range(60)]])
@@ -604,9 +594,7 @@ def test_pages_come_back(engine):
 def test_model_names():
     hub = "/root/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B-Instruct/snapshots/abc"
     assert model_name_of(hub) == "Qwen/Qwen2.5-7B-Instruct"
-    assert (
-        model_name_of("/data/mistral-instruct-cache/meta/llama-3-8b-instruct") == "meta/llama-3-8b-instruct"
-    )
+    assert model_name_of("/data/mistral-instruct-cache/meta/llama-3-8b-instruct") == "meta/llama-3-8b-instruct"
 
 
 def test_what_is_no_backend():
@@ -727,7 +715,12 @@ def test_the_bundled_engine_is_shared_and_starts_late(path, monkeypatch):
 
 @pytest.mark.parametrize("whitespace,item,key", [("compact", ",", ":"), ("spaced", ", ", ": ")])
 def test_json_is_written_as_the_engine_is_told(path, whitespace, item, key):
-    schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "array", "items": {"enum": [1, "x"]}, "maxItems": 3}}, "required": ["a", "b"], "additionalProperties": False}  # fmt: skip
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "b": {"type": "array", "items": {"enum": [1, "x"]}, "maxItems": 3}},
+        "required": ["a", "b"],
+        "additionalProperties": False,
+    }
 
     @sgl.function
     def program(s):

@@ -13,7 +13,14 @@ def test_doctor_tells_what_is_there(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("sgl.runtime.engine.NANO", write_checkpoint(tmp_path / "model", tokenizer=True))
     assert cli.main(["doctor"]) == 0
     said = capsys.readouterr().out
-    for expected in (f"torch {torch.__version__.split('+')[0]}", "dtype ", "threads ", "masks in C: ", "MB of weights", "Programs can run here."):
+    for expected in (
+        f"torch {torch.__version__.split('+')[0]}",
+        "dtype ",
+        "threads ",
+        "masks in C: ",
+        "MB of weights",
+        "Programs can run here.",
+    ):
         assert expected in said
 
 

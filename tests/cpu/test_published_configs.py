@@ -1,4 +1,5 @@
-"""Configurations as they are published: every key of theirs is understood, and the parts have as many parameters as the model.
+"""Configurations as they are published: every key of theirs is understood, and the parts have as many parameters as the
+model.
 
 Of LongRoPE's lists of factors the lengths are those of the models, the numbers are not.
 """

@@ -13,6 +13,8 @@ from rig import Rig, Row
 
 from sgl.runtime.attention import AttentionShape, attention_backend
 from sgl.runtime.attention import cpu_attention as cpu_attention
+from sgl.runtime.build.build_engine import _arithmetic
+from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.executor.device_choice import DeviceChoice
@@ -20,8 +22,6 @@ from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers import float8_reference as values
 from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.build.build_engine import _arithmetic
-from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.quantization import FP8, Fp8Linear, kv_dtype_for, transform_for
 from sgl.runtime.quantization.deterministic_linear import ROWS, FixedBatchLinear
 from sgl.runtime.step.step_batch import StepBatch
@@ -146,7 +146,13 @@ def test_the_plain_engine_changes_no_projection() -> None:
 @pytest.mark.parametrize("name", ["qkv", "head"])
 @pytest.mark.parametrize("weights, compiled", [("auto", True), ("auto", False), ("fp8", True), ("fp8", False)])
 def test_bits_of_a_row_do_not_depend_on_the_batch(
-    weights: str, compiled: bool, name: str, outputs: int, inputs: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    weights: str,
+    compiled: bool,
+    name: str,
+    outputs: int,
+    inputs: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not compiled:
         monkeypatch.setattr(cpu_kernels, "can_multiply", lambda dtype, device: False)
@@ -255,7 +261,9 @@ def test_the_bundled_model_says_nearly_the_same() -> None:
     assert 1e-6 < kl.mean() < 0.1
 
 
-@pytest.mark.skipif(cpu_kernels.kernels is None, reason="attention that does not depend on the batch needs the compiled kernels")
+@pytest.mark.skipif(
+    cpu_kernels.kernels is None, reason="attention that does not depend on the batch needs the compiled kernels"
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_whole_model_gives_the_same_bits_whatever_the_batch_and_the_chunks(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

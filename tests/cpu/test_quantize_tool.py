@@ -21,17 +21,29 @@ from sgl.runtime.engine import NANO, Engine
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.float8_reference import quantize_weight
 from sgl.runtime.loading import load_model
-from sgl.runtime.quantization.quantized_weight import QuantizedWeight
-from sgl.runtime.quantization.readers import WeightReaders, TensorHeader
-from sgl.runtime.quantization.weight_rounding import round_to_int8, nearest
 from sgl.runtime.quantization.fp4_fp8_rounding import float8_blocks, mxfp4, nvfp4
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.readers import TensorHeader, WeightReaders
+from sgl.runtime.quantization.weight_rounding import nearest, round_to_int8
 
 MODULE = "model.layers.1.self_attn.k_proj"
 NAMES = {
-    torch.int32: "I32", torch.int64: "I64", torch.uint8: "U8", torch.float8_e4m3fn: "F8_E4M3", torch.bfloat16: "BF16", torch.float32: "F32",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.uint8: "U8",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
     torch.float16: "F16",
-}  # fmt: skip
-FORMATS = {"int4": "pack", "int8": "pack", "fp8": "float", "fp8_block": "float", "nvfp4": "nvfp4-pack", "mxfp4": "mxfp4-pack"}
+}
+FORMATS = {
+    "int4": "pack",
+    "int8": "pack",
+    "fp8": "float",
+    "fp8_block": "float",
+    "nvfp4": "nvfp4-pack",
+    "mxfp4": "mxfp4-pack",
+}
 
 
 def texts(count: int) -> list[np.ndarray]:
@@ -45,7 +57,11 @@ def dense(names: str = "k") -> torch.Tensor:
 
 def written(out: Path, module: str = MODULE) -> tuple[dict[str, torch.Tensor], QuantizedWeight]:
     tensors = {name: tensor for file in out.glob("*.safetensors") for name, tensor in load_file(file).items()}
-    own = {name.removeprefix(module + "."): tensor for name, tensor in tensors.items() if name.startswith(module) and not name.endswith("bias")}
+    own = {
+        name.removeprefix(module + "."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(module) and not name.endswith("bias")
+    }
     said = json.loads((out / "config.json").read_text())["quantization_config"]
     siblings = {name: TensorHeader(NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in own.items()}
     claim = WeightReaders.of(said, "config.json").claim(module, siblings)
@@ -56,7 +72,11 @@ def written(out: Path, module: str = MODULE) -> tuple[dict[str, torch.Tensor], Q
 def rounded(weights: str, weight: torch.Tensor) -> QuantizedWeight:
     """weight: k of a layer, whose global scale in NVFP4 is that of q, k and v."""
     if weights in ("int4", "int8"):
-        return nearest(weight.float(), 64, weight.dtype) if weights == "int4" else round_to_int8(weight.float(), weight.dtype)
+        return (
+            nearest(weight.float(), 64, weight.dtype)
+            if weights == "int4"
+            else round_to_int8(weight.float(), weight.dtype)
+        )
     if weights == "fp8":
         codes, scale = quantize_weight(weight.float())
         return QuantizedWeight.float8(codes, scale[:, None], weight.shape[1])
@@ -81,7 +101,11 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
 @pytest.mark.parametrize("weights", FORMATS)
 def test_the_reader_finds_what_was_rounded(weights: str, quantised: Callable[[str], Path]) -> None:
     expected, (own, found) = rounded(weights, dense()), written(quantised(weights))
-    assert torch.equal(found.codes, expected.codes) and torch.equal(found.scale, expected.scale) and found.group == expected.group
+    assert (
+        torch.equal(found.codes, expected.codes)
+        and torch.equal(found.scale, expected.scale)
+        and found.group == expected.group
+    )
     assert torch.equal(torch.as_tensor(found.zero).float(), torch.as_tensor(expected.zero).float())
     assert torch.equal(found.dense(), expected.dense()) and all(tensor.is_contiguous() for tensor in own.values())
 
@@ -106,18 +130,28 @@ def test_blocks_begin_with_each_tensor_of_a_merged_projection(tiny: Path, tmp_pa
     (before,) = (load_file(file) for file in tiny.glob("*.safetensors"))
     for name in "qkv":
         module = MODULE.replace("k_proj", f"{name}_proj")
-        assert torch.equal(written(tmp_path / "out", module)[1].dense(), float8_blocks(before[f"{module}.weight"].float()).dense())
+        assert torch.equal(
+            written(tmp_path / "out", module)[1].dense(), float8_blocks(before[f"{module}.weight"].float()).dense()
+        )
 
 
 @pytest.mark.parametrize("weights", ["fp8_block", "nvfp4", "int4"])
 def test_rows_that_a_model_computes_in_another_order_are_written_in_the_files(weights: str, tmp_path: Path) -> None:
     config = transformers.GPTNeoXConfig(
-        vocab_size=300, hidden_size=96, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, max_position_embeddings=128
+        vocab_size=300,
+        hidden_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=128,
+        max_position_embeddings=128,
     )
     transformers.GPTNeoXForCausalLM(config).save_pretrained(tmp_path / "model")
     quantize(tmp_path / "model", tmp_path / "out", weights, group=32)
     module = "gpt_neox.layers.1.attention.query_key_value"
-    weight, found = load_file(tmp_path / "model" / "model.safetensors")[f"{module}.weight"], written(tmp_path / "out", module)[1].dense()
+    weight, found = (
+        load_file(tmp_path / "model" / "model.safetensors")[f"{module}.weight"],
+        written(tmp_path / "out", module)[1].dense(),
+    )
     assert (found - weight).norm() < 0.15 * weight.norm()
     if weights == "fp8_block":
         assert torch.equal(found, float8_blocks(weight).dense())
@@ -127,7 +161,9 @@ def test_rows_that_a_model_computes_in_another_order_are_written_in_the_files(we
 def test_an_engine_runs_what_was_written(weights: str, quantised: Callable[[str], Path]) -> None:
     with Engine(quantised(weights), dtype="float32", threads=1, kv_tokens=256) as engine:
         (told,) = engine.info()["few_bits"]
-        assert told.startswith("32 projections of ") and ("Int4BlockedLinear" in told) == (weights != "fp8_block" and cpu_kernels.kernels.INT4 > 0)
+        assert told.startswith("32 projections of ") and ("Int4BlockedLinear" in told) == (
+            weights != "fp8_block" and cpu_kernels.kernels.INT4 > 0
+        )
         assert engine.generate("1 + 1 =", max_tokens=2, temperature=0).token_ids
 
 
@@ -166,7 +202,9 @@ def test_rows_go_back_to_where_the_file_has_them() -> None:
         (["--calibration", "missing.txt"], "nothing uses it with --weights int4"),
     ],
 )
-def test_what_cannot_be_is_refused(options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_is_refused(
+    options: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["quantize", str(NANO), str(tmp_path / "out"), *options]) == 1
     assert says in capsys.readouterr().err and not list(tmp_path.iterdir())
 
@@ -187,13 +225,30 @@ def ask(s, question):
 
 def asked(engine):
     return [ask.run(f"{n} + {n} =", backend=engine, temperature=0) for n in range(3)]
-"""
+"""  # noqa: E501
 
 
-def test_a_function_runs_programs_to_calibrate_and_measure_by(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_function_runs_programs_to_calibrate_and_measure_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "asks.py").write_text(PROGRAMS)
     asked = f"{tmp_path / 'asks.py'}:asked"
-    assert main(["quantize", str(NANO), str(tmp_path / "out"), "--weights", "int4_gptq", "--calibration", asked, "--heldout", asked]) == 0
+    assert (
+        main(
+            [
+                "quantize",
+                str(NANO),
+                str(tmp_path / "out"),
+                "--weights",
+                "int4_gptq",
+                "--calibration",
+                asked,
+                "--heldout",
+                asked,
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().out
     assert "answers     15 of them: KL" in said
     tokens = re.search(r"calibrated  by (\d+) tokens\nheld out    (\d+) tokens", said)

@@ -67,7 +67,11 @@ def test_the_bundled_model_is_told_nothing_by_a_user(nano):
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(
-        st.lists(st.sampled_from(["<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|im_", "end|>", "a", " ", "\n", "é", "\U000f0000"])),
+        st.lists(
+            st.sampled_from(
+                ["<|im_start|>", "<|im_end|>", "<s>", "</s>", "<|im_", "end|>", "a", " ", "\n", "é", "\U000f0000"]
+            )
+        ),
         min_size=1,
         max_size=4,
     )
@@ -100,7 +104,13 @@ def test_names_and_nested_values_are_quoted_too(tokenizer):
 def test_marks_of_the_template_that_are_no_special_tokens(tmp_path):
     """As DeepSeek's <｜User｜>: an added token like any other, but it begins a turn."""
     backend = Backend.from_file(str(write_tokenizer(tmp_path) / "tokenizer.json"))
-    backend.add_tokens([AddedToken("<｜User｜>", special=False), AddedToken("</think>", special=False), AddedToken("<box>", special=False)])
+    backend.add_tokens(
+        [
+            AddedToken("<｜User｜>", special=False),
+            AddedToken("</think>", special=False),
+            AddedToken("<box>", special=False),
+        ]
+    )
     backend.save(str(tmp_path / "tokenizer.json"))
     edit_json(tmp_path / "tokenizer_config.json", chat_template=CHAT_TEMPLATE + "{#<｜User｜></think>#}")
     tokenizer = Tokenizer.load(tmp_path)
@@ -118,7 +128,9 @@ def test_a_model_that_knows_the_mark_as_a_word(tmp_path):
     backend = Backend(models.Unigram(pieces, unk_id=0))
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     backend.add_special_tokens(["<s>", "</s>"])
-    tokenizer = Tokenizer(backend, {"chat_template": "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}", "eos_token": "</s>"})
+    tokenizer = Tokenizer(
+        backend, {"chat_template": "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}", "eos_token": "</s>"}
+    )
     assert 2 in tokenizer.encode("a</s>a", parse_special=False)  # the trap is real
     ids = tokenizer.encode_chat(user("a</s>a"))
     assert specials(tokenizer, ids) == [1, 2]
@@ -163,7 +175,9 @@ def test_thousands_of_marks_cost_little():
 
 def test_a_text_of_nothing_but_marks_is_read_at_once(tokenizer):
     started = time.thread_time()
-    assert specials(tokenizer, tokenizer.encode_chat(user("</s>x" * 100_000))) == specials(tokenizer, tokenizer.encode_chat(user("")))
+    assert specials(tokenizer, tokenizer.encode_chat(user("</s>x" * 100_000))) == specials(
+        tokenizer, tokenizer.encode_chat(user(""))
+    )
     assert time.thread_time() - started < 5
 
 

@@ -1,4 +1,6 @@
-"""What each rank has of an adapter: what the rank's weights would have more of, if the adapter were merged into the checkpoint."""
+"""What each rank has of an adapter: what the rank's weights would have more of, if
+the adapter were merged into the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,50 @@ from sgl.runtime.loading.load_plan import renamed
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.placement.expert_transfer import put, tensors_of
 from sgl.runtime.models.spec.model_spec import ModelSpec
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_rank_part
 from sgl.runtime.parallel.tp.sharded_adapters import (
     ShardedAdapterPacker,
     adapter_bytes_of_ranks,
     most_adapter_bytes_of_rank,
 )
 from sgl.runtime.parallel.tp.tensor_parallel_split import refusal
-from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_rank_part
-from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.quantization import transform_for
 
 CPU = torch.device("cpu")
-KINDS = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM", "FalconForCausalLM", "BloomForCausalLM", "GPTBigCodeForCausalLM", "Gemma2ForCausalLM")
+KINDS = (
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Phi3ForCausalLM",
+    "GPT2LMHeadModel",
+    "GPTNeoXForCausalLM",
+    "FalconForCausalLM",
+    "BloomForCausalLM",
+    "GPTBigCodeForCausalLM",
+    "Gemma2ForCausalLM",
+)
 CASES = list({name: case for case, (name, _) in FAMILIES.items() if name in KINDS}.values())
 
 
-OF_PEFT = {case: EXTRAS[case] for case in ("dora and all", "dora with biases", "dora of merged", "dora transposed", "biases of pairs", "whole tables", "whole embedding, tied", "embedding and head alone", "embedding, scaled", "tokens")}
-OF_PEFT["biases behind cut inputs"] = GPT, {"bias": "lora_only", "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True}
+OF_PEFT = {
+    case: EXTRAS[case]
+    for case in (
+        "dora and all",
+        "dora with biases",
+        "dora of merged",
+        "dora transposed",
+        "biases of pairs",
+        "whole tables",
+        "whole embedding, tied",
+        "embedding and head alone",
+        "embedding, scaled",
+        "tokens",
+    )
+}
+OF_PEFT["biases behind cut inputs"] = (
+    GPT,
+    {"bias": "lora_only", "target_modules": ["c_attn", "c_proj", "c_fc"], "fan_in_fan_out": True},
+)
 OF_PEFT |= {case: MIXERS[case] for case in ("latent", "latent, dora", "mamba 2", "delta", "short convolutions")}
 OF_PEFT |= {case: EXPERTS[case] for case in ("all parameters", "shared", "mixtral", "in turn and transposed")}
 
@@ -47,12 +76,19 @@ OF_PEFT |= {case: EXPERTS[case] for case in ("all parameters", "shared", "mixtra
 def pairs_of(model: ModelSpec) -> dict[str, tuple[torch.Tensor, torch.Tensor, float]]:
     generator = torch.Generator().manual_seed(5)
     return {
-        module: (torch.randn(3, site.inputs, generator=generator), torch.randn(size, 3, generator=generator), 0.5 + number)
-        for site in sites_of(model) for number, (module, size) in enumerate(zip(site.modules, site.sizes, strict=True))
-    }  # fmt: skip
+        module: (
+            torch.randn(3, site.inputs, generator=generator),
+            torch.randn(size, 3, generator=generator),
+            0.5 + number,
+        )
+        for site in sites_of(model)
+        for number, (module, size) in enumerate(zip(site.modules, site.sizes, strict=True))
+    }
 
 
-def merged(path: Path, into: Path, model: ModelSpec, pairs: dict[str, tuple[torch.Tensor, torch.Tensor, float]]) -> Path:
+def merged(
+    path: Path, into: Path, model: ModelSpec, pairs: dict[str, tuple[torch.Tensor, torch.Tensor, float]]
+) -> Path:
     into.mkdir()
     (into / "config.json").write_text((path / "config.json").read_text())
     tensors, places = load_file(path / "model.safetensors"), {f"{module}.weight" for module in pairs}
@@ -94,7 +130,9 @@ def test_parts_are_those_of_a_merged_checkpoint(case: str, stages: int, tmp_path
         assert sites
         there.append(AdapterSlots(sites, torch.float32, CPU, {8: 2, 16: 1}, grows=False).bytes)
         for site in sites:
-            before, after = (getattr(getattr(each.layers[site.layer], site.holder), site.name).dense() for each in (base, more))
+            before, after = (
+                getattr(getattr(each.layers[site.layer], site.holder), site.name).dense() for each in (base, more)
+            )
             close(matrix(part, site), after - before, 1e-4, f"rank {rank}: {site.modules}")
     assert adapter_bytes_of_ranks(model, stages, 2, {8: 2, 16: 1}, 4) == sum(there) > 0
     assert most_adapter_bytes_of_rank(model, stages, 2, {8: 2, 16: 1}, 4) == max(there)
@@ -126,14 +164,25 @@ def test_adapters_of_experts_that_lie_whole_on_ranks_and_move(case: str, tmp_pat
         """Each rank's second expert lies where the other's did."""
         for block in range(len(models[0].layers)):
             parts = [model.layers[block].ffn for model in models]
-            held, first = [list(own) for own in parts[0].spread.held], [[tensor.clone() for tensor in tensors_of(part.experts[1])] for part in parts]
+            held, first = (
+                [list(own) for own in parts[0].spread.held],
+                [[tensor.clone() for tensor in tensors_of(part.experts[1])] for part in parts],
+            )
             held[0][1], held[1][1] = held[1][1], held[0][1]
             for part, tensors in zip(parts, first[::-1], strict=True):
                 put(part.experts[1], tensors)
                 part.hold_experts(held)
 
     for hold_experts in (None, turned):
-        _, found = adapted(tmp_path / "base", 2, [tmp_path / "adapter"], [tokens, beside], [0, -1], experts=ExpertParallelSplit(2), hold_experts=hold_experts)
+        _, found = adapted(
+            tmp_path / "base",
+            2,
+            [tmp_path / "adapter"],
+            [tokens, beside],
+            [0, -1],
+            experts=ExpertParallelSplit(2),
+            hold_experts=hold_experts,
+        )
         for ours, theirs in ((found[: len(tokens)], expected), (found[len(tokens) :], base)):
             assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()
 

@@ -1,4 +1,6 @@
-"""An engine of two ranks: the texts of one, whatever its sequences do; a rank that ends, or is silent, ends it aloud."""
+"""An engine of two ranks: the texts of one, whatever its sequences do; a rank
+that ends, or is silent, ends it aloud.
+"""
 
 from __future__ import annotations
 
@@ -63,10 +65,15 @@ def test_what_it_says_of_itself(one, two):
 @pytest.mark.parametrize("case", ["lfm2", "qwen 3.5 moe"])
 def test_states_are_shared_out(case, tmp_path):
     """In steps that are cut, forks and snapshots, with too few states for all; the plan counts those of both ranks."""
-    path, few = write_tokenizer(write_case(case, tmp_path)), OPTIONS | {"states": 24, "state_every": 32, "step_tokens": 32, "poison_freed": True}
+    path, few = (
+        write_tokenizer(write_case(case, tmp_path)),
+        OPTIONS | {"states": 24, "state_every": 32, "step_tokens": 32, "poison_freed": True},
+    )
     with Engine(path, **few) as one, Engine(path, **few, tensor_parallel=2) as two:
         same(walk(two, 1), walk(one, 1))
-        assert (two.info()["states"], two.info()["state_bytes"]) == (24, one.info()["state_bytes"]) and two.info()["memory"]["states"] == one.info()["memory"]["states"]
+        assert (two.info()["states"], two.info()["state_bytes"]) == (24, one.info()["state_bytes"]) and two.info()[
+            "memory"
+        ]["states"] == one.info()["memory"]["states"]
         assert two.sleep() == two.info()["kv_bytes"] + two.info()["state_bytes"], "of both ranks"
         two.wake()
         same(walk(two, 3), walk(one, 3))
@@ -140,7 +147,9 @@ def test_a_rank_of_torchrun_starts_no_ranks(tiny, monkeypatch):
 @pytest.mark.parametrize("number, words", [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "no sign of life")])
 def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number, words, capfd):
     with Engine(tiny, **RANKS | {"kv_tokens": None, "kv_memory": 4_000_000}, heartbeat=1.5) as engine:
-        assert 3_900_000 < engine.info()["kv_bytes"] <= 4_000_000 * 1.01  # of both ranks; the page of the padding slot comes on top
+        assert (
+            3_900_000 < engine.info()["kv_bytes"] <= 4_000_000 * 1.01
+        )  # of both ranks; the page of the padding slot comes on top
         expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["rank_pids"]
         running = engine.open()
         running.extend([5, 6, 7])
@@ -152,7 +161,9 @@ def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number,
             running.generate(SamplingParams(max_tokens=400, ignore_eos=True)).result(30)
         assert time.monotonic() - began < (4 if number == signal.SIGKILL else 8)
         await_true(lambda: not any(map(alive, pids)))
-        assert (f"rank 1 (pid {pids[1]}), which is ended:" in capfd.readouterr().err) == (number == signal.SIGSTOP)  # where everybody is
+        assert (f"rank 1 (pid {pids[1]}), which is ended:" in capfd.readouterr().err) == (
+            number == signal.SIGSTOP
+        )  # where everybody is
         await_true(lambda: engine.info()["rank_pids"] != pids and engine._core.up, 60)
         assert engine.generate("abc", max_tokens=4, temperature=0).token_ids == expected
         last = engine.info()["rank_pids"]
@@ -171,7 +182,9 @@ if len(sys.argv) > 2:
 def test_a_script_without_a_guard_starts_it_and_leaves_nothing_behind(tiny, one, tmp_path):
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, str(file), str(tiny)], capture_output=True, text=True, timeout=60, env=environment())
+    done = subprocess.run(
+        [sys.executable, str(file), str(tiny)], capture_output=True, text=True, timeout=60, env=environment()
+    )
     tokens, _, pids = done.stdout.strip().rpartition("]")[0] + "]", None, done.stdout.rpartition("]")[2].split()
     assert tokens == str(one.generate("abc", max_tokens=4, temperature=0).token_ids), done.stderr
     await_true(lambda: not any(alive(int(pid)) for pid in pids))
@@ -180,7 +193,13 @@ def test_a_script_without_a_guard_starts_it_and_leaves_nothing_behind(tiny, one,
 def test_nobody_outlives_a_killed_owner(tiny, tmp_path):
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
-    owner = subprocess.Popen([sys.executable, str(file), str(tiny), "wait"], stdout=subprocess.PIPE, stdin=subprocess.PIPE, text=True, env=environment())
+    owner = subprocess.Popen(
+        [sys.executable, str(file), str(tiny), "wait"],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    )
     pids = owner.stdout.readline().rpartition("]")[2].split()
     assert len(pids) == 2 and all(alive(int(pid)) for pid in pids)
     owner.kill()

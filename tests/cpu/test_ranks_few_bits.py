@@ -1,4 +1,6 @@
-"""Weights that a checkpoint brings in few bits, over ranks: each has its part of the same numbers, whatever their format."""
+"""Weights that a checkpoint brings in few bits, over ranks: each has its part of
+the same numbers, whatever their format.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,27 @@ __all__ = ["restored"]
 
 def without_order(path: Path) -> Path:
     """A checkpoint of GPTQ whose inputs stand in order."""
-    save_file({name: tensor for name, tensor in load_file(path / WEIGHTS).items() if not name.endswith("g_idx")}, path / WEIGHTS)
+    save_file(
+        {name: tensor for name, tensor in load_file(path / WEIGHTS).items() if not name.endswith("g_idx")},
+        path / WEIGHTS,
+    )
     return path
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "gptq"])
 @pytest.mark.parametrize("leave", [(), ("k_proj.weight", "layers.1.mlp.down_proj.weight")])
-def test_parts_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...], tmp_path: Path, restored: None) -> None:
+def test_parts_are_those_of_the_restored_twin(
+    name: str, leave: tuple[str, ...], tmp_path: Path, restored: None
+) -> None:
     few, whole = write(tmp_path, *FORMATS[name], leave=leave)
     for rank in range(2):
         ours, theirs = (load_share(path, torch.float32, CPU, TensorParallelSplit(rank, 2)) for path in (few, whole))
         sites = sites_of(ours.config)
         assert len(sites) == 12 and ours.few_bits and not theirs.few_bits
         for site in sites:
-            found, expected = (getattr(getattr(model.layers[site.layer], site.holder), site.name).dense() for model in (ours, theirs))
+            found, expected = (
+                getattr(getattr(model.layers[site.layer], site.holder), site.name).dense() for model in (ours, theirs)
+            )
             assert torch.equal(found, expected), (rank, site.modules)
 
 
@@ -47,14 +56,26 @@ def test_parts_are_those_of_the_restored_twin(name: str, leave: tuple[str, ...],
 @pytest.mark.parametrize("name", FORMATS)
 def test_two_ranks_compute_what_one_computes(name: str, tmp_path: Path) -> None:
     few, whole = write(tmp_path, *FORMATS[name])
-    few, rounds = without_order(few) if name == "gptq" else few, name in ("gptq", "awq", "compressed-tensors", "int8", "torchao")  # each rank its own states
+    few, rounds = (
+        without_order(few) if name == "gptq" else few,
+        name in ("gptq", "awq", "compressed-tensors", "int8", "torchao"),
+    )  # each rank its own states
     work = [(Row(list(range(40, 60))), 20)]
-    found, expected = steps_of_ranks(few, 2, [work])[0], Rig(few if name == "gptq" or not rounds else whole).step([(Row(list(range(40, 60))), 20)], every_row=True)
+    found, expected = (
+        steps_of_ranks(few, 2, [work])[0],
+        Rig(few if name == "gptq" or not rounds else whole).step([(Row(list(range(40, 60))), 20)], every_row=True),
+    )
     assert (found - expected).norm() < (0.06 if rounds else 1e-4) * expected.norm()
 
 
 def test_experts_in_mxfp4(tmp_path: Path, restored: None) -> None:
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 64, "hidden_size": 64}
+    keys = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "intermediate_size": 64,
+        "hidden_size": 64,
+    }
     reference_ = reference("GptOssForCausalLM", **keys)
     reference_.save_pretrained(tmp_path)
     in_mxfp4(tmp_path, reference_)
@@ -73,14 +94,19 @@ def test_a_gguf_file(tmp_path: Path) -> None:
 
 def test_inputs_in_the_order_of_their_activations_are_refused_by_name(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["gptq"])
-    with pytest.raises(CheckpointError, match=r"model\.layers\.0\.self_attn\.o_proj in GPTQ.*desc_act.*take fewer ranks"):
+    with pytest.raises(
+        CheckpointError, match=r"model\.layers\.0\.self_attn\.o_proj in GPTQ.*desc_act.*take fewer ranks"
+    ):
         load_share(few, torch.float32, CPU, TensorParallelSplit(0, 2))
 
 
 def test_sizes_that_are_not_the_model_s_are_refused(tmp_path: Path) -> None:
     few, _ = write(tmp_path, *FORMATS["fp8 outputs"])
     edit_json(few / "config.json", intermediate_size=128)
-    with pytest.raises(CheckpointError, match=r"\[64, 96\].*config.json asks for 128 inputs|\[96, 64\].*config.json asks for 128 outputs"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"\[64, 96\].*config.json asks for 128 inputs|\[96, 64\].*config.json asks for 128 outputs",
+    ):
         load_share(few, torch.float32, CPU, TensorParallelSplit(0, 2))
 
 
@@ -88,7 +114,13 @@ def test_any_inputs_are_those_of_the_whole() -> None:
     draw = torch.Generator().manual_seed(2)
     for group in (16, 32, 48, 64, 200):
         groups = -(-192 // group)
-        whole = QuantizedWeight(torch.randint(0, 16, (6, 192), generator=draw).byte(), torch.rand(6, groups, generator=draw), group, zero=torch.rand(6, groups, generator=draw), offset=torch.rand(6, groups, generator=draw))
+        whole = QuantizedWeight(
+            torch.randint(0, 16, (6, 192), generator=draw).byte(),
+            torch.rand(6, groups, generator=draw),
+            group,
+            zero=torch.rand(6, groups, generator=draw),
+            offset=torch.rand(6, groups, generator=draw),
+        )
         for start, stop in ((0, 96), (96, 192), (48, 112), (160, 192), (16, 32)):
             inputs = torch.arange(start, stop)
             assert torch.equal(whole.of_inputs(inputs).dense(), whole.dense()[:, inputs])

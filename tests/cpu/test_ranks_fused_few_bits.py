@@ -1,4 +1,6 @@
-"""Weights that a checkpoint brings in few bits, over two ranks of a GPU's kernels, interpreted: what the restored twin computes by the law."""
+"""Weights that a checkpoint brings in few bits, over two ranks of a GPU's kernels,
+interpreted: what the restored twin computes by the law.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,12 @@ from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.loading import load_model
 from sgl.runtime.models import decoder
 from sgl.runtime.models.gpu import gpu_step
-from sgl.runtime.models.reference.reference_experts import ReferenceExperts
 from sgl.runtime.models.gpu.gpu_layers import FusedLayer
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts
 from sgl.runtime.models.reference.tensor_parallel_linear import local_product
-from sgl.runtime.parallel.workers.worker_channel import RankStart
-from sgl.runtime.parallel.workers.rank_weights import RankWeights
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
+from sgl.runtime.parallel.workers.rank_weights import RankWeights
+from sgl.runtime.parallel.workers.worker_channel import RankStart
 from sgl.runtime.quantization import GpuQuantizedLinear, quantized_transform
 from sgl.runtime.quantization.fp8_linear import Fp8Linear
 
@@ -52,9 +54,17 @@ def lay(model: Any) -> None:
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     usual = quantized_transform._kept
-    monkeypatch.setattr(quantized_transform, "_kept", lambda weight, *rest: usual(weight, *rest) if isinstance(weight, torch.Tensor) else quantized_transform._on_gpu(weight, *rest))
+    monkeypatch.setattr(
+        quantized_transform,
+        "_kept",
+        lambda weight, *rest: (
+            usual(weight, *rest) if isinstance(weight, torch.Tensor) else quantized_transform._on_gpu(weight, *rest)
+        ),
+    )
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(Fp8Linear, "__call__", lambda self, x: quantized_gemm.product(x, self.packed, self.bias))  # of few rows
+    monkeypatch.setattr(
+        Fp8Linear, "__call__", lambda self, x: quantized_gemm.product(x, self.packed, self.bias)
+    )  # of few rows
     monkeypatch.setattr(gpu_step, "small_batch_layers", lambda *parts: None)  # one card would fold, and round otherwise
 
 
@@ -86,13 +96,20 @@ def check(path: Path, by_reference: Rig, tokens: list[int]) -> Any:
         rig = one_card(path)
         alone = [rig.step(step, every_row=True) for step in walk(tokens)]
         found, model = steps_of_ranks(path, walk(tokens), dtype=HALF, lay=lay)
-    errors = [[float((each.float() - law).norm() / law.norm()) for each, law in zip(logits, asked, strict=True)] for logits in (alone, found)]
+    errors = [
+        [float((each.float() - law).norm() / law.norm()) for each, law in zip(logits, asked, strict=True)]
+        for logits in (alone, found)
+    ]
     assert max(errors[1]) < 1.3 * max(errors[0]) + 0.01 and max(errors[0]) < 0.1, errors
     return model
 
 
-@pytest.mark.parametrize("name, leave", [*((name, SOME if name == "nf4" else ()) for name in FORMATS), ("awq", SOME)], ids=str)
-def test_two_ranks_compute_what_the_restored_twin_computes(name: str, leave: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    "name, leave", [*((name, SOME if name == "nf4" else ()) for name in FORMATS), ("awq", SOME)], ids=str
+)
+def test_two_ranks_compute_what_the_restored_twin_computes(
+    name: str, leave: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     few, whole = write(tmp_path, *FORMATS[name], leave=leave, num_hidden_layers=1)
     few, whole = (without_order(few), few) if name == "gptq" else (few, whole)
     by_reference = restored_rig(whole, monkeypatch)
@@ -104,16 +121,30 @@ def test_two_ranks_compute_what_the_restored_twin_computes(name: str, leave: tup
 
 
 def test_experts_in_mxfp4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "intermediate_size": 64, "hidden_size": 64, "num_hidden_layers": 1}
+    keys = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "intermediate_size": 64,
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+    }
     written = reference("GptOssForCausalLM", **keys)
     written.save_pretrained(tmp_path)
     in_mxfp4(tmp_path, written)
     by_reference = restored_rig(tmp_path, monkeypatch)
     request.getfixturevalue("as_on_a_gpu")
     model = check(tmp_path, by_reference, prompt(320))
-    experts = [expert for layer in model.layers if isinstance(layer.ffn, ReferenceExperts) for expert in layer.ffn.experts]
+    experts = [
+        expert for layer in model.layers if isinstance(layer.ffn, ReferenceExperts) for expert in layer.ffn.experts
+    ]
     assert experts and all(isinstance(expert.down, GpuQuantizedLinear) for expert in experts)
     assert all(layer.experts is not None for layer in model.execution_plan.layers)
-    part = RankWeights(RankStart(0, 2, "", str(tmp_path), torch.float32, CPU, 1, None, "auto", None, "auto", False, 1, ExpertParallelSplit()), None)
+    part = RankWeights(
+        RankStart(
+            0, 2, "", str(tmp_path), torch.float32, CPU, 1, None, "auto", None, "auto", False, 1, ExpertParallelSplit()
+        ),
+        None,
+    )
     with pytest.raises(CheckpointError, match="in few bits, which expert_parallel does not take on GPUs"):
         part.plan(part.load(), part.opened(tmp_path))

@@ -1,4 +1,6 @@
-"""Single rows with an adapter over two ranks, kernels interpreted: products that send their parts themselves add the rank's part of the pair before."""
+"""Single rows with an adapter over two ranks, kernels interpreted: products that send their parts
+themselves add the rank's part of the pair before.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from test_ranks_adapters import merged, pairs_of
 from test_ranks_fused import steps_of_ranks
 from turns import PostingRanks, TurnRanks, Turns
 
-from sgl.runtime.adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
 from sgl.runtime.adapters.adapted_model import AdaptedModel
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
+from sgl.runtime.adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
 from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.models import decoder
@@ -33,7 +35,9 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("case, posting", [("llama", True), ("llama", False), ("qwen2", True), ("gpt_neox", True)])
-def test_logits_are_those_of_a_merged_checkpoint(case: str, posting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_are_those_of_a_merged_checkpoint(
+    case: str, posting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also where sums are taken at once; the last family has two branches whose sums would come between."""
     path, made = write_family(case, tmp_path / "base", num_hidden_layers=2), []
     model = open_checkpoint(path).model
@@ -41,7 +45,11 @@ def test_logits_are_those_of_a_merged_checkpoint(case: str, posting: bool, tmp_p
     whole = ShardedAdapterPacker(model, 1, 2, torch.float32).pack(pairs)
     row = Row(prompt(model.vocab_size)[:6])
     work = [[(row, 4)], [(row, 1)], [(row, 1)]]
-    expected = [Rig(merged(path, tmp_path / "merged", model, pairs), attention="torch_native").step([(Row(row.tokens), 6)], every_row=True)]
+    expected = [
+        Rig(merged(path, tmp_path / "merged", model, pairs), attention="torch_native").step(
+            [(Row(row.tokens), 6)], every_row=True
+        )
+    ]
     plain = Rig(path, attention="torch_native").step([(Row(row.tokens), 6)], every_row=True)
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
     monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
@@ -64,6 +72,8 @@ def test_logits_are_those_of_a_merged_checkpoint(case: str, posting: bool, tmp_p
     close(torch.cat(found).float(), expected[0], 1e-4, case)
     assert (expected[0] - plain).abs().max() > 0.05
     layers = model.adapted._model(False, False).execution_plan.alone
-    assert all(isinstance(layer, GemvLayer) for layer in layers) and not any(isinstance(layer, FullyFusedLayer) for layer in layers)
+    assert all(isinstance(layer, GemvLayer) for layer in layers) and not any(
+        isinstance(layer, FullyFusedLayer) for layer in layers
+    )
     if posting:
         assert [ranks.posts for ranks in made] == [0 if case == "gpt_neox" else 2 * 2 * len(layers)] * 2

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.parallel.workers import gpu_progress
 from sgl.runtime.parallel.all_reduce_algorithms import LIMITS, algorithm, limits
-from sgl.runtime.parallel.workers.gpu_progress import GpuProgressCount, GpuProgress, StallDetector
 from sgl.runtime.parallel.rank_collectives import RankCollectives
+from sgl.runtime.parallel.workers import gpu_progress
+from sgl.runtime.parallel.workers.gpu_progress import GpuProgress, GpuProgressCount, StallDetector
 from sgl.runtime.parallel.workers.worker_group import RankGroup
 
 
@@ -48,7 +48,12 @@ def test_what_does_not_move_hangs_and_nothing_else(monkeypatch):
     assert not after(9, GpuProgressCount(0, 0), 2) and not after(9, GpuProgressCount(1, 0), 2)  # slow
     assert not after(9, GpuProgressCount(1, 4), 2) and not after(9, GpuProgressCount(1, 5), 2)  # compiles
     assert not after(9, GpuProgressCount(1, 5), 2) and after(2, GpuProgressCount(1, 5), 2)
-    assert not after(1, GpuProgressCount(2, 5), 2) and not after(99, GpuProgressCount(2, 5), 2) and not after(9, GpuProgressCount(2, 5), 3) and after(2, GpuProgressCount(2, 5), 3)
+    assert (
+        not after(1, GpuProgressCount(2, 5), 2)
+        and not after(99, GpuProgressCount(2, 5), 2)
+        and not after(9, GpuProgressCount(2, 5), 3)
+        and after(2, GpuProgressCount(2, 5), 3)
+    )
 
 
 def test_a_step_that_hangs_ends_all_ranks(monkeypatch):

@@ -19,9 +19,9 @@ from sgl.runtime.calibration.shard_checkpoint import shard
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.sharded_state import ParallelSizes
+from sgl.runtime.parallel.pp.pipeline_stages import require_state
 from sgl.runtime.parallel.tp.sharded_source import require
 from sgl.runtime.parallel.tp.tensor_parallel_split import refusal
-from sgl.runtime.parallel.pp.pipeline_stages import require_state
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 ROWS = {"tensor_parallel": 2, "latent_attention": "rows"}
@@ -38,11 +38,19 @@ def others(tmp_path_factory) -> list[Path]:
     """Two models like `path` of other weights; the second lacks a tensor of its last layer."""
     found = [tmp_path_factory.mktemp("others") / name for name in ("whole", "damaged")]
     for each in found:
-        reference("DeepseekV3ForCausalLM", 7, **KEYS | {"num_nextn_predict_layers": 0, "num_hidden_layers": 3, "max_position_embeddings": 512}).save_pretrained(each)
+        reference(
+            "DeepseekV3ForCausalLM",
+            7,
+            **KEYS | {"num_nextn_predict_layers": 0, "num_hidden_layers": 3, "max_position_embeddings": 512},
+        ).save_pretrained(each)
         write_tokenizer(each)
         edit_json(each / "config.json", num_nextn_predict_layers=1)
     file = found[1] / "model.safetensors"
-    save_file({name: tensor for name, tensor in load_file(file).items() if "layers.2.self_attn.o_proj" not in name}, file, {"format": "pt"})
+    save_file(
+        {name: tensor for name, tensor in load_file(file).items() if "layers.2.self_attn.o_proj" not in name},
+        file,
+        {"format": "pt"},
+    )
     return found
 
 
@@ -55,7 +63,12 @@ def one(path):
 @pytest.fixture(scope="module")
 def three(path):
     """Of four heads; prompts are cut, and sequences give way to others."""
-    with Engine(path, **OPTIONS | ROWS | {"tensor_parallel": 3, "kv_tokens": 400, "host_kv": "2MB", "step_tokens": 24, "poison_freed": True}) as engine:
+    with Engine(
+        path,
+        **OPTIONS
+        | ROWS
+        | {"tensor_parallel": 3, "kv_tokens": 400, "host_kv": "2MB", "step_tokens": 24, "poison_freed": True},
+    ) as engine:
         yield engine
 
 
@@ -66,7 +79,11 @@ def test_sequences_write_what_they_write_on_one(one, three, seed):
 
 def test_what_it_says_of_itself(one, three):
     info = three.info()
-    assert (info["tensor_parallel"], info["latent_attention"], info["parameters"]) == (3, "rows", one.info()["parameters"])
+    assert (info["tensor_parallel"], info["latent_attention"], info["parameters"]) == (
+        3,
+        "rows",
+        one.info()["parameters"],
+    )
     assert all("of one part in 3 of a step's rows" in row["parts"] for row in info["layers"])
 
 
@@ -83,7 +100,9 @@ def test_other_weights_and_back(one, three, path, others):
     for each in (others[0], path):
         for engine in (one, three):
             engine.update_weights(each)
-        assert (written(three, drawn(2, 30)) == expected) == (each == path) and written(three, drawn(2, 30)) == written(one, drawn(2, 30))
+        assert (written(three, drawn(2, 30)) == expected) == (each == path) and written(three, drawn(2, 30)) == written(
+            one, drawn(2, 30)
+        )
 
 
 def test_it_sleeps_and_wakes(three):
@@ -102,7 +121,15 @@ def test_prefixes_leave_and_come_back(one, three):
 
 @pytest.fixture(scope="module")
 def two(path):
-    with Engine(path, **OPTIONS | ROWS, expert_parallel=True, deterministic=True, speculation="auto", draft="mtp", step_tokens=40) as engine:
+    with Engine(
+        path,
+        **OPTIONS | ROWS,
+        expert_parallel=True,
+        deterministic=True,
+        speculation="auto",
+        draft="mtp",
+        step_tokens=40,
+    ) as engine:
         yield engine
 
 
@@ -141,13 +168,19 @@ def test_what_cannot_be_is_told(tiny, options, why):
 
 def test_other_attention_beside_latents_is_told(path, tiny):
     model, other = (open_checkpoint(each).model for each in (path, tiny))
-    assert "layer 3: its attention has no latents" in refusal(replace(model, layers=(*model.layers, other.layers[0])), 2, rows=True)
+    assert "layer 3: its attention has no latents" in refusal(
+        replace(model, layers=(*model.layers, other.layers[0])), 2, rows=True
+    )
 
 
-@pytest.mark.parametrize("case, why", [("llama", "no layer has latent attention"), ("deepseek v3.2", "layer 0: an indexer chooses")])
+@pytest.mark.parametrize(
+    "case, why", [("llama", "no layer has latent attention"), ("deepseek v3.2", "layer 0: an indexer chooses")]
+)
 def test_models_that_are_not_shared_out_by_rows_are_told(case, why, tmp_path):
     model = open_checkpoint(write_family(case, tmp_path)).model
-    with pytest.raises(ConfigError, match=rf"tensor_parallel=2, latent_attention='rows'\): .*{why}.* take latent_attention='heads'"):
+    with pytest.raises(
+        ConfigError, match=rf"tensor_parallel=2, latent_attention='rows'\): .*{why}.* take latent_attention='heads'"
+    ):
         require(model, 2, rows=True)
 
 

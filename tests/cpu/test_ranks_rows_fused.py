@@ -37,7 +37,9 @@ def tensor_core():
 
 
 @pytest.mark.parametrize("case, ranks", [("deepseek v3, plain", 3), ("mistral 4", 2)])
-def test_ranks_attend_for_rows_as_one_attends_for_all(case: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_attend_for_rows_as_one_attends_for_all(
+    case: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_family(case, tmp_path, moe_intermediate_size=24, intermediate_size=96)
     tokens = prompt(open_checkpoint(path).model.vocab_size)
     rig = Rig(path, attention="torch_native")
@@ -52,7 +54,9 @@ def test_ranks_attend_for_rows_as_one_attends_for_all(case: str, ranks: int, tmp
 
 def test_both_cards_run_ahead_and_as_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts that are cut, forks, and a sleep, with a pool that is too small for all of them."""
-    path = write_tokenizer(write_family("deepseek v3", tmp_path, max_position_embeddings=512, num_hidden_layers=2, first_k_dense_replace=2))
+    path = write_tokenizer(
+        write_family("deepseek v3", tmp_path, max_position_embeddings=512, num_hidden_layers=2, first_k_dense_replace=2)
+    )
     prompts, options = [*drawn(2, 21), *drawn(1, 3), *drawn(2, 21)], OPTIONS | {"step_tokens": 16}
     with Engine(path, **options | {"kv_tokens": 2048}) as roomy:
         expected = texts(roomy, prompts, 3) + forks(roomy)

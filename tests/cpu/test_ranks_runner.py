@@ -1,4 +1,6 @@
-"""The GPU's runners of two ranks on the CPU, kernels interpreted: the second computes the plans that it is told, and the texts are those of one."""
+"""The GPU's runners of two ranks on the CPU, kernels interpreted: the second computes the plans
+that it is told, and the texts are those of one.
+"""
 
 from __future__ import annotations
 
@@ -20,25 +22,25 @@ from layer_checks import lay_plain
 from test_piecewise_engine import found
 from turns import TurnRanks, Turns
 
+from sgl.runtime.build import build_engine
 from sgl.runtime.cache import StateCheckpoint, WindowPages, WindowPageTable
 from sgl.runtime.cache.recurrent_state_slots import SCRAP_SLOT
 from sgl.runtime.executor import cuda_runner
-from sgl.runtime.executor.ranks import stage_cuda_runner, rank_cuda_runner
-from sgl.runtime.executor.ranks.micro_batches import pieces
 from sgl.runtime.executor.gpu_page_table import MirroredPageTable
-from sgl.runtime.executor.ranks.stage_cuda_runner import StageWorkerCudaRunner, FirstStageCudaRunner
-from sgl.runtime.executor.step_arrays import StepArrays
+from sgl.runtime.executor.ranks import rank_cuda_runner, stage_cuda_runner
+from sgl.runtime.executor.ranks.micro_batches import pieces
 from sgl.runtime.executor.ranks.rank_cuda_runner import RankWorkerCudaRunner, RankZeroCudaRunner
+from sgl.runtime.executor.ranks.stage_cuda_runner import FirstStageCudaRunner, StageWorkerCudaRunner
 from sgl.runtime.executor.ranks.step_plan_message import SequenceMirrors, plan_message
+from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.kernels.launch.compile_ahead import is_compiling
-from sgl.runtime.build import build_engine
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
 from sgl.runtime.parallel.rank_collectives import joined
 from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
-from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
-from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
+from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
+from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 from sgl.runtime.sequences.sequence_ops import SequenceOp
-from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
 
 CPU = torch.device("cpu")
 
@@ -76,7 +78,9 @@ class TurnLinks:
 
 
 def part_of(path: Any, rank: int, ranks: Any, whole: Any = None, by_rows: bool = False) -> Any:
-    """A rank's part of the model: of each layer, or with `ranks` None some of the layers. whole, by_rows: see `TensorParallelSplit`."""
+    """A rank's part of the model: of each layer, or with `ranks` None some of the
+    layers. whole, by_rows: see `TensorParallelSplit`.
+    """
     if ranks is None:
         return load_stage(path, torch.float32, CPU, RankPlace(rank, 2, TensorParallelSplit(0, 1)))
     model = load_share(path, torch.float32, CPU, TensorParallelSplit(rank, 2, whole, by_rows))
@@ -88,7 +92,9 @@ def part_of(path: Any, rank: int, ranks: Any, whole: Any = None, by_rows: bool =
 class Follower(threading.Thread):
     """Rank 1, in a thread."""
 
-    def __init__(self, path: Any, turns: Turns, pool: Any, config: Any, context: int, sent: Any = None, whole: Any = None) -> None:
+    def __init__(
+        self, path: Any, turns: Turns, pool: Any, config: Any, context: int, sent: Any = None, whole: Any = None
+    ) -> None:
         super().__init__(daemon=True)
         self._turns, self._words, self.error = turns, deque(), None
         ranks, self._mirrors = TurnRanks(1, turns), SequenceMirrors(config.max_running)
@@ -99,9 +105,16 @@ class Follower(threading.Thread):
         if sent:
             ranks.told = lambda x: None
         self.runner = (StageWorkerCudaRunner if sent else RankWorkerCudaRunner)(
-            model, Attention(layout.pool(pool.slots, torch.float32, CPU, 0), layout.groups[0]), CPU, context=context, page_size=config.page_size,
-            max_running=config.max_running, ranks=ranks, mirrors=self._mirrors, **more,
-        )  # fmt: skip
+            model,
+            Attention(layout.pool(pool.slots, torch.float32, CPU, 0), layout.groups[0]),
+            CPU,
+            context=context,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            ranks=ranks,
+            mirrors=self._mirrors,
+            **more,
+        )
         self.steps = 0
         self.start()
 
@@ -158,10 +171,19 @@ def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
 
     def runner(model, attention, config, choice, context, states, windows, side):
         made.append(Follower(tiny, turns, attention.pool, config, context, sent))
-        made.append(StagedLeader(
-            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, team=made[0], ranks=ranks,
-            links=TurnLinks(model, turns, sent),
-        ))  # fmt: skip
+        made.append(
+            StagedLeader(
+                model,
+                attention,
+                CPU,
+                context=context,
+                page_size=config.page_size,
+                max_running=config.max_running,
+                team=made[0],
+                ranks=ranks,
+                links=TurnLinks(model, turns, sent),
+            )
+        )
         return made[1]
 
     monkeypatch.setattr(build_engine, "make_runner", runner)
@@ -185,9 +207,19 @@ def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monk
 
     def runner(model, attention, config, choice, context, states, windows, side):
         made.append(Follower(tiny, turns, attention.pool, config, context))
-        made.append(Leader(
-            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, memory=states, team=made[0], ranks=ranks
-        ))  # fmt: skip
+        made.append(
+            Leader(
+                model,
+                attention,
+                CPU,
+                context=context,
+                page_size=config.page_size,
+                max_running=config.max_running,
+                memory=states,
+                team=made[0],
+                ranks=ranks,
+            )
+        )
         return made[1]
 
     monkeypatch.setattr(build_engine, "make_runner", runner)
@@ -196,7 +228,9 @@ def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monk
     follower, leader = made
     with turns.turn:
         assert turns.turn.wait_for(lambda: follower.error or follower.steps == leader.progress.launched, 60)
-    assert follower.error is None and follower.runner.progress.launched == leader.progress.launched and follower.steps > 10
+    assert (
+        follower.error is None and follower.runner.progress.launched == leader.progress.launched and follower.steps > 10
+    )
     assert ours == texts
     assert np.allclose(our_scores, scores, atol=1e-4)
     assert follower.runner._mixed._runs == runs and max(runs.values()) > 1
@@ -221,7 +255,10 @@ def test_mirrors_make_the_plans_of_rank_0(seed):
     rng, apart = np.random.default_rng(seed), seed % 2 == 1  # windows apart, or states
     windows, theirs = (WindowPages(1000, 200, 2, 9), WindowPageTable(1000, 2, 9)) if apart else (None, None)
     mirrors = SequenceMirrors(4, theirs)
-    tables = [cuda_runner.GpuPageTable(4, 128, 2, CPU, windows), MirroredPageTable(4, 128, 2, CPU, mirrors.rows, theirs)]
+    tables = [
+        cuda_runner.GpuPageTable(4, 128, 2, CPU, windows),
+        MirroredPageTable(4, 128, 2, CPU, mirrors.rows, theirs),
+    ]
     live = [SequenceState(number) for number in range(6)]
     for seq in live:
         seq.tokens.extend(rng.integers(0, 99, 40))
@@ -238,20 +275,36 @@ def test_mirrors_make_the_plans_of_rank_0(seed):
             seq.slots.extend(np.arange(2 * 100 * seq.id + 200 + len(seq.slots), 2 * 100 * seq.id + 200 + hi))
             seq.ops.clear()
             seq.ops.append(Wants(int(rng.integers(0, 3))))
-            seq.trail, seq.into = [StateCheckpoint(lo, int(slot)) for slot in rng.integers(2, 50, rng.integers(0, 3))], int(rng.choice([0, SCRAP_SLOT, 60]))
+            seq.trail, seq.into = (
+                [StateCheckpoint(lo, int(slot)) for slot in rng.integers(2, 50, rng.integers(0, 3))],
+                int(rng.choice([0, SCRAP_SLOT, 60])),
+            )
             work.append(ScheduledWork(seq, lo, hi))
             seq.computed = hi
         work.sort(key=lambda item: item.hi - item.lo)
         held = [] if windows is None else placed(windows, work)
-        told = mirrors.work(plan_message(work, tables[0].rows_of(work), moved=None if windows is None else windows.moved()))
-        rows = [table.place(each, lambda array: torch.from_numpy(np.ascontiguousarray(array))) for table, each in zip(tables, (work, told), strict=True)]
+        told = mirrors.work(
+            plan_message(work, tables[0].rows_of(work), moved=None if windows is None else windows.moved())
+        )
+        rows = [
+            table.place(each, lambda array: torch.from_numpy(np.ascontiguousarray(array)))
+            for table, each in zip(tables, (work, told), strict=True)
+        ]
         assert rows[0] == rows[1] and torch.equal(tables[0].pages, tables[1].pages)
-        ours, mirrored = (StepArrays.of(each, own, not apart, places) for each, own, places in ((work, rows[0], windows), (told, rows[1], theirs)))
+        ours, mirrored = (
+            StepArrays.of(each, own, not apart, places)
+            for each, own, places in ((work, rows[0], windows), (told, rows[1], theirs))
+        )
         assert len(ours.arrays) == (9 if apart else 10)
-        assert all(np.array_equal(a, b) for a, b in zip(ours.arrays, mirrored.arrays, strict=True)) and ours.pools == mirrored.pools
+        assert (
+            all(np.array_equal(a, b) for a, b in zip(ours.arrays, mirrored.arrays, strict=True))
+            and ours.pools == mirrored.pools
+        )
         assert all(np.array_equal(a, b) for a, b in zip(ours.context_slots, mirrored.context_slots, strict=True))
         if windows is not None:
-            assert torch.equal(tables[0].window_pages, tables[1].window_pages) and np.array_equal(windows.where, theirs.where)
+            assert torch.equal(tables[0].window_pages, tables[1].window_pages) and np.array_equal(
+                windows.where, theirs.where
+            )
             assert all(np.array_equal(a, b) for a, b in zip(ours.windows, mirrored.windows, strict=True))
             windows.let_go(held)
 

@@ -1,4 +1,6 @@
-"""The GPU's runners of two ranks that hold whole experts, on the CPU, kernels interpreted: experts move between their steps, and the texts are those of one."""
+"""The GPU's runners of two ranks that hold whole experts, on the CPU, kernels interpreted: experts move
+between their steps, and the texts are those of one.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,9 @@ from test_piecewise_engine import found
 from test_ranks_runner import CPU, Follower, Led, part_of
 from turns import TurnRanks, Turns
 
+from sgl.runtime.build import build_engine
 from sgl.runtime.executor.ranks import rank_cuda_runner
 from sgl.runtime.executor.ranks.rank_cuda_runner import RankZeroCudaRunner
-from sgl.runtime.build import build_engine
 from sgl.runtime.loop.expert_rebalancing import ExpertRebalancer
 from sgl.runtime.parallel.ep import expert_migration
 from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer
@@ -34,7 +36,9 @@ WHOLE = ExpertParallelSplit(2)
 
 
 class TurnDist:
-    """What `expert_migration` asks of torch.distributed, of two ranks: what one has sent the other finds in the same order."""
+    """What `expert_migration` asks of torch.distributed, of two ranks: what one
+    has sent the other finds in the same order.
+    """
 
     isend, irecv = "isend", "irecv"
 
@@ -89,8 +93,16 @@ def test_experts_move_between_steps_that_run_ahead_and_as_graphs(tmp_path, monke
         follower.mover = ExpertMigrator(follower.model, 1, 2)
         experts = ExpertBalancer(follower, ExpertMigrator(model, 0, 2), 2)
         leader = Leader(
-            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, team=follower, experts=experts, ranks=ranks
-        )  # fmt: skip
+            model,
+            attention,
+            CPU,
+            context=context,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            team=follower,
+            experts=experts,
+            ranks=ranks,
+        )
         leader.rebalancer = ExpertRebalancer(experts, 2, lambda: False)
         made.extend([follower, leader])
         return leader
@@ -105,6 +117,15 @@ def test_experts_move_between_steps_that_run_ahead_and_as_graphs(tmp_path, monke
     assert follower.error is None and ours == texts and np.allclose(our_scores, scores, atol=1e-4)
     assert experts.moved > 10 and experts.count > 2 and experts.staged > 0
     counts = [sum(layer) for layer in leader.model.expert_counts()]
-    assert counts == [sum(rows) for rows in experts.rows()] and counts == [sum(layer) for layer in follower.model.expert_counts()]
-    assert all(one.ffn.spread.held == other.ffn.spread.held for one, other in zip(leader.model.layers, follower.model.layers, strict=True))
-    assert follower.runner._graphs._runs == leader._graphs._runs and max(leader._graphs._runs.values()) > 1 and max(runs.values()) > 1
+    assert counts == [sum(rows) for rows in experts.rows()] and counts == [
+        sum(layer) for layer in follower.model.expert_counts()
+    ]
+    assert all(
+        one.ffn.spread.held == other.ffn.spread.held
+        for one, other in zip(leader.model.layers, follower.model.layers, strict=True)
+    )
+    assert (
+        follower.runner._graphs._runs == leader._graphs._runs
+        and max(leader._graphs._runs.values()) > 1
+        and max(runs.values()) > 1
+    )

@@ -1,4 +1,6 @@
-"""Adapters and other weights over the GPU's runners of two ranks, on the CPU with kernels interpreted: the texts are those of one."""
+"""Adapters and other weights over the GPU's runners of two ranks, on the CPU with
+kernels interpreted: the texts are those of one.
+"""
 
 from __future__ import annotations
 
@@ -29,31 +31,37 @@ from test_ranks_runner import Follower, Leader, StagedLeader, TurnLinks
 from turns import TurnRanks, Turns
 
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.build import build_adapters, build_engine
+from sgl.runtime.build.build_ranks import RanksBuilder
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.executor.ranks import rank_cuda_runner
 from sgl.runtime.executor.ranks.gpu_rank_worker import GPURankWorker
 from sgl.runtime.executor.ranks.step_plan_message import SequenceMirrors, plan_message
 from sgl.runtime.layers.float8_reference import KVScaleFactors
-from sgl.runtime.build import build_adapters, build_engine
-from sgl.runtime.build.build_ranks import RanksBuilder
 from sgl.runtime.loop.weight_update import WeightUpdater
-from sgl.runtime.parallel.workers.worker_channel import ASK, STEP, TELL, WAKE, RankStart, RankKVOptions
 from sgl.runtime.parallel.workers.rank_weights import RankWeights
-from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
+from sgl.runtime.parallel.workers.worker_channel import ASK, STEP, TELL, WAKE, RankKVOptions, RankStart
+from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 from sgl.runtime.sequences.sequence_options import USUAL
 from sgl.runtime.step.adapter_rows import NONE
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(max_tokens=4, temperature=0, ignore_eos=True)
 OWNERS = [None, "0", "1", "0", "2"]
-KINDS: dict[str, dict[str, Any]] = {"dora": {"dora": True, "rank": 8}, "ends": {"biases": True, "ends": True}, "tokens": {"rows": (31, 33)}}
+KINDS: dict[str, dict[str, Any]] = {
+    "dora": {"dora": True, "rank": 8},
+    "ends": {"biases": True, "ends": True},
+    "tokens": {"rows": (31, 33)},
+}
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict[str, Path]]:
     """A model, another, one whose last layer lacks a tensor; and three adapters."""
     place = tmp_path_factory.mktemp("parts")
-    bases = [write_checkpoint(place / f"base{seed}", tokenizer=True, num_hidden_layers=2, seed=seed) for seed in range(2)]
+    bases = [
+        write_checkpoint(place / f"base{seed}", tokenizer=True, num_hidden_layers=2, seed=seed) for seed in range(2)
+    ]
     return bases, {str(i): write_adapter(bases[0], place / str(i), i, 8 + 8 * (i % 2)) for i in range(3)}
 
 
@@ -129,7 +137,10 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
     pretend(monkeypatch)
     monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
     turns, made, sent = Turns(2), [], (deque(), deque())
-    ranks, begin = TurnRanks(0, turns), RankStart(0, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False, stages)
+    ranks, begin = (
+        TurnRanks(0, turns),
+        RankStart(0, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False, stages),
+    )
     parts = [RankWeights(begin._replace(rank=rank), None) for rank in range(2)]
     if stages == 2:
         ranks.told = lambda x: None
@@ -142,8 +153,16 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
         member = Member(parts[1], path, turns, attention.pool, config, context, sent if stages == 2 else None)
         more = {"links": TurnLinks(model, turns, sent)} if stages == 2 else {}
         leader = (StagedLeader if more else Leader)(
-            model, attention, CPU, context=context, page_size=config.page_size, max_running=config.max_running, team=member, ranks=ranks, **more
-        )  # fmt: skip
+            model,
+            attention,
+            CPU,
+            context=context,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            team=member,
+            ranks=ranks,
+            **more,
+        )
         made.extend([member, leader])
         side.team = member
         return leader
@@ -173,7 +192,15 @@ def texts(engine: Engine, owners: list[str | None] = OWNERS) -> list[list[int]]:
 @pytest.mark.parametrize("stages", [1, 2])
 def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monkeypatch):
     bases, folders = made
-    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8, "step_tokens": 24, "run_ahead": True}
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": 1,
+        "kv_tokens": 2048,
+        "max_running": 8,
+        "step_tokens": 24,
+        "run_ahead": True,
+    }
     options |= {"adapters": folders, "adapter_slots": {8: 1, 16: 1}}  # fewer than adapters
     with Engine(bases[0], **options) as engine:
         expected = [texts(engine)]
@@ -209,11 +236,22 @@ def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monk
 def test_adapters_that_have_more_than_pairs(made, kinds, stages, monkeypatch):
     """Plain rows keep their graphs, which both ranks have."""
     (base, _), folders = made
-    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8, "step_tokens": 24, "run_ahead": True}
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": 1,
+        "kv_tokens": 2048,
+        "max_running": 8,
+        "step_tokens": 24,
+        "run_ahead": True,
+    }
     options |= {"adapters": kinds | {"0": folders["0"]}, "adapter_slots": {8: 4}}
     owners = [None, "dora", "0", "ends", "tokens", "dora"]
     with Engine(base, **options) as engine:
-        expected, outside = [texts(engine, each) for each in (owners, ["0", None])], engine.info()["adapters"]["outside"]
+        expected, outside = (
+            [texts(engine, each) for each in (owners, ["0", None])],
+            engine.info()["adapters"]["outside"],
+        )
     assert len({*map(tuple, expected[0])}) > 4
     parts = two_ranks(monkeypatch, base, stages)
     with Engine(base, **options) as engine:
@@ -232,7 +270,15 @@ def test_adapters_of_experts(tmp_path, monkeypatch):
     model = reference(architecture, **keys)
     model.save_pretrained(tmp_path / "base")
     make_adapter(model, tmp_path / "a", **lora)
-    options: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 512, "max_running": 4, "step_tokens": 24, "run_ahead": True}
+    options: dict[str, Any] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "threads": 1,
+        "kv_tokens": 512,
+        "max_running": 4,
+        "step_tokens": 24,
+        "run_ahead": True,
+    }
     options |= {"adapters": {"a": tmp_path / "a"}, "adapter_slots": {8: 1}}
     base, found = write_tokenizer(tmp_path / "base"), []
     for ranks in (1, 2):
@@ -245,7 +291,10 @@ def test_adapters_of_experts(tmp_path, monkeypatch):
 
 def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_path, monkeypatch):
     pretend(monkeypatch)
-    path, other = (written(tmp_path / name, scales(WRITERS["attn"], layers)) for name, layers in (("a", LAYERS), ("b", [KVScaleFactors(4.0, 3.0)] * 3)))
+    path, other = (
+        written(tmp_path / name, scales(WRITERS["attn"], layers))
+        for name, layers in (("a", LAYERS), ("b", [KVScaleFactors(4.0, 3.0)] * 3))
+    )
     part = RankWeights(RankStart(1, 2, "", str(path), torch.float32, CPU, 1, None, "auto", None, "auto", False), None)
     follower = GPURankWorker(part, part.load(), SimpleNamespace(place=part.place, ranks=2), 0)
     follower.make_room(RankKVOptions(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False))
@@ -271,7 +320,11 @@ def test_a_follower_scales_pools_of_windows_apart(tmp_path, monkeypatch):
     said = [KVScaleFactors(float(number), number + 0.5) for number in range(1, 1 + len(layout.layers))]
     follower.model.kv_scales = said
     follower.make_room(RankKVOptions(64, torch.float8_e4m3fn, "torch_native", 1, 4, 64, False, window_slots=32))
-    assert layout.windowed and layout == follower._layout and [layout.scales(follower._pool, layer) for layer in layout.places] == said
+    assert (
+        layout.windowed
+        and layout == follower._layout
+        and [layout.scales(follower._pool, layer) for layer in layout.places] == said
+    )
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -284,8 +337,12 @@ def test_mirrors_have_the_slots_of_rank_0_s_adapters(seed):
             seq = SequenceState(row)
             seq.tokens.extend(np.arange(3))
             seq.slots.extend(np.arange(3))
-            seq.ops.append(SimpleNamespace(rows=lambda seq, lo, hi: range(hi - 1, hi), pool=lambda seq, lo, hi: range(0)))
+            seq.ops.append(
+                SimpleNamespace(rows=lambda seq, lo, hi: range(hi - 1, hi), pool=lambda seq, lo, hi: range(0))
+            )
             work.append(ScheduledWork(seq, 0, 3))
         told = mirrors.work(plan_message(work, rows, slots))
-        assert [seq.terms for seq, *_ in told] == [USUAL if slot == NONE else USUAL._replace(adapter=str(slot)) for slot in slots]
+        assert [seq.terms for seq, *_ in told] == [
+            USUAL if slot == NONE else USUAL._replace(adapter=str(slot)) for slot in slots
+        ]
         assert [seq.terms for seq, *_ in mirrors.work(plan_message(work, rows))] == [USUAL] * len(rows)

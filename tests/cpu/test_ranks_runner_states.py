@@ -1,4 +1,6 @@
-"""What ranks on GPUs keep beside pages on their cards, on the CPU, kernels interpreted: pages in main memory, states of stages, heads and draft models. The texts are those of one."""
+"""What ranks on GPUs keep beside pages on their cards, on the CPU, kernels interpreted: pages in main memory,
+states of stages, heads and draft models. The texts are those of one.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,16 @@ from sgl.runtime.parallel.workers.worker_channel import TELL
 
 __all__ = ["make", "paths"]
 
-OPTIONS: dict[str, Any] = {"device": "cpu", "dtype": "float32", "threads": 1, "kv_tokens": 128, "page_size": 4, "max_running": 4, "run_ahead": True, "poison_freed": True}
+OPTIONS: dict[str, Any] = {
+    "device": "cpu",
+    "dtype": "float32",
+    "threads": 1,
+    "kv_tokens": 128,
+    "page_size": 4,
+    "max_running": 4,
+    "run_ahead": True,
+    "poison_freed": True,
+}
 
 
 def texts(engine: Engine, prompts: list[list[int]], together: int = 2, count: int = 4) -> list[list[int]]:
@@ -60,8 +71,12 @@ def test_prefixes_leave_both_cards_and_come_back(stages: int, path: Path, monkey
 
 
 @pytest.mark.parametrize("case, stages", [("lfm2", 2), ("jamba", 2), ("lfm2", 1)])
-def test_both_cards_keep_states_of_their_own(case: str, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forks, prefixes that are asked again, prompts that are cut in steps and between stages; too few states for all of it."""
+def test_both_cards_keep_states_of_their_own(
+    case: str, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forks, prefixes that are asked again, prompts that are cut in steps and
+    between stages; too few states for all of it.
+    """
     path = write_tokenizer(write_case(case, tmp_path))
     prompts = [*drawn(2, 30), *drawn(1, 3), *drawn(2, 30), drawn(1, 30)[0][:19] + [7, 8, 9]]
     options = OPTIONS | {"kv_tokens": 512, "step_tokens": 20, "states": 8, "state_every": 12}
@@ -100,7 +115,10 @@ def test_a_head_on_the_states_of_two_ranks(tmp_path: Path, monkeypatch: pytest.M
     with opened_with(made_head, **options) as engine:
         seen = watched(engine)
         assert texts(engine, prompts, 3, 8) == expected
-        assert isinstance(made[1], HiddenStatesRankZeroCudaRunner) and made[0].follower.model.capture.layers == made[1].model.capture.layers
+        assert (
+            isinstance(made[1], HiddenStatesRankZeroCudaRunner)
+            and made[0].follower.model.capture.layers == made[1].model.capture.layers
+        )
     assert len(seen) > 5
     for tokens, draft in seen[::4]:
         for place, token in enumerate(draft[:2]):
@@ -142,7 +160,9 @@ def test_both_cards_keep_the_rows_of_windows_apart(
     cold = quiet(make, case)
     expected = texts(cold, prompts, 2, 5) + forks(cold)
     made = cards(paths(case), monkeypatch, stages)
-    engine = make(case, kv_tokens=400, window_tokens=160, page_size=page_size, step_tokens=24, max_running=4, run_ahead=True)
+    engine = make(
+        case, kv_tokens=400, window_tokens=160, page_size=page_size, step_tokens=24, max_running=4, run_ahead=True
+    )
     assert engine.info()["window_tokens"] == 160
     assert texts(engine, prompts, 2, 5) + forks(engine) == expected
     assert engine.stats().window_given_back and engine.stats().cached_tokens
@@ -150,4 +170,8 @@ def test_both_cards_keep_the_rows_of_windows_apart(
     card.idle()
     theirs = card.follower.runner.windows
     pages, _ = leader.windows.moved()
-    assert theirs is not leader.windows and np.delete(theirs.where, pages).tolist() == np.delete(leader.windows.where, pages).tolist() and theirs.where.any()
+    assert (
+        theirs is not leader.windows
+        and np.delete(theirs.where, pages).tolist() == np.delete(leader.windows.where, pages).tolist()
+        and theirs.where.any()
+    )

@@ -18,11 +18,11 @@ from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.tensor_files.safetensors_header import StoredTensor
 from sgl.runtime.parallel.tp.sharded_source import ShardedWeightSource, require
 from sgl.runtime.parallel.tp.tensor_parallel_split import (
-    TensorSlice,
     TensorParallelSplit,
-    tensor_slices,
+    TensorSlice,
     narrowed_model,
     refusal,
+    tensor_slices,
 )
 
 SIZES = {"num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 321}
@@ -51,7 +51,11 @@ def test_two_ranks_compute_what_one_computes(case: str, tmp_path: Path) -> None:
 
 def test_most_families_are_shared_out() -> None:
     """The test above is of something."""
-    kept = [case for case, (name, _) in FAMILIES.items() if name in ("LlamaForCausalLM", "Qwen2ForCausalLM", "Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM")]
+    kept = [
+        case
+        for case, (name, _) in FAMILIES.items()
+        if name in ("LlamaForCausalLM", "Qwen2ForCausalLM", "Phi3ForCausalLM", "GPT2LMHeadModel", "GPTNeoXForCausalLM")
+    ]
     assert kept
 
 
@@ -67,8 +71,16 @@ def test_heads_of_keys_are_held_twice_where_there_are_too_few(kv_heads: int, tmp
 
 
 RECURRENT: list[tuple[str, int, dict]] = [
-    ("kimi linear", 2, {"linear_num_heads": 4}),  # KDA, whose decay and gate spread few numbers that are whole on each rank
-    ("qwen3 next", 4, {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "num_attention_heads": 4}),  # rows lie by heads of keys
+    (
+        "kimi linear",
+        2,
+        {"linear_num_heads": 4},
+    ),  # KDA, whose decay and gate spread few numbers that are whole on each rank
+    (
+        "qwen3 next",
+        4,
+        {"linear_num_key_heads": 4, "linear_num_value_heads": 8, "num_attention_heads": 4},
+    ),  # rows lie by heads of keys
     ("qwen 3.5", 4, {"linear_num_key_heads": 4, "linear_num_value_heads": 8}),
     ("mamba 2", 2, {}),
     ("lfm2, wide, biases, untied", 4, {}),
@@ -84,7 +96,9 @@ def test_recurrent_layers_are_cut_evenly_and_advance_alike(case: str, ranks: int
         held = torch.bincount(torch.cat([torch.from_numpy(each[name].kept) for each in found]), minlength=cut.places)
         assert len(held) == cut.places and held.unique().tolist() == [ranks * len(cut.kept) // cut.places], name
     tokens, own = prompt(model.vocab_size), narrowed_model(model, TensorParallelSplit(0, ranks)).states
-    assert sum(part.bytes(torch.float32) for parts in own.values() for part in parts) * ranks == sum(part.bytes(torch.float32) for parts in model.states.values() for part in parts)
+    assert sum(part.bytes(torch.float32) for parts in own.values() for part in parts) * ranks == sum(
+        part.bytes(torch.float32) for parts in model.states.values() for part in parts
+    )
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     for ours, asked in zip(steps_of_ranks(path, ranks, walk(tokens)), expected, strict=True):
@@ -116,7 +130,10 @@ def test_shares_are_the_whole_once(tmp_path: Path) -> None:
     for name, cut in found[0].items():
         kept = torch.tensor([*cut.kept, *found[1][name].kept]).sort().values
         assert torch.equal(kept, torch.arange(cut.places)), name
-    assert [narrowed_model(model, TensorParallelSplit(rank, 2)).head_rows for rank in range(2)] == [(0, 161), (161, 321)]
+    assert [narrowed_model(model, TensorParallelSplit(rank, 2)).head_rows for rank in range(2)] == [
+        (0, 161),
+        (161, 321),
+    ]
 
 
 class Memory:
@@ -138,7 +155,9 @@ def test_a_share_is_read_by_any_pieces(axis: int) -> None:
     generator = torch.Generator().manual_seed(3)
     whole = torch.rand(24, 18, generator=generator)
     for _ in range(40):
-        kept = torch.randperm(whole.shape[axis], generator=generator)[: 1 + int(torch.randint(0, 17, (), generator=generator))]
+        kept = torch.randperm(whole.shape[axis], generator=generator)[
+            : 1 + int(torch.randint(0, 17, (), generator=generator))
+        ]
         kept = kept if torch.rand((), generator=generator) < 0.5 else kept.sort().values
         source = Memory(whole)
         share = ShardedWeightSource(source, {"x": TensorSlice(axis, whole.shape[axis], kept.numpy())})

@@ -1,4 +1,6 @@
-"""Stages of two ranks each with all at once: weights in few bits, adapters, a draft model, prefixes in main memory, other weights."""
+"""Stages of two ranks each with all at once: weights in few bits, adapters, a draft
+model, prefixes in main memory, other weights.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,15 @@ from test_few_bits_loading import FORMATS, write
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import EngineDied
 
-OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 256, "page_size": 4, "max_running": 8, "host_kv": "500KB", "poison_freed": True}
+OPTIONS = {
+    "dtype": "float32",
+    "threads": 1,
+    "kv_tokens": 256,
+    "page_size": 4,
+    "max_running": 8,
+    "host_kv": "500KB",
+    "poison_freed": True,
+}
 FOUR = OPTIONS | {"pipeline_parallel": 2, "tensor_parallel": 2, "speculation": "auto"}
 SLOTS = {8: 6}
 
@@ -24,9 +34,16 @@ def test_all_at_once_and_a_rank_that_dies_over_it(tmp_path: Path, tiny: Path, ad
     few, _ = write(tmp_path / "a", *FORMATS["fp8 blocks"])
     other, _ = write(tmp_path / "b", *FORMATS["fp8 blocks"], seed=3)
     named = {f"a{number}": folder for number, folder in enumerate(adapters[:4])}
-    with Engine(few, **OPTIONS, adapters=named) as one, Engine(few, **FOUR, draft=tiny, adapters=named, adapter_slots=SLOTS) as four:
+    with (
+        Engine(few, **OPTIONS, adapters=named) as one,
+        Engine(few, **FOUR, draft=tiny, adapters=named, adapter_slots=SLOTS) as four,
+    ):
         shared = four.info()
-        assert shared["memory"]["adapters"] == shared["adapters"]["slot_bytes"] > one.info()["adapters"]["slot_bytes"] * 6 // 8
+        assert (
+            shared["memory"]["adapters"]
+            == shared["adapters"]["slot_bytes"]
+            > one.info()["adapters"]["slot_bytes"] * 6 // 8
+        )
         for _ in range(2):
             expected = texts(one, [None, *named], together=True)
             assert texts(four, [None, *named], together=True) == expected and len({*map(tuple, expected)}) > 2

@@ -1,4 +1,6 @@
-"""Scans and convolutions with a state: ragged batches against loops over tokens, and sequences that are cut anywhere."""
+"""Scans and convolutions with a state: ragged batches against loops over
+tokens, and sequences that are cut anywhere.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,17 @@ def said(kind: str, rows: int, seed: int, heads: int = 2, key: int = 5, value: i
         return -torch.exp(normal(*shape) * 2 - 1)
 
     if kind == "mamba 1":
-        return SelectiveScan(normal(rows, 6), normal(rows, 6).exp(), decay(6, 4), normal(rows, 4), normal(rows, 4), normal(6))
+        return SelectiveScan(
+            normal(rows, 6), normal(rows, 6).exp(), decay(6, 4), normal(rows, 4), normal(rows, 4), normal(6)
+        )
     q, k, v = normal(rows, heads // shared, key), normal(rows, heads // shared, key), normal(rows, heads, value)
     if kind == "mamba 2":
         return LinearAttention(q, k, v, decay(rows, heads, 1), times=normal(rows, heads, 1).exp(), skip=normal(heads))
     if kind == "gated delta net":
         return LinearAttention(q, k, v, decay(rows, heads, 1), normal(rows, heads, 1).sigmoid(), 1e-6, 0.5)
-    return LinearAttention(q, k / k.norm(dim=-1, keepdim=True), v, decay(rows, heads, key), normal(rows, heads, 1).sigmoid())
+    return LinearAttention(
+        q, k / k.norm(dim=-1, keepdim=True), v, decay(rows, heads, key), normal(rows, heads, 1).sigmoid()
+    )
 
 
 def states(kind: str, count: int, seed: int) -> Tensor:
@@ -46,7 +52,9 @@ def states(kind: str, count: int, seed: int) -> Tensor:
 
 def cut(all_: Any, start: int, stop: int) -> Any:
     """Of the tokens some."""
-    parts = {name: part if part is None or name in OF_ALL else part[start:stop] for name, part in all_._asdict().items()}
+    parts = {
+        name: part if part is None or name in OF_ALL else part[start:stop] for name, part in all_._asdict().items()
+    }
     return type(all_)(**parts)
 
 
@@ -69,7 +77,9 @@ def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
 def test_a_ragged_batch_is_that_of_a_loop_over_tokens(kind: str, lens: tuple[int, ...], shared: int) -> None:
     all_, before = said(kind, sum(lens), 1, shared=shared), states(kind, len(lens), 1)
     given = before.clone()
-    for found, expected in zip(all_.scan(given, RaggedSequences.of(lens, CPU)), by_loop(kind, all_, before, lens), strict=True):
+    for found, expected in zip(
+        all_.scan(given, RaggedSequences.of(lens, CPU)), by_loop(kind, all_, before, lens), strict=True
+    ):
         close(found, expected)
     assert torch.equal(given, before)
 
@@ -95,7 +105,9 @@ def test_decays_that_float32_cannot_hold_leave_nothing_behind(kind: str) -> None
     most = {"dt": all_.dt * 500} if kind == "mamba 1" else {"decay": all_.decay * 500}
     all_ = all_._replace(**most)
     before = states(kind, 1, 3)
-    for found, expected in zip(all_.scan(before, RaggedSequences.of((100,), CPU)), by_loop(kind, all_, before, (100,)), strict=True):
+    for found, expected in zip(
+        all_.scan(before, RaggedSequences.of((100,), CPU)), by_loop(kind, all_, before, (100,)), strict=True
+    ):
         close(found, expected)
 
 
@@ -120,7 +132,9 @@ def test_a_convolution_from_the_start_is_that_of_torch() -> None:
         x, weight, bias = (torch.randn(*shape, generator=generator) for shape in ((15, 6), (width, 6), (6,)))
         found, _ = causal_convolution(x, weight, bias, torch.zeros(2, width - 1, 6), RaggedSequences.of((9, 6), CPU))
         for rows, out in zip(x.split((9, 6)), found.split((9, 6)), strict=True):
-            expected = torch.nn.functional.conv1d(rows.t()[None], weight.t()[:, None], bias, padding=width - 1, groups=6)
+            expected = torch.nn.functional.conv1d(
+                rows.t()[None], weight.t()[:, None], bias, padding=width - 1, groups=6
+            )
             close(out, expected[0, :, : len(rows)].t())
 
 

@@ -1,4 +1,6 @@
-"""The C kernels of layers with states against loops over tokens and against torch, and that a token's bits are its own."""
+"""The C kernels of layers with states against loops over tokens and against
+torch, and that a token's bits are its own.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from sgl.runtime.models.reference import reference_recurrence
 
 pytestmark = pytest.mark.skipif(cpu_kernels.kernels is None, reason="needs the compiled kernels")
 
-SIZES = [(2, 1, 5, 3), (4, 2, 16, 40), (4, 4, 32, 32), (6, 3, 33, 65)]  # heads, how many share keys, width of keys and values
+SIZES = [
+    (2, 1, 5, 3),
+    (4, 2, 16, 40),
+    (4, 4, 32, 32),
+    (6, 3, 33, 65),
+]  # heads, how many share keys, width of keys and values
 LENS = [(1, 1, 1, 1, 1, 1), (3, 1, 9, 1, 2, 1), (20, 1, 1, 1, 1, 30)]
 READ, WRITE = [0, 4, 5, 5, 0, 7], [8, 4, 9, 10, 1, 1]  # from the empty state; in place; two from one; two leave nothing
 
@@ -57,7 +64,10 @@ def test_states_are_those_of_a_loop(kind: str, sizes: tuple[int, int, int, int],
 @pytest.mark.parametrize("channels, size", [(300, 16), (70, 5), (3, 200)])
 def test_a_selective_scan_of_many_channels(channels: int, size: int) -> None:
     generator = torch.Generator().manual_seed(1)
-    draws = [torch.randn(shape, generator=generator) for shape in ((9, channels), (9, channels), (channels, size), (9, size), (9, size), (channels,))]
+    draws = [
+        torch.randn(shape, generator=generator)
+        for shape in ((9, channels), (9, channels), (channels, size), (9, size), (9, size), (channels,))
+    ]
     all_ = SelectiveScan(draws[0], draws[1].exp(), -draws[2].exp(), *draws[3:])
     memory = torch.zeros(4, channels, size)
     expected, left = all_.scan(memory[[0, 0]], RaggedSequences.of((8, 1), CPU))
@@ -71,9 +81,15 @@ def test_bits_do_not_depend_on_cuts_and_neighbours(kind: str) -> None:
     whole = memory_for(all_)
     parts = whole.clone()
     out = run(all_, whole, [4], [4], (40,))
-    found = [run(cut(all_, 0, 1), parts, [4], [4], (1,)), run(cut(all_, 1, 17), parts, [4], [6], (16,)), run(cut(all_, 17, 40), parts, [6], [4], (23,))]
+    found = [
+        run(cut(all_, 0, 1), parts, [4], [4], (1,)),
+        run(cut(all_, 1, 17), parts, [4], [6], (16,)),
+        run(cut(all_, 17, 40), parts, [6], [4], (23,)),
+    ]
     assert torch.equal(torch.cat(found), out) and torch.equal(parts[4], whole[4])
-    twice: Any = type(all_)(*(torch.cat([part, part]) if isinstance(part, torch.Tensor) and len(part) == 40 else part for part in all_))
+    twice: Any = type(all_)(
+        *(torch.cat([part, part]) if isinstance(part, torch.Tensor) and len(part) == 40 else part for part in all_)
+    )
     again = memory_for(all_)
     again[5] = again[4]
     both = run(twice, again, [4, 5], [4, 5], (40, 40))
@@ -86,7 +102,10 @@ def test_views_of_one_tensor_and_whole_ones_give_the_same() -> None:
     decay = -torch.rand(5, 2, 1)
     own = LinearAttention(q.contiguous(), k.contiguous(), v.contiguous(), decay)
     memories = [torch.zeros(3, 2, 6, 40) for _ in range(2)]
-    outs = [run(each, memory, [0], [2], (5,)) for each, memory in zip((LinearAttention(q, k, v, decay), own), memories, strict=True)]
+    outs = [
+        run(each, memory, [0], [2], (5,))
+        for each, memory in zip((LinearAttention(q, k, v, decay), own), memories, strict=True)
+    ]
     assert torch.equal(*outs) and torch.equal(*memories)
 
 
@@ -100,7 +119,9 @@ def test_a_convolution_is_that_of_torch(lens: tuple[int, ...], width: int, activ
     weight, bias = torch.randn(width, 1023, generator=generator), torch.randn(1023, generator=generator)
     memory = torch.randn(12, width - 1, 1023, generator=generator).to(dtype)
     before, ragged = memory.clone(), RaggedSequences.of(lens, CPU)
-    found = cpu_recurrent_kernels.convolve(x, weight, bias, activation, memory, torch.tensor(READ), torch.tensor(WRITE), ragged)
+    found = cpu_recurrent_kernels.convolve(
+        x, weight, bias, activation, memory, torch.tensor(READ), torch.tensor(WRITE), ragged
+    )
     y, left = causal_convolution(x, weight, bias, before[READ], ragged)
     close(found, ACTIVATIONS[activation](y) if activation else y)
     assert torch.equal(memory[WRITE[:4]], left[:4])
@@ -110,10 +131,17 @@ def test_a_convolution_is_that_of_torch(lens: tuple[int, ...], width: int, activ
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("apart", [False, True])
-@pytest.mark.parametrize("eps, gate, first", [(1e-5, "silu", False), (1e-5, "sigmoid", False), (1e-5, "silu", True), (None, "silu", False)])
-def test_a_gate_is_that_of_torch(eps: float | None, gate: str, first: bool, apart: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "eps, gate, first", [(1e-5, "silu", False), (1e-5, "sigmoid", False), (1e-5, "silu", True), (None, "silu", False)]
+)
+def test_a_gate_is_that_of_torch(
+    eps: float | None, gate: str, first: bool, apart: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     generator = torch.Generator().manual_seed(6)
-    x, z = torch.randn(5, 3, 37, generator=generator), (torch.randn(5, 120, generator=generator) * 20).to(dtype)[:, 4:115]
+    x, z = (
+        torch.randn(5, 3, 37, generator=generator),
+        (torch.randn(5, 120, generator=generator) * 20).to(dtype)[:, 4:115],
+    )
     weight = None if eps is None else torch.randn(111 if apart else 37, generator=generator)
     found = reference_recurrence.gated(x, z, weight, eps, gate, first)
     monkeypatch.setattr(cpu_recurrent_kernels, "takes", lambda x: False)
@@ -125,7 +153,11 @@ def test_a_gate_is_that_of_torch(eps: float | None, gate: str, first: bool, apar
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rates_are_those_of_torch(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     generator = torch.Generator().manual_seed(7)
-    x, bias, rate = (torch.randn(4, 50, generator=generator) * 30).to(dtype)[:, 2:38], torch.randn(36, generator=generator), -torch.rand(6, generator=generator)
+    x, bias, rate = (
+        (torch.randn(4, 50, generator=generator) * 30).to(dtype)[:, 2:38],
+        torch.randn(36, generator=generator),
+        -torch.rand(6, generator=generator),
+    )
     asked: list[Any] = [(x, bias, rate), (x, None, None), (x, bias, rate, (0.3, 0.9)), (x, None, None, (0.0, math.inf))]
     found = [reference_recurrence.rates(*each) for each in asked] + [(reference_recurrence.sigmoid(x, 2.0),)]
     monkeypatch.setattr(cpu_recurrent_kernels, "takes", lambda x: False)
@@ -136,6 +168,11 @@ def test_rates_are_those_of_torch(dtype: torch.dtype, monkeypatch: pytest.Monkey
 
 
 def test_structs_that_do_not_fit_are_refused() -> None:
-    for call in (lambda: cpu_kernels.kernels.advance(b"12345678"), lambda: cpu_kernels.kernels.selective(5), lambda: cpu_kernels.kernels.gated(0, b""), lambda: cpu_kernels.kernels.rates(b"")):
+    for call in (
+        lambda: cpu_kernels.kernels.advance(b"12345678"),
+        lambda: cpu_kernels.kernels.selective(5),
+        lambda: cpu_kernels.kernels.gated(0, b""),
+        lambda: cpu_kernels.kernels.rates(b""),
+    ):
         with pytest.raises(TypeError, match="takes"):
             call()

@@ -79,7 +79,12 @@ def test_steps_of_nobody_touch_nothing(tmp_path: Path) -> None:
         core.call(core.check)  # what was freed is overwritten by now
         before_them = _stored(core.runner.attention.pool)
         stats = _counts(engine)
-        for work in (dummy_sequences(1, 1, 2), dummy_sequences(5, 1, 2), dummy_sequences(1, 0, 70), dummy_sequences(2, 1, 2) + dummy_sequences(1, 0, 9)):
+        for work in (
+            dummy_sequences(1, 1, 2),
+            dummy_sequences(5, 1, 2),
+            dummy_sequences(1, 0, 70),
+            dummy_sequences(2, 1, 2) + dummy_sequences(1, 0, 9),
+        ):
             logits = core.call(lambda work=work: core.runner.forward(work))
             assert len(logits) == len(work)
         now = _stored(core.runner.attention.pool)
@@ -113,5 +118,7 @@ def test_no_step_is_longer_than_what_stages_make_room_for():
     """Those of nobody may have more tokens than the engine's steps."""
     for rows, context, step_tokens in ((1, 512, 16), (8, 512, 16), (3, 40, 4), (256, 4096, 8192)):
         runner = SimpleNamespace(context=context, rows=rows)
-        lengths = [sum(item.hi - item.lo for item in rehearsal.warm_up_prompts(runner, tokens)) for tokens in rehearsal.FIRST]
+        lengths = [
+            sum(item.hi - item.lo for item in rehearsal.warm_up_prompts(runner, tokens)) for tokens in rehearsal.FIRST
+        ]
         assert max(lengths) <= rehearsal.longest_step(step_tokens, rows)

@@ -32,7 +32,9 @@ class Server:
         assert SERVER is not None
         for port in range(36_379, 36_479):
             self.process = subprocess.Popen(
-                [SERVER, "--port", str(port), "--save", "", "--requirepass", "secret", "--dir", str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+                [SERVER, "--port", str(port), "--save", "", "--requirepass", "secret", "--dir", str(folder)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
             )
             self.client = redis.Redis(port=port, password="secret")
             if self._up():
@@ -81,7 +83,9 @@ def test_texts_are_those_of_what_was_pushed(server: Server, twins: list[Path], c
     assert len({name.split(":")[1] for name in names if not name.endswith("manifest")}) == 1
 
 
-def test_values_are_cut_and_read_from_any_byte_on(server: Server, twins: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_are_cut_and_read_from_any_byte_on(
+    server: Server, twins: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(redis_store, "MOST_VALUE", 1000)
     url = f"{server.url}/tiny"
     assert main(["push", str(twins[0]), url]) == 0
@@ -103,7 +107,10 @@ def test_what_is_changed_or_gone_is_told(server: Server, twins: list[Path]) -> N
     value = server.client.get(key)
     for damage in (lambda: server.client.delete(key), lambda: server.client.set(key, value[:-1])):
         damage()
-        with fails(CheckpointError, rf"{shown}: the key {key} has .* bytes of model-00001-of-\d+.safetensors.*gone or cut short"):
+        with fails(
+            CheckpointError,
+            rf"{shown}: the key {key} has .* bytes of model-00001-of-\d+.safetensors.*gone or cut short",
+        ):
             load_model(path)
     opened = sources_of(path)[0]
     main(["push", str(twins[1]), url])

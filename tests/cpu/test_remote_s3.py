@@ -19,7 +19,12 @@ from sgl.runtime.loading.tensor_files.tensor_source import bytes_of
 pytest.importorskip("obstore", reason="needs the client: pip install 'sgl[remote]'")
 moto = pytest.importorskip("moto.server", reason="needs moto: pip install 'sgl[formats]'")
 boto3 = pytest.importorskip("boto3", reason="needs boto3, which comes with moto")
-ENVIRONMENT = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1", "AWS_DEFAULT_REGION": "us-east-1"}
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "key",
+    "AWS_SECRET_ACCESS_KEY": "secret",
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
 URL = "s3://models/a/tiny"
 
 
@@ -35,7 +40,11 @@ def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, twins: list[Path]) -
     server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
-    for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": f"http://{host}:{port}", "SGL_CACHE": str(tmp_path / "cache")}.items():
+    for name, value in {
+        **ENVIRONMENT,
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "SGL_CACHE": str(tmp_path / "cache"),
+    }.items():
         monkeypatch.setenv(name, value)
     client = boto3.client("s3", endpoint_url=f"http://{host}:{port}")
     client.create_bucket(Bucket="models")

@@ -1,4 +1,6 @@
-"""Several engines behind one: where sequences go, that they write what they write on one, and what the death of one costs."""
+"""Several engines behind one: where sequences go, that they write what they write
+on one, and what the death of one costs.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +20,7 @@ from server_rig import await_true
 
 import sgl
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.errors import (
     CheckpointError,
     ConfigError,
@@ -25,17 +28,16 @@ from sgl.runtime.errors import (
     EngineDied,
     RuntimeFailure,
 )
-from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.process.engine_process import ProcessStart
-from sgl.runtime.replicas.replicas_core import replica_gpus, replica_options
 from sgl.runtime.replicas.replica_routing import (
     BLOCK,
     RUNNING,
     UNCACHED,
-    ReplicaRouter,
-    ReplicaCacheEstimate,
     HashedTokenBlocks,
+    ReplicaCacheEstimate,
+    ReplicaRouter,
 )
+from sgl.runtime.replicas.replicas_core import replica_gpus, replica_options
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "max_running": 8}
 LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
@@ -43,10 +45,15 @@ LONG = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
 
 def text(*parts: tuple[int, int]) -> HashedTokenBlocks:
     """Of (seed, tokens) after each other."""
-    return HashedTokenBlocks("", np.concatenate([np.random.default_rng(seed).integers(0, 99, count) for seed, count in parts]).astype(np.int32))
+    return HashedTokenBlocks(
+        "",
+        np.concatenate([np.random.default_rng(seed).integers(0, 99, count) for seed, count in parts]).astype(np.int32),
+    )
 
 
-@pytest.mark.parametrize("seen, names", [(None, ["0", "1"]), ("3, 5,7", ["3", "5"]), ("GPU-a,GPU-b", ["GPU-a", "GPU-b"])])
+@pytest.mark.parametrize(
+    "seen, names", [(None, ["0", "1"]), ("3, 5,7", ["3", "5"]), ("GPU-a,GPU-b", ["GPU-a", "GPU-b"])]
+)
 def test_each_replica_sees_a_card_of_its_own(monkeypatch, seen, names):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
@@ -54,8 +61,13 @@ def test_each_replica_sees_a_card_of_its_own(monkeypatch, seen, names):
     if seen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     options = replica_options(EngineConfig(replicas=2))
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in replica_gpus(options)] == names and {each.device for each in options} == {"cuda"}
-    assert ProcessStart.here(Path("model"), options[0], replica_gpus(options)[1]).environment["CUDA_VISIBLE_DEVICES"] == names[1]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in replica_gpus(options)] == names and {
+        each.device for each in options
+    } == {"cuda"}
+    assert (
+        ProcessStart.here(Path("model"), options[0], replica_gpus(options)[1]).environment["CUDA_VISIBLE_DEVICES"]
+        == names[1]
+    )
     assert replica_gpus(replica_options(EngineConfig(replicas=2, device="cpu", threads=1))) == [{}, {}]
     with pytest.raises(ConfigError, match="torch sees 3 CUDA devices; take 3 replicas"):
         replica_options(EngineConfig(replicas=4))
@@ -68,7 +80,10 @@ def test_each_replica_of_several_ranks_sees_as_many_cards(monkeypatch, seen, nam
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if seen is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in replica_gpus(replica_options(EngineConfig(replicas=2, tensor_parallel=2)))] == names
+    assert [
+        each["CUDA_VISIBLE_DEVICES"]
+        for each in replica_gpus(replica_options(EngineConfig(replicas=2, tensor_parallel=2)))
+    ] == names
     with pytest.raises(ConfigError, match="torch sees 5 CUDA devices, where each replica takes 2; take 2 replicas"):
         replica_options(EngineConfig(replicas=3, tensor_parallel=2))
 
@@ -129,7 +144,9 @@ def test_equals_take_turns_and_prefixes_draw_until_the_others_weigh_more():
 
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_groups_that_share_a_prefix_stay_together_and_work_is_even(replicas):
-    """Programs of 16 groups, all at once in any order: a prefix is computed twice hardly ever, and no replica has much more to do than another."""
+    """Programs of 16 groups, all at once in any order: a prefix is computed twice hardly ever,
+    and no replica has much more to do than another.
+    """
     shared, own, each = 3000, 64, 16 * replicas
     heads, rng = [text((group, shared)) for group in range(16)], random.Random(replicas)
     for _ in range(4):
@@ -276,7 +293,10 @@ def test_what_was_closed_before_it_went_anywhere_goes_nowhere(several):
             closed.generate(SamplingParams(max_tokens=2)).result(60)
 
 
-@pytest.mark.parametrize("options, why", [({"replicas": 0}, "positive"), ({"replicas": 2, "device": "cuda:0"}, "each gets one|torch sees|cuda")])
+@pytest.mark.parametrize(
+    "options, why",
+    [({"replicas": 0}, "positive"), ({"replicas": 2, "device": "cuda:0"}, "each gets one|torch sees|cuda")],
+)
 def test_what_it_does_not_do_is_told(tiny, options, why):
     with pytest.raises(ConfigError, match=why):
         Engine(tiny, **OPTIONS | options)
@@ -302,7 +322,10 @@ def test_the_death_of_one_is_an_error_of_its_own_sequences(tiny):
 
 
 def test_a_script_that_forgets_to_close_ends_without_a_word(tiny):
-    code = f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, replicas=2, device='cpu', threads=1); e.generate('hello', max_tokens=2); print(*e.info()['pids'])"
+    code = (
+        f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, replicas=2, device='cpu', threads=1); "
+        "e.generate('hello', max_tokens=2); print(*e.info()['pids'])"
+    )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert run.returncode == 0 and not run.stderr, run.stderr
     await_true(lambda: not any(alive(int(pid)) for pid in run.stdout.split()))

@@ -10,7 +10,10 @@ from chromium import Browser, browser, find_chromium
 import sgl
 from sgl.lang.report import RunReport, report
 
-NASTY = 'Hi </script><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1"> \u202eabc 🎉 שלום \x00 ' + "long" * 500
+NASTY = (
+    'Hi </script><script>window.hacked = 1</script><img src=x onerror="window.hacked = 1"> \u202eabc 🎉 שלום \x00 '
+    + "long" * 500
+)
 MANY = 40
 
 
@@ -49,7 +52,9 @@ def advise(s, topic, limit=8):
     s += sgl.user("Which one?")
     s += sgl.assistant("The " + sgl.select("best", ["first", "second", "third"]) + " " + sgl.gen("why", max_tokens=6))
     if topic == "fail":
-        s += sgl.gen("cut", max_tokens=1, json_schema={"type": "object", "required": ["a"]}, error_on_truncation=True) + sgl.gen("after")
+        s += sgl.gen(
+            "cut", max_tokens=1, json_schema={"type": "object", "required": ["a"]}, error_on_truncation=True
+        ) + sgl.gen("after")
     return s["best"] if topic != "fail" else None
 
 
@@ -70,15 +75,28 @@ def saved(state, tmp_path_factory):
 def test_lanes_bars_and_figures(page, saved, state):
     page.open(saved)
     assert page.run("document.querySelectorAll('.lane').length") == 4
-    assert page.run("[...document.querySelectorAll('.bar')].map(b => b.textContent)") == ["best", "why", "draft", "draft", "draft"]
+    assert page.run("[...document.querySelectorAll('.bar')].map(b => b.textContent)") == [
+        "best",
+        "why",
+        "draft",
+        "draft",
+        "draft",
+    ]
     assert page.run("document.querySelectorAll('.forks path').length") == 6  # three forks, three joins
-    values = page.run("Object.fromEntries([...document.querySelectorAll('.tile')].map(t => [t.lastChild.textContent, t.firstChild.textContent]))")
+    values = page.run(
+        "Object.fromEntries([...document.querySelectorAll('.tile')].map(t => [t.lastChild.textContent, "
+        "t.firstChild.textContent]))"
+    )
     usage = state.usage()
     assert values["operations"] == str(usage.operations) == "5" and values["errors"] == "none"
     assert values["generated"] == f"{usage.generated_tokens} tokens"
-    assert 0 < usage.computing_seconds <= usage.seconds and 0 < usage.wall_seconds <= state.report().data["runs"][0]["end"]
+    assert (
+        0 < usage.computing_seconds <= usage.seconds and 0 < usage.wall_seconds <= state.report().data["runs"][0]["end"]
+    )
     assert {"wall clock", "wait per operation", "compute per operation"} < values.keys()
-    bars = page.run("[...document.querySelectorAll('.bar')].map(b => [b.offsetLeft, b.offsetWidth, b.parentNode.offsetWidth])")
+    bars = page.run(
+        "[...document.querySelectorAll('.bar')].map(b => [b.offsetLeft, b.offsetWidth, b.parentNode.offsetWidth])"
+    )
     assert all(left >= 0 and width >= 6 and left + width <= lane for left, width, lane in bars)
 
 
@@ -97,8 +115,11 @@ def test_a_click_on_a_bar_shows_the_node(page, saved):
     assert page.run("document.querySelector('#details h2').textContent") == "draft"
     assert page.run("document.querySelector('.name[aria-pressed=true]').textContent").startswith("0.3")
     hash = page.run("location.hash")
-    assert hash.startswith("#0/3/") and page.run(f"document.querySelectorAll('.chosen-node[data-node=\"{hash}\"]').length") == 3  # bar, text, label
-    assert "gen(\"draft\"" in page.run("document.querySelector('.line.here').textContent")
+    assert (
+        hash.startswith("#0/3/")
+        and page.run(f"document.querySelectorAll('.chosen-node[data-node=\"{hash}\"]').length") == 3
+    )  # bar, text, label
+    assert 'gen("draft"' in page.run("document.querySelector('.line.here').textContent")
     page.open(saved, hash)
     assert page.run("document.querySelector('#details h2').textContent") == "draft"
 
@@ -117,7 +138,10 @@ def test_tokens_are_the_text_and_tell_their_probability(page, saved, state):
 def test_choices_have_their_probabilities(page, saved, state):
     page.open(saved)
     page.run("document.querySelector('.bar.select').click()")
-    rows = page.run("[...document.querySelectorAll('.choices li')].map(r => [r.querySelector('.choice-text').firstChild.textContent, r.querySelector('.figure').textContent])")
+    rows = page.run(
+        "[...document.querySelectorAll('.choices li')].map(r => "
+        "[r.querySelector('.choice-text').firstChild.textContent, r.querySelector('.figure').textContent])"
+    )
     chances = dict(zip(["first", "second", "third"], state.get_meta_info("best")["choice_probs"], strict=True))
     assert [text for text, _ in rows] == sorted(chances, key=lambda text: -chances[text])
     assert page.run("document.querySelector('.choices .chosen .choice-text').firstChild.textContent") == state["best"]
@@ -169,7 +193,10 @@ def test_a_running_one_shows_what_waits(page, engine, tmp_path):
     state.report(tmp_path / "running.html", wait=False)
     state.cancel()
     page.open(tmp_path / "running.html")
-    assert page.run("[...document.querySelectorAll('.bar')].map(b => b.className)") == ["bar gen running", "bar gen running queued chosen-node"]
+    assert page.run("[...document.querySelectorAll('.bar')].map(b => b.className)") == [
+        "bar gen running",
+        "bar gen running queued chosen-node",
+    ]
     assert page.run("document.querySelector('.summary .badge').textContent") == "running"
 
 
@@ -181,11 +208,18 @@ def test_a_batch_is_a_table_that_opens_each_run(page, engine, tmp_path):
     assert page.run("document.querySelectorAll('.runs tbody tr').length") == MANY + 1
     generated = [state.usage().generated_tokens for state in states]
     page.run("document.querySelector('[data-column=generated]').click()")
-    assert page.run("[...document.querySelectorAll('.c-generated')].map(c => Number(c.textContent))") == sorted([*generated, 0], reverse=True)
-    page.run("document.getElementById('search').value = 'topic 7'; document.getElementById('search').dispatchEvent(new Event('input'))")
+    assert page.run("[...document.querySelectorAll('.c-generated')].map(c => Number(c.textContent))") == sorted(
+        [*generated, 0], reverse=True
+    )
+    page.run(
+        "document.getElementById('search').value = 'topic 7'; document.getElementById('search').dispatchEvent(new "
+        "Event('input'))"
+    )
     page.wait("document.querySelectorAll('.runs tbody tr').length === 1")
     page.run("document.querySelector('#found button').click()")
-    assert page.run("document.querySelector('nav h2').textContent") == "Run 7" and page.run("location.hash").startswith("#7/0/")
+    assert page.run("document.querySelector('nav h2').textContent") == "Run 7" and page.run("location.hash").startswith(
+        "#7/0/"
+    )
     page.run("history.back()")
     page.wait("document.querySelector('.runs') !== null")
     page.open(tmp_path / "batch.html", f"#{MANY}")
@@ -196,15 +230,23 @@ def test_a_batch_is_a_table_that_opens_each_run(page, engine, tmp_path):
 def aspects(s, review):
     s += sgl.user(review)
     for fork, name in zip(s.fork(2), ("room", "food"), strict=True):
-        fork += sgl.user(f"And the {name}?") + sgl.assistant(sgl.select(name, ["good", "bad"]) + sgl.gen("why", max_tokens=3, ignore_eos=True))
+        fork += sgl.user(f"And the {name}?") + sgl.assistant(
+            sgl.select(name, ["good", "bad"]) + sgl.gen("why", max_tokens=3, ignore_eos=True)
+        )
 
 
 def test_the_output_of_a_batch_names_every_branch_and_its_variables(page, engine, tmp_path):
     states = aspects.run_batch([("Clean room.",), ("Cold soup.",)], backend=engine, temperature=0)
     report(states, tmp_path / "batch.html")
     page.open(tmp_path / "batch.html")
-    assert page.run("[...document.querySelectorAll('.c-input')].map(c => c.textContent)") == ["Clean room.", "Cold soup."]
-    rows = page.run("[...document.querySelectorAll('.c-output')].map(c => [...c.querySelectorAll('.out')].map(o => [o.firstChild.textContent, o.lastChild.textContent]))")
+    assert page.run("[...document.querySelectorAll('.c-input')].map(c => c.textContent)") == [
+        "Clean room.",
+        "Cold soup.",
+    ]
+    rows = page.run(
+        "[...document.querySelectorAll('.c-output')].map(c => [...c.querySelectorAll('.out')].map(o => "
+        "[o.firstChild.textContent, o.lastChild.textContent]))"
+    )
     assert rows == [[["0.1 ", "And the room?"], ["0.2 ", "And the food?"]]] * 2
     names = page.run("[...document.querySelectorAll('.c-output .made b')].map(b => b.textContent)")
     assert names == ["room", "why", "food", "why"] * 2
@@ -241,7 +283,9 @@ def test_a_large_batch_draws_some_rows_at_first(page, state, tmp_path):
 
 
 def test_a_notebook_frame_draws_the_page(page, state, tmp_path):
-    (tmp_path / "notebook.html").write_text(f"<meta charset=utf-8><div id=main>{state.report()._repr_html_()}</div>", encoding="utf-8")
+    (tmp_path / "notebook.html").write_text(
+        f"<meta charset=utf-8><div id=main>{state.report()._repr_html_()}</div>", encoding="utf-8"
+    )
     page.call("Page.navigate", url="about:blank")
     page.call("Page.navigate", url=(tmp_path / "notebook.html").as_uri())
     page.wait("document.querySelector('iframe') !== null")

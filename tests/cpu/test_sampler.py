@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRow, top_logprobs
-from sgl.runtime.sampling.token_masks import MaskExpander, PackedMaskPool, by_bits, unpack
 from sgl.runtime.sampling.sampling_noise import column_hash, exponential_race, noise_row_keys, seed_hash_words
+from sgl.runtime.sampling.token_masks import MaskExpander, PackedMaskPool, by_bits, unpack
 
 V = 70
 END_IDS = frozenset({1, 3})
@@ -189,11 +189,7 @@ def test_frequencies_follow_the_probabilities(options: dict[str, Any]) -> None:
     probability, kept = support(logits[0].numpy().astype(np.float64), params)
     expected = np.where(kept, probability, 0)
     expected *= count / expected.sum()
-    assert (
-        {i for i in range(width) if kept[i] and expected[i] > 15}
-        <= set(seen)
-        <= set(np.flatnonzero(kept).tolist())
-    )
+    assert {i for i in range(width) if kept[i] and expected[i] > 15} <= set(seen) <= set(np.flatnonzero(kept).tolist())
     tested = expected > 5
     chi = sum((seen[i] - expected[i]) ** 2 / expected[i] for i in np.flatnonzero(tested))
     freedom = max(int(tested.sum()) - 1, 1)
@@ -208,7 +204,9 @@ def test_noise_is_uniform_and_uncorrelated(by: str) -> None:
     seeds = list(range(256)) if by == "seed" else [7] * 256
     positions = list(range(256)) if by != "seed" else [3] * 256
     uniform = 1 - np.exp(
-        exponential_race(torch.from_numpy(noise_row_keys(seed_hash_words(seeds), positions)), columns).numpy().astype(np.float64)
+        exponential_race(torch.from_numpy(noise_row_keys(seed_hash_words(seeds), positions)), columns)
+        .numpy()
+        .astype(np.float64)
     )
     assert ((uniform > 0) & (uniform <= 1)).all()
     cells = np.histogram(uniform, bins=64, range=(0, 1))[0]
@@ -340,13 +338,21 @@ def test_end_tokens_wait_for_min_tokens() -> None:
 @pytest.mark.parametrize("temperature", [0, 0.8])
 @pytest.mark.parametrize("seed", range(20))
 def test_masks_and_logits_that_are_no_numbers(seed: int, temperature: float) -> None:
-    """The kernel's largest logits are torch's: ties, infinities, NaN, masks that are too short, and masks that allow nothing."""
+    """The kernel's largest logits are torch's: ties, infinities, NaN, masks that
+    are too short, and masks that allow nothing.
+    """
     draw = np.random.default_rng(seed)
     logits = torch.from_numpy(draw.integers(-3, 3, (8, V)).astype(np.float32))
     for _ in range(seed % 4):
         logits[draw.integers(8), draw.integers(V)] = float(draw.choice([np.nan, np.inf, -np.inf]))
-    masks = [None if draw.random() < 0.2 else pack(draw.random(V) < draw.choice([0.0, 0.1, 0.9]))[: draw.choice([2, 3])] for _ in range(8)]
-    batch, sampler = SamplingBatch([SamplingRow(SamplingParams(temperature=temperature), seed=n) for n in range(8)]), Sampler()
+    masks = [
+        None if draw.random() < 0.2 else pack(draw.random(V) < draw.choice([0.0, 0.1, 0.9]))[: draw.choice([2, 3])]
+        for _ in range(8)
+    ]
+    batch, sampler = (
+        SamplingBatch([SamplingRow(SamplingParams(temperature=temperature), seed=n) for n in range(8)]),
+        Sampler(),
+    )
     found, peaks = sampler._compiled(logits, batch, range(8), masks)
     wanted, highest = sampler._chosen(logits, batch, range(8), masks)
     finite = np.isfinite(highest)
@@ -359,7 +365,14 @@ def test_wide_rows_by_the_kernel_are_those_by_torch(width: int) -> None:
     """Rows of all kinds on several threads; chances that lie far apart, and seeds of 64 bits."""
     draw = np.random.default_rng(width)
     logits = torch.from_numpy(draw.normal(0, 8, (40, width + 3)).astype(np.float32))[:, :width]
-    kinds = [{"temperature": 0}, {}, {"temperature": 0.01}, {"temperature": 100.0}, {"top_p": 0.9, "temperature": 3.0}, {"top_k": 40, "min_p": 0.01}]
+    kinds = [
+        {"temperature": 0},
+        {},
+        {"temperature": 0.01},
+        {"temperature": 100.0},
+        {"top_p": 0.9, "temperature": 3.0},
+        {"top_k": 40, "min_p": 0.01},
+    ]
     rows = [SamplingRow(SamplingParams(**kinds[i % len(kinds)]), int(draw.integers(2**63))) for i in range(40)]
     masks = [None if i % 3 else pack(draw.random(width) < 0.5) for i in range(40)]
     compiled, by_torch = (sampler.sample(logits, SamplingBatch(rows), list(range(40)), masks) for sampler in both())
@@ -369,15 +382,23 @@ def test_wide_rows_by_the_kernel_are_those_by_torch(width: int) -> None:
 def test_columns_that_do_not_lie_beside_each_other() -> None:
     rows = SamplingBatch([SamplingRow(SamplingParams(), seed) for seed in range(3)])
     for logits in (make_logits(V, 1, 3).T, make_logits(3, 1, 2 * V)[:, ::2], make_logits(V, 1, 3).bfloat16().T):
-        assert [sampler.sample(logits, rows, [0, 1, 2]).ids for sampler in both()] == [Sampler().sample(logits.contiguous(), rows, [0, 1, 2]).ids] * 2
+        assert [sampler.sample(logits, rows, [0, 1, 2]).ids for sampler in both()] == [
+            Sampler().sample(logits.contiguous(), rows, [0, 1, 2]).ids
+        ] * 2
 
 
 @needs_kernels
 def test_what_the_kernel_is_given_is_checked() -> None:
     kernels, packed = Sampler().kernels, SamplingBatch([SamplingRow(SamplingParams(), 1)]).words
     logits, columns = torch.zeros(1, V), column_hash(V)
-    for wrong in ((packed, columns, [0, 1], None, None), (packed, columns[:-1], [0], None, None), (packed, columns, [0], [], None), (packed, columns, [0], None, ()),
-                  (packed, columns, ["a"], None, None), (packed, columns, [0], ["a"], None), (packed, columns, [0], None)):
+    for wrong in (
+        (packed, columns, [0, 1], None, None),
+        (packed, columns[:-1], [0], None, None),
+        (packed, columns, [0], [], None),
+        (packed, columns, [0], None, ()),
+        (packed, columns, ["a"], None, None),
+        (packed, columns, [0], ["a"], None),
+        (packed, columns, [0], None),
+    ):
         with pytest.raises((TypeError, ValueError)):
             kernels.sample(logits.data_ptr(), V, V, *wrong)
-

@@ -74,7 +74,9 @@ def test_the_noise_is_the_noise_of_the_cpu(seed: int, position: int) -> None:
 
 
 def hashed_to(target: int) -> int:
-    """A column word whose last mixing steps in `noise.exponential_race` end at `target`; both shifts are undone by themselves."""
+    """A column word whose last mixing steps in `noise.exponential_race` end at
+    `target`; both shifts are undone by themselves.
+    """
     for word in (target ^ (target >> 15) ^ (target >> 30), ~(target ^ (target >> 15) ^ (target >> 30))):
         product = word * pow(0x7FEB352D, -1, 1 << 32) % (1 << 32)
         if product < 1 << 31:

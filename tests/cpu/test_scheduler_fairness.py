@@ -167,7 +167,9 @@ def test_without_room_the_tenant_that_got_most_gives_way(make):
     def places(last: str) -> list[int]:
         engine, finished = make(kv_tokens=260), []
         with Held(engine):
-            asked = [ask(engine, prompt(n, 20), some(60), finished, n, tenant=last if n == 6 else "a") for n in range(7)]
+            asked = [
+                ask(engine, prompt(n, 20), some(60), finished, n, tenant=last if n == 6 else "a") for n in range(7)
+            ]
         assert [result.token_ids for result in wait(asked)] == expected
         assert engine.stats().preemptions > 0
         return finished

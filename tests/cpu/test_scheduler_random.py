@@ -33,9 +33,13 @@ class Mix:
         choose = self.random.choice
         sequence = self.engine.open(
             choose([-1, 0, 0, 0, 2]),
-            tenant=choose("abc"), namespace=choose(["", "", "n"]), timeout=choose([None, None, 60.0, 0.05]),
-        )  # fmt: skip
-        tokens = prompt(self.random.randint(1, 4), self.random.randint(10, 80)) + prompt(self.random.randint(1, 10**6), 5)
+            tenant=choose("abc"),
+            namespace=choose(["", "", "n"]),
+            timeout=choose([None, None, 60.0, 0.05]),
+        )
+        tokens = prompt(self.random.randint(1, 4), self.random.randint(10, 80)) + prompt(
+            self.random.randint(1, 10**6), 5
+        )
         sequence.extend(tokens)
         self.sequences.append((sequence, tokens))
         if self.random.random() < 0.7:
@@ -84,8 +88,19 @@ class Mix:
         self.engine.wake()
 
     def play(self, moves: int) -> None:
-        weights = {self.open: 12, self.generate: 6, self.fork: 3, self.score: 3, self.prefill: 2, self.abort: 1,
-                   self.drop: 2, self.pin: 2, self.unpin: 2, self.flush: 1, self.doze: 1}  # fmt: skip
+        weights = {
+            self.open: 12,
+            self.generate: 6,
+            self.fork: 3,
+            self.score: 3,
+            self.prefill: 2,
+            self.abort: 1,
+            self.drop: 2,
+            self.pin: 2,
+            self.unpin: 2,
+            self.flush: 1,
+            self.doze: 1,
+        }
         for move in self.random.choices(list(weights), list(weights.values()), k=moves):
             if self.sequences or move in (self.open, self.pin, self.unpin, self.flush, self.doze):
                 move()

@@ -81,7 +81,12 @@ def test_a_named_call_answers_what_it_has(started, http):
 
 
 def test_a_named_call_that_is_left_alone_answers_as_any_other(http):
-    body = {**BODY, "sampling_params": {**LONG, "max_new_tokens": 12, "n": 2}, "return_logprob": True, "logprob_start_len": 0}
+    body = {
+        **BODY,
+        "sampling_params": {**LONG, "max_new_tokens": 12, "n": 2},
+        "return_logprob": True,
+        "logprob_start_len": 0,
+    }
     plain, named = (http.post("/generate", json=each).json() for each in (body, {**body, "rid": "left"}))
     for one, other in zip(plain, named, strict=True):
         assert (one["text"], one["output_ids"]) == (other["text"], other["output_ids"])
@@ -111,7 +116,7 @@ def test_a_batch_goes_by_its_name_or_one_by_one(started, http):
 
 
 def test_a_name_with_a_number_is_no_part_of_another(started, http, pool):
-    """"R_1" is a call of its own unless it is the second prompt of the call "R"."""
+    """ "R_1" is a call of its own unless it is the second prompt of the call "R"."""
     other = started(json={**BODY, "rid": "R_1"})
     mine = started(json={**BODY, "rid": "R"})
     assert abort(http, rid="R") == 1

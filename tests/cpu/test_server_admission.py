@@ -1,4 +1,6 @@
-"""How much a server takes on: queues, shares of keys, deadlines, priorities, prefixes that are nobody else's, the end."""
+"""How much a server takes on: queues, shares of keys, deadlines, priorities,
+prefixes that are nobody else's, the end.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,9 @@ from sgl.runtime.sequences.sequence_options import SequenceOptions
 from sgl.runtime.server import admission_control as admission_module
 from sgl.runtime.server import server_listener
 from sgl.runtime.server.admission_control import AdmissionControl
-from sgl.runtime.server.server_app import create_app
-from sgl.runtime.server.request_context import calling, tenant_of
 from sgl.runtime.server.http.http_errors import RequestError, problem
+from sgl.runtime.server.request_context import calling, tenant_of
+from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.server_settings import ServerSettings
 from sgl.tools.serve_tool import _settings
 
@@ -104,7 +106,9 @@ def test_the_wait_follows_the_rate_of_completions(clock):
     admission = AdmissionControl(10)
     with admission.admit(10):
         clock.now += 20
-        with admission.admit(40, refuse=False):  # 40 end within the last half minute: one in 0.5 s, as the server is 20 s old
+        with admission.admit(
+            40, refuse=False
+        ):  # 40 end within the last half minute: one in 0.5 s, as the server is 20 s old
             pass
         error = _refused(admission, 4)
         assert (error.status, error.code, error.retry_after) == (429, "rate_limited", 2)
@@ -138,16 +142,31 @@ def test_what_can_never_fit_is_told_so():
 
 
 def test_the_command_line_says_all_of_it():
-    words = "--max-queue 9 --tenant-share 0.25 --no-isolate --allow-priority --no-metrics --open-metrics --log-requests x --log-content --trace"
+    words = (
+        "--max-queue 9 --tenant-share 0.25 --no-isolate --allow-priority --no-metrics --open-metrics "
+        "--log-requests x --log-content --trace"
+    )
     told = _settings(_parser().parse_args(["serve", *words.split()]))
     assert (told.max_queue, told.tenant_share, told.isolate, told.log_requests) == (9, 0.25, False, "x")
-    assert (told.allow_priority, told.metrics, told.open_metrics, told.log_content, told.trace) == (True, False, True, True, True)
+    assert (told.allow_priority, told.metrics, told.open_metrics, told.log_content, told.trace) == (
+        True,
+        False,
+        True,
+        True,
+        True,
+    )
     assert _settings(_parser().parse_args(["serve"])) == ServerSettings()
 
 
 @pytest.mark.parametrize(
     ("keys", "isolate", "expected"),
-    [(0, None, (False, 1.0)), (1, None, (False, 1.0)), (2, None, (True, 0.5)), (2, False, (False, 0.5)), (1, True, (True, 1.0))],
+    [
+        (0, None, (False, 1.0)),
+        (1, None, (False, 1.0)),
+        (2, None, (True, 0.5)),
+        (2, False, (False, 0.5)),
+        (1, True, (True, 1.0)),
+    ],
 )
 def test_keys_are_kept_apart_where_there_are_several(keys, isolate, expected):
     settings = ServerSettings(api_keys=frozenset(f"key{i}" for i in range(keys)), isolate=isolate)
@@ -159,7 +178,9 @@ def test_names_of_tenants():
     assert re.fullmatch("[0-9a-f]{12}", tenant_of("key-of-anna"))
 
 
-@pytest.mark.parametrize("wrong", [{"max_queue": 0}, {"tenant_share": 0.0}, {"tenant_share": 1.5}, {"log_content": True}])
+@pytest.mark.parametrize(
+    "wrong", [{"max_queue": 0}, {"tenant_share": 0.0}, {"tenant_share": 1.5}, {"log_content": True}]
+)
 def test_settings_are_checked(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         ServerSettings(**wrong)
@@ -178,7 +199,9 @@ def _streams(url: str, count: int, **headers: str) -> Iterator[list[httpx.Respon
 
 
 def _busy(url: str, key: str = "") -> httpx.Response:
-    return httpx.post(f"{url}/generate", json={"text": "Hello", "sampling_params": SHORT}, headers=_bearer(key), timeout=20)
+    return httpx.post(
+        f"{url}/generate", json={"text": "Hello", "sampling_params": SHORT}, headers=_bearer(key), timeout=20
+    )
 
 
 def _bearer(key: str) -> dict[str, str]:
@@ -226,7 +249,10 @@ def test_a_crowd_is_answered_or_told_to_come_back(engine):
     async def come(url: str) -> list[int]:
         async with httpx.AsyncClient(timeout=60, limits=httpx.Limits(max_connections=64)) as client:
             body = {"text": "Hello", "sampling_params": {"max_new_tokens": 8, "ignore_eos": True}}
-            return [r.status_code for r in await asyncio.gather(*[client.post(f"{url}/generate", json=body) for _ in range(40)])]
+            return [
+                r.status_code
+                for r in await asyncio.gather(*[client.post(f"{url}/generate", json=body) for _ in range(40)])
+            ]
 
     with serving_app(app) as url:
         statuses = asyncio.run(come(url))
@@ -239,11 +265,14 @@ def test_a_key_leaves_room_for_the_others(engine):
         await_true(lambda: engine.stats().running == 2)
         assert _busy(url, "key-of-anna").status_code == 429
         body = {"text": "Hello", "sampling_params": ENDLESS, "timeout": 0.2}
-        assert httpx.post(f"{url}/generate", json=body, headers=_bearer("key-of-ben")).status_code == 504  # it was let in
+        assert (
+            httpx.post(f"{url}/generate", json=body, headers=_bearer("key-of-ben")).status_code == 504
+        )  # it was let in
 
 
 @pytest.mark.parametrize(
-    ("path", "body"), [("/v1/completions", {"prompt": ["a"] * 9}), ("/generate", {"text": ["a"] * 9, "sampling_params": SHORT})]
+    ("path", "body"),
+    [("/v1/completions", {"prompt": ["a"] * 9}), ("/generate", {"text": ["a"] * 9, "sampling_params": SHORT})],
 )
 def test_a_batch_that_can_never_fit(engine, path, body):
     with serving(engine) as url:
@@ -281,13 +310,18 @@ def test_health_needs_no_room(engine):
 # deadlines and priorities
 
 
-@pytest.mark.parametrize(("settings", "words"), [({}, "its 0.1 seconds"), ({"request_timeout": 0.05}, "its 0.05 seconds")])
+@pytest.mark.parametrize(
+    ("settings", "words"), [({}, "its 0.1 seconds"), ({"request_timeout": 0.05}, "its 0.05 seconds")]
+)
 @pytest.mark.parametrize(
     ("path", "body"),
     [
         ("/generate", {"text": "Hello", "sampling_params": ENDLESS}),
         ("/v1/completions", {"prompt": "Hello", "max_tokens": 1500, "ignore_eos": True}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1500, "ignore_eos": True}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1500, "ignore_eos": True},
+        ),
     ],
 )
 def test_requests_say_how_long_they_wait(engine, settings, words, path, body):
@@ -422,7 +456,10 @@ def test_who_takes_nothing_has_left(engine, monkeypatch):
 def _deaf(url: str) -> Iterator[None]:
     """A client that asks for a long stream and reads nothing of it."""
     content = json.dumps({"text": "Hello", "stream": True, "return_logprob": True, "sampling_params": ENDLESS}).encode()
-    head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = (
+        "POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: "
+        f"{len(content)}\r\n\r\n"
+    )
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", int(url.rpartition(":")[2])))
@@ -449,7 +486,9 @@ def _process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_a_server_that_ends_says_so_until_the_last_request_is_done():
     with _process() as (process, url):
-        with httpx.stream("POST", f"{url}/generate", json={"text": "Hello", "stream": True, "sampling_params": ENDLESS}) as answer:
+        with httpx.stream(
+            "POST", f"{url}/generate", json={"text": "Hello", "stream": True, "sampling_params": ENDLESS}
+        ) as answer:
             lines = answer.iter_lines()
             next(lines)
             process.send_signal(signal.SIGTERM)

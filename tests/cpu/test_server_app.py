@@ -35,12 +35,12 @@ from sgl.runtime.errors import (
     RuntimeFailure,
 )
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.engine_bridge import EngineBridge, sample_seed
-from sgl.runtime.server.request_context import calling
 from sgl.runtime.server.grammar_compiler import RequestGrammarCompiler
 from sgl.runtime.server.http.http_errors import RequestError, problem
 from sgl.runtime.server.http.validation_errors import validation_message
+from sgl.runtime.server.request_context import calling
+from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.server_settings import ServerSettings
 from sgl.tools.model_arguments import model_and_options
 
@@ -190,7 +190,10 @@ def test_token_ids_are_checked(engine, ids):
 
 def test_long_texts_are_encoded_alike(engine):
     text = "one two three " * 1000
-    assert asyncio.run(EngineBridge(engine).encode(text)).tolist() == engine.tokenizer.encode(text, special_prefix=True).tolist()
+    assert (
+        asyncio.run(EngineBridge(engine).encode(text)).tolist()
+        == engine.tokenizer.encode(text, special_prefix=True).tolist()
+    )
 
 
 def test_scores_are_the_sequences(engine):
@@ -243,7 +246,9 @@ def test_other_documents_belong_to_the_source(engine):
 
 def test_first_masks_are_worked_out_where_a_grammar_is_compiled(engine):
     wide = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(899)}, "minProperties": 299}
-    grammar = asyncio.run(RequestGrammarCompiler(engine).compile("json_schema", {**wide, "additionalProperties": False}))
+    grammar = asyncio.run(
+        RequestGrammarCompiler(engine).compile("json_schema", {**wide, "additionalProperties": False})
+    )
     built = len(grammar.automaton.network)
     matcher = grammar.matcher()
     assert matcher.known_mask() is not None
@@ -275,7 +280,9 @@ def _compiling_slowly(engine: Engine, monkeypatch) -> tuple[RequestGrammarCompil
     return compiler, begun, go_on
 
 
-def _asking(compiler: RequestGrammarCompiler, source: str, tenant: str = "", timeout: float | None = None) -> asyncio.Task[Any]:
+def _asking(
+    compiler: RequestGrammarCompiler, source: str, tenant: str = "", timeout: float | None = None
+) -> asyncio.Task[Any]:
     with calling(tenant, ServerSettings(request_timeout=timeout)):
         return asyncio.ensure_future(compiler.compile("regex", source))
 
@@ -336,7 +343,9 @@ def test_huge_grammars_are_refused(engine):
         asyncio.run(RequestGrammarCompiler(engine).compile("json_schema", {"enum": ["x" * 100] * 10_000}))
 
 
-@pytest.mark.parametrize("prompt", ["a" * 5_000_000, [7] * 3_000_000, np.full(3_000_000, 7, np.int32)], ids=["text", "ids", "array"])
+@pytest.mark.parametrize(
+    "prompt", ["a" * 5_000_000, [7] * 3_000_000, np.full(3_000_000, 7, np.int32)], ids=["text", "ids", "array"]
+)
 def test_what_is_much_too_long_is_not_looked_at(engine, monkeypatch, prompt):
     monkeypatch.setattr(EngineBridge, "_tokenize", None)
     monkeypatch.setattr(EngineBridge, "_checked_ids", None)
@@ -473,7 +482,9 @@ def test_api_keys(engine):
 
 
 def test_no_origin_is_let_in(url):
-    answer = httpx.options(f"{url}/generate", headers={"Origin": "http://evil", "Access-Control-Request-Method": "POST"})
+    answer = httpx.options(
+        f"{url}/generate", headers={"Origin": "http://evil", "Access-Control-Request-Method": "POST"}
+    )
     assert answer.status_code == 405 and "access-control-allow-origin" not in answer.headers
 
 
@@ -488,7 +499,9 @@ def test_long_bodies_are_refused(url):
 def test_bodies_are_not_waited_for_for_ever(engine, monkeypatch):
     monkeypatch.setattr("sgl.runtime.server.http.middleware.BODY_SECONDS", 0.1)
     with serving(engine) as url, socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 10) as client:
-        client.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n{")
+        client.sendall(
+            b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 30\r\n\r\n{"
+        )
         answer = b"".join(iter(partial(client.recv, 4096), b""))
     assert answer.startswith(b"HTTP/1.1 408 ") and b"did not come within 0.1 seconds" in answer
 
@@ -614,7 +627,14 @@ def test_flushing(url, engine, method):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"port": -1}, {"max_body_bytes": 0}, {"request_timeout": -1.0}, {"request_timeout": float("nan")}, {"api_keys": frozenset({""})}]
+    "wrong",
+    [
+        {"port": -1},
+        {"max_body_bytes": 0},
+        {"request_timeout": -1.0},
+        {"request_timeout": float("nan")},
+        {"api_keys": frozenset({""})},
+    ],
 )
 def test_settings_are_checked(wrong):
     with pytest.raises(ConfigError, match=r"port|max_body_bytes|request_timeout|API key"):
@@ -652,7 +672,9 @@ def test_serve_answers_and_drains(engine):
             first = next(lines)
             process.send_signal(signal.SIGTERM)
             rest = [line for line in lines if line]
-        assert first.startswith("data: {") and rest[-1] == "data: [DONE]" and '"length":300' in rest[-2].replace(" ", "")
+        assert (
+            first.startswith("data: {") and rest[-1] == "data: [DONE]" and '"length":300' in rest[-2].replace(" ", "")
+        )
         assert process.wait(10) == 0
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/health")
@@ -661,7 +683,13 @@ def test_serve_answers_and_drains(engine):
 def test_serve_here_answers_to_its_own_names_only():
     with _served() as (_, url):
         port = url.rpartition(":")[2]
-        for host, status in {"localhost": 200, f"127.0.0.1:{port}": 200, "[::1]": 200, f"[::1]:{port}": 200, "LocalHost:1": 200}.items():
+        for host, status in {
+            "localhost": 200,
+            f"127.0.0.1:{port}": 200,
+            "[::1]": 200,
+            f"[::1]:{port}": 200,
+            "LocalHost:1": 200,
+        }.items():
             assert httpx.get(f"{url}/health", headers={"Host": host}).status_code == status, host
         for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost@evil"):
             refused = httpx.get(f"{url}/v1/models", headers={"Host": host})
@@ -718,4 +746,8 @@ def test_words_may_stand_anywhere():
     assert options.port == 8
     assert model_and_options(options.words) == ("a/model", {"kv_memory": "2GB", "graphs": False, "context": 9})
     objects = ['speculation={"most": 4, "control": false}', "adapters={'a': 'b'}", "draft={no"]
-    assert model_and_options(objects)[1] == {"speculation": {"most": 4, "control": False}, "adapters": {"a": "b"}, "draft": "{no"}
+    assert model_and_options(objects)[1] == {
+        "speculation": {"most": 4, "control": False},
+        "adapters": {"a": "b"},
+        "draft": "{no",
+    }

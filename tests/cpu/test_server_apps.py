@@ -1,4 +1,6 @@
-"""What existing applications send: fields of no effect, histories as clients keep them, functions, names, vLLM's words."""
+"""What existing applications send: fields of no effect, histories as clients
+keep them, functions, names, vLLM's words.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,12 @@ from sgl.runtime import Engine
 
 USER = {"role": "user", "content": "Hello"}
 CHAT = {"messages": [USER], "max_tokens": 6, "temperature": 0}
-PERSON = {"type": "object", "properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name", "age"], "additionalProperties": False}
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
 FUNCTIONS = [tool["function"] for tool in TOOLS]
 
 
@@ -61,25 +68,45 @@ def refusal(url: str, **body: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "field",
     [
-        {"store": True}, {"metadata": {"a": "b"}}, {"service_tier": "auto"}, {"safety_identifier": "u"}, {"prompt_cache_key": "k"},
-        {"prompt_cache_retention": "24h"}, {"verbosity": "low"}, {"modalities": ["text"]}, {"user": "u"},
-        {"prediction": {"type": "content", "content": "Hello"}}, {"guided_decoding_backend": "xgrammar"},
+        {"store": True},
+        {"metadata": {"a": "b"}},
+        {"service_tier": "auto"},
+        {"safety_identifier": "u"},
+        {"prompt_cache_key": "k"},
+        {"prompt_cache_retention": "24h"},
+        {"verbosity": "low"},
+        {"modalities": ["text"]},
+        {"user": "u"},
+        {"prediction": {"type": "content", "content": "Hello"}},
+        {"guided_decoding_backend": "xgrammar"},
     ],
-)  # fmt: skip
+)
 def test_fields_of_no_effect_are_taken(url, field):
     assert said(url, **CHAT, **field) == said(url, **CHAT)
 
 
-@pytest.mark.parametrize(("field", "value"), [("verbosity", "loud"), ("modalities", ["text", "audio"]), ("store", "yes"), ("service_teir", "auto")])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("verbosity", "loud"), ("modalities", ["text", "audio"]), ("store", "yes"), ("service_teir", "auto")],
+)
 def test_what_they_do_not_take(url, field, value):
     assert refusal(url, **CHAT, **{field: value})["param"].partition(".")[0] == field
 
 
 def test_all_of_it_by_the_official_client(client):
     answer = client.chat.completions.create(
-        model="nano", messages=[{"role": "user", "content": "Hello"}], max_tokens=4, store=False, metadata={"run": "1"}, service_tier="default",
-        safety_identifier="u", prompt_cache_key="k", verbosity="medium", modalities=["text"], prediction={"type": "content", "content": "Hi"},
-    )  # fmt: skip
+        model="nano",
+        messages=[{"role": "user", "content": "Hello"}],
+        max_tokens=4,
+        store=False,
+        metadata={"run": "1"},
+        service_tier="default",
+        safety_identifier="u",
+        prompt_cache_key="k",
+        verbosity="medium",
+        modalities=["text"],
+        prediction={"type": "content", "content": "Hi"},
+    )
     assert answer.usage.completion_tokens <= 4
 
 
@@ -87,13 +114,30 @@ def test_all_of_it_by_the_official_client(client):
 
 
 HISTORY: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"role": "assistant", "content": "Hi", "annotations": [], "refusal": None, "audio": None, "function_call": None, "tool_calls": None}, {"role": "assistant", "content": "Hi"}),
+    (
+        {
+            "role": "assistant",
+            "content": "Hi",
+            "annotations": [],
+            "refusal": None,
+            "audio": None,
+            "function_call": None,
+            "tool_calls": None,
+        },
+        {"role": "assistant", "content": "Hi"},
+    ),
     ({"role": "assistant", "content": None, "refusal": "I can not"}, {"role": "assistant", "content": "I can not"}),
     ({"role": "assistant", "content": [{"type": "refusal", "refusal": "No"}]}, {"role": "assistant", "content": "No"}),
-    ({"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]}, {"role": "user", "content": "Hi"}),
-    ({"role": "assistant", "content": [{"type": "text", "text": "Hi", "annotations": []}]}, {"role": "assistant", "content": "Hi"}),
+    (
+        {"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral"}}]},
+        {"role": "user", "content": "Hi"},
+    ),
+    (
+        {"role": "assistant", "content": [{"type": "text", "text": "Hi", "annotations": []}]},
+        {"role": "assistant", "content": "Hi"},
+    ),
     ({"role": "system", "content": "Hi", "cache_control": {"type": "ephemeral"}}, {"role": "system", "content": "Hi"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("message", "plain"), HISTORY)
@@ -149,12 +193,22 @@ def test_a_stream_of_a_function_adds_up(client):
 def test_a_result_of_a_function_is_read(client):
     common: dict[str, Any] = {"model": "nano", "temperature": 0, "functions": FUNCTIONS}
     called = client.chat.completions.create(messages=question(0), **common).choices[0].message
-    messages = [*question(0), called.model_dump(), {"role": "function", "name": called.function_call.name, "content": '{"result": 84}'}]
+    messages = [
+        *question(0),
+        called.model_dump(),
+        {"role": "function", "name": called.function_call.name, "content": '{"result": 84}'},
+    ]
     assert re.search("84", client.chat.completions.create(messages=messages, **common).choices[0].message.content or "")
 
 
 def test_function_call_says_which(client):
-    common: dict[str, Any] = {"model": "nano", "messages": question(0), "temperature": 0, "functions": FUNCTIONS, "max_tokens": 60}
+    common: dict[str, Any] = {
+        "model": "nano",
+        "messages": question(0),
+        "temperature": 0,
+        "functions": FUNCTIONS,
+        "max_tokens": 60,
+    }
     assert client.chat.completions.create(function_call="none", **common).choices[0].message.function_call is None
     named = client.chat.completions.create(function_call={"name": "add_todo"}, **common).choices[0].message
     assert named.function_call.name == "add_todo"
@@ -169,9 +223,15 @@ def test_functions_that_make_no_sense(url):
 # names
 
 
-@pytest.mark.parametrize(("asked", "told"), [("nano", "nano"), ("gpt-4o", "gpt-4o"), ("default", "nano"), ("", "nano"), (None, "nano")])
+@pytest.mark.parametrize(
+    ("asked", "told"), [("nano", "nano"), ("gpt-4o", "gpt-4o"), ("default", "nano"), ("", "nano"), (None, "nano")]
+)
 def test_names_of_the_model(url, asked, told):
-    for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", {"prompt": "a", "max_tokens": 1}), ("/v1/embeddings", {"input": "a"})):
+    for path, body in (
+        ("/v1/chat/completions", CHAT),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 1}),
+        ("/v1/embeddings", {"input": "a"}),
+    ):
         assert ask(url, path, model=asked, **body)["model"] == told
 
 
@@ -186,7 +246,10 @@ def test_the_command_line_takes_several():
     from sgl.cli import _parser
     from sgl.tools.serve_tool import _settings
 
-    assert _settings(_parser().parse_args(["serve", "--served-name", "a", "--served-name", "b"])).served_names == ("a", "b")
+    assert _settings(_parser().parse_args(["serve", "--served-name", "a", "--served-name", "b"])).served_names == (
+        "a",
+        "b",
+    )
     assert _settings(_parser().parse_args(["serve"])).served_names == ()
 
 
@@ -260,9 +323,17 @@ def test_json_that_the_limit_cuts(url, tokens):
 def test_the_other_routes_close_too(url):
     text = ask(url, "/v1/completions", prompt="a", json_schema=PERSON, max_tokens=4, close_at_limit=True)["choices"][0]
     assert text["finish_reason"] == "length" and json.loads(text["text"]).keys() == {"name", "age"}
-    native = ask(url, "/generate", text="a", sampling_params={"json_schema": PERSON, "max_new_tokens": 4, "close_at_limit": True})
-    assert native["meta_info"]["finish_reason"]["type"] == "length" and json.loads(native["text"]).keys() == {"name", "age"}
-    events = httpx.post(f"{url}/v1/chat/completions", json={"messages": [USER], "json_schema": PERSON, "max_tokens": 4, "close_at_limit": True, "stream": True}).text
+    native = ask(
+        url, "/generate", text="a", sampling_params={"json_schema": PERSON, "max_new_tokens": 4, "close_at_limit": True}
+    )
+    assert native["meta_info"]["finish_reason"]["type"] == "length" and json.loads(native["text"]).keys() == {
+        "name",
+        "age",
+    }
+    events = httpx.post(
+        f"{url}/v1/chat/completions",
+        json={"messages": [USER], "json_schema": PERSON, "max_tokens": 4, "close_at_limit": True, "stream": True},
+    ).text
     chunks = [json.loads(line[6:])["choices"][0] for line in events.splitlines() if line.startswith("data: {")]
     assert json.loads("".join(chunk["delta"].get("content") or "" for chunk in chunks)).keys() == {"name", "age"}
     assert chunks[-1]["finish_reason"] == "length"

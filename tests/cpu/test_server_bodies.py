@@ -1,4 +1,6 @@
-"""Bodies that are long, wrong a million times or never whole, and answers that nobody reads: nobody else waits for them."""
+"""Bodies that are long, wrong a million times or never whole, and answers that
+nobody reads: nobody else waits for them.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ from pydantic import TypeAdapter, ValidationError
 from server_rig import await_true, serving, serving_app
 
 from sgl.runtime import Engine
-from sgl.runtime.server.http import response_size_limit, request_bodies, middleware
 from sgl.runtime.server import event_loop_queue
+from sgl.runtime.server.http import middleware, request_bodies, response_size_limit
+from sgl.runtime.server.http.http_errors import RequestError
+from sgl.runtime.server.http.request_bodies import JsonBodyRoute, parsed, values_of
 from sgl.runtime.server.http.response_size_limit import _pieces
 from sgl.runtime.server.server_app import create_app
-from sgl.runtime.server.http.request_bodies import JsonBodyRoute, parsed, values_of
-from sgl.runtime.server.http.http_errors import RequestError
 from sgl.runtime.server.server_settings import ServerSettings
 
 JSON = {"content-type": "application/json"}
@@ -105,7 +107,12 @@ def test_an_unknown_field_of_every_message_is_told_once(url: str) -> None:
 def test_every_route_with_a_body_reads_it_so(bundled: Engine) -> None:
     modules = [module for name, module in sys.modules.items() if name.startswith("sgl.runtime.server.")]
     routers = {id(router): router for module in modules if (router := getattr(module, "router", None)) is not None}
-    routes = [route for router in routers.values() for route in router.routes if getattr(route, "body_field", None) is not None]
+    routes = [
+        route
+        for router in routers.values()
+        for route in router.routes
+        if getattr(route, "body_field", None) is not None
+    ]
     assert len(routes) >= 6 and all(isinstance(route, JsonBodyRoute) for route in routes)
 
 
@@ -141,7 +148,6 @@ def test_values_are_counted_outside_of_strings() -> None:
             assert values_of(data, expected - 1) == expected  # one more than allowed
 
 
-
 def test_long_texts_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(request_bodies, "MOST_VALUES", 10)
     assert parsed(json.dumps({"prompt": ',[{\\"' * 1000}).encode()) == {"prompt": ',[{\\"' * 1000}
@@ -149,7 +155,9 @@ def test_long_texts_are_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
         parsed(b"[" + b"[]," * 10 + b"1]")
 
 
-@pytest.mark.parametrize("data", [b"[" * 100_000, b'{"a":' * 100_000, b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}"])
+@pytest.mark.parametrize(
+    "data", [b"[" * 100_000, b'{"a":' * 100_000, b'{"prompt": ' + b"[" * 5000 + b"]" * 5000 + b"}"]
+)
 def test_what_is_nested_too_deeply_is_told_so(url: str, data: bytes) -> None:
     answer = httpx.post(f"{url}/v1/completions", content=data, headers=JSON)
     assert answer.status_code == 400 and "nested too deeply" in answer.json()["error"]["message"]
@@ -249,13 +257,26 @@ def test_the_likeliest_tokens_are_few(url: str, top: Any) -> None:
     ("path", "body"),
     [
         ("/generate", {"text": "Hello there", "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 20}),
-        ("/generate", {"text": "Hi", "return_logprob": True, "top_logprobs_num": 20, "sampling_params": {"max_new_tokens": 30, "ignore_eos": True}}),
+        (
+            "/generate",
+            {
+                "text": "Hi",
+                "return_logprob": True,
+                "top_logprobs_num": 20,
+                "sampling_params": {"max_new_tokens": 30, "ignore_eos": True},
+            },
+        ),
         ("/v1/completions", {"prompt": ["Hello there"] * 4, "echo": True, "logprobs": 5, "max_tokens": 1}),
         ("/v1/completions", {"prompt": "Hi", "logprobs": 5, "max_tokens": 30, "ignore_eos": True, "stream": True}),
-        ("/v1/chat/completions", {"messages": [USER], "logprobs": True, "top_logprobs": 20, "max_tokens": 30, "ignore_eos": True}),
+        (
+            "/v1/chat/completions",
+            {"messages": [USER], "logprobs": True, "top_logprobs": 20, "max_tokens": 30, "ignore_eos": True},
+        ),
     ],
 )
-def test_log_probabilities_are_counted_over_the_whole_call(url: str, monkeypatch: pytest.MonkeyPatch, path: str, body: Any) -> None:
+def test_log_probabilities_are_counted_over_the_whole_call(
+    url: str, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
+) -> None:
     assert "log-probabilities" not in httpx.post(url + path, json=body, timeout=30).text
     monkeypatch.setattr(response_size_limit, "MOST_LOGPROBS", 50)
     answer = httpx.post(url + path, json=body, timeout=30)
@@ -264,7 +285,13 @@ def test_log_probabilities_are_counted_over_the_whole_call(url: str, monkeypatch
 
 
 def test_large_answers_are_written_alike(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = {"text": ["Hello", "Bye"], "return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 3, "sampling_params": {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True}}
+    body = {
+        "text": ["Hello", "Bye"],
+        "return_logprob": True,
+        "logprob_start_len": 0,
+        "top_logprobs_num": 3,
+        "sampling_params": {"max_new_tokens": 40, "temperature": 0, "ignore_eos": True},
+    }
     plain = httpx.post(f"{url}/generate", json=body, timeout=30).json()
     monkeypatch.setattr(response_size_limit, "LARGE", 0)
     large = httpx.post(f"{url}/generate", json=body, timeout=30).json()
@@ -283,16 +310,31 @@ def test_pieces_are_the_json() -> None:
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/generate", {"text": "Hello", "stream": True, "return_logprob": True, "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True}}),
-        ("/v1/completions", {"prompt": "Hello", "stream": True, "logprobs": 20, "max_tokens": 1900, "ignore_eos": True}),
+        (
+            "/generate",
+            {
+                "text": "Hello",
+                "stream": True,
+                "return_logprob": True,
+                "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True},
+            },
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "Hello", "stream": True, "logprobs": 20, "max_tokens": 1900, "ignore_eos": True},
+        ),
     ],
 )
-def test_a_stream_that_nobody_reads_ends(bundled: Engine, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]) -> None:
+def test_a_stream_that_nobody_reads_ends(
+    bundled: Engine, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
     monkeypatch.setattr(event_loop_queue, "MOST_WAITING", 8)
     monkeypatch.setattr(event_loop_queue, "UNTAKEN_SECONDS", 0.05)
     generations = bundled.stats().generations
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # connections inherit it
     with serving_app(create_app(bundled), listener) as url, socket.socket() as client:

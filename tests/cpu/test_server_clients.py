@@ -1,4 +1,6 @@
-"""Other people's clients on a real server: curl, LangChain's and LiteLLM's OpenAI adapters, OpenAI's asynchronous one."""
+"""Other people's clients on a real server: curl, LangChain's and LiteLLM's
+OpenAI adapters, OpenAI's asynchronous one.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +153,7 @@ def test_curl_that_is_interrupted_frees_its_pages(url: str, engine: Engine, curl
 def chat(url: str) -> ChatOpenAI:
     return ChatOpenAI(
         model=MODEL, base_url=f"{url}/v1", api_key=KEY, temperature=0, max_tokens=TOKENS, max_retries=0, timeout=30
-    )  # fmt: skip
+    )
 
 
 def test_langchain_asks(chat: ChatOpenAI, expected: str) -> None:
@@ -204,7 +206,9 @@ def test_langchain_hands_results_of_tools_back(chat: ChatOpenAI) -> None:
 
 
 def test_langchain_embeds(url: str, engine: Engine) -> None:
-    embeddings = OpenAIEmbeddings(model=MODEL, base_url=f"{url}/v1", api_key=KEY, check_embedding_ctx_length=False, max_retries=0)
+    embeddings = OpenAIEmbeddings(
+        model=MODEL, base_url=f"{url}/v1", api_key=KEY, check_embedding_ctx_length=False, max_retries=0
+    )
     found = embeddings.embed_documents([QUESTION, "Goodbye"])
     assert found[0] == pytest.approx(engine.embed([QUESTION])[0].tolist(), abs=0.05) and len(found) == 2
 
@@ -223,9 +227,14 @@ def test_langchain_is_told_what_is_wrong(chat: ChatOpenAI) -> None:
 def lite(url: str) -> dict[str, Any]:
     litellm.suppress_debug_info = True
     return {
-        "model": f"openai/{MODEL}", "api_base": f"{url}/v1", "api_key": KEY, "temperature": 0, "max_tokens": TOKENS,
-        "num_retries": 0, "timeout": 30,
-    }  # fmt: skip
+        "model": f"openai/{MODEL}",
+        "api_base": f"{url}/v1",
+        "api_key": KEY,
+        "temperature": 0,
+        "max_tokens": TOKENS,
+        "num_retries": 0,
+        "timeout": 30,
+    }
 
 
 def test_litellm_asks(lite: dict[str, Any], expected: str) -> None:

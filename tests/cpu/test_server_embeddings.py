@@ -64,7 +64,13 @@ def test_the_client_gets_the_engines_vectors(client, engine):
 def test_every_form_of_the_input(http, engine, form):
     ids = [engine.tokenizer.encode(text, special_prefix=True).tolist() for text in TEXTS]
     wanted = engine.embed(TEXTS)
-    for given, rows in ((TEXTS[0], [0]), (TEXTS, [0, 1, 2]), (ids[1], [1]), (ids, [0, 1, 2]), ([TEXTS[0], ids[2]], [0, 2])):
+    for given, rows in (
+        (TEXTS[0], [0]),
+        (TEXTS, [0, 1, 2]),
+        (ids[1], [1]),
+        (ids, [0, 1, 2]),
+        ([TEXTS[0], ids[2]], [0, 2]),
+    ):
         answer = http.post("/v1/embeddings", json={"input": given, "encoding_format": form})
         assert answer.status_code == 200, answer.text
         data = [item["embedding"] for item in answer.json()["data"]]
@@ -106,7 +112,10 @@ def test_many_inputs_leave_room_for_others(http, engine):
 
 
 def test_the_native_route(http, engine):
-    one, two = http.post("/encode", json={"text": TEXTS[0]}).json(), http.post("/encode", json={"text": TEXTS[:2]}).json()
+    one, two = (
+        http.post("/encode", json={"text": TEXTS[0]}).json(),
+        http.post("/encode", json={"text": TEXTS[:2]}).json(),
+    )
     wanted = engine.embed(TEXTS)
     assert close(one["embedding"], wanted[0])
     assert close([answer["embedding"] for answer in two], wanted[:2])

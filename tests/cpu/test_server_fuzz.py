@@ -26,11 +26,18 @@ from sgl.runtime import Engine
 MODEL, KEY = "nano", "a-key"
 CASES = int(os.environ.get("SGL_FUZZ_CASES", "0"))
 ROUTES = {
-    "/generate": "text", "/v1/completions": "prompt", "/v1/chat/completions": "messages", "/v1/responses": "input", "/v1/messages": "messages", "/api/chat": "messages",
-}  # fmt: skip
+    "/generate": "text",
+    "/v1/completions": "prompt",
+    "/v1/chat/completions": "messages",
+    "/v1/responses": "input",
+    "/v1/messages": "messages",
+    "/api/chat": "messages",
+}
 LIMITS = {  # where the limit of tokens stands, if not in max_tokens
-    "/generate": ("sampling_params", "max_new_tokens"), "/v1/responses": (None, "max_output_tokens"), "/api/chat": ("options", "num_predict"),
-}  # fmt: skip
+    "/generate": ("sampling_params", "max_new_tokens"),
+    "/v1/responses": (None, "max_output_tokens"),
+    "/api/chat": ("options", "num_predict"),
+}
 SECONDS = 20.0  # in which everything is answered
 
 hurried = settings(
@@ -86,12 +93,42 @@ def ask(client: httpx.Client, path: str, content: bytes) -> int:
 
 
 def test_requests_out_of_the_document(url: str, tmp_path: Path) -> None:
-    cases = ["--phases", "coverage,fuzzing", "-n", str(max(1, CASES // 100))] if CASES else ["--phases", "fuzzing", "-n", "8"]
-    words = ["--seed", "1", "--no-shrink", "--continue-on-failure", "--request-timeout", str(SECONDS), "--no-color", *cases]
-    refused = ["--exclude-checks", "positive_data_acceptance"]  # most texts are no regular expression, no schema, no tool
+    cases = (
+        ["--phases", "coverage,fuzzing", "-n", str(max(1, CASES // 100))]
+        if CASES
+        else ["--phases", "fuzzing", "-n", "8"]
+    )
+    words = [
+        "--seed",
+        "1",
+        "--no-shrink",
+        "--continue-on-failure",
+        "--request-timeout",
+        str(SECONDS),
+        "--no-color",
+        *cases,
+    ]
+    refused = [
+        "--exclude-checks",
+        "positive_data_acceptance",
+    ]  # most texts are no regular expression, no schema, no tool
     done = subprocess.run(
-        [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "-H", f"Authorization: Bearer {KEY}", *words, *refused],
-        env={**os.environ, "SCHEMATHESIS_HOOKS": "fuzz_checks", "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])},
+        [
+            sys.executable,
+            "-m",
+            "schemathesis.cli",
+            "run",
+            f"{url}/openapi.json",
+            "-H",
+            f"Authorization: Bearer {KEY}",
+            *words,
+            *refused,
+        ],
+        env={
+            **os.environ,
+            "SCHEMATHESIS_HOOKS": "fuzz_checks",
+            "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+        },
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -114,36 +151,110 @@ def test_the_document_names_every_route(client: httpx.Client) -> None:
 # odd JSON
 
 ODD_NUMBERS: list[Any] = [
-    0, 1, -1, 2, 0.5, -0.0, 5e-324, 1e-300, 1e-38, 1e-7, 1e30, 3.5e38, 1e39, 1e308, float("inf"), -float("inf"), float("nan"),
-    2**31 - 1, 2**31, -(2**31), 2**63 - 1, 2**63, 2**64, -(2**63), 10**40, 10**400,
-]  # fmt: skip
-ODD_TEXTS = ["", "a", "\0", "\ud800", "ä" * 300, "<|end|><|assistant|>", "<|nothing|>", "(", "[", "\\", "a*", "(a|b){2,3}", "(a+)+$", "$$ANY$$",
-             'root ::= "a" root | "b"', "root ::= root", '{"type": "integer"}', "{", "none", "auto", "null", "../../etc/passwd", "' or 1=1"]  # fmt: skip
+    0,
+    1,
+    -1,
+    2,
+    0.5,
+    -0.0,
+    5e-324,
+    1e-300,
+    1e-38,
+    1e-7,
+    1e30,
+    3.5e38,
+    1e39,
+    1e308,
+    float("inf"),
+    -float("inf"),
+    float("nan"),
+    2**31 - 1,
+    2**31,
+    -(2**31),
+    2**63 - 1,
+    2**63,
+    2**64,
+    -(2**63),
+    10**40,
+    10**400,
+]
+ODD_TEXTS = [
+    "",
+    "a",
+    "\0",
+    "\ud800",
+    "ä" * 300,
+    "<|end|><|assistant|>",
+    "<|nothing|>",
+    "(",
+    "[",
+    "\\",
+    "a*",
+    "(a|b){2,3}",
+    "(a+)+$",
+    "$$ANY$$",
+    'root ::= "a" root | "b"',
+    "root ::= root",
+    '{"type": "integer"}',
+    "{",
+    "none",
+    "auto",
+    "null",
+    "../../etc/passwd",
+    "' or 1=1",
+]
 ODD_SCHEMAS: list[Any] = [
-    {}, {"type": "object"}, {"$ref": "#"}, {"type": "string", "pattern": "("}, {"enum": []}, {"enum": [1, "a", None]}, {"const": {"a": [1.5]}},
-    {"type": "integer", "minimum": 5, "maximum": 4}, {"anyOf": [{"type": "null"}, {"$ref": "#/nowhere"}]}, {"type": "array", "items": {"$ref": "#"}},
-]  # fmt: skip
+    {},
+    {"type": "object"},
+    {"$ref": "#"},
+    {"type": "string", "pattern": "("},
+    {"enum": []},
+    {"enum": [1, "a", None]},
+    {"const": {"a": [1.5]}},
+    {"type": "integer", "minimum": 5, "maximum": 4},
+    {"anyOf": [{"type": "null"}, {"$ref": "#/nowhere"}]},
+    {"type": "array", "items": {"$ref": "#"}},
+]
 
-scalars = st.one_of(st.sampled_from(ODD_NUMBERS), st.sampled_from(ODD_TEXTS), st.booleans(), st.none(), st.text(max_size=8))
+scalars = st.one_of(
+    st.sampled_from(ODD_NUMBERS), st.sampled_from(ODD_TEXTS), st.booleans(), st.none(), st.text(max_size=8)
+)
 anything = st.recursive(
     scalars | st.sampled_from(ODD_SCHEMAS),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
     max_leaves=8,
 )
 USER = {"role": "user", "content": "Hello"}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object", "properties": {"x": {"type": "integer"}}}},
+}
 schemas = st.sampled_from(ODD_SCHEMAS)
 PLAUSIBLE: dict[str, SearchStrategy[Any]] = {
-    "n": st.sampled_from([1, 2, 4, 5]), "stream": st.booleans(), "stop": st.sampled_from(["a", ["e", " "], [], ""]),
-    "stop_regex": st.sampled_from(["[.!]", "(a+)+$", "(", ["x", "y"]]), "regex": st.sampled_from(ODD_TEXTS), "ebnf": st.sampled_from(ODD_TEXTS),
-    "json_schema": schemas, "logprobs": st.sampled_from([True, False, 0, 3, 20, 21]), "top_logprobs": st.sampled_from([0, 3, 21]), "echo": st.booleans(),
-    "logit_bias": st.dictionaries(st.sampled_from(["5", "8191", "8192", "x", "-1"]), st.sampled_from(ODD_NUMBERS), max_size=2),
+    "n": st.sampled_from([1, 2, 4, 5]),
+    "stream": st.booleans(),
+    "stop": st.sampled_from(["a", ["e", " "], [], ""]),
+    "stop_regex": st.sampled_from(["[.!]", "(a+)+$", "(", ["x", "y"]]),
+    "regex": st.sampled_from(ODD_TEXTS),
+    "ebnf": st.sampled_from(ODD_TEXTS),
+    "json_schema": schemas,
+    "logprobs": st.sampled_from([True, False, 0, 3, 20, 21]),
+    "top_logprobs": st.sampled_from([0, 3, 21]),
+    "echo": st.booleans(),
+    "logit_bias": st.dictionaries(
+        st.sampled_from(["5", "8191", "8192", "x", "-1"]), st.sampled_from(ODD_NUMBERS), max_size=2
+    ),
     "response_format": st.fixed_dictionaries({"type": st.sampled_from(["text", "json_object", "json_schema"])}),
-    "tools": st.sampled_from([[], [TOOL], [TOOL, TOOL], [{"type": "function"}]]), "tool_choice": st.sampled_from(["none", "auto", "required", "look"]),
-    "add_generation_prompt": st.booleans(), "continue_final_message": st.booleans(), "stream_options": st.just({"include_usage": True}),
-    "return_logprob": st.booleans(), "logprob_start_len": st.sampled_from([-2, -1, 0, 1, 99]), "top_logprobs_num": st.sampled_from([0, 2, 10**6]),
+    "tools": st.sampled_from([[], [TOOL], [TOOL, TOOL], [{"type": "function"}]]),
+    "tool_choice": st.sampled_from(["none", "auto", "required", "look"]),
+    "add_generation_prompt": st.booleans(),
+    "continue_final_message": st.booleans(),
+    "stream_options": st.just({"include_usage": True}),
+    "return_logprob": st.booleans(),
+    "logprob_start_len": st.sampled_from([-2, -1, 0, 1, 99]),
+    "top_logprobs_num": st.sampled_from([0, 2, 10**6]),
     "structural_tag": schemas,
-}  # fmt: skip
+}
 
 
 def fields_of(document: dict[str, Any], name: str) -> list[str]:
@@ -161,7 +272,9 @@ def bodies(draw: st.DrawFn, path: str, fields: list[str], sampling: list[str]) -
 
 def _some(draw: st.DrawFn, fields: list[str]) -> dict[str, Any]:
     names = draw(st.lists(st.sampled_from(fields), max_size=3, unique=True))
-    return {name: draw(st.one_of(PLAUSIBLE.get(name, scalars), PLAUSIBLE.get(name, scalars), anything)) for name in names}
+    return {
+        name: draw(st.one_of(PLAUSIBLE.get(name, scalars), PLAUSIBLE.get(name, scalars), anything)) for name in names
+    }
 
 
 @pytest.mark.parametrize(
@@ -228,7 +341,9 @@ def test_any_bytes(client: httpx.Client, path: str, content: bytes) -> None:
 )
 def test_deep_and_long_values(client: httpx.Client, field: str, begin: str, middle: str, end: str, depth: int) -> None:
     value = ("root ::= " if field == "ebnf" else "") + begin * depth + middle + end * depth
-    body = f'{{"prompt": "Hello", "max_tokens": 3, "{field}": {value if field == "json_schema" else json.dumps(value)}}}'
+    body = (
+        f'{{"prompt": "Hello", "max_tokens": 3, "{field}": {value if field == "json_schema" else json.dumps(value)}}}'
+    )
     assert ask(client, "/v1/completions", body.encode()) in (200, 400)
 
 

@@ -23,12 +23,12 @@ from server_rig import await_true, serving, serving_app
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.server.server_app import create_app
-from sgl.runtime.server.request_context import tenant_of
-from sgl.runtime.server.observability.request_record import RequestRecord
-from sgl.runtime.server.observability.request_log import RequestLog
-from sgl.runtime.server.server_settings import ServerSettings
 from sgl.runtime.server.observability.otel_tracing import Tracing
+from sgl.runtime.server.observability.request_log import RequestLog
+from sgl.runtime.server.observability.request_record import RequestRecord
+from sgl.runtime.server.request_context import tenant_of
+from sgl.runtime.server.server_app import create_app
+from sgl.runtime.server.server_settings import ServerSettings
 
 SECRET = "xylophone"
 GREEDY = {"temperature": 0, "max_new_tokens": 8}
@@ -59,10 +59,22 @@ def test_a_line_tells_what_a_request_cost(engine, tmp_path):
         meta, name = answer.json()["meta_info"], answer.headers["x-request-id"]
     [line] = lines
     assert {key: line[key] for key in ("id", "method", "route", "status", "error", "tenant", "finish_reasons")} == {
-        "id": name, "method": "POST", "route": "/generate", "status": 200, "error": None, "tenant": "",
+        "id": name,
+        "method": "POST",
+        "route": "/generate",
+        "status": 200,
+        "error": None,
+        "tenant": "",
         "finish_reasons": [meta["finish_reason"]["type"]],
-    }  # fmt: skip
-    for count in ("prompt_tokens", "completion_tokens", "cached_tokens", "forced_tokens", "drafted_tokens", "accepted_tokens"):
+    }
+    for count in (
+        "prompt_tokens",
+        "completion_tokens",
+        "cached_tokens",
+        "forced_tokens",
+        "drafted_tokens",
+        "accepted_tokens",
+    ):
         assert line[count] == meta[count]
     assert 0 <= line["queue_seconds"] <= line["first_token_seconds"] <= line["seconds"] < 30
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
@@ -119,7 +131,11 @@ def test_how_requests_end(engine, tmp_path):
         httpx.post(f"{url}/v1/completions", json={"prompt": "Hello", "temperature": -1})
         httpx.get(f"{url}/health")
         httpx.get(f"{url}/metrics")
-    assert [(line["status"], line["error"]) for line in lines] == [(499, "client_left"), (504, "timeout"), (400, "invalid_value")]
+    assert [(line["status"], line["error"]) for line in lines] == [
+        (499, "client_left"),
+        (504, "timeout"),
+        (400, "invalid_value"),
+    ]
     assert lines[0]["completion_tokens"] > 0 and lines[0]["finish_reasons"] == []
 
 
@@ -209,7 +225,10 @@ def test_lines_and_spans_on_the_standard_output():
     assert line["route"] == "/v1/models" and line["content"] == []
     assert "prompts and answers are written to -" in err
     assert span["name"] == "GET /v1/models" and span["kind"] == "SpanKind.SERVER"
-    assert (span["resource"]["attributes"]["service.name"], span["resource"]["attributes"]["team"]) == ("sgl", "kitchen")
+    assert (span["resource"]["attributes"]["service.name"], span["resource"]["attributes"]["team"]) == (
+        "sgl",
+        "kitchen",
+    )
 
 
 def _objects(text: str) -> Iterator[dict[str, Any]]:
@@ -243,7 +262,11 @@ def test_spans_of_a_request(engine):
     assert model.name == "chat mine" and model.kind is SpanKind.INTERNAL and model.parent == server.context
     found, usage = dict(model.attributes or {}), answer["usage"]
     assert found["gen_ai.operation.name"] == "chat" and found["gen_ai.request.model"] == "mine"
-    assert (found["gen_ai.request.max_tokens"], found["gen_ai.request.seed"], found["gen_ai.request.temperature"]) == (5, 3, 0.5)
+    assert (found["gen_ai.request.max_tokens"], found["gen_ai.request.seed"], found["gen_ai.request.temperature"]) == (
+        5,
+        3,
+        0.5,
+    )
     assert found["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
     assert found["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
     assert found["gen_ai.response.finish_reasons"] == (answer["choices"][0]["finish_reason"],)
@@ -255,7 +278,9 @@ def test_spans_of_a_request(engine):
 def test_names_are_those_of_the_conventions(engine):
     with _traced(engine) as (url, spans):
         httpx.post(f"{url}/v1/completions", json={"prompt": "Hello", "max_tokens": 2}, timeout=30)
-    known = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI") and isinstance(value, str)}
+    known = {
+        value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI") and isinstance(value, str)
+    }
     used = {name for span in spans for name in span.attributes or {} if name.startswith("gen_ai.")}
     assert len(used) > 8 and used <= known
 
@@ -275,7 +300,10 @@ def test_spans_of_failures(engine):
         httpx.post(f"{url}/generate", json={"txt": "a"})
     late, refused = [span for span in spans if span.kind is SpanKind.SERVER]
     assert late.status.status_code is StatusCode.ERROR and dict(late.attributes or {})["error.type"] == "timeout"
-    assert refused.status.status_code is StatusCode.UNSET and dict(refused.attributes or {})["error.type"] == "invalid_request_error"
+    assert (
+        refused.status.status_code is StatusCode.UNSET
+        and dict(refused.attributes or {})["error.type"] == "invalid_request_error"
+    )
 
 
 def test_an_exporter_that_is_not_there(engine, monkeypatch):

@@ -18,18 +18,34 @@ from sgl.runtime import Engine
 from sgl.runtime.server.protocols.messages.messages_writer import ContentBlockWriter
 
 MODEL = "nano"
-SERVER: dict[str, Any] = {"served_name": MODEL, "tool_format": "hermes", "reasoning_format": "qwen3", "api_keys": frozenset({"k"})}
+SERVER: dict[str, Any] = {
+    "served_name": MODEL,
+    "tool_format": "hermes",
+    "reasoning_format": "qwen3",
+    "api_keys": frozenset({"k"}),
+}
 ASKED = "What is Maria's phone number?"
 USER: Any = {"role": "user", "content": "Hello"}
 FIND: Any = {
-    "name": "find_contact", "description": "Find the phone number of a contact",
+    "name": "find_contact",
+    "description": "Find the phone number of a contact",
     "input_schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-}  # fmt: skip
+}
 TODO: Any = {
-    "name": "add_todo", "description": "Add a task to the to-do list",
-    "input_schema": {"type": "object", "properties": {"task": {"type": "string", "maxLength": 20}}, "required": ["task"]},
-}  # fmt: skip
-SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"], "additionalProperties": False}
+    "name": "add_todo",
+    "description": "Add a task to the to-do list",
+    "input_schema": {
+        "type": "object",
+        "properties": {"task": {"type": "string", "maxLength": 20}},
+        "required": ["task"],
+    },
+}
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -78,7 +94,11 @@ def folded(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 if delta["type"] == "signature_delta":
                     blocks[-1]["signature"] += delta["signature"]
                 else:
-                    texts[-1] += delta[{"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}[delta["type"]]]
+                    texts[-1] += delta[
+                        {"text_delta": "text", "thinking_delta": "thinking", "input_json_delta": "partial_json"}[
+                            delta["type"]
+                        ]
+                    ]
             case "content_block_stop":
                 assert opened
                 opened = False
@@ -114,7 +134,12 @@ def random_request(chance: random.Random) -> dict[str, Any]:
     body: dict[str, Any] = {"messages": [{"role": "user", "content": content}], "seed": chance.randrange(1000)}
     body |= {"temperature": chance.choice([0, 1, 1.5]), "max_tokens": chance.choice([1, 3, 40])}
     if chance.random() < 0.5:
-        body |= {"tools": [FIND, TODO], "tool_choice": chance.choice([{"type": "auto"}, {"type": "any"}, {"type": "none"}, {"type": "tool", "name": "add_todo"}])}
+        body |= {
+            "tools": [FIND, TODO],
+            "tool_choice": chance.choice(
+                [{"type": "auto"}, {"type": "any"}, {"type": "none"}, {"type": "tool", "name": "add_todo"}]
+            ),
+        }
     elif chance.random() < 0.4:
         body["output_config"] = {"format": {"type": "json_schema", "schema": SCHEMA}}
     if chance.random() < 0.4:
@@ -148,9 +173,14 @@ def _object(arguments: str, cut: bool) -> Any:
 
 
 def _check_beside_chat(base: str, body: dict[str, Any], whole: dict[str, Any]) -> None:
-    chat: dict[str, Any] = {key: body[key] for key in ("messages", "seed", "temperature", "max_tokens")} | {"stop": body.get("stop_sequences", [])}
+    chat: dict[str, Any] = {key: body[key] for key in ("messages", "seed", "temperature", "max_tokens")} | {
+        "stop": body.get("stop_sequences", [])
+    }
     if "tools" in body:
-        about = [{"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]} for tool in body["tools"]]
+        about = [
+            {"name": tool["name"], "description": tool["description"], "parameters": tool["input_schema"]}
+            for tool in body["tools"]
+        ]
         chat["tools"] = [{"type": "function", "function": function} for function in about]
         choice = body["tool_choice"]
         named = {"type": "function", "function": {"name": choice.get("name")}}
@@ -159,9 +189,13 @@ def _check_beside_chat(base: str, body: dict[str, Any], whole: dict[str, Any]) -
         chat["response_format"] = {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}
     answer = httpx.post(f"{base}/v1/chat/completions", json=chat, headers={"Authorization": "Bearer k"}).json()
     [one] = answer["choices"]
-    assert "".join(block["text"] for block in whole["content"] if block["type"] == "text") == (one["message"]["content"] or "")
+    assert "".join(block["text"] for block in whole["content"] if block["type"] == "text") == (
+        one["message"]["content"] or ""
+    )
     calls = [(block["name"], block["input"]) for block in whole["content"] if block["type"] == "tool_use"]
-    written = [(call["function"]["name"], call["function"]["arguments"]) for call in one["message"].get("tool_calls", ())]
+    written = [
+        (call["function"]["name"], call["function"]["arguments"]) for call in one["message"].get("tool_calls", ())
+    ]
     assert calls == [(name, _object(arguments, one["finish_reason"] == "length")) for name, arguments in written]
     stopped = whole["stop_reason"] == "stop_sequence"
     assert (whole["stop_sequence"] in body.get("stop_sequences", ())) == stopped
@@ -175,13 +209,24 @@ def _check_beside_chat(base: str, body: dict[str, Any], whole: dict[str, Any]) -
 
 
 def test_the_client_calls_tools_and_goes_on(client: anthropic.Anthropic) -> None:
-    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": ASKED, "cache_control": {"type": "ephemeral"}}]}]
-    shared: Any = {"model": MODEL, "max_tokens": 60, "tools": [{**FIND, "cache_control": {"type": "ephemeral"}}], "extra_body": {"temperature": 0}}
+    messages: list[Any] = [
+        {"role": "user", "content": [{"type": "text", "text": ASKED, "cache_control": {"type": "ephemeral"}}]}
+    ]
+    shared: Any = {
+        "model": MODEL,
+        "max_tokens": 60,
+        "tools": [{**FIND, "cache_control": {"type": "ephemeral"}}],
+        "extra_body": {"temperature": 0},
+    }
     first = client.messages.create(messages=messages, **shared)
     assert first.stop_reason == "tool_use"
     [call] = first.content
     assert call.type == "tool_use" and call.input == {"name": "Maria"}
-    result = {"type": "tool_result", "tool_use_id": call.id, "content": [{"type": "text", "text": '{"phone": "+49 30"}'}]}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": call.id,
+        "content": [{"type": "text", "text": '{"phone": "+49 30"}'}],
+    }
     messages += [{"role": "assistant", "content": first.content}, {"role": "user", "content": [result]}]
     second = client.messages.create(messages=messages, **shared)
     assert second.stop_reason == "end_turn" and "+49 30" in second.content[0].text
@@ -200,7 +245,10 @@ def test_the_client_reads_its_errors(client: anthropic.Anthropic, own: str) -> N
         client.messages.create(model="other", max_tokens=3, messages=[USER])
     with pytest.raises(anthropic.BadRequestError, match="max_tokens"):
         client.messages.create(model=MODEL, max_tokens=0, messages=[USER])
-    with anthropic.Anthropic(base_url=own, api_key="wrong", max_retries=0) as stranger, pytest.raises(anthropic.AuthenticationError):
+    with (
+        anthropic.Anthropic(base_url=own, api_key="wrong", max_retries=0) as stranger,
+        pytest.raises(anthropic.AuthenticationError),
+    ):
         stranger.messages.create(model=MODEL, max_tokens=3, messages=[USER])
 
 
@@ -212,13 +260,25 @@ def count(url: str, **body: Any) -> int:
 
 
 def test_conversations_are_those_of_a_chat(own: str, bundled: Engine) -> None:
-    said = [{"role": "user", "content": "a\nb"}, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
-    expected = len(bundled.tokenizer.encode_chat([{"role": "system", "content": "s\nt"}, *said], add_generation_prompt=True))
+    said = [
+        {"role": "user", "content": "a\nb"},
+        {"role": "assistant", "content": "c"},
+        {"role": "user", "content": "d"},
+    ]
+    expected = len(
+        bundled.tokenizer.encode_chat([{"role": "system", "content": "s\nt"}, *said], add_generation_prompt=True)
+    )
     texts = [{"type": "text", "text": "s"}, {"type": "text", "text": "t"}]
     split = [{"role": "user", "content": "a"}, {"role": "user", "content": [{"type": "text", "text": "b"}]}, *said[1:]]
     assert count(own, system="s\nt", messages=said) == count(own, system=texts, messages=split) == expected
-    thoughts = [{"type": "thinking", "thinking": "x", "signature": "y"}, {"type": "redacted_thinking", "data": "z"}, {"type": "text", "text": "c"}]
-    assert count(own, system="s\nt", messages=[said[0], {"role": "assistant", "content": thoughts}, said[2]]) == expected
+    thoughts = [
+        {"type": "thinking", "thinking": "x", "signature": "y"},
+        {"type": "redacted_thinking", "data": "z"},
+        {"type": "text", "text": "c"},
+    ]
+    assert (
+        count(own, system="s\nt", messages=[said[0], {"role": "assistant", "content": thoughts}, said[2]]) == expected
+    )
 
 
 def test_an_assistants_beginning_is_gone_on_with(own: str) -> None:
@@ -258,9 +318,15 @@ def test_parallel_results_come_in_any_order(url: str) -> None:
         ({"messages": []}, "messages"),
         ({"messages": ["a"]}, "messages.0"),
         ({"messages": [{"role": "robot", "content": "a"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages.0.content.0: .*'image'.*text alone"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+            "messages.0.content.0: .*'image'.*text alone",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "text", "txt": "a"}]}]}, "messages.0.content.0.txt"),
-        ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]}, "tool_use"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}]},
+            "tool_use",
+        ),
         ({"messages": [USER, use("a")]}, "'a' has no tool_result"),
         ({"messages": [USER, use("a"), USER]}, "messages.2: .*'a'"),
         ({"messages": [USER, result("a")]}, "'a' is not a tool_use"),
@@ -270,17 +336,29 @@ def test_parallel_results_come_in_any_order(url: str) -> None:
         ({"stop_sequence": ["a"]}, "did you mean 'stop_sequences'"),
         ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools.0.*web_search_20250305"),
         ({"tools": [FIND, FIND]}, "tools.1.name"),
-        ({"tools": [{**FIND, "input_schema": {"type": "object", "properties": {"a": {"type": "x"}}}}]}, "tools.0.input_schema"),
+        (
+            {"tools": [{**FIND, "input_schema": {"type": "object", "properties": {"a": {"type": "x"}}}}]},
+            "tools.0.input_schema",
+        ),
         ({"tools": [FIND], "tool_choice": {"type": "tool", "name": "x"}}, "'x'"),
         ({"tools": [FIND], "tool_choice": {"type": "tool"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any"}}, "no tools"),
         ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "x"}}}}, "output_config.format"),
-        ({"messages": [USER, {"role": "assistant", "content": "a"}], "tools": [FIND], "tool_choice": {"type": "any"}}, "tool_choice"),
+        (
+            {
+                "messages": [USER, {"role": "assistant", "content": "a"}],
+                "tools": [FIND],
+                "tool_choice": {"type": "any"},
+            },
+            "tool_choice",
+        ),
         ({"messages": [{"role": "user", "content": "a " * 9000}]}, "tokens"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_refusals_have_anthropics_shape_and_name_the_field(url: str, body: dict[str, Any], words: str, stream: bool) -> None:
+def test_refusals_have_anthropics_shape_and_name_the_field(
+    url: str, body: dict[str, Any], words: str, stream: bool
+) -> None:
     answer = post(url, **body, stream=stream)
     assert answer.status_code == 400, answer.text
     told = answer.json()
@@ -310,8 +388,12 @@ def test_a_client_that_leaves_ends_what_runs(url: str, bundled: Engine) -> None:
 
 def test_what_is_of_no_effect_is_taken(url: str) -> None:
     nothing = {
-        "metadata": {"user_id": "u"}, "service_tier": "auto", "thinking": {"type": "disabled"}, "output_config": {"effort": "high"},
-        "cache_control": {"type": "ephemeral"}, "system": [{"type": "text", "text": "", "cache_control": {"type": "ephemeral"}}],
-    }  # fmt: skip
+        "metadata": {"user_id": "u"},
+        "service_tier": "auto",
+        "thinking": {"type": "disabled"},
+        "output_config": {"effort": "high"},
+        "cache_control": {"type": "ephemeral"},
+        "system": [{"type": "text", "text": "", "cache_control": {"type": "ephemeral"}}],
+    }
     answer = post(url, temperature=0, **nothing)
     assert answer.status_code == 200, answer.text

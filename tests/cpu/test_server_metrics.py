@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from server_rig import await_true, serving
 
 from sgl.runtime import Engine
-from sgl.runtime.watch.engine_stats import STEP_BOUNDS, Stats
 from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.watch.engine_stats import STEP_BOUNDS, Stats
 
 PAGE = Path(__file__).parents[2] / "docs" / "watching.md"
 GREEDY = {"temperature": 0, "max_new_tokens": 12}
@@ -42,7 +42,9 @@ def _metrics(url: str) -> Values:
     """Every sample by its name and labels, as `name{label=value,...}`."""
     answer = httpx.get(f"{url}/metrics", timeout=5)
     assert answer.status_code == 200
-    return {_key(sample.name, sample.labels): sample.value for family in parse(answer.text) for sample in family.samples}
+    return {
+        _key(sample.name, sample.labels): sample.value for family in parse(answer.text) for sample in family.samples
+    }
 
 
 def _key(name: str, labels: dict[str, str]) -> str:
@@ -60,7 +62,9 @@ def test_the_names_are_few_documented_and_carry_their_units(url):
     assert 12 <= len(families) <= 22
     assert all(re.fullmatch("sgl_[a-z_]+", name) and family.documentation for name, family in families.items())
     assert all(name.endswith("_seconds") for name, family in families.items() if family.type == "histogram")
-    documented = {name for name in re.findall(r"`(sgl_[a-z_]+)`", PAGE.read_text()) if not name.startswith("sgl_adapter_")}  # of engines that have some
+    documented = {
+        name for name in re.findall(r"`(sgl_[a-z_]+)`", PAGE.read_text()) if not name.startswith("sgl_adapter_")
+    }  # of engines that have some
     shown = {name + "_total" if family.type == "counter" else name for name, family in families.items()}
     assert documented == shown
 
@@ -69,7 +73,16 @@ def test_counts_of_tokens_are_the_engines(url, engine):
     _generate(url)
     _generate(url, sampling_params=GREEDY | {"json_schema": '{"const": "a long enough constant"}'})
     found, stats = _metrics(url), engine.stats()
-    for name in ("computed_tokens", "cached_tokens", "generated_tokens", "forced_tokens", "drafted_tokens", "accepted_tokens", "preemptions", "aborts"):
+    for name in (
+        "computed_tokens",
+        "cached_tokens",
+        "generated_tokens",
+        "forced_tokens",
+        "drafted_tokens",
+        "accepted_tokens",
+        "preemptions",
+        "aborts",
+    ):
         assert found[f"sgl_{name}_total"] == getattr(stats, name), name
     assert found["sgl_forced_tokens_total"] > 0
     assert found["sgl_cache_hit_ratio"] == pytest.approx(stats.hit_rate)
@@ -79,12 +92,16 @@ def test_counts_of_tokens_are_the_engines(url, engine):
 
 
 def test_what_runs_shows(url, engine):
-    with httpx.stream("POST", f"{url}/generate", json={"text": "Hello", "stream": True, "sampling_params": ENDLESS}) as answer:
+    with httpx.stream(
+        "POST", f"{url}/generate", json={"text": "Hello", "stream": True, "sampling_params": ENDLESS}
+    ) as answer:
         lines = answer.iter_lines()  # which closes the answer when it is forgotten
         next(lines)
         await_true(lambda: _metrics(url)["sgl_running_sequences"] == 1)
         found = _metrics(url)
-        assert 0 < found["sgl_kv_usage_ratio"] < 1 and found["sgl_engine_up"] == 1 and found["sgl_waiting_sequences"] == 0
+        assert (
+            0 < found["sgl_kv_usage_ratio"] < 1 and found["sgl_engine_up"] == 1 and found["sgl_waiting_sequences"] == 0
+        )
         assert 0 <= found["sgl_idle_ratio"] < 1
     await_true(lambda: _metrics(url)["sgl_running_sequences"] == 0)
     found = _metrics(url)
@@ -96,7 +113,10 @@ def test_what_runs_shows(url, engine):
 def test_times_of_a_stream(url):
     seen = 0
     with httpx.stream(
-        "POST", f"{url}/v1/completions", json={"prompt": "Hello", "stream": True, "max_tokens": 20, "ignore_eos": True}, timeout=30
+        "POST",
+        f"{url}/v1/completions",
+        json={"prompt": "Hello", "stream": True, "max_tokens": 20, "ignore_eos": True},
+        timeout=30,
     ) as answer:
         seen = sum(line.startswith("data: {") for line in answer.iter_lines())
     found = _metrics(url)

@@ -15,8 +15,8 @@ import sgl
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.sequence_ops import Chunk
-from sgl.runtime.server.protocols.native.generate_response import GenerateResponseWriter
 from sgl.runtime.server.protocols.native.generate_request_reader import PromptRequest, read_request
+from sgl.runtime.server.protocols.native.generate_response import GenerateResponseWriter
 
 PROMPT = "The capital of France is"
 GREEDY = {"temperature": 0, "max_new_tokens": 8, "ignore_eos": True}  # the small model likes to end at once
@@ -101,7 +101,10 @@ def test_both_names_of_the_limits_are_taken(engine, ask, refused):
     assert ask(text=PROMPT, sampling=short)["text"] == greedy(engine, PROMPT, max_tokens=3).text
     assert ask(text=PROMPT, sampling={**short, "max_new_tokens": 3})["meta_info"]["completion_tokens"] == 3
     told = "max_tokens is 3 and max_new_tokens is 8, but they are the same option; give one of them"
-    assert refused({"text": PROMPT, "sampling_params": {"max_tokens": 3, "max_new_tokens": 8}}) == f"in sampling_params, {told}"
+    assert (
+        refused({"text": PROMPT, "sampling_params": {"max_tokens": 3, "max_new_tokens": 8}})
+        == f"in sampling_params, {told}"
+    )
     assert engine.generate(PROMPT, max_new_tokens=3, min_new_tokens=3).completion_tokens == 3
     with pytest.raises(ConfigError, match=told):
         engine.generate(PROMPT, max_tokens=3, max_new_tokens=8)
@@ -241,7 +244,10 @@ def test_tokens_that_a_grammar_rules_out_are_still_json(ask):
     "constraint",
     [
         {"regex": r"[0-9]{3}-[0-9]{2}"},
-        {"json_schema": '{"type": "object", "properties": {"a": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["a"]}'},
+        {
+            "json_schema": '{"type": "object", "properties": {"a": {"type": "integer", "maximum": 9, "minimum": '
+            '0}}, "required": ["a"]}'
+        },
         {"json_schema": {"enum": ["red", "green"]}},
         {"ebnf": 'root ::= "left" | "right"'},
         {"structural_tag": {"type": "structural_tag", "format": {"type": "const_string", "value": "exactly"}}},
@@ -252,7 +258,12 @@ def test_a_constrained_text_is_the_engines_own(engine, ask, constraint):
     from sgl.grammars import compile_ebnf, compile_json_schema, compile_regex, compile_structural
 
     [(kind, source)] = constraint.items()
-    makers = {"regex": compile_regex, "json_schema": compile_json_schema, "ebnf": compile_ebnf, "structural_tag": compile_structural}
+    makers = {
+        "regex": compile_regex,
+        "json_schema": compile_json_schema,
+        "ebnf": compile_ebnf,
+        "structural_tag": compile_structural,
+    }
     grammar = makers[kind](source, engine.vocabulary)
     expected = engine.generate(PROMPT, SamplingParams(max_tokens=40, temperature=0), grammar=grammar)
     answer = ask({"temperature": 0, "max_new_tokens": 40, **constraint}, text=PROMPT)
@@ -261,7 +272,9 @@ def test_a_constrained_text_is_the_engines_own(engine, ask, constraint):
 
 
 def test_any_json_is_a_schema(ask):
-    text = ask({"temperature": 0, "max_new_tokens": 60, "json_schema": "$$ANY$$", "logit_bias": {}}, text="Write: 5 =")["text"]
+    text = ask({"temperature": 0, "max_new_tokens": 60, "json_schema": "$$ANY$$", "logit_bias": {}}, text="Write: 5 =")[
+        "text"
+    ]
     assert text.lstrip()[:1] in '{["tfn-0123456789'
 
 
@@ -322,7 +335,11 @@ def test_what_fails_in_the_middle_is_the_last_event(engine):
 
 
 def test_a_client_that_leaves_frees_its_sequences(client, engine):
-    body = {"text": [PROMPT] * 3, "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True, "n": 2}, "stream": True}
+    body = {
+        "text": [PROMPT] * 3,
+        "sampling_params": {"max_new_tokens": 4000, "ignore_eos": True, "n": 2},
+        "stream": True,
+    }
     with client.stream("POST", "/generate", json=body) as answer:
         lines = answer.iter_lines()  # dropping it would leave the stream
         next(lines)
@@ -412,7 +429,13 @@ def test_a_bad_option_is_refused_by_name(refused, sampling, words):
 
 
 def test_what_is_not_set_is_not_refused(engine, ask):
-    nothing = {"image_data": None, "lora_path": None, "return_hidden_states": False, "session_params": None, "stream": None}
+    nothing = {
+        "image_data": None,
+        "lora_path": None,
+        "return_hidden_states": False,
+        "session_params": None,
+        "stream": None,
+    }
     sampling = {**GREEDY, "regex": None, "custom_params": None, "stop": None, "top_p": None, "n": None}
     assert ask(sampling, text=PROMPT, **nothing)["text"] == greedy(engine, PROMPT).text
 

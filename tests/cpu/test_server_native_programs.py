@@ -49,7 +49,9 @@ def branches(s):
 def test_a_program_writes_the_same_on_the_server(engine, remote):
     here, there = story.run(backend=engine), story.run(backend=remote)
     assert there.text() == here.text()
-    assert {name: there[name] for name in ("start", "sum", "sky")} == {name: here[name] for name in ("start", "sum", "sky")}
+    assert {name: there[name] for name in ("start", "sum", "sky")} == {
+        name: here[name] for name in ("start", "sum", "sky")
+    }
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,9 @@ def test_forks_write_the_same_on_the_server(engine, remote):
 
 @sgl.function
 def turns(s):
-    s += sgl.system("Choose the label that fits the text.\n- booking\n- complaint") + sgl.user("A room for two, please.")
+    s += sgl.system("Choose the label that fits the text.\n- booking\n- complaint") + sgl.user(
+        "A room for two, please."
+    )
     s += sgl.assistant(sgl.select("kind", ["booking", "complaint"]))
     s += sgl.tool("{}") + sgl.assistant(sgl.gen("end", max_tokens=4, temperature=0))
 

@@ -19,11 +19,17 @@ ASKED: Any = {"role": "user", "content": "What is Maria's phone number?"}
 FIND: Any = {
     "type": "function",
     "function": {
-        "name": "find_contact", "description": "Find the phone number of a contact",
+        "name": "find_contact",
+        "description": "Find the phone number of a contact",
         "parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
     },
-}  # fmt: skip
-SCHEMA: Any = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 8}}, "required": ["city"], "additionalProperties": False}
+}
+SCHEMA: Any = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 8}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 COUNTS = ("done", "done_reason", "prompt_eval_count", "eval_count")
 
 
@@ -52,7 +58,11 @@ def folded(lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def random_request(chance: random.Random) -> dict[str, Any]:
-    options: dict[str, Any] = {"seed": chance.randrange(1000), "temperature": chance.choice([0, 1, 1.5]), "num_predict": chance.choice([1, 3, 40])}
+    options: dict[str, Any] = {
+        "seed": chance.randrange(1000),
+        "temperature": chance.choice([0, 1, 1.5]),
+        "num_predict": chance.choice([1, 3, 40]),
+    }
     if chance.random() < 0.4:
         options["stop"] = chance.choice(["e", [" "], ["ou", "a"]])
     body: dict[str, Any] = {"messages": [chance.choice([USER, ASKED])], "options": options}
@@ -76,19 +86,34 @@ def test_streams_fold_to_the_whole_answer_which_is_the_chats(bundled: Engine, se
 
 def _check_beside_chat(url: str, body: dict[str, Any], whole: dict[str, Any]) -> None:
     options = dict(body["options"])
-    chat = {"messages": body["messages"], "tools": body.get("tools", []), "max_tokens": options.pop("num_predict"), **options}
+    chat = {
+        "messages": body["messages"],
+        "tools": body.get("tools", []),
+        "max_tokens": options.pop("num_predict"),
+        **options,
+    }
     if "format" in body:
         schema = {"name": "a", "schema": SCHEMA}
-        chat["response_format"] = {"type": "json_object"} if body["format"] == "json" else {"type": "json_schema", "json_schema": schema}
+        chat["response_format"] = (
+            {"type": "json_object"} if body["format"] == "json" else {"type": "json_schema", "json_schema": schema}
+        )
     answer = httpx.post(f"{url}/v1/chat/completions", json=chat).json()
     [choice] = answer["choices"]
     message = whole["message"]
     assert message["content"] == (choice["message"]["content"] or "")
     assert message.get("thinking") == choice["message"].get("reasoning_content")
-    calls = [(call["function"]["name"], json.loads(call["function"]["arguments"])) for call in choice["message"].get("tool_calls", ())]
-    assert [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())] == calls
+    calls = [
+        (call["function"]["name"], json.loads(call["function"]["arguments"]))
+        for call in choice["message"].get("tool_calls", ())
+    ]
+    assert [
+        (call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls", ())
+    ] == calls
     assert (whole["done_reason"] == "length") == (choice["finish_reason"] == "length")
-    assert (whole["prompt_eval_count"], whole["eval_count"]) == (answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"])
+    assert (whole["prompt_eval_count"], whole["eval_count"]) == (
+        answer["usage"]["prompt_tokens"],
+        answer["usage"]["completion_tokens"],
+    )
 
 
 def test_calls_are_answered_without_ids(url: str) -> None:
@@ -128,7 +153,11 @@ def test_what_clients_ask_first(url: str) -> None:
         ({"format": {"type": "x"}}, 400, "format: "),
         ({"format": "xml"}, 400, "format"),
         ({"messages": [USER, {"role": "tool", "content": "a"}]}, 400, "messages.1"),
-        ({"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, USER]}, 400, "no answer"),
+        (
+            {"messages": [USER, {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, USER]},
+            400,
+            "no answer",
+        ),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

@@ -80,7 +80,14 @@ def test_choices_of_a_batch_are_in_order_and_count_a_prompt_once(engine: Engine,
 
 
 def test_a_stream_says_what_the_whole_says(client: openai.OpenAI) -> None:
-    body: dict[str, Any] = {"model": MODEL, "prompt": [PROMPT, "Hello"], "n": 2, "seed": 7, "max_tokens": 12, "logprobs": 2}
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": [PROMPT, "Hello"],
+        "n": 2,
+        "seed": 7,
+        "max_tokens": 12,
+        "logprobs": 2,
+    }
     whole = client.completions.create(**body)
     parts = list(client.completions.create(**body, stream=True, stream_options={"include_usage": True}))
     for choice in whole.choices:
@@ -114,7 +121,9 @@ def test_logprobs_name_tokens_and_where_they_stand(engine: Engine, client: opena
         assert len(best) == 3
 
 
-def test_an_echo_scores_the_prompt_without_what_the_tokenizer_puts_before_it(engine: Engine, client: openai.OpenAI) -> None:
+def test_an_echo_scores_the_prompt_without_what_the_tokenizer_puts_before_it(
+    engine: Engine, client: openai.OpenAI
+) -> None:
     ids = engine.tokenizer.encode(PROMPT, special_prefix=True)
     sequence = engine.open()
     sequence.extend(ids)
@@ -169,7 +178,10 @@ def test_stops_and_bias_reach_the_engine(engine: Engine, client: openai.OpenAI) 
         ({"ebnf": 'root ::= "yes" | "no"'}, lambda text: text in ("yes", "no")),
         ({"json_schema": {"enum": [12, 13]}}, lambda text: json.loads(text) in (12, 13)),
         ({"json_schema": '{"const": "x"}'}, lambda text: json.loads(text) == "x"),
-        ({"json_schema": {"$ref": "http://x.org/y"}, "resources": {"http://x.org/y": {"const": "z"}}}, lambda text: json.loads(text) == "z"),
+        (
+            {"json_schema": {"$ref": "http://x.org/y"}, "resources": {"http://x.org/y": {"const": "z"}}},
+            lambda text: json.loads(text) == "z",
+        ),
     ],
 )
 def test_constraints_hold(client: openai.OpenAI, constraint: dict[str, Any], accepts: Any, stream: bool) -> None:
@@ -218,7 +230,15 @@ def test_without_a_limit_the_message_ends_by_itself(engine: Engine, client: open
 
 
 def test_a_chat_stream_begins_with_the_role_and_ends_with_the_reason(client: openai.OpenAI) -> None:
-    body: dict[str, Any] = {"model": MODEL, "messages": [USER], "n": 2, "seed": 5, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}
+    body: dict[str, Any] = {
+        "model": MODEL,
+        "messages": [USER],
+        "n": 2,
+        "seed": 5,
+        "max_tokens": 12,
+        "logprobs": True,
+        "top_logprobs": 2,
+    }
     whole = client.chat.completions.create(**body)
     parts = list(client.chat.completions.create(**body, stream=True, stream_options={"include_usage": True}))
     for choice in whole.choices:
@@ -235,7 +255,9 @@ def test_a_chat_stream_begins_with_the_role_and_ends_with_the_reason(client: ope
 
 
 def test_bytes_of_chat_logprobs_make_the_message(client: openai.OpenAI) -> None:
-    answer = client.chat.completions.create(model=MODEL, messages=[USER], max_tokens=10, seed=1, logprobs=True, top_logprobs=1)  # type: ignore[list-item]
+    answer = client.chat.completions.create(
+        model=MODEL, messages=[USER], max_tokens=10, seed=1, logprobs=True, top_logprobs=1
+    )  # type: ignore[list-item]
     rows = answer.choices[0].logprobs.content  # type: ignore[union-attr]
     assert rows
     assert b"".join(bytes(row.bytes or []) for row in rows).decode() == answer.choices[0].message.content
@@ -256,7 +278,10 @@ class Ball(BaseModel):
 def test_the_client_parses_what_a_schema_shaped(client: openai.OpenAI) -> None:
     answer = client.chat.completions.parse(model=MODEL, messages=[USER], response_format=Ball, max_tokens=100, seed=2)  # type: ignore[list-item]
     assert isinstance(answer.choices[0].message.parsed, Ball)
-    loose = {"type": "json_schema", "json_schema": {"name": "ball", "schema": Ball.model_json_schema(), "strict": False}}
+    loose = {
+        "type": "json_schema",
+        "json_schema": {"name": "ball", "schema": Ball.model_json_schema(), "strict": False},
+    }
     options: Any = {"response_format": loose, "max_tokens": 100, "seed": 4}
     text = client.chat.completions.create(model=MODEL, messages=[USER], **options).choices[0].message.content
     assert Ball.model_validate_json(text)
@@ -266,7 +291,11 @@ def test_json_object_gives_objects(client: openai.OpenAI) -> None:
     form: Any = {"type": "json_object"}
     for seed in range(3):
         choice = client.chat.completions.create(
-            model=MODEL, messages=[USER], response_format=form, seed=seed, max_tokens=300  # type: ignore[list-item]
+            model=MODEL,
+            messages=[USER],
+            response_format=form,
+            seed=seed,
+            max_tokens=300,  # type: ignore[list-item]
         ).choices[0]
         assert (choice.message.content or "").startswith("{")
         if choice.finish_reason == "stop":
@@ -333,7 +362,11 @@ def test_what_ends_late_is_a_status_or_the_last_event(engine: Engine) -> None:
         assert error["code"] == "timeout" and "0.5 seconds" in error["message"]
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         with client, pytest.raises(openai.APIError, match=r"0\.5 seconds"):
-            list(client.completions.create(model=MODEL, prompt=PROMPT, n=8, max_tokens=2000, stream=True, extra_body={"ignore_eos": True}))
+            list(
+                client.completions.create(
+                    model=MODEL, prompt=PROMPT, n=8, max_tokens=2000, stream=True, extra_body={"ignore_eos": True}
+                )
+            )
 
 
 # --- our own language as the client ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ import pytest
 
 from sgl.runtime import Engine
 from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.server.http.sse_responses import events, merged, primed, together
 from sgl.runtime.server.protocols.openai_common.openai_logprobs import (
     UNLIKELY,
     LogprobRow,
@@ -19,7 +20,6 @@ from sgl.runtime.server.protocols.openai_common.openai_logprobs import (
     TextLogprobs,
     chat_logprobs,
 )
-from sgl.runtime.server.http.sse_responses import events, merged, primed, together
 
 
 @pytest.fixture(scope="module")

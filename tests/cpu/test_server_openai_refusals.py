@@ -56,12 +56,33 @@ def schema(**keywords: Any) -> dict[str, Any]:
         (TEXT, {"prompt": "a", "regex": "a", "ebnf": "b"}, 400, "ebnf", "combined"),
         (CHAT, {"messages": []}, 400, "messages", "at least 1"),
         (CHAT, {"messages": [{"role": "bot", "content": "x"}]}, 400, "messages.0.role", "'bot'"),
-        (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0.content", "'image_url'"),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "messages.0.content",
+            "'image_url'",
+        ),
         (CHAT, {"messages": [USER], "top_logprobs": 2}, 400, "top_logprobs", "logprobs=true"),
         (CHAT, {"messages": [USER], "continue_final_message": True}, 400, "continue_final_message", "assistant"),
-        (CHAT, {"messages": [USER], "response_format": {"type": "json_schema"}}, 400, "response_format.json_schema", "json_schema"),
+        (
+            CHAT,
+            {"messages": [USER], "response_format": {"type": "json_schema"}},
+            400,
+            "response_format.json_schema",
+            "json_schema",
+        ),
         (CHAT, {"messages": [USER], "response_format": schema(type="nothing")}, 400, "response_format", "nothing"),
-        (CHAT, {"messages": [USER], "response_format": schema(type="array", contains={"type": "string", "minLength": 3}, uniqueItems=True)}, 400, "response_format", "not supported"),
+        (
+            CHAT,
+            {
+                "messages": [USER],
+                "response_format": schema(type="array", contains={"type": "string", "minLength": 3}, uniqueItems=True),
+            },
+            400,
+            "response_format",
+            "not supported",
+        ),
         (CHAT, {"messages": [USER], "response_format": schema(), "regex": "a"}, 400, "response_format", "combined"),
     ],
 )
@@ -81,7 +102,13 @@ WHOLE = ["top_k", "seed", "max_tokens", "min_tokens", "n", "logprobs", "priority
 
 
 @pytest.mark.parametrize(
-    ("field", "digits"), [(field, digits) for field in [*WHOLE, "timeout", "temperature"] for digits in (20, 400, 4200) if digits > 20 or field in WHOLE]
+    ("field", "digits"),
+    [
+        (field, digits)
+        for field in [*WHOLE, "timeout", "temperature"]
+        for digits in (20, 400, 4200)
+        if digits > 20 or field in WHOLE
+    ],
 )
 def test_numbers_that_no_machine_holds(url: str, field: str, digits: int) -> None:
     for sign in ("", "-"):

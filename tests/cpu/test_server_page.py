@@ -65,8 +65,13 @@ def test_chatting(chrome: Browser, url: str) -> None:
         for message in ("I am looking for a restaurant.", NASTY):
             fill(chrome, "say", message)
             chrome.click("document.getElementById('send')")
-            chrome.wait("document.getElementById('send').textContent === 'Send' && document.getElementById('said').textContent")
-        assert [text.strip() for text in texts(chrome, ".message.user .text")] == ["I am looking for a restaurant.", NASTY]
+            chrome.wait(
+                "document.getElementById('send').textContent === 'Send' && document.getElementById('said').textContent"
+            )
+        assert [text.strip() for text in texts(chrome, ".message.user .text")] == [
+            "I am looking for a restaurant.",
+            NASTY,
+        ]
         answers = texts(chrome, ".message.assistant .text")
         notes = texts(chrome, ".message.assistant > .muted")
         assert len([text for text in answers if text]) == 2
@@ -77,7 +82,10 @@ def test_chatting(chrome: Browser, url: str) -> None:
 def test_an_answer_can_be_stopped(chrome: Browser, url: str, engine: Engine) -> None:
     with page(chrome, url):
         chrome.click("document.getElementById('tab-form')")
-        chrome.run("(kind => { kind.value = 'regex'; kind.dispatchEvent(new Event('change')) })(document.getElementById('kind'))")
+        chrome.run(
+            "(kind => { kind.value = 'regex'; kind.dispatchEvent(new Event('change')) "
+            "})(document.getElementById('kind'))"
+        )
         fill(chrome, "source", "[ab]{1900}")
         chrome.run("document.querySelector('#form input[aria-label=\"most tokens\"]').value = 1900")
         before = engine.stats().aborts
@@ -93,7 +101,10 @@ def test_an_answer_can_be_stopped(chrome: Browser, url: str, engine: Engine) -> 
 def test_constrained_output(chrome: Browser, url: str, kind: str) -> None:
     with page(chrome, url):
         chrome.click("document.getElementById('tab-form')")
-        chrome.run(f"(kind => {{ kind.value = '{kind}'; kind.dispatchEvent(new Event('change')) }})(document.getElementById('kind'))")
+        chrome.run(
+            f"(kind => {{ kind.value = '{kind}'; kind.dispatchEvent(new Event('change')) "
+            f"}})(document.getElementById('kind'))"
+        )
         chrome.click("document.getElementById('generate')")
         chrome.wait("document.getElementById('verdict').textContent")
         [output], [verdict] = texts(chrome, "#output"), texts(chrome, "#verdict")
@@ -113,7 +124,9 @@ def test_a_mistake_is_told(chrome: Browser, url: str) -> None:
             drawn.click("document.getElementById('generate')")
             drawn.wait(f"document.getElementById('verdict').textContent.includes({json.dumps(words)})")
             assert drawn.run("document.getElementById('verdict').classList.contains('error')")
-        drawn.errors[:] = [each for each in drawn.errors if "400" not in each]  # the browser tells of the refused request
+        drawn.errors[:] = [
+            each for each in drawn.errors if "400" not in each
+        ]  # the browser tells of the refused request
 
 
 def test_live_metrics_move(chrome: Browser, url: str, engine: Engine) -> None:
@@ -129,7 +142,8 @@ def test_quantiles_of_a_histogram(chrome: Browser, url: str) -> None:
     with page(chrome, url):
         text = 'a_bucket{le="1.0"} 2\\na_bucket{le="2.0"} 4\\na_bucket{le="+Inf"} 4'
         found = chrome.run(
-            f"import('/page/live.js').then(live => [0.25, 0.5, 0.75].map(share => live.quantile(live.parse('{text}'), {{}}, 'a', share)))"
+            "import('/page/live.js').then(live => [0.25, 0.5, 0.75].map(share => "
+            f"live.quantile(live.parse('{text}'), {{}}, 'a', share)))"
         )
         assert found == [0.5, 1.0, 1.5]
 

@@ -1,4 +1,6 @@
-"""A panic of a library in Rust, which is no Exception: every route answers in its protocol's form, and the server goes on."""
+"""A panic of a library in Rust, which is no Exception: every route answers in its
+protocol's form, and the server goes on.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,23 @@ class Panic(BaseException):
 
 CHAT = {"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "Hello"}]}
 ROUTES = {
-    "/v1/completions": ({"model": "tiny", "prompt": "Hello", "max_tokens": 2, "temperature": 0}, lambda body: body["error"]["type"] == "server_error"),
+    "/v1/completions": (
+        {"model": "tiny", "prompt": "Hello", "max_tokens": 2, "temperature": 0},
+        lambda body: body["error"]["type"] == "server_error",
+    ),
     "/v1/chat/completions": (CHAT, lambda body: body["error"]["code"] == "internal_error"),
-    "/v1/responses": ({"model": "tiny", "input": "Hello", "max_output_tokens": 2}, lambda body: body["error"]["code"] == "internal_error"),
+    "/v1/responses": (
+        {"model": "tiny", "input": "Hello", "max_output_tokens": 2},
+        lambda body: body["error"]["code"] == "internal_error",
+    ),
     "/v1/embeddings": ({"model": "tiny", "input": "Hello"}, lambda body: body["error"]["code"] == "internal_error"),
     "/v1/messages": (CHAT, lambda body: body["type"] == "error" and body["error"]["type"] == "api_error"),
     "/api/generate": ({"model": "tiny", "prompt": "Hello"}, lambda body: isinstance(body["error"], str)),
     "/api/chat": ({"model": "tiny", "messages": CHAT["messages"]}, lambda body: isinstance(body["error"], str)),
-    "/generate": ({"text": "Hello", "sampling_params": {"max_new_tokens": 2}}, lambda body: "internal error" in str(body)),
+    "/generate": (
+        {"text": "Hello", "sampling_params": {"max_new_tokens": 2}},
+        lambda body: "internal error" in str(body),
+    ),
     "/tokenize": ({"prompt": "Hello"}, lambda body: "internal error" in str(body)),
 }
 
@@ -44,13 +55,24 @@ def test_every_route_answers_in_its_form(engine, monkeypatch):
             broken.setattr(type(engine.tokenizer), "encode", _panics)
             broken.setattr(type(engine.tokenizer), "spans", _panics)
             for path, (body, is_its_form) in ROUTES.items():
-                for asked in (body, {**body, "stream": True}) if "embeddings" not in path and "tokenize" not in path else (body,):
+                for asked in (
+                    (body, {**body, "stream": True}) if "embeddings" not in path and "tokenize" not in path else (body,)
+                ):
                     answer = httpx.post(url + path, json=asked)
-                    assert answer.status_code == 500 and "json" in answer.headers["Content-Type"], (path, answer.status_code, answer.text)
+                    assert answer.status_code == 500 and "json" in answer.headers["Content-Type"], (
+                        path,
+                        answer.status_code,
+                        answer.text,
+                    )
                     assert is_its_form(answer.json()), (path, answer.text)
-            long = httpx.post(url + "/v1/completions", json={**ROUTES["/v1/completions"][0], "prompt": LONG}, timeout=30)
+            long = httpx.post(
+                url + "/v1/completions", json={**ROUTES["/v1/completions"][0], "prompt": LONG}, timeout=30
+            )
             assert long.status_code == 500 and long.json()["error"]["code"] == "internal_error"
-        assert httpx.post(url + "/v1/completions", json=ROUTES["/v1/completions"][0]).json()["choices"] == whole.json()["choices"]
+        assert (
+            httpx.post(url + "/v1/completions", json=ROUTES["/v1/completions"][0]).json()["choices"]
+            == whole.json()["choices"]
+        )
 
 
 def _panics(*_, **__):

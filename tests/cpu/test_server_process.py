@@ -19,7 +19,20 @@ LONG = {"max_tokens": 480, "temperature": 0, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def served(tiny):
     """A real `sgl serve` of the tiny model: its process, and its URL."""
-    command = [sys.executable, "-m", "sgl.cli", "serve", str(tiny), "--port", "0", "process=true", "--served-name", "m", "kv_tokens=40000", "threads=1"]
+    command = [
+        sys.executable,
+        "-m",
+        "sgl.cli",
+        "serve",
+        str(tiny),
+        "--port",
+        "0",
+        "process=true",
+        "--served-name",
+        "m",
+        "kv_tokens=40000",
+        "threads=1",
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert server.stdout is not None and server.stderr is not None
     line = server.stdout.readline()
@@ -61,7 +74,11 @@ def test_streams_are_told_within_two_seconds_and_later_requests_succeed(served):
     assert len(told) == 8 and max(at for at, _ in told) - killed < 2
     for _, line in told:
         error = json.loads(line.removeprefix("data: "))["error"]
-        assert error["code"] == "engine_restarting" and "SIGKILL" in error["message"] and "started again" in error["message"]
+        assert (
+            error["code"] == "engine_restarting"
+            and "SIGKILL" in error["message"]
+            and "started again" in error["message"]
+        )
     body = {"model": "m", "prompt": "hello", "max_tokens": 4, "temperature": 0, "ignore_eos": True}
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
     assert answer.status_code == 200 and answer.json()["usage"]["completion_tokens"] == 4

@@ -1,4 +1,6 @@
-"""What published clients, notebooks and examples send: bodies without a header, threads, some of the tools, structural tags, thoughts."""
+"""What published clients, notebooks and examples send: bodies without a header, threads,
+some of the tools, structural tags, thoughts.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,15 @@ def thinking(engine: Engine) -> Iterator[str]:
         yield found
 
 
-# --- Ollama's clients, some of which send no Content-Type ----------------------------------------------------------------
+# --- Ollama's clients, some of which send no Content-Type
+# ----------------------------------------------------------------
 
 NAMED = {"content-type": "application/x-www-form-urlencoded"}  # what curl -d and urllib say of any body
 
 
-@pytest.mark.parametrize("headers", [{}, NAMED, {**NAMED, "sec-fetch-site": "same-origin"}, {**NAMED, "origin": "https://allowed.example"}])
+@pytest.mark.parametrize(
+    "headers", [{}, NAMED, {**NAMED, "sec-fetch-site": "same-origin"}, {**NAMED, "origin": "https://allowed.example"}]
+)
 @pytest.mark.parametrize("path", ["/api/generate", "/api/chat"])
 def test_ollama_reads_bodies_that_are_not_called_json(url: str, path: str, headers: dict[str, str]) -> None:
     body = {"model": MODEL, "prompt": "Hi"} if path == "/api/generate" else {"model": MODEL, "messages": [USER]}
@@ -64,14 +69,18 @@ def test_a_page_of_the_server_itself_may_leave_it_out(url: str) -> None:
     assert httpx.post(f"{url}/api/generate", content=content, headers={**NAMED, "origin": url}).status_code == 200
 
 
-# --- Anthropic's threads ---------------------------------------------------------------------------------------------------
+# --- Anthropic's threads
+# ---------------------------------------------------------------------------------------------------
 
 
 def test_a_thread_is_refused_in_the_words_that_clients_act_on(url: str) -> None:
     body = {"model": MODEL, "max_tokens": 4, "messages": [USER], "thread": {"type": "create"}}
     answer = httpx.post(f"{url}/v1/messages", json=body)
     error = answer.json()["error"]
-    assert answer.status_code == 400 and error["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert answer.status_code == 400 and error["details"] == {
+        "error_code": "thread_unsupported_request",
+        "unsupported": ["thread"],
+    }
     assert "send all messages" in error["message"]
 
 
@@ -90,20 +99,33 @@ def test_the_tool_runner_of_the_client_runs(url: str) -> None:
 
     client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
     question: Any = [{"role": "user", "content": "What is Maria's phone number?"}]
-    runner = client.beta.messages.tool_runner(model=MODEL, max_tokens=60, messages=question, tools=[find_contact], max_iterations=3)
+    runner = client.beta.messages.tool_runner(
+        model=MODEL, max_tokens=60, messages=question, tools=[find_contact], max_iterations=3
+    )
     answers = list(runner)
     assert called and answers[-1].stop_reason == "end_turn"
 
 
-# --- tool_choice of some tools ---------------------------------------------------------------------------------------------
+# --- tool_choice of some tools
+# ---------------------------------------------------------------------------------------------
 
 
 def _tool(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "description": f"{name} something", "parameters": {"type": "object", "properties": {}}}}
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"{name} something",
+            "parameters": {"type": "object", "properties": {}},
+        },
+    }
 
 
 def _allowed(mode: str, *names: str) -> dict[str, Any]:
-    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": name}} for name in names]}}
+    return {
+        "type": "allowed_tools",
+        "allowed_tools": {"mode": mode, "tools": [{"type": "function", "function": {"name": name}} for name in names]},
+    }
 
 
 def test_only_allowed_tools_are_called_and_the_prompt_stays_the_same(url: str) -> None:
@@ -138,33 +160,57 @@ def test_what_is_wrong_with_a_choice_of_tools_is_named(url: str, choice: Any, pa
     assert answer.json()["error"]["param"] == param
 
 
-# --- response_format of a structural tag -----------------------------------------------------------------------------------
+# --- response_format of a structural tag
+# -----------------------------------------------------------------------------------
 
-CITY: Any = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 3}}, "required": ["city"], "additionalProperties": False}
+CITY: Any = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 3}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 TAG: Any = {"begin": "<f>", "end": "</f>"}
 FORMS: dict[str, Any] = {
     "structures": {"structures": [{**TAG, "schema": CITY}], "triggers": ["<f>"]},
-    "format": {"format": {"type": "sequence", "elements": [{**TAG, "type": "tag", "content": {"type": "json_schema", "json_schema": CITY}}]}},
+    "format": {
+        "format": {
+            "type": "sequence",
+            "elements": [{**TAG, "type": "tag", "content": {"type": "json_schema", "json_schema": CITY}}],
+        }
+    },
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_structural_tag_as_response_format(url: str, form: str) -> None:
     body = {"model": MODEL, "messages": [USER], "max_tokens": 60, "seed": 1}
-    said = {"response_format": {"type": "structural_tag", **FORMS[form]}}, {"structured_outputs": {"structural_tag": {"type": "structural_tag", **FORMS[form]}}}
-    texts = [httpx.post(f"{url}/v1/chat/completions", json=body | one).json()["choices"][0]["message"]["content"] for one in said]
+    said = (
+        {"response_format": {"type": "structural_tag", **FORMS[form]}},
+        {"structured_outputs": {"structural_tag": {"type": "structural_tag", **FORMS[form]}}},
+    )
+    texts = [
+        httpx.post(f"{url}/v1/chat/completions", json=body | one).json()["choices"][0]["message"]["content"]
+        for one in said
+    ]
     assert texts[0] == texts[1]
     if form == "format":
         assert texts[0].startswith("<f>{") and texts[0].endswith("}</f>")
 
 
 def test_fields_of_other_formats_are_refused(url: str) -> None:
-    for form, param in (({"type": "text", **FORMS["format"]}, "format"), ({"type": "structural_tag"}, "format"), ({"type": "structural_tag", "json_schema": {"name": "a", "schema": CITY}}, "json_schema")):
-        answer = httpx.post(f"{url}/v1/chat/completions", json={"model": MODEL, "messages": [USER], "response_format": form})
+    for form, param in (
+        ({"type": "text", **FORMS["format"]}, "format"),
+        ({"type": "structural_tag"}, "format"),
+        ({"type": "structural_tag", "json_schema": {"name": "a", "schema": CITY}}, "json_schema"),
+    ):
+        answer = httpx.post(
+            f"{url}/v1/chat/completions", json={"model": MODEL, "messages": [USER], "response_format": form}
+        )
         assert answer.status_code == 400 and answer.json()["error"]["param"] == f"response_format.{param}", answer.text
 
 
-# --- thoughts --------------------------------------------------------------------------------------------------------------
+# --- thoughts
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _deltas(url: str, **more: Any) -> list[dict[str, Any]]:
@@ -174,17 +220,29 @@ def _deltas(url: str, **more: Any) -> list[dict[str, Any]]:
 
 def test_every_delta_and_message_of_a_model_that_thinks_has_the_key(thinking: str, url: str) -> None:
     deltas = _deltas(thinking)
-    assert all("reasoning_content" in delta for delta in deltas) and {delta["reasoning_content"] for delta in deltas} > {None}
-    unthought = httpx.post(f"{thinking}/v1/chat/completions", json={"messages": [USER], "regex": "[ab]{3}"}).json()["choices"][0]["message"]
+    assert all("reasoning_content" in delta for delta in deltas) and {
+        delta["reasoning_content"] for delta in deltas
+    } > {None}
+    unthought = httpx.post(f"{thinking}/v1/chat/completions", json={"messages": [USER], "regex": "[ab]{3}"}).json()[
+        "choices"
+    ][0]["message"]
     assert unthought["reasoning_content"] is None and unthought["content"]
-    assert all("reasoning_content" not in delta for delta in [*_deltas(thinking, separate_reasoning=False), *_deltas(url)])
+    assert all(
+        "reasoning_content" not in delta for delta in [*_deltas(thinking, separate_reasoning=False), *_deltas(url)]
+    )
 
 
 def test_a_thought_may_come_at_once(thinking: str) -> None:
     pieces = [delta["reasoning_content"] for delta in _deltas(thinking) if delta["reasoning_content"]]
-    whole = [delta["reasoning_content"] for delta in _deltas(thinking, stream_reasoning=False) if delta["reasoning_content"]]
+    whole = [
+        delta["reasoning_content"] for delta in _deltas(thinking, stream_reasoning=False) if delta["reasoning_content"]
+    ]
     assert len(whole) == 1 and whole[0] == "".join(pieces)
-    cut = [delta["reasoning_content"] for delta in _deltas(thinking, stream_reasoning=False, max_tokens=2) if delta["reasoning_content"]]
+    cut = [
+        delta["reasoning_content"]
+        for delta in _deltas(thinking, stream_reasoning=False, max_tokens=2)
+        if delta["reasoning_content"]
+    ]
     assert len(cut) <= 1  # the end of the answer gives what is held back
 
 

@@ -22,13 +22,17 @@ from sgl.runtime.server.protocols.responses.responses_writer import ResponseOutp
 MODEL = "nano"
 SERVER: dict[str, Any] = {"served_name": MODEL, "tool_format": "hermes", "reasoning_format": "qwen3"}
 FIND: Any = {
-    "type": "function", "name": "find_contact", "description": "Find the phone number of a contact",
+    "type": "function",
+    "name": "find_contact",
+    "description": "Find the phone number of a contact",
     "parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
-}  # fmt: skip
+}
 TODO: Any = {
-    "type": "function", "name": "add_todo", "description": "Add a task to the to-do list",
+    "type": "function",
+    "name": "add_todo",
+    "description": "Add a task to the to-do list",
     "parameters": {"type": "object", "properties": {"task": {"type": "string", "maxLength": 20}}, "required": ["task"]},
-}  # fmt: skip
+}
 ASKED = "What is Maria's phone number?"
 
 
@@ -120,10 +124,16 @@ SCHEMA: Any = {"type": "json_schema", "name": "booking", "schema": Booking.model
 
 
 def random_request(chance: random.Random) -> dict[str, Any]:
-    body: dict[str, Any] = {"input": chance.choice(["Hello", ASKED, "Remind me to buy milk."]), "seed": chance.randrange(1000)}
+    body: dict[str, Any] = {
+        "input": chance.choice(["Hello", ASKED, "Remind me to buy milk."]),
+        "seed": chance.randrange(1000),
+    }
     body |= {"temperature": chance.choice([0, 1, 1.5]), "max_output_tokens": chance.choice([1, 3, 40])}
     if chance.random() < 0.5:
-        body |= {"tools": [FIND, TODO], "tool_choice": chance.choice(["auto", "required", "none", {"type": "function", "name": "add_todo"}])}
+        body |= {
+            "tools": [FIND, TODO],
+            "tool_choice": chance.choice(["auto", "required", "none", {"type": "function", "name": "add_todo"}]),
+        }
     elif chance.random() < 0.5:
         body["text"] = {"format": chance.choice([SCHEMA, {"type": "json_object"}])}
     if chance.random() < 0.3:
@@ -153,20 +163,26 @@ def _check_beside_chat(base: str, body: dict[str, Any], whole: dict[str, Any]) -
     if "tools" in body:
         chat["tools"] = [{"type": "function", "function": {**tool, "type": None}} for tool in body["tools"]]
         choice = body["tool_choice"]
-        chat["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}} if isinstance(choice, dict) else choice
+        chat["tool_choice"] = (
+            {"type": "function", "function": {"name": choice["name"]}} if isinstance(choice, dict) else choice
+        )
         for tool in chat["tools"]:
             del tool["function"]["type"]
     if "top_logprobs" in body:
         chat |= {"logprobs": True, "top_logprobs": 2}
     if "text" in body:
         format = body["text"]["format"]
-        chat["response_format"] = {"type": format["type"]} | ({"json_schema": {"name": "b", "schema": format["schema"]}} if "schema" in format else {})
+        chat["response_format"] = {"type": format["type"]} | (
+            {"json_schema": {"name": "b", "schema": format["schema"]}} if "schema" in format else {}
+        )
     answer = httpx.post(f"{base}/v1/chat/completions", json=chat).json()
     [choice] = answer["choices"]
     said = "".join(item["content"][0]["text"] for item in whole["output"] if item["type"] == "message")
     calls = [(item["name"], item["arguments"]) for item in whole["output"] if item["type"] == "function_call"]
     assert said == (choice["message"]["content"] or "")
-    assert calls == [(call["function"]["name"], call["function"]["arguments"]) for call in choice["message"].get("tool_calls", ())]
+    assert calls == [
+        (call["function"]["name"], call["function"]["arguments"]) for call in choice["message"].get("tool_calls", ())
+    ]
     assert (whole["status"] == "incomplete") == (choice["finish_reason"] == "length")
     assert whole["usage"]["output_tokens"] == answer["usage"]["completion_tokens"]
 
@@ -179,7 +195,9 @@ def test_the_client_calls_tools_and_goes_on(client: openai.OpenAI) -> None:
     [call] = first.output
     assert call.type == "function_call" and json.loads(call.arguments) == {"name": "Maria"}
     result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": '{"phone": "+49 30"}'}
-    kept = client.responses.create(model=MODEL, input=[result], previous_response_id=first.id, tools=[FIND], temperature=0)
+    kept = client.responses.create(
+        model=MODEL, input=[result], previous_response_id=first.id, tools=[FIND], temperature=0
+    )
     sent: Any = [{"role": "user", "content": ASKED}, call.model_dump(), result]
     again = client.responses.create(model=MODEL, input=sent, tools=[FIND], temperature=0, store=False)
     referred: Any = [{"role": "user", "content": ASKED}, {"type": "item_reference", "id": call.id}, result]
@@ -190,10 +208,14 @@ def test_the_client_calls_tools_and_goes_on(client: openai.OpenAI) -> None:
 
 
 def test_the_client_folds_streams_and_parses(client: openai.OpenAI) -> None:
-    with client.responses.stream(model=MODEL, input="Book a hotel in Paris for 3 nights.", text_format=Booking, temperature=0) as stream:
+    with client.responses.stream(
+        model=MODEL, input="Book a hotel in Paris for 3 nights.", text_format=Booking, temperature=0
+    ) as stream:
         kinds = {event.type for event in stream}
         final = stream.get_final_response()
-    parsed = client.responses.parse(model=MODEL, input="Book a hotel in Paris for 3 nights.", text_format=Booking, temperature=0)
+    parsed = client.responses.parse(
+        model=MODEL, input="Book a hotel in Paris for 3 nights.", text_format=Booking, temperature=0
+    )
     assert final.output_parsed == parsed.output_parsed is not None
     assert {"response.created", "response.output_text.delta", "response.completed"} <= kinds
 
@@ -202,11 +224,20 @@ def test_instructions_lead_and_are_not_carried_on(url: str, bundled: Engine) -> 
     first = post(url, input="Hello", instructions="Be short.", max_output_tokens=3).json()
     following = post(url, input="And?", previous_response_id=first["id"], max_output_tokens=3).json()
     said = first["output"][0]["content"][0]["text"]
-    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": said}, {"role": "user", "content": "And?"}]
+    messages = [
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": said},
+        {"role": "user", "content": "And?"},
+    ]
     plain = len(bundled.tokenizer.encode_chat(messages, add_generation_prompt=True))
     assert following["usage"]["input_tokens"] == plain
     system = [{"role": "system", "content": "Be short.\n\nBe kind."}, messages[0]]
-    both = post(url, input=[{"role": "developer", "content": "Be kind."}, messages[0]], instructions="Be short.", max_output_tokens=3).json()
+    both = post(
+        url,
+        input=[{"role": "developer", "content": "Be kind."}, messages[0]],
+        instructions="Be short.",
+        max_output_tokens=3,
+    ).json()
     assert both["usage"]["input_tokens"] == len(bundled.tokenizer.encode_chat(system, add_generation_prompt=True))
 
 
@@ -218,7 +249,12 @@ def test_answers_are_kept_until_they_are_deleted(url: str) -> None:
     where = f"{url}/v1/responses/{made['id']}"
     assert httpx.get(where).json() == made
     assert httpx.delete(where).json() == {"id": made["id"], "object": "response", "deleted": True}
-    for gone in (httpx.get(where), httpx.delete(where), httpx.get(f"{where}/input_items"), httpx.post(f"{where}/cancel")):
+    for gone in (
+        httpx.get(where),
+        httpx.delete(where),
+        httpx.get(f"{where}/input_items"),
+        httpx.post(f"{where}/cancel"),
+    ):
         assert gone.status_code == 404 and gone.json()["error"]["code"] == "not_found"
     assert post(url, input="And?", previous_response_id=made["id"]).status_code == 404
     unkept = post(url, input="Hello", max_output_tokens=3, store=False).json()
@@ -231,23 +267,40 @@ def test_a_key_sees_nothing_of_anothers(bundled: Engine) -> None:
         body: dict[str, Any] = {"input": "Hello", "max_output_tokens": 3}
         made = httpx.post(f"{url}/v1/responses", json=body, headers=mine).json()
         where, item = f"{url}/v1/responses/{made['id']}", made["output"][0]["id"]
-        following = [{"input": "a", "previous_response_id": made["id"]}, {"input": [{"type": "item_reference", "id": item}]}]
-        asked = [httpx.get(where, headers=theirs), httpx.delete(where, headers=theirs), httpx.get(f"{where}/input_items", headers=theirs)]
+        following = [
+            {"input": "a", "previous_response_id": made["id"]},
+            {"input": [{"type": "item_reference", "id": item}]},
+        ]
+        asked = [
+            httpx.get(where, headers=theirs),
+            httpx.delete(where, headers=theirs),
+            httpx.get(f"{where}/input_items", headers=theirs),
+        ]
         asked += [httpx.post(f"{where}/cancel", headers=theirs)]
-        asked += [httpx.post(f"{url}/v1/responses", json=one | {"max_output_tokens": 3}, headers=theirs) for one in following]
+        asked += [
+            httpx.post(f"{url}/v1/responses", json=one | {"max_output_tokens": 3}, headers=theirs) for one in following
+        ]
         assert [answer.status_code for answer in asked] == [404] * 6
-        assert [httpx.post(f"{url}/v1/responses", json=one | {"max_output_tokens": 3}, headers=mine).status_code for one in following] == [200, 200]
+        assert [
+            httpx.post(f"{url}/v1/responses", json=one | {"max_output_tokens": 3}, headers=mine).status_code
+            for one in following
+        ] == [200, 200]
         assert httpx.get(where, headers={"X-Api-Key": "one"}).json() == made
 
 
 def kept(store: ResponseStore, id: str, text: str, previous: str | None = None) -> None:
-    answer = {"id": id, "previous_response_id": previous, "status": "completed", "output": [{"id": f"i{id}", "text": text}]}
+    answer = {
+        "id": id,
+        "previous_response_id": previous,
+        "status": "completed",
+        "output": [{"id": f"i{id}", "text": text}],
+    }
     store.put(answer, b"[]", [], "run")
 
 
 def test_the_store_has_bounds_and_its_largest_tenant_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sgl.runtime.server.request_context import CALLER
     from sgl.runtime.server.protocols.responses import response_store as module
+    from sgl.runtime.server.request_context import CALLER
 
     store = ResponseStore(10_000)
     moment = 0.0
@@ -279,7 +332,9 @@ def test_the_store_has_bounds_and_its_largest_tenant_makes_room(monkeypatch: pyt
 
 
 def test_a_stream_is_cancelled_by_its_id(url: str, bundled: Engine) -> None:
-    with httpx.stream("POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "text": {"format": LONG}}) as answer:
+    with httpx.stream(
+        "POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "text": {"format": LONG}}
+    ) as answer:
         lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
         id = next(lines)["response"]["id"]
         where = f"{url}/v1/responses/{id}"
@@ -306,7 +361,11 @@ def slowly(bundled: Engine) -> Iterator[None]:
 def test_a_stream_that_fails_says_so_and_is_kept(url: str) -> None:
     events = events_of(post(url, input="Hello", stream=True, timeout=0.5, text={"format": LONG}))
     last = events[-1]["response"]
-    assert events[-1]["type"] == "response.failed" and last["status"] == "failed" and last["error"]["code"] == "server_error"
+    assert (
+        events[-1]["type"] == "response.failed"
+        and last["status"] == "failed"
+        and last["error"]["code"] == "server_error"
+    )
     assert folded(events) == last["output"] and last["output"][-1]["status"] == "incomplete"
     assert httpx.get(f"{url}/v1/responses/{last['id']}").json() == last
     assert post(url, input="And?", previous_response_id=last["id"]).json()["error"]["param"] == "previous_response_id"
@@ -314,7 +373,9 @@ def test_a_stream_that_fails_says_so_and_is_kept(url: str) -> None:
 
 
 def test_a_deleted_response_does_not_come_back(url: str) -> None:
-    with httpx.stream("POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "max_output_tokens": 60}) as answer:
+    with httpx.stream(
+        "POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "max_output_tokens": 60}
+    ) as answer:
         lines = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: "))
         where = f"{url}/v1/responses/{next(lines)['response']['id']}"
         assert httpx.delete(where).status_code == 200
@@ -323,7 +384,9 @@ def test_a_deleted_response_does_not_come_back(url: str) -> None:
 
 
 def test_a_client_that_leaves_ends_what_runs(url: str, bundled: Engine) -> None:
-    with httpx.stream("POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "text": {"format": LONG}}) as answer:
+    with httpx.stream(
+        "POST", f"{url}/v1/responses", json={"input": "Hello", "stream": True, "text": {"format": LONG}}
+    ) as answer:
         first = next(line for line in answer.iter_lines() if line.startswith("data: "))
     id = json.loads(first[6:])["response"]["id"]
     await_true(lambda: bundled.stats().running == 0)
@@ -341,13 +404,19 @@ def test_a_length_is_gone_on_from(own: str) -> None:
 def test_a_conversation_that_is_too_long_begins_later(url: str, bundled: Engine) -> None:
     context, room = bundled.info()["context"], 100
     words = [f"word{number} " * 40 for number in range(30)]
-    said = [{"role": "user" if place % 2 == 0 else "assistant", "content": text} for place, text in enumerate([*words, "Hello"])]
+    said = [
+        {"role": "user" if place % 2 == 0 else "assistant", "content": text}
+        for place, text in enumerate([*words, "Hello"])
+    ]
     body: dict[str, Any] = {"input": said, "instructions": "Be short.", "max_output_tokens": room}
     assert post(url, **body).status_code == 400
     answer = post(url, **body, truncation="auto").json()
     assert answer["truncation"] == "auto"
     system = {"role": "system", "content": "Be short."}
-    lengths = [len(bundled.tokenizer.encode_chat([system, *said[first:]], add_generation_prompt=True)) for first in range(0, 31, 2)]
+    lengths = [
+        len(bundled.tokenizer.encode_chat([system, *said[first:]], add_generation_prompt=True))
+        for first in range(0, 31, 2)
+    ]
     assert answer["usage"]["input_tokens"] == max(length for length in lengths if length <= context - room)
     assert post(url, input="a " * 9000, truncation="auto").status_code == 400
     short = post(url, input="Hello", max_output_tokens=3, truncation="auto")
@@ -388,28 +457,46 @@ OUT = {"type": "function_call_output", "call_id": "a", "output": "b"}
         ({"input": "a", "tools": [FIND], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name", "'x'"),
         ({"input": "a", "tool_choice": "required"}, "tool_choice", "no tools"),
         ({"input": "a", "tool_choice": "always"}, "tool_choice", "always"),
-        ({"input": "a", "tools": [{**FIND, "parameters": {"type": "object", "properties": {"a": {"type": "x"}}}}]}, "tools.0.parameters", "'x'"),
-        ({"input": "a", "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "x"}}}}, "text.format", "'x'"),
+        (
+            {"input": "a", "tools": [{**FIND, "parameters": {"type": "object", "properties": {"a": {"type": "x"}}}}]},
+            "tools.0.parameters",
+            "'x'",
+        ),
+        (
+            {"input": "a", "text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "x"}}}},
+            "text.format",
+            "'x'",
+        ),
         ({"input": "a", "text": {"format": {"type": "json_schema", "name": "a"}}}, "text.format.schema", "schema"),
         ({"input": "a", "reasoning": {"effort": "high"}}, "reasoning.effort", "reasoning.effort"),
         ({"input": "a", "top_k": -7}, None, "top_k"),
         ({"input": [USER, {"type": "computer_call"}]}, "input.1.type", "computer_call"),
         ({"input": [5]}, "input.0.type", "int"),
         ({"input": [{"role": "robot", "content": "a"}]}, "input.0.role", "robot"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}]}, "input.0.content", "input_image"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "a"}]}]},
+            "input.0.content",
+            "input_image",
+        ),
         ({"input": [USER, CALL]}, "input.1.call_id", "'a'"),
         ({"input": [USER, OUT]}, "input.1.call_id", "'a'"),
         ({"input": [USER, OUT, CALL]}, "input.1.call_id", "'a'"),
         ({"input": [USER, CALL, CALL, OUT]}, "input.2.call_id", "'a'"),
         ({"input": [USER, CALL, OUT, OUT]}, "input.3.call_id", "already"),
         ({"input": [USER, {**CALL, "arguments": "no"}, OUT]}, "input", "'no'"),
-        ({"input": [{"type": "reasoning", "summary": [], "encrypted_content": "?"}, USER]}, "input.0.encrypted_content", "not made by this server"),
+        (
+            {"input": [{"type": "reasoning", "summary": [], "encrypted_content": "?"}, USER]},
+            "input.0.encrypted_content",
+            "not made by this server",
+        ),
         ({"input": "a", "metadata": {str(i): "a" for i in range(17)}}, "metadata", "17"),
         ({"input": "a " * 9000}, None, "tokens"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_refusals_name_the_field_and_the_value(url: str, body: dict[str, Any], param: str | None, words: str, stream: bool) -> None:
+def test_refusals_name_the_field_and_the_value(
+    url: str, body: dict[str, Any], param: str | None, words: str, stream: bool
+) -> None:
     answer = post(url, **body, stream=stream)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
@@ -426,12 +513,23 @@ def test_ids_that_are_none(url: str, path: str) -> None:
 
 def test_what_is_of_no_effect_is_taken(url: str) -> None:
     nothing = {
-        "user": "u", "safety_identifier": "s", "prompt_cache_key": "k", "prompt_cache_retention": "24h", "service_tier": "auto",
-        "max_tool_calls": 3, "include": ["file_search_call.results", "web_search_call.action.sources"], "truncation": "disabled",
-        "text": {"verbosity": "low"}, "stream_options": None, "background": False, "parallel_tool_calls": True,
-    }  # fmt: skip
+        "user": "u",
+        "safety_identifier": "s",
+        "prompt_cache_key": "k",
+        "prompt_cache_retention": "24h",
+        "service_tier": "auto",
+        "max_tool_calls": 3,
+        "include": ["file_search_call.results", "web_search_call.action.sources"],
+        "truncation": "disabled",
+        "text": {"verbosity": "low"},
+        "stream_options": None,
+        "background": False,
+        "parallel_tool_calls": True,
+    }
     plain = post(url, input="Hello", temperature=0, max_output_tokens=5).json()
-    assert without_ids(post(url, input="Hello", temperature=0, max_output_tokens=5, **nothing).json()["output"]) == without_ids(plain["output"])
+    assert without_ids(
+        post(url, input="Hello", temperature=0, max_output_tokens=5, **nothing).json()["output"]
+    ) == without_ids(plain["output"])
 
 
 def test_many_streams_at_once_keep_their_own(url: str) -> None:

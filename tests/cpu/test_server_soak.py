@@ -16,6 +16,8 @@ SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 def test_the_server_holds_out() -> None:
     words = ["--requests", "160", "--seconds", "60", "--warm", "80", "--kill", "4", "--stop", "2", "--at-once", "12"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(SOAK), *words], capture_output=True, text=True, env=environment, timeout=200)
+    done = subprocess.run(
+        [sys.executable, str(SOAK), *words], capture_output=True, text=True, env=environment, timeout=200
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-3000:]}"
     assert "held out" in done.stdout and "engine killed" in done.stdout

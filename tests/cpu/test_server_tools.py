@@ -146,7 +146,9 @@ def test_greedy_answers_are_the_toolboxes(engine: Engine, client: openai.OpenAI,
 
 
 @pytest.mark.parametrize(("question", "part"), QUESTIONS)
-def test_an_agent_over_the_wire_ends_as_a_program_does(engine: Engine, client: openai.OpenAI, question: str, part: str) -> None:
+def test_an_agent_over_the_wire_ends_as_a_program_does(
+    engine: Engine, client: openai.OpenAI, question: str, part: str
+) -> None:
     body = ask(question)
     for _ in range(3):
         message = client.chat.completions.create(**body).choices[0].message
@@ -214,7 +216,12 @@ def test_samples_share_one_prompt_in_the_counts(engine: Engine, client: openai.O
     engine.flush_cache()
     body = ask("What is the telephone number of somebody whom nobody has asked for yet?", tool_choice="required", n=3)
     first, second = (client.chat.completions.create(**body).usage for _ in range(2))
-    assert first.prompt_tokens_details.cached_tokens == 0 < second.prompt_tokens_details.cached_tokens <= second.prompt_tokens
+    assert (
+        first.prompt_tokens_details.cached_tokens
+        == 0
+        < second.prompt_tokens_details.cached_tokens
+        <= second.prompt_tokens
+    )
 
 
 # --- helpers of the client -------------------------------------------------------------------------------
@@ -222,10 +229,15 @@ def test_samples_share_one_prompt_in_the_counts(engine: Engine, client: openai.O
 
 def test_the_client_parses_tools_of_models(client: openai.OpenAI) -> None:
     messages: Any = [{"role": "user", "content": "I need a 4 star hotel in Berlin with breakfast."}]
-    answer = client.chat.completions.parse(model=MODEL, messages=messages, tools=PARSED, tool_choice="required", temperature=0)
+    answer = client.chat.completions.parse(
+        model=MODEL, messages=messages, tools=PARSED, tool_choice="required", temperature=0
+    )
     hotel = answer.choices[0].message.tool_calls[0].function.parsed_arguments
     assert isinstance(hotel, FindHotel) and hotel.city == "Berlin"
-    messages += [answer.choices[0].message, {"role": "tool", "tool_call_id": answer.choices[0].message.tool_calls[0].id, "content": "Ritz"}]
+    messages += [
+        answer.choices[0].message,
+        {"role": "tool", "tool_call_id": answer.choices[0].message.tool_calls[0].id, "content": "Ritz"},
+    ]
     again = client.chat.completions.parse(model=MODEL, messages=messages, tools=PARSED, temperature=0)
     assert again.usage.prompt_tokens > answer.usage.prompt_tokens
 
@@ -269,8 +281,13 @@ def test_what_the_page_shows_works(url: str) -> None:
 
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_a_call_that_meets_the_limit_is_closed_where_that_is_asked_for(client: openai.OpenAI, limit: int) -> None:
-    body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required", max_tokens=limit) | {"extra_body": {"close_at_limit": True}}
-    whole, parts = client.chat.completions.create(**body).choices[0], list(client.chat.completions.create(**body, stream=True))
+    body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required", max_tokens=limit) | {
+        "extra_body": {"close_at_limit": True}
+    }
+    whole, parts = (
+        client.chat.completions.create(**body).choices[0],
+        list(client.chat.completions.create(**body, stream=True)),
+    )
     (call,) = whole.message.tool_calls
     jsonschema.validate(json.loads(call.function.arguments), PARSED[0]["function"]["parameters"])
     assert whole.finish_reason == parts[-1].choices[0].finish_reason == "length"
@@ -281,7 +298,10 @@ def test_a_call_that_meets_the_limit_is_closed_where_that_is_asked_for(client: o
 def test_a_call_that_meets_the_limit_keeps_what_was_written(client: openai.OpenAI, limit: int) -> None:
     body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required")
     written = client.chat.completions.create(**body).choices[0].message.tool_calls[0].function
-    cut, parts = client.chat.completions.create(**body | {"max_tokens": limit}).choices[0], list(client.chat.completions.create(**body | {"max_tokens": limit}, stream=True))
+    cut, parts = (
+        client.chat.completions.create(**body | {"max_tokens": limit}).choices[0],
+        list(client.chat.completions.create(**body | {"max_tokens": limit}, stream=True)),
+    )
     assert cut.finish_reason == parts[-1].choices[0].finish_reason == "length" and merged(parts) == plain(cut.message)
     for call in cut.message.tool_calls or ():
         assert call.function.name == written.name
@@ -349,7 +369,13 @@ def test_a_client_that_leaves_frees_its_sequences(engine: Engine, url: str) -> N
 
 def with_parameters(url: str, parameters: Any, **body: Any) -> httpx.Response:
     tool = {"type": "function", "function": {"name": "order", "parameters": parameters}}
-    asked = {"messages": [{"role": "user", "content": "An order"}], "tools": [tool], "tool_choice": "required", "max_tokens": 8, **body}
+    asked = {
+        "messages": [{"role": "user", "content": "An order"}],
+        "tools": [tool],
+        "tool_choice": "required",
+        "max_tokens": 8,
+        **body,
+    }
     return httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=60)
 
 

@@ -22,12 +22,12 @@ from sgl.runtime import Engine
 from sgl.runtime.dialects import DIALECTS, DialectToolCall, dialect_named, tool_of
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sequences.sequence_ops import Chunk, Generation
-from sgl.runtime.server.server_app import create_app
-from sgl.runtime.server.protocols.chat.chat_plan import ChatPlan
 from sgl.runtime.server.protocols.chat.chat_choice import ChatChoiceReader
+from sgl.runtime.server.protocols.chat.chat_plan import ChatPlan
 from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
 from sgl.runtime.server.protocols.chat.chat_writer import ChatChoiceWriter
 from sgl.runtime.server.protocols.openai_common.openai_request_setup import OpenAIRequestSetup
+from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.server_settings import ServerSettings
 
 MODEL = "nano"
@@ -96,7 +96,13 @@ def streamed(url: str, **body: Any) -> list[dict[str, Any]]:
 def test_calls_of_every_dialect_fit(engine: Engine, name: str) -> None:
     with serving(engine, served_name=MODEL, tool_format=name) as url, client_of(url) as client:
         for choice in ("required", {"type": "function", "function": {"name": "order"}}):
-            body: Any = {"model": MODEL, "messages": [USER], "tools": [ORDER, CANCEL], "tool_choice": choice, "parallel_tool_calls": False}
+            body: Any = {
+                "model": MODEL,
+                "messages": [USER],
+                "tools": [ORDER, CANCEL],
+                "tool_choice": choice,
+                "parallel_tool_calls": False,
+            }
             answer = client.chat.completions.create(**body, n=4, seed=1, temperature=1.5, max_tokens=200)
             for one in answer.choices:
                 assert one.finish_reason == "tool_calls" and not one.message.content
@@ -190,7 +196,9 @@ def test_mistrals_calls_follow_the_mark_that_ends_the_text(engine: Engine) -> No
 
 @pytest.mark.parametrize("tools", [{}, {"tools": [ORDER]}])
 @pytest.mark.parametrize("opened", [False, True])
-def test_stops_of_the_request_end_the_answer_and_not_the_thought(engine: Engine, tools: dict[str, Any], opened: bool) -> None:
+def test_stops_of_the_request_end_the_answer_and_not_the_thought(
+    engine: Engine, tools: dict[str, Any], opened: bool
+) -> None:
     """Whether the template begins the thought or the model; with tools and without."""
     prompt = "<|assistant|><think>" if opened else "<|assistant|>"
     writer = writer_of(engine, {"tool_format": "hermes", "reasoning_format": "qwen3"}, prompt, stop=["Second"], **tools)
@@ -201,7 +209,11 @@ def test_stops_of_the_request_end_the_answer_and_not_the_thought(engine: Engine,
     saying = asyncio.run(writer.go_on())
     assert saying is not None and "Second" in saying.params.stop and (saying.grammar is not None) == bool(tools)
     entries += writer.take(ended("One. ", 2, "Second"))
-    assert writer.message["reasoning_content"] == "First. Second." and writer.message["content"].strip() == "One." and writer.finish == "stop"
+    assert (
+        writer.message["reasoning_content"] == "First. Second."
+        and writer.message["content"].strip() == "One."
+        and writer.finish == "stop"
+    )
 
 
 def test_a_mark_that_is_a_special_token_ends_the_text(engine: Engine) -> None:
@@ -223,7 +235,15 @@ def test_a_call_that_broke_off_is_no_reason_to_call(engine: Engine) -> None:
     assert message_of(entries)[1] == [("order", '{"dish": "c')] and writer.finish == "stop"
 
 
-@pytest.mark.parametrize("more", [{"regex": "yes|no"}, {"json_schema": {"enum": ["yes"]}}, {"ebnf": 'root ::= "yes" | "no"'}, {"response_format": {"type": "json_object"}}])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"regex": "yes|no"},
+        {"json_schema": {"enum": ["yes"]}},
+        {"ebnf": 'root ::= "yes" | "no"'},
+        {"response_format": {"type": "json_object"}},
+    ],
+)
 @pytest.mark.parametrize("name", ["hermes", "llama", "pythonic"])
 def test_beside_calls_the_text_keeps_to_its_constraint(engine: Engine, name: str, more: dict[str, Any]) -> None:
     with serving(engine, served_name=MODEL, tool_format=name) as url:
@@ -270,7 +290,9 @@ def test_logprobs_leave_thoughts_out(engine: Engine) -> None:
     rows = choice["logprobs"]["content"]
     said = b"".join(bytes(row["bytes"]) for row in rows).decode()
     assert said.endswith(choice["message"]["content"]) and "<think>" not in said
-    assert [row["token"] for entry in entries for row in (entry["logprobs"] or {"content": []})["content"]] == [row["token"] for row in rows]
+    assert [row["token"] for entry in entries for row in (entry["logprobs"] or {"content": []})["content"]] == [
+        row["token"] for row in rows
+    ]
 
 
 def test_a_thought_that_the_limit_cut_is_no_content(engine: Engine) -> None:
@@ -347,7 +369,10 @@ def function(**fields: Any) -> dict[str, Any]:
 
 
 NO_SUCH: Any = {"type": "function", "function": {"name": "nothing"}}
-UNIQUE: Any = {"type": "object", "properties": {"a": {"type": "array", "contains": {"type": "string", "minLength": 3}, "uniqueItems": True}}}
+UNIQUE: Any = {
+    "type": "object",
+    "properties": {"a": {"type": "array", "contains": {"type": "string", "minLength": 3}, "uniqueItems": True}},
+}
 
 
 @pytest.mark.parametrize(
@@ -381,7 +406,9 @@ UNIQUE: Any = {"type": "object", "properties": {"a": {"type": "array", "contains
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_refusals_name_the_field_and_the_value(url: str, body: dict[str, Any], param: str | None, words: str, stream: bool) -> None:
+def test_refusals_name_the_field_and_the_value(
+    url: str, body: dict[str, Any], param: str | None, words: str, stream: bool
+) -> None:
     answer = post(url, **body, stream=stream)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
@@ -393,7 +420,11 @@ def test_schemas_that_are_none_are_refused_before_any_dialect_reads_them(engine:
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(400):
         deep = {"type": "object", "properties": {"a": deep}}
-    odd: list[dict[str, Any]] = [{"properties": [1]}, {"properties": {"a": 5}}, {"properties": {"a": True}, "required": 5}]
+    odd: list[dict[str, Any]] = [
+        {"properties": [1]},
+        {"properties": {"a": 5}},
+        {"properties": {"a": True}, "required": 5},
+    ]
     with serving(engine, served_name=MODEL, tool_format=name) as url:
         for schema in odd:
             error = post(url, tools=[function(parameters={"type": "object", **schema})])
@@ -428,7 +459,9 @@ FRAMED = sorted(DIALECTS.keys() - {"nano", "qwen", "mistral", "hermes", "llama",
 
 @pytest.mark.parametrize("name", FRAMED)
 def test_calls_of_every_format_are_told_in_pieces(engine: Engine, name: str) -> None:
-    text = dialect_named(name).write("I will.", [DialectToolCall("order", {"dish": "cake", "count": 2}), DialectToolCall("cancel", {})])
+    text = dialect_named(name).write(
+        "I will.", [DialectToolCall("order", {"dish": "cake", "count": 2}), DialectToolCall("cancel", {})]
+    )
     for size in (3, len(text)):
         writer = writer_of(engine, {"tool_format": name}, tools=[ORDER, CANCEL])
         entries: list[dict[str, Any]] = []
@@ -441,11 +474,20 @@ def test_calls_of_every_format_are_told_in_pieces(engine: Engine, name: str) -> 
         assert entries[-1]["finish_reason"] == "tool_calls"
 
 
-@pytest.mark.parametrize("name", ["qwen3-coder", "deepseek-v32", "kimi-k2", "harmony", "lfm2", "cohere", "mistral-args"])
+@pytest.mark.parametrize(
+    "name", ["qwen3-coder", "deepseek-v32", "kimi-k2", "harmony", "lfm2", "cohere", "mistral-args"]
+)
 def test_choices_are_kept_to_over_http(engine: Engine, name: str) -> None:
     with serving(engine, served_name=MODEL, tool_format=name) as url:
         for choice in ("required", {"type": "function", "function": {"name": "order"}}):
-            body: dict[str, Any] = {"tools": [ORDER, CANCEL], "tool_choice": choice, "parallel_tool_calls": False, "max_tokens": 150, "seed": 3, "temperature": 1.2}
+            body: dict[str, Any] = {
+                "tools": [ORDER, CANCEL],
+                "tool_choice": choice,
+                "parallel_tool_calls": False,
+                "max_tokens": 150,
+                "seed": 3,
+                "temperature": 1.2,
+            }
             (whole,) = post(url, **body).json()["choices"]
             (call,) = whole["message"]["tool_calls"]
             assert whole["finish_reason"] in ("tool_calls", "length")

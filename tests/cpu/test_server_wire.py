@@ -34,7 +34,9 @@ def post(body: bytes, more: str = "") -> bytes:
 
 
 def test_what_is_written_is_sent_at_once():
-    """Head and body of an answer, and the pieces of a stream, do not wait until the client's system acknowledges the one before: 40 ms."""
+    """Head and body of an answer, and the pieces of a stream, do not wait until the
+    client's system acknowledges the one before: 40 ms.
+    """
 
     async def accepted() -> int:
         option: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -136,7 +138,10 @@ def test_two_lengths_are_refused(url, path):
     assert answer.startswith(b"HTTP/1.1 400 ") and b"Transfer-Encoding" in answer
 
 
-@pytest.mark.parametrize(("path", "status"), [("/health", 200), ("/v1/models", 200), ("/metrics", 200), ("/nothing", 404), ("/generate", 405)])
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/health", 200), ("/v1/models", 200), ("/metrics", 200), ("/nothing", 404), ("/generate", 405)],
+)
 def test_head_is_get_without_a_body(url, path, status):
     answer = httpx.head(url + path)
     assert answer.status_code == status and answer.content == b""

@@ -1,4 +1,6 @@
-"""The sharded state: what `sgl shard` writes is computed with bit by bit as the model that is quantised while it loads."""
+"""The sharded state: what `sgl shard` writes is computed with bit by bit as the
+model that is quantised while it loads.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,20 @@ from test_kv_scales import LAYERS, WRITERS, scales, written
 
 from sgl.cli import main
 from sgl.runtime import Engine, SamplingParams
+from sgl.runtime.build.engine_config import EngineConfig
+from sgl.runtime.build.memory_estimate import estimate_memory
 from sgl.runtime.calibration.quantize_checkpoint import quantize
 from sgl.runtime.calibration.shard_checkpoint import shard
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.sharded_state import MANIFEST, ParallelSizes
-from sgl.runtime.build.engine_config import EngineConfig
-from sgl.runtime.build.memory_estimate import estimate_memory
-from sgl.runtime.quantization import online_quantization, device_weight, transform_for
+from sgl.runtime.quantization import device_weight, online_quantization, transform_for
 
-pytestmark = pytest.mark.skipif(not cpu_kernels.kernels or not (cpu_kernels.kernels.INT4 and cpu_kernels.kernels.VNNI), reason="needs the kernels that weights are packed for")
+pytestmark = pytest.mark.skipif(
+    not cpu_kernels.kernels or not (cpu_kernels.kernels.INT4 and cpu_kernels.kernels.VNNI),
+    reason="needs the kernels that weights are packed for",
+)
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 CPU = torch.device("cpu")
 FILE = "state-rank-0-part-00001.safetensors"
@@ -84,7 +89,11 @@ def test_checkpoints_in_few_bits_stay_what_they_are_here(name: str, tmp_path: Pa
 @pytest.mark.parametrize("name", ["fp8 blocks", "fp8 outputs", "nf4"])
 def test_small_floats_that_are_computed_as_such_are_refused_by_name(name: str, tmp_path: Path) -> None:
     origin, _ = write(tmp_path, *FORMATS[name])
-    with pytest.raises(ConfigError, match=r"a projection is computed by (FloatBlockedLinear|GroupedLinear|MixedFormatBlockedLinear), which sgl shard does not pack; .*sgl quantize"):
+    with pytest.raises(
+        ConfigError,
+        match=r"a projection is computed by (FloatBlockedLinear|GroupedLinear|MixedFormatBlockedLinear), which sgl "
+        r"shard does not pack; .*sgl quantize",
+    ):
         shard(origin, tmp_path / "state")
     assert not (tmp_path / "state").exists() and not (tmp_path / "state.part").exists()
 
@@ -99,7 +108,12 @@ def test_projections_of_which_a_part_came_in_few_bits(tmp_path: Path) -> None:
 
 
 def test_a_head_of_length_1_is_refused(tmp_path: Path) -> None:
-    keys = {"architectures": ["BaichuanForCausalLM"], "model_type": "baichuan", "z_loss_weight": 0, "num_key_value_heads": ...}
+    keys = {
+        "architectures": ["BaichuanForCausalLM"],
+        "model_type": "baichuan",
+        "z_loss_weight": 0,
+        "num_key_value_heads": ...,
+    }
     edit_json(write_checkpoint(tmp_path / "m", vocab_size=125696) / "config.json", **keys)
     with pytest.raises(ConfigError, match="its head is brought to length 1 while it loads"):
         shard(tmp_path / "m", tmp_path / "state")
@@ -116,7 +130,9 @@ def test_other_dtypes(tmp_path: Path) -> None:
 def test_float8_weights_of_a_gpu_are_read_as_they_were_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     origin = write_checkpoint(tmp_path / "m", intermediate_size=128)
     assert shard(origin, tmp_path / "state", "fp8").packed == {"float8": 12}
-    with pytest.raises(CheckpointError, match=r"packed as float8 for a GPU with compute capability 8\.9, which is not here \(cpu\)"):
+    with pytest.raises(
+        CheckpointError, match=r"packed as float8 for a GPU with compute capability 8\.9, which is not here \(cpu\)"
+    ):
         load_model(tmp_path / "state")
     monkeypatch.setattr(device_weight.Float8Format, "missing", lambda self, device: None)
     same(origin, tmp_path / "state", "fp8")
@@ -156,7 +172,10 @@ def test_an_engine_finds_it_and_quantises_nothing(folders: tuple[Path, Path], mo
     for options in ({}, {"load_format": "sharded_state"}, {"strict": True}):
         with opened(folders[1], **options) as engine:
             assert ids(engine) == expected
-            assert engine.info()["few_bits"] == ["12 projections of packed int4: Int4BlockedLinear", "1 projections of packed int8_grouped: Int8GroupedLinear"]
+            assert engine.info()["few_bits"] == [
+                "12 projections of packed int4: Int4BlockedLinear",
+                "1 projections of packed int8_grouped: Int8GroupedLinear",
+            ]
     found = estimate_memory(folders[1], EngineConfig())
     assert found.files.problem is None and found.files.count == 1
 
@@ -172,7 +191,9 @@ def test_an_engine_that_runs_takes_it(folders: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("options", [{"weights": "int8"}, {"weights": "int4"}, {"deterministic": True}])
 def test_options_that_would_quantise_again_are_refused(folders: tuple[Path, Path], options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="packed as they were written: leave weights at 'auto' and deterministic at False"):
+    with pytest.raises(
+        ConfigError, match="packed as they were written: leave weights at 'auto' and deterministic at False"
+    ):
         opened(folders[1], **options)
 
 
@@ -181,12 +202,17 @@ def test_a_machine_without_the_kernels_is_told(folders: tuple[Path, Path], monke
         INT4 = VNNI = 0
 
     monkeypatch.setattr(cpu_kernels, "kernels", Older)
-    with pytest.raises(CheckpointError, match=r"packed as int\w+ for the compiled kernels .* which is not here \(cpu\); take the model"):
+    with pytest.raises(
+        CheckpointError, match=r"packed as int\w+ for the compiled kernels .* which is not here \(cpu\); take the model"
+    ):
         load_model(folders[1])
 
 
 def test_a_dtype_that_the_kernels_lack_is_told(folders: tuple[Path, Path]) -> None:
-    with pytest.raises(CheckpointError, match=r"packed as int\w+, which goes with float32 and bfloat16, the model is in torch.float16: set dtype"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"packed as int\w+, which goes with float32 and bfloat16, the model is in torch.float16: set dtype",
+    ):
         load_model(folders[1], torch.float16)
 
 
@@ -200,12 +226,14 @@ def test_a_refused_update_leaves_the_engine_as_it_was(folders: tuple[Path, Path]
 
 def test_what_cannot_be_written(folders: tuple[Path, Path], tmp_path: Path) -> None:
     for origin, more, message in (
-        (folders[1], {}, "is a sharded state already"), (folders[0], {"parts": ParallelSizes(3)}, "query heads cannot be shared out among 3 ranks"),
-        (tmp_path / "x.gguf", {}, "is a GGUF file"), (folders[0], {"weights": "int3"}, "there is no such kind"),
+        (folders[1], {}, "is a sharded state already"),
+        (folders[0], {"parts": ParallelSizes(3)}, "query heads cannot be shared out among 3 ranks"),
+        (tmp_path / "x.gguf", {}, "is a GGUF file"),
+        (folders[0], {"weights": "int3"}, "there is no such kind"),
         (folders[0], {"weights": "int4_gptq"}, "write it with sgl quantize, and shard what that wrote"),
         (folders[0], {"weights": "fp8_block"}, "is computed by FloatBlockedLinear"),
         (folders[0], {"dtype": "float16", "weights": "int8"}, "goes with float32 and bfloat16"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ConfigError, match=message):
             shard(origin, tmp_path / "out", **more)
         assert not (tmp_path / "out").exists() and not (tmp_path / "out.part").exists()
@@ -217,7 +245,9 @@ def test_what_cannot_be_written(folders: tuple[Path, Path], tmp_path: Path) -> N
         opened(folders[0], load_format="sharded_state")
 
 
-def spoiled(state: Path, tmp_path: Path, rank: int, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]) -> Path:
+def spoiled(
+    state: Path, tmp_path: Path, rank: int, change: Callable[[dict[str, Any], dict[str, torch.Tensor]], Any]
+) -> Path:
     """A copy whose manifest and first file of a rank are others; the size of the file is told as it is then."""
     path, file = Path(shutil.copytree(state, tmp_path / "spoiled")), FILE.replace("rank-0", f"rank-{rank}")
     said, tensors = json.loads((path / MANIFEST).read_text()), load_file(path / file)
@@ -233,32 +263,81 @@ def spoiled(state: Path, tmp_path: Path, rank: int, change: Callable[[dict[str, 
 BLOCKS = "packed.1.0.blocks"
 SPOILED: dict[str, tuple[Callable[..., Any], str]] = {  # what the manifest says of the rank, and its tensors
     "no object": (lambda said, tensors: said.update(packed=[]), "files and packed of rank 0 are"),
-    "elsewhere": (lambda said, tensors: said.update(files={"../model.safetensors": 1}), "is called state-rank-0-part-00001"),
-    "absent": (lambda said, tensors: said["files"].update({FILE.replace("1.safe", "2.safe"): 1}), "lacks state-rank-0-part-00002"),
-    "kind": (lambda said, tensors: said["packed"]["1.0"].update(kind="int3"), "known kinds: int4, int8, int8_grouped, float8"),
+    "elsewhere": (
+        lambda said, tensors: said.update(files={"../model.safetensors": 1}),
+        "is called state-rank-0-part-00001",
+    ),
+    "absent": (
+        lambda said, tensors: said["files"].update({FILE.replace("1.safe", "2.safe"): 1}),
+        "lacks state-rank-0-part-00002",
+    ),
+    "kind": (
+        lambda said, tensors: said["packed"]["1.0"].update(kind="int3"),
+        "known kinds: int4, int8, int8_grouped, float8",
+    ),
     "another kind": (lambda said, tensors: said["packed"]["1.0"].update(kind="int8_grouped"), "its numbers cannot be"),
     "not whole": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(group=64.5), "known kinds"),
     "group": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(group=24), "its numbers cannot be"),
     "negative": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(group=-64), "its numbers cannot be"),
-    **{f"{name} {value}": (lambda said, tensors, name=name, value=value: said["packed"]["1.0"]["numbers"].update({name: value}), "its numbers cannot be")
-       for name, value in (("shifts", 6), ("shifts", -1), ("shifts", 5), ("scales", 3), ("scales", -1), ("fold", 1), ("fold", -1), ("bits", 8), ("bits", 0), ("above", 128))},
-    "twofold": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(scales=2, fold=60), "its numbers cannot be"),
-    "other twofold": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(scales=2, group=16), "blocks must be U8"),
+    **{
+        f"{name} {value}": (
+            lambda said, tensors, name=name, value=value: said["packed"]["1.0"]["numbers"].update({name: value}),
+            "its numbers cannot be",
+        )
+        for name, value in (
+            ("shifts", 6),
+            ("shifts", -1),
+            ("shifts", 5),
+            ("scales", 3),
+            ("scales", -1),
+            ("fold", 1),
+            ("fold", -1),
+            ("bits", 8),
+            ("bits", 0),
+            ("above", 128),
+        )
+    },
+    "twofold": (
+        lambda said, tensors: said["packed"]["1.0"]["numbers"].update(scales=2, fold=60),
+        "its numbers cannot be",
+    ),
+    "other twofold": (
+        lambda said, tensors: said["packed"]["1.0"]["numbers"].update(scales=2, group=16),
+        "blocks must be U8",
+    ),
     "centre": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(centre=10**9), "its numbers cannot be"),
     "fewer": (lambda said, tensors: said["packed"]["1.0"].update(numbers={}), "its numbers cannot be"),
-    "halves": (lambda said, tensors: said["packed"]["1.0"]["numbers"].update(scales=0, group=16), r"packed projection 1\.0 \[128, 64\]: blocks must be U8"),
-    "no such layer": (lambda said, tensors: said["packed"].update({"9.0": said["packed"]["1.0"]}), r"has a packed projection '9\.0'"),
+    "halves": (
+        lambda said, tensors: said["packed"]["1.0"]["numbers"].update(scales=0, group=16),
+        r"packed projection 1\.0 \[128, 64\]: blocks must be U8",
+    ),
+    "no such layer": (
+        lambda said, tensors: said["packed"].update({"9.0": said["packed"]["1.0"]}),
+        r"has a packed projection '9\.0'",
+    ),
     "missing": (lambda said, tensors: tensors.pop(BLOCKS), "it is missing"),
     "short": (lambda said, tensors: tensors.update({BLOCKS: tensors[BLOCKS][1:].clone()}), "blocks must be U8"),
     "dtype": (lambda said, tensors: tensors.update({BLOCKS: tensors[BLOCKS].view(torch.int8)}), "blocks must be U8"),
     "more": (lambda said, tensors: tensors.update({"packed.1.0.more": torch.ones(1)}), "more .* is no part of it"),
     "nobody's": (lambda said, tensors: tensors.update({"packed.9.9.blocks": torch.ones(1)}), "has no place"),
-    "dense too": (lambda said, tensors: tensors.update({"model.layers.0.self_attn.o_proj.weight": torch.ones(64, 64)}), "has no place"),
+    "dense too": (
+        lambda said, tensors: tensors.update({"model.layers.0.self_attn.o_proj.weight": torch.ones(64, 64)}),
+        "has no place",
+    ),
     "dense instead": (lambda said, tensors: said["packed"].pop("1.0"), "has no place"),
-    "order": (lambda said, tensors: tensors.update({"packed.1.0.order": torch.full((64,), 64, dtype=torch.int32)}), "its order of the inputs is none of 64"),
-    "table": (lambda said, tensors: tensors.update({"packed.1.0.table": torch.zeros(15, dtype=torch.uint8)}), r"table must be U8 \[16\], it is U8 \[15\]"),
-    "factor": (lambda said, tensors: tensors.update({"packed.1.0.factor": torch.ones(127)}), r"factor must be F32 \[128\], it is F32 \[127\]"),
-}  # fmt: skip
+    "order": (
+        lambda said, tensors: tensors.update({"packed.1.0.order": torch.full((64,), 64, dtype=torch.int32)}),
+        "its order of the inputs is none of 64",
+    ),
+    "table": (
+        lambda said, tensors: tensors.update({"packed.1.0.table": torch.zeros(15, dtype=torch.uint8)}),
+        r"table must be U8 \[16\], it is U8 \[15\]",
+    ),
+    "factor": (
+        lambda said, tensors: tensors.update({"packed.1.0.factor": torch.ones(127)}),
+        r"factor must be F32 \[128\], it is F32 \[127\]",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SPOILED)

@@ -1,4 +1,6 @@
-"""Sparse attention of three branches against the paper's sums (arXiv 2502.11089), written out for one query and one head at a time."""
+"""Sparse attention of three branches against the paper's sums (arXiv 2502.11089),
+written out for one query and one head at a time.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,20 @@ from rig import Row
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers.rotary_embedding import RopeParameters
+from sgl.runtime.models.describe.describe_layers import describe_layer
 from sgl.runtime.models.reference.reference_sparse_attention import (
     KVBlockCompressor,
     ReferenceSparseAttention,
 )
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
 from sgl.runtime.models.spec.sparse_attention_spec import SparseAttentionSpec
-from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerSpec, LayerNorms
-from sgl.runtime.models.describe.describe_layers import describe_layer
 
 SPECS: dict[str, SparseAttentionSpec] = {
     "as it is": SPARSE,
     "no rotation, one KV head": replace(SPARSE, rope=None, kv_heads=1),
-    "blocks as they are compressed": replace(SPARSE, length=8, stride=4, block=4, most=5, first=0, latest=2, window=1, kv_heads=4),
+    "blocks as they are compressed": replace(
+        SPARSE, length=8, stride=4, block=4, most=5, first=0, latest=2, window=1, kv_heads=4
+    ),
     "blocks of several strides": replace(SPARSE, length=4, stride=2, block=8, most=2, window=50),
     "strides without overlap": replace(SPARSE, length=3, stride=3, block=6, most=3, first=2),
 }
@@ -49,6 +53,7 @@ class Watched(LawRig):
 
 def of_the_paper(part: SparseAttentionSpec, mixer: ReferenceSparseAttention, x: torch.Tensor) -> np.ndarray:
     """Of all tokens of a sequence, float64 [T, heads * dim]."""
+
     def product(layer: Any, rows: np.ndarray) -> np.ndarray:
         bias = 0 if layer.bias is None else layer.bias.double().numpy()
         return rows @ loaded_weight(layer).double().numpy().T + bias
@@ -62,12 +67,17 @@ def of_the_paper(part: SparseAttentionSpec, mixer: ReferenceSparseAttention, x: 
         return np.array(found).reshape(-1, part.dim)
 
     hidden = x.double().numpy()
-    q, k, v = (product(layer, hidden).reshape(len(x), -1, part.dim) for layer in (mixer.queries, mixer.keys, mixer.values))
+    q, k, v = (
+        product(layer, hidden).reshape(len(x), -1, part.dim) for layer in (mixer.queries, mixer.keys, mixer.values)
+    )
     gates = 1 / (1 + np.exp(-product(mixer.gates, hidden).reshape(len(x), 3, part.heads)))
     group, kv = part.heads // part.kv_heads, part.kv_heads
     out = np.zeros((len(x), part.heads, part.dim))
     for own in range(kv):
-        keys, values = compressed(mixer.key_compressor, k[:, 2 * kv + own]), compressed(mixer.value_compressor, v[:, 2 * kv + own])
+        keys, values = (
+            compressed(mixer.key_compressor, k[:, 2 * kv + own]),
+            compressed(mixer.value_compressor, v[:, 2 * kv + own]),
+        )
         for t in range(len(x)):
             heads, rates = range(own * group, (own + 1) * group), np.zeros(len(keys))
             there = [i for i in range(len(keys)) if i * part.stride + part.length - 1 <= t]
@@ -76,8 +86,14 @@ def of_the_paper(part: SparseAttentionSpec, mixer: ReferenceSparseAttention, x: 
                 rates[there] += weights
                 out[t, head] += gates[t, 0, head] * (weights @ values[there])
             chosen = blocks_of(part, rates, t)
-            turned = [turn(part.rope, k[p, own], p) for p in range(t + 1)], [turn(part.rope, k[p, kv + own], p) for p in range(t + 1)]
-            sees = [p for p in range(t + 1) if p // part.block in chosen], [p for p in range(t + 1) if t - p < part.window]
+            turned = (
+                [turn(part.rope, k[p, own], p) for p in range(t + 1)],
+                [turn(part.rope, k[p, kv + own], p) for p in range(t + 1)],
+            )
+            sees = (
+                [p for p in range(t + 1) if p // part.block in chosen],
+                [p for p in range(t + 1) if t - p < part.window],
+            )
             for branch, (rows, places) in enumerate(zip(turned, sees, strict=True)):
                 for head in heads:
                     weights = softmax(np.array([rows[p] for p in places]) @ turn(part.rope, q[t, head], t) * part.scale)
@@ -86,7 +102,9 @@ def of_the_paper(part: SparseAttentionSpec, mixer: ReferenceSparseAttention, x: 
 
 
 def blocks_of(part: SparseAttentionSpec, rates: np.ndarray, t: int) -> set[int]:
-    """Equation 9: strides m of the block and n of a compressed one. Then the first ones, the latest, and the best others."""
+    """Equation 9: strides m of the block and n of a compressed one. Then the
+    first ones, the latest, and the best others.
+    """
     own = t // part.block
     scores = np.zeros(own + 1)
     for block in range(own + 1):
@@ -109,7 +127,9 @@ def turn(rope: RopeParameters | None, x: np.ndarray, position: int) -> np.ndarra
         return x
     half = len(x) // 2
     angles = position * rope.theta ** (-np.arange(half) / half)
-    return np.concatenate([x[:half] * np.cos(angles) - x[half:] * np.sin(angles), x[half:] * np.cos(angles) + x[:half] * np.sin(angles)])
+    return np.concatenate(
+        [x[:half] * np.cos(angles) - x[half:] * np.sin(angles), x[half:] * np.cos(angles) + x[:half] * np.sin(angles)]
+    )
 
 
 @pytest.mark.parametrize("attention", ["torch_native", "auto"])
@@ -174,4 +194,7 @@ def test_what_cannot_be_is_refused(keys: dict[str, Any], message: str) -> None:
 
 def test_it_is_described() -> None:
     text = describe_layer(LayerSpec(LayerNorms.pre(RMS), SPARSE, GatedFFNSpec(16)))
-    assert text.startswith("sparse attention 4 heads, 2 kv, dim 16, 4 tokens compressed every 2, 3 blocks of 4 tokens chosen, window 5; gated")
+    assert text.startswith(
+        "sparse attention 4 heads, 2 kv, dim 16, 4 tokens compressed every 2, 3 blocks of 4 tokens chosen, window "
+        "5; gated"
+    )

@@ -20,14 +20,15 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, RequestAborted
 from sgl.runtime.sequences.draft_tokens import DraftTokens
 from sgl.runtime.sequences.jump_forward import JumpForward
+from sgl.runtime.speculative.automaton_drafter import AutomatonDrafter
 from sgl.runtime.speculative.draft_length_control import DraftLengthControl
+from sgl.runtime.speculative.draft_trials import SETTLES, STRETCH, DraftTrials
 from sgl.runtime.speculative.forced_drafter import ForcedDrafter
 from sgl.runtime.speculative.list_drafter import ListDrafter
-from sgl.runtime.speculative.automaton_drafter import AutomatonDrafter
 from sgl.runtime.speculative.suffix_drafter import END, SuffixDrafter
-from sgl.runtime.speculative.draft_trials import SETTLES, STRETCH, DraftTrials
 
 __all__ = ["make", "paths"]
+
 
 @sgl.function
 def told(s: Any) -> None:
@@ -40,9 +41,21 @@ def plain() -> Iterator[Engine]:
         yield engine
 
 
-@pytest.fixture(scope="module", params=[{"page_size": 1}, {"page_size": 16}, {"run_ahead": True}], ids=["pages of 1", "pages of 16", "ahead"])
+@pytest.fixture(
+    scope="module",
+    params=[{"page_size": 1}, {"page_size": 16}, {"run_ahead": True}],
+    ids=["pages of 1", "pages of 16", "ahead"],
+)
 def drafting(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with Engine(dtype="float32", threads=1, kv_tokens=4096, deterministic=True, speculation="auto", poison_freed=True, **request.param) as engine:
+    with Engine(
+        dtype="float32",
+        threads=1,
+        kv_tokens=4096,
+        deterministic=True,
+        speculation="auto",
+        poison_freed=True,
+        **request.param,
+    ) as engine:
         engine._core.after_step = engine._core.check
         yield engine
 
@@ -59,7 +72,10 @@ def side_by_side(engine: Engine, how: str, asked: list[Any]) -> None:
     while asked:
         some = list({text: (case, wanted) for case, wanted in reversed(asked) for text in case[:1]}.values())
         asked = [each for each in asked if not any(each[0] is case for case, _ in some)]
-        speculation(engine, Told(how, {tuple(engine.tokenizer.encode(text).tolist()): wanted.token_ids for (text, *_), wanted in some}))
+        speculation(
+            engine,
+            Told(how, {tuple(engine.tokenizer.encode(text).tolist()): wanted.token_ids for (text, *_), wanted in some}),
+        )
         futures = [opened(engine, text).generate(params, kinds[kind]) for (text, params, kind), _ in some]
         for future, (case, wanted) in zip(futures, some, strict=True):
             found = future.result(60)
@@ -90,7 +106,10 @@ def test_the_text_is_the_text_without(drafting: Engine, plain: Engine, expected:
 
 def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine, expected: list[Any]) -> None:
     """Texts go on from texts; forks, other prompts and generations that are aborted run beside them."""
-    answers = {tuple(drafting.tokenizer.encode(text).tolist()): wanted.token_ids for (text, *_), wanted in zip(cases(drafting), expected, strict=True)}
+    answers = {
+        tuple(drafting.tokenizer.encode(text).tolist()): wanted.token_ids
+        for (text, *_), wanted in zip(cases(drafting), expected, strict=True)
+    }
     speculation(drafting, Told("mixed", answers), SuffixDrafter())
     texts = []
     for engine in (plain, drafting):
@@ -98,7 +117,9 @@ def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine, e
         first = [s.generate(params, kinds[kind]) for s, (_, params, kind) in zip(sequences, cases(engine), strict=True)]
         children = [s.fork(2) for s in sequences[:6]]
         doomed = [s.generate(SamplingParams(max_tokens=400, ignore_eos=True)) for s in sequences[6:9]]
-        second = [child.generate(SamplingParams(max_tokens=9, seed=n)) for n, pair in enumerate(children) for child in pair]
+        second = [
+            child.generate(SamplingParams(max_tokens=9, seed=n)) for n, pair in enumerate(children) for child in pair
+        ]
         for sequence in sequences[6:9]:
             sequence.abort()
         texts.append([parts(future.result(60)) for future in (*first[:6], *first[9:], *second)])
@@ -134,8 +155,13 @@ def test_a_drafter_that_is_right_saves_steps(drafting: Engine, plain: Engine) ->
 
 def test_stretches_without_guesses_are_timed_beside_those_with_them(plain: Engine) -> None:
     """Where steps run ahead; the text stays what it is."""
-    prompt, params = "one two three " * 6, SamplingParams(max_tokens=3 * (STRETCH + SETTLES), temperature=0, ignore_eos=True)
-    with Engine(dtype="float32", threads=1, kv_tokens=4096, deterministic=True, run_ahead=True, speculation="auto") as engine:
+    prompt, params = (
+        "one two three " * 6,
+        SamplingParams(max_tokens=3 * (STRETCH + SETTLES), temperature=0, ignore_eos=True),
+    )
+    with Engine(
+        dtype="float32", threads=1, kv_tokens=4096, deterministic=True, run_ahead=True, speculation="auto"
+    ) as engine:
         drafts = engine._core.life.speculation
         drafts.trials, drafts.control = DraftTrials(), DraftLengthControl(by_outcome=False)
         found = [engine.generate(prompt, params).token_ids for _ in range(4)]
@@ -145,7 +171,10 @@ def test_stretches_without_guesses_are_timed_beside_those_with_them(plain: Engin
 
 
 def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine, plain: Engine) -> None:
-    """With log-probabilities, where nothing that is forced may be left out. Steps that run ahead of the host stop for guesses only now and then."""
+    """With log-probabilities, where nothing that is forced may be left out.
+
+    Steps that run ahead of the host stop for guesses only now and then.
+    """
     params = SamplingParams(max_tokens=40, temperature=0, logprobs=True)
     texts, accepted = [], []
     for engine in (plain, drafting):
@@ -161,7 +190,9 @@ def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine,
 
 
 def test_a_jump_that_puts_back_as_much_as_it_drops_ends_what_is_taken(drafting: Engine, plain: Engine) -> None:
-    """The text as it would be without the jump was drafted, and what was chosen behind it does not follow on the jump."""
+    """The text as it would be without the jump was drafted, and what was
+    chosen behind it does not follow on the jump.
+    """
     texts = []
     for engine in (plain, drafting):
         if engine is drafting:
@@ -184,7 +215,15 @@ def test_no_request_fails_for_a_guess(drafting: Engine, caplog: pytest.LogCaptur
         learn = propose  # type: ignore[assignment]
 
     speculation(drafting, Broken())
-    assert len(opened(drafting, "x").generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)).result(60).token_ids) == 5
+    assert (
+        len(
+            opened(drafting, "x")
+            .generate(SamplingParams(max_tokens=5, temperature=0, ignore_eos=True))
+            .result(60)
+            .token_ids
+        )
+        == 5
+    )
     assert "a drafter failed" in caplog.text
 
 
@@ -223,19 +262,29 @@ def test_texts_of_others_are_not_drafted_from() -> None:
             sequence = engine.open(namespace=namespace, tenant=tenant)
             sequence.extend(engine.tokenizer.encode("The capital of France is"))
             found = sequence.generate(params).result(60)
-            assert len(drafter._finished) == {("a", "x"): 1, ("b", "x"): 2, ("a", "y"): 3}[namespace, tenant] or found.accepted_tokens
+            assert (
+                len(drafter._finished) == {("a", "x"): 1, ("b", "x"): 2, ("a", "y"): 3}[namespace, tenant]
+                or found.accepted_tokens
+            )
         assert found.accepted_tokens > 25, "the second time of the same"
         engine.flush_cache()
         assert not drafter._finished
 
 
-@pytest.mark.parametrize("options, words", [
-    ({"speculation": True}, "must be 'auto', 'exact', False or a dict"), ({"speculation": "auto", "draft": "x", "run_ahead": True}, "leave one of them out"),
-    ({"speculation": "exact"}, "need deterministic=True as well"), ({"speculation": {"exact": True}}, "need deterministic=True as well"),
-    ({"speculation": {"mots": 4}}, "no such key; did you mean 'most'"), ({"speculation": {"most": 0}}, "from 1 to 64"),
-    ({"speculation": {"drafters": ["trie"]}}, "must be a list of forced, states, suffix, named"), ({"speculation": {"learn": 1}}, "must be True or False"),
-    ({"speculation": []}, "must be 'auto', 'exact', False or a dict"),
-])
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"speculation": True}, "must be 'auto', 'exact', False or a dict"),
+        ({"speculation": "auto", "draft": "x", "run_ahead": True}, "leave one of them out"),
+        ({"speculation": "exact"}, "need deterministic=True as well"),
+        ({"speculation": {"exact": True}}, "need deterministic=True as well"),
+        ({"speculation": {"mots": 4}}, "no such key; did you mean 'most'"),
+        ({"speculation": {"most": 0}}, "from 1 to 64"),
+        ({"speculation": {"drafters": ["trie"]}}, "must be a list of forced, states, suffix, named"),
+        ({"speculation": {"learn": 1}}, "must be True or False"),
+        ({"speculation": []}, "must be 'auto', 'exact', False or a dict"),
+    ],
+)
 def test_refusals(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         Engine(**options)
@@ -258,34 +307,67 @@ def test_an_engine_drafts_as_it_was_told() -> None:
     options = {"drafters": ["suffix"], "most": 3, "learn": False, "control": False}
     with Engine(dtype="float32", threads=1, kv_tokens=2048, speculation=options) as engine:
         made = engine._core.life.speculation
-        assert made is not None and [type(drafter) for drafter in made.drafters] == [SuffixDrafter] and made.control is None
-        found = opened(engine, PROMPTS[1]).generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)).result(60)
+        assert (
+            made is not None
+            and [type(drafter) for drafter in made.drafters] == [SuffixDrafter]
+            and made.control is None
+        )
+        found = (
+            opened(engine, PROMPTS[1])
+            .generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True))
+            .result(60)
+        )
         assert found.accepted_tokens > 2 and not made.drafters[0]._finished
         assert engine.info()["speculation"] == options
         number = engine._core.ask("begin_trace")
-        later = opened(engine, PROMPTS[1]).generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True)).result(60)
+        later = (
+            opened(engine, PROMPTS[1])
+            .generate(SamplingParams(max_tokens=24, temperature=0, ignore_eos=True))
+            .result(60)
+        )
         parts = [part for step in engine._core.ask("end_trace", number) for part in step.parts]
     assert later.token_ids == found.token_ids and max(part.drafted for part in parts) <= 3
-    assert sum(part.drafted for part in parts) == later.drafted_tokens and sum(part.kept for part in parts) == later.accepted_tokens > 2
+    assert (
+        sum(part.drafted for part in parts) == later.drafted_tokens
+        and sum(part.kept for part in parts) == later.accepted_tokens > 2
+    )
 
 
 def test_what_a_jump_puts_into_a_draft_counts_as_forced_only() -> None:
     kinds = {"kind": {"enum": ["alpha", "beta"]}, "currency": {"enum": ["EUR", "USD"]}}
-    with Engine(dtype="float32", threads=1, kv_tokens=2048, deterministic=True, speculation={"control": False}) as engine:
-        grammar = compile_json_schema({"type": "object", "properties": kinds, "required": list(kinds), "additionalProperties": False}, engine.vocabulary)
-        results = [opened(engine, f"record {number}: ").generate(SamplingParams(max_tokens=60, temperature=0), grammar).result(60) for number in range(5)]
+    with Engine(
+        dtype="float32", threads=1, kv_tokens=2048, deterministic=True, speculation={"control": False}
+    ) as engine:
+        grammar = compile_json_schema(
+            {"type": "object", "properties": kinds, "required": list(kinds), "additionalProperties": False},
+            engine.vocabulary,
+        )
+        results = [
+            opened(engine, f"record {number}: ")
+            .generate(SamplingParams(max_tokens=60, temperature=0), grammar)
+            .result(60)
+            for number in range(5)
+        ]
     assert any(found.accepted_tokens for found in results)
     for found in results:
-        assert found.accepted_tokens <= found.drafted_tokens and found.forced_tokens + found.accepted_tokens <= found.completion_tokens
+        assert (
+            found.accepted_tokens <= found.drafted_tokens
+            and found.forced_tokens + found.accepted_tokens <= found.completion_tokens
+        )
 
 
 def test_a_text_may_be_left_out(plain: Engine) -> None:
     params = SamplingParams(max_tokens=24, temperature=0, ignore_eos=True, speculation=False)
-    with Engine(dtype="float32", threads=1, kv_tokens=2048, deterministic=True, speculation={"control": False}) as engine:
+    with Engine(
+        dtype="float32", threads=1, kv_tokens=2048, deterministic=True, speculation={"control": False}
+    ) as engine:
         made = engine._core.life.speculation
         assert made is not None
         found = opened(engine, PROMPTS[1]).generate(params).result(60)
-        assert found.drafted_tokens == 0 and found.token_ids == opened(plain, PROMPTS[1]).generate(params).result(60).token_ids
+        assert (
+            found.drafted_tokens == 0
+            and found.token_ids == opened(plain, PROMPTS[1]).generate(params).result(60).token_ids
+        )
         assert not any(getattr(drafter, "_finished", None) for drafter in made.drafters)
         assert opened(engine, PROMPTS[1]).generate(replace(params, speculation=True)).result(60).drafted_tokens
     with pytest.raises(ConfigError, match="speculation must be True or False"):
@@ -315,7 +397,10 @@ def test_exact_is_plain_masked_sampling_token_for_token() -> None:
     for more in ({"jump_forward": False}, {"speculation": "exact"}):
         with Engine(**options, **more) as engine:
             assert not engine.info()["jump_forward"]
-            grammar, params = compile_json_schema(SCHEMA, engine.vocabulary), SamplingParams(max_tokens=40, temperature=0.7, seed=4)
+            grammar, params = (
+                compile_json_schema(SCHEMA, engine.vocabulary),
+                SamplingParams(max_tokens=40, temperature=0.7, seed=4),
+            )
             results = [opened(engine, text).generate(params, grammar).result(60) for text in PROMPTS]
             texts.append([parts(result) for result in results])
     assert texts[0] == texts[1] and sum(result.accepted_tokens for result in results) > 0
@@ -327,13 +412,16 @@ def test_counts_reach_programs_servers_and_pictures() -> None:
         text = {"prompt": PROMPTS[1], "max_tokens": 24, "temperature": 0, "ignore_eos": True}
         details = httpx.post(f"{url}/v1/completions", json=text).json()["usage"]["completion_tokens_details"]
         assert details["accepted_prediction_tokens"] > 2 and details["rejected_prediction_tokens"] >= 0
-        assert "completion_tokens_details" not in httpx.post(f"{url}/v1/completions", json=text | {"speculation": False}).json()["usage"]
+        assert (
+            "completion_tokens_details"
+            not in httpx.post(f"{url}/v1/completions", json=text | {"speculation": False}).json()["usage"]
+        )
         native = {"text": PROMPTS[1], "sampling_params": {"max_new_tokens": 24, "temperature": 0, "ignore_eos": True}}
         meta = httpx.post(f"{url}/generate", json=native).json()["meta_info"]
         assert meta["drafted_tokens"] >= meta["accepted_tokens"] > 2
         native["sampling_params"]["speculation"] = False
         assert httpx.post(f"{url}/generate", json=native).json()["meta_info"]["drafted_tokens"] == 0
-        assert 'sgl_accepted_tokens_total' in httpx.get(f"{url}/metrics").text
+        assert "sgl_accepted_tokens_total" in httpx.get(f"{url}/metrics").text
         state = told.run(backend=engine, temperature=0, ignore_eos=True)
         info = [state.get_meta_info(name) for name in ("first", "second")]
         assert info[0]["accepted_tokens"] > 2 and info[1]["drafted_tokens"] == 0

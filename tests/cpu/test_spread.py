@@ -1,4 +1,6 @@
-"""`sgl models --gpus` and the links that `sgl doctor` shows: sizes against what ranks really hold, the choice, what is refused."""
+"""`sgl models --gpus` and the links that `sgl doctor` shows: sizes against what
+ranks really hold, the choice, what is refused.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ from family_cases import write_family
 from family_checks import reference
 
 from sgl.cli import main
-from sgl.runtime.executor.ranks.gpu_topology import grouped, matrix, sums
-from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.build.sharding_plan import best_plan, read, sharding_plans
+from sgl.runtime.executor.ranks.gpu_topology import grouped, matrix, sums
+from sgl.runtime.loading.checkpoint import open_checkpoint
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
 from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
-from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
-from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 
 CONFIGS = json.loads((Path(__file__).parent / "published_configs.json").read_text())
 TOPOLOGY = """\
@@ -35,7 +37,9 @@ Legend:
 
 def spread(path: Path, cards: int, gigabytes: float, context: int = 4096, **options):
     model = open_checkpoint(path, weights=False).model
-    return sharding_plans(model, EngineConfig.from_options(options), cards, int(gigabytes * 1e9), torch.bfloat16, context)
+    return sharding_plans(
+        model, EngineConfig.from_options(options), cards, int(gigabytes * 1e9), torch.bfloat16, context
+    )
 
 
 @pytest.fixture
@@ -47,7 +51,10 @@ def llama(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("tensor, stages", [(1, 1), (2, 1), (1, 2), (1, 3), (2, 2)])
 def test_sizes_are_those_of_the_fullest_rank(tensor: int, stages: int, tiny: Path) -> None:
     way = next(way for way in spread(tiny, tensor * stages, 80) if (way.tensor, way.stages) == (tensor, stages))
-    ranks = [load_stage(tiny, torch.bfloat16, torch.device("cpu"), RankPlace.of(rank, tensor * stages, stages)) for rank in range(tensor * stages)]
+    ranks = [
+        load_stage(tiny, torch.bfloat16, torch.device("cpu"), RankPlace.of(rank, tensor * stages, stages))
+        for rank in range(tensor * stages)
+    ]
     # the numbers of norms are counted as if in bfloat16, and a cut head beside a whole table not at all
     assert way.weights == pytest.approx(max(2 * model.parameter_count for model in ranks), rel=0.02)
     assert way.kv_token == max(model.config.attention.bytes_per_slot(torch.bfloat16) for model in ranks)
@@ -72,13 +79,34 @@ def test_nothing_is_taken_that_the_engine_refuses_or_that_does_not_fit(llama: Pa
 
 
 @pytest.mark.parametrize("cards", [2, 3, 4])
-def test_whole_experts_on_cards_are_told_and_not_taken_where_parts_of_them_do_as_well(cards: int, tmp_path: Path) -> None:
-    sizes = {"num_attention_heads": 12, "num_key_value_heads": 12, "intermediate_size": 96, "head_dim": 16, "num_local_experts": 5}
+def test_whole_experts_on_cards_are_told_and_not_taken_where_parts_of_them_do_as_well(
+    cards: int, tmp_path: Path
+) -> None:
+    sizes = {
+        "num_attention_heads": 12,
+        "num_key_value_heads": 12,
+        "intermediate_size": 96,
+        "head_dim": 16,
+        "num_local_experts": 5,
+    }
     reference("MixtralForCausalLM", **sizes).save_pretrained(tmp_path)
     found = [way for way in spread(tmp_path, cards, 80) if way.experts]
-    assert [way.options for way in found] == [{**({"replicas": cards // tensor} if cards > tensor else {}), "tensor_parallel": tensor, "expert_parallel": True} for tensor in (2, 3, 4) if cards % tensor == 0]
+    assert [way.options for way in found] == [
+        {
+            **({"replicas": cards // tensor} if cards > tensor else {}),
+            "tensor_parallel": tensor,
+            "expert_parallel": True,
+        }
+        for tensor in (2, 3, 4)
+        if cards % tensor == 0
+    ]
     assert all(way.refused is None for way in found) and not best_plan(spread(tmp_path, cards, 80)).experts
-    held = [load_share(tmp_path, torch.bfloat16, torch.device("cpu"), TensorParallelSplit(rank, cards, ExpertParallelSplit())).parameter_count for rank in range(cards)]
+    held = [
+        load_share(
+            tmp_path, torch.bfloat16, torch.device("cpu"), TensorParallelSplit(rank, cards, ExpertParallelSplit())
+        ).parameter_count
+        for rank in range(cards)
+    ]
     assert found[-1].weights == pytest.approx(2 * max(held), rel=0.02)
 
 
@@ -86,7 +114,9 @@ def test_latent_attention_by_rows_is_told_with_what_is_whole_on_each_card(tmp_pa
     path = write_family("deepseek v3", tmp_path)
     found = spread(path, 2, 80)
     by_rows = [way for way in found if way.rows]
-    assert [way.options for way in by_rows] == [{"tensor_parallel": 2, **more, "latent_attention": "rows"} for more in ({}, {"expert_parallel": True})] and not best_plan(found).rows
+    assert [way.options for way in by_rows] == [
+        {"tensor_parallel": 2, **more, "latent_attention": "rows"} for more in ({}, {"expert_parallel": True})
+    ] and not best_plan(found).rows
     held = load_share(path, torch.bfloat16, torch.device("cpu"), TensorParallelSplit(0, 2, rows=True)).parameter_count
     assert by_rows[0].refused is None and by_rows[0].weights == pytest.approx(2 * held, rel=0.02)
     assert by_rows[0].weights > next(way for way in found if way.options == {"tensor_parallel": 2}).weights
@@ -99,7 +129,9 @@ def test_quantised_experts_are_not_spread_whole_over_cards(tmp_path: Path) -> No
     for left_out in ("", "quantization_config"):
         config = {name: value for name, value in CONFIGS["gpt-oss-20b"]["config"].items() if name != left_out}
         (tmp_path / "config.json").write_text(json.dumps(config))
-        told += [way.refused for way in read(tmp_path, EngineConfig.from_options({}), 2, 80 * 10**9).ways if way.experts]
+        told += [
+            way.refused for way in read(tmp_path, EngineConfig.from_options({}), 2, 80 * 10**9).ways if way.experts
+        ]
     few, plain = told
     assert "tensor_parallel=2, expert_parallel=True): quantised experts do not lie whole" in few and plain is None
 
@@ -107,7 +139,10 @@ def test_quantised_experts_are_not_spread_whole_over_cards(tmp_path: Path) -> No
 def test_what_does_not_divide_is_told(llama: Path) -> None:
     (llama / "config.json").write_text(json.dumps(CONFIGS["Llama-3.1-8B"]["config"] | {"num_hidden_layers": 2}))
     refused = {(way.tensor, way.stages): way.refused or "" for way in spread(llama, 3, 80)}
-    assert "32 query heads cannot be shared out among 3 ranks" in refused[3, 1] and "cut into 2 stages at most" in refused[1, 3]
+    assert (
+        "32 query heads cannot be shared out among 3 ranks" in refused[3, 1]
+        and "cut into 2 stages at most" in refused[1, 3]
+    )
 
 
 def test_the_command_tells_it(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,7 +162,9 @@ def test_the_command_tells_it(tiny: Path, capsys: pytest.CaptureFixture[str]) ->
         (["replicas=2", "--gpus", "2", "--gpu-memory", "8"], "leave tensor_parallel"),
     ],
 )
-def test_what_makes_no_sense_is_an_error(words: list[str], why: str, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_makes_no_sense_is_an_error(
+    words: list[str], why: str, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["models", str(tiny), *words]) == 1
     assert why in capsys.readouterr().err
 
@@ -142,8 +179,17 @@ def test_without_cards_their_size_must_be_said(tiny: Path, capsys: pytest.Captur
 
 def test_links_are_read_from_the_table() -> None:
     pairs = matrix(TOPOLOGY)
-    assert len(pairs) == 6 and pairs[0, 1] == "NVLink, 18 links" and pairs[2, 3] == "PCIe, one bridge" and pairs[0, 3].startswith("PCIe, between")
-    assert list(grouped(pairs)) == ["NVLink, 18 links: 0-1, 0-2, 1-2", "PCIe, between NUMA nodes: 0-3, 1-3", "PCIe, one bridge: 2-3"]
+    assert (
+        len(pairs) == 6
+        and pairs[0, 1] == "NVLink, 18 links"
+        and pairs[2, 3] == "PCIe, one bridge"
+        and pairs[0, 3].startswith("PCIe, between")
+    )
+    assert list(grouped(pairs)) == [
+        "NVLink, 18 links: 0-1, 0-2, 1-2",
+        "PCIe, between NUMA nodes: 0-3, 1-3",
+        "PCIe, one bridge: 2-3",
+    ]
     assert list(grouped({(0, 1): "x"})) == ["x: all pairs"] and matrix("nothing") == {}
 
 

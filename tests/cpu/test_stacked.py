@@ -1,4 +1,6 @@
-"""Projections whose pieces are of different forms: the layers above each other, the compiled step with them, and a Q4_K_M file."""
+"""Projections whose pieces are of different forms: the layers above each other, the
+compiled step with them, and a Q4_K_M file.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,19 @@ from sgl.runtime import Engine
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.layers.mixed_format_linear import (
-    MixedFormatLinear,
     MixedFormatBlockedLinear,
+    MixedFormatLinear,
     kinds_of,
     stacked,
 )
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.layer_executors import LayerExecutorChoice, executors
 from sgl.runtime.quantization import quantized_transform, transform_for
-from sgl.runtime.quantization.fused_quantized_weight import PLAIN, QuantizedPiece, FusedQuantizedWeight
-from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 from sgl.runtime.quantization.cpu_int4_linear import blocked
+from sgl.runtime.quantization.fused_quantized_weight import PLAIN, FusedQuantizedWeight, QuantizedPiece
 from sgl.runtime.quantization.quantized_transform import keep_quantized
-from sgl.runtime.quantization.weight_rounding import round_to_int8, nearest
+from sgl.runtime.quantization.quantized_weight import QuantizedWeight
+from sgl.runtime.quantization.weight_rounding import nearest, round_to_int8
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"
 BESIDE = 24  # rows of a weight that stay plain
@@ -47,17 +49,31 @@ BESIDE = 24  # rows of a weight that stay plain
 def codes_of(weight: Tensor) -> FusedQuantizedWeight:
     """Rows of three kinds: four bits, eight bits, and plain ones."""
     third = (len(weight) - BESIDE) // 2
-    coded = [QuantizedPiece(third + BESIDE, "bytes", round_to_int8(weight[third + BESIDE :])), QuantizedPiece(0, "halves", nearest(weight[:third]))]
+    coded = [
+        QuantizedPiece(third + BESIDE, "bytes", round_to_int8(weight[third + BESIDE :])),
+        QuantizedPiece(0, "halves", nearest(weight[:third])),
+    ]
     return FusedQuantizedWeight.beside(coded, weight)
 
 
 def test_rows_that_no_piece_has_are_the_plain_ones() -> None:
     weight = normal(100, 64)
     codes = codes_of(weight)
-    assert [(piece.start, piece.end, piece.format) for piece in codes.pieces] == [(0, 38, "halves"), (38, 62, PLAIN), (62, 100, "bytes")]
+    assert [(piece.start, piece.end, piece.format) for piece in codes.pieces] == [
+        (0, 38, "halves"),
+        (38, 62, PLAIN),
+        (62, 100, "bytes"),
+    ]
     assert codes.format == "halves and plain rows and bytes"
-    assert torch.equal(codes.dense(torch.float32)[38:62], weight[38:62]) and (codes.dense(torch.float32) - weight).abs().max() < 0.4
-    assert [piece.format for piece in FusedQuantizedWeight.beside(codes.pieces[1:], weight).pieces] == [PLAIN, PLAIN, "bytes"]
+    assert (
+        torch.equal(codes.dense(torch.float32)[38:62], weight[38:62])
+        and (codes.dense(torch.float32) - weight).abs().max() < 0.4
+    )
+    assert [piece.format for piece in FusedQuantizedWeight.beside(codes.pieces[1:], weight).pieces] == [
+        PLAIN,
+        PLAIN,
+        "bytes",
+    ]
 
 
 @pytest.mark.parametrize("count", [100, 60, 140])
@@ -72,8 +88,14 @@ def test_neighbours_of_one_form_are_one_weight() -> None:
     weight = normal(96, 64)
     halves = [QuantizedPiece(start, "x", nearest(weight[start : start + 32])) for start in (0, 32)]
     (one, other) = FusedQuantizedWeight([*halves, QuantizedPiece(64, "y", round_to_int8(weight[64:]))]).together()
-    assert isinstance(one, QuantizedWeight) and isinstance(other, QuantizedWeight) and (one.shape, other.shape) == ((64, 64), (32, 64))
-    (plain,) = FusedQuantizedWeight([QuantizedPiece(0, PLAIN, weight[:30]), QuantizedPiece(30, PLAIN, weight[30:])]).together()
+    assert (
+        isinstance(one, QuantizedWeight)
+        and isinstance(other, QuantizedWeight)
+        and (one.shape, other.shape) == ((64, 64), (32, 64))
+    )
+    (plain,) = FusedQuantizedWeight(
+        [QuantizedPiece(0, PLAIN, weight[:30]), QuantizedPiece(30, PLAIN, weight[30:])]
+    ).together()
     assert torch.equal(plain, weight) if isinstance(plain, Tensor) else False
 
 
@@ -101,7 +123,9 @@ def test_outputs_are_those_of_the_pieces_side_by_side(seed: int, dtype: torch.dt
         assert torch.equal(layer(x), expected) and torch.equal(layer(x[:1]), expected[:1])
         assert torch.equal(layer.added_to(residual.clone(), x), added)
     cpu_kernels.set_threads(1)
-    assert {part.data_ptr() for part in layer.tensors()} == {part.data_ptr() for piece in pieces for part in piece.tensors()}
+    assert {part.data_ptr() for part in layer.tensors()} == {
+        part.data_ptr() for piece in pieces for part in piece.tensors()
+    }
 
 
 def test_any_layers_can_stand_above_each_other() -> None:
@@ -116,12 +140,19 @@ def test_any_layers_can_stand_above_each_other() -> None:
 
 
 def in_pieces(name: str, layer: Linear) -> Linear:
-    """Half of its rows in four bits and half in eight, some plain between; what is plain is so where that has a product."""
+    """Half of its rows in four bits and half in eight, some plain between; what
+    is plain is so where that has a product.
+    """
     if name not in ("qkv", "gate_up"):
         return layer
     codes = codes_of(layer.weight)
     if not (cpu_kernels.kernels and cpu_kernels.can_multiply(layer.weight.dtype, layer.weight.device)):
-        codes = FusedQuantizedWeight([QuantizedPiece(0, "halves", nearest(layer.weight[:40])), QuantizedPiece(40, "bytes", round_to_int8(layer.weight[40:]))])
+        codes = FusedQuantizedWeight(
+            [
+                QuantizedPiece(0, "halves", nearest(layer.weight[:40])),
+                QuantizedPiece(40, "bytes", round_to_int8(layer.weight[40:])),
+            ]
+        )
     found = keep_quantized(codes, layer)
     assert isinstance(found, MixedFormatBlockedLinear)
     return found
@@ -171,24 +202,34 @@ class Exact(Linear):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    sizes: dict[str, Any] = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3, "initializer_range": 0.06}
+    sizes: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 512,
+        "num_hidden_layers": 3,
+        "initializer_range": 0.06,
+    }
     twin = write_checkpoint(tmp_path_factory.mktemp("q4_k_m") / "model", tokenizer=True, **sizes)
     return file_of(twin, q4_k_m)
 
 
 @needs_product
-def test_a_q4_k_m_file_stays_in_few_bits_and_every_layer_is_compiled(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_q4_k_m_file_stays_in_few_bits_and_every_layer_is_compiled(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kept = load_model(file)
     told = {(each.count, each.format, each.by) for each in kept.few_bits}
     assert told == {
-        (8, "GGUF Q4_K", "Int4BlockedLinear"), (3, "GGUF Q6_K", "Int8GroupedLinear"),
+        (8, "GGUF Q4_K", "Int4BlockedLinear"),
+        (3, "GGUF Q6_K", "Int8GroupedLinear"),
         (2, "GGUF Q4_K and GGUF Q6_K", "Int4BlockedLinear and Int8GroupedLinear"),
-    }  # fmt: skip
+    }
     assert executors(kept) == [LayerExecutorChoice("compiled", None)] * 3
     monkeypatch.setattr(quantized_transform, "_kept", Exact)
     exact = load_model(file)
     assert isinstance(exact.layers[0].mixer.qkv, MixedFormatLinear) and isinstance(exact.head.product, Exact)
-    found, expected = (Rig(file, model=model).step([(Row([5, 6, 7, 300, 11]), 5)], every_row=True) for model in (kept, exact))
+    found, expected = (
+        Rig(file, model=model).step([(Row([5, 6, 7, 300, 11]), 5)], every_row=True) for model in (kept, exact)
+    )
     assert (found - expected).norm() < 1e-5 * expected.norm()
     assert sum(part.nbytes for part in kept.layers[0].mixer.qkv.tensors()) < 0.3 * 4 * 512 * 256
 
@@ -210,12 +251,18 @@ def test_an_engine_says_the_same_of_such_a_file_alone_and_in_a_batch(file: Path)
 def test_a_head_that_is_an_embedding_in_few_bits_is_kept_beside_it(deterministic: bool, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"hidden_size": 256, "num_hidden_layers": 1, "tie_word_embeddings": True}
     twin = write_checkpoint(tmp_path / "model", tokenizer=True, **sizes)
-    model = load_model(file_of(twin, lambda name: "Q6_K" if name.startswith("token") else "F32"), transform=transform_for("auto", deterministic, torch.device("cpu")))
+    model = load_model(
+        file_of(twin, lambda name: "Q6_K" if name.startswith("token") else "F32"),
+        transform=transform_for("auto", deterministic, torch.device("cpu")),
+    )
     (told,) = model.few_bits
     assert (told.count, told.by) == ((1, "float32") if deterministic else (1, "Int8GroupedLinear"))
     x, table = normal(3, 256), model.embedding.table
     expected = x @ table.T
-    assert table.abs().max() > 0 and (model.head.product(x) - expected).norm() < (1e-5 if deterministic else 0.01) * expected.norm()
+    assert (
+        table.abs().max() > 0
+        and (model.head.product(x) - expected).norm() < (1e-5 if deterministic else 0.01) * expected.norm()
+    )
 
 
 @needs_product
@@ -224,7 +271,9 @@ def test_weights_of_other_layouts_are_kept(case: str, tmp_path: Path, monkeypatc
     """Tied heads, merged projections, weights that lie as [in, out]."""
     folder, _ = pair(case, tmp_path, "Q8_0")
     model = load_model(folder / "model.gguf")
-    assert all(told.by == "Int8GroupedLinear" for told in model.few_bits) and executors(model) == [LayerExecutorChoice("compiled", None)] * len(model.layers)
+    assert all(told.by == "Int8GroupedLinear" for told in model.few_bits) and executors(model) == [
+        LayerExecutorChoice("compiled", None)
+    ] * len(model.layers)
     monkeypatch.setattr(quantized_transform, "_kept", Exact)
     found, expected = (logits(each, folder) for each in (model, load_model(folder / "model.gguf")))
     assert (found - expected).norm() < 0.01 * expected.norm()  # one activation that is rounded otherwise is 0.3 %

@@ -1,4 +1,6 @@
-"""An engine of several stages: the texts of one, whatever its sequences do and the model keeps; a stage that ends, or is silent, ends it aloud."""
+"""An engine of several stages: the texts of one, whatever its sequences do and the model keeps;
+a stage that ends, or is silent, ends it aloud.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,16 @@ STAGES = OPTIONS | {"pipeline_parallel": 2}
 DRAFTS = {"speculation": "auto"}  # by a model, which rank 0 has whole
 OF_MIXERS = {
     "mamba 2": {"target_modules": ["in_proj"]},
-    "deepseek v3": {"target_modules": ["q_b_proj", "kv_a_proj_with_mqa", "down_proj"], "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]},
+    "deepseek v3": {
+        "target_modules": ["q_b_proj", "kv_a_proj_with_mqa", "down_proj"],
+        "target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"],
+    },
 }
-KINDS = [{"pipeline_parallel": 2}, {"pipeline_parallel": 3} | DRAFTS, {"pipeline_parallel": 2, "tensor_parallel": 2} | DRAFTS]
+KINDS = [
+    {"pipeline_parallel": 2},
+    {"pipeline_parallel": 3} | DRAFTS,
+    {"pipeline_parallel": 2, "tensor_parallel": 2} | DRAFTS,
+]
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +47,9 @@ def one(tiny):
 
 @pytest.fixture(scope="module", params=KINDS, ids=["2", "3", "2x2"])
 def several(tiny, request):
-    with Engine(tiny, **OPTIONS | request.param, draft=tiny if DRAFTS.items() <= request.param.items() else None) as engine:
+    with Engine(
+        tiny, **OPTIONS | request.param, draft=tiny if DRAFTS.items() <= request.param.items() else None
+    ) as engine:
         yield engine
 
 
@@ -61,11 +72,23 @@ def test_long_prompts_log_probabilities_and_embeddings(one, several):
 def test_what_it_says_of_itself(one, several):
     info, alone = several.info(), one.info()
     stages, width = info["pipeline_parallel"], info["tensor_parallel"]
-    assert len(set(info["rank_pids"])) == stages * width and [pid for stage in info["stages"] for pid in stage["pids"]] == info["rank_pids"]
-    assert info["parameters"] == alone["parameters"] and info["kv_bytes"] == alone["kv_bytes"] and info["kv_tokens"] == alone["kv_tokens"]
+    assert (
+        len(set(info["rank_pids"])) == stages * width
+        and [pid for stage in info["stages"] for pid in stage["pids"]] == info["rank_pids"]
+    )
+    assert (
+        info["parameters"] == alone["parameters"]
+        and info["kv_bytes"] == alone["kv_bytes"]
+        and info["kv_tokens"] == alone["kv_tokens"]
+    )
     own = 0 if info["draft"] is None else info["draft"]["weight_bytes"]
-    assert info["memory"]["weights"] - own >= 4 * info["parameters"] and info["memory"]["kv"] == alone["memory"]["kv"] + (info["draft"] or {"kv_bytes": 0})["kv_bytes"], "of all"
-    assert sum(row["count"] for row in info["layers"]) == 3 and ", ".join(stage["layers"] for stage in info["stages"]).startswith("0")
+    assert (
+        info["memory"]["weights"] - own >= 4 * info["parameters"]
+        and info["memory"]["kv"] == alone["memory"]["kv"] + (info["draft"] or {"kv_bytes": 0})["kv_bytes"]
+    ), "of all"
+    assert sum(row["count"] for row in info["layers"]) == 3 and ", ".join(
+        stage["layers"] for stage in info["stages"]
+    ).startswith("0")
     if width == 1:
         assert {row["executor"] for row in info["layers"]} == {row["executor"] for row in alone["layers"]}
 
@@ -77,9 +100,16 @@ def test_prefixes_leave_and_come_back(one, tiny):
 def test_what_stages_wait_is_told(several):
     before = several.stats()
     several.generate("b a " * 90, max_tokens=4, ignore_eos=True)
-    await_true(lambda: all(now > then for now, then in zip(several.stats().stage_seconds, before.stage_seconds, strict=True)), 5)
+    await_true(
+        lambda: all(now > then for now, then in zip(several.stats().stage_seconds, before.stage_seconds, strict=True)),
+        5,
+    )
     spent = several.stats() - before
-    assert len(spent.stage_seconds) == several.info()["pipeline_parallel"] and spent.micro_batches > spent.steps and 0 <= spent.bubble < 1
+    assert (
+        len(spent.stage_seconds) == several.info()["pipeline_parallel"]
+        and spent.micro_batches > spent.steps
+        and 0 <= spent.bubble < 1
+    )
     assert several.stats().as_dict()["bubble"] == pytest.approx(several.stats().bubble, abs=0.05)
 
 
@@ -127,7 +157,10 @@ def test_models_with_states_latents_and_experts(case, tmp_path):
         same(walk(two, 5), expected[0])
         assert texts(two, [*adapters, None], True) == written and (not adapters or written[0] != written[1])
         assert (two.info()["states"], two.info()["state_bytes"]) == (alone["states"], alone["state_bytes"])
-        assert two.info()["memory"]["states"] == alone["memory"]["states"] and two.info()["memory"]["weights"] >= 4 * two.info()["parameters"]
+        assert (
+            two.info()["memory"]["states"] == alone["memory"]["states"]
+            and two.info()["memory"]["weights"] >= 4 * two.info()["parameters"]
+        )
         await_true(lambda: sum(map(sum, two.stats().expert_counts)) >= expected[1], 5)
 
 
@@ -137,7 +170,10 @@ def test_the_same_bits_with_drafts_and_pages(tiny):
     prompts = ["one two three one two three " * 6, "x y z " * 20, "a"]
 
     def told(engine):
-        return [(each.token_ids, each.logprobs) for each in engine.generate(prompts, max_tokens=16, temperature=0, logprobs=1, ignore_eos=True)]
+        return [
+            (each.token_ids, each.logprobs)
+            for each in engine.generate(prompts, max_tokens=16, temperature=0, logprobs=1, ignore_eos=True)
+        ]
 
     with Engine(tiny, **asked) as one, Engine(tiny, **asked, pipeline_parallel=2) as two:
         assert told(two) == told(one) and two.stats().drafted_tokens and two.stats().micro_batches > two.stats().steps

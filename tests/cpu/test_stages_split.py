@@ -1,4 +1,6 @@
-"""What each stage holds of a model: families over two and three stages compute what one computes; cuts are the best there are."""
+"""What each stage holds of a model: families over two and three stages compute what
+one computes; cuts are the best there are.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +19,22 @@ from test_few_bits_loading import FORMATS, write
 
 from sgl.runtime.cache.recurrent_state_slots import SCRAP_SLOT
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.executor.logit_rows import logit_rows
 from sgl.runtime.executor.ranks.micro_batches import FIXED_ON_GPUS, micro_batches, pieces
 from sgl.runtime.executor.warmup import FIRST, LONG, dummy_sequences
-from sgl.runtime.executor.logit_rows import logit_rows
 from sgl.runtime.loading.checkpoint import open_checkpoint
-from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 from sgl.runtime.parallel.pp.pipeline_stages import (
     RankPlace,
-    stage_boundaries,
     balanced_boundaries,
     load_stage,
-    stage_checkpoint,
     sizes,
+    stage_boundaries,
+    stage_checkpoint,
     stage_of,
 )
+from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
+from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 from sgl.runtime.sequences.sequence_ops import SequenceOp
-from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
 
 CPU = torch.device("cpu")
 
@@ -53,14 +55,19 @@ def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
 
 
 def steps_of_stages(path: Path, stages: int, work: list[list[tuple[Row, int]]]) -> list[torch.Tensor]:
-    models = [load_stage(path, torch.float32, CPU, RankPlace(number, stages, TensorParallelSplit(0, 1))) for number in range(stages)]
+    models = [
+        load_stage(path, torch.float32, CPU, RankPlace(number, stages, TensorParallelSplit(0, 1)))
+        for number in range(stages)
+    ]
     rigs, rows = [StageRig(path, model=model) for model in models], [{} for _ in models]
     found = []
     for step in work:
         x = None
         for rig, own in zip(rigs, rows, strict=True):
             rig.entering = x
-            x = rig.step([(own.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True).clone()
+            x = rig.step(
+                [(own.setdefault(id(row), Row(row.tokens)), count) for row, count in step], every_row=True
+            ).clone()
         found.append(x)
     return found
 
@@ -110,12 +117,17 @@ def test_stages_of_weights_in_few_bits(form: str, tmp_path: Path) -> None:
 def test_a_stage_reads_its_own_tensors_and_no_others(tiny: Path) -> None:
     checkpoint = open_checkpoint(tiny)
     cuts = stage_boundaries(checkpoint.model, 2)
-    names = [{stored.name for source in stage_checkpoint(checkpoint, cuts, number).sources for stored in source.tensors} for number in range(2)]
+    names = [
+        {stored.name for source in stage_checkpoint(checkpoint, cuts, number).sources for stored in source.tensors}
+        for number in range(2)
+    ]
     whole = {stored.name for source in checkpoint.sources for stored in source.tensors}
     assert names[0] | names[1] == whole and names[0] & names[1] <= {"model.embed_tokens.weight"}
     with pytest.raises(ConfigError, match="3 layers can be cut into 3 stages at most"):
         stage_boundaries(checkpoint.model, 4)
-    assert sum(sizes(checkpoint.model)) >= sum(len(stage_of(checkpoint.model, cuts, number).layers) for number in range(2))
+    assert sum(sizes(checkpoint.model)) >= sum(
+        len(stage_of(checkpoint.model, cuts, number).layers) for number in range(2)
+    )
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -149,7 +161,10 @@ class Item:
 @pytest.mark.parametrize("seed", range(30))
 def test_micro_batches_are_the_work_in_its_order(seed: int) -> None:
     rng = random.Random(seed)
-    work = [ScheduledWork(Item(), lo := rng.randrange(50), lo + rng.choice([1, 1, 1, 7, 90, 400])) for _ in range(rng.randrange(1, 30))]
+    work = [
+        ScheduledWork(Item(), lo := rng.randrange(50), lo + rng.choice([1, 1, 1, 7, 90, 400]))
+        for _ in range(rng.randrange(1, 30))
+    ]
     for item in work[:3]:
         item.seq.draft = rng.choice([None, "a draft"])
     stages = rng.randrange(2, 5)
@@ -157,7 +172,10 @@ def test_micro_batches_are_the_work_in_its_order(seed: int) -> None:
     tokens = [(item.seq, at) for part in parts for item in part for at in range(item.lo, item.hi)]
     assert tokens == [(item.seq, at) for item in work for at in range(item.lo, item.hi)]
     assert len(parts) <= micro_batches(len(tokens), stages) <= 4 * stages and all(part for part in parts)
-    assert all(len({id(part) for part in parts for item in part if item.seq is seq}) == 1 for seq in {item.seq for item in work if item.seq.draft})
+    assert all(
+        len({id(part) for part in parts for item in part if item.seq is seq}) == 1
+        for seq in {item.seq for item in work if item.seq.draft}
+    )
 
 
 def test_who_leaves_no_state_is_not_cut() -> None:
@@ -169,7 +187,10 @@ def test_who_leaves_no_state_is_not_cut() -> None:
     assert [[item[1:] for item in part] for part in pieces(work, 2, 256, states=True)] == [[(0, 300), (0, 400)]]
     assert len(pieces(work, 2, 256)) == 2
     work[1].seq.into = 7
-    assert [[item[1:] for item in part] for part in pieces(work, 2, 256, states=True)] == [[(0, 300), (0, 50)], [(50, 400)]]
+    assert [[item[1:] for item in part] for part in pieces(work, 2, 256, states=True)] == [
+        [(0, 300), (0, 50)],
+        [(50, 400)],
+    ]
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4])

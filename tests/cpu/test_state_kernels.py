@@ -12,8 +12,8 @@ if torch.cuda.is_available():
 import state_checks as checks
 
 from sgl.runtime.kernels.gemv import gemv_conv
-from sgl.runtime.kernels.recurrent import chunked_linear_attention
 from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch
+from sgl.runtime.kernels.recurrent import chunked_linear_attention
 
 
 @pytest.mark.parametrize("lens", checks.LENS[:3], ids=str)
@@ -30,7 +30,9 @@ def test_chunks_are_those_of_torch(kind: str, lens: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("room, keys, stages", [(True, 128, 3), (True, 256, 1), (False, 128, 1)])
-def test_fewer_chunks_are_under_way_where_three_have_no_room(room: bool, keys: int, stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_chunks_are_under_way_where_three_have_no_room(
+    room: bool, keys: int, stages: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(chunked_linear_attention, "has_room", lambda device: room)
     assert chunked_linear_attention.stages_for(keys, torch.device("cpu")) == stages
 
@@ -57,7 +59,9 @@ def test_a_convolution_between_gates(lens: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("first, channels, width", [(0, 40, 4), (17, 30, 3), (16, 48, 2)])
-def test_a_row_through_product_and_convolution(first: int, channels: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_through_product_and_convolution(
+    first: int, channels: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(gemv_conv, "best_launch", lambda *shape: GemvLaunch(16, 64, 1))
     checks.check_convolved(64, 48, first, channels, width, torch.float32, "cpu")
 

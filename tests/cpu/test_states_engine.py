@@ -106,7 +106,10 @@ def test_children_go_on_from_the_parents_state(ahead: bool, page_size: int, make
 def test_scores_leave_no_states(make: Make) -> None:
     engine, quiet = make(states=8, max_running=4), make(states=200)
     for seed in range(3):
-        tokens, choices = prompt(seed, 50), [prompt(100 + n, 1 + n % 4) for n in range(20)] + [prompt(7, 40) + [n] for n in (4, 5, 6)]
+        tokens, choices = (
+            prompt(seed, 50),
+            [prompt(100 + n, 1 + n % 4) for n in range(20)] + [prompt(7, 40) + [n] for n in (4, 5, 6)],
+        )
         found = []
         for each in (engine, quiet):
             sequence = each.open()
@@ -169,7 +172,9 @@ def test_log_probabilities_and_vectors_of_cached_tokens(make: Make) -> None:
 def test_text_that_a_grammar_forces_takes_tokens_back(ahead: bool, make: Make) -> None:
     """Forced text is encoded together with the last tokens, which are dropped, and computed without being sampled."""
     engine, quiet = make(run_ahead=ahead), make()
-    for index, pattern in enumerate([r"[ab]{3} the end of it all [cd]{4}, and then (one|another) thing", r"(yes|no), (because|although) it is so"]):
+    for index, pattern in enumerate(
+        [r"[ab]{3} the end of it all [cd]{4}, and then (one|another) thing", r"(yes|no), (because|although) it is so"]
+    ):
         sequence, tokens = engine.open(), prompt(20 + index, 50)
         sequence.extend(tokens)
         params = SamplingParams(max_tokens=80, temperature=0)
@@ -197,7 +202,7 @@ def test_a_padded_decode_step_reads_nothing_and_writes_scrap() -> None:
     pytest.importorskip("triton")
     from sgl.runtime.executor.cuda_runner import StaticDecodeBatch
     from sgl.runtime.executor.gpu_page_table import GpuPageTable
-    from sgl.runtime.sequences.sequence import SequenceState, ScheduledWork
+    from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 
     table = GpuPageTable(4, 64, 1, torch.device("cpu"))
     static = StaticDecodeBatch(4, table, torch.zeros(5, dtype=torch.int32), True)
@@ -298,4 +303,7 @@ def test_options(make: Make, tiny: Path) -> None:
         make(state_share=1.5)
     assert make(states=6, max_running=8).info()["max_running"] == 3
     shared = make(kv_tokens=None, kv_memory="2MB", state_share=0.25)
-    assert 0 < shared.info()["state_bytes"] <= 0.25 * 2e6 and shared.info()["kv_bytes"] + shared.info()["state_bytes"] <= 2.01e6
+    assert (
+        0 < shared.info()["state_bytes"] <= 0.25 * 2e6
+        and shared.info()["kv_bytes"] + shared.info()["state_bytes"] <= 2.01e6
+    )

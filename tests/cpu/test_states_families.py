@@ -71,10 +71,16 @@ def test_forks_scores_and_cuts(case: str, make: Make) -> None:
 
 @pytest.mark.parametrize("case", SOME)
 def test_forced_text_takes_tokens_back(case: str, make: Make) -> None:
-    engine, quiet, pattern = make(case, run_ahead=True), make(case), r"[ab]{3} the end of it all [cd]{4}, and then (one|another) thing"
+    engine, quiet, pattern = (
+        make(case, run_ahead=True),
+        make(case),
+        r"[ab]{3} the end of it all [cd]{4}, and then (one|another) thing",
+    )
     sequence, tokens = engine.open(), prompt(20, 50)
     sequence.extend(tokens)
-    made = sequence.generate(SamplingParams(max_tokens=80, temperature=0), compile_regex(pattern, engine.vocabulary)).result(FOREVER)
+    made = sequence.generate(
+        SamplingParams(max_tokens=80, temperature=0), compile_regex(pattern, engine.vocabulary)
+    ).result(FOREVER)
     rest = sequence.generate(some(6)).result(FOREVER).token_ids
     assert made.forced_tokens and re.fullmatch(pattern, made.text)
     assert rest == run(quiet, tokens + made.token_ids, 6).token_ids
@@ -113,7 +119,11 @@ def test_bits_do_not_depend_on_the_batch(case: str, make: Make) -> None:
 def test_deterministic_is_refused_where_prompts_run_in_chunks(paths: Any) -> None:
     pytest.importorskip("triton")
     model = load_config(paths("falcon h1, multipliers"))
-    with pytest.raises(ConfigError, match=r"deterministic=True\): layer 0 \(Mamba2\) computes prompts by chunks of tokens on cuda \(attention beside Mamba is none of its parts\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"deterministic=True\): layer 0 \(Mamba2\) computes prompts by chunks of tokens on cuda \(attention "
+        r"beside Mamba is none of its parts\)",
+    ):
         require_exact(model, torch.device("cuda"), torch.bfloat16)
     for other in (model, load_config(paths("mamba"))):
         if cpu_kernels.kernels is not None:

@@ -1,4 +1,6 @@
-"""Random programs in the language on hybrids with too little room: each text is that of the program alone, and nothing is lost."""
+"""Random programs in the language on hybrids with too little room: each text is that
+of the program alone, and nothing is lost.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +32,19 @@ def drawn(rng: random.Random, depth: int = 0) -> Pieces:
         if kind == "fork":
             pieces.append((kind, [drawn(rng, depth + 1) for _ in range(rng.randint(1, 3))], rng.random() < 0.15))
         elif kind == "select":
-            pieces.append((kind, sorted({" ".join(rng.choices(WORDS, k=rng.randint(1, 4))) for _ in range(rng.randint(2, 4))})))
+            pieces.append(
+                (kind, sorted({" ".join(rng.choices(WORDS, k=rng.randint(1, 4))) for _ in range(rng.randint(2, 4))}))
+            )
         elif kind == "text":
             pieces.append((kind, " ".join(rng.choices(WORDS, k=rng.randint(1, 12)))))
         else:
-            pieces.append((kind, rng.randint(1, 16), rng.choice(PATTERNS) if kind == "regex" else rng.choice(("e", "a ", "th", "1"))))
+            pieces.append(
+                (
+                    kind,
+                    rng.randint(1, 16),
+                    rng.choice(PATTERNS) if kind == "regex" else rng.choice(("e", "a ", "th", "1")),
+                )
+            )
     return pieces
 
 
@@ -44,7 +54,9 @@ def appended(kind: str, name: str, *of: Any) -> Any:
     if kind == "select":
         return sgl.select(name, of[0])
     options = {"regex": of[1]} if kind == "regex" else {"stop": of[1]} if kind == "stop" else {}
-    return sgl.gen(name, max_tokens=40 if kind == "regex" else of[0], temperature=0, ignore_eos=kind != "regex", **options)
+    return sgl.gen(
+        name, max_tokens=40 if kind == "regex" else of[0], temperature=0, ignore_eos=kind != "regex", **options
+    )
 
 
 def play(s: Any, pieces: Pieces, held: list[Any], gone: list[Any]) -> None:
@@ -81,7 +93,15 @@ def unlogged() -> Iterator[None]:
 def soak(make: Make, case: str, seed: int, count: int) -> int:
     """`count` programs at once, and each of them alone; how many texts were compared."""
     rng = random.Random(f"{case} {seed}")
-    engine = make(case, kv_tokens=700, states=(8, 16)[seed % 2], max_running=4, step_tokens=32, page_size=(1, 4)[seed % 2], run_ahead=seed % 4 > 1)
+    engine = make(
+        case,
+        kv_tokens=700,
+        states=(8, 16)[seed % 2],
+        max_running=4,
+        step_tokens=32,
+        page_size=(1, 4)[seed % 2],
+        run_ahead=seed % 4 > 1,
+    )
     quiet = make(case)
     programs, compared = [drawn(rng) for _ in range(count)], 0
     runs: list[tuple[list[Any], list[Any]]] = [([], []) for _ in programs]
@@ -101,7 +121,9 @@ def soak(make: Make, case: str, seed: int, count: int) -> int:
                 pass
     del states, runs, held, gone, alone, state
     until = time.monotonic() + 10
-    while engine._core.life.live and time.monotonic() < until:  # cancelled states are cycles, which go one after the other
+    while (
+        engine._core.life.live and time.monotonic() < until
+    ):  # cancelled states are cycles, which go one after the other
         gc.collect()
     settled(engine)
     assert not engine._core.life.live

@@ -20,13 +20,31 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.models.families import FAMILIES, read_model
 from sgl.runtime.models.spec.unused_config_keys import declared, known_keys, stray_keys
 
-LEFT = {"_model_name_or_path": "you/yours", "mlflow_run": "a1", "n_inner_old": 64, "is_lora_merged": True, "window_of_training": 7}
+LEFT = {
+    "_model_name_or_path": "you/yours",
+    "mlflow_run": "a1",
+    "n_inner_old": 64,
+    "is_lora_merged": True,
+    "window_of_training": 7,
+}
 NAMES = sorted(name for name in FAMILIES if hasattr(transformers, name))
 FOREIGN = {  # keys of other families, which a reader of several names might take for its own
-    "GPT2LMHeadModel": {"intermediate_size": 48, "num_key_value_heads": 1, "ffn_dim": 24, "rope_theta": 5e5, "hidden_act": "relu"},
+    "GPT2LMHeadModel": {
+        "intermediate_size": 48,
+        "num_key_value_heads": 1,
+        "ffn_dim": 24,
+        "rope_theta": 5e5,
+        "hidden_act": "relu",
+    },
     "GPTNeoXForCausalLM": {"num_key_value_heads": 1, "n_inner": 48, "activation_function": "relu"},
     "OPTForCausalLM": {"intermediate_size": 48, "num_key_value_heads": 1, "n_embd": 3},
-    "LlamaForCausalLM": {"n_inner": 48, "attention_multiplier": 0.3, "logit_scale": 0.5, "final_logit_softcapping": 30.0, "qk_layernorm": True},
+    "LlamaForCausalLM": {
+        "n_inner": 48,
+        "attention_multiplier": 0.3,
+        "logit_scale": 0.5,
+        "final_logit_softcapping": 30.0,
+        "qk_layernorm": True,
+    },
     "Qwen3ForCausalLM": {"n_head": 2, "shared_expert_intermediate_size": 48, "logits_scaling": 8.0, "num_experts": 8},
     "GemmaForCausalLM": {"query_pre_attn_scalar": 4, "attn_logit_softcapping": 50.0, "qkv_bias": True},
     "FalconForCausalLM": {"num_key_value_heads": 1, "n_inner": 48, "rotary_pct": 0.25},
@@ -82,7 +100,13 @@ def test_what_transformers_computes_with_such_keys() -> None:
 
 SIZES_OF = {
     "GPT2LMHeadModel": {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32},
-    "GPTNeoXForCausalLM": {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32, "max_position_embeddings": 32},
+    "GPTNeoXForCausalLM": {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "max_position_embeddings": 32,
+    },
 }
 
 
@@ -97,7 +121,16 @@ def test_keys_that_the_class_has_or_that_the_code_reads_stay_errors() -> None:
         read_model(gpt2 | {"scale_attn_by_inverse_layer_idx": "x"})
 
 
-@pytest.mark.parametrize("changes", [{"model_type": "of_nobody"}, {"model_type": None}, {"model_type": "a" * 10**5}, {"model_type": "../llama"}, {"architectures": ["InternLM3ForCausalLM"]}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "of_nobody"},
+        {"model_type": None},
+        {"model_type": "a" * 10**5},
+        {"model_type": "../llama"},
+        {"architectures": ["InternLM3ForCausalLM"]},
+    ],
+)
 def test_without_a_class_of_transformers_every_key_counts(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"'new_trick' .* is not understood"):
         read_model(SIZES | {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "new_trick": 1} | changes)
@@ -117,9 +150,14 @@ def test_the_source_says_no_more_than_the_class(architecture: str) -> None:
 
 
 def test_a_config_as_transformers_writes_it_does_not_import_it(tmp_path: Path) -> None:
-    values = json.loads(transformers.LlamaConfig(**SIZES).to_json_string(use_diff=False)) | {"architectures": ["LlamaForCausalLM"]}
+    values = json.loads(transformers.LlamaConfig(**SIZES).to_json_string(use_diff=False)) | {
+        "architectures": ["LlamaForCausalLM"]
+    }
     (tmp_path / "config.json").write_text(json.dumps(values))
-    code = "import sys; from sgl.runtime.loading.describe_model import describe; describe(sys.argv[1]); sys.exit('transformers' in sys.modules)"
+    code = (
+        "import sys; from sgl.runtime.loading.describe_model import describe; describe(sys.argv[1]); "
+        "sys.exit('transformers' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == 0
 
 

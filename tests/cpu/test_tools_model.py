@@ -78,9 +78,7 @@ def test_an_agent_in_one_line(engine, question, part):
 def test_the_words_are_those_the_model_was_trained_on(engine):
     state = agent.run("What is 12 * 7?", backend=engine, temperature=0)
     fields = {"calculator": "expression", "find_contact": "name", "add_todo": "task"}
-    described = [
-        prompts.Tool(t.name, t.description, (prompts.Field(fields[t.name]),)) for t in BOX.tools.values()
-    ]
+    described = [prompts.Tool(t.name, t.description, (prompts.Field(fields[t.name]),)) for t in BOX.tools.values()]
     talk = [
         prompts.tools_system(described),
         prompts.message("user", "What is 12 * 7?"),
@@ -191,9 +189,7 @@ def test_a_compiled_program_calls_the_same(engine):
 
 
 def test_a_recorded_agent_is_replayed_without_the_model(engine, tmp_path):
-    recorded = agent.run(
-        QUESTIONS[0][0], backend=journal.record(tmp_path / "run.jsonl", engine), temperature=0
-    )
+    recorded = agent.run(QUESTIONS[0][0], backend=journal.record(tmp_path / "run.jsonl", engine), temperature=0)
     text = recorded.text()
     replayed = agent.run(QUESTIONS[0][0], backend=journal.replay(tmp_path / "run.jsonl"), temperature=0)
     assert (replayed.text(), replayed.ret_value) == (text, recorded.ret_value)

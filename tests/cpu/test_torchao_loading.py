@@ -1,4 +1,6 @@
-"""torchao's checkpoints through the engine: the text of the twin whose weights were restored by hand, and by torchao."""
+"""torchao's checkpoints through the engine: the text of the twin whose
+weights were restored by hand, and by torchao.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +41,17 @@ def test_shards_that_each_say_what_their_weights_are(tmp_path: Path, restored: N
     with safe_open(few / WEIGHTS, "pt") as file:
         told = file.metadata()
     (few / WEIGHTS).unlink()
-    parts = {f"{part}.safetensors": {name: tensor for name, tensor in tensors.items() if name.endswith("scale") == bool(part)} for part in (0, 1)}
+    parts = {
+        f"{part}.safetensors": {
+            name: tensor for name, tensor in tensors.items() if name.endswith("scale") == bool(part)
+        }
+        for part in (0, 1)
+    }
     for (file_, held), said in zip(parts.items(), (None, told), strict=True):
         save_file(held, few / file_, said)
-    (few / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": {name: file_ for file_, held in parts.items() for name in held}}))
+    (few / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": {name: file_ for file_, held in parts.items() for name in held}})
+    )
     assert torch.equal(logits(few), logits(whole))
 
 
@@ -57,10 +66,14 @@ def test_a_file_that_says_nothing_or_something_else_is_refused_by_the_tensor(tmp
     few, _ = write(tmp_path, *FORMATS["torchao"])
     tensors, name = load_file(few / WEIGHTS), "model.layers.0.mlp.down_proj"
     save_file(tensors, few / WEIGHTS)
-    with pytest.raises(CheckpointError, match=r"model.safetensors: .*_weight_qdata .* its file does not say beside it what else"):
+    with pytest.raises(
+        CheckpointError, match=r"model.safetensors: .*_weight_qdata .* its file does not say beside it what else"
+    ):
         load_model(few)
     save_file(tensors, few / WEIGHTS, {f"{name}.weight": json.dumps({"_type": "Int4MarlinTensor", "_data": {}})})
-    with pytest.raises(CheckpointError, match=r"down_proj._weight_qdata .* is of the class 'Int4MarlinTensor', which is not read"):
+    with pytest.raises(
+        CheckpointError, match=r"down_proj._weight_qdata .* is of the class 'Int4MarlinTensor', which is not read"
+    ):
         load_model(few)
 
 
@@ -72,12 +85,19 @@ def config_of(kind: str) -> Any:
     if kind == "int4":
         return quantization.Int4WeightOnlyConfig(group_size=32)
     if kind == "int8 and int4":
-        return quantization.Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=PerGroup(32))
+        return quantization.Int8DynamicActivationIntxWeightConfig(
+            weight_dtype=torch.int4, weight_granularity=PerGroup(32)
+        )
     if kind == "MXFP4":
-        return mx_formats.MXDynamicActivationMXWeightConfig(activation_dtype=torch.float4_e2m1fn_x2, weight_dtype=torch.float4_e2m1fn_x2)
+        return mx_formats.MXDynamicActivationMXWeightConfig(
+            activation_dtype=torch.float4_e2m1fn_x2, weight_dtype=torch.float4_e2m1fn_x2
+        )
     if kind == "NVFP4":
         return mx_formats.NVFP4WeightOnlyConfig()
-    three, eight = (quantization.IntxWeightOnlyConfig(weight_dtype=dtype, granularity=grain) for dtype, grain in ((torch.int3, PerGroup(16)), (torch.int8, PerAxis(0))))
+    three, eight = (
+        quantization.IntxWeightOnlyConfig(weight_dtype=dtype, granularity=grain)
+        for dtype, grain in ((torch.int3, PerGroup(16)), (torch.int8, PerAxis(0)))
+    )
     return quantization.FqnToConfig({"_default": three, "model.embed_tokens": eight})
 
 
@@ -104,12 +124,16 @@ def _plain(weight: Any) -> torch.Tensor:
     if type(weight).__name__ != "Int4Tensor":
         return weight.dequantize() if hasattr(weight, "block_size") else weight
     codes = torch.stack((weight.qdata << 4 >> 4, weight.qdata >> 4), -1).flatten(1)  # sign and all
-    scale, zero = (part.T.float().repeat_interleave(weight.block_size[1], 1) for part in (weight.scale, weight.zero_point))
+    scale, zero = (
+        part.T.float().repeat_interleave(weight.block_size[1], 1) for part in (weight.scale, weight.zero_point)
+    )
     return codes * scale + zero
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_transformers_saves(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+def test_what_transformers_saves(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     pytest.importorskip("torchao.quantization")
     from torchao.quantization.quantize_.workflows.int4 import int4_tensor
     from transformers import AutoModelForCausalLM, TorchAoConfig
@@ -118,11 +142,15 @@ def test_what_transformers_saves(kind: str, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(int4_tensor, "pack_int4", lambda codes: codes[:, ::2] & 15 | codes[:, 1::2] << 4)
     few, whole = (write_checkpoint(tmp_path / name, tokenizer=True) for name in ("few", "whole"))
     quantization = TorchAoConfig(config_of(kind), include_input_output_embeddings="embedding" in kind)
-    AutoModelForCausalLM.from_pretrained(few, quantization_config=quantization, dtype=torch.bfloat16).save_pretrained(few)
+    AutoModelForCausalLM.from_pretrained(few, quantization_config=quantization, dtype=torch.bfloat16).save_pretrained(
+        few
+    )
     twin_of(few, whole)
     assert (logits(few) - logits(whole)).norm() < 0.06 * logits(whole).norm()
     with Engine(few, device="cpu", dtype="bfloat16", kv_tokens=256, strict=True) as engine:
         assert engine.info()["few_bits"] and not engine.info()["slower"]
-        assert any("activations are not rounded" in note for note in engine.info()["notes"]) == (kind in ("int8 and int4", "MXFP4"))
+        assert any("activations are not rounded" in note for note in engine.info()["notes"]) == (
+            kind in ("int8 and int4", "MXFP4")
+        )
     request.getfixturevalue("restored")
     assert text(few, "bfloat16") == text(whole, "bfloat16")  # which torchao restores to

@@ -1,4 +1,6 @@
-"""The adapter that ships: it is trained on words that its test does not have, written as PEFT reads it, and does its task."""
+"""The adapter that ships: it is trained on words that its test does not have,
+written as PEFT reads it, and does its task.
+"""
 
 import json
 from itertools import islice
@@ -54,7 +56,11 @@ def test_sentences_of_the_test_are_not_those_of_the_training(monkeypatch):
         for concept in load_catalogue().domains[domain]:
             hidden = listings.kept_out(concept.sentences)
             assert 0 < len(hidden) < len(concept.sentences), concept.key
-            seen = [part for part in (max(each.strip("+- ").split("{v}"), key=len) for each in hidden) if len(part) > 14 and part in taught]
+            seen = [
+                part
+                for part in (max(each.strip("+- ").split("{v}"), key=len) for each in hidden)
+                if len(part) > 14 and part in taught
+            ]
             assert not seen, concept.key
     for probe in listings.reworded(Pools(), 20):
         assert json.loads(probe.answer).keys() <= probe.schema["properties"].keys()
@@ -76,7 +82,10 @@ def test_the_adapter_that_ships_does_its_task():
         info = engine.adapters.get("listings")
         assert info.rank == 8 and sum(path.stat().st_size for path in (ADAPTERS / "listings").iterdir()) < 2_000_000
         states = read.run_batch(items * 2, backend=engine, adapter=[None] * 24 + ["listings"] * 24)
-    right = [json.loads(state["answer"]) == json.loads(json_text(each.answer)) for state, each in zip(states, made * 2, strict=True)]
+    right = [
+        json.loads(state["answer"]) == json.loads(json_text(each.answer))
+        for state, each in zip(states, made * 2, strict=True)
+    ]
     assert sum(right[24:]) >= sum(right[:24]) + 6, (sum(right[:24]), sum(right[24:]))
 
 

@@ -12,14 +12,20 @@ import pytest
 
 from sgl.runtime.common import thread_priority
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux" or platform.machine() not in thread_priority._GET_AND_SET, reason="this system does not tell threads apart")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux" or platform.machine() not in thread_priority._GET_AND_SET,
+    reason="this system does not tell threads apart",
+)
 
 
 def attributes() -> tuple[int, int, int]:
     """Policy, niceness and nanoseconds of a turn of the calling thread."""
     found = thread_priority._SchedAttributes()
     size = ctypes.sizeof(found)
-    assert ctypes.CDLL(None).syscall(thread_priority._GET_AND_SET[platform.machine()][0], 0, ctypes.byref(found), size, 0) == 0
+    assert (
+        ctypes.CDLL(None).syscall(thread_priority._GET_AND_SET[platform.machine()][0], 0, ctypes.byref(found), size, 0)
+        == 0
+    )
     return found.policy, found.nice, found.runtime
 
 
@@ -31,7 +37,13 @@ def in_a_thread(what) -> tuple[tuple[int, int, int], ...]:
     return found[0], found[2]
 
 
-@pytest.mark.parametrize("what, nicer, turn", [(thread_priority.yield_priority, thread_priority.LESS, thread_priority.LONG), (thread_priority.take_priority, 0, thread_priority.SHORT)])
+@pytest.mark.parametrize(
+    "what, nicer, turn",
+    [
+        (thread_priority.yield_priority, thread_priority.LESS, thread_priority.LONG),
+        (thread_priority.take_priority, 0, thread_priority.SHORT),
+    ],
+)
 def test_a_thread_alone_is_changed(what, nicer, turn):
     mine = attributes()
     (policy, nice, before), after = in_a_thread(what)

@@ -1,4 +1,6 @@
-"""Typed results of the bundled model: whatever it writes, at any temperature, is a value of the type; what a limit cuts is closed where that is asked for."""
+"""Typed results of the bundled model: whatever it writes, at any temperature, is a value of the type;
+what a limit cuts is closed where that is asked for.
+"""
 
 from __future__ import annotations
 
@@ -79,16 +81,12 @@ def test_a_document_becomes_a_dataclass(engine):
     def extract(s, text):
         fields = prompts.fields_of({"properties": {"name": {}, "age": {"type": "integer"}}})
         for message in prompts.extraction(fields, text):
-            s += (
-                sgl.system(message["content"])
-                if message["role"] == "system"
-                else sgl.user(message["content"])
-            )
+            s += sgl.system(message["content"]) if message["role"] == "system" else sgl.user(message["content"])
         s += sgl.assistant(sgl.gen("guest", Guest, max_tokens=60))
 
-    assert extract.run("My name is Anna and I am 34 years old.", backend=engine, temperature=0).get(
-        "guest"
-    ) == Guest(name="Anna", age=34)
+    assert extract.run("My name is Anna and I am 34 years old.", backend=engine, temperature=0).get("guest") == Guest(
+        name="Anna", age=34
+    )
 
 
 def test_the_text_can_be_read_as_another_type_later(engine):

@@ -55,13 +55,26 @@ def engine(folders: list[Path]) -> Iterator[Engine]:
         yield engine
 
 
-@pytest.mark.parametrize("options", [{}, {"weights": "int8"}, {"page_size": 16, "host_kv": "10MB"}, {"attention": "torch_native"}, {"dtype": "bfloat16"}])
-def test_texts_are_those_of_the_new_weights_and_prefixes_are_forgotten(folders: list[Path], options: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"weights": "int8"},
+        {"page_size": 16, "host_kv": "10MB"},
+        {"attention": "torch_native"},
+        {"dtype": "bfloat16"},
+    ],
+)
+def test_texts_are_those_of_the_new_weights_and_prefixes_are_forgotten(
+    folders: list[Path], options: dict[str, object]
+) -> None:
     with opened(folders[1], **options) as other:
         wanted = ids(other)
     with opened(folders[0], **options) as engine:
         before = ids(engine)
-        assert engine.update_weights(folders[1]) == sum(tensor.nbytes for tensor in load_file(folders[1] / "model.safetensors").values())
+        assert engine.update_weights(folders[1]) == sum(
+            tensor.nbytes for tensor in load_file(folders[1] / "model.safetensors").values()
+        )
         cached = engine.stats().cached_tokens
         assert ids(engine) == wanted and engine.stats().cached_tokens == cached
         assert engine.info()["model_path"] == str(folders[1])
@@ -71,20 +84,35 @@ def test_texts_are_those_of_the_new_weights_and_prefixes_are_forgotten(folders: 
 
 def test_tensors_of_a_training_loop(engine: Engine, folders: list[Path], expected: list[list[int]]) -> None:
     tensors = load_file(folders[1] / "model.safetensors")
-    tensors = {name: tensor.double() if index % 2 else tensor.t().contiguous().t() if tensor.dim() == 2 else tensor for index, (name, tensor) in enumerate(tensors.items())}
+    tensors = {
+        name: tensor.double() if index % 2 else tensor.t().contiguous().t() if tensor.dim() == 2 else tensor
+        for index, (name, tensor) in enumerate(tensors.items())
+    }
     engine.update_weights(tensors)
     assert ids(engine) == expected[1]
     engine.update_weights(folders[0])
     assert ids(engine) == expected[0]
 
 
-def test_pairs_of_names_and_tensors_that_come_one_by_one(engine: Engine, folders: list[Path], expected: list[list[int]]) -> None:
+def test_pairs_of_names_and_tensors_that_come_one_by_one(
+    engine: Engine, folders: list[Path], expected: list[list[int]]
+) -> None:
     engine.update_weights(iter(load_file(folders[1] / "model.safetensors").items()))
     assert ids(engine) == expected[1]
 
 
-@pytest.mark.parametrize(("given", "message"), [(3, "not 3"), ([("one", torch.zeros(2)), ("one", torch.zeros(2))], "'one' twice"), ([torch.zeros(2)], "pairs of name and tensor"), (None, "not None")])
-def test_what_is_no_weights_changes_nothing(engine: Engine, expected: list[list[int]], given: object, message: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "not 3"),
+        ([("one", torch.zeros(2)), ("one", torch.zeros(2))], "'one' twice"),
+        ([torch.zeros(2)], "pairs of name and tensor"),
+        (None, "not None"),
+    ],
+)
+def test_what_is_no_weights_changes_nothing(
+    engine: Engine, expected: list[list[int]], given: object, message: str
+) -> None:
     with pytest.raises(CheckpointError, match=message):
         engine.update_weights(given)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"a model is named by a directory, .* not by dict"):
@@ -111,7 +139,9 @@ def test_what_runs_goes_on_with_its_text_under_the_new_weights(folders: list[Pat
         for prompt, before, text in zip(prompts, old, texts, strict=True):
             assert text is not None and len(text) == 120
             same = next((index for index in range(120) if before[index] != text[index]), 120)
-            assert any(text == before[:kept] + continued(new, prompt, before[:kept], 120 - kept) for kept in range(same + 1))
+            assert any(
+                text == before[:kept] + continued(new, prompt, before[:kept], 120 - kept) for kept in range(same + 1)
+            )
             split += same < 120
         assert split, "the update came after all texts"
 
@@ -126,7 +156,9 @@ def continued(engine: Engine, prompt: str, tokens: list[int], count: int) -> lis
     return found
 
 
-def test_another_model_is_refused_and_nothing_changes(engine: Engine, expected: list[list[int]], folders: list[Path], tmp_path: Path) -> None:
+def test_another_model_is_refused_and_nothing_changes(
+    engine: Engine, expected: list[list[int]], folders: list[Path], tmp_path: Path
+) -> None:
     other = write_checkpoint(tmp_path / "other", intermediate_size=128, tokenizer=True)
     with pytest.raises(CheckpointError, match="is another model than the engine's: it differs in layers"):
         engine.update_weights(other)
@@ -183,7 +215,9 @@ def test_an_engine_without_whole_weights_waits_for_an_update(
     assert waiting == [expected[1]]
 
 
-def test_an_engine_in_a_process_takes_folders_and_begins_anew_with_the_last(folders: list[Path], expected: list[list[int]]) -> None:
+def test_an_engine_in_a_process_takes_folders_and_begins_anew_with_the_last(
+    folders: list[Path], expected: list[list[int]]
+) -> None:
     with opened(folders[0], process=True) as engine:
         engine.update_weights(folders[1])
         assert ids(engine) == expected[1] and engine.info()["model_path"] == str(folders[1])
@@ -193,8 +227,12 @@ def test_an_engine_in_a_process_takes_folders_and_begins_anew_with_the_last(fold
         assert ids(engine) == expected[1]
 
 
-def test_tensors_for_a_model_in_another_process_are_laid_in_a_folder(folders: list[Path], expected: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also such as share memory, and the process that is started next begins with them; what is wrong leaves no folder and changes nothing."""
+def test_tensors_for_a_model_in_another_process_are_laid_in_a_folder(
+    folders: list[Path], expected: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also such as share memory, and the process that is started next begins with them; what
+    is wrong leaves no folder and changes nothing.
+    """
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     tensors = load_file(folders[1] / "model.safetensors")
     whole = torch.stack([tensors.pop(f"model.layers.{index}.mlp.up_proj.weight") for index in range(2)])
@@ -219,7 +257,9 @@ def test_tensors_for_a_model_in_another_process_are_laid_in_a_folder(folders: li
 
 
 def test_a_layout_says_nothing_of_few_bits(folders: list[Path], tmp_path: Path) -> None:
-    """The tensors are dense, whatever the files of before were; and without a directory there is nothing to lay them beside."""
+    """The tensors are dense, whatever the files of before were; and without a
+    directory there is nothing to lay them beside.
+    """
     said = {"quantization_config": {"quant_method": "gptq"}, "text_config": {"compression_config": {}, "depth": 2}}
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(said))
@@ -239,6 +279,13 @@ def test_dummy_weights_are_in_no_file(folders: list[Path], expected: list[list[i
         assert ids(engine) == expected[0]
     quantised = write_checkpoint(tmp_path / "q", seed=1, tokenizer=True)
     edit_json(quantised / "config.json", tie_word_embeddings=True)
-    save_file({name: tensor for name, tensor in load_file(quantised / "model.safetensors").items() if name != "lm_head.weight"}, quantised / "model.safetensors")
+    save_file(
+        {
+            name: tensor
+            for name, tensor in load_file(quantised / "model.safetensors").items()
+            if name != "lm_head.weight"
+        },
+        quantised / "model.safetensors",
+    )
     with opened(folders[0]) as engine, pytest.raises(CheckpointError, match="it differs in tied"):
         engine.update_weights(quantised)

@@ -25,8 +25,8 @@ from windows_rig import Make, make, paths, quiet, settled
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.cache import WindowPages
 from sgl.runtime.executor.gpu_page_table import GpuPageTable
-from sgl.runtime.executor.warmup import dummy_sequences
 from sgl.runtime.executor.step_arrays import StepArrays
+from sgl.runtime.executor.warmup import dummy_sequences
 from sgl.runtime.models import decoder
 from sgl.runtime.sequences.sequence import ScheduledWork
 from sgl.runtime.step.step_batch import StepBatch
@@ -36,7 +36,9 @@ __all__ = ["make", "paths"]
 
 
 class Apart(Rig):
-    """Windowed layers have as many slots as all layers, in another order; what fell behind a window names one that holds NaN in the table."""
+    """Windowed layers have as many slots as all layers, in another order; what fell behind
+    a window names one that holds NaN in the table.
+    """
 
     def keep_apart(self, attention: str) -> None:
         layout, slots = self.model.config.attention.apart(512), self.pool.slots
@@ -59,7 +61,9 @@ class Apart(Rig):
             unused = self.where[self.free[0]]
             for row, own, new in zip(table, seen, batch.query_lens, strict=True):
                 row[: len(own) - new] = torch.from_numpy(np.where(own == 0, unused, own)[: len(own) - new])
-        batch.windows = WindowSlots(torch.from_numpy(self.where)[batch.slots.long()].to(batch.slots.dtype), LazyWindowSlots(lambda: seen), table)
+        batch.windows = WindowSlots(
+            torch.from_numpy(self.where)[batch.slots.long()].to(batch.slots.dtype), LazyWindowSlots(lambda: seen), table
+        )
         return super().run(batch)
 
 
@@ -73,8 +77,19 @@ def rig_of(path: Path, attention: str, kind: Any = FusedApart) -> Any:
     return rig
 
 
-@pytest.mark.parametrize("attention, case", [("triton", "gemma3"), ("triton", "gpt-oss"), ("triton", "llama 4"), ("torch_native", "gemma3"), ("torch_native", "llama 4")])
-def test_steps_equal_those_of_a_model_that_keeps_all(case: str, attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "attention, case",
+    [
+        ("triton", "gemma3"),
+        ("triton", "gpt-oss"),
+        ("triton", "llama 4"),
+        ("torch_native", "gemma3"),
+        ("torch_native", "llama 4"),
+    ],
+)
+def test_steps_equal_those_of_a_model_that_keeps_all(
+    case: str, attention: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     keys = {"head_dim": 16} if case != "gemma3" else {}
     path = write_family(case, tmp_path, **keys)
     law = Rig(path, attention="torch_native")
@@ -102,7 +117,9 @@ def test_texts_by_the_runner_of_a_gpu(case: str, page_size: int, make: Make, mon
         wanted.append(run(cold, tokens, 12).token_ids)
     forked = [run(cold, prompts[0] + prompt(index, index), 8).token_ids for index in range(3)]
     pretend(monkeypatch)
-    engine = make(case, kv_tokens=400, window_tokens=160, page_size=page_size, step_tokens=24, max_running=4, run_ahead=True)
+    engine = make(
+        case, kv_tokens=400, window_tokens=160, page_size=page_size, step_tokens=24, max_running=4, run_ahead=True
+    )
     assert engine.info()["window_tokens"]
     assert [run(engine, tokens, 12).token_ids for tokens in prompts] == wanted
     parent = engine.open()

@@ -40,9 +40,17 @@ def test_texts_are_those_of_a_cold_run_whatever_was_there_before(case: str, page
     settled(engine)
 
 
-@pytest.mark.parametrize("options", [
-    {"attention": "torch_native"}, {"deterministic": True}, {"kv_dtype": "fp8"}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "kv_dtype": "fp8"}, {"weights": "int8"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "torch_native"},
+        {"deterministic": True},
+        {"kv_dtype": "fp8"},
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "kv_dtype": "fp8"},
+        {"weights": "int8"},
+    ],
+)
 @pytest.mark.parametrize("case", ["gemma3", "mistral", "gpt-oss"])
 def test_on_every_path_of_attention(case: str, options: dict[str, Any], make: Make) -> None:
     """The same path without windows apart, cut into the same steps: not a bit of a text may change."""
@@ -110,7 +118,10 @@ def test_children_go_on_from_the_parents_window(ahead: bool, page_size: int, mak
 def test_choices_are_scored_as_by_who_keeps_all(make: Make) -> None:
     engine, cold = make(**SMALL), quiet(make)
     for seed in range(3):
-        tokens, choices = prompt(seed, 150), [prompt(100 + n, 1 + n % 4) for n in range(20)] + [prompt(7, 40) + [n] for n in (4, 5, 6)]
+        tokens, choices = (
+            prompt(seed, 150),
+            [prompt(100 + n, 1 + n % 4) for n in range(20)] + [prompt(7, 40) + [n] for n in (4, 5, 6)],
+        )
         found = []
         for each in (engine, cold):
             sequence = each.open()
@@ -157,10 +168,14 @@ def test_log_probabilities_and_vectors_of_cached_tokens(make: Make) -> None:
 @pytest.mark.parametrize("ahead", [False, True])
 def test_text_that_a_grammar_forces_takes_tokens_back(ahead: bool, make: Make) -> None:
     engine, cold = make(run_ahead=ahead, **SMALL), quiet(make)
-    for index, pattern in enumerate([r"[ab]{3} the end of it all [cd]{4}, and then (one|another) thing", r"(yes|no), (because|although) it is so"]):
+    for index, pattern in enumerate(
+        [r"[ab]{3} the end of it all [cd]{4}, and then (one|another) thing", r"(yes|no), (because|although) it is so"]
+    ):
         sequence, tokens = engine.open(), prompt(20 + index, 150)
         sequence.extend(tokens)
-        made = sequence.generate(SamplingParams(max_tokens=80, temperature=0), compile_regex(pattern, engine.vocabulary)).result(FOREVER)
+        made = sequence.generate(
+            SamplingParams(max_tokens=80, temperature=0), compile_regex(pattern, engine.vocabulary)
+        ).result(FOREVER)
         rest = sequence.generate(some(8)).result(FOREVER).token_ids
         assert made.forced_tokens and re.fullmatch(pattern, made.text)
         assert rest == run(cold, tokens + made.token_ids, 8).token_ids
@@ -197,14 +212,22 @@ def test_memory_is_shared_out_by_what_texts_of_a_typical_length_need(make: Make)
     assert info["window_tokens"] == info["kv_tokens"] // 4 and 2_900_000 < info["kv_bytes"] < 3_100_000
 
 
-@pytest.mark.parametrize(("case", "options", "words"), [
-    ("gemma3", {"host_kv": "1MB"}, "host_kv keeps whole pages"),
-    ("gemma3", {"kv_tokens": 150}, "a pool of 150 tokens gains nothing from windows of 9 kept apart"),
-    ("gemma3", {"window_tokens": 5000}, "window_tokens=5000 is no less than kv_tokens=4096"),
-])  # fmt: skip
-def test_where_all_layers_keep_all_tokens_it_says_why(case: str, options: dict[str, Any], words: str, make: Make) -> None:
+@pytest.mark.parametrize(
+    ("case", "options", "words"),
+    [
+        ("gemma3", {"host_kv": "1MB"}, "host_kv keeps whole pages"),
+        ("gemma3", {"kv_tokens": 150}, "a pool of 150 tokens gains nothing from windows of 9 kept apart"),
+        ("gemma3", {"window_tokens": 5000}, "window_tokens=5000 is no less than kv_tokens=4096"),
+    ],
+)
+def test_where_all_layers_keep_all_tokens_it_says_why(
+    case: str, options: dict[str, Any], words: str, make: Make
+) -> None:
     engine = make(case, **options)
-    assert engine.info()["windows"] == f"layers with a window keep all tokens: {words}" and not engine.info()["window_tokens"]
+    assert (
+        engine.info()["windows"] == f"layers with a window keep all tokens: {words}"
+        and not engine.info()["window_tokens"]
+    )
     assert run(engine, prompt(1, 100)).token_ids == run(quiet(make, case), prompt(1, 100)).token_ids
 
 
@@ -254,8 +277,14 @@ def test_other_weights_and_transformers_own_layers_find_their_windows(make: Make
 
 def test_an_engine_process_gives_back_too(make: Make, paths: Callable[[str], Path]) -> None:
     tokens = prompt(15, 160)
-    with Engine(paths("gemma3"), dtype="float32", threads=1, kv_tokens=1024, step_tokens=64, device="cpu", process=True) as engine:
-        assert run(engine, tokens, 60).token_ids == run(engine, tokens, 60).token_ids == run(quiet(make), tokens, 60).token_ids
+    with Engine(
+        paths("gemma3"), dtype="float32", threads=1, kv_tokens=1024, step_tokens=64, device="cpu", process=True
+    ) as engine:
+        assert (
+            run(engine, tokens, 60).token_ids
+            == run(engine, tokens, 60).token_ids
+            == run(quiet(make), tokens, 60).token_ids
+        )
         assert engine.stats().window_given_back and engine.info()["window_tokens"] == 280
 
 

@@ -1,4 +1,6 @@
-"""Whose words a text is: what users, tools and choices spell of special tokens stays text, on every way through the language."""
+"""Whose words a text is: what users, tools and choices spell of special tokens
+stays text, on every way through the language.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from server_rig import serving
 import sgl
 from sgl.lang.backends.remote.remote_event_loop import remote_loop
 from sgl.lang.errors import BadValueError, RemoteStatusError
-from sgl.lang.tools.tool_calls import ToolCall
 from sgl.lang.tools.formats import format_named
 from sgl.lang.tools.python_tool import tool_of
+from sgl.lang.tools.tool_calls import ToolCall
 from sgl.runtime.dialects import DialectToolCall
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText, joined, quoted
 from sgl.runtime.text.tokenizer import Tokenizer
@@ -86,13 +88,17 @@ def test_turns_have_the_tokens_that_the_server_gives_them(engine, program):
 def test_a_compiled_program_an_async_one_and_a_batch_too(engine):
     @sgl.function
     def ask(s, text):
-        s += sgl.system("You are a helpful assistant, as all the others that were here before you, and as those to come.")
+        s += sgl.system(
+            "You are a helpful assistant, as all the others that were here before you, and as those to come."
+        )
         s += sgl.user("Q: " + text + "!")
         s += sgl.assistant(sgl.gen("a", max_tokens=2, temperature=0))
 
     @sgl.function
     async def later(s, text):
-        s += sgl.system("You are a helpful assistant, as all the others that were here before you, and as those to come.")
+        s += sgl.system(
+            "You are a helpful assistant, as all the others that were here before you, and as those to come."
+        )
         s += sgl.user("Q: " + text + "!")
         s += sgl.assistant(sgl.gen("a", max_tokens=2, temperature=0))
 
@@ -154,7 +160,10 @@ def test_what_is_plain_is_found_by_a_compiled_program_too(engine):
         s += GEN
 
     here, there = program.run(ATTACK, backend=engine), program.compile(engine).run(text=ATTACK)
-    assert here.text() == there.text() and here.get_meta_info("a")["prompt_tokens"] == there.get_meta_info("a")["prompt_tokens"]
+    assert (
+        here.text() == there.text()
+        and here.get_meta_info("a")["prompt_tokens"] == there.get_meta_info("a")["prompt_tokens"]
+    )
 
 
 @pytest.mark.parametrize("before", ["", "<", "<|"])
@@ -181,7 +190,9 @@ def test_choices_are_scored_as_text(engine):
     state = program.run(choices, backend=engine)
     rows = state.get_meta_info("c")["input_token_logprobs"]
     assert not specials(engine, [token for row in rows for _, token, _ in row])
-    assert specials(engine, state.ret_value) == specials(engine, asked(engine, [{"role": "user", "content": "Choose."}]))
+    assert specials(engine, state.ret_value) == specials(
+        engine, asked(engine, [{"role": "user", "content": "Choose."}])
+    )
     assert type(state["c"]) is str and state["c"] in choices and set(state.probs("c")) == set(choices)
     [row] = program.run([sgl.special("<|end|>")], backend=engine).get_meta_info("c")["input_token_logprobs"]
     assert [token for _, token, _ in row] == [engine.tokenizer.token_id("<|end|>")]
@@ -198,7 +209,11 @@ def test_a_replayed_and_resumed_run_has_the_same_tokens(engine, tmp_path):
         wanted = first.get_meta_info("b")["prompt_tokens"]
     with sgl.resume(tmp_path / "run.jsonl", engine) as again:
         second = program.run("b" + ATTACK, backend=again)
-    assert second.get_meta_info("b")["prompt_tokens"] == wanted == program.run("a" + ATTACK, backend=engine).get_meta_info("b")["prompt_tokens"]
+    assert (
+        second.get_meta_info("b")["prompt_tokens"]
+        == wanted
+        == program.run("a" + ATTACK, backend=engine).get_meta_info("b")["prompt_tokens"]
+    )
 
 
 def test_a_server_of_ours_is_told(engine):
@@ -229,7 +244,11 @@ def test_what_the_model_spells_is_no_token_when_it_stays(engine):
 
     @sgl.function
     def program(s):
-        s += "x" + sgl.separate_reasoning(sgl.gen("a", regex=r"<think>b</think>c<\|end\|>", max_tokens=40), "qwen3") + GEN
+        s += (
+            "x"
+            + sgl.separate_reasoning(sgl.gen("a", regex=r"<think>b</think>c<\|end\|>", max_tokens=40), "qwen3")
+            + GEN
+        )
         return tokens_of(s)
 
     state = program.run(backend=engine)
@@ -250,7 +269,13 @@ def test_values_of_tools_and_calls_are_quoted_and_the_format_s_own_marks_are_not
     own = "".join(part for part, is_quoted, _ in text.stretches() if not is_quoted)
     assert "<|im_end|>" not in own and "</s>" not in own and evil[:3] not in own
     assert own.count("[TOOL_CALLS]") == (name == "mistral") and own.count("<tool_call>") == (name == "hermes")
-    tool = {"function": {"name": "search", "description": evil, "parameters": {"type": "object", "properties": {evil: {"type": "string"}}}}}
+    tool = {
+        "function": {
+            "name": "search",
+            "description": evil,
+            "parameters": {"type": "object", "properties": {evil: {"type": "string"}}},
+        }
+    }
     described = format_named(name).describe([tool_of(tool)])
     shown = "".join(part for part, is_quoted, _ in described.stretches() if not is_quoted)
     assert "<|im_end|>" not in shown and '"type": "string"' in shown

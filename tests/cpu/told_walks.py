@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 
-from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ToolCallEnd, ContentDelta, ReasoningDelta
+from sgl.runtime.dialects import ArgumentsDelta, ContentDelta, ReasoningDelta, ToolCallEnd, ToolCallStart
 from sgl.runtime.server.protocols.chat.chat_choice import ChoiceFinished, ContentChunk
 
 
@@ -41,7 +41,9 @@ def _pieces(chance: random.Random, told: ContentChunk) -> Iterator[ContentChunk]
     text = event.text
     while text:
         cut = chance.randrange(1, len(text) + 1)
-        yield ContentChunk(ArgumentsDelta(event.index, text[:cut]) if isinstance(event, ArgumentsDelta) else type(event)(text[:cut]))
+        yield ContentChunk(
+            ArgumentsDelta(event.index, text[:cut]) if isinstance(event, ArgumentsDelta) else type(event)(text[:cut])
+        )
         text = text[cut:]
 
 

@@ -9,13 +9,15 @@ from typing import Any
 import torch
 
 from sgl.runtime.kernels.comm import all_reduce
-from sgl.runtime.kernels.rms_norm import add_rms_norm
 from sgl.runtime.kernels.comm.all_reduce import MOST, AllReduceBuffers, AllReduceSizes
+from sgl.runtime.kernels.rms_norm import add_rms_norm
 from sgl.runtime.models.gpu import gemv_layers
 
 
 class Turns:
-    """Ranks that are threads of which one runs at a time, since the interpreter knows one: a rank that waits for the others lets them run."""
+    """Ranks that are threads of which one runs at a time, since the interpreter knows one:
+    a rank that waits for the others lets them run.
+    """
 
     def __init__(self, ranks: int) -> None:
         self.ranks, self.turn, self.laid = ranks, threading.Condition(), {}

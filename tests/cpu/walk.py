@@ -56,7 +56,13 @@ def written(drawn: Draw, path: Path, seed: int) -> transformers.PreTrainedModel:
     model.to(dice.choice((torch.float32, torch.float32, torch.bfloat16, torch.float16)))
     model.save_pretrained(path, max_shard_size=dice.choice(("1GB", "40KB")))
     (path / "config.json").write_text(json.dumps(drawn.values))
-    found, report = kind.from_pretrained(path, dtype=torch.float32, attn_implementation=IMPLEMENTATION.get(drawn.architecture, "eager"), experts_implementation="eager", output_loading_info=True)
+    found, report = kind.from_pretrained(
+        path,
+        dtype=torch.float32,
+        attn_implementation=IMPLEMENTATION.get(drawn.architecture, "eager"),
+        experts_implementation="eager",
+        output_loading_info=True,
+    )
     assert not report["missing_keys"], report
     return found.eval()
 

@@ -1,4 +1,6 @@
-"""Engines on models of which some layers see a window only, compared with quiet ones that keep every token in every layer."""
+"""Engines on models of which some layers see a window only, compared with quiet
+ones that keep every token in every layer.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,14 @@ def make(paths: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Itera
     made: list[Engine] = []
 
     def open_one(case: str = "gemma3", **options: Any) -> Engine:
-        options = {"dtype": "float32", "threads": 1, "kv_tokens": 4096, "step_tokens": 64, "poison_freed": True, "device": "cpu"} | options
+        options = {
+            "dtype": "float32",
+            "threads": 1,
+            "kv_tokens": 4096,
+            "step_tokens": 64,
+            "poison_freed": True,
+            "device": "cpu",
+        } | options
         made.append(Engine(paths(case), **options))
         made[-1]._core.after_step = made[-1]._core.check
         return made[-1]
@@ -75,9 +84,14 @@ def settled(engine: Engine) -> None:
 def walk(make: Make, case: str, seed: int, moves: int) -> int:
     """How many texts of random requests on too small a pool were compared with those of an engine with room."""
     engine = make(
-        case, kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1,
+        case,
+        kv_tokens=300,
+        page_size=(1, 3)[seed % 2],
+        step_tokens=24,
+        max_running=5,
+        run_ahead=seed % 4 > 1,
         window_tokens=(100, 120, 200)[seed % 3],
-    )  # fmt: skip
+    )
     mix = Walk(engine, quiet(make, case), seed)
     mix.play(moves)
     compared = mix.settle()

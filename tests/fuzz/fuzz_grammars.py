@@ -14,21 +14,43 @@ with atheris.instrument_imports(include=["sgl.grammars"]):
     from sgl.grammars import GrammarError, Vocabulary
     from sgl.grammars.algebra.expr import Expr
     from sgl.grammars.automaton.matcher import Matcher
-    from sgl.grammars.literal_choices import choices_expr
     from sgl.grammars.compile import Grammar
     from sgl.grammars.ebnf import ebnf_expr
+    from sgl.grammars.literal_choices import choices_expr
     from sgl.grammars.regex import parse_regex
     from sgl.grammars.schema.schema_builder import schema_expr
     from sgl.grammars.schema.schema_document import SchemaOptions
 
 # every byte, so that no text is out of reach
 TOKENS = [bytes([i]) for i in range(256)]
-TOKENS += [b"\xc3\xa9", b"\x82\xac", b'":', b'", "', b"{}", b"ab", b"aa", b"000", b'{"a', b"    ", b"\\u00", b'"}', b"]]"]
+TOKENS += [
+    b"\xc3\xa9",
+    b"\x82\xac",
+    b'":',
+    b'", "',
+    b"{}",
+    b"ab",
+    b"aa",
+    b"000",
+    b'{"a',
+    b"    ",
+    b"\\u00",
+    b'"}',
+    b"]]",
+]
 EOS = len(TOKENS)
 VOCABULARY = Vocabulary.from_bytes([*TOKENS, b""], [EOS])
 TYPES = ["string", "integer", "number", "boolean", "null", "object", "array"]
 PATTERNS = ["^a+$", "b", "^[a-c]{2,5}$", "x|^y", "\\d+$", "[^a]", "^(a|b)*c$"]
-RULES = ['root ::= "a" root "b" | x', 'x ::= [a-c]* | root "+" root', 'root ::= x{1,3} "é"?', "x ::= ", "start: x+", 'x: "a"i | /b+/ | start "c"', "%ignore / /"]
+RULES = [
+    'root ::= "a" root "b" | x',
+    'x ::= [a-c]* | root "+" root',
+    'root ::= x{1,3} "é"?',
+    "x ::= ",
+    "start: x+",
+    'x: "a"i | /b+/ | start "c"',
+    "%ignore / /",
+]
 
 
 def schema(data: Any, depth: int = 0) -> Any:
@@ -74,9 +96,34 @@ KEYWORDS: list[tuple[str, Any]] = [
     ("type", lambda data, depth: data.PickValueInList(TYPES)),
     ("type", lambda data, depth: [data.PickValueInList(TYPES), "null"]),
     ("enum", lambda data, depth: [data.PickValueInList([1, "a", None, True, 1.5, [1], {"a": 1}]) for _ in range(3)]),
-    *((name, _small) for name in ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains")),
+    *(
+        (name, _small)
+        for name in (
+            "minLength",
+            "maxLength",
+            "minItems",
+            "maxItems",
+            "minProperties",
+            "maxProperties",
+            "minContains",
+            "maxContains",
+        )
+    ),
     *((name, _number) for name in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")),
-    *((name, _one) for name in ("items", "additionalProperties", "propertyNames", "contains", "not", "if", "then", "else", "unevaluatedProperties")),
+    *(
+        (name, _one)
+        for name in (
+            "items",
+            "additionalProperties",
+            "propertyNames",
+            "contains",
+            "not",
+            "if",
+            "then",
+            "else",
+            "unevaluatedProperties",
+        )
+    ),
     *((name, _several) for name in ("anyOf", "oneOf", "allOf", "prefixItems")),
     *((name, _named) for name in ("properties", "dependentSchemas", "$defs")),
     ("patternProperties", _patterns),
@@ -98,7 +145,10 @@ def expression(data: Any) -> Expr:
         return ebnf_expr(data.ConsumeUnicodeNoSurrogates(60))
     if kind == 3:
         return ebnf_expr("\n".join(data.PickValueInList(RULES) for _ in range(data.ConsumeIntInRange(1, 5))))
-    options = {"order": data.PickValueInList(["schema", "any"]), "whitespace": data.PickValueInList(["default", "compact", "free"])}
+    options = {
+        "order": data.PickValueInList(["schema", "any"]),
+        "whitespace": data.PickValueInList(["default", "compact", "free"]),
+    }
     made = schema(data)
     return schema_expr(json.loads(json.dumps(made)) if isinstance(made, dict | bool) else {}, SchemaOptions.of(options))
 

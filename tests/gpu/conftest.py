@@ -1,4 +1,6 @@
-"""Engines of tests start at once: what is compiled ahead, and captured while nobody waits, would be most of their time."""
+"""Engines of tests start at once: what is compiled ahead, and captured while
+nobody waits, would be most of their time.
+"""
 
 from __future__ import annotations
 

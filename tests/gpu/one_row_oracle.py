@@ -8,11 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.packed.packed_weight import PackedWeight
 from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights
-from sgl.runtime.kernels.gemv.gemv_qk_norm import qkv_norm_rope_store
+from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, TensorCoreGemvLaunch
+from sgl.runtime.kernels.gemv.gemv_qk_norm import qkv_norm_rope_store
+from sgl.runtime.kernels.packed.packed_weight import PackedWeight
 from sgl.runtime.layers import float8_reference as values
 from sgl.runtime.layers.activation_functions import ACTIVATIONS
 from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
@@ -69,13 +69,20 @@ BITS = [
 
 
 def four_bits(case: Case, weight: Tensor) -> QuantizedWeight:
-    """A weight that stands for about the same numbers; scales and offsets are of the case's type, as the kernels keep them."""
+    """A weight that stands for about the same numbers; scales and offsets are of
+    the case's type, as the kernels keep them.
+    """
     group = min(case.group, weight.shape[1])
     padded = F.pad(weight.float(), (0, -weight.shape[1] % group)).unflatten(1, (-1, group))
     low, high = padded.amin(2).clamp(max=-1e-3), padded.amax(2).clamp(min=1e-3)
     scale = ((high - low) / 15).to(case.dtype)
     zero = (-low / scale.float()).round().clamp(0, 15)
-    codes = ((padded / scale.float()[:, :, None]).round() + zero[:, :, None]).clamp(0, 15).flatten(1)[:, : weight.shape[1]].to(torch.uint8)
+    codes = (
+        ((padded / scale.float()[:, :, None]).round() + zero[:, :, None])
+        .clamp(0, 15)
+        .flatten(1)[:, : weight.shape[1]]
+        .to(torch.uint8)
+    )
     if case.bits == "offsets":
         return QuantizedWeight(codes, scale, group, offset=(-zero * scale.float()).to(case.dtype).float())
     if case.bits in ("middle", "an output"):
@@ -128,9 +135,14 @@ def rotated(heads: Tensor, row: Tensor) -> Tensor:
 
 
 def check_qkv(
-    case: Case, device: str, launch: GemvLaunch | TensorCoreGemvLaunch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0),
-    pool_dtype: torch.dtype | None = None, normed: bool = True,
-) -> None:  # fmt: skip
+    case: Case,
+    device: str,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None,
+    slot: int = 3,
+    scales: tuple[float, float] = (1.0, 1.0),
+    pool_dtype: torch.dtype | None = None,
+    normed: bool = True,
+) -> None:
     """Queries, the written slot and every slot around it."""
     torch.manual_seed(1)
     heads = case.queries + 2 * case.keys
@@ -143,9 +155,22 @@ def check_qkv(
     k_wanted, v_wanted = k_pool.float(), v_pool.float()
     positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
     q = gemv.qkv_rope_store(
-        x, weights if normed else None, EPS, weight, bias, case.queries, case.keys, table, positions, slots, k_pool, v_pool, *scales,
-        launch=launch, weight_scale=scale,
-    )  # fmt: skip
+        x,
+        weights if normed else None,
+        EPS,
+        weight,
+        bias,
+        case.queries,
+        case.keys,
+        table,
+        positions,
+        slots,
+        k_pool,
+        v_pool,
+        *scales,
+        launch=launch,
+        weight_scale=scale,
+    )
     qkv = product(norm(x, weights) if normed else x, restored, bias).view(heads, case.dim)
     q_wanted, k, v = qkv.split([case.queries, case.keys, case.keys])
     close(q, rotated(q_wanted, table[7])[None], case.dtype)
@@ -155,23 +180,46 @@ def check_qkv(
     close(v_pool, v_wanted, pool_dtype)
 
 
-def check_normed_heads(case: Case, device: str, launch: GemvLaunch | None, slot: int = 3, scales: tuple[float, float] = (1.0, 1.0), pool_dtype: torch.dtype | None = None) -> None:
+def check_normed_heads(
+    case: Case,
+    device: str,
+    launch: GemvLaunch | None,
+    slot: int = 3,
+    scales: tuple[float, float] = (1.0, 1.0),
+    pool_dtype: torch.dtype | None = None,
+) -> None:
     """The same with norms of queries and keys, twice: what counts programs starts anew."""
     torch.manual_seed(2)
     heads, turned = case.queries + 2 * case.keys, case.queries + case.keys
     x, weights = random(case, device, 1, case.hidden), random(case, device, case.hidden)
     weight, bias = layer(case, device, heads * case.dim, case.hidden)
     weight, scale, restored = stored(case, weight)
-    head_norm = QkNormWeights(random(case, device, turned, case.dim), EPS, counters=torch.zeros(turned, dtype=torch.int32, device=device))
+    head_norm = QkNormWeights(
+        random(case, device, turned, case.dim), EPS, counters=torch.zeros(turned, dtype=torch.int32, device=device)
+    )
     table, pool_dtype = angles(case, device, 9), pool_dtype or case.dtype
     k_pool, v_pool = (random(case, device, 5, case.keys, case.dim).to(pool_dtype) for _ in range(2))
     k_wanted, v_wanted = k_pool.float(), v_pool.float()
     positions, slots = (torch.tensor([n], dtype=torch.int32, device=device) for n in (7, slot))
     for _ in range(2):
         q = qkv_norm_rope_store(
-            x, weights, EPS, weight, bias, case.queries, case.keys, head_norm, table, positions, slots, k_pool, v_pool, *scales,
-            launch=launch, weight_scale=scale,
-        )  # fmt: skip
+            x,
+            weights,
+            EPS,
+            weight,
+            bias,
+            case.queries,
+            case.keys,
+            head_norm,
+            table,
+            positions,
+            slots,
+            k_pool,
+            v_pool,
+            *scales,
+            launch=launch,
+            weight_scale=scale,
+        )
     qkv = product(norm(x, weights), restored, bias).view(heads, case.dim)
     unit = qkv[:turned] * (qkv[:turned].square().mean(1, keepdim=True) + EPS).rsqrt() * head_norm.weight.float()
     q_wanted, k = unit.split([case.queries, case.keys])

@@ -1,4 +1,6 @@
-"""A rank of test_over_ranks_cuda.py: RANK RANKS MEETING. Everything that ranks push, one by one and as CUDA graphs that are replayed, while one rank is late."""
+"""A rank of test_over_ranks_cuda.py: RANK RANKS MEETING. Everything that ranks push, one by one and as
+CUDA graphs that are replayed, while one rank is late.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
 from sgl.runtime.kernels.comm.all_reduce import (
     add_norm_of_posted,
+    all_reduce_sum,
     sum_add_norm,
     sum_of_posted,
-    all_reduce_sum,
 )
+from sgl.runtime.kernels.gemv import gemv
+from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
 from sgl.runtime.parallel import cuda_collectives
 
 WIDTH, INNER, COLUMNS, LATE = 4096, 3584, 128_256, 2_000_000  # LATE: cycles
@@ -42,7 +44,12 @@ class Rank:
 
     def posted(self, scaled: bool) -> Callable[[], None]:
         """The bits of products whose parts are summed by themselves, and the norm but for rounding."""
-        y, weight, state, norm = self.random(1, INNER), self.random(WIDTH, INNER), self.random(1, WIDTH), self.random(WIDTH)
+        y, weight, state, norm = (
+            self.random(1, INNER),
+            self.random(WIDTH, INNER),
+            self.random(1, WIDTH),
+            self.random(WIDTH),
+        )
         scale = torch.rand(WIDTH, generator=self.made, device=self.device) if scaled else None
         dist.broadcast(state, 0)
         dist.broadcast(norm, 0)
@@ -74,7 +81,9 @@ class Rank:
         return lambda: self.equal(self.ranks.gathered(x, columns), expected)
 
     def told(self, count: int) -> Callable[[], None]:
-        tokens = torch.randint(-(2**31), 2**31 - 1, (count,), generator=self.made, device=self.device, dtype=torch.int32)
+        tokens = torch.randint(
+            -(2**31), 2**31 - 1, (count,), generator=self.made, device=self.device, dtype=torch.int32
+        )
         expected = tokens.clone()
         dist.broadcast(expected, 0)
 

@@ -84,9 +84,17 @@ def scores(engine: Engine) -> list[list[tuple[int, float]]]:
 
 
 def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_to(tmp_path, monkeypatch):
-    base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2, hidden_size=128, intermediate_size=192)
+    base = write_checkpoint(
+        tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2, hidden_size=128, intermediate_size=192
+    )
     folders = {str(i): write_adapter(base, tmp_path / str(i), i, 8 + 8 * (i % 2)) for i in range(4)}
-    options: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4096, "adapter_slots": 4, "adapters": folders}
+    options: dict[str, Any] = {
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "kv_tokens": 4096,
+        "adapter_slots": 4,
+        "adapters": folders,
+    }
     monkeypatch.setattr("sgl.runtime.kernels.adapters.lora_fused_gemm.ON", True)
     with Engine(base, **options) as engine:
         found = [scores(engine) for _ in range(4)]
@@ -102,7 +110,10 @@ def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_
         assert max(errors_while_alike(each, added)) < 0.3
 
 
-@pytest.mark.parametrize(("owners", "most"), [([i % 8 for i in range(64)], 16), ([i % 8 for i in range(64)], 32), ([4] * 64, 16), ([1, -1, 0, 1, 5], 16)])
+@pytest.mark.parametrize(
+    ("owners", "most"),
+    [([i % 8 for i in range(64)], 16), ([i % 8 for i in range(64)], 32), ([4] * 64, 16), ([1, -1, 0, 1, 5], 16)],
+)
 def test_products_in_a_graph_that_is_replayed(owners, most):
     """The programs that wait find all of A x by the input of each replay, and leave their counters as they were."""
     sites = (site(0, 4096, (4096, 1024, 1024)), site(1, 14336, (4096,)), site(2, 2048, (14336, 14336)))
@@ -140,7 +151,9 @@ def first_errors(found: list[list[tuple[int, float]]], exact: list[list[tuple[in
 
 
 def errors_while_alike(found: list[list[tuple[int, float]]], added: list[list[tuple[int, float]]]) -> Iterator[float]:
-    """Of all scores up to the first token that differs, whose score is still that of the best: a text that has once taken another token is another text."""
+    """Of all scores up to the first token that differs, whose score is still that of the best: a text
+    that has once taken another token is another text.
+    """
     for ours, theirs in zip(found, added, strict=True):
         for (token, score), (other, expected) in zip(ours, theirs, strict=True):
             yield abs(score - expected)
@@ -170,20 +183,35 @@ def test_single_rows_by_the_kernels_for_one_row(made, options):
     with Engine(base, device="cpu", dtype="float32", threads=1, kv_tokens=4096, adapters=folders) as engine:
         expected = one_by_one(engine)
     assert len({tuple(token for token, _ in each) for each in expected}) > 5
-    chosen: dict[str, Any] = {"dtype": "float32", "kv_tokens": 4096, "adapters": folders, "adapter_slots": {16: 2}} | options
+    chosen: dict[str, Any] = {
+        "dtype": "float32",
+        "kv_tokens": 4096,
+        "adapters": folders,
+        "adapter_slots": {16: 2},
+    } | options
     with Engine(base, device="cuda", **chosen) as engine:
         for _ in range(3):
             for ours, theirs in zip(one_by_one(engine), expected, strict=True):
                 assert [token for token, _ in ours] == [token for token, _ in theirs]
                 assert [score for _, score in ours] == pytest.approx([score for _, score in theirs], abs=1e-3)
-        assert engine.info()["adapters"]["one_row"] and all(isinstance(layer, FullyFusedLayer) for layer in alone(engine))
+        assert engine.info()["adapters"]["one_row"] and all(
+            isinstance(layer, FullyFusedLayer) for layer in alone(engine)
+        )
         assert texts(engine) == [[token for token, _ in each] for each in expected]  # and in a batch
 
 
 def test_single_rows_score_in_bfloat16_as_by_two_kernels_for_each_product(tmp_path, monkeypatch):
-    base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2, hidden_size=128, intermediate_size=192)
+    base = write_checkpoint(
+        tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2, hidden_size=128, intermediate_size=192
+    )
     folders = {str(i): write_adapter(base, tmp_path / str(i), i, 8 + 8 * (i % 2)) for i in range(4)}
-    options: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4096, "adapter_slots": 4, "adapters": folders}
+    options: dict[str, Any] = {
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "kv_tokens": 4096,
+        "adapter_slots": 4,
+        "adapters": folders,
+    }
     with Engine(base, **options) as engine:
         found = [one_by_one(engine) for _ in range(3)]
         assert all(isinstance(layer, FullyFusedLayer) for layer in alone(engine))
@@ -191,7 +219,9 @@ def test_single_rows_score_in_bfloat16_as_by_two_kernels_for_each_product(tmp_pa
     monkeypatch.setattr("sgl.runtime.kernels.gemv.gemv_lora.ON", False)
     with Engine(base, **options) as engine:
         added = one_by_one(engine)
-        assert not engine.info()["adapters"]["one_row"] and not any(isinstance(layer, FullyFusedLayer) for layer in alone(engine))
+        assert not engine.info()["adapters"]["one_row"] and not any(
+            isinstance(layer, FullyFusedLayer) for layer in alone(engine)
+        )
     with Engine(base, **options | {"dtype": "float32"}) as engine:
         exact = one_by_one(engine)
     usual = first_errors(added, exact)
@@ -210,7 +240,12 @@ def test_without_slots_an_adapter_is_refused(made):
 def test_what_adapters_have_beside_pairs(tmp_path):
     """Their steps run without graphs, the others' keep theirs."""
     base = write_checkpoint(tmp_path / "base", tokenizer=True, head_dim=64, num_hidden_layers=2)
-    kinds: dict[str, dict[str, Any]] = {"0": {}, "1": {"dora": True, "tables": True}, "2": {"biases": True, "ends": True}, "3": {"rows": (33, 40, 41)}}
+    kinds: dict[str, dict[str, Any]] = {
+        "0": {},
+        "1": {"dora": True, "tables": True},
+        "2": {"biases": True, "ends": True},
+        "3": {"rows": (33, 40, 41)},
+    }
     folders = {name: write_adapter(base, tmp_path / name, int(name), 8, **keys) for name, keys in kinds.items()}
     with Engine(base, device="cpu", dtype="float32", threads=1, kv_tokens=4096, adapters=folders) as engine:
         expected = texts(engine)
@@ -219,7 +254,15 @@ def test_what_adapters_have_beside_pairs(tmp_path):
         for _ in range(4):
             assert texts(engine) == expected
     size = 4 * 320 * 64
-    with Engine(base, device="cuda", dtype="float32", kv_tokens=4096, adapter_slots=2, adapters=folders, adapter_extras=2 * size + 40_000) as engine:
+    with Engine(
+        base,
+        device="cuda",
+        dtype="float32",
+        kv_tokens=4096,
+        adapter_slots=2,
+        adapters=folders,
+        adapter_extras=2 * size + 40_000,
+    ) as engine:
         for _ in range(2):
             assert texts(engine) == expected
         assert engine.stats().adapters["slot_evictions"] > 0
@@ -228,14 +271,21 @@ def test_what_adapters_have_beside_pairs(tmp_path):
             engine.adapters.load("1", folders["1"])
         engine.wake()
         assert texts(engine) == expected
-    with Engine(base, device="cuda", kv_tokens=1024, adapter_slots=1, adapter_extras=size) as engine, pytest.raises(ValueError, match="adapter_extras"):
+    with (
+        Engine(base, device="cuda", kv_tokens=1024, adapter_slots=1, adapter_extras=size) as engine,
+        pytest.raises(ValueError, match="adapter_extras"),
+    ):
         engine.adapters.load("1", folders["1"])
 
 
 MIXERS = {
-    "deepseek v2": r"(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|down_proj|mlp\.gate)$", "qwen3 moe": r"(q_proj|experts.*_proj)$", "qwen 3.5 moe": r"(in_proj_qkv|in_proj_z|out_proj|q_proj|up_proj|mlp\.gate)$",
-    "lfm2": r"(in_proj|out_proj|w2)$", "mamba 2": r"in_proj$", "mamba": r"(in_proj|x_proj)$",
-}  # fmt: skip
+    "deepseek v2": r"(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|down_proj|mlp\.gate)$",
+    "qwen3 moe": r"(q_proj|experts.*_proj)$",
+    "qwen 3.5 moe": r"(in_proj_qkv|in_proj_z|out_proj|q_proj|up_proj|mlp\.gate)$",
+    "lfm2": r"(in_proj|out_proj|w2)$",
+    "mamba 2": r"in_proj$",
+    "mamba": r"(in_proj|x_proj)$",
+}
 EXPERTS = ("deepseek v2", "qwen3 moe", "qwen 3.5 moe")  # whose steps run without graphs
 
 

@@ -78,7 +78,9 @@ def check(
     assert not pool.k[:, 0].any()
 
 
-@pytest.mark.parametrize("name, page_size", [("flashinfer", 1), ("triton", 1), ("torch_native", 1), ("flashinfer", 16), ("triton", 16)])
+@pytest.mark.parametrize(
+    "name, page_size", [("flashinfer", 1), ("triton", 1), ("torch_native", 1), ("flashinfer", 16), ("triton", 16)]
+)
 @pytest.mark.parametrize("work", WORKS.values(), ids=WORKS)
 def test_backends_on_scattered_pages(name, work, page_size):
     check(name, work, LLAMA, page_size)
@@ -118,9 +120,7 @@ def test_eight_bit_keys_and_values():
     pool.scales = [KVScaleFactors(0.5, 0.25)]
     backend = backend_of("triton", pool, LLAMA)
     kv = random_kv(MIXED, LLAMA, torch.bfloat16, "cuda", 0)
-    stored = [
-        tuple((x.float() / s).to(pool.k.dtype) for x, s in zip(pair, (0.5, 0.25), strict=True)) for pair in kv
-    ]
+    stored = [tuple((x.float() / s).to(pool.k.dtype) for x, s in zip(pair, (0.5, 0.25), strict=True)) for pair in kv]
     seen = [(keys.float() * 0.5, values.float() * 0.25) for keys, values in stored]
     batch = make_batch(MIXED, pool, stored)
     q = queries(MIXED, LLAMA, torch.bfloat16, "cuda")
@@ -141,7 +141,13 @@ def test_nothing_is_compiled_after_the_start(name):
     pool = make_pool(LLAMA, 60_000, torch.bfloat16, "cuda", poison=False)
     backend = backend_of(name, pool, LLAMA)
     warm: Work = [(5, 1), (9, 3)]
-    run(backend, make_batch(warm, pool, kv := random_kv(warm, LLAMA, torch.bfloat16, "cuda", 0)), warm, kv, queries(warm, LLAMA, torch.bfloat16, "cuda"))
+    run(
+        backend,
+        make_batch(warm, pool, kv := random_kv(warm, LLAMA, torch.bfloat16, "cuda", 0)),
+        warm,
+        kv,
+        queries(warm, LLAMA, torch.bfloat16, "cuda"),
+    )
     before = compiled()
     for seed, ones in enumerate((0, 1, 2, 3, 15, 16, 17, 100)):
         work = [(100 + 7 * n, 1) for n in range(ones)] + [(50, 1 + seed + n) for n in range(1 + seed % 3)] * (seed % 2)
@@ -198,9 +204,7 @@ def test_a_captured_decode_step_follows_growing_contexts(name, page_size, size):
         write(pool, now, work, kv)
         q.normal_()
         graph.replay()
-        torch.testing.assert_close(
-            out[:alive].float(), oracle(q[:alive], work, kv, LLAMA), atol=2e-2, rtol=2e-2
-        )
+        torch.testing.assert_close(out[:alive].float(), oracle(q[:alive], work, kv, LLAMA), atol=2e-2, rtol=2e-2)
         assert out.isfinite().all()
 
 
@@ -235,7 +239,9 @@ def write(pool, batch, work: Work, kv) -> None:
 
 @pytest.mark.parametrize("dtype, window", [(torch.bfloat16, None), (torch.bfloat16, 200), (torch.float32, None)])
 def test_deterministic_bits_depend_on_the_sequence_alone(dtype, window):
-    """The same tokens at once, in chunks, one by one at the end, behind a cached prefix, among others, on other pages."""
+    """The same tokens at once, in chunks, one by one at the end, behind a
+    cached prefix, among others, on other pages.
+    """
     shape, total = AttentionShape(32, 8, 128, (window,)), 1300
     kv = random_kv([(0, total)], shape, dtype, "cuda", 0)[0]
     q = queries([(0, total)], shape, dtype, "cuda")

@@ -38,7 +38,9 @@ def test_float32(heads: int, size: tuple[int, int], work: Work) -> None:
 @pytest.mark.parametrize("kept", [None, FP8])
 @pytest.mark.parametrize("page_size", [1, 16])
 def test_bfloat16(page_size: int, kept: torch.dtype | None, work: Work) -> None:
-    world = World(layout(layer(20, 512, 64)), work, torch.bfloat16, page_size, device="cuda", pages=1600 // page_size, kept=kept)
+    world = World(
+        layout(layer(20, 512, 64)), work, torch.bfloat16, page_size, device="cuda", pages=1600 // page_size, kept=kept
+    )
     world.check(world.backend("triton"), tolerance=0.03 if kept is None else 0.1)
 
 

@@ -45,6 +45,8 @@ def test_guesses_and_texts(kind: str, tmp_path: Path) -> None:
     assert len(seen) >= 20 and (texts[0] == texts[1] or not fixed)
     for tokens, draft in seen[::3]:
         for place, token in enumerate(draft[:4]):
-            logits = made.logits(tokens, draft[:place])[: 315 if made.ids is None else None]  # as many as the tokenizer has
+            logits = made.logits(tokens, draft[:place])[
+                : 315 if made.ids is None else None
+            ]  # as many as the tokenizer has
             column = token if made.ids is None else made.ids.tolist().index(token)
             assert logits[column] >= logits.max() - 2e-2, (tokens, draft, place)

@@ -1,4 +1,6 @@
-"""Experts in main memory on a GPU: what is brought is right at the sizes of models, and engines give the texts of those that have all on the device."""
+"""Experts in main memory on a GPU: what is brought is right at the sizes of models, and engines
+give the texts of those that have all on the device.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,13 @@ def seed() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int16, torch.float8_e4m3fn])
-@pytest.mark.parametrize("rows, top_k, experts, size", [(1, 8, 128, (1536, 2048)), (5, 2, 8, (33, 7)), (8192, 8, 128, (64, 64)), (64, 8, 384, (100, 30))])
-def test_what_is_chosen_is_brought(rows: int, top_k: int, experts: int, size: tuple[int, ...], dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    "rows, top_k, experts, size",
+    [(1, 8, 128, (1536, 2048)), (5, 2, 8, (33, 7)), (8192, 8, 128, (64, 64)), (64, 8, 384, (100, 30))],
+)
+def test_what_is_chosen_is_brought(
+    rows: int, top_k: int, experts: int, size: tuple[int, ...], dtype: torch.dtype
+) -> None:
     for padding in (0, 3):
         checks.check_bring(rows, top_k, experts, size, dtype, "cuda", padding)
 
@@ -54,7 +61,9 @@ def family(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_texts_are_those_of_experts_on_the_device(family: Path) -> None:
-    """One by one, a few rows, more than are gathered; cold, from the cache and as graphs; all layers or the first ones' on the device."""
+    """One by one, a few rows, more than are gathered; cold, from the cache and as graphs;
+    all layers or the first ones' on the device.
+    """
     prompts = [prompt(320, length, seed=length) for length in LENGTHS]
     options: dict[str, Any] = {"device": "cuda", "dtype": "float32", "kv_tokens": 4096}
     with Engine(family, **options) as engine:
@@ -82,16 +91,22 @@ def _bytes(engine: Engine) -> int:
 
 @pytest.mark.parametrize("weights", ["auto", "int4", "fp8_block"])
 def test_kinds_of_weights(weights: str, tmp_path: Path) -> None:
-    """One by one the kernels get the same numbers and give the same bits; together, the clock says which rows share a step."""
+    """One by one the kernels get the same numbers and give the same bits;
+    together, the clock says which rows share a step.
+    """
     path = write_family("qwen3 moe", tmp_path, hidden_size=128, moe_intermediate_size=64, intermediate_size=128)
     write_tokenizer(path)
     prompts, found = [prompt(320, length, seed=length) for length in LENGTHS], []
     for memory in ("device", "host"):
-        with Engine(path, device="cuda", dtype="bfloat16", weights=weights, expert_memory=memory, kv_tokens=4096) as engine:
+        with Engine(
+            path, device="cuda", dtype="bfloat16", weights=weights, expert_memory=memory, kv_tokens=4096
+        ) as engine:
             found.append([texts_of(engine, [tokens])[0] for tokens in prompts])
             found.append(texts_of(engine, prompts))
     assert found[0] == found[2]
-    agree = sum(a == b for first, other in zip(found[1], found[3], strict=True) for a, b in zip(first, other, strict=True))
+    agree = sum(
+        a == b for first, other in zip(found[1], found[3], strict=True) for a, b in zip(first, other, strict=True)
+    )
     assert agree > 0.5 * len(prompts) * NEW
 
 
@@ -132,6 +147,8 @@ def test_the_bits_of_a_row_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     path = write_family("qwen3 moe", tmp_path, hidden_size=64, moe_intermediate_size=32)
     write_tokenizer(path)
     prompts = [prompt(320, length, seed=length) for length in (5, 9, 30, 44)]
-    with Engine(path, device="cuda", dtype="bfloat16", deterministic=True, expert_memory="host", kv_tokens=2048) as engine:
+    with Engine(
+        path, device="cuda", dtype="bfloat16", deterministic=True, expert_memory="host", kv_tokens=2048
+    ) as engine:
         together = texts_of(engine, prompts)
         assert [texts_of(engine, [tokens])[0] for tokens in prompts] == together

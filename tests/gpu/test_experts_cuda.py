@@ -25,7 +25,16 @@ from tokenizers import Tokenizer  # noqa: E402
 from sgl.runtime import Engine, SamplingParams  # noqa: E402
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
-FAMILIES = ["qwen3 moe", "qwen2 moe", "mixtral", "gpt-oss", "glm 4.5, groups", "llama 4", "phimoe", "granite moe, shared"]
+FAMILIES = [
+    "qwen3 moe",
+    "qwen2 moe",
+    "mixtral",
+    "gpt-oss",
+    "glm 4.5, groups",
+    "llama 4",
+    "phimoe",
+    "granite moe, shared",
+]
 LENGTHS, NEW = (1, 3, 17, 40), 16
 
 
@@ -46,7 +55,9 @@ def test_counts() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows, count, hidden", [(1, 128, 2048), (8, 128, 2048), (9, 20, 70), (300, 256, 4096), (600, 32, 2880)])
+@pytest.mark.parametrize(
+    "rows, count, hidden", [(1, 128, 2048), (8, 128, 2048), (9, 20, 70), (300, 256, 4096), (600, 32, 2880)]
+)
 def test_logits(rows: int, count: int, hidden: int, dtype: torch.dtype) -> None:
     checks.check_logits(rows, count, hidden, dtype, "cuda")
 
@@ -58,7 +69,9 @@ def test_few_rows_are_routed_by_one_kernel(name: str, rows: int, experts: int, h
         checks.check_few_rows(name, rows, experts, hidden, dtype, "cuda", dtype == torch.bfloat16)
 
 
-@pytest.mark.parametrize("tokens, top_k, experts, rows", [(1, 8, 128, 16), (64, 8, 128, 16), (3000, 8, 128, 128), (700, 4, 9, 32)])
+@pytest.mark.parametrize(
+    "tokens, top_k, experts, rows", [(1, 8, 128, 16), (64, 8, 128, 16), (3000, 8, 128, 128), (700, 4, 9, 32)]
+)
 def test_blocks(tokens: int, top_k: int, experts: int, rows: int) -> None:
     checks.check_blocks(tokens, top_k, experts, rows, "cuda")
 
@@ -73,7 +86,9 @@ def test_mixtures(options: str, rows: int, dtype: torch.dtype) -> None:
         checks.check_mixture(checks.PRODUCTS[options], rows, 5, 2, 50, 27, dtype, "cuda")
 
 
-@pytest.mark.parametrize("experts, top_k, hidden, inner", [(128, 8, 2048, 768), (32, 4, 2880, 2880), (8, 2, 4096, 14336)])
+@pytest.mark.parametrize(
+    "experts, top_k, hidden, inner", [(128, 8, 2048, 768), (32, 4, 2880, 2880), (8, 2, 4096, 14336)]
+)
 def test_sizes_of_models(experts: int, top_k: int, hidden: int, inner: int) -> None:
     for rows in (1, 8, 64):
         checks.check_mixture({"bias": True}, rows, experts, top_k, hidden, inner, torch.bfloat16, "cuda")
@@ -105,7 +120,17 @@ def test_copies_take_turns(seed: int) -> None:
 @pytest.mark.parametrize("rows", [1, 8, 40, 700])
 def test_mixtures_in_few_bits(form: str, rows: int) -> None:
     checks.check_in_few_bits(form, {"name": "silu"}, rows, 12, 4, 512, 384, torch.bfloat16, "cuda")
-    checks.check_in_few_bits(form, {"name": "quick_gelu", "limit": 0.7, "bias": True, "of_input": rows == 8}, rows, 5, 2, 256, 192, torch.float16, "cuda")
+    checks.check_in_few_bits(
+        form,
+        {"name": "quick_gelu", "limit": 0.7, "bias": True, "of_input": rows == 8},
+        rows,
+        5,
+        2,
+        256,
+        192,
+        torch.float16,
+        "cuda",
+    )
 
 
 def test_fixed_bits_in_few_bits_do_not_depend_on_the_batch() -> None:
@@ -121,7 +146,16 @@ def test_fixed_bits_in_few_bits_do_not_depend_on_the_batch() -> None:
     from sgl.runtime.quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
 
     halves = [
-        PackedExpertWeights(*pack_together([DeterministicGpuQuantizedLinear(checks.placed(draw("zeros", *size, 64, seed), "cuda"), None, torch.bfloat16) for seed in range(8)]))
+        PackedExpertWeights(
+            *pack_together(
+                [
+                    DeterministicGpuQuantizedLinear(
+                        checks.placed(draw("zeros", *size, 64, seed), "cuda"), None, torch.bfloat16
+                    )
+                    for seed in range(8)
+                ]
+            )
+        )
         for size in ((512, 512), (512, 256))
     ]
     x, stacks = torch.randn(500, 512, device="cuda").bfloat16(), StackedExpertWeights(*halves, "silu")
@@ -129,7 +163,9 @@ def test_fixed_bits_in_few_bits_do_not_depend_on_the_batch() -> None:
     whole = fused_moe(x, stacks, ExpertSelection(chosen.int(), weights), fixed=True)
     for start, stop in ((0, 1), (3, 8), (100, 133), (499, 500)):
         part = slice(start, stop)
-        assert torch.equal(fused_moe(x[part], stacks, ExpertSelection(chosen[part].int(), weights[part]), fixed=True), whole[part])
+        assert torch.equal(
+            fused_moe(x[part], stacks, ExpertSelection(chosen[part].int(), weights[part]), fixed=True), whole[part]
+        )
 
 
 @pytest.mark.parametrize("weights", ["int4", "mxfp4", "fp8_block", "int8"])
@@ -142,7 +178,12 @@ def test_an_engine_that_quantises_while_loading(weights: str, tmp_path: Path) ->
         with Engine(path, device="cuda", dtype="bfloat16", weights=weights, graphs=graphs, kv_tokens=2048) as engine:
             assert {row["executor"] for row in engine.info()["layers"]} == {"fused"}
             found += [texts_of(engine, prompts) for _ in range(3)]
-    agree = sum(a == b for texts in found[1:] for first, other in zip(found[0], texts, strict=True) for a, b in zip(first, other, strict=True))
+    agree = sum(
+        a == b
+        for texts in found[1:]
+        for first, other in zip(found[0], texts, strict=True)
+        for a, b in zip(first, other, strict=True)
+    )
     assert agree > 0.5 * 5 * len(prompts) * NEW
 
 
@@ -157,20 +198,29 @@ def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
 
     from sgl.runtime.loading import load_model
 
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 9, "intermediate_size": 64, "hidden_size": 128}
+    keys = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 16,
+        "sliding_window": 9,
+        "intermediate_size": 64,
+        "hidden_size": 128,
+    }
     model = reference("GptOssForCausalLM", **keys)
     model.save_pretrained(tmp_path)
     in_mxfp4(tmp_path, model)
     exact = Rig(tmp_path, model=load_model(tmp_path, transform=lambda name, layer: layer), attention="torch_native")
     exact.model.step = None
     rig = layer_checks.FusedRig(tmp_path, torch.float16, device="cuda", attention="torch_native")
-    assert rig.model.execution_plan.whole and "MXFP4" in str(rig.model.few_bits[0]) and rig.model.few_bits[0].why is None
+    assert (
+        rig.model.execution_plan.whole and "MXFP4" in str(rig.model.few_bits[0]) and rig.model.few_bits[0].why is None
+    )
     layer_checks.check_decoder(exact, rig, 0.03)
 
 
 def test_fixed_bits_do_not_depend_on_the_batch() -> None:
-    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, fused_moe
     from sgl.runtime.kernels.experts.expert_routing import choose, logits
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, fused_moe
 
     stacks = checks.stacks_of(32, 512, 256, torch.bfloat16, "cuda")
     x, router = torch.randn(900, 512, device="cuda").bfloat16(), torch.randn(32, 512, device="cuda")
@@ -180,7 +230,9 @@ def test_fixed_bits_do_not_depend_on_the_batch() -> None:
     for start, stop in ((0, 1), (3, 8), (100, 133), (0, 500), (899, 900)):
         part = slice(start, stop)
         assert torch.equal(logits(x[part], router, fixed=True), whole_logits[part])
-        assert torch.equal(fused_moe(x[part], stacks, ExpertSelection(chosen[part], weights[part]), fixed=True), whole[part])
+        assert torch.equal(
+            fused_moe(x[part], stacks, ExpertSelection(chosen[part], weights[part]), fixed=True), whole[part]
+        )
 
 
 def texts_of(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:

@@ -1,4 +1,6 @@
-"""Families and parts on a GPU against the law on the CPU: step by step, and as text of an engine with and without graphs."""
+"""Families and parts on a GPU against the law on the CPU: step by step, and as
+text of an engine with and without graphs.
+"""
 
 from __future__ import annotations
 
@@ -30,10 +32,37 @@ from sgl.runtime.models import decoder  # noqa: E402
 LENGTHS, NEW = (1, 3, 17, 40), 16
 ENGINES: list[dict[str, Any]] = [{}, {"graphs": False, "page_size": 16, "step_tokens": 16}]
 SPOKEN = [
-    "gemma2, low caps", "gemma3", "olmo2", "glm4", "cohere, norms of heads", "cohere2", "ministral3", "smollm3", "exaone4", "granite",
-    "hunyuan", "helium", "nemotron", "apertus", "stablelm, parallel", "starcoder2, window", "nanochat", "gpt2", "gptj", "gpt_neox",
-    "deepseek v3.2", "glm 5, shared", "opt", "opt-350m", "phi", "persimmon", "bloom", "falcon-40b", "gemma4, shared keys, wide", "gemma4, without embeddings of layers",
-]  # fmt: skip
+    "gemma2, low caps",
+    "gemma3",
+    "olmo2",
+    "glm4",
+    "cohere, norms of heads",
+    "cohere2",
+    "ministral3",
+    "smollm3",
+    "exaone4",
+    "granite",
+    "hunyuan",
+    "helium",
+    "nemotron",
+    "apertus",
+    "stablelm, parallel",
+    "starcoder2, window",
+    "nanochat",
+    "gpt2",
+    "gptj",
+    "gpt_neox",
+    "deepseek v3.2",
+    "glm 5, shared",
+    "opt",
+    "opt-350m",
+    "phi",
+    "persimmon",
+    "bloom",
+    "falcon-40b",
+    "gemma4, shared keys, wide",
+    "gemma4, without embeddings of layers",
+]
 
 
 @pytest.fixture(params=FAMILIES | GEMMA4)
@@ -70,7 +99,9 @@ def test_a_family_in_float32(family: Path) -> None:
 def test_a_family_in_half(family: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In bfloat16, or with experts in float16: there one rounding seldom chooses another expert."""
     dtype = torch.float16 if "experts" in (family / "config.json").read_text() else torch.bfloat16
-    check_half(law_of(family), lambda: checks.FusedRig(family, dtype, device="cuda", attention="torch_native"), monkeypatch)
+    check_half(
+        law_of(family), lambda: checks.FusedRig(family, dtype, device="cuda", attention="torch_native"), monkeypatch
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -85,7 +116,9 @@ def test_parts_in_bfloat16(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def texts_of_the_law(path: Path, prompts: list[list[int]]) -> list[list[int]]:
     rig, texts = law_of(path), []
-    known = Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab_size()  # an engine gives no token without a text
+    known = Tokenizer.from_file(
+        str(path / "tokenizer.json")
+    ).get_vocab_size()  # an engine gives no token without a text
     for tokens in prompts:
         row = Row(tokens)
         for _ in range(NEW):
@@ -118,7 +151,9 @@ def test_greedy_text_is_that_of_the_law(case: str, tmp_path: Path) -> None:
             assert texts_of(engine, prompts[2:3]) == expected[2:3], options
 
 
-@pytest.mark.parametrize("case, by", [("gemma3", "fused"), ("olmo2", "fused"), ("gpt_neox", "fused"), ("apertus", "torch")])
+@pytest.mark.parametrize(
+    "case, by", [("gemma3", "fused"), ("olmo2", "fused"), ("gpt_neox", "fused"), ("apertus", "torch")]
+)
 def test_a_graph_has_the_bits_of_the_eager_step(case: str, by: str, tmp_path: Path) -> None:
     """In bfloat16, where another kernel would be another text: a lone decode eagerly, captured, and replayed."""
     path = write_family(case, tmp_path)

@@ -10,7 +10,21 @@ import torch
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 DEVICE = torch.device("cuda")
-FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "fine table", "table, zero", "order", "bytes", "byte zeros", "float8")
+FORMS = (
+    "plain",
+    "zeros",
+    "broken zeros",
+    "offset",
+    "offset, factor",
+    "floats",
+    "table",
+    "fine table",
+    "table, zero",
+    "order",
+    "bytes",
+    "byte zeros",
+    "float8",
+)
 
 
 def on_gpu(weight):
@@ -24,8 +38,8 @@ def check(form: str, outputs: int, inputs: int, group: int, rows: int, dtype: to
     from test_few_bits_kernels import draw
 
     from sgl.runtime.quantization.gpu_quantized_linear import (
-        GpuQuantizedLinear,
         DeterministicGpuQuantizedLinear,
+        GpuQuantizedLinear,
     )
 
     weight = on_gpu(draw(form, outputs, inputs, group))
@@ -99,15 +113,19 @@ def test_a_decoder_of_few_rows(float8: bool, tmp_path: Path) -> None:
     from rig import Rig
 
     from sgl.runtime.layers.linear_layers import Linear
-    from sgl.runtime.quantization.gpu_quantized_linear import GpuQuantizedLinear
     from sgl.runtime.quantization.fp8_linear import Fp8Linear
+    from sgl.runtime.quantization.gpu_quantized_linear import GpuQuantizedLinear
     from sgl.runtime.quantization.weight_rounding import nearest
 
     path = write_checkpoint(tmp_path, num_hidden_layers=2)
     exact = Rig(path)
     exact.model.step = None
     rig = checks.FusedRig(path, torch.bfloat16, device="cuda", attention="torch_native")
-    pairs = [pair for one, other in zip(rig.model.layers, exact.model.layers, strict=True) for pair in zip(one.products(), other.products(), strict=True)]
+    pairs = [
+        pair
+        for one, other in zip(rig.model.layers, exact.model.layers, strict=True)
+        for pair in zip(one.products(), other.products(), strict=True)
+    ]
     pairs += [] if float8 else [((rig.model.head, "product"), (exact.model.head, "product"))]
     for (holder, name), (same, _) in pairs:
         found = getattr(same, name)
@@ -155,14 +173,16 @@ def test_a_checkpoint_in_few_bits(name: str, tmp_path: Path) -> None:
     for count in (1, 5, 100):
         tokens = [4 + (7 * at) % 50 for at in range(count)]
         found, expected = (each.step([(Row(list(tokens)), count)])[0].float().cpu() for each in (rig, exact))
-        assert (found - expected).norm() < (0.05 if count < 100 else 0.15) * expected.norm()  # many rows may be rounded to eight bits
+        assert (found - expected).norm() < (
+            0.05 if count < 100 else 0.15
+        ) * expected.norm()  # many rows may be rounded to eight bits
 
 
 def test_pieces_of_different_forms_stay_in_few_bits() -> None:
     from test_few_bits_kernels import draw
 
     from sgl.runtime.layers.linear_layers import Linear
-    from sgl.runtime.quantization.fused_quantized_weight import QuantizedPiece, FusedQuantizedWeight
+    from sgl.runtime.quantization.fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece
     from sgl.runtime.quantization.quantized_transform import keep_quantized
 
     weights = [on_gpu(draw("zeros", 64, 256, 64)), on_gpu(draw("byte zeros", 32, 256, 16))]

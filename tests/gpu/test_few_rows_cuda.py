@@ -1,4 +1,6 @@
-"""Few rows with weights of four bits by the tensor cores, against the definition, with all that may stand around a product."""
+"""Few rows with weights of four bits by the tensor cores, against the definition,
+with all that may stand around a product.
+"""
 
 from __future__ import annotations
 

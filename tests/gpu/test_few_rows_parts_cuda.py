@@ -10,7 +10,15 @@ from test_few_rows_cuda import drawn, near
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-TILES = [(64, 4, 2, 4, 2), (32, 8, 1, 2, 2, 2, 2), (32, 16, 1, 1, 1, 2, 2), (128, 2, 4, 8, 2, 1), (16, 8, 1, 1, 2, 3), (64, 4, 4, 1, 1, 2, 2), (64, 1, 4, 2, 2)]
+TILES = [
+    (64, 4, 2, 4, 2),
+    (32, 8, 1, 2, 2, 2, 2),
+    (32, 16, 1, 1, 1, 2, 2),
+    (128, 2, 4, 8, 2, 1),
+    (16, 8, 1, 1, 2, 3),
+    (64, 4, 4, 1, 1, 2, 2),
+    (64, 1, 4, 2, 2),
+]
 FORMS = [(form, group) for form in ("plain", "zeros", "order") for group in (32, 64, 128, 4096)]
 FORMS += [(form, group) for form in ("floats", "table", "fine table") for group in (32, 128)]
 BYTES = [(form, group) for form in ("bytes", "float8") for group in (64, 128, 4096)]
@@ -26,17 +34,29 @@ def suiting(tile, rows: int, weight):
     from sgl.runtime.kernels.quantized import split_k_gemm
 
     chosen = tile_of(tile)
-    if chosen and chosen.room(split_k_gemm.columns(rows), weight.inputs, "nibbles" if weight.words.dtype == torch.int16 else "bytes") > 226 * 1024:
+    if (
+        chosen
+        and chosen.room(
+            split_k_gemm.columns(rows), weight.inputs, "nibbles" if weight.words.dtype == torch.int16 else "bytes"
+        )
+        > 226 * 1024
+    ):
         pytest.skip("no room for x")
     return chosen
 
 
-@pytest.mark.parametrize("form, group, tile", [(*one, tile) for one, tile in zip(FORMS + BYTES, cycle(TILES), strict=False)], ids=str)
+@pytest.mark.parametrize(
+    "form, group, tile", [(*one, tile) for one, tile in zip(FORMS + BYTES, cycle(TILES), strict=False)], ids=str
+)
 def test_a_product(form: str, group: int, tile) -> None:
     from sgl.runtime.kernels.quantized import quantized_gemm
 
     nibbles = (form, group) in FORMS
-    for outputs, inputs, counts in ((1032, 1040 if nibbles else 1088, (2, 9, 16, 30)), (72, 208 if nibbles else 192, (16,)), (4096, 2048, (13,))):
+    for outputs, inputs, counts in (
+        (1032, 1040 if nibbles else 1088, (2, 9, 16, 30)),
+        (72, 208 if nibbles else 192, (16,)),
+        (4096, 2048, (13,)),
+    ):
         weight, dense = drawn(form, outputs, inputs, min(group, inputs))
         bias = torch.randn(outputs, device="cuda").bfloat16()
         for rows in counts:
@@ -110,20 +130,27 @@ def test_a_captured_chain_gives_the_bits_of_separate_launches() -> None:
         assert torch.equal(found, apart)
 
 
-@pytest.mark.parametrize("tile", [None, (64, 4, 2, 4, 2), (32, 8, 1, 2, 2), (128, 4, 4, 4, 1, 1), (32, 16, 1, 1, 1)], ids=str)
+@pytest.mark.parametrize(
+    "tile", [None, (64, 4, 2, 4, 2), (32, 8, 1, 2, 2), (128, 4, 4, 4, 1, 1), (32, 16, 1, 1, 1)], ids=str
+)
 @pytest.mark.parametrize("form, pool", [("zeros", torch.bfloat16), ("float8", torch.float8_e4m3fn)], ids=str)
 def test_heads_are_rotated_and_stored(form: str, pool: torch.dtype, tile) -> None:
     """As by the product, and `norm_rope_store` behind it; a row in slot 0 stores nothing."""
-    from sgl.runtime.kernels.quantized import quantized_gemm, split_k_gemm
-    from sgl.runtime.kernels.quantized.split_k_gemm import QkvStoreArguments, NormedInput
     from sgl.runtime.kernels.attention.qk_norm_rope_store import norm_rope_store
+    from sgl.runtime.kernels.quantized import quantized_gemm, split_k_gemm
+    from sgl.runtime.kernels.quantized.split_k_gemm import NormedInput, QkvStoreArguments
 
     queries, keys, dim, hidden, slots = 8, 2, 128, 1024, 64
     weight, _ = drawn(form, (queries + 2 * keys) * dim, hidden, 64)
-    bias, angles = torch.randn(weight.outputs, device="cuda").bfloat16(), torch.rand(512, 2 * dim, device="cuda").bfloat16()
+    bias, angles = (
+        torch.randn(weight.outputs, device="cuda").bfloat16(),
+        torch.rand(512, 2 * dim, device="cuda").bfloat16(),
+    )
     scales = (1.0, 1.0) if pool == torch.bfloat16 else (0.5, 2.0)
     for rows in (2, 16, 27):
-        x = NormedInput(torch.randn(rows, hidden, device="cuda").bfloat16(), torch.rand(3, rows, device="cuda") * 1000, 1e-5)
+        x = NormedInput(
+            torch.randn(rows, hidden, device="cuda").bfloat16(), torch.rand(3, rows, device="cuda") * 1000, 1e-5
+        )
         positions = torch.randint(0, 512, (rows,), device="cuda", dtype=torch.int32)
         places = torch.randperm(slots - 1, device="cuda")[:rows].int() + 1
         places[1] = 0
@@ -135,5 +162,7 @@ def test_heads_are_rotated_and_stored(form: str, pool: torch.dtype, tile) -> Non
         assert torch.allclose(q.float(), expected.float(), rtol=0.03, atol=0.03 * float(expected.float().abs().mean()))
         for found, wanted in zip(pools[:2], pools[2:], strict=True):
             size = float(wanted.float().abs().sum()) / (keys * dim * (rows - 1))
-            assert torch.allclose(found.float(), wanted.float(), rtol=0.15 if pool != torch.bfloat16 else 0.03, atol=0.05 * size)
+            assert torch.allclose(
+                found.float(), wanted.float(), rtol=0.15 if pool != torch.bfloat16 else 0.03, atol=0.05 * size
+            )
             assert (found[0] == 0).all()

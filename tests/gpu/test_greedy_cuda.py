@@ -20,7 +20,11 @@ from sgl.runtime.text.tokenizer import Tokenizer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-OPTIONS: list[dict[str, Any]] = [{}, {"attention": "torch_native"}, {"page_size": 16, "step_tokens": 16, "graphs": False}]
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"attention": "torch_native"},
+    {"page_size": 16, "step_tokens": 16, "graphs": False},
+]
 
 
 @pytest.mark.parametrize("variant", ["llama", "rope yarn", "mistral sliding", "qwen2 tied, late layers slide", "qwen3"])

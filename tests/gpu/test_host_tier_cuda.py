@@ -43,7 +43,13 @@ def tiny(tmp_path_factory) -> Path:
 
 
 def open_engine(tiny: Path, **options: Any) -> Engine:
-    options = {"device": "cuda", "dtype": "float32", "kv_tokens": 336, "host_kv": 4000 * TOKEN, "poison_freed": True} | options
+    options = {
+        "device": "cuda",
+        "dtype": "float32",
+        "kv_tokens": 336,
+        "host_kv": 4000 * TOKEN,
+        "poison_freed": True,
+    } | options
     engine = Engine(tiny, **options)
     engine._core.after_step = engine._core.check
     return engine
@@ -171,7 +177,9 @@ def stored(engine: Engine, tokens: list[int]) -> tuple[int, list[torch.Tensor]]:
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-@pytest.mark.parametrize("options", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "kv_dtype": "fp8"}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{"dtype": "float32"}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "kv_dtype": "fp8"}], ids=str
+)
 def test_keys_and_values_come_back_bit_by_bit(tiny, options, page_size):
     with open_engine(tiny, page_size=page_size, **options) as engine:
         tokens, whole = prompt(1, 120), 119 - 119 % page_size  # the last token is computed every time

@@ -20,11 +20,16 @@ def test_products(outputs: int, inputs: int, rows: int) -> None:
     from sgl.runtime.kernels.quantized import int8_gemm
     from sgl.runtime.kernels.quantized.quantize_activations import quantize_rows
 
-    weight = torch.randint(-127, 128, (outputs, inputs), generator=torch.Generator("cuda").manual_seed(2), device=DEVICE).to(torch.int8)
+    weight = torch.randint(
+        -127, 128, (outputs, inputs), generator=torch.Generator("cuda").manual_seed(2), device=DEVICE
+    ).to(torch.int8)
     scale, bias, x = random(outputs, seed=3).float().abs() / 1000, random(outputs, seed=4), random(rows, inputs)
     x8, x_scale = quantize_rows(x, torch.int8)
     largest = x.float().abs().amax(1)
-    assert torch.allclose(x_scale, largest / 127) and ((x8.float() * x_scale[:, None] - x.float()).abs() <= 0.5001 * x_scale[:, None]).all()
+    assert (
+        torch.allclose(x_scale, largest / 127)
+        and ((x8.float() * x_scale[:, None] - x.float()).abs() <= 0.5001 * x_scale[:, None]).all()
+    )
     part = torch.arange(0, outputs, max(1, outputs // 500), device=DEVICE)
     expected = (x8.double() @ weight[part].double().T) * x_scale[:, None] * scale[part] + bias[part].double()
     found = int8_gemm.product(x, weight, scale, bias)[:, part].double()

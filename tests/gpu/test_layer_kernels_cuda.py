@@ -33,7 +33,9 @@ def seed() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rows, size", [(1, 4096), (64, 4096), (16384, 4096), (300, 896), (33, 5120), (7, 16384), (5, 50)])
+@pytest.mark.parametrize(
+    "rows, size", [(1, 4096), (64, 4096), (16384, 4096), (300, 896), (33, 5120), (7, 16384), (5, 50)]
+)
 def test_norms(rows: int, size: int, dtype: torch.dtype) -> None:
     checks.check_norms(rows, size, dtype, "cuda")
 
@@ -68,7 +70,13 @@ def test_logits(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("options", checks.HEAD_OPTIONS, ids=str)
 def test_other_heads(options: dict[str, Any], dtype: torch.dtype) -> None:
-    sizes = [(300, 8, 4, 256, True), (50, 32, 8, 128, True), (9, 5, 5, 24, True), (7, 8, 1, 512, True), (40, 8, 2, 256, False)]
+    sizes = [
+        (300, 8, 4, 256, True),
+        (50, 32, 8, 128, True),
+        (9, 5, 5, 24, True),
+        (7, 8, 1, 512, True),
+        (40, 8, 2, 256, False),
+    ]
     for tokens, queries, keys, dim, stores in sizes:
         checks.check_other_heads(tokens, queries, keys, dim, dtype, "cuda", stores, **options)
 
@@ -90,8 +98,16 @@ def test_gated_product(name: str) -> None:
 @pytest.mark.parametrize("normed", [False, True])
 @pytest.mark.parametrize(
     "tokens, queries, keys, dim",
-    [(1, 32, 8, 128), (256, 32, 8, 128), (8192, 32, 8, 128), (50, 14, 2, 64), (50, 32, 32, 96), (50, 8, 1, 256), (9, 5, 5, 24)],
-)  # fmt: skip
+    [
+        (1, 32, 8, 128),
+        (256, 32, 8, 128),
+        (8192, 32, 8, 128),
+        (50, 14, 2, 64),
+        (50, 32, 32, 96),
+        (50, 8, 1, 256),
+        (9, 5, 5, 24),
+    ],
+)
 def test_heads(tokens: int, queries: int, keys: int, dim: int, normed: bool, dtype: torch.dtype) -> None:
     checks.check_heads(tokens, queries, keys, dim, dtype, "cuda", normed)
 
@@ -118,15 +134,18 @@ def replayed(work: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, to
 
 def test_a_captured_step_follows_its_inputs() -> None:
     """Other ids, positions, slots and sampled tokens between replays: what runs eagerly on them comes out."""
-    from sgl.runtime.kernels.embed_tokens import embed
     from sgl.runtime.kernels.attention.qk_norm_rope_store import norm_rope_store
+    from sgl.runtime.kernels.embed_tokens import embed
     from sgl.runtime.kernels.rms_norm import add_rms_norm, rms_norm
 
     tokens, dim, dtype = 8, 64, torch.bfloat16
     embedding, weight = (torch.randn(*shape, device="cuda").to(dtype) for shape in ((90, 6 * dim), (6 * dim,)))
     angles = RotaryEmbedding(RopeParameters(1e4, dim, dim), dtype, torch.device("cuda"), 400).table
     ids, positions, slots, rows = (torch.zeros(tokens, dtype=torch.int32, device="cuda") for _ in range(4))
-    table, last = torch.zeros(9, 400, dtype=torch.int32, device="cuda"), torch.zeros(9, dtype=torch.int32, device="cuda")
+    table, last = (
+        torch.zeros(9, 400, dtype=torch.int32, device="cuda"),
+        torch.zeros(9, dtype=torch.int32, device="cuda"),
+    )
     pool = torch.zeros(2, 50, 1, dim, dtype=dtype, device="cuda")
     batch = checks.device_batch(ids, positions, slots, rows, table, last, 1)
 
@@ -151,7 +170,9 @@ def test_a_captured_step_follows_its_inputs() -> None:
         assert torch.equal(table[rows[used].long(), positions[used].long()], slots[used])
 
 
-@pytest.mark.parametrize("variant", ["llama", "llama biases", "llama head_dim", "mistral sliding", "qwen2", "qwen3", "phi3 sliding"])
+@pytest.mark.parametrize(
+    "variant", ["llama", "llama biases", "llama head_dim", "mistral sliding", "qwen2", "qwen3", "phi3 sliding"]
+)
 def test_fused_decoder(variant: str, tmp_path: Path) -> None:
     """In float32; single rows take the kernels of `gemv`."""
     family, overrides = VARIANTS[variant]

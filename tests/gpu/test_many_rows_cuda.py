@@ -1,4 +1,6 @@
-"""Tens to hundreds of rows with weights of four and eight bits by Hopper's wide instructions, against the definition, with all that may stand around a product."""
+"""Tens to hundreds of rows with weights of four and eight bits by Hopper's wide instructions, against the
+definition, with all that may stand around a product.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,40 @@ from test_few_rows_cuda import drawn, near
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")]
 
-FORMS = ("plain", "zeros", "broken zeros", "offset", "offset, factor", "floats", "table", "fine table", "order", "bytes", "byte zeros", "float8")
-TILES = [(128, 64), (128, 128), (128, 256), (256, 64), (256, 128), (64, 64, 1, 4), (64, 256, 1, 4), (128, 64, 2), (128, 128, 3), (256, 128, 2), (64, 64, 4, 4), (128, 64, 4, 8, 2)]
+FORMS = (
+    "plain",
+    "zeros",
+    "broken zeros",
+    "offset",
+    "offset, factor",
+    "floats",
+    "table",
+    "fine table",
+    "order",
+    "bytes",
+    "byte zeros",
+    "float8",
+)
+TILES = [
+    (128, 64),
+    (128, 128),
+    (128, 256),
+    (256, 64),
+    (256, 128),
+    (64, 64, 1, 4),
+    (64, 256, 1, 4),
+    (128, 64, 2),
+    (128, 128, 3),
+    (256, 128, 2),
+    (64, 64, 4, 4),
+    (128, 64, 4, 8, 2),
+]
 
 
 def tile_of(found, rows: int, outputs: int, inputs: int):
     """Of the numbers, whole inputs where so many programs would not run at the same time; None: the chosen one."""
-    from sgl.runtime.kernels.quantized.wgmma_gemm import WgmmaTile, tile_for
     from sgl.runtime.kernels.batch_invariant_matmul import processors
+    from sgl.runtime.kernels.quantized.wgmma_gemm import WgmmaTile, tile_for
 
     device = torch.device("cuda", torch.cuda.current_device())
     if found is None:
@@ -25,7 +53,14 @@ def tile_of(found, rows: int, outputs: int, inputs: int):
     return tile if tile.programs(rows, outputs) <= tile.full * processors(device) else tile._replace(split=1)
 
 
-def check(form: str, group: int, rows: int, tile=None, dtype: torch.dtype = torch.bfloat16, size: tuple[int, int] = (1032, 1056)) -> None:
+def check(
+    form: str,
+    group: int,
+    rows: int,
+    tile=None,
+    dtype: torch.dtype = torch.bfloat16,
+    size: tuple[int, int] = (1032, 1056),
+) -> None:
     from test_few_bits_cuda import on_gpu
     from test_few_bits_kernels import draw
 
@@ -117,8 +152,8 @@ def test_sizes_of_a_model(outputs: int, inputs: int, rows: int) -> None:
 
 
 def test_float8_with_a_scale_an_output() -> None:
-    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
     from sgl.runtime.kernels.packed.packed_weight import MOST_TILES
+    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
     from sgl.runtime.layers.float8_reference import quantize_weight
     from sgl.runtime.quantization.gpu_weight_packing import of_float8
 

@@ -18,9 +18,9 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.executor.cuda_graphs import CudaGraphPool
 from sgl.runtime.executor.weight_offload import tensors_of
 from sgl.runtime.loading import dummy_model, load_config, load_model, load_weights
-from sgl.runtime.loading.tensor_files import tensor_transfer
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.load_plan import plan_for
+from sgl.runtime.loading.tensor_files import tensor_transfer
 from sgl.runtime.models.decoder import Decoder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -44,9 +44,14 @@ def segments() -> list[tuple[int, str, list[int]]]:
     """What the allocator holds of the device: size, kind and the blocks in use, of each larger piece."""
     found = torch.cuda.memory_snapshot()
     return [
-        (piece["total_size"], piece["segment_type"], [block["size"] for block in piece["blocks"] if block["state"].startswith("active")])
-        for piece in found if piece["total_size"] > 2**21
-    ]  # fmt: skip
+        (
+            piece["total_size"],
+            piece["segment_type"],
+            [block["size"] for block in piece["blocks"] if block["state"].startswith("active")],
+        )
+        for piece in found
+        if piece["total_size"] > 2**21
+    ]
 
 
 def open_engine(tiny: Path, **options: object) -> Engine:
@@ -162,7 +167,9 @@ def test_sleep_frees_and_wake_restores(tiny, graphs, dtype):
         assert ids(engine) == expected
         assert abs(allocated() - held) < 8 * 2**20
         if graphs:
-            assert any(engine._core.runner._graphs._captured.values()) and all(engine._core.runner._graphs._captured.values())
+            assert any(engine._core.runner._graphs._captured.values()) and all(
+                engine._core.runner._graphs._captured.values()
+            )
 
 
 def test_sleep_in_the_middle(tiny):

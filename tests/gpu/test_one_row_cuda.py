@@ -29,8 +29,8 @@ from one_row_oracle import (
 )
 
 from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.launch import programmatic_launch as overlapping
 from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, TensorCoreGemvLaunch
+from sgl.runtime.kernels.launch import programmatic_launch as overlapping
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -77,7 +77,14 @@ REAL_BITS = [
 ]
 
 
-LAUNCHES_OF_BITS = [None, GemvLaunch(16, 1024, 2), GemvLaunch(4, 2048, 4), TensorCoreGemvLaunch(16, 4, 1), TensorCoreGemvLaunch(32, 8, 1), TensorCoreGemvLaunch(16, 16, 9)]
+LAUNCHES_OF_BITS = [
+    None,
+    GemvLaunch(16, 1024, 2),
+    GemvLaunch(4, 2048, 4),
+    TensorCoreGemvLaunch(16, 4, 1),
+    TensorCoreGemvLaunch(32, 8, 1),
+    TensorCoreGemvLaunch(16, 16, 9),
+]
 
 
 @pytest.mark.parametrize("launch", LAUNCHES_OF_BITS, ids=str)
@@ -118,9 +125,19 @@ class Chain:
         x, case = entry.clone(), self.case
         for (qkv, a), (output, b), (gate_up, c), (down, d) in self.layers:
             q = gemv.qkv_rope_store(
-                x, self.norm, EPS, qkv, None, case.queries, case.keys, self.table, self.place, self.place,
-                *self.pools, weight_scale=a,
-            )  # fmt: skip
+                x,
+                self.norm,
+                EPS,
+                qkv,
+                None,
+                case.queries,
+                case.keys,
+                self.table,
+                self.place,
+                self.place,
+                *self.pools,
+                weight_scale=a,
+            )
             gemv.linear_add(q.view(1, -1), output, x, weight_scale=b)
             y = gemv.gate_up(x, self.norm, EPS, gate_up, weight_scale=c)
             gemv.linear_add(y, down, x, weight_scale=d)

@@ -1,4 +1,6 @@
-"""What ranks push over two cards, as tests/cpu/test_over_ranks.py has it interpreted: products that send their parts, logits, tokens; late ranks, and graphs."""
+"""What ranks push over two cards, as tests/cpu/test_over_ranks.py has it interpreted: products that send
+their parts, logits, tokens; late ranks, and graphs.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,14 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2,
 def test_what_cards_write_to_each_other(tmp_path, ranks):
     if torch.cuda.device_count() < ranks:
         pytest.skip("needs more CUDA devices")
-    script, environment = Path(__file__).with_name("over_ranks_cuda_process.py"), os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    script, environment = (
+        Path(__file__).with_name("over_ranks_cuda_process.py"),
+        os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )
     started = [
-        subprocess.Popen([sys.executable, "-P", str(script), str(rank), str(ranks), str(tmp_path / "meeting")], env=environment)
+        subprocess.Popen(
+            [sys.executable, "-P", str(script), str(rank), str(ranks), str(tmp_path / "meeting")], env=environment
+        )
         for rank in range(ranks)
     ]
     try:

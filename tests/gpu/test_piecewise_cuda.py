@@ -76,7 +76,9 @@ def test_an_engine_runs_its_mixed_steps_in_pieces(tmp_path: Path) -> None:
     def found(graphs: bool) -> tuple[list[Any], list[Any]]:
         with Engine(path, device="cuda", dtype="float32", kv_tokens=4096, graphs=graphs, poison_freed=True) as engine:
             engine._core.after_step = engine._core.check
-            grammar = grammars.compile_regex("""\\{"name": "[a-z]{2,5}", "age": [0-9]{2}, "city": "[a-z]{2,4}"\\}""", engine.vocabulary)
+            grammar = grammars.compile_regex(
+                """\\{"name": "[a-z]{2,5}", "age": [0-9]{2}, "city": "[a-z]{2,4}"\\}""", engine.vocabulary
+            )
             params = SamplingParams(max_tokens=40, temperature=0)
             bound = [engine.generate(["a", "bc", "The quick"], params, grammar=grammar) for _ in range(3)]
             forced = sum(done.forced_tokens for batch in bound for done in batch)
@@ -86,7 +88,9 @@ def test_an_engine_runs_its_mixed_steps_in_pieces(tmp_path: Path) -> None:
             children = sequence.fork(4)
             for index, child in enumerate(children):
                 child.extend(np.arange(50, 52 + index))
-            futures = [child.generate(SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)) for child in children]
+            futures = [
+                child.generate(SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)) for child in children
+            ]
             scores = sequence.score([[7, 8], [7, 9, 10], [11]]).result(60)
             texts = [done.token_ids for batch in bound for done in batch] + [f.result(60).token_ids for f in futures]
             mixed = engine._core.runner._mixed

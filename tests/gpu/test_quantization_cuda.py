@@ -157,6 +157,8 @@ def test_one_row_and_more_rows_agree_in_an_engine(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(gemv, "suits", lambda x: False)
     slow = logprobs()
     for (ours, token), (theirs, other) in zip(fast, slow, strict=True):
-        assert abs(ours - theirs) < 0.3  # one row keeps its activations, more rows round them to float8; bfloat16 alone is 0.2 off here
+        assert (
+            abs(ours - theirs) < 0.3
+        )  # one row keeps its activations, more rows round them to float8; bfloat16 alone is 0.2 off here
         if token != other:
             break

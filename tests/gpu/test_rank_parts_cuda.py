@@ -1,4 +1,5 @@
-"""What models have beside plain weights, over two cards: few bits that the checkpoint brings, adapters, other weights while it runs, scales of fp8 keys and
+"""What models have beside plain weights, over two cards: few bits that the checkpoint brings, adapters, other weights
+while it runs, scales of fp8 keys and
 values. Two ranks of one layer's width, and two stages; the texts, or in few bits about the scores, of one."""
 
 from __future__ import annotations
@@ -45,8 +46,14 @@ GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 PROMPTS = [list(range(40, 52)), list(range(200, 230)), [5, 6, 7], list(range(60, 140))]
 OWNERS = [None, "0", "1", "2", "0", None, "3", "3", "2", "1"]
 WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2}
-NEAR = 0.12  # of the scores' spread, that one card and two usually differ by in bfloat16 at most, and never by three times that: a wrong part differs by 1 and more
-ROUNDED = {"fp8 outputs": 0.25, "experts in mxfp4": 0.2, "plain": 0.2}  # of which many rows are rounded to fp8 too, or where a token may go to another expert
+# of the scores' spread, that one card and two usually differ by in bfloat16 at most, and never by three times that: a
+# wrong part differs by 1 and more
+NEAR = 0.12
+ROUNDED = {
+    "fp8 outputs": 0.25,
+    "experts in mxfp4": 0.2,
+    "plain": 0.2,
+}  # of which many rows are rounded to fp8 too, or where a token may go to another expert
 
 
 @contextmanager
@@ -78,12 +85,19 @@ def same(ours: Any, asked: Any, what: str) -> None:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict[str, Path]]:
-    """A model of three layers, one of other weights, one of these that lacks a tensor of the last layer; and adapters."""
+    """A model of three layers, one of other weights, one of these that lacks a
+    tensor of the last layer; and adapters.
+    """
     place = tmp_path_factory.mktemp("parts")
-    base, other, damaged = (write_checkpoint(place / name, tokenizer=True, head_dim=64, seed=seed) for name, seed in (("base", 0), ("other", 7), ("damaged", 7)))
+    base, other, damaged = (
+        write_checkpoint(place / name, tokenizer=True, head_dim=64, seed=seed)
+        for name, seed in (("base", 0), ("other", 7), ("damaged", 7))
+    )
     for file in damaged.glob("*.safetensors"):
         save_file({name: tensor for name, tensor in load_file(file).items() if "layers.2.mlp.down" not in name}, file)
-    return [base, other, damaged], {str(i): write_adapter(base, place / f"adapter{i}", i, 8 + 8 * (i % 2)) for i in range(4)}
+    return [base, other, damaged], {
+        str(i): write_adapter(base, place / f"adapter{i}", i, 8 + 8 * (i % 2)) for i in range(4)
+    }
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +144,12 @@ def test_adapters_lie_in_the_slots_of_all_ranks(one: Engine, several: Engine) ->
 def test_adapters_that_have_more_than_pairs(one: Engine, several: Engine, made, tmp_path: Path) -> None:
     """Their steps run without graphs, on all cards alike."""
     (base, *_), _ = made
-    kinds: dict[str, dict[str, Any]] = {"dora": {"dora": True}, "ends": {"biases": True, "ends": True}, "tokens": {"rows": (33, 40, 41)}, "tables": {"tables": True}}
+    kinds: dict[str, dict[str, Any]] = {
+        "dora": {"dora": True},
+        "ends": {"biases": True, "ends": True},
+        "tokens": {"rows": (33, 40, 41)},
+        "tables": {"tables": True},
+    }
     for number, (name, keys) in enumerate(kinds.items()):
         folder = write_adapter(base, tmp_path / name, number, **keys)
         for engine in (one, several):
@@ -144,12 +163,20 @@ def test_adapters_that_have_more_than_pairs(one: Engine, several: Engine, made, 
 
 
 MIXERS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "latents and experts": ("deepseek v2", r"(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|down_proj|mlp\.gate)$", WAYS["ranks"]),
+    "latents and experts": (
+        "deepseek v2",
+        r"(q_a_proj|q_b_proj|kv_a_proj_with_mqa|o_proj|down_proj|mlp\.gate)$",
+        WAYS["ranks"],
+    ),
     "latents and experts in stages": ("deepseek v2", r"(q_b_proj|experts.*_proj)$", WAYS["stages"]),
     "delta and experts": ("qwen 3.5 moe", r"(in_proj_qkv|in_proj_z|out_proj|q_proj|up_proj)$", WAYS["ranks"]),
-    "whole experts": ("qwen3 moe", r"(q_proj|experts.*_proj)$", {"tensor_parallel": 2, "expert_parallel": True, "redundant_experts": 2, "rebalance_every": 5}),
+    "whole experts": (
+        "qwen3 moe",
+        r"(q_proj|experts.*_proj)$",
+        {"tensor_parallel": 2, "expert_parallel": True, "redundant_experts": 2, "rebalance_every": 5},
+    ),
     "short convolutions": ("lfm2", r"(in_proj|out_proj|w2)$", WAYS["ranks"]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", MIXERS)
@@ -199,7 +226,11 @@ def test_sequences_of_many_adapters_come_and_go(one: Engine, several: Engine) ->
             sequence = engine.open(adapter=rng.choice([None, "0", "1", "2", "3"]))
             sequence.extend([rng.randrange(4, 250) for _ in range(rng.randrange(1, 60))])
             live += [sequence, *(sequence.fork(1) if number % 3 == 0 else ())]
-            futures += [each.generate(SamplingParams(max_tokens=rng.randrange(1, 10), temperature=0, ignore_eos=True)) for each in live[-2:] if each is sequence or number % 3 == 0]
+            futures += [
+                each.generate(SamplingParams(max_tokens=rng.randrange(1, 10), temperature=0, ignore_eos=True))
+                for each in live[-2:]
+                if each is sequence or number % 3 == 0
+            ]
         found = [future.result(60).token_ids for future in futures]
         for sequence in live:
             sequence.close()
@@ -217,7 +248,9 @@ def test_adapters_after_a_sleep(one: Engine, several: Engine) -> None:
 
 
 def test_other_weights_and_back_on_all_ranks(one: Engine, several: Engine, made) -> None:
-    """A damaged checkpoint changes nothing, what runs goes on, and adapters are added to the new weights; graphs are captured anew."""
+    """A damaged checkpoint changes nothing, what runs goes on, and adapters are added
+    to the new weights; graphs are captured anew.
+    """
     bases, _ = made
     updated(one, several, bases[0], bases[1:])
     for path in (bases[1], bases[0]):
@@ -249,7 +282,9 @@ def test_other_weights_while_text_is_written(several: Engine, made) -> None:
 
 
 def scored(engine: Engine) -> np.ndarray:
-    """[runs, prompts, tokens], log-probabilities of some first tokens behind each prompt; in the last runs as CUDA graphs, of the tokens that follow."""
+    """[runs, prompts, tokens], log-probabilities of some first tokens behind each prompt; in the
+    last runs as CUDA graphs, of the tokens that follow.
+    """
     found = []
     for _ in range(3):
         sequences = [engine.open() for _ in PROMPTS]
@@ -270,7 +305,9 @@ def near(engine: Engine, expected: np.ndarray, bound: float = NEAR) -> None:
     middle = expected - expected.mean(-1, keepdims=True)
     errors = np.linalg.norm(found - expected, axis=-1) / np.linalg.norm(middle, axis=-1)
     print(f"  errors by run and prompt:\n{errors.round(4)}", flush=True)
-    assert np.isfinite(errors).all() and np.median(errors) < bound and errors.max() < 3 * bound, errors.round(4).tolist()
+    assert np.isfinite(errors).all() and np.median(errors) < bound and errors.max() < 3 * bound, errors.round(
+        4
+    ).tolist()
 
 
 def one_card(path: Path, **options: Any) -> tuple[np.ndarray, set[str]]:
@@ -298,7 +335,14 @@ def gguf(place: Path) -> Path:
 
 
 def mxfp4(place: Path) -> Path:
-    keys = {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 64, "intermediate_size": 256, "hidden_size": 256, "num_hidden_layers": 2}
+    keys = {
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "head_dim": 64,
+        "intermediate_size": 256,
+        "hidden_size": 256,
+        "num_hidden_layers": 2,
+    }
     model = reference("GptOssForCausalLM", **keys)
     model.save_pretrained(place / "experts")
     in_mxfp4(place / "experts", model)
@@ -307,7 +351,11 @@ def mxfp4(place: Path) -> Path:
 
 def scaled(place: Path) -> Path:
     scheme = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
-    return written(place / "scaled", scales(WRITERS["compressed-tensors"], [KVScaleFactors(0.002, 0.003)] * 3), kv_cache_scheme=scheme)
+    return written(
+        place / "scaled",
+        scales(WRITERS["compressed-tensors"], [KVScaleFactors(0.002, 0.003)] * 3),
+        kv_cache_scheme=scheme,
+    )
 
 
 # few bits and scales: engines are opened beside each other, before their tests come
@@ -346,7 +394,10 @@ class Fleet:
     """keys: of ENGINES. A few are opened at a time."""
 
     def __init__(self, place: Path, keys: list[str]) -> None:
-        self.paths = {name: CHECKPOINTS[name](place / f"checkpoint{number}") for number, name in enumerate(dict.fromkeys(key.partition(" / ")[0] for key in keys))}
+        self.paths = {
+            name: CHECKPOINTS[name](place / f"checkpoint{number}")
+            for number, name in enumerate(dict.fromkeys(key.partition(" / ")[0] for key in keys))
+        }
         self._pool = ThreadPoolExecutor(4)
         self._opening = {key: self._pool.submit(self._open, key) for key in keys}
 
@@ -371,7 +422,11 @@ class Fleet:
 @pytest.fixture(scope="module")
 def fleet(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """Of the tests that are asked for."""
-    here = [item.callspec.params for item in request.session.items if item.path == request.path and hasattr(item, "callspec")]
+    here = [
+        item.callspec.params
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    ]
     made = Fleet(tmp_path_factory.mktemp("fleet"), [params["key"] for params in here if "key" in params])
     yield made
     made.close()
@@ -379,7 +434,9 @@ def fleet(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fl
 
 @pytest.mark.parametrize("key", FEW_BITS)
 def test_few_bits(key: str, fleet: Fleet) -> None:
-    """Scores, not texts: each card rounds what it has. Restored weights would give them too, so what became of them is asked."""
+    """Scores, not texts: each card rounds what it has. Restored weights would give
+    them too, so what became of them is asked.
+    """
     with fleet.take(key) as (path, engine):
         name, more = key.partition(" / ")[0], {"weights": "int4"} if key.startswith("plain") else {}
         expected, left = one_card(path, **more)
@@ -423,7 +480,13 @@ def test_other_weights_of_whole_experts(key: str, fleet: Fleet, tmp_path: Path) 
     with fleet.take(key) as (base, two):
         other = shutil.copytree(base, tmp_path / "other")
         for file in other.glob("*.safetensors"):
-            save_file({name: tensor.flip(0).contiguous() if "mlp.experts" in name else tensor for name, tensor in load_file(file).items()}, file)
+            save_file(
+                {
+                    name: tensor.flip(0).contiguous() if "mlp.experts" in name else tensor
+                    for name, tensor in load_file(file).items()
+                },
+                file,
+            )
 
         def written_by(engine: Engine) -> list[list[int]]:
             return [engine.generate(prompt, GREEDY).token_ids for prompt in TEXTS * 2]
@@ -449,5 +512,8 @@ def test_few_bits_that_float32_restores_write_what_the_dense_twin_writes(tmp_pat
 
 
 def test_inputs_in_the_order_of_their_activations_are_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises((CheckpointError, ConfigError), match="desc_act"), Engine(in_format("gptq")(tmp_path), **ON_GPU | HALF, tensor_parallel=2):
+    with (
+        pytest.raises((CheckpointError, ConfigError), match="desc_act"),
+        Engine(in_format("gptq")(tmp_path), **ON_GPU | HALF, tensor_parallel=2),
+    ):
         pass

@@ -1,4 +1,6 @@
-"""What two cards keep beside pages of their own: prefixes in main memory, windows apart, states, draft models and heads. The texts are those of one process."""
+"""What two cards keep beside pages of their own: prefixes in main memory, windows apart, states, draft
+models and heads. The texts are those of one process.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,11 @@ from sgl.runtime.errors import EngineDied
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")]
 
 SPREADS: list[dict[str, int]] = [{"tensor_parallel": 2}, {"pipeline_parallel": 2}]
-SMALL: dict[str, Any] = {"kv_tokens": 256, "page_size": 4, "host_kv": "2MB"}  # what is asked again and again has no room on the cards
+SMALL: dict[str, Any] = {
+    "kv_tokens": 256,
+    "page_size": 4,
+    "host_kv": "2MB",
+}  # what is asked again and again has no room on the cards
 DRAFTING: dict[str, Any] = {"speculation": "auto"}
 
 
@@ -39,12 +45,20 @@ PROMPTS = random.Random(2).choices(drawn(8, 90), k=24)
 
 def same(engine: Engine, ours: list[Any], asked: list[Any], what: str) -> None:
     """Says where they part, and how the engine stands then."""
-    wrong = [(number, next((at for at, pair in enumerate(zip(*both, strict=False)) if pair[0] != pair[1]), "its length")) for number, both in enumerate(zip(ours, asked, strict=True)) if both[0] != both[1]]
+    wrong = [
+        (number, next((at for at, pair in enumerate(zip(*both, strict=False)) if pair[0] != pair[1]), "its length"))
+        for number, both in enumerate(zip(ours, asked, strict=True))
+        if both[0] != both[1]
+    ]
     if wrong:
         stats = engine.stats()
         print(f"{what}: {len(wrong)} of {len(ours)} differ, (number, place): {wrong[:12]}", flush=True)
         print(f"  first: {ours[wrong[0][0]]}\n  asked: {asked[wrong[0][0]]}", flush=True)
-        print(f"  steps {stats.steps}, cached {stats.cached_tokens}, host hits {stats.host_hits}, host tokens {stats.host_tokens}, drafted {stats.drafted_tokens}, accepted {stats.accepted_tokens}", flush=True)
+        print(
+            f"  steps {stats.steps}, cached {stats.cached_tokens}, host hits {stats.host_hits}, host tokens "
+            f"{stats.host_tokens}, drafted {stats.drafted_tokens}, accepted {stats.accepted_tokens}",
+            flush=True,
+        )
         print(f"  {[(row['layers'], row['executor'], row['why']) for row in engine.info()['layers']]}", flush=True)
     assert not wrong, what
 
@@ -52,7 +66,11 @@ def same(engine: Engine, ours: list[Any], asked: list[Any], what: str) -> None:
 def close(ours: list[Any], asked: list[Any]) -> None:
     """Of two walks, in which something is drawn and scored."""
     for number, (mine, theirs) in enumerate(zip(ours, asked, strict=True)):
-        assert len(mine) == len(theirs) and np.allclose(np.array(mine), np.array(theirs), atol=1e-3), (number, mine, theirs)
+        assert len(mine) == len(theirs) and np.allclose(np.array(mine), np.array(theirs), atol=1e-3), (
+            number,
+            mine,
+            theirs,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +89,10 @@ def one(tiny: Path) -> Iterator[Engine]:
 def tiered(tiny: Path, request: pytest.FixtureRequest) -> Iterator[Engine]:
     """With a host tier."""
     with Engine(tiny, **OPTIONS | SMALL | request.param, poison_freed=True) as engine:
-        print(f"host tier: {engine.info()['host_kv_bytes']} bytes, {engine.info()['kv_tokens']} tokens on the cards", flush=True)
+        print(
+            f"host tier: {engine.info()['host_kv_bytes']} bytes, {engine.info()['kv_tokens']} tokens on the cards",
+            flush=True,
+        )
         yield engine
 
 
@@ -143,20 +164,29 @@ WINDOWED: list[tuple[str, dict[str, int], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("case, spread, options", WINDOWED, ids=str)
-def test_both_cards_keep_the_rows_of_windows_apart(case: str, spread: dict[str, int], options: dict[str, Any], tmp_path: Path) -> None:
+def test_both_cards_keep_the_rows_of_windows_apart(
+    case: str, spread: dict[str, int], options: dict[str, Any], tmp_path: Path
+) -> None:
     """Layers with a window alone, and beside others; rows are given to others while texts go on."""
     path, again = write_windowed(case, tmp_path), drawn(5, 90) * 2
     with Engine(path, **ON_CPU) as alone:
         expected, asked, at_random = texts(alone), written(alone, again, 16, 2), walk(alone, 5)
-    with Engine(path, **OPTIONS | {"kv_tokens": 1024, "window_tokens": 512, "max_running": 4} | spread | options) as engine:
+    with Engine(
+        path, **OPTIONS | {"kv_tokens": 1024, "window_tokens": 512, "max_running": 4} | spread | options
+    ) as engine:
         info = engine.info()
-        print(f"{case}, {options}: {info['windows']}, {info['kv_bytes']} bytes, attention {info['attention']}", flush=True)
+        print(
+            f"{case}, {options}: {info['windows']}, {info['kv_bytes']} bytes, attention {info['attention']}", flush=True
+        )
         assert info["window_tokens"] == 512
         same(engine, texts(engine), expected, "texts")
         for turn in range(2):
             same(engine, written(engine, again, 16, 2), asked, f"again {turn}")
         stats = engine.stats()
-        print(f"{stats.window_given_back} tokens given back, {stats.window_missed} missed, {stats.cached_tokens} cached", flush=True)
+        print(
+            f"{stats.window_given_back} tokens given back, {stats.window_missed} missed, {stats.cached_tokens} cached",
+            flush=True,
+        )
         assert stats.window_given_back > 0
         engine.sleep()  # what so small a model has may lie in blocks that stay
         engine.wake()
@@ -175,7 +205,10 @@ def write_windowed(case: str, path: Path) -> Path:
 
 @pytest.mark.parametrize("spread", SPREADS, ids=["ranks", "stages"])
 def test_a_draft_model_on_the_first_card(tiny: Path, one: Engine, spread: dict[str, int]) -> None:
-    """It guesses right, since it is the model itself, and all that it guesses is taken, whatever it costs. It has its place in the plan, and sleeps with the others."""
+    """It guesses right, since it is the model itself, and all that it guesses is taken, whatever it costs.
+
+    It has its place in the plan, and sleeps with the others.
+    """
     expected = written(one, PROMPTS[:6], 24, 3)
     with Engine(tiny, **OPTIONS | spread, draft=tiny, speculation={"control": False}) as engine:
         info = engine.info()
@@ -231,7 +264,9 @@ def write_hybrid(case: str, path: Path) -> Path:
 
 
 def write_lfm2(path: Path, kinds: list[str], context: int = 512) -> Path:
-    reference("Lfm2ForCausalLM", layer_types=kinds, num_hidden_layers=4, block_multiple_of=32, max_position_embeddings=context).save_pretrained(path)
+    reference(
+        "Lfm2ForCausalLM", layer_types=kinds, num_hidden_layers=4, block_multiple_of=32, max_position_embeddings=context
+    ).save_pretrained(path)
     return write_tokenizer(path)
 
 
@@ -239,15 +274,26 @@ OVER_RANKS = ["lfm2", "qwen 3.5", "granite 4, dense", "nemotron h, experts"]
 OVER_STAGES = ["lfm2", "qwen 3.5", "olmo hybrid", "jamba", "lfm2, states behind", "lfm2, states in front"]
 
 
-@pytest.mark.parametrize("case, spread", [*((case, SPREADS[1]) for case in OVER_STAGES), *((case, SPREADS[0]) for case in OVER_RANKS)], ids=str)
+@pytest.mark.parametrize(
+    "case, spread",
+    [*((case, SPREADS[1]) for case in OVER_STAGES), *((case, SPREADS[0]) for case in OVER_RANKS)],
+    ids=str,
+)
 def test_both_cards_keep_states_of_their_own(case: str, spread: dict[str, int], tmp_path: Path) -> None:
-    """Texts with and without grammars, prompts that are asked again and longer, too few states for all, a sleep, and at random."""
+    """Texts with and without grammars, prompts that are asked again and longer, too
+    few states for all, a sleep, and at random.
+    """
     path, again = write_hybrid(case, tmp_path), drawn(3, 90) * 2 + [drawn(1, 90)[0][:60] + [7, 8, 9]]
     with Engine(path, **ON_CPU) as alone:
         expected, asked, at_random = texts(alone), written(alone, again, 8, 2), walk(alone, 5)
     with Engine(path, **OPTIONS, **spread, states=24, state_every=32) as engine:
         info = engine.info()
-        print(f"{case}: {info['states']} states of {info['state_bytes']} bytes, stages {[stage['layers'] for stage in info.get('stages', [])]}, layers {[(row['layers'], row['executor'], row['why']) for row in info['layers']]}", flush=True)
+        print(
+            f"{case}: {info['states']} states of {info['state_bytes']} bytes, stages "
+            f"{[stage['layers'] for stage in info.get('stages', [])]}, layers "
+            f"{[(row['layers'], row['executor'], row['why']) for row in info['layers']]}",
+            flush=True,
+        )
         assert info["states"] == 24 and info["state_bytes"] > 0 and len(set(info["rank_pids"])) == 2
         same(engine, texts(engine), expected, "texts")
         for turn in range(2):
@@ -263,7 +309,11 @@ def test_both_cards_keep_states_of_their_own(case: str, spread: dict[str, int], 
 
 @pytest.mark.parametrize(
     "spread, options",
-    [(SPREADS[1], {"graphs": False, "step_tokens": 16}), (SPREADS[0], {"run_ahead": False, "page_size": 16}), *((spread, {"deterministic": True}) for spread in SPREADS)],
+    [
+        (SPREADS[1], {"graphs": False, "step_tokens": 16}),
+        (SPREADS[0], {"run_ahead": False, "page_size": 16}),
+        *((spread, {"deterministic": True}) for spread in SPREADS),
+    ],
     ids=str,
 )
 def test_states_however_steps_are(options: dict[str, Any], spread: dict[str, int], tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""One model over two cards, by layers' widths and by layers: the texts of one card, whatever its sequences do; a rank that ends, or is silent, ends it
+"""One model over two cards, by layers' widths and by layers: the texts of one card, whatever its sequences do; a rank
+that ends, or is silent, ends it
 aloud. And a replica on each card."""
 
 from __future__ import annotations
@@ -29,13 +30,24 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2,
 OPTIONS: dict[str, Any] = {"device": "cuda", "dtype": "float32", "kv_tokens": 4096, "max_running": 8}
 ON_CPU = OPTIONS | {"device": "cpu", "threads": 1}
 RANKS = OPTIONS | {"tensor_parallel": 2}
-KINDS: list[dict[str, Any]] = [{}, {"graphs": False}, {"run_ahead": False}, {"attention": "triton", "page_size": 16}, {"deterministic": True}, {"step_tokens": 16, "max_running": 3}]
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"graphs": False},
+    {"run_ahead": False},
+    {"attention": "triton", "page_size": 16},
+    {"deterministic": True},
+    {"step_tokens": 16, "max_running": 3},
+]
 STAGES: list[dict[str, Any]] = [{}, {"graphs": False, "step_tokens": 16}, {"run_ahead": False}]
 FAMILIES = ["qwen 3 moe", "deepseek v2 lite", "gpt-oss", "gemma2, low caps"]
 ROWS: list[tuple[str, int, dict[str, Any]]] = [
-    ("deepseek v2 lite", 2, {}), ("deepseek v3", 2, {"graphs": False, "step_tokens": 64}), ("glm 4.7 flash", 2, {"run_ahead": False, "page_size": 16, "expert_parallel": True}),
-    ("kimi linear", 2, {}), ("deepseek v2 lite", 4, {}), ("deepseek v3", 4, {"host_kv": "100MB", "kv_tokens": 2048}),
-]  # fmt: skip
+    ("deepseek v2 lite", 2, {}),
+    ("deepseek v3", 2, {"graphs": False, "step_tokens": 64}),
+    ("glm 4.7 flash", 2, {"run_ahead": False, "page_size": 16, "expert_parallel": True}),
+    ("kimi linear", 2, {}),
+    ("deepseek v2 lite", 4, {}),
+    ("deepseek v3", 4, {"host_kv": "100MB", "kv_tokens": 2048}),
+]
 PROMPTS = ["The quick brown fox", "The quick", "1 + 1 =", '{"name": "Zoë"'] * 3
 
 
@@ -75,20 +87,35 @@ def test_two_cards_write_what_one_writes(tiny, one, options):
 def test_two_stages_write_what_one_card_writes(tiny, one, options):
     with Engine(tiny, **OPTIONS, pipeline_parallel=2, **options) as engine:
         info = engine.info()
-        assert info["pipeline_parallel"] == 2 and len(info["stages"]) == 2 and info["kv_tokens"] == one.info()["kv_tokens"]
-        assert all(row["executor"] == "fused" for row in info["layers"]) and sum(row["count"] for row in info["layers"]) == 3
+        assert (
+            info["pipeline_parallel"] == 2 and len(info["stages"]) == 2 and info["kv_tokens"] == one.info()["kv_tokens"]
+        )
+        assert (
+            all(row["executor"] == "fused" for row in info["layers"])
+            and sum(row["count"] for row in info["layers"]) == 3
+        )
         assert texts(engine) == texts(one)
         for ours, asked in zip(walk(engine, 1), walk(one, 1), strict=True):
             np.testing.assert_allclose(np.array(ours), np.array(asked), atol=1e-3)
 
 
-@pytest.mark.parametrize("spread", [{"pipeline_parallel": 2}, {"pipeline_parallel": 3}, {"pipeline_parallel": 2, "tensor_parallel": 2}], ids=str)
+@pytest.mark.parametrize(
+    "spread",
+    [{"pipeline_parallel": 2}, {"pipeline_parallel": 3}, {"pipeline_parallel": 2, "tensor_parallel": 2}],
+    ids=str,
+)
 def test_stages_take_prompts_that_are_cut(spread, tmp_path):
     """While they are rehearsed too: of what is cut, only the last part has logits."""
     if torch.cuda.device_count() < spread["pipeline_parallel"] * spread.get("tensor_parallel", 1):
         pytest.skip("needs more CUDA devices")
-    path, options = write_checkpoint(tmp_path, tokenizer=True, max_position_embeddings=4096), {"kv_tokens": 16384, "max_running": 16}
-    rows = [[3 + (7 * place + row) % 300 for place in range(length)] for row, length in enumerate((900, 1700, 40, 333, 2500))]
+    path, options = (
+        write_checkpoint(tmp_path, tokenizer=True, max_position_embeddings=4096),
+        {"kv_tokens": 16384, "max_running": 16},
+    )
+    rows = [
+        [3 + (7 * place + row) % 300 for place in range(length)]
+        for row, length in enumerate((900, 1700, 40, 333, 2500))
+    ]
 
     def written(engine: Engine) -> list[list[int]]:
         sequences = [engine.open() for _ in rows]
@@ -122,7 +149,10 @@ def test_latent_attention_by_rows(case, cards, options, tmp_path):
     if torch.cuda.device_count() < cards:
         pytest.skip("needs more CUDA devices")
     more = {"linear_num_heads": 4} if case == "kimi linear" else {}
-    path, room = write_tokenizer(write_family(case, tmp_path, max_position_embeddings=2048, **more)), {"kv_tokens": 16384}
+    path, room = (
+        write_tokenizer(write_family(case, tmp_path, max_position_embeddings=2048, **more)),
+        {"kv_tokens": 16384},
+    )
     prompts = [*drawn(3, 900), *drawn(2, 333), *drawn(1, 3)]
     with Engine(path, **ON_CPU | room) as one:
         expected, long, walks = texts(one), written(one, prompts, 16, 4), [walk(one, seed) for seed in range(2)]
@@ -211,7 +241,9 @@ def test_replicas_write_what_one_writes(tiny, one):
 
 @pytest.mark.parametrize("family", ["qwen 3 moe", "deepseek v2 lite"])
 def test_whole_experts_on_two_cards_write_what_one_writes_while_they_move(family, tmp_path):
-    """Every few steps, and when asked while text is written; as graphs, which keep the addresses of weights and places; the second family has shared experts."""
+    """Every few steps, and when asked while text is written; as graphs, which keep the addresses of
+    weights and places; the second family has shared experts.
+    """
     path = write_tokenizer(write_family(family, tmp_path))
     with Engine(path, **ON_CPU) as engine:
         expected = texts(engine)
@@ -228,9 +260,18 @@ def test_whole_experts_on_two_cards_write_what_one_writes_while_they_move(family
         writer.join(60)
         stats = engine.stats()
         print(f"moved {stats.moved_experts} experts in {stats.rebalances} times, {asked[-1]}", flush=True)
-        assert written == [expected] and stats.moved_experts > 3 and stats.rebalances >= 4 and engine.info()["expert_places"] != before
+        assert (
+            written == [expected]
+            and stats.moved_experts > 3
+            and stats.rebalances >= 4
+            and engine.info()["expert_places"] != before
+        )
         assert [sum(rows) for rows in stats.rank_rows] == [sum(each) for each in stats.expert_counts if each]
-        assert engine.sleep() > 0 and engine.stats().expert_counts == stats.expert_counts and engine.info()["expert_places"] == stats.expert_places
+        assert (
+            engine.sleep() > 0
+            and engine.stats().expert_counts == stats.expert_counts
+            and engine.info()["expert_places"] == stats.expert_places
+        )
         with pytest.raises(RuntimeFailure, match="wake it before they move"):
             engine.rebalance_experts()
         engine.wake()

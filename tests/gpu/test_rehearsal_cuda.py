@@ -34,12 +34,22 @@ def rehearsed(engine: Engine) -> Any:
     return runner
 
 
-@pytest.mark.parametrize("options", [{}, {"page_size": 16}, {"graphs": False}, {"weights": "fp8"}, {"attention": "triton"}], ids=str)
-def test_nobody_waits_and_no_token_changes(options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "options", [{}, {"page_size": 16}, {"graphs": False}, {"weights": "fp8"}, {"attention": "triton"}], ids=str
+)
+def test_nobody_waits_and_no_token_changes(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_checkpoint(tmp_path, tokenizer=True, hidden_size=256, intermediate_size=512)
     prompts = ["a", "The quick brown fox", "b " * 60, "c", "d", "e"]
     params = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
-    chosen = {"device": "cuda", "dtype": "bfloat16", "kv_tokens": 4000, "max_running": 16, "poison_freed": True} | options
+    chosen = {
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "kv_tokens": 4000,
+        "max_running": 16,
+        "poison_freed": True,
+    } | options
 
     def found(engine: Engine) -> list[list[int]]:
         engine._core.after_step = engine._core.check

@@ -1,4 +1,6 @@
-"""With drafts the text on a GPU is the text without them, to the bit, whatever is guessed; their steps replay the graphs of decodes."""
+"""With drafts the text on a GPU is the text without them, to the bit, whatever is
+guessed; their steps replay the graphs of decodes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from sgl.runtime import Engine, SamplingParams
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
-OPTIONS: dict[str, Any] = {"device": "cuda", "kv_tokens": 16_384, "max_running": 32, "deterministic": True, "poison_freed": True}
+OPTIONS: dict[str, Any] = {
+    "device": "cuda",
+    "kv_tokens": 16_384,
+    "max_running": 32,
+    "deterministic": True,
+    "poison_freed": True,
+}
 
 
 @pytest.fixture(scope="module", params=["bfloat16", "float32"])
@@ -28,7 +36,10 @@ def dtype(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def without(dtype: str) -> tuple[list[Any], list[Any]]:
-    """What is written without drafts. The engine is closed then: one that opens waits for the device, which ends captures of another."""
+    """What is written without drafts.
+
+    The engine is closed then: one that opens waits for the device, which ends captures of another.
+    """
     with Engine(dtype=dtype, **OPTIONS) as engine:
         kinds = grammars(engine)
         found = [opened(engine, text).generate(params, kinds[kind]).result(150) for text, params, kind in cases(engine)]
@@ -66,11 +77,18 @@ def watched(engine: Engine) -> list[list[int]]:
 @pytest.mark.parametrize("how", ["right", "mixed", "long"])
 def test_the_text_is_the_text_without(drafting: Engine, without: Any, how: str) -> None:
     kinds, (wanted, _) = grammars(drafting), without
-    answers = {tuple(drafting.tokenizer.encode(text).tolist()): found.token_ids for (text, *_), found in zip(cases(drafting), wanted, strict=True)}
+    answers = {
+        tuple(drafting.tokenizer.encode(text).tolist()): found.token_ids
+        for (text, *_), found in zip(cases(drafting), wanted, strict=True)
+    }
     speculation(drafting, Told(how, answers))
     seen, before = watched(drafting), drafting.stats()
     for (text, params, kind), expected in zip(cases(drafting), wanted, strict=True):
-        assert parts(opened(drafting, text).generate(params, kinds[kind]).result(150)) == parts(expected), (text, params, kind)
+        assert parts(opened(drafting, text).generate(params, kinds[kind]).result(150)) == parts(expected), (
+            text,
+            params,
+            kind,
+        )
     assert (drafting.stats() - before).accepted_tokens > 40
     assert all(max(lengths) > 17 for lengths in seen), seen
 
@@ -83,6 +101,7 @@ def test_random_programs(drafting: Engine, without: Any) -> None:
 
 def test_steps_without_guesses_run_ahead(drafting: Engine) -> None:
     """A drafter that knows nothing is asked less and less."""
+
     class Nothing(Told):
         asked = 0
 

@@ -70,9 +70,14 @@ def test_a_convolution_between_gates(dtype: torch.dtype) -> None:
         checks.check_gated_convolution(lens, 2048, dtype, "cuda")
 
 
-@pytest.mark.parametrize("outputs, inputs, first, channels, width", [(64, 48, 17, 30, 3), (12352, 2560, 0, 8192, 4), (9296, 1024, 4096, 5120, 4)])
+@pytest.mark.parametrize(
+    "outputs, inputs, first, channels, width",
+    [(64, 48, 17, 30, 3), (12352, 2560, 0, 8192, 4), (9296, 1024, 4096, 5120, 4)],
+)
 @pytest.mark.parametrize("dtype", [torch.float32, HALF], ids=str)
-def test_a_row_through_product_and_convolution(outputs: int, inputs: int, first: int, channels: int, width: int, dtype: torch.dtype) -> None:
+def test_a_row_through_product_and_convolution(
+    outputs: int, inputs: int, first: int, channels: int, width: int, dtype: torch.dtype
+) -> None:
     checks.check_convolved(outputs, inputs, first, channels, width, dtype, "cuda")
 
 
@@ -105,7 +110,11 @@ def test_fixed_sums_give_one_text_however_a_prompt_is_cut(tmp_path: Path) -> Non
     found, text = [], prompt(320, 60, seed=3)
     for options in ({}, {"step_tokens": 16}, {"graphs": False, "step_tokens": 23}):
         with Engine(path, device="cuda", dtype="bfloat16", kv_tokens=2048, deterministic=True, **options) as engine:
-            found += [texts_of(engine, [text]), texts_of(engine, [text, text[:20], text[:41]])[:1], texts_of(engine, [text])]
+            found += [
+                texts_of(engine, [text]),
+                texts_of(engine, [text, text[:20], text[:41]])[:1],
+                texts_of(engine, [text]),
+            ]
             grown = text + found[0][0][:5]
             found.append([found[0][0][:5] + texts_of(engine, [grown])[0][:-5]])
     assert all(each == found[0] for each in found)
@@ -125,7 +134,9 @@ def test_a_graph_has_the_bits_of_the_eager_step(tmp_path: Path) -> None:
             engine.flush_cache()
             several.append(texts_of(engine, prompts))
         assert all(texts == alone[0] for texts in alone) and all(texts == several[0] for texts in several)
-        assert {row["executor"] for row in engine.info()["layers"]} == {"fused"} and all(row["why"] is None for row in engine.info()["layers"])
+        assert {row["executor"] for row in engine.info()["layers"]} == {"fused"} and all(
+            row["why"] is None for row in engine.info()["layers"]
+        )
         assert any(engine._core.runner._graphs._captured.values())
 
 

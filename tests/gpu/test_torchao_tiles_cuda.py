@@ -7,7 +7,10 @@ import torch
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0), reason="needs a CUDA device that packs these tiles"),
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or torch.cuda.get_device_capability() < (8, 0),
+        reason="needs a CUDA device that packs these tiles",
+    ),
 ]
 
 
@@ -31,5 +34,7 @@ def test_a_weight_in_tiles_means_what_the_card_multiplies() -> None:
     both = torch.randn(1024 // group, 64, 2, generator=generator, device="cuda").bfloat16()
     packed = torch.ops.aten._convert_weight_to_int4pack(q[:, ::2] << 4 | q[:, 1::2], 8)
     found = torch.ops.aten._weight_int4pack_mm(torch.eye(1024, device="cuda").bfloat16(), packed, group, both)
-    weight = QuantizedWeight(untile(packed), both[..., 0].T.contiguous(), group, zero=8.0, offset=both[..., 1].T.contiguous())
+    weight = QuantizedWeight(
+        untile(packed), both[..., 0].T.contiguous(), group, zero=8.0, offset=both[..., 1].T.contiguous()
+    )
     torch.testing.assert_close(found.T.float(), weight.dense(), rtol=2**-7, atol=2**-5)

@@ -31,9 +31,19 @@ def on_gpu(make: Make) -> Make:
     return lambda case="gemma3", **options: make(case, **{"device": "cuda"} | options)
 
 
-@pytest.mark.parametrize("options", [{"page_size": 1}, {"page_size": 4, "graphs": False}, {"attention": "triton", "run_ahead": False}, {"attention": "torch_native"}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"page_size": 1},
+        {"page_size": 4, "graphs": False},
+        {"attention": "triton", "run_ahead": False},
+        {"attention": "torch_native"},
+    ],
+)
 @pytest.mark.parametrize("case", EVERY)
-def test_texts_are_those_of_a_cold_run_whatever_was_there_before(case: str, options: dict[str, Any], on_gpu: Make) -> None:
+def test_texts_are_those_of_a_cold_run_whatever_was_there_before(
+    case: str, options: dict[str, Any], on_gpu: Make
+) -> None:
     engine, cold = on_gpu(case, window_tokens=400, **options), quiet(on_gpu, case)
     assert engine.info()["window_tokens"] == 400
     shared = prompt(1, 130)
@@ -46,7 +56,10 @@ def test_texts_are_those_of_a_cold_run_whatever_was_there_before(case: str, opti
     settled(engine)
 
 
-@pytest.mark.parametrize("options", [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "kv_dtype": "fp8"}, {"dtype": "bfloat16", "deterministic": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{"dtype": "bfloat16"}, {"dtype": "bfloat16", "kv_dtype": "fp8"}, {"dtype": "bfloat16", "deterministic": True}],
+)
 @pytest.mark.parametrize("case", ["gemma3", "mistral", "gpt-oss"])
 def test_in_other_types(case: str, options: dict[str, Any], on_gpu: Make) -> None:
     """Cut into the same steps, the same kernels see the same numbers."""
@@ -68,12 +81,18 @@ def together(engine: Engine, prompts: list[list[int]]) -> list[list[int]]:
 
 @pytest.mark.parametrize("count", [3, 14, 40])
 def test_heads_that_products_of_few_rows_store(count: int, on_gpu: Make) -> None:
-    """Weights in few bits: up to 16 rows, the product itself puts keys and values in the windows' slots. Rows that end earlier may round another way."""
+    """Weights in few bits: up to 16 rows, the product itself puts keys and values in the windows'
+    slots. Rows that end earlier may round another way.
+    """
     options: dict[str, Any] = {"dtype": "bfloat16", "weights": "int4", "kv_tokens": 8000}
     engine, cold = on_gpu("mistral", window_tokens=4000, **options), on_gpu("mistral", window_tokens=8000, **options)
     assert all(layer.turns for layer in engine._core.runner.model.execution_plan.few)
     prompts = [prompt(seed, 100) for seed in range(count)]
-    pairs = [pair for ours, theirs in zip(together(engine, prompts), together(cold, prompts), strict=True) for pair in zip(ours, theirs, strict=True)]
+    pairs = [
+        pair
+        for ours, theirs in zip(together(engine, prompts), together(cold, prompts), strict=True)
+        for pair in zip(ours, theirs, strict=True)
+    ]
     assert sum(one == other for one, other in pairs) > 0.6 * len(pairs)
     assert engine.stats().window_given_back and not cold.stats().window_given_back
 

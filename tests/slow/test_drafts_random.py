@@ -1,4 +1,6 @@
-"""Random programs with a draft model, with heads, and with steps that run ahead: SGL_DRAWS=20 says how many walks of each, without it none."""
+"""Random programs with a draft model, with heads, and with steps that run ahead:
+SGL_DRAWS=20 says how many walks of each, without it none.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ __all__ = ["drafts"]
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
 FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
 SEEDS = range(FIRST, FIRST + DRAWS)
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 walks of each")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 walks of each"),
+]
 
 
 @pytest.mark.parametrize("size", [1, 16])
@@ -38,9 +43,19 @@ def test_a_draft_model(drafts: dict[str, Path], alone: bool, size: int) -> None:
             assert walk(engine, seed, 20) == walk(plain, seed, 20), seed
 
 
-@pytest.mark.parametrize("options", [{"speculation": {"control": False}, "page_size": 4}, {"speculation": "auto"}], ids=["every draft", "under control"])
+@pytest.mark.parametrize(
+    "options",
+    [{"speculation": {"control": False}, "page_size": 4}, {"speculation": "auto"}],
+    ids=["every draft", "under control"],
+)
 def test_running_ahead(options: dict[str, Any]) -> None:
-    alike: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 2048, "deterministic": True, "poison_freed": True}
+    alike: dict[str, Any] = {
+        "dtype": "float32",
+        "threads": 1,
+        "kv_tokens": 2048,
+        "deterministic": True,
+        "poison_freed": True,
+    }
     with Engine(**alike) as plain, Engine(run_ahead=True, **options, **alike) as engine:
         engine._core.after_step = engine._core.check
         for seed in SEEDS:

@@ -20,7 +20,10 @@ from walk_draws import Draw, draw
 from walk_keys import variants
 
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="hours of walking: SGL_DRAWS=20 takes 20 draws of each family")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DRAWS, reason="hours of walking: SGL_DRAWS=20 takes 20 draws of each family"),
+]
 
 FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
 

@@ -1,4 +1,5 @@
-"""Every extreme in every key of a checkpoint's files, as `sgl models` and as `Engine`: SGL_WALK=1 asks for this half hour.
+"""Every extreme in every key of a checkpoint's files, as `sgl models` and as `Engine`: SGL_WALK=1 asks for this half
+hour.
 
 The short form, the values that are known to hurt and thirty others, is tests/cpu/test_hostile_files.py.
 """
@@ -15,7 +16,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from checkpoints import write_checkpoint
 from hostile_files import MORE_KEYS, cases, check, outcomes
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not os.environ.get("SGL_WALK"), reason="half an hour of walking: SGL_WALK=1")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("SGL_WALK"), reason="half an hour of walking: SGL_WALK=1"),
+]
 
 FILES = ["tokenizer.json", *MORE_KEYS]
 

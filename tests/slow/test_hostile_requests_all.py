@@ -18,7 +18,10 @@ from test_hostile_requests import walk
 from sgl.runtime import Engine
 
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="minutes of hostile requests: SGL_DRAWS=100 makes 10,000 of them")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DRAWS, reason="minutes of hostile requests: SGL_DRAWS=100 makes 10,000 of them"),
+]
 
 
 @pytest.mark.parametrize("seed", range(1000, 1000 + DRAWS))

@@ -1,4 +1,5 @@
-"""Many random requests and programs on models with latent attention and too few pages: SGL_DRAWS=20 says how many, without it none.
+"""Many random requests and programs on models with latent attention and too few pages: SGL_DRAWS=20 says how many,
+without it none.
 
 The short form is in tests/cpu/test_latent_engine.py.
 """
@@ -21,7 +22,10 @@ __all__ = ["make", "paths", "unlogged"]
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
 FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
 CASES = ("deepseek v3", "minicpm 3", "deepseek v3.2", "glm 5, shared")
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 walks of each model")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 walks of each model"),
+]
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -19,7 +19,11 @@ from faults_rig import EXPERTS, KINDS, soak
 
 SECONDS = float(os.environ.get("SGL_SOAK", "0"))
 SEED = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * SECONDS + 200), pytest.mark.skipif(not SECONDS, reason="minutes of faults: SGL_SOAK=300 takes five of each kind")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(2 * SECONDS + 200),
+    pytest.mark.skipif(not SECONDS, reason="minutes of faults: SGL_SOAK=300 takes five of each kind"),
+]
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *EXPERTS])

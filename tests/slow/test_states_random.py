@@ -20,7 +20,10 @@ __all__ = ["make", "paths", "unlogged"]
 
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
 FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 programs of each model")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 programs of each model"),
+]
 
 
 @pytest.mark.parametrize("case", ["lfm2", "lfm2, no attention", "lfm2, wide, biases, untied", *HYBRIDS])

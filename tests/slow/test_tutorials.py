@@ -47,13 +47,21 @@ def test_it_is_kept_small_tidy_and_with_outputs(path):
     assert path.stat().st_size < MOST_BYTES
     assert notebook.metadata.kernelspec.name == "python3"
     for number, cell in enumerate(code_cells(notebook), 1):
-        assert cell.execution_count == number, f"code cell {number} was not kept from a run of its notebook from top to bottom: make tutorials"
-        assert cell.outputs or is_silent(cell.source), f"code cell {number} was kept without its output: make tutorials\n{cell.source}"
-        assert not [output for output in cell.outputs if output.output_type == "error"], f"code cell {number} was kept with an error"
+        assert cell.execution_count == number, (
+            f"code cell {number} was not kept from a run of its notebook from top to bottom: make tutorials"
+        )
+        assert cell.outputs or is_silent(cell.source), (
+            f"code cell {number} was kept without its output: make tutorials\n{cell.source}"
+        )
+        assert not [output for output in cell.outputs if output.output_type == "error"], (
+            f"code cell {number} was kept with an error"
+        )
 
 
 def is_silent(source: str) -> bool:
-    """Whether a cell only defines things: nothing outside of its functions prints or draws, and it does not end in a value."""
+    """Whether a cell only defines things: nothing outside of its functions prints
+    or draws, and it does not end in a value.
+    """
     body = ast.parse(TransformerManager().transform_cell(source)).body
     if isinstance(body[-1], ast.Expr) and not isinstance(body[-1].value, ast.Call):
         return False
@@ -121,7 +129,9 @@ def anchors(page: Path) -> set[str]:
 @TUTORIALS
 def test_it_shows_its_prompts(path):
     for cell in code_cells(nbformat.read(path, as_version=4)):
-        assert "import prompts" not in cell.source and "nano.prompts" not in cell.source, "write the prompt with sgl.fields, a toolbox, or as text"
+        assert "import prompts" not in cell.source and "nano.prompts" not in cell.source, (
+            "write the prompt with sgl.fields, a toolbox, or as text"
+        )
 
 
 # --- what it does ----------------------------------------------------------------------------------------------
@@ -144,7 +154,11 @@ def test_it_runs_and_says_what_is_kept(path, folder):
     left = execute(fresh, folder, LEFT)
     assert left.split("\n")[-2:] == ["0 engines open, 0 processes left", ""], left
     assert listing(folder.parent) == before, "it wrote files beside itself; use a temporary folder"
-    differing = [told for number, pair in enumerate(zip(code_cells(kept), code_cells(fresh), strict=True), 1) if (told := difference(number, *pair))]
+    differing = [
+        told
+        for number, pair in enumerate(zip(code_cells(kept), code_cells(fresh), strict=True), 1)
+        if (told := difference(number, *pair))
+    ]
     assert not differing, "\n\n".join([*differing, "If that is right, keep it: make tutorials"])
 
 
@@ -159,12 +173,17 @@ def difference(number, kept, fresh) -> str | None:
     """
     old, new = texts_of(kept.outputs), texts_of(fresh.outputs)
     if [kind for kind, _ in old] != [kind for kind, _ in new]:
-        return f"code cell {number} gives {[kind for kind, _ in new]}, kept are {[kind for kind, _ in old]}\n{fresh.source}"
+        return (
+            f"code cell {number} gives {[kind for kind, _ in new]}, kept are "
+            f"{[kind for kind, _ in old]}\n{fresh.source}"
+        )
     if "varies" in kept.metadata.get("tags", ()):
         return None
     for (_, before), (_, now) in zip(old, new, strict=True):
         if not same(before, now):
-            lines = difflib.unified_diff(masked(before).splitlines(), masked(now).splitlines(), "kept", "now", lineterm="", n=0)
+            lines = difflib.unified_diff(
+                masked(before).splitlines(), masked(now).splitlines(), "kept", "now", lineterm="", n=0
+            )
             return f"code cell {number}:\n{fresh.source}\n" + "\n".join(lines) + "\n" + counts_told(before, now)
     return None
 

@@ -44,7 +44,9 @@ exec cc "$@"
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=os.environ | variables)
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, env=os.environ | variables
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -74,12 +76,24 @@ def test_what_the_distributions_hold(built):
     wheel = set(zipfile.ZipFile(next(built.glob("*.whl"))).namelist())
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
         sdist = set(archive.getnames())
-    for name in ("sgl/py.typed", "sgl/lang/report/page.html", "sgl/lang/report/main.js", "sgl/runtime/nano/config.json", "sgl/runtime/nano/tokenizer.json", "sgl/runtime/nano/adapters/listings/adapter_model.safetensors"):
+    for name in (
+        "sgl/py.typed",
+        "sgl/lang/report/page.html",
+        "sgl/lang/report/main.js",
+        "sgl/runtime/nano/config.json",
+        "sgl/runtime/nano/tokenizer.json",
+        "sgl/runtime/nano/adapters/listings/adapter_model.safetensors",
+    ):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
     for name in ("grammars/core/all.c", "grammars/core/base/types.h", "runtime/csrc/all.c", "constraints.txt"):
         assert any(found.endswith(name) for found in sdist)
-    for source in (path for folder in ("runtime/csrc", "grammars/core") for path in (ROOT / folder).rglob("*") if path.suffix in (".c", ".h", ".inc")):
+    for source in (
+        path
+        for folder in ("runtime/csrc", "grammars/core")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".c", ".h", ".inc")
+    ):
         assert any(found.endswith(source.relative_to(ROOT).as_posix()) for found in sdist)
     assert not any("csrc" in name or name.endswith((".c", ".h", ".inc")) for name in wheel)
     assert not any("/tests/" in name for name in wheel)

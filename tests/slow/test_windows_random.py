@@ -1,4 +1,5 @@
-"""Many random requests on models with windowed layers and too few pages: SGL_DRAWS=20 says how many walks, without it none.
+"""Many random requests on models with windowed layers and too few pages: SGL_DRAWS=20 says how many walks, without it
+none.
 
 The short form is in tests/cpu/test_windows_engine.py.
 """
@@ -19,7 +20,10 @@ __all__ = ["make", "paths"]
 
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
 FIRST = int(os.environ.get("SGL_FIRST_DRAW", "1000"))
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 walks of each model")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not DRAWS, reason="minutes of walking: SGL_DRAWS=20 takes 20 walks of each model"),
+]
 
 
 @pytest.mark.parametrize("case", EVERY)

@@ -1,4 +1,6 @@
-"""The benchmarks on programs: what is switched off changes the work and not the answers, and the peers do the same work."""
+"""The benchmarks on programs: what is switched off changes the work and not the
+answers, and the peers do the same work.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,12 @@ def ours():
     """An engine whose rounding does not depend on what else is computed beside."""
     patch = pytest.MonkeyPatch()
     for module, names in (
-        (react, ("THOUGHT", "ANSWER")), (tree_of_thought, ("TOKENS", "ANSWER")), (judge, ("REASON", "SUMMARY")),
-        (skeleton_of_thought, ("OUTLINE", "TOKENS", "CLOSING")), (retrieval, ("QUERY", "ANSWER")),
-    ):  # fmt: skip
+        (react, ("THOUGHT", "ANSWER")),
+        (tree_of_thought, ("TOKENS", "ANSWER")),
+        (judge, ("REASON", "SUMMARY")),
+        (skeleton_of_thought, ("OUTLINE", "TOKENS", "CLOSING")),
+        (retrieval, ("QUERY", "ANSWER")),
+    ):
         for name in names:
             patch.setattr(module, name, SHORT)
     patch.setattr(tree_of_thought, "WIDTH", 2)
@@ -58,7 +63,13 @@ def items(name: str, count: int = 2):
     """With little to read: that is most of the work of such short answers."""
     some = WORKLOADS[name].items(count)
     for item in some:
-        item.update({key: value for key, value in (("tokens", SHORT), ("examples", item.get("examples", [])[:3])) if key in item})
+        item.update(
+            {
+                key: value
+                for key, value in (("tokens", SHORT), ("examples", item.get("examples", [])[:3]))
+                if key in item
+            }
+        )
         item.update({key: [text[:80] for text in item[key]] for key in ("seen", "questions") if key in item})
         item.update({key: item[key][:200] for key in ("essay", "topic", "passages") if key in item})
     return some
@@ -96,7 +107,10 @@ def test_jumps_are_switched_off(ours):
 
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "json_decoding"])
 def test_transformers_does_the_same_work(ours, transformers, name):
-    """JSON apart, where it writes freely. Of the texts, the first ones: what it wrote it encodes anew for the next call."""
+    """JSON apart, where it writes freely.
+
+    Of the texts, the first ones: what it wrote it encodes anew for the next call.
+    """
     work = WORKLOADS[name]
     mine = ours.run(work, items(name))
     made = transformers.made
@@ -124,9 +138,35 @@ def test_a_prompt_too_many_tokens_for_a_choice_is_refused(transformers):
 
 
 def figures():
-    run = {"seconds": 1.0, "steps": 1, "computed_tokens": 2, "cached_tokens": 3, "forced_tokens": 4, "generated_tokens": 5, "same_decisions": [1, 1], "same_texts": [0, 0]}
-    peer = {"workload": "react", "who": "guidance", "programs": 4, "sgl_seconds": 2.0, "seconds": 8.0, "sgl_made": 100, "made": 200, "same_decisions": [3, 4], "same_texts": [0, 2], "valid_json": [0, 0], "versions": {"guidance": "9"}, "dtype": "float32", "note": "item by item"}
-    return [peer, {"workload": "react", "who": "sgl", "settings": {"everything on": run, "no fusion": {**run, "seconds": 0.5}}}]
+    run = {
+        "seconds": 1.0,
+        "steps": 1,
+        "computed_tokens": 2,
+        "cached_tokens": 3,
+        "forced_tokens": 4,
+        "generated_tokens": 5,
+        "same_decisions": [1, 1],
+        "same_texts": [0, 0],
+    }
+    peer = {
+        "workload": "react",
+        "who": "guidance",
+        "programs": 4,
+        "sgl_seconds": 2.0,
+        "seconds": 8.0,
+        "sgl_made": 100,
+        "made": 200,
+        "same_decisions": [3, 4],
+        "same_texts": [0, 2],
+        "valid_json": [0, 0],
+        "versions": {"guidance": "9"},
+        "dtype": "float32",
+        "note": "item by item",
+    }
+    return [
+        peer,
+        {"workload": "react", "who": "sgl", "settings": {"everything on": run, "no fusion": {**run, "seconds": 0.5}}},
+    ]
 
 
 def test_the_report_counts_by_tokens_and_names_what_is_lost():
@@ -146,7 +186,19 @@ def test_it_runs_and_says_which_peer_is_missing(tmp_path):
     empty = tmp_path / "python"
     empty.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without its packages
     empty.chmod(0o755)
-    command = [sys.executable, "-m", "benchmarks.workloads", "--short", "--only", "json_decoding", "--against", "sgl", "guidance", "--peers", str(empty)]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.workloads",
+        "--short",
+        "--only",
+        "json_decoding",
+        "--against",
+        "sgl",
+        "guidance",
+        "--peers",
+        str(empty),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert f"to install it: {empty} -m pip install guidance" in done.stdout

@@ -32,7 +32,9 @@ def totals(texts: list[str]) -> list[float]:
     with sgl.Engine(context=2048, process=True, kv_memory="1GB") as engine:
         states = read.run_batch([(text,) for text in texts], backend=engine, temperature=0)
         assert_type(states, list[sgl.ProgramState])
-        return [sum(line.pieces * (line.price or 0) for line in state.get("invoice", Invoice).lines) for state in states]
+        return [
+            sum(line.pieces * (line.price or 0) for line in state.get("invoice", Invoice).lines) for state in states
+        ]
 
 
 sgl.Engine(contxt=2048)  # type: ignore[call-arg]

@@ -1,4 +1,7 @@
-"""Aspects of reviews in a batch, as an editor sees it. Checked by mypy, and by pyright where there is one; never run."""
+"""Aspects of reviews in a batch, as an editor sees it.
+
+Checked by mypy, and by pyright where there is one; never run.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,12 @@ def first(reviews: list[dict[str, Any]], lazily: bool) -> None:
     assert_type(judge.run_batch(reviews, num_threads=4, temperature=0), list[sgl.ProgramState])
     assert_type(judge.run_batch(reviews, generator_style=True), Iterator[sgl.ProgramState])
     assert_type(judge.run_batch(reviews, generator_style=lazily), Iterable[Any])
-    assert_type(judge.run_batch(reviews, generator_style=True, return_exceptions=True), Iterator[sgl.ProgramState | Exception])
-    assert_type(judge.run_batch(reviews, max_tokens=20, backend=sgl.Engine(), budget=100, temperature=0), list[sgl.ProgramState])
+    assert_type(
+        judge.run_batch(reviews, generator_style=True, return_exceptions=True), Iterator[sgl.ProgramState | Exception]
+    )
+    assert_type(
+        judge.run_batch(reviews, max_tokens=20, backend=sgl.Engine(), budget=100, temperature=0), list[sgl.ProgramState]
+    )
     judge.run_batch(reviews, temprature=0)  # type: ignore[call-overload]
     for state in judge.run_batch(reviews, return_exceptions=True):
         if isinstance(state, Exception):

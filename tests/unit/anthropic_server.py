@@ -12,9 +12,21 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 KNOWN = {
-    "model", "messages", "system", "max_tokens", "temperature", "top_p", "top_k", "stop_sequences", "stream",
-    "metadata", "output_config", "thinking", "tools", "tool_choice",
-}  # fmt: skip
+    "model",
+    "messages",
+    "system",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "stop_sequences",
+    "stream",
+    "metadata",
+    "output_config",
+    "thinking",
+    "tools",
+    "tool_choice",
+}
 
 
 class AnthropicServer(Loopback):
@@ -46,9 +58,7 @@ class AnthropicServer(Loopback):
         if problem := _problem(body):
             return JSONResponse(self.error_body(400, problem), 400)
         prompt = _prompt(body)
-        answer = write(
-            prompt, body["max_tokens"], body.get("stop_sequences") or (), None, self.script(prompt, body)
-        )
+        answer = write(prompt, body["max_tokens"], body.get("stop_sequences") or (), None, self.script(prompt, body))
         self.usage[0] += len(TOKENIZER.encode(prompt))
         self.usage[1] += answer.completion_tokens
         if self.refuses:
@@ -95,8 +105,7 @@ def _content(content: Any) -> str:
     if isinstance(content, str):
         return content
     return "".join(
-        part["text"] if part["type"] == "text" else f"<{part['type']}:{part['source']['type']}>"
-        for part in content
+        part["text"] if part["type"] == "text" else f"<{part['type']}:{part['source']['type']}>" for part in content
     )
 
 

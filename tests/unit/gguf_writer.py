@@ -15,7 +15,15 @@ from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS
 
 FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
 FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
-FINITE = {"Q2_K": (80, 82), "Q3_K": (108,), "Q6_K": (208,), "Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2)}  # where float16 numbers lie
+FINITE = {
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
+    "Q6_K": (208,),
+    "Q4_1": (0, 2),
+    "Q5_1": (0, 2),
+    "Q4_K": (0, 2),
+    "Q5_K": (0, 2),
+}  # where float16 numbers lie
 
 
 class Value(NamedTuple):
@@ -51,7 +59,9 @@ def value_bytes(value: Any) -> bytes:
         return text(value)
     if kind == 9:
         inner = kind_of(value[0]) if value else 4
-        return struct.pack("<IQ", inner, len(value)) + b"".join(value_bytes(Value(inner, getattr(item, "value", item))) for item in value)
+        return struct.pack("<IQ", inner, len(value)) + b"".join(
+            value_bytes(Value(inner, getattr(item, "value", item))) for item in value
+        )
     return struct.pack("<" + FORMATS[kind], value)
 
 
@@ -77,7 +87,12 @@ def q4_k(tensor: torch.Tensor) -> bytes:
     low = groups.amin(2).clamp_max(0)
     d, scales = _steps((groups.amax(2).clamp_min(0) - low) / 15)
     least, minimums = _steps(-low)
-    codes = ((groups + (least * minimums)[..., None]) / (d * scales).clamp_min(1e-12)[..., None]).round().clamp(0, 15).byte()
+    codes = (
+        ((groups + (least * minimums)[..., None]) / (d * scales).clamp_min(1e-12)[..., None])
+        .round()
+        .clamp(0, 15)
+        .byte()
+    )
     s, m = scales.byte(), minimums.byte()
     both = [s[:, :4] | s[:, 4:] >> 4 << 6, m[:, :4] | m[:, 4:] >> 4 << 6, s[:, 4:] & 15 | (m[:, 4:] & 15) << 4]
     return _together(_bytes(d), _bytes(least), *both, (codes[:, ::2] | codes[:, 1::2] << 4).flatten(1))
@@ -111,12 +126,18 @@ def _together(*parts: torch.Tensor) -> bytes:
 QUANTISERS = {"Q8_0": q8_0, "Q4_K": q4_k, "Q6_K": q6_k}
 
 
-def gguf_bytes(metadata: Mapping[str, Any], tensors: Mapping[str, Packed], version: int = 3, alignment: int = 32) -> bytes:
-    keys = b"".join(text(name) + struct.pack("<I", kind_of(value)) + value_bytes(value) for name, value in metadata.items())
+def gguf_bytes(
+    metadata: Mapping[str, Any], tensors: Mapping[str, Packed], version: int = 3, alignment: int = 32
+) -> bytes:
+    keys = b"".join(
+        text(name) + struct.pack("<I", kind_of(value)) + value_bytes(value) for name, value in metadata.items()
+    )
     entries, data = b"", b""
     for name, tensor in tensors.items():
         number = FLOATS.get(tensor.kind, BLOCKS[tensor.kind].id if tensor.kind in BLOCKS else 0)
-        entries += text(name) + struct.pack(f"<I{len(tensor.shape)}QIQ", len(tensor.shape), *tensor.shape[::-1], number, len(data))
+        entries += text(name) + struct.pack(
+            f"<I{len(tensor.shape)}QIQ", len(tensor.shape), *tensor.shape[::-1], number, len(data)
+        )
         data += tensor.data + bytes(-len(tensor.data) % alignment)
     head = b"GGUF" + struct.pack("<IQQ", version, len(tensors), len(metadata)) + keys + entries
     return head + bytes(-len(head) % alignment) + data
@@ -133,7 +154,9 @@ def random_blocks(kind: str, outputs: int, count: int, seed: int) -> torch.Tenso
     raw = bytearray(rng.randbytes(outputs * count * block.bytes))
     for start in range(0, len(raw), block.bytes):
         for place in () if kind.endswith("FP4") else FINITE.get(kind, (0,)):
-            raw[start + place : start + place + 2] = struct.pack("<e", rng.choice([0.0, rng.uniform(-2, 2), rng.uniform(-1e-5, 1e-5)]))
+            raw[start + place : start + place + 2] = struct.pack(
+                "<e", rng.choice([0.0, rng.uniform(-2, 2), rng.uniform(-1e-5, 1e-5)])
+            )
         if kind == "MXFP4":
             raw[start] %= 250  # 255 is no number, and its neighbours overflow
         if kind == "NVFP4":

@@ -14,15 +14,41 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
 
 KNOWN = {
-    "text", "input_ids", "image_data", "sampling_params", "stream", "return_logprob", "logprob_start_len",
-    "top_logprobs_num", "return_text_in_logprobs",
-}  # fmt: skip
+    "text",
+    "input_ids",
+    "image_data",
+    "sampling_params",
+    "stream",
+    "return_logprob",
+    "logprob_start_len",
+    "top_logprobs_num",
+    "return_text_in_logprobs",
+}
 SAMPLING = {
-    "skip_special_tokens", "spaces_between_special_tokens", "max_new_tokens", "min_new_tokens", "n", "stop",
-    "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k", "min_p", "frequency_penalty",
-    "presence_penalty", "repetition_penalty", "ignore_eos", "regex", "json_schema", "ebnf", "structural_tag",
-    "logit_bias", "sampling_seed", "no_stop_trim",
-}  # fmt: skip
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "max_new_tokens",
+    "min_new_tokens",
+    "n",
+    "stop",
+    "stop_token_ids",
+    "stop_regex",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+    "regex",
+    "json_schema",
+    "ebnf",
+    "structural_tag",
+    "logit_bias",
+    "sampling_seed",
+    "no_stop_trim",
+}
 PIECES = re.compile(r"<=>|[^\W_]+|.|\n", re.DOTALL)  # "<=>" melts three tokens into one
 
 Row = list[Any]  # [log-probability or None, token id, text or None]

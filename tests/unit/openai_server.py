@@ -12,15 +12,47 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, StreamingResponse
 
 KNOWN = {
-    "model", "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "n", "stop",
-    "stream", "stream_options", "logprobs", "top_logprobs", "logit_bias", "echo", "seed", "tools", "tool_choice",
-    "response_format", "frequency_penalty", "presence_penalty", "user", "extra", "reasoning_effort",
-}  # fmt: skip
+    "model",
+    "messages",
+    "prompt",
+    "max_tokens",
+    "max_completion_tokens",
+    "temperature",
+    "top_p",
+    "n",
+    "stop",
+    "stream",
+    "stream_options",
+    "logprobs",
+    "top_logprobs",
+    "logit_bias",
+    "echo",
+    "seed",
+    "tools",
+    "tool_choice",
+    "response_format",
+    "frequency_penalty",
+    "presence_penalty",
+    "user",
+    "extra",
+    "reasoning_effort",
+}
 COMPATIBLE = {
-    "top_k", "min_p", "stop_token_ids", "min_tokens", "ignore_eos", "repetition_penalty", "regex", "ebnf",
-    "guided_regex", "guided_grammar", "structured_outputs", "continue_final_message", "add_generation_prompt",
+    "top_k",
+    "min_p",
+    "stop_token_ids",
+    "min_tokens",
+    "ignore_eos",
+    "repetition_penalty",
+    "regex",
+    "ebnf",
+    "guided_regex",
+    "guided_grammar",
+    "structured_outputs",
+    "continue_final_message",
+    "add_generation_prompt",
     "structural_tag",
-}  # fmt: skip
+}
 
 
 class Refused(Exception):

@@ -11,15 +11,26 @@ from torch import Tensor
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
-from sgl.runtime.quantization.readers import WeightReader, WeightReaders, TensorHeader
+from sgl.runtime.quantization.readers import TensorHeader, WeightReader, WeightReaders
 from sgl.runtime.quantization.readers.weight_readers import NOTHING
 
 NAME = "model.layers.0.self_attn.q_proj"
 DTYPES = {
-    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2", torch.float8_e8m0fnu: "F8_E8M0", torch.float32: "F32", torch.float64: "F64",
-    torch.float16: "F16", torch.bfloat16: "BF16", torch.uint8: "U8", torch.int8: "I8", torch.int16: "I16",
-    torch.uint32: "U32", torch.int32: "I32", torch.int64: "I64", torch.bool: "BOOL",
-}  # fmt: skip
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e8m0fnu: "F8_E8M0",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.bool: "BOOL",
+}
 
 Tensors = dict[str, Tensor]
 Config = dict[str, Any] | None
@@ -53,9 +64,13 @@ def damaged(rng: random.Random, tensors: Tensors) -> Tensors:
         if kind == 0:
             found.pop(name, None)
         elif kind == 1:
-            found[rng.choice(["weight", "weight_scale", "qzeros", "g_idx", "extra", "weight.absmax"])] = torch.ones(rng.randint(0, 3), 4)
+            found[rng.choice(["weight", "weight_scale", "qzeros", "g_idx", "extra", "weight.absmax"])] = torch.ones(
+                rng.randint(0, 3), 4
+            )
         elif kind == 2 and name in found:
-            shape = [max(0, size + rng.choice([-1, 0, 1, size])) for size in found[name].shape] + [1] * rng.choice([0, 0, 1])
+            shape = [max(0, size + rng.choice([-1, 0, 1, size])) for size in found[name].shape] + [1] * rng.choice(
+                [0, 0, 1]
+            )
             found[name] = torch.zeros(shape[: rng.randint(0, 3)]).to(found[name].dtype)
         elif kind == 3 and name in found:
             found[name] = found[name].float().to(rng.choice(list(DTYPES)))
@@ -67,7 +82,9 @@ def damaged(rng: random.Random, tensors: Tensors) -> Tensors:
 
 
 def read_or_refused(rng: random.Random, samples: Iterable[tuple[WeightReaders, Tensors]]) -> None:
-    """Good modules, each damaged: some are read all the same, to codes that can be; the others are refused by the tensor's name."""
+    """Good modules, each damaged: some are read all the same, to codes that can be;
+    the others are refused by the tensor's name.
+    """
     count = 0
     for readers, good in samples:
         tensors = damaged(rng, good)

@@ -32,7 +32,10 @@ def test_the_body_runs_elsewhere_with_fixtures_and_parameters(tmp_path: Path, nu
     assert INSIDE in os.environ and not any(name.startswith("PYTEST_XDIST") for name in os.environ)
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.skipif(not util.find_spec("torch"), reason="needs torch"))], ids=["cold", "warm"])
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.skipif(not util.find_spec("torch"), reason="needs torch"))],
+    ids=["cold", "warm"],
+)
 def runs(tmp_path: Path, request: pytest.FixtureRequest):
     (tmp_path / "test_made_up.py").write_text(FILE)
     return lambda test: run_alone(f"test_made_up.py::{test}", str(tmp_path), warm=request.param)

@@ -191,9 +191,7 @@ def test_pictures_are_parts_of_the_message(openai_like, chat, text):
 
     @sgl.function
     def look(s):
-        s += sgl.user(
-            "What is " + sgl.image(buffer.getvalue()) + " this and " + sgl.image("http://x/y.png") + "?"
-        )
+        s += sgl.user("What is " + sgl.image(buffer.getvalue()) + " this and " + sgl.image("http://x/y.png") + "?")
         s += sgl.assistant(sgl.gen("a", 4))
 
     state = look.run(backend=chat)
@@ -272,10 +270,7 @@ def test_azure(openai_like):
         azure_endpoint=openai_like.url,
         timeout=10,
     )
-    assert (
-        talk.run(backend=backend, max_tokens=3)["a"]
-        == write("[system]Be brief.\n[user]Hi\n[assistant]", 3).text
-    )
+    assert talk.run(backend=backend, max_tokens=3)["a"] == write("[system]Be brief.\n[user]Hi\n[assistant]", 3).text
     assert openai_like.headers[0]["api-key"] == "k"
     backend.shutdown()
 
@@ -286,11 +281,19 @@ def test_azure(openai_like):
 @pytest.mark.parametrize(
     "options",
     [
-        {"top_k": 5}, {"min_p": 0.1}, {"stop_token_ids": [3]}, {"min_tokens": 2}, {"ignore_eos": True},
-        {"stop_regex": "a+"}, {"keep_stop": True}, {"repetition_penalty": 1.1}, {"regex": "a+"},
-        {"ebnf": "root ::= 'a'"}, {"structural_tag": {}},
+        {"top_k": 5},
+        {"min_p": 0.1},
+        {"stop_token_ids": [3]},
+        {"min_tokens": 2},
+        {"ignore_eos": True},
+        {"stop_regex": "a+"},
+        {"keep_stop": True},
+        {"repetition_penalty": 1.1},
+        {"regex": "a+"},
+        {"ebnf": "root ::= 'a'"},
+        {"structural_tag": {}},
     ],
-)  # fmt: skip
+)
 def test_options_that_openai_has_not(chat, openai_like, options):
     name = next(iter(options)).replace("min_tokens", "min_new_tokens").replace("ebnf", "grammar")
     with pytest.raises(ProgramError, match=f"Gen\\('a'\\) failed: .*gpt-4o.*{name}"):
@@ -372,7 +375,7 @@ def test_answers_that_break_the_form(openai_like, chat):
     assert state["a"] == '{"a":'[:6] and state.get_meta_info("a")["truncated"] is True
     fails(
         talk.run(backend=chat, json_schema={"type": "object"}, max_tokens=5, error_on_truncation=True),
-        "max_tokens=5 was reached before the text was complete, after '{\"a\":",
+        'max_tokens=5 was reached before the text was complete, after \'{"a":',
     )
 
 
@@ -409,8 +412,7 @@ CHOICES = ["ab cd", "ab", "ab ce x", "7"]
 
 def scores(prompt, choices):
     return [
-        [value for _, value in score_tokens(prompt + choice)[len(TOKENIZER.encode(prompt)) :]]
-        for choice in choices
+        [value for _, value in score_tokens(prompt + choice)[len(TOKENIZER.encode(prompt)) :]] for choice in choices
     ]
 
 

@@ -98,9 +98,7 @@ def test_stops_and_limits(claude, anthropic):
 def test_turns_go_on(claude, anthropic):
     @sgl.function
     def prefilled(s):
-        s += sgl.user("Hi") + sgl.assistant(
-            "The answer: " + sgl.gen("a", 4, stop=",") + ", so " + sgl.gen("b", 4)
-        )
+        s += sgl.user("Hi") + sgl.assistant("The answer: " + sgl.gen("a", 4, stop=",") + ", so " + sgl.gen("b", 4))
 
     claude.script = lambda prompt, body: " 42, of course" if prompt.endswith("answer:") else "\nwe are done"
     for streaming in (False, True):
@@ -137,11 +135,7 @@ def test_options_of_anthropic(claude, anthropic):
     assert given == [{"temperature": 0.5, "top_k": 5, "top_p": 0.9}, dict.fromkeys(given[0])]
     for options in ({"seed": 3}, {"return_logprob": True}, {"frequency_penalty": 0.1}, {"regex": "a"}):
         with pytest.raises(ProgramError, match=f"Anthropic.*{next(iter(options))}"):
-            (
-                talk.run(backend=anthropic, seed=3)
-                if "seed" in options
-                else talk.run(backend=anthropic, **options)
-            )
+            (talk.run(backend=anthropic, seed=3) if "seed" in options else talk.run(backend=anthropic, **options))
 
 
 def test_forms_and_select(claude, anthropic):
@@ -172,9 +166,7 @@ def test_speculation_on_anthropic(claude, anthropic):
 
 
 def test_thoughts_and_refusals(claude, anthropic):
-    backend = Anthropic(
-        "claude-x", base_url=claude.url, api_key="k", extra_body={"thinking": {"type": "adaptive"}}
-    )
+    backend = Anthropic("claude-x", base_url=claude.url, api_key="k", extra_body={"thinking": {"type": "adaptive"}})
     assert talk.run(backend=backend, max_tokens=3)["a"] is not None
     assert claude.requests[0]["thinking"] == {"type": "adaptive"}
     claude.thought = "hm, hm"

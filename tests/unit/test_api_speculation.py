@@ -18,7 +18,7 @@ import sgl
 from sgl.lang.backend import GenRequest
 from sgl.lang.backends.apis.api_response import StopStringCutter, first_stop
 from sgl.lang.backends.openai.openai_backend import OpenAI
-from sgl.lang.backends.speculation.turn_speculation import FormatError, TurnSlot, TurnFuture, match
+from sgl.lang.backends.speculation.turn_speculation import FormatError, TurnFuture, TurnSlot, match
 from sgl.lang.errors import BadValueError, ProgramError
 from sgl.lang.sampling.options import DEFAULTS, make_options
 
@@ -121,9 +121,7 @@ def program_of(pieces, tokens=None):
 
 
 @settings(max_examples=25, deadline=None)
-@given(
-    st.lists(PIECES, min_size=1, max_size=8), st.sampled_from([1, 3, 12, 60]), st.text("abc,\n", max_size=6)
-)
+@given(st.lists(PIECES, min_size=1, max_size=8), st.sampled_from([1, 3, 12, 60]), st.text("abc,\n", max_size=6))
 def test_texts_are_those_of_ordinary_calls(server, text_model, pieces, tokens, start):
     plain = program_of(pieces).run(start, backend=text_model, temperature=0)
     plain.sync()
@@ -187,9 +185,7 @@ def test_forks_share_no_speculated_text(server, text_model):
 
 
 def test_concurrent_programs_do_not_mix(server, text_model):
-    program = program_of(
-        [("gen", 9, ("\n",)), ("natural",), ("gen", 9, (",",)), ("natural",), ("gen", 5, ())], 50
-    )
+    program = program_of([("gen", 9, ("\n",)), ("natural",), ("gen", 9, (",",)), ("natural",), ("gen", 5, ())], 50)
     plain = program_of([("gen", 9, ("\n",)), ("natural",), ("gen", 9, (",",)), ("natural",), ("gen", 5, ())])
     starts = [{"start": f"topic {index}:"} for index in range(30)]
     ahead = [state.text() for state in program.run_batch(starts, backend=text_model, temperature=0)]
@@ -221,13 +217,7 @@ def form(s, **options):
     s += sgl.system("Answer as: Name: ...\nJob: ...\n")
     s += sgl.user("Who?")
     with s.assistant():
-        s += (
-            "Name: "
-            + sgl.gen("name", stop="\n", **options)
-            + "\nJob: "
-            + sgl.gen("job", stop=".", **options)
-            + "."
-        )
+        s += "Name: " + sgl.gen("name", stop="\n", **options) + "\nJob: " + sgl.gen("job", stop=".", **options) + "."
     s += sgl.user("Thanks.")
 
 

@@ -225,7 +225,9 @@ def test_a_flush_forgets_both():
 
 
 STEM = [int(bit) for bit in f"{0x9E3779B97F4A7C15F39CC0605CEDC834:0128b}"]  # no page of it is like the next
-TEXTS = st.builds(lambda length, tail: STEM[:length] + tail, st.integers(0, 100), st.lists(st.integers(0, 1), max_size=9))
+TEXTS = st.builds(
+    lambda length, tail: STEM[:length] + tail, st.integers(0, 100), st.lists(st.integers(0, 1), max_size=9)
+)
 
 
 class TierMachine(RuleBasedStateMachine):

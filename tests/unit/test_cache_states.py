@@ -1,4 +1,6 @@
-"""States behind the radix tree: slots, snapshots, and what a sequence goes back to, with every state followed by value."""
+"""States behind the radix tree: slots, snapshots, and what a sequence goes back
+to, with every state followed by value.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sgl.runtime.cache import IntRow, StateCheckpoint, PagePool, RecurrentPrefixCache, RecurrentStateSlots
+from sgl.runtime.cache import IntRow, PagePool, RecurrentPrefixCache, RecurrentStateSlots, StateCheckpoint
 from sgl.runtime.cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
 from sgl.runtime.cache.state_checkpoints import MOST, read_slot, write_slot
 
@@ -157,7 +159,9 @@ def test_a_step_that_broke_off_is_forgotten_where_it_wrote() -> None:
 
 
 class StateMachine(RuleBasedStateMachine):
-    """Random sequences take, compute, share, cut and release; pages and slots are followed by the prefix whose content they have."""
+    """Random sequences take, compute, share, cut and release; pages and slots are
+    followed by the prefix whose content they have.
+    """
 
     sequences = Bundle("sequences")
 
@@ -165,7 +169,9 @@ class StateMachine(RuleBasedStateMachine):
         super().__init__()
         self.cache = cache_of(9, 60, 3)
         self.content: dict[int, tuple[Any, ...]] = {}  # slot of a token -> namespace and whole prefix
-        self.states: dict[int, tuple[Any, ...]] = {EMPTY_SLOT: ()}  # slot of a state -> namespace and prefix; () for none
+        self.states: dict[int, tuple[Any, ...]] = {
+            EMPTY_SLOT: ()
+        }  # slot of a state -> namespace and prefix; () for none
         self.alive: list[Sequence] = []
 
     @rule(target=sequences, tokens=st.lists(st.integers(0, 1), max_size=20), namespace=st.sampled_from("ab"))

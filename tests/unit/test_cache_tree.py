@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.cache import IntRow, PagePool, PrefixCache, common_prefix
+from sgl.runtime.cache.view.cache_snapshot import CacheSnapshot, snapshot
+from sgl.runtime.cache.view.cache_tree import CacheTree
 from sgl.runtime.cache.view.tree_nodes import CacheNode
 from sgl.runtime.cache.view.tree_outline import columns, shortened
 from sgl.runtime.cache.view.tree_svg import ROWS
-from sgl.runtime.cache.view.cache_snapshot import CacheSnapshot, snapshot
-from sgl.runtime.cache.view.cache_tree import CacheTree
 from sgl.runtime.errors import ConfigError
 
 
@@ -92,7 +92,13 @@ texts = st.lists(st.text("ab", max_size=6), max_size=12)
 
 
 @settings(max_examples=80, deadline=None)
-@given(texts, st.lists(st.tuples(st.text("ab", min_size=1, max_size=6), st.sampled_from(["", "n"]), st.text("xy", max_size=3)), max_size=4))
+@given(
+    texts,
+    st.lists(
+        st.tuples(st.text("ab", min_size=1, max_size=6), st.sampled_from(["", "n"]), st.text("xy", max_size=3)),
+        max_size=4,
+    ),
+)
 def test_the_tree_shows_what_was_put_in_and_who_stands_where(finished, running):
     cache = PrefixCache(PagePool(400))
     keep(cache, *finished)
@@ -149,16 +155,18 @@ def test_text_form():
     running = compute(cache, "say a\n", later="{}")
     keep(cache, "say b", namespace="")
     other = compute(cache, "x", "mine")
-    assert str(look(cache, running, other)) == "\n".join([
-        "8 tokens in 4 nodes, 7 of them locked; 389 of 399 places free",
-        '└─ 4 "say "  locked by 1',
-        '   ├─ 2 "a↵"  locked by 1',
-        '   │  └─ · sequence 0 running: 2 tokens not in the tree "{}"',
-        '   └─ 1 "b"  evicted first',
-        "namespace 'mine'",
-        '└─ 1 "x"  locked by 1',
-        "   └─ · sequence 1 running",
-    ])  # fmt: skip
+    assert str(look(cache, running, other)) == "\n".join(
+        [
+            "8 tokens in 4 nodes, 7 of them locked; 389 of 399 places free",
+            '└─ 4 "say "  locked by 1',
+            '   ├─ 2 "a↵"  locked by 1',
+            '   │  └─ · sequence 0 running: 2 tokens not in the tree "{}"',
+            '   └─ 1 "b"  evicted first',
+            "namespace 'mine'",
+            '└─ 1 "x"  locked by 1',
+            "   └─ · sequence 1 running",
+        ]
+    )
 
 
 @pytest.mark.parametrize("width", [400, 700, 1000])
@@ -166,7 +174,7 @@ def test_a_picture_has_room_for_any_tree(width):
     cache = PrefixCache(PagePool(9000))
     keep(cache, *["".join(letters) for letters in np.random.default_rng(0).choice(list("abc "), (120, 20))])
     keep(cache, *["turn " * i for i in range(1, 60)])  # a chain
-    keep(cache, "<b> & \"quotes\" \0 日本語", *["wide" + chr(i) * 30 for i in range(50, 120)])
+    keep(cache, '<b> & "quotes" \0 日本語', *["wide" + chr(i) * 30 for i in range(50, 120)])
     picture = ElementTree.fromstring(look(cache).svg(width))
     inside = [part for part in picture.iter() if part.tag.endswith("rect") and "x" in part.attrib]
     assert max(float(r.get("x")) + float(r.get("width")) for r in inside) <= float(picture.get("width")) <= width

@@ -1,4 +1,6 @@
-"""Rows of windowed layers behind the radix tree: who holds them, who may take them, and what is matched, with every row followed by value."""
+"""Rows of windowed layers behind the radix tree: who holds them, who may take them, and
+what is matched, with every row followed by value.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sgl.runtime.cache import IntRow, StateCheckpoint, PagePool, WindowPrefixCache, WindowPages
+from sgl.runtime.cache import IntRow, PagePool, StateCheckpoint, WindowPages, WindowPrefixCache
 from sgl.runtime.cache.window_pages import SLACK, span
 from sgl.runtime.errors import OutOfPages
 from sgl.runtime.scheduling.capacity_errors import kv_pages_exhausted
@@ -52,7 +54,12 @@ def test_what_falls_behind_the_window_is_given_back_and_goes_first() -> None:
     cache = cache_of(200, reach=10)
     seq = computed(cache, list(range(150)))
     behind = 150 - 10 + 1 - SLACK
-    assert (seq.window, cache.windows.given_back, cache.windows.loose, cache.windows.held) == (behind, behind, behind, 150 - behind)
+    assert (seq.window, cache.windows.given_back, cache.windows.loose, cache.windows.held) == (
+        behind,
+        behind,
+        behind,
+        150 - behind,
+    )
     other = computed(cache, list(range(500, 600)))
     assert not cache.windows.where[cache.pages(seq)[:50]].any() and cache.windows.where[cache.pages(seq)[50:]].all()
     checked(cache, seq, other)
@@ -86,8 +93,15 @@ def test_who_stands_on_what_others_computed_again_takes_their_pages() -> None:
     cache.publish(again)
     own, free = cache.pages(kept).copy(), cache.pool.free
     assert not np.isin(own[:55], cache.tree.pages_of(kept.node)).any()
-    assert cache.share_equal_prefixes([kept, again, busy]) and cache.pool.free == free + 55 and not cache.share_equal_prefixes([kept, again, busy])
-    assert cache.pages(kept)[:55].tolist() == cache.pages(again)[:55].tolist() and cache.pages(kept)[55:].tolist() == own[55:].tolist()
+    assert (
+        cache.share_equal_prefixes([kept, again, busy])
+        and cache.pool.free == free + 55
+        and not cache.share_equal_prefixes([kept, again, busy])
+    )
+    assert (
+        cache.pages(kept)[:55].tolist() == cache.pages(again)[:55].tolist()
+        and cache.pages(kept)[55:].tolist() == own[55:].tolist()
+    )
     checked(cache, kept, again, busy)
     cache.release(again)
     cache.release(busy)
@@ -213,7 +227,10 @@ def test_rows_that_are_gone_are_never_named() -> None:
 
 
 class Walk:
-    """Random moves of sequences over a small alphabet, which share much. `content` and `rows` say what was written where."""
+    """Random moves of sequences over a small alphabet, which share much.
+
+    `content` and `rows` say what was written where.
+    """
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -221,7 +238,13 @@ class Walk:
         self.rows: dict[int, Any] = {}
         self.alive: list[Sequence] = []
         self.size = self.random.choice([1, 1, 2, 3])
-        self.windows = WindowPages(120 // self.size, self.random.randint(30, 90) // self.size, self.size, self.random.randint(1, 9), self.poison)
+        self.windows = WindowPages(
+            120 // self.size,
+            self.random.randint(30, 90) // self.size,
+            self.size,
+            self.random.randint(1, 9),
+            self.poison,
+        )
         self.windows.slack, self.windows.lot = self.size, 1  # so that short texts leave their windows
         self.cache = WindowPrefixCache(PagePool(120 // self.size, self.size, self.freed), self.windows)
         self.back = 0
@@ -315,7 +338,11 @@ class Walk:
         checked(self.cache, *self.alive)
 
     def move(self) -> None:
-        moves: list[Any] = [self.compute] * 6 + [self.compute_all] * 2 + [self.publish, self.rejoin, self.cut, self.cut_a_little, self.fork]
+        moves: list[Any] = (
+            [self.compute] * 6
+            + [self.compute_all] * 2
+            + [self.publish, self.rejoin, self.cut, self.cut_a_little, self.fork]
+        )
         if self.alive and self.random.random() < 0.75:
             seq = self.random.choice(self.alive)
             (self.close if len(self.alive) > 5 and self.random.random() < 0.3 else self.random.choice(moves))(seq)

@@ -18,32 +18,46 @@ from sgl.runtime.text.tokenizer import Tokenizer
 TALK = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Hi <you> & «me» "},
-    {"role": "assistant", "content": "", "reasoning": "Weather? ", "tool_calls": [{"function": {"name": "look", "arguments": {"at": "é"}}}]},
+    {
+        "role": "assistant",
+        "content": "",
+        "reasoning": "Weather? ",
+        "tool_calls": [{"function": {"name": "look", "arguments": {"at": "é"}}}],
+    },
     {"role": "tool", "content": '{"sky": "blue"}'},
     {"role": "assistant", "content": "Blue."},
     {"role": "user", "content": "Thanks"},
 ]
-TOOLS = [{"type": "function", "function": {"name": "look", "description": "Look at <x>", "parameters": {"type": "object"}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "look", "description": "Look at <x>", "parameters": {"type": "object"}}}
+]
 SOURCES = {
     "plain": tiny.CHAT_TEMPLATE,
     "tools": (
-        "{{- bos_token }}\n{%- if tools %}\n  {%- for t in tools %}{{ t | tojson(indent=2) }}\n{% endfor %}\n{%- endif %}\n"
+        "{{- bos_token }}\n{%- if tools %}\n  {%- for t in tools %}{{ t | tojson(indent=2) }}\n{% endfor %}\n{%- "
+        "endif %}\n"
         "{%- for m in messages %}\n{%- if loop.index0 == 1 %}{% continue %}{% endif %}\n"
-        "[{{ m.role }}]{{ m.content | trim }}{%- if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif %}\n{% endfor %}"
+        "[{{ m.role }}]{{ m.content | trim }}{%- if m.tool_calls %}{{ m.tool_calls[0].function | tojson }}{% endif "
+        "%}\n{% endfor %}"
         "{%- if add_generation_prompt %}[assistant]{% endif %}{{ eos_token }}"
     ),
-    "reasoning": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ m['content'].split('<')[-1].strip('\\n') }}\n{% endfor %}",
+    "reasoning": "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{{ "
+    "m['content'].split('<')[-1].strip('\\n') }}\n{% endfor %}",
     "namespace": (
         "{% set ns = namespace(last='') %}{% for m in messages[::-1] %}{% if m.role == 'user' and not ns.last %}"
-        "{% set ns.last = m.content %}{% endif %}{% endfor %}{{ ns.last }}{{ dict(a=1) | tojson }}{{ enable_thinking is defined }}"
+        "{% set ns.last = m.content %}{% endif %}{% endfor %}{{ ns.last }}{{ dict(a=1) | tojson }}{{ "
+        "enable_thinking is defined }}"
     ),
-    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{{ unk_token }}{% endfor %}",
+    "generation": "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{{ unk_token }}{% "
+    "endfor %}",
 }
 
 
 def written(folder: Path, template: Any = None, **config: Any) -> Path:
     about = tiny.CONFIG | {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": template}
-    return tiny.write(folder, tiny.byte_level_backend(), tokenizer_config=about, config={"model_type": "llama"} | config)
+    return tiny.write(
+        folder, tiny.byte_level_backend(), tokenizer_config=about, config={"model_type": "llama"} | config
+    )
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
@@ -81,7 +95,9 @@ def test_chat_template_json_is_the_last_place(tmp_path: Path) -> None:
 
 
 def test_named_templates_without_a_default(tmp_path: Path) -> None:
-    tokenizer = Tokenizer.load(written(tmp_path, [{"name": "rag", "template": "R"}, {"name": "tool_use", "template": "T"}]))
+    tokenizer = Tokenizer.load(
+        written(tmp_path, [{"name": "rag", "template": "R"}, {"name": "tool_use", "template": "T"}])
+    )
     assert tokenizer.chat_template is None
     assert tokenizer.render_chat(TALK, tools=TOOLS) == "T"
     with pytest.raises(ConfigError, match=r"rag, tool_use\) none is the default.*chat_template"):
@@ -90,7 +106,11 @@ def test_named_templates_without_a_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [3, [3], [{"name": "default"}]])
 def test_a_template_that_is_none(tmp_path: Path, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match=r"chat_template is neither a text nor named texts|tokenizer_config.json: key 'chat_template' must be str or list or dict"):
+    with pytest.raises(
+        ConfigError,
+        match=r"chat_template is neither a text nor named texts|tokenizer_config.json: key 'chat_template' must be "
+        r"str or list or dict",
+    ):
         Tokenizer.load(written(tmp_path, wrong))
 
 
@@ -136,22 +156,24 @@ def test_a_wrong_template_is_refused(tmp_path: Path, given: str, words: str) -> 
 
 # known formats
 
-SYSTEM, USER, ANSWER, AGAIN = ({"role": role, "content": text} for role, text in zip(("system", "user", "assistant", "user"), "SUAV", strict=True))
+SYSTEM, USER, ANSWER, AGAIN = (
+    {"role": role, "content": text} for role, text in zip(("system", "user", "assistant", "user"), "SUAV", strict=True)
+)
 ROWS = {
-    "llama3": "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"
+    "llama3": "<s><|start_header_id|>system<|end_header_id|>\n\nS<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nU<|eot_id|>"  # noqa: E501
     "<|start_header_id|>assistant<|end_header_id|>\n\nA<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nV<|eot_id|>"
     "<|start_header_id|>assistant<|end_header_id|>\n\n",
-    "phi4": "<|im_start|>system<|im_sep|>S<|im_end|><|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>A<|im_end|>"
+    "phi4": "<|im_start|>system<|im_sep|>S<|im_end|><|im_start|>user<|im_sep|>U<|im_end|><|im_start|>assistant<|im_sep|>A<|im_end|>"  # noqa: E501
     "<|im_start|>user<|im_sep|>V<|im_end|><|im_start|>assistant<|im_sep|>",
     "chatml": "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n"
     "<|im_start|>user\nV<|im_end|>\n<|im_start|>assistant\n",
-    "gemma": "<s><start_of_turn>user\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\nV<end_of_turn>\n<start_of_turn>model\n",
-    "gemma3": "<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\nV<end_of_turn>\n<start_of_turn>model\n",
+    "gemma": "<s><start_of_turn>user\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\nV<end_of_turn>\n<start_of_turn>model\n",  # noqa: E501
+    "gemma3": "<s><start_of_turn>user\nS\n\nU<end_of_turn>\n<start_of_turn>model\nA<end_of_turn>\n<start_of_turn>user\nV<end_of_turn>\n<start_of_turn>model\n",  # noqa: E501
     "phi3": "<|system|>\nS<|end|>\n<|user|>\nU<|end|>\n<|assistant|>\nA<|end|>\n<|user|>\nV<|end|>\n<|assistant|>\n",
-    "command-r": "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>S<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|USER_TOKEN|>U<|END_OF_TURN_TOKEN|>"
+    "command-r": "<s><|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>S<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|USER_TOKEN|>U<|END_OF_TURN_TOKEN|>"  # noqa: E501
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>A<|END_OF_TURN_TOKEN|><|START_OF_TURN_TOKEN|><|USER_TOKEN|>V<|END_OF_TURN_TOKEN|>"
     "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
-    "granite": "<|start_of_role|>system<|end_of_role|>S<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>U<|end_of_text|>\n"
+    "granite": "<|start_of_role|>system<|end_of_role|>S<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>U<|end_of_text|>\n"  # noqa: E501
     "<|start_of_role|>assistant<|end_of_role|>A<|end_of_text|>\n<|start_of_role|>user<|end_of_role|>V<|end_of_text|>\n"
     "<|start_of_role|>assistant<|end_of_role|>",
     "deepseek": "<s>S<｜User｜>U<｜Assistant｜>A</s><｜User｜>V<｜Assistant｜>",
@@ -172,13 +194,27 @@ def family(folder: Path, kind: str | None, marks: tuple[str, ...], name: str = "
     """A checkpoint without a template of its own."""
     backend = tiny.Backend.from_str(tiny.byte_level_backend())
     spec = json.loads(backend.to_str())
-    backend = tiny.Backend.from_str(json.dumps({**spec, "added_tokens": [t for t in spec["added_tokens"] if "im_" not in t["content"]]}))
+    backend = tiny.Backend.from_str(
+        json.dumps({**spec, "added_tokens": [t for t in spec["added_tokens"] if "im_" not in t["content"]]})
+    )
     backend.add_tokens([AddedToken(mark, special=True) for mark in marks])
-    about = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "auto_map": {"AutoTokenizer": []}}
-    return tiny.write(folder, backend.to_str(), tokenizer_config=about, config={"model_type": kind, "_name_or_path": name})
+    about = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "auto_map": {"AutoTokenizer": []},
+    }
+    return tiny.write(
+        folder, backend.to_str(), tokenizer_config=about, config={"model_type": kind, "_name_or_path": name}
+    )
 
 
-NAMES = {"mistral-v1": "Mistral-7B-Instruct-v0.2", "llama2": "llama-2-7b-chat", "zephyr": "zephyr-7b", "vicuna": "vicuna-7b"}
+NAMES = {
+    "mistral-v1": "Mistral-7B-Instruct-v0.2",
+    "llama2": "llama-2-7b-chat",
+    "zephyr": "zephyr-7b",
+    "vicuna": "vicuna-7b",
+}
 NAMES |= {"falcon-chat": "falcon-180B-chat", "falcon-instruct": "falcon-7b-instruct"}
 
 

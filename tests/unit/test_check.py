@@ -451,9 +451,7 @@ def test_text_and_numbers(line: str, expected: list[str]) -> None:
     ],
 )
 def test_loops(loop: str, reported: bool) -> None:
-    assert [place.partition(":")[2] for place in program("s += sgl.gen('a')\n" + loop)] == [
-        "SGL701"
-    ] * reported
+    assert [place.partition(":")[2] for place in program("s += sgl.gen('a')\n" + loop)] == ["SGL701"] * reported
 
 
 def test_async_programs() -> None:
@@ -537,10 +535,7 @@ def live(s, topic):  # type: ignore[no-untyped-def]
 def test_live_programs() -> None:
     [problem] = check_program(live)
     assert problem.rule == "SGL101" and problem.source.strip() == 'return s["anwser"]'
-    assert (
-        check_program(live)
-        == [p for p in check_path(__file__) if "anwser" in p.source and p.cell is None][-1:]
-    )
+    assert check_program(live) == [p for p in check_path(__file__) if "anwser" in p.source and p.cell is None][-1:]
 
 
 def test_a_program_of_no_file() -> None:

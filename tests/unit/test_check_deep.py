@@ -20,5 +20,8 @@ DEEP = {
 @pytest.mark.parametrize("kind", DEEP)
 def test_deep_source(kind: str, begin: str) -> None:
     found = _check(SourceText("x.py", begin + DEEP[kind]))
-    assert all(problem.path == "x.py" and problem.rule == "SGL001" and "nested too deeply" in problem.message for problem in found)
+    assert all(
+        problem.path == "x.py" and problem.rule == "SGL001" and "nested too deeply" in problem.message
+        for problem in found
+    )
     assert found or not begin

@@ -96,20 +96,20 @@ def test_what_cannot_be_read(files: Path, capsys: pytest.CaptureFixture[str]) ->
 
 def test_programs_of_this_repository_are_clean() -> None:
     root = Path(__file__).parents[2]
-    assert (
-        check(root / "examples", root / "tutorials", root / "benchmarks", "--strict", "--ignore", "SGL602")
-        == 0
-    )
+    assert check(root / "examples", root / "tutorials", root / "benchmarks", "--strict", "--ignore", "SGL602") == 0
 
 
 def big_program() -> str:
     parts = ["import sgl\n"]
     for number in range(90):
         parts.append(
-            f"@sgl.function\ndef program_{number}(s, question, rounds):\n    s += sgl.system('x') + sgl.user(question)\n"
+            f"@sgl.function\ndef program_{number}(s, question, rounds):\n    s += sgl.system('x') + "
+            "sgl.user(question)\n"
             f"    with s.assistant():\n        s += sgl.gen('a{number}', max_tokens=64, stop='.')\n"
-            "    forks = s.fork(3)\n    for f in forks:\n        f += sgl.user('why?') + sgl.assistant(sgl.gen('why'))\n"
-            f"    forks.join()\n    for i in range(rounds):\n        s += sgl.assistant(sgl.gen('more') + s['a{number}'])\n"
+            "    forks = s.fork(3)\n    for f in forks:\n        f += sgl.user('why?') + "
+            "sgl.assistant(sgl.gen('why'))\n"
+            "    forks.join()\n    for i in range(rounds):\n        s += sgl.assistant(sgl.gen('more') + "
+            f"s['a{number}'])\n"
             f"    return s['why']\n"
         )
     return "".join(parts)
@@ -126,8 +126,6 @@ def test_it_is_fast_and_needs_no_torch(tmp_path: Path) -> None:
         "    spent.append(time.process_time() - start)\n"
         "print(min(spent), 'torch' in sys.modules)\n"
     )
-    answer = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
-    )
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
     seconds, torch = answer.stdout.split()
     assert torch == "False" and float(seconds) < 0.3, answer.stdout

@@ -1,4 +1,6 @@
-"""`sgl doctor | head -1`: a command whose reader has gone ends without a word, with the status that other tools have."""
+"""`sgl doctor | head -1`: a command whose reader has gone ends without a
+word, with the status that other tools have.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,13 @@ from sgl import cli
 
 @pytest.mark.parametrize(
     ("arguments", "unbuffered"),
-    [(["doctor"], ""), (["doctor"], "1"), (["--help"], ""), (["grammar", "--regex", "a+"], ""), (["grammar", "--regex", "a+"], "1")],
+    [
+        (["doctor"], ""),
+        (["doctor"], "1"),
+        (["--help"], ""),
+        (["grammar", "--regex", "a+"], ""),
+        (["grammar", "--regex", "a+"], "1"),
+    ],
 )
 def test_a_command_ends_quietly_where_its_reader_has_gone(arguments, unbuffered):
     read, write = os.pipe()

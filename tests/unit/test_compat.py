@@ -16,9 +16,12 @@ from sgl.lang.compat.sglang_alias import AliasError
 
 MODULES = {
     "sglang.api": "get_server_args function gen select image video set_default_backend Runtime",
-    "sglang.lang.api": "function gen gen_int gen_string separate_reasoning Engine Runtime set_default_backend flush_cache",
-    "sglang.lang.ir": "REGEX_STRING REGEX_INT REGEX_FLOAT REGEX_BOOL REGEX_STR SglGen SglSelect SglRoleBegin SglRoleEnd SglExpr SglExprList "
-    "SglSeparateReasoning SglSamplingParams SglConstantText SglArgument SglVariable SglFork SglGetForkItem SglImage SglVideo "
+    "sglang.lang.api": "function gen gen_int gen_string separate_reasoning Engine Runtime set_default_backend "
+    "flush_cache",
+    "sglang.lang.ir": "REGEX_STRING REGEX_INT REGEX_FLOAT REGEX_BOOL REGEX_STR SglGen SglSelect SglRoleBegin "
+    "SglRoleEnd SglExpr SglExprList "
+    "SglSeparateReasoning SglSamplingParams SglConstantText SglArgument SglVariable SglFork SglGetForkItem SglImage "
+    "SglVideo "
     "SglVarScopeBegin SglVarScopeEnd SglConcateAndAppend SglCommitLazy SglFunction",
     "sglang.lang.choices": "ChoicesDecision ChoicesSamplingMethod token_length_normalized greedy_token_selection "
     "unconditional_likelihood_normalized TokenLengthNormalized",
@@ -90,7 +93,10 @@ TOP = [
     "__version__",
 ]
 LOGPROBS = "return_logprob logprob_start_len top_logprobs_num return_text_in_logprobs"
-SAMPLING = f"stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty ignore_eos {LOGPROBS}"
+SAMPLING = (
+    "stop stop_token_ids stop_regex temperature top_p top_k min_p frequency_penalty presence_penalty "
+    f"ignore_eos {LOGPROBS}"
+)
 SIGNATURES = {
     "function": "func num_api_spec_tokens",
     "set_default_backend": "backend",
@@ -178,9 +184,7 @@ def test_what_a_gen_does_not_say_is_inherited():
     import sglang
 
     assert all(
-        p.default is None
-        for p in inspect.signature(sglang.gen).parameters.values()
-        if p.kind is not p.VAR_KEYWORD
+        p.default is None for p in inspect.signature(sglang.gen).parameters.values() if p.kind is not p.VAR_KEYWORD
     )
 
 
@@ -263,7 +267,5 @@ def test_the_alias_imports_neither_torch_nor_sdks():
         sgl.function(lambda s: None)
         print([name for name in ("torch", "openai", "anthropic", "transformers") if name in sys.modules])
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done.stderr

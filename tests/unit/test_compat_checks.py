@@ -70,9 +70,21 @@ def test_the_module_under_its_name():
 
 @pytest.mark.parametrize(
     "name",
-    ["few_shot_qa", "mt_bench", "expert_answer", "decode_int", "tool_use", "parallel_encoding",
-     "parallel_decoding", "stream", "regex", "chat_completion_speculative", "completion_speculative", "image_qa"],
-)  # fmt: skip
+    [
+        "few_shot_qa",
+        "mt_bench",
+        "expert_answer",
+        "decode_int",
+        "tool_use",
+        "parallel_encoding",
+        "parallel_decoding",
+        "stream",
+        "regex",
+        "chat_completion_speculative",
+        "completion_speculative",
+        "image_qa",
+    ],
+)
 def test_answers_of_the_right_form(name, answers):
     answers()
     getattr(checks, f"test_{name}")()

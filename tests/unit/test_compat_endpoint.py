@@ -94,10 +94,6 @@ def test_sgl_run_with_a_backend(server, tmp_path):
     command = [sys.executable, "-m", "sgl.cli", "run", "--backend", server.url, str(tmp_path / "count.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "True toy\n", done.stderr
-    asked = [
-        request
-        for request in server.requests
-        if request.get("sampling_params", {}).get("max_new_tokens") == 3
-    ]
+    asked = [request for request in server.requests if request.get("sampling_params", {}).get("max_new_tokens") == 3]
     assert len(asked) == 2
     assert "stands in for http://localhost:30000" in done.stderr

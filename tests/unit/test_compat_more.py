@@ -24,7 +24,10 @@ def test_a_server_s_command_line():
     parser.add_argument("--host", default="mine")  # the script has one of that name: it stays
     args.ServerArgs.add_cli_args(parser)
     parser.add_argument("--num-questions", type=int, default=3)
-    words = "--model-path x/y --tp 2 --context-length 512 --mem-fraction-static 0.5 --trust-remote-code --num-questions 7 --cuda-graph-bs 1 2"
+    words = (
+        "--model-path x/y --tp 2 --context-length 512 --mem-fraction-static 0.5 --trust-remote-code "
+        "--num-questions 7 --cuda-graph-bs 1 2"
+    )
     found = parser.parse_args(words.split())
     with pytest.warns(UserWarning, match="no effect on the embedded engine: .*tp_size=2"):
         made = args.ServerArgs.from_cli_args(found)
@@ -46,7 +49,10 @@ def test_conversations(module):
     begun.append_message(begun.roles[1], None)
     wanted = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     assert begun.get_prompt() == wanted and begun.stop_str == ["<|im_end|>"]
-    assert begun.to_openai_api_messages() == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    assert begun.to_openai_api_messages() == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hi"},
+    ]
     assert not conversation.chat_templates["chatml"].messages
     assert conversation.chat_templates["qwen2-vl"].image_token == get_chat_template("qwen2-vl").image_token
     assert conversation.get_conv_template_by_model_path("Qwen/Qwen2-VL-7B-Instruct") == "qwen2-vl"
@@ -68,7 +74,11 @@ def test_a_program_is_compiled_for_a_backend_that_can_nothing():
 
     @sglang.function
     def program(s, q):
-        s += "A long start that all runs have in common, and that is handed over once only. " + q + sglang.gen("a", max_tokens=4)
+        s += (
+            "A long start that all runs have in common, and that is handed over once only. "
+            + q
+            + sglang.gen("a", max_tokens=4)
+        )
 
     compiled = program.compile(backend=base.BaseBackend())
     compiled.print_graph()

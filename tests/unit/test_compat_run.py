@@ -10,7 +10,7 @@ import sgl
 from sgl import cli
 from sgl.lang.backends.scripted.scripted_backend import Scripted
 from sgl.tools.run_tool import add_parser
-from sgl.tracebacks import user_frames, print_brief
+from sgl.tracebacks import print_brief, user_frames
 
 
 @sgl.function

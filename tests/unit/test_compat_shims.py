@@ -19,12 +19,12 @@ from pydantic import BaseModel
 
 from sgl.lang import compat
 from sgl.lang.chat.reasoning_split import split_reasoning
-from sgl.lang.compat import server_launch, alias_settings, server_stand_ins, sglang_utils
+from sgl.lang.compat import alias_settings, server_launch, server_stand_ins, sglang_utils
+from sgl.lang.compat.server_args import ServerArgs
+from sgl.lang.compat.sglang_srt.reasoning_parser import ReasoningParser
+from sgl.lang.compat.sglang_srt.srt_utils import build_regex_from_object, kill_process_tree, load_image
 from sgl.lang.compat.sglang_test import sglang_test_utils
 from sgl.lang.compat.shared_engines import SharedEngines
-from sgl.lang.compat.sglang_srt.reasoning_parser import ReasoningParser
-from sgl.lang.compat.server_args import ServerArgs
-from sgl.lang.compat.sglang_srt.srt_utils import build_regex_from_object, kill_process_tree, load_image
 from sgl.lang.errors import BadValueError
 
 
@@ -77,9 +77,15 @@ def test_the_command_line_of_benchmarks(monkeypatch):
     parser.add_argument("--mine", type=int)
     args = vars(sglang_test_utils.add_common_sglang_args_and_parse(parser))
     assert args == {
-        "mine": 3, "parallel": 64, "host": "127.0.0.1", "port": 30000, "backend": "srt", "device": "auto",
-        "result_file": "result.jsonl", "raw_result_file": None,
-    }  # fmt: skip
+        "mine": 3,
+        "parallel": 64,
+        "host": "127.0.0.1",
+        "port": 30000,
+        "backend": "srt",
+        "device": "auto",
+        "result_file": "result.jsonl",
+        "raw_result_file": None,
+    }
 
 
 def test_an_unknown_backend_is_refused():
@@ -130,7 +136,10 @@ def test_waiting_ends_when_the_process_ends_or_the_time():
 
 
 def test_a_process_and_its_children_are_killed():
-    nested = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid, flush=True); import time; time.sleep(60)"
+    nested = (
+        "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; "
+        "time.sleep(60)']).pid, flush=True); import time; time.sleep(60)"
+    )
     process = subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     child = int(process.stdout.readline())
@@ -138,7 +147,9 @@ def test_a_process_and_its_children_are_killed():
     assert process.wait(timeout=10) == -9
     process.stdout.close()
     until = time.monotonic() + 10  # it was told to end, and ends as the system gets to it
-    while (state := subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True).stdout.strip()) and not state.startswith("Z"):
+    while (
+        state := subprocess.run(["ps", "-o", "stat=", "-p", str(child)], capture_output=True, text=True).stdout.strip()
+    ) and not state.startswith("Z"):
         assert time.monotonic() < until, state
         time.sleep(0.05)
 
@@ -147,9 +158,7 @@ def test_a_process_and_its_children_are_killed():
 
 
 def test_options_with_and_without_a_meaning():
-    with pytest.warns(
-        UserWarning, match=r"no effect on the embedded engine: tp_size=2, fancy='x'$"
-    ) as warned:
+    with pytest.warns(UserWarning, match=r"no effect on the embedded engine: tp_size=2, fancy='x'$") as warned:
         args = ServerArgs(
             model_path="m",
             tp_size=2,
@@ -260,8 +269,11 @@ def test_streamed_thoughts_are_those_of_the_whole_text(model_type, text, size):
 def test_a_thought_may_be_kept_back_until_it_is_whole():
     parser = ReasoningParser("qwen3", stream_reasoning=False)
     assert [parser.parse_stream_chunk(chunk) for chunk in ("<think>a", "b", "</think>", "c")] == [
-        ("", ""), ("", ""), ("ab", ""), ("", "c"),
-    ]  # fmt: skip
+        ("", ""),
+        ("", ""),
+        ("ab", ""),
+        ("", "c"),
+    ]
 
 
 def test_reasoning_may_be_forced_and_unknown_models_are_refused():

@@ -14,26 +14,63 @@ from sgl.runtime.dialects import (
     DIALECTS,
     MARKS,
     ArgumentsDelta,
-    DialectToolCall,
-    ToolCallStart,
-    ToolCallEnd,
     ContentDelta,
+    DialectToolCall,
     ReasoningDelta,
+    ToolCallEnd,
+    ToolCallStart,
     dialect_named,
     split_reasoning,
 )
-from sgl.runtime.dialects.parsing.json_value_parser import value
 from sgl.runtime.dialects.output_reader import joined
 from sgl.runtime.dialects.parsing.incremental_text import IncrementalText
+from sgl.runtime.dialects.parsing.json_value_parser import value
 
 NAMES = ["hermes", "llama", "mistral", "pythonic", "nano"]
 TOOLS = ["get", "get_more", "x"]
 PARTS = [
-    "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]abc", "; ", ", ", '{"name": "', '"parameters": ',
-    '"arguments": ', '"id": "q"', '{"name": "get", "arguments": ', '{"name": "x", "parameters": {}', "get(", "[get(", "[x()",
-    "a=", ")]", "{}", "[]", "True", "'", '"', "\\", "<|end|><|assistant|>", "answer", "get", "\n", " ", "<think>", "</think>",
-    "<|python_tag|>", "{", "}", "[", "]", '{"a": 1}', "a(", "\\u12", "1e", "\u3000",
-]  # fmt: skip
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "[CALL_ID]abc",
+    "; ",
+    ", ",
+    '{"name": "',
+    '"parameters": ',
+    '"arguments": ',
+    '"id": "q"',
+    '{"name": "get", "arguments": ',
+    '{"name": "x", "parameters": {}',
+    "get(",
+    "[get(",
+    "[x()",
+    "a=",
+    ")]",
+    "{}",
+    "[]",
+    "True",
+    "'",
+    '"',
+    "\\",
+    "<|end|><|assistant|>",
+    "answer",
+    "get",
+    "\n",
+    " ",
+    "<think>",
+    "</think>",
+    "<|python_tag|>",
+    "{",
+    "}",
+    "[",
+    "]",
+    '{"a": 1}',
+    "a(",
+    "\\u12",
+    "1e",
+    "\u3000",
+]
 often = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=10)
@@ -44,7 +81,9 @@ json_values = st.recursive(
 )
 keys = st.from_regex(r"[a-z][a-z_0-9]{0,5}", fullmatch=True)
 calls = st.lists(
-    st.builds(DialectToolCall, st.sampled_from(TOOLS), st.dictionaries(keys, json_values, max_size=3)), min_size=1, max_size=3
+    st.builds(DialectToolCall, st.sampled_from(TOOLS), st.dictionaries(keys, json_values, max_size=3)),
+    min_size=1,
+    max_size=3,
 )
 said = st.from_regex(r"([a-zA-Z,.!]+ ?){0,4}", fullmatch=True).map(str.strip)
 messy = st.lists(st.one_of(st.sampled_from(PARTS), text, json_values.map(json.dumps)), max_size=12).map("".join)
@@ -117,7 +156,10 @@ def test_what_is_written_is_read(name, text, calls):
     assert (found_text, [(c.name, c.arguments) for c in found]) == (text, [(c.name, c.arguments) for c in calls])
     events = split(written, range(len(written)), name)
     begun = [event.name for event in events if isinstance(event, ToolCallStart)]
-    given = [json.loads("".join(e.text for e in events if isinstance(e, ArgumentsDelta) and e.index == i)) for i in range(len(begun))]
+    given = [
+        json.loads("".join(e.text for e in events if isinstance(e, ArgumentsDelta) and e.index == i))
+        for i in range(len(begun))
+    ]
     assert list(zip(begun, given, strict=True)) == [(call.name, call.arguments) for call in calls]
 
 
@@ -143,16 +185,37 @@ def test_plain_text_is_not_held_back(name, text):
     for place, char in enumerate(text):
         told += "".join(event.text for event in one.feed(char))
         held = text[len(told) : place + 1]
-        assert text.startswith(told) and (not held.strip() or "zz_tool".startswith(held.strip()) or "answer".startswith(held.strip()))
-    assert told + "".join(event.text for event in one.feed("", last=True)) == text or (name == "nano" and text.strip() == "answer")
+        assert text.startswith(told) and (
+            not held.strip() or "zz_tool".startswith(held.strip()) or "answer".startswith(held.strip())
+        )
+    assert told + "".join(event.text for event in one.feed("", last=True)) == text or (
+        name == "nano" and text.strip() == "answer"
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "part",
-    ["[", "{", '{"a":', '{"id":', "<tool_call>{", '<tool_call>{"id":', "[get(a=", "[get(a=[", "(", "[TOOL_CALLS][{", "[TOOL_CALLS]",
-     "get<|end|><|assistant|>", "answer<|end|><|assistant|>", "[get(a='x ", '{"name": "get", "parameters": {"a": "', "[get(", "; "],
-)  # fmt: skip
+    [
+        "[",
+        "{",
+        '{"a":',
+        '{"id":',
+        "<tool_call>{",
+        '<tool_call>{"id":',
+        "[get(a=",
+        "[get(a=[",
+        "(",
+        "[TOOL_CALLS][{",
+        "[TOOL_CALLS]",
+        "get<|end|><|assistant|>",
+        "answer<|end|><|assistant|>",
+        "[get(a='x ",
+        '{"name": "get", "parameters": {"a": "',
+        "[get(",
+        "; ",
+    ],
+)
 def test_the_time_is_linear(name, part):
     assert dialect_named(name).parse(part * 1500, ["get"])[1] == []
 
@@ -199,10 +262,19 @@ def test_a_template_may_have_begun_the_thought():
 
 def test_calls_in_thoughts_are_thoughts_and_those_behind_are_calls():
     call = '{"name": "get", "arguments": {}}'
-    found = whole(f"<think><tool_call>{call}</tool_call></think>\nWell.\n<tool_call>{call}</tool_call>", "hermes", TOOLS, MARKS["qwen3"])
+    found = whole(
+        f"<think><tool_call>{call}</tool_call></think>\nWell.\n<tool_call>{call}</tool_call>",
+        "hermes",
+        TOOLS,
+        MARKS["qwen3"],
+    )
     assert found == [
-        ReasoningDelta(f"<tool_call>{call}</tool_call>"), ContentDelta("Well."), ToolCallStart(0, "", "get"), ArgumentsDelta(0, "{}"), ToolCallEnd(0),
-    ]  # fmt: skip
+        ReasoningDelta(f"<tool_call>{call}</tool_call>"),
+        ContentDelta("Well."),
+        ToolCallStart(0, "", "get"),
+        ArgumentsDelta(0, "{}"),
+        ToolCallEnd(0),
+    ]
     listed = f"[THINK]hm[/THINK][{call}]"
     assert ToolCallStart(0, "", "get") in whole(listed, "mistral", TOOLS, MARKS["mistral"])
 
@@ -213,32 +285,76 @@ def test_calls_in_thoughts_are_thoughts_and_those_behind_are_calls():
 @pytest.mark.parametrize(
     ("name", "text", "expected"),
     [
-        ("hermes", '<tool_call>{"name": "get", "arguments": {"a": "</tool_call>"}}', ("", [DialectToolCall("get", {"a": "</tool_call>"})])),
-        ("hermes", '<tool_call>{"arguments": "{\\"a\\": 1}", "name": "get"}</tool_call> ok', ("ok", [DialectToolCall("get", {"a": 1})])),
-        ("hermes", '<tool_call>{"name": "get", "arguments": {"a": 1}</tool_call>', ("", [DialectToolCall("get", {"a": 1})])),
-        ("hermes", '<tool_call>{"type": "function", "id": "i", "function": {"name": "new", "arguments": {}}}', ("", [DialectToolCall("new", {}, "i")])),
+        (
+            "hermes",
+            '<tool_call>{"name": "get", "arguments": {"a": "</tool_call>"}}',
+            ("", [DialectToolCall("get", {"a": "</tool_call>"})]),
+        ),
+        (
+            "hermes",
+            '<tool_call>{"arguments": "{\\"a\\": 1}", "name": "get"}</tool_call> ok',
+            ("ok", [DialectToolCall("get", {"a": 1})]),
+        ),
+        (
+            "hermes",
+            '<tool_call>{"name": "get", "arguments": {"a": 1}</tool_call>',
+            ("", [DialectToolCall("get", {"a": 1})]),
+        ),
+        (
+            "hermes",
+            '<tool_call>{"type": "function", "id": "i", "function": {"name": "new", "arguments": {}}}',
+            ("", [DialectToolCall("new", {}, "i")]),
+        ),
         ("hermes", "<tool_call>oops</tool_call>", ("<tool_call>oops</tool_call>", [])),
-        ("hermes", 'a <tool_call> <tool_call>{"name": "x", "arguments": {}}', ("a <tool_call>", [DialectToolCall("x", {})])),
-        ("hermes", '<tool_call>{"name": "get", "arguments": {"a": NaN}}', ('<tool_call>{"name": "get", "arguments": {"a": NaN}}', [])),
+        (
+            "hermes",
+            'a <tool_call> <tool_call>{"name": "x", "arguments": {}}',
+            ("a <tool_call>", [DialectToolCall("x", {})]),
+        ),
+        (
+            "hermes",
+            '<tool_call>{"name": "get", "arguments": {"a": NaN}}',
+            ('<tool_call>{"name": "get", "arguments": {"a": NaN}}', []),
+        ),
         ("llama", '<|python_tag|>{"name": "get", "parameters": {}}', ("", [DialectToolCall("get", {})])),
-        ("llama", 'So {"name": "get", "parameters": {"a": 1}}; {"name": "x", "parameters": {}} ok', ("So\nok", [DialectToolCall("get", {"a": 1}), DialectToolCall("x", {})])),
-        ("llama", 'The object {"name": "Bob", "parameters": {}} is JSON', ('The object {"name": "Bob", "parameters": {}} is JSON', [])),
+        (
+            "llama",
+            'So {"name": "get", "parameters": {"a": 1}}; {"name": "x", "parameters": {}} ok',
+            ("So\nok", [DialectToolCall("get", {"a": 1}), DialectToolCall("x", {})]),
+        ),
+        (
+            "llama",
+            'The object {"name": "Bob", "parameters": {}} is JSON',
+            ('The object {"name": "Bob", "parameters": {}} is JSON', []),
+        ),
         ("llama", '{"a": {"name": "get", "parameters": {}}}', ('{"a": {"name": "get", "parameters": {}}}', [])),
         ("mistral", '[{"name": "get", "arguments": {}}]', ("", [DialectToolCall("get", {})])),
         ("mistral", "[1] [THINK] [TOOL", ("[1] [THINK] [TOOL", [])),
-        ("mistral", 'Hi[TOOL_CALLS][{"name": "get", "arguments": {}, "id": "abc"}]', ("Hi", [DialectToolCall("get", {}, "abc")])),
-        ("mistral", '[TOOL_CALLS]get[CALL_ID]q[ARGS]{"a": 1}[TOOL_CALLS]x[ARGS]{}', ("", [DialectToolCall("get", {"a": 1}, "q"), DialectToolCall("x", {})])),
+        (
+            "mistral",
+            'Hi[TOOL_CALLS][{"name": "get", "arguments": {}, "id": "abc"}]',
+            ("Hi", [DialectToolCall("get", {}, "abc")]),
+        ),
+        (
+            "mistral",
+            '[TOOL_CALLS]get[CALL_ID]q[ARGS]{"a": 1}[TOOL_CALLS]x[ARGS]{}',
+            ("", [DialectToolCall("get", {"a": 1}, "q"), DialectToolCall("x", {})]),
+        ),
         ("nano", 'get\n{"a": 1}', ("", [DialectToolCall("get", {"a": 1})])),
         ("nano", "answer<|end|><|assistant|>get it", ("get it", [])),
         ("nano", "answer", ("", [])),
         ("nano", "answers are many", ("answers are many", [])),
-        ("pythonic", "[get(a='it\\'s', b=[True, (1, None)]), x( )] ok", ("ok", [DialectToolCall("get", {"a": "it's", "b": [True, [1, None]]}), DialectToolCall("x", {})])),
+        (
+            "pythonic",
+            "[get(a='it\\'s', b=[True, (1, None)]), x( )] ok",
+            ("ok", [DialectToolCall("get", {"a": "it's", "b": [True, [1, None]]}), DialectToolCall("x", {})]),
+        ),
         ("pythonic", "see [1] and [a(b)]", ("see [1] and [a(b)]", [])),
         ("pythonic", "[get(a=1, b)] [get(a=1,)]", ("[get(a=1, b)]", [DialectToolCall("get", {"a": 1})])),
         ("pythonic", "[get(a=1), no()] [get(b)]", (", no()] [get(b)]", [DialectToolCall("get", {"a": 1})])),
         ("pythonic", "[get(a=open('x'))]", ("[get(a=open('x'))]", [])),
     ],
-)  # fmt: skip
+)
 def test_what_models_really_write(name, text, expected):
     assert dialect_named(name).parse(text, TOOLS) == expected
 
@@ -251,9 +367,11 @@ def test_numbers_that_python_cannot_hold_stay_text():
 def test_a_call_that_is_cut_says_so_and_keeps_its_text():
     events = split('So. <tool_call>{"name": "get", "arguments": {"a": "Ro', range(99), "hermes")
     assert events == [
-        ContentDelta("So."), ToolCallStart(0, "", "get"), ArgumentsDelta(0, '{"a": "Ro'),
+        ContentDelta("So."),
+        ToolCallStart(0, "", "get"),
+        ArgumentsDelta(0, '{"a": "Ro'),
         ToolCallEnd(0, False, "", ' <tool_call>{"name": "get", "arguments": {"a": "Ro'),
-    ]  # fmt: skip
+    ]
 
 
 def test_marks_do_not_overlap():
@@ -290,7 +408,29 @@ def strict(text):
     return True
 
 
-JSON_PARTS = ["{", "}", "[", "]", ",", ":", '"', '"a"', "\\", "\\u12aF", "1", "-", "01", "1.5e+3", ".", "true", "nul", " ", "\n", "\x01", "é"]
+JSON_PARTS = [
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    '"',
+    '"a"',
+    "\\",
+    "\\u12aF",
+    "1",
+    "-",
+    "01",
+    "1.5e+3",
+    ".",
+    "true",
+    "nul",
+    " ",
+    "\n",
+    "\x01",
+    "é",
+]
 
 
 @given(st.one_of(json_values.map(json.dumps), st.lists(st.sampled_from(JSON_PARTS), max_size=10).map("".join)))

@@ -1,4 +1,6 @@
-"""Readers against short ones that have the whole text before them, on calls in all the shapes that JSON and Python allow."""
+"""Readers against short ones that have the whole text before them, on calls in
+all the shapes that JSON and Python allow.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ToolCallEnd, dialect_named
+from sgl.runtime.dialects import ArgumentsDelta, ToolCallEnd, ToolCallStart, dialect_named
 
 NAMES = ["get", "x"]
 DECODER = json.JSONDecoder()
 
-keys = st.from_regex(r"[a-z][a-z_0-9]{0,5}", fullmatch=True).filter(lambda key: not iskeyword(key))  # `ast` takes no f(in=1)
+keys = st.from_regex(r"[a-z][a-z_0-9]{0,5}", fullmatch=True).filter(
+    lambda key: not iskeyword(key)
+)  # `ast` takes no f(in=1)
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=8)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | text,
@@ -29,16 +33,25 @@ written = st.builds(
     lambda value, indent, ascii, tight: json.dumps(
         value, indent=indent, ensure_ascii=ascii, separators=(",", ":") if tight else None
     ),
-    st.deferred(lambda: objects), st.sampled_from([None, 0, 3]), st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.deferred(lambda: objects),
+    st.sampled_from([None, 0, 3]),
+    st.booleans(),
+    st.booleans(),
+)
 objects = st.one_of(
-    st.builds(lambda name, given, id: {"name": name, **id, "KEY": given}, st.sampled_from([*NAMES, "other"]), arguments,
-              st.sampled_from([{}, {"id": "i"}, {"type": "function"}])),
+    st.builds(
+        lambda name, given, id: {"name": name, **id, "KEY": given},
+        st.sampled_from([*NAMES, "other"]),
+        arguments,
+        st.sampled_from([{}, {"id": "i"}, {"type": "function"}]),
+    ),
     st.builds(lambda name, given: {"KEY": given, "name": name}, st.sampled_from(NAMES), arguments),
-    st.builds(lambda name, given: {"KEY": json.dumps(given), "name": name, "id": "late"}, st.sampled_from(NAMES), arguments),
+    st.builds(
+        lambda name, given: {"KEY": json.dumps(given), "name": name, "id": "late"}, st.sampled_from(NAMES), arguments
+    ),
     st.builds(lambda given: {"city": given, "name": "get"}, arguments),
     st.builds(lambda given: {"name": 3, "KEY": given}, arguments),
-)  # fmt: skip
+)
 often = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -88,10 +101,16 @@ def compare(name, oracle, text):
     assert [(call.name, call.arguments) for call in dialect_named(name).parse(text, NAMES)[1]] == expected
 
 
-@given(st.lists(st.tuples(words, written, st.sampled_from(["", "\n"]), st.sampled_from(["</tool_call>", ""])), max_size=3), words)
+@given(
+    st.lists(st.tuples(words, written, st.sampled_from(["", "\n"]), st.sampled_from(["</tool_call>", ""])), max_size=3),
+    words,
+)
 @often
 def test_hermes(parts, end):
-    text = "".join(f"{said}<tool_call>{blank}{call.replace('KEY', 'arguments')}{blank}{close}" for said, call, blank, close in parts)
+    text = "".join(
+        f"{said}<tool_call>{blank}{call.replace('KEY', 'arguments')}{blank}{close}"
+        for said, call, blank, close in parts
+    )
     compare("hermes", hermes, text + end)
 
 
@@ -117,10 +136,16 @@ def literals(text):
     return [(call.func.id, {one.arg: ast.literal_eval(one.value) for one in call.keywords}) for call in tree.elts]
 
 
-@given(words, st.lists(st.tuples(st.sampled_from(NAMES), arguments, st.sampled_from([", ", ",", " , "])), min_size=1, max_size=3), words)
+@given(
+    words,
+    st.lists(st.tuples(st.sampled_from(NAMES), arguments, st.sampled_from([", ", ",", " , "])), min_size=1, max_size=3),
+    words,
+)
 @often
 def test_pythonic(said, listed, end):
-    calls = [f"{name}({comma.join(f'{key}={value!r}' for key, value in given.items())})" for name, given, comma in listed]
+    calls = [
+        f"{name}({comma.join(f'{key}={value!r}' for key, value in given.items())})" for name, given, comma in listed
+    ]
     compare("pythonic", literals, f"{said}[{', '.join(calls)}]{end}")
 
 

@@ -13,10 +13,10 @@ from sgl.grammars import compile_json_schema, compile_structural
 from sgl.runtime import nano
 from sgl.runtime.dialects import (
     MARKS,
-    DialectToolCall,
-    ToolCallEnd,
     DialectStep,
+    DialectToolCall,
     Tool,
+    ToolCallEnd,
     dialect_for,
     dialect_named,
     reasoning_named,
@@ -136,7 +136,9 @@ def test_without_tools_or_with_none_the_answer_is_free(name):
 
 def test_hermes_messages():
     dialect = dialect_named("hermes").thinking(MARKS["qwen3"])
-    system, user, called, answered = dialect.messages([*TALK, {"role": "tool", "content": "2", "tool_call_id": "b"}], TOOLS)
+    system, user, called, answered = dialect.messages(
+        [*TALK, {"role": "tool", "content": "2", "tool_call_id": "b"}], TOOLS
+    )
     assert system["content"].startswith("Be brief.\n\n# Tools") and '"name": "pick"' in system["content"]
     assert user == TALK[1]
     written = '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call>'
@@ -147,7 +149,9 @@ def test_hermes_messages():
 
 def test_thoughts_of_earlier_turns_are_left_out():
     dialect = dialect_named("hermes").thinking(MARKS["qwen3"])
-    messages = dialect.messages([*TALK, {"role": "assistant", "content": "Dry."}, {"role": "user", "content": "Sure?"}], [])
+    messages = dialect.messages(
+        [*TALK, {"role": "assistant", "content": "Dry."}, {"role": "user", "content": "Sure?"}], []
+    )
     assert not any("hm" in message["content"] for message in messages)
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "user", "assistant", "user"]
 
@@ -179,9 +183,13 @@ def test_the_bundled_model_sees_what_it_was_trained_on():
         prompts.tool_result({"rain": False}),
     ]
     talk = [
-        TALK[0], {"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}, TALK[1],
-        {"role": "assistant", "tool_calls": [OPENAI_CALL]}, {"role": "tool", "content": '{"rain": false}', "tool_call_id": "call_abc"},
-    ]  # fmt: skip
+        TALK[0],
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": "Hello."},
+        TALK[1],
+        {"role": "assistant", "tool_calls": [OPENAI_CALL]},
+        {"role": "tool", "content": '{"rain": false}', "tool_call_id": "call_abc"},
+    ]
     messages = dialect_named("nano").messages(talk, TOOLS[:1])
     rendered = ChatTemplate(config["chat_template"], {}).render(messages, add_generation_prompt=True)
     assert rendered == prompts.render(trained) + "<|assistant|>"
@@ -190,14 +198,27 @@ def test_the_bundled_model_sees_what_it_was_trained_on():
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        ('{"a":1}', '{"a": 1}'), ("+49 30 5550 143", '{"result": "+49 30 5550 143"}'), ('"Zürich"', '{"result": "Zürich"}'), ("41", '{"result": 41}'),
-        ("[1,2]", '{"result": [1, 2]}'), ("NaN", '{"result": "NaN"}'), ('"\\ud800"', '{"result": "\\"\\\\ud800\\""}'), ("1e999", '{"result": "1e999"}'), ('{"a":-1e999}', '{"result": "{\\"a\\":-1e999}"}'), ("", '{"result": ""}'), ('{"a":', '{"result": "{\\"a\\":"}'),
+        ('{"a":1}', '{"a": 1}'),
+        ("+49 30 5550 143", '{"result": "+49 30 5550 143"}'),
+        ('"Zürich"', '{"result": "Zürich"}'),
+        ("41", '{"result": 41}'),
+        ("[1,2]", '{"result": [1, 2]}'),
+        ("NaN", '{"result": "NaN"}'),
+        ('"\\ud800"', '{"result": "\\"\\\\ud800\\""}'),
+        ("1e999", '{"result": "1e999"}'),
+        ('{"a":-1e999}', '{"result": "{\\"a\\":-1e999}"}'),
+        ("", '{"result": ""}'),
+        ('{"a":', '{"result": "{\\"a\\":"}'),
     ],
-)  # fmt: skip
+)
 def test_the_bundled_model_sees_every_result_as_an_object(text, shown):
-    [*_, answered] = dialect_named("nano").messages([*TALK[:3], {"role": "tool", "content": text, "tool_call_id": "call_abc"}], TOOLS)
+    [*_, answered] = dialect_named("nano").messages(
+        [*TALK[:3], {"role": "tool", "content": text, "tool_call_id": "call_abc"}], TOOLS
+    )
     assert answered == {"role": "tool", "content": shown}
-    [*_, answered] = dialect_named("llama").messages([*TALK[:3], {"role": "tool", "content": text, "tool_call_id": "call_abc"}], TOOLS)
+    [*_, answered] = dialect_named("llama").messages(
+        [*TALK[:3], {"role": "tool", "content": text, "tool_call_id": "call_abc"}], TOOLS
+    )
     assert answered["content"] == text
 
 
@@ -253,7 +274,11 @@ def test_what_keyword_arguments_cannot_keep_to_is_refused(more, message):
 
 def test_keyword_arguments_that_need_a_huge_grammar_are_refused():
     many = {"type": "object", "properties": {f"p{i}": {"type": "integer"} for i in range(1000)}}
-    shared = {"type": "object", "properties": {f"p{i}": {} for i in range(50)}, "$defs": {"a": {"description": "x" * 10_000}}}
+    shared = {
+        "type": "object",
+        "properties": {f"p{i}": {} for i in range(50)},
+        "$defs": {"a": {"description": "x" * 10_000}},
+    }
     for schema in (many, shared):
         with pytest.raises(ConfigError, match="2000000 characters"):
             dialect_named("pythonic").plan([Tool("f", "", schema)], "auto")
@@ -263,7 +288,11 @@ def test_keyword_arguments_that_need_a_huge_grammar_are_refused():
 def test_a_boolean_of_keyword_arguments_keeps_to_its_constant():
     schema = {"type": "object", "properties": {"a": {"type": "boolean", "const": True}}, "required": ["a"]}
     grammar = compile_structural(dialect_named("pythonic").plan([Tool("f", "", schema)], "f").constraint[1], BYTES)
-    assert accepts(grammar, "[f(a=true)]") and not accepts(grammar, "[f(a=false)]") and not accepts(grammar, "[f(a=False)]")
+    assert (
+        accepts(grammar, "[f(a=true)]")
+        and not accepts(grammar, "[f(a=false)]")
+        and not accepts(grammar, "[f(a=False)]")
+    )
 
 
 @pytest.mark.parametrize("loop", [{"$ref": "#/$defs/a"}, {"anyOf": [{"$ref": "#/$defs/a"}]}, True, {"anyOf": [True]}])
@@ -284,13 +313,18 @@ def test_the_bundled_model_is_not_shown_more_than_a_prompt_can_say():
 @pytest.mark.parametrize(
     ("model", "template", "name"),
     [
-        ("runtime/nano", None, "nano"), ("sgl-nano", "x", "nano"), ("Qwen/Qwen3-8B", None, "hermes"),
-        ("meta-llama/Llama-3.1-8B-Instruct", None, "llama"), ("meta-llama/Llama-3.2-1B-Instruct", None, "llama"),
-        ("mistralai/Mistral-7B", None, "mistral"), ("my/model", "..<tool_call>..", "hermes"),
-        ("my/model", "[AVAILABLE_TOOLS] ", "mistral"), ("my/model", "<|start_header_id|>", "llama"),
+        ("runtime/nano", None, "nano"),
+        ("sgl-nano", "x", "nano"),
+        ("Qwen/Qwen3-8B", None, "hermes"),
+        ("meta-llama/Llama-3.1-8B-Instruct", None, "llama"),
+        ("meta-llama/Llama-3.2-1B-Instruct", None, "llama"),
+        ("mistralai/Mistral-7B", None, "mistral"),
+        ("my/model", "..<tool_call>..", "hermes"),
+        ("my/model", "[AVAILABLE_TOOLS] ", "mistral"),
+        ("my/model", "<|start_header_id|>", "llama"),
         ("my/model", "<|header_start|>", "pythonic"),
     ],
-)  # fmt: skip
+)
 def test_the_dialect_follows_the_model_or_its_template(model, template, name):
     """Where no call can be read off the template that is a guess, and the dialect says so."""
     dialect = dialect_for(model, template)
@@ -318,15 +352,23 @@ def test_unknown_names_are_refused():
         ("Qwen/Qwen3-4B-Instruct-2507", None, None),
         ("openai/gpt-oss-20b", None, MARKS["gpt-oss"]),
         ("Qwen/Qwen3-8B", "no marks", None),
-        ("x", "{% if '</think>' in content %}{% endif %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
-              "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}", MARKS["qwen3"]),
-        ("x", "{{ content.split('</think>')[-1] }}{% if add_generation_prompt %}{{ '<|Assistant|><think>\\n' }}{% endif %}",
-         MARKS["deepseek-r1"]),
+        (
+            "x",
+            "{% if '</think>' in content %}{% endif %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+            "{% if enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}",
+            MARKS["qwen3"],
+        ),
+        (
+            "x",
+            "{{ content.split('</think>')[-1] }}{% if add_generation_prompt %}{{ '<|Assistant|><think>\\n' }}{% "
+            "endif %}",
+            MARKS["deepseek-r1"],
+        ),
         ("x", "</think> {%- if add_generation_prompt %}<|assistant|><think>\n{% endif %}", MARKS["deepseek-r1"]),
         ("x", "[THINK]{{ t }}[/THINK]", MARKS["mistral"]),
         ("x", "<|channel|>analysis<|message|>", MARKS["gpt-oss"]),
     ],
-)  # fmt: skip
+)
 def test_marks_of_thoughts_come_from_the_template(model, template, marks):
     assert reasoning_of(model, template) == marks
 
@@ -339,6 +381,14 @@ def test_the_prompt_says_whether_a_thought_was_begun():
 
 
 def test_the_marks_that_a_reader_must_see():
-    assert dialect_named("hermes").thinking(MARKS["qwen3"]).marks == ("<tool_call>", "</tool_call>", "<think>", "</think>")
+    assert dialect_named("hermes").thinking(MARKS["qwen3"]).marks == (
+        "<tool_call>",
+        "</tool_call>",
+        "<think>",
+        "</think>",
+    )
     assert dialect_named("llama").marks == ("<|python_tag|>",)
-    assert dialect_named("pythonic").marks == ("<|python_start|>", "<|python_end|>") and dialect_named("gemma3").marks == ()
+    assert (
+        dialect_named("pythonic").marks == ("<|python_start|>", "<|python_end|>")
+        and dialect_named("gemma3").marks == ()
+    )

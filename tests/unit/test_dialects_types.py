@@ -1,4 +1,6 @@
-"""Parameters between marks: a string that looks like another value stays a string, however its schema says that it is one."""
+"""Parameters between marks: a string that looks like another value stays a
+string, however its schema says that it is one.
+"""
 
 import json
 
@@ -6,7 +8,11 @@ import pytest
 
 from sgl.runtime.dialects import DialectToolCall, dialect_named
 
-DEFS = {"pick": {"anyOf": [{"type": "string"}, {"type": "integer"}]}, "a b": {"type": "string"}, "c": {"$anchor": "there", "type": "string"}}
+DEFS = {
+    "pick": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+    "a b": {"type": "string"},
+    "c": {"$anchor": "there", "type": "string"},
+}
 DEFS |= {"d": {"$id": "http://a.b/c", "type": "string"}}
 TEXTS = ["12", "true", "null", "[1]", '{"a": 1}', "1.5", '"12"', "twelve"]
 STRINGS = {
@@ -17,7 +23,12 @@ STRINGS = {
     "not": {"properties": {"p": {"not": {"type": ["null", "boolean", "integer", "number", "array", "object"]}}}},
     "additionalProperties": {"additionalProperties": {"type": "string"}},
     "patternProperties": {"patternProperties": {"^p$": {"type": "string"}}},
-    "allOf": {"allOf": [{"properties": {"p": {"type": ["string", "integer"]}}}, {"properties": {"p": {"minLength": 1, "type": "string"}}}]},
+    "allOf": {
+        "allOf": [
+            {"properties": {"p": {"type": ["string", "integer"]}}},
+            {"properties": {"p": {"minLength": 1, "type": "string"}}},
+        ]
+    },
     "a reference of the whole": {"$ref": "#/$defs/whole"},
 }
 DEFS |= {"whole": {"properties": {"p": {"type": "string"}}}}
@@ -34,7 +45,15 @@ def test_a_string_comes_back_as_it_is(name, how):
 
 @pytest.mark.parametrize("name", ["qwen3-coder", "glm45", "minimax"])
 def test_other_values_come_back_as_what_they_are(name):
-    dialect, schema = dialect_named(name), {"properties": {"p": {"not": {"type": "string"}}, "q": {"type": ["string", "number"], "not": {"type": "integer"}}}}
+    dialect, schema = (
+        dialect_named(name),
+        {
+            "properties": {
+                "p": {"not": {"type": "string"}},
+                "q": {"type": ["string", "number"], "not": {"type": "integer"}},
+            }
+        },
+    )
     for value in (12, True, None, [1], {"a": 1}, 1.5):
         _, [call] = dialect.parse(dialect.write("", [DialectToolCall("f", {"p": value})]), {"f": schema})
         assert json.dumps(call.arguments) == json.dumps({"p": value})

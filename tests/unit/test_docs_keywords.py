@@ -9,11 +9,15 @@ from pathlib import Path
 import pytest
 
 from sgl import grammars
-from sgl.grammars.schema.string_formats import ENFORCED
 from sgl.grammars.schema.keyword_reader import _APPLIED, _REFUSED
+from sgl.grammars.schema.string_formats import ENFORCED
 
 PAGE = (Path(__file__).parents[2] / "docs/reference_grammars.md").read_text()
-ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| keyword")]
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split("|")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and not line.startswith("| keyword")
+]
 EXAMPLE = re.compile(r"`(\{.*\})`")
 
 

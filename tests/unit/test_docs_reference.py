@@ -48,7 +48,16 @@ def test_an_entry_shows_signature_words_and_methods(reference):
 
 
 def test_a_long_signature_keeps_its_marks(reference):
-    def f(a, b, /, c: int = 1, *, d: dict[str, int] | None = None, eeeeeeeeeeeeeeeeeeeee: int = 2, ffffffffffffffffff: int = 3) -> str: ...
+    def f(
+        a,
+        b,
+        /,
+        c: int = 1,
+        *,
+        d: dict[str, int] | None = None,
+        eeeeeeeeeeeeeeeeeeeee: int = 2,
+        ffffffffffffffffff: int = 3,
+    ) -> str: ...
 
     shown = reference._wrapped(inspect.signature(f))
     assert [line.strip(" ,") for line in shown.splitlines()[1:-1]][:5] == ["a", "b", "/", "c: int = 1", "*"]
@@ -57,7 +66,11 @@ def test_a_long_signature_keeps_its_marks(reference):
 def test_what_is_given_has_no_constructor_and_backends_only_their_own_methods(reference):
     assert "```python\nProgramState(" not in reference.entry("sgl.ProgramState")
     backend = reference.entry("sgl.OpenAI")
-    assert "OpenAI(\n    model_name: str," in backend and "`OpenAI.shutdown`" in backend and "OpenAI.perform" not in backend
+    assert (
+        "OpenAI(\n    model_name: str," in backend
+        and "`OpenAI.shutdown`" in backend
+        and "OpenAI.perform" not in backend
+    )
 
 
 def test_names_that_are_left_out_are_there(reference):
@@ -87,7 +100,11 @@ def test_an_unknown_name_stops_the_build(reference):
 
 def test_of_two_names_one_is_documented_and_the_other_is_one_line():
     """`fork`/`copy`, `type`/`dtype`, `journal`/`record`, `max_tokens`/`max_new_tokens`."""
-    for alias, name in ((sgl.ProgramState.copy, "fork()"), (sgl.AsyncProgramState.copy, "fork()"), (sgl.record, "`journal`")):
+    for alias, name in (
+        (sgl.ProgramState.copy, "fork()"),
+        (sgl.AsyncProgramState.copy, "fork()"),
+        (sgl.record, "`journal`"),
+    ):
         assert name in alias.__doc__ and len(alias.__doc__.strip().splitlines()) == 1
     assert "keeps its variables to itself" in sgl.ProgramState.fork.__doc__ and "`seed` makes" in sgl.journal.__doc__
     described = " ".join(sgl.gen.__doc__.split())

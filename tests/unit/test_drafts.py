@@ -15,8 +15,9 @@ from sgl.grammars import Vocabulary, compile_regex
 from sgl.grammars.automaton.automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
 from sgl.runtime.layers import cpu_kernels
-from sgl.runtime.sequences.draft_tokens import DraftTokens, DraftSource
+from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
 from sgl.runtime.speculative import list_drafter, suffix_drafter
+from sgl.runtime.speculative.automaton_drafter import UNREAD, AutomatonDrafter
 from sgl.runtime.speculative.draft_length_control import (
     ENOUGH,
     GAIN,
@@ -27,17 +28,18 @@ from sgl.runtime.speculative.draft_length_control import (
     RUN,
     DraftLengthControl,
 )
+from sgl.runtime.speculative.draft_trials import MOST, SETTLES, STRETCH, DraftTrials
 from sgl.runtime.speculative.drafter import fitted, may_build_states
 from sgl.runtime.speculative.list_drafter import ListDrafter, first_item
-from sgl.runtime.speculative.suffix_lookup import END, KEY, LONGEST, earlier_places, searched
-from sgl.runtime.speculative.automaton_drafter import UNREAD, AutomatonDrafter
-from sgl.runtime.speculative.suffix_drafter import SuffixDrafter
-from sgl.runtime.speculative.draft_trials import MOST, SETTLES, STRETCH, DraftTrials
 from sgl.runtime.speculative.run_ahead_turns import RunAheadTurns
+from sgl.runtime.speculative.suffix_drafter import SuffixDrafter
+from sgl.runtime.speculative.suffix_lookup import END, KEY, LONGEST, earlier_places, searched
 
 
 def sequence(tokens: list[int], namespace: str = "", tenant: str = "") -> Any:
-    return SimpleNamespace(tokens=IntRow(tokens), namespace=namespace, terms=SimpleNamespace(tenant=tenant), guarded=False)
+    return SimpleNamespace(
+        tokens=IntRow(tokens), namespace=namespace, terms=SimpleNamespace(tenant=tenant), guarded=False
+    )
 
 
 def longest(text: list[int], tail: list[int]) -> int:
@@ -70,7 +72,12 @@ def test_a_draft_follows_the_longest_match(seed: int) -> None:
     assert 1 <= len(found.tokens) <= most
     if letters > 2:
         tail = tokens[-whole:]
-        seen = [text[place : place + len(found.tokens)] for text in (tokens, *kept) for place in range(whole, len(text)) if text[place - whole : place] == tail]
+        seen = [
+            text[place : place + len(found.tokens)]
+            for text in (tokens, *kept)
+            for place in range(whole, len(text))
+            if text[place - whole : place] == tail
+        ]
         assert found.tokens in seen
         assert found.source == DraftSource("suffix", max(least for least in suffix_drafter.CLASSES if least <= whole))
 
@@ -81,9 +88,14 @@ def test_the_kernels_find_the_places_that_the_plain_search_finds(seed: int) -> N
     draw = random.Random(seed)
     letters = draw.choice([1, 2, 3, 9])
     text = np.array(draw.choices(range(letters), k=draw.choice([0, 1, 2, 3, 5, 40, 200])), np.int32)
-    others = np.array(draw.choices(range(END, letters), k=draw.randrange(0, 120)), np.int32) if draw.random() < 0.8 else None
+    others = (
+        np.array(draw.choices(range(END, letters), k=draw.randrange(0, 120)), np.int32) if draw.random() < 0.8 else None
+    )
     for least in range(1, KEY + 2):
-        found, expected = ([(length, place, there is others) for length, place, there in each(text, others, least)] for each in (earlier_places, searched))
+        found, expected = (
+            [(length, place, there is others) for length, place, there in each(text, others, least)]
+            for each in (earlier_places, searched)
+        )
         assert found == expected
 
 
@@ -117,7 +129,10 @@ def test_as_much_is_drafted_as_is_expected_to_pay(seed: int) -> None:
         return (rows + gain) / control._time(rows, rows + sum(lengths))
 
     best = max(rate(lengths) for lengths in product(*(range(length + 1) for _, length in drafts)))
-    found, none = rate(tuple(control.lengths(rows, [(source, control.survival(source, length)) for source, length in drafts]))), rate((0,) * len(drafts))
+    found, none = (
+        rate(tuple(control.lengths(rows, [(source, control.survival(source, length)) for source, length in drafts]))),
+        rate((0,) * len(drafts)),
+    )
     assert found == pytest.approx(best if best > GAIN * none else none)
 
 
@@ -135,7 +150,9 @@ def test_what_was_not_kept_is_tried_again_once_in_a_while() -> None:
 
 
 def _asked(control: DraftLengthControl, texts: int, kept: int, steps: int) -> int:
-    """How many of some steps ask for drafts, of which each keeps so many guesses, with a row for each text and four more."""
+    """How many of some steps ask for drafts, of which each keeps so many
+    guesses, with a row for each text and four more.
+    """
     count = 0
     for _ in range(steps):
         if control.worth(texts):
@@ -149,7 +166,9 @@ def _asked(control: DraftLengthControl, texts: int, kept: int, steps: int) -> in
 
 @pytest.mark.parametrize("texts", [1, 8])
 def test_drafts_are_asked_for_where_what_came_of_it_pays(texts: int) -> None:
-    """A step with guesses takes 1.3 times one without: a guess kept for each text pays, none does not, and it is noticed when that changes."""
+    """A step with guesses takes 1.3 times one without: a guess kept for each text pays, none
+    does not, and it is noticed when that changes.
+    """
     control = DraftLengthControl()
     for _ in range(MEASURED):
         control.took(texts, texts, 1.0)
@@ -184,7 +203,9 @@ def test_where_drafts_do_not_pay_most_steps_need_not_be_asked_about(texts: int) 
 
 @pytest.mark.parametrize("texts, gain", [(1, 1.24), (8, 0.99), (64, 0.88), (64, 1.0)])
 def test_stretches_with_guesses_are_timed_beside_others_where_steps_run_ahead(texts: int, gain: float) -> None:
-    """gain: times as many tokens a second with guesses. Hardly less comes of it than of the faster way alone, and it is noticed when that changes."""
+    """gain: times as many tokens a second with guesses. Hardly less comes of it than of the
+    faster way alone, and it is noticed when that changes.
+    """
     trials, draw = DraftTrials(), random.Random(texts)
 
     def ran(gain: float, steps: int) -> float:
@@ -261,7 +282,10 @@ def test_what_followed_is_counted_as_a_walk_through_the_grammar_counts_it() -> N
     [home] = drafter._of[grammar.automaton].values()
     known = {place: next_ for place, next_ in home.followed.items() if next_ is not None}
     assert {place: next_.counts for place, next_ in known.items()} == expected
-    assert all(next_.total == expected[place].total() and next_.counts[next_.best] == max(expected[place].values()) for place, next_ in known.items())
+    assert all(
+        next_.total == expected[place].total() and next_.counts[next_.best] == max(expected[place].values())
+        for place, next_ in known.items()
+    )
 
 
 def test_finished_texts_of_a_grammar_are_walked_when_a_draft_is_asked_for() -> None:
@@ -332,7 +356,9 @@ def test_the_first_item_stands_behind_what_most_different_ones_stand_behind(seed
     allowed = set(draw.sample(range(6), draw.randrange(0, 4)))
     places = [place for place, token in enumerate(text) if token in allowed]
     behind = {place: text[place - 1] for place in places if place}
-    different = {marker: len({text[place] for place, mark in behind.items() if mark == marker}) for marker in behind.values()}
+    different = {
+        marker: len({text[place] for place, mark in behind.items() if mark == marker}) for marker in behind.values()
+    }
     found = first_item(np.array(text), np.array(places, np.int64))
     if not behind:
         assert found == 0
@@ -370,7 +396,9 @@ def test_a_draft_goes_on_with_another_guess_where_the_grammar_refuses_it() -> No
     told, other = DraftSource("told"), DraftSource("onward")
     assert found.kinds() == [(told, False), (told, True), (other, False), (other, True), (other, False)]
     assert found.cut(3).kinds() == found.kinds()[:3]
-    assert fitted(DraftTokens(list(b"x"), DraftSource("told")), _decoding(grammar), 16, onward) is None and len(asked) == 2
+    assert (
+        fitted(DraftTokens(list(b"x"), DraftSource("told")), _decoding(grammar), 16, onward) is None and len(asked) == 2
+    )
 
 
 def test_fields_are_guessed_in_the_order_in_which_a_prompt_names_them() -> None:

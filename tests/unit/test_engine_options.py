@@ -11,9 +11,9 @@ from typing import get_type_hints
 import pytest
 
 import sgl
-from sgl.runtime.errors import ConfigError
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.build.engine_options import EngineOptions
+from sgl.runtime.errors import ConfigError
 
 FIELDS = dataclasses.fields(EngineConfig)
 
@@ -40,13 +40,32 @@ def test_a_value_that_cannot_be_is_told_with_its_option(option, value):
 
 
 OTHERS = {
-    "tp_size": "tensor_parallel=", "tensor_parallel_size": "tensor_parallel=", "pipeline_parallel_size": "pipeline_parallel=", "dp_size": "replicas=",
-    "quantization": "weights=", "max_model_len": "context=", "context_length": "context=", "model_path": "model=",
-    "mem_fraction_static": "memory=", "gpu_memory_utilization": "memory=", "max_num_seqs": "max_running=", "max_running_requests": "max_running=",
-    "kv_cache_dtype": "kv_dtype=", "enable_lora": "adapters=", "lora_paths": "adapters=", "served_model_name": "--served-name", "torch_dtype": "dtype=",
-    "enforce_eager": "graphs=False", "disable_cuda_graph": "graphs=False", "random_seed": "seed=", "tokenizer": "the checkpoint's own",
-    "attention_backend": "attention=", "revision": "name@revision", "max_tokens": "program.run", "contxt": "did you mean 'context'",
-}  # fmt: skip
+    "tp_size": "tensor_parallel=",
+    "tensor_parallel_size": "tensor_parallel=",
+    "pipeline_parallel_size": "pipeline_parallel=",
+    "dp_size": "replicas=",
+    "quantization": "weights=",
+    "max_model_len": "context=",
+    "context_length": "context=",
+    "model_path": "model=",
+    "mem_fraction_static": "memory=",
+    "gpu_memory_utilization": "memory=",
+    "max_num_seqs": "max_running=",
+    "max_running_requests": "max_running=",
+    "kv_cache_dtype": "kv_dtype=",
+    "enable_lora": "adapters=",
+    "lora_paths": "adapters=",
+    "served_model_name": "--served-name",
+    "torch_dtype": "dtype=",
+    "enforce_eager": "graphs=False",
+    "disable_cuda_graph": "graphs=False",
+    "random_seed": "seed=",
+    "tokenizer": "the checkpoint's own",
+    "attention_backend": "attention=",
+    "revision": "name@revision",
+    "max_tokens": "program.run",
+    "contxt": "did you mean 'context'",
+}
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -68,7 +87,13 @@ def test_what_is_answered_is_an_option_of_ours():
 
 @pytest.mark.parametrize(
     ("option", "value", "match"),
-    [("dtype", "half", "give dtype='float16'"), ("dtype", "bf16", "'bfloat16'"), ("load_format", "dummy", "dummy=True"), ("kv_dtype", "fp8_e5m2", "'fp8'"), ("load_format", "safetensors", "leave it out")],
+    [
+        ("dtype", "half", "give dtype='float16'"),
+        ("dtype", "bf16", "'bfloat16'"),
+        ("load_format", "dummy", "dummy=True"),
+        ("kv_dtype", "fp8_e5m2", "'fp8'"),
+        ("load_format", "safetensors", "leave it out"),
+    ],
 )
 def test_a_value_of_other_engines_is_answered_with_ours(option, value, match):
     with pytest.raises(ConfigError, match=match):

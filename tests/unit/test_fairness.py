@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from sgl.runtime.cache import IntRow
 from sgl.runtime.scheduling.tenant_fairness import (
-    TenantCounters,
     AdmissionCandidate,
+    TenantCounters,
     WaitingQueue,
     fair_order,
 )
@@ -111,7 +111,9 @@ def test_turns_go_by_priority_then_to_who_got_least_and_change_with_what_is_give
         counters.tenant_arrived(name)
     lanes = {"a": [Waiting(1, "a", 1), Waiting(2, "a"), Waiting(3, "a")], "b": [Waiting(4, "b"), Waiting(5, "b")]}
     order = []
-    turns = fair_order(counters, {"a": 1, "b": 0}, lambda name: [AdmissionCandidate(seq, 0, True) for seq in lanes[name]])
+    turns = fair_order(
+        counters, {"a": 1, "b": 0}, lambda name: [AdmissionCandidate(seq, 0, True) for seq in lanes[name]]
+    )
     for offer in turns:
         order.append(offer.seq.arrival)
         counters.charge(offer.seq.terms.tenant, 10 if len(order) == 1 else 7, 0)

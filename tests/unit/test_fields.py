@@ -85,18 +85,44 @@ class Either:
 @pytest.mark.parametrize(
     ("kind", "lines"),
     [
-        (Booking, ["Extract these fields from the text as JSON. Write null where the text does not say.",
-                   "- name (string or null)", "- guests (integer or null)"]),
+        (
+            Booking,
+            [
+                "Extract these fields from the text as JSON. Write null where the text does not say.",
+                "- name (string or null)",
+                "- guests (integer or null)",
+            ],
+        ),
         (Spot, ["Extract these fields from the text as JSON.", "- x (number)", "- y (number): upwards"]),
-        (list[Spot], ["Extract a list of objects with these fields from the text as JSON.", "- x (number)", "- y (number): upwards"]),
-        (Either, ["Extract these fields from the text as JSON.", "- what (object)", "  either an object with",
-                  "    - name (string or null)", "    - guests (integer or null)", "  or an object with", "    - item (string, required): what was bought",
-                  "    - count (integer)", "- sizes (object with any names and values of kind integer)",
-                  "- pair (list: integer, string)"]),
-        ({"properties": {"a": {"enum": [1, "b", None]}, "c": {"type": ["string", "null"]}}, "required": ["a", "c"]},
-         ["Extract these fields from the text as JSON.", "- a (1 | b | null)", "- c (string or null)"]),
+        (
+            list[Spot],
+            [
+                "Extract a list of objects with these fields from the text as JSON.",
+                "- x (number)",
+                "- y (number): upwards",
+            ],
+        ),
+        (
+            Either,
+            [
+                "Extract these fields from the text as JSON.",
+                "- what (object)",
+                "  either an object with",
+                "    - name (string or null)",
+                "    - guests (integer or null)",
+                "  or an object with",
+                "    - item (string, required): what was bought",
+                "    - count (integer)",
+                "- sizes (object with any names and values of kind integer)",
+                "- pair (list: integer, string)",
+            ],
+        ),
+        (
+            {"properties": {"a": {"enum": [1, "b", None]}, "c": {"type": ["string", "null"]}}, "required": ["a", "c"]},
+            ["Extract these fields from the text as JSON.", "- a (1 | b | null)", "- c (string or null)"],
+        ),
     ],
-)  # fmt: skip
+)
 def test_types_of_all_kinds(kind, lines):
     assert sgl.fields(kind).text().splitlines() == lines
 
@@ -154,7 +180,11 @@ def test_a_description_is_one_line():
 
 def test_print_says_what_it_is_and_an_f_string_is_refused() -> None:
     printed = str(sgl.fields(Invoice))
-    assert "the fields of Invoice" in printed and "s += sgl.system(sgl.fields(Invoice))" in printed and ".text()" in printed
+    assert (
+        "the fields of Invoice" in printed
+        and "s += sgl.system(sgl.fields(Invoice))" in printed
+        and ".text()" in printed
+    )
     assert printed.endswith(INVOICE.strip())
     with pytest.raises(TextOfNodeError, match=r"\.text\(\)"):
         f"Read this. {sgl.fields(Invoice)}"

@@ -8,8 +8,8 @@ import torch
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.quantization import GroupedLinear, online_quantization
-from sgl.runtime.quantization.online_quantization import FORMS, requantized, rounded
 from sgl.runtime.quantization.calibration_statistics import InputHessian
+from sgl.runtime.quantization.online_quantization import FORMS, requantized, rounded
 
 
 def normal(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -36,7 +36,9 @@ def test_a_form_without_a_kernel_is_multiplied_by_torch_on_the_cpu(form: str, mo
 def test_what_no_kernel_of_another_device_takes_is_refused(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = []
     monkeypatch.setattr(online_quantization, "rounded", lambda form, weight, seen: rounded("int4", normal(8, 64)))
-    monkeypatch.setattr(online_quantization, "packing_refusal", lambda weight, dtype: given.append(dtype) or "no table for it")
+    monkeypatch.setattr(
+        online_quantization, "packing_refusal", lambda weight, dtype: given.append(dtype) or "no table for it"
+    )
     with pytest.raises(ConfigError, match=rf"weights='{form}'\): no table for it; set dtype='bfloat16'"):
         requantized(form, Linear(torch.empty(8, 64, device="meta")))
     assert given == [torch.float32]

@@ -14,6 +14,8 @@ from sgl.runtime.quantization.quantized_weight import E2M1, e4m3_values
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, IQ4, REFUSED, decode
 
 KINDS = list(BLOCKS)
+
+
 def f16(data: bytes, at: int) -> float:
     return float(struct.unpack_from("<e", data, at)[0])
 
@@ -88,9 +90,17 @@ SLOW: dict[str, Callable[[bytes, int], float]] = {
     "Q8_0": lambda b, i: f16(b, 0) * struct.unpack_from("b", b, 2 + i)[0],
     "IQ4_NL": lambda b, i: f16(b, 0) * IQ4[nibble(b[2:], i, 16)],
     "MXFP4": lambda b, i: E2M1[nibble(b[1:], i, 16)] * 2.0 ** (b[0] - 127),
-    "NVFP4": lambda b, i: E2M1[nibble(b[4 + 8 * (i // 16) :], i % 16, 8)] * (0.0 if b[i // 16] == 127 else float(e4m3_values()[b[i // 16]])),
-    "Q2_K": slow_q2_k, "Q3_K": slow_q3_k, "Q4_K": slow_q4_k, "Q5_K": slow_q5_k, "Q6_K": slow_q6_k, "IQ4_XS": slow_iq4_xs,
-}  # fmt: skip
+    "NVFP4": lambda b, i: (
+        E2M1[nibble(b[4 + 8 * (i // 16) :], i % 16, 8)]
+        * (0.0 if b[i // 16] == 127 else float(e4m3_values()[b[i // 16]]))
+    ),
+    "Q2_K": slow_q2_k,
+    "Q3_K": slow_q3_k,
+    "Q4_K": slow_q4_k,
+    "Q5_K": slow_q5_k,
+    "Q6_K": slow_q6_k,
+    "IQ4_XS": slow_iq4_xs,
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +109,11 @@ def test_every_number_is_what_its_formula_says(kind: str) -> None:
     found = decode(kind, raw, (2, 2 * block.elements)).dense()
     for row in range(2):
         data = bytes(raw[row].tolist())
-        expected = [SLOW[kind](data[n * block.bytes : (n + 1) * block.bytes], i) for n in range(2) for i in range(block.elements)]
+        expected = [
+            SLOW[kind](data[n * block.bytes : (n + 1) * block.bytes], i)
+            for n in range(2)
+            for i in range(block.elements)
+        ]
         assert found[row].tolist() == torch.tensor(expected, dtype=torch.float64).float().tolist()
 
 

@@ -18,10 +18,24 @@ from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.gguf_files.gguf_file import MOST_NAME, MOST_STRING, read_gguf, read_parts
 
 METADATA: dict[str, Any] = {
-    "general.architecture": "llama", "small": Value(0, 200), "signed": Value(1, -3), "u16": Value(2, 65535), "i16": Value(3, -5), "u32": 7,
-    "i32": Value(5, -7), "f32": 0.5, "yes": True, "tokens": ["a", "Zoë", ""], "numbers": [1, 2, 3], "flags": [True, False],
-    "u64": Value(10, 2**63), "i64": Value(11, -(2**62)), "f64": Value(12, 0.1), "none": [], "bytes": Value(9, [Value(0, 1), Value(0, 2)]),
-}  # fmt: skip
+    "general.architecture": "llama",
+    "small": Value(0, 200),
+    "signed": Value(1, -3),
+    "u16": Value(2, 65535),
+    "i16": Value(3, -5),
+    "u32": 7,
+    "i32": Value(5, -7),
+    "f32": 0.5,
+    "yes": True,
+    "tokens": ["a", "Zoë", ""],
+    "numbers": [1, 2, 3],
+    "flags": [True, False],
+    "u64": Value(10, 2**63),
+    "i64": Value(11, -(2**62)),
+    "f64": Value(12, 0.1),
+    "none": [],
+    "bytes": Value(9, [Value(0, 1), Value(0, 2)]),
+}
 MOST_MEMORY = 8 * 2**20
 
 
@@ -39,10 +53,20 @@ def test_keys_and_tensors_are_read_as_they_were_written(tmp_path: Path) -> None:
     for version in (2, 3):
         file = write_gguf(tmp_path / "m.gguf", METADATA, tensors(), version=version)
         found = read_gguf(file)
-        assert found.metadata == {name: value.value if isinstance(value, Value) else value for name, value in METADATA.items() if name != "bytes"} | {"bytes": [1, 2]}
-        assert {stored.name: (stored.dtype, stored.shape) for stored in found.tensors} == {name: (t.kind, list(t.shape)) for name, t in tensors().items()}
+        assert found.metadata == {
+            name: value.value if isinstance(value, Value) else value
+            for name, value in METADATA.items()
+            if name != "bytes"
+        } | {"bytes": [1, 2]}
+        assert {stored.name: (stored.dtype, stored.shape) for stored in found.tensors} == {
+            name: (t.kind, list(t.shape)) for name, t in tensors().items()
+        }
         data = file.read_bytes()
-        assert all(data[stored.start : stored.stop] == tensors()[stored.name].data for stored in found.tensors if stored.name[0] in "ade")
+        assert all(
+            data[stored.start : stored.stop] == tensors()[stored.name].data
+            for stored in found.tensors
+            if stored.name[0] in "ade"
+        )
 
 
 def test_tensors_stand_at_the_files_own_alignment(tmp_path: Path) -> None:
@@ -58,7 +82,11 @@ def test_what_the_formats_own_package_writes_is_read(tmp_path: Path) -> None:
     writer.add_token_list(["<s>", "a"])
     writer.add_rope_freq_base(1e6)
     writer.add_tensor("x.weight", weight.numpy())
-    writer.add_tensor("y.weight", gguf.quantize(weight.numpy(), gguf.GGMLQuantizationType.Q5_1), raw_dtype=gguf.GGMLQuantizationType.Q5_1)
+    writer.add_tensor(
+        "y.weight",
+        gguf.quantize(weight.numpy(), gguf.GGMLQuantizationType.Q5_1),
+        raw_dtype=gguf.GGMLQuantizationType.Q5_1,
+    )
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -66,7 +94,10 @@ def test_what_the_formats_own_package_writes_is_read(tmp_path: Path) -> None:
     found = read_gguf(file)
     assert found.metadata["general.architecture"] == "llama" and found.metadata["llama.rope.freq_base"] == 1e6
     assert found.metadata["tokenizer.ggml.tokens"] == ["<s>", "a"]
-    assert [(stored.name, stored.dtype, stored.shape) for stored in found.tensors] == [("x.weight", "F32", [8, 64]), ("y.weight", "Q5_1", [8, 64])]
+    assert [(stored.name, stored.dtype, stored.shape) for stored in found.tensors] == [
+        ("x.weight", "F32", [8, 64]),
+        ("y.weight", "Q5_1", [8, 64]),
+    ]
     assert file.read_bytes()[found.tensors[0].start : found.tensors[0].stop] == weight.numpy().tobytes()
 
 
@@ -95,7 +126,11 @@ def name(value: str) -> bytes:
 
 
 def tensor(sizes: tuple[int, ...] = (32,), kind: int = 0, offset: int = 0, count: int | None = None) -> bytes:
-    return header(1, rest=name("w") + struct.pack(f"<I{len(sizes)}QIQ", len(sizes) if count is None else count, *sizes, kind, offset)) + bytes(4096)
+    return header(
+        1,
+        rest=name("w")
+        + struct.pack(f"<I{len(sizes)}QIQ", len(sizes) if count is None else count, *sizes, kind, offset),
+    ) + bytes(4096)
 
 
 HUGE = (2**16, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 1)
@@ -105,11 +140,20 @@ HOSTILE = {
     "the first version": (header(version=1), "version 1: supported are 2 and 3"),
     "another machine's order": (header(version=3 << 24), "high byte first"),
     "no such type": (header(0, 1, rest=name("a") + struct.pack("<I", 13)) + bytes(64), "key 'a': there is no type 13"),
-    "an array in an array": (header(0, 1, rest=name("a") + struct.pack("<IIQ", 9, 9, 1)) + bytes(64), "key 'a': arrays of type 9"),
+    "an array in an array": (
+        header(0, 1, rest=name("a") + struct.pack("<IIQ", 9, 9, 1)) + bytes(64),
+        "key 'a': arrays of type 9",
+    ),
     "a bool of 2": (header(0, 1, rest=name("a") + struct.pack("<IB", 7, 2)) + bytes(64), "a bool is 2"),
     "no text": (header(0, 1, rest=name("a") + struct.pack("<IQ", 8, 2) + b"\xff\xfe") + bytes(64), "key 'a': 'utf-8'"),
-    "a key twice": (header(0, 2, rest=2 * (name("a") + struct.pack("<IB", 0, 2))) + bytes(64), "key 'a' is there twice"),
-    "a tensor twice": (header(2, rest=2 * (name("w") + struct.pack("<IQIQ", 1, 1, 0, 0))) + bytes(64), "tensor 'w' is there twice"),
+    "a key twice": (
+        header(0, 2, rest=2 * (name("a") + struct.pack("<IB", 0, 2))) + bytes(64),
+        "key 'a' is there twice",
+    ),
+    "a tensor twice": (
+        header(2, rest=2 * (name("w") + struct.pack("<IQIQ", 1, 1, 0, 0))) + bytes(64),
+        "tensor 'w' is there twice",
+    ),
     "no dimensions": (tensor(()), "0 dimensions"),
     "many dimensions": (tensor((1,) * 5), "5 dimensions"),
     "dimensions without end": (tensor(count=2**32 - 1), "4,294,967,295 dimensions"),
@@ -123,22 +167,31 @@ HOSTILE = {
     "an odd alignment": (gguf_bytes({"general.alignment": 48}, {}), "general.alignment=48"),
     "no alignment": (gguf_bytes({"general.alignment": 0}, {}), "general.alignment=0"),
     "alignment in words": (gguf_bytes({"general.alignment": "32"}, {}), "general.alignment='32'"),
-}  # fmt: skip
+}
 HOSTILE |= {f"{count:,} tensors": (header(count) + bytes(4096), f"{count:,} tensors at byte 16") for count in HUGE}
 HOSTILE |= {f"{count:,} keys": (header(0, count) + bytes(4096), f"{count:,} keys") for count in HUGE}
-HOSTILE |= {f"a name of {size:,}": (header(0, 1, rest=struct.pack("<Q", size)) + bytes(4096), f"{size:,} bytes") for size in HUGE}
-HOSTILE |= {f"a text of {size:,}": (header(0, 1, rest=name("a") + struct.pack("<IQ", 8, size)) + bytes(4096), f"{size:,} bytes") for size in HUGE}
 HOSTILE |= {
-    f"{count:,} values of type {kind}": (header(0, 1, rest=name("a") + struct.pack("<IIQ", 9, kind, count)) + bytes(4096), f"{count:,} values")
-    for count in HUGE for kind in (0, 7, 8, 12)
-}  # fmt: skip
+    f"a name of {size:,}": (header(0, 1, rest=struct.pack("<Q", size)) + bytes(4096), f"{size:,} bytes")
+    for size in HUGE
+}
+HOSTILE |= {
+    f"a text of {size:,}": (header(0, 1, rest=name("a") + struct.pack("<IQ", 8, size)) + bytes(4096), f"{size:,} bytes")
+    for size in HUGE
+}
+HOSTILE |= {
+    f"{count:,} values of type {kind}": (
+        header(0, 1, rest=name("a") + struct.pack("<IIQ", 9, kind, count)) + bytes(4096),
+        f"{count:,} values",
+    )
+    for count in HUGE
+    for kind in (0, 7, 8, 12)
+}
 HOSTILE |= {f"an offset of {offset:,}": (tensor(offset=offset), "'w' begins") for offset in HUGE}
 HOSTILE |= {f"a size of {size:,}": (tensor((size, 2)), "'w'") for size in HUGE}
 
 
 @pytest.mark.parametrize("what", HOSTILE)
 def test_what_cannot_be_is_refused_at_once(what: str, tmp_path: Path) -> None:
-
 
     data, said = HOSTILE[what]
     found = refused(tmp_path / "m.gguf", data)
@@ -174,9 +227,10 @@ def test_long_headers_are_bounded(tmp_path: Path) -> None:
     """A large file whose texts and names exceed what any model needs."""
     file = tmp_path / "m.gguf"
     for rest, said in (
-        (struct.pack("<Q", MOST_NAME + 1), "65,537 bytes"), (name("a") + struct.pack("<IQ", 8, MOST_STRING + 1), f"{MOST_STRING + 1:,} bytes"),
+        (struct.pack("<Q", MOST_NAME + 1), "65,537 bytes"),
+        (name("a") + struct.pack("<IQ", 8, MOST_STRING + 1), f"{MOST_STRING + 1:,} bytes"),
         (name("a") + struct.pack("<IIQ", 9, 0, 2**23), "8,388,608 values"),
-    ):  # fmt: skip
+    ):
         with open(file, "wb") as stream:
             stream.write(header(0, 1, rest=rest))
             stream.truncate(2**28)
@@ -201,8 +255,16 @@ def write_parts(folder: Path, count: int = 3, **changes: Any) -> list[Path]:
     files = []
     for number in range(count):
         own = {name: tensors()[name] for name in names[number::count]}
-        metadata = {"split.no": Value(2, number), "split.count": Value(2, count), "split.tensors.count": Value(5, len(names))} | changes
-        files.append(write_gguf(folder / f"m-{number + 1:05}-of-{count:05}.gguf", METADATA | metadata if number == 0 else metadata, own))
+        metadata = {
+            "split.no": Value(2, number),
+            "split.count": Value(2, count),
+            "split.tensors.count": Value(5, len(names)),
+        } | changes
+        files.append(
+            write_gguf(
+                folder / f"m-{number + 1:05}-of-{count:05}.gguf", METADATA | metadata if number == 0 else metadata, own
+            )
+        )
     return files
 
 

@@ -16,9 +16,9 @@ from tokenizers import AddedToken, Regex, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.tokenizer_files.gguf_tokenizer import end_ids, gguf_tokenizer
-from sgl.runtime.text.tokenizer_files.gguf_pre_tokenizers import WORDS, pre_tokenizer
 from sgl.runtime.text.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer_files.gguf_pre_tokenizers import WORDS, pre_tokenizer
+from sgl.runtime.text.tokenizer_files.gguf_tokenizer import end_ids, gguf_tokenizer
 
 BEGIN = "tokenizer.ggml."
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
@@ -34,13 +34,23 @@ O200K = (
 )
 ADDED = (AddedToken("<tool>", normalized=False), AddedToken("    ", normalized=False))
 DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), kinds.byte_level()])
-FALCON = pre_tokenizers.Sequence([
-    pre_tokenizers.Punctuation("contiguous"), kinds.byte_level(), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")
-])  # fmt: skip
-CODER = pre_tokenizers.Sequence([
-    *(pre_tokenizers.Split(Regex(each), "isolated") for each in (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")),
-    pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-])  # fmt: skip
+FALCON = pre_tokenizers.Sequence(
+    [
+        pre_tokenizers.Punctuation("contiguous"),
+        kinds.byte_level(),
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+    ]
+)
+CODER = pre_tokenizers.Sequence(
+    [
+        *(
+            pre_tokenizers.Split(Regex(each), "isolated")
+            for each in (r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+")
+        ),
+        pre_tokenizers.Digits(individual_digits=True),
+        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+    ]
+)
 TWINS: dict[str, Backend] = {
     "gpt-2": kinds.bpe(kinds.byte_level(), added=ADDED),
     "llama-bpe": kinds.bpe(kinds.words(kinds.LLAMA3), post=kinds.BOS_LAST, added=ADDED, ignore_merges=True),
@@ -55,14 +65,32 @@ TWINS: dict[str, Backend] = {
     "falcon": kinds.bpe(FALCON),
     "deepseek-coder": kinds.bpe(CODER),
 }
-PARTS = [*"abcXYZ019 .,'\"\n\t  éßÄ日本👍́", "'s", "'LL", "  ", " the", "Hello", "naïve", "123456", "\r\n", "<|im", "_", "e\u0301"]
+PARTS = [
+    *"abcXYZ019 .,'\"\n\t  éßÄ日本👍́",
+    "'s",
+    "'LL",
+    "  ",
+    " the",
+    "Hello",
+    "naïve",
+    "123456",
+    "\r\n",
+    "<|im",
+    "_",
+    "e\u0301",
+]
 
 
 def sentencepiece_twin() -> Backend:
     """As such models are converted: every pair that makes a piece, the highest score first."""
     spec = json.loads(kinds.llama2(kinds.PREPEND, None)().to_str())
     pieces, _ = kinds.spaced_bpe()
-    spec["model"]["merges"] = [[text[:cut], text[cut:]] for text in pieces for cut in range(1, len(text)) if {text[:cut], text[cut:]} <= set(pieces)]
+    spec["model"]["merges"] = [
+        [text[:cut], text[cut:]]
+        for text in pieces
+        for cut in range(1, len(text))
+        if {text[:cut], text[cut:]} <= set(pieces)
+    ]
     return Backend.from_str(json.dumps(spec))
 
 
@@ -72,7 +100,14 @@ def byte_level_keys(backend: Backend, pre: str | None, **more: Any) -> dict[str,
     words = {index: word for word, index in backend.get_vocab(with_added_tokens=True).items()}
     types = [(CONTROL if added[i].special else USER) if i in added else NORMAL for i in range(len(words))]
     merges = [" ".join(pair) for pair in spec["model"]["merges"]]
-    keys = {"model": "gpt2", "tokens": [words[i] for i in range(len(words))], "token_type": types, "merges": merges, "bos_token_id": 1, "eos_token_id": 2}
+    keys = {
+        "model": "gpt2",
+        "tokens": [words[i] for i in range(len(words))],
+        "token_type": types,
+        "merges": merges,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    }
     found = {f"{BEGIN}{name}": value for name, value in (keys | ({} if pre is None else {"pre": pre}) | more).items()}
     return found | {"general.architecture": "llama"}
 
@@ -80,7 +115,10 @@ def byte_level_keys(backend: Backend, pre: str | None, **more: Any) -> dict[str,
 def spm_keys(**more: Any) -> dict[str, Any]:
     """Of the sentencepiece twin: its merges are told by scores alone."""
     pieces, _ = kinds.spaced_bpe()
-    rows = [*((word, 0.0, UNKNOWN if word == "<unk>" else CONTROL) for word in kinds.LLAMA2), *((f"<0x{i:02X}>", 0.0, BYTE) for i in range(256))]
+    rows = [
+        *((word, 0.0, UNKNOWN if word == "<unk>" else CONTROL) for word in kinds.LLAMA2),
+        *((f"<0x{i:02X}>", 0.0, BYTE) for i in range(256)),
+    ]
     rows += [(text, -float(i), NORMAL) for i, text in enumerate(pieces)]
     keys: dict[str, Any] = {"model": "llama", "bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 0}
     keys |= dict(zip(("tokens", "scores", "token_type"), map(list, zip(*rows, strict=True)), strict=True))
@@ -89,7 +127,11 @@ def spm_keys(**more: Any) -> dict[str, Any]:
 
 def random_texts(seed: int, count: int = 120) -> list[str]:
     rng = random.Random(seed)
-    return ["".join(rng.choice(PARTS) for _ in range(rng.randint(0, 25))) for _ in range(count)] + tiny.CORPUS[:6] + ["", " ", "  a", "a  "]
+    return (
+        ["".join(rng.choice(PARTS) for _ in range(rng.randint(0, 25))) for _ in range(count)]
+        + tiny.CORPUS[:6]
+        + ["", " ", "  a", "a  "]
+    )
 
 
 @pytest.mark.parametrize("pre", TWINS)
@@ -98,14 +140,21 @@ def test_byte_level_ids_are_those_of_the_twin(pre: str) -> None:
     for text in [*random_texts(1), "a<tool>b", "x    y", "<|im_start|>user\nhi<|im_end|>"]:
         assert ours.encode(text).tolist() == twin.encode(text, add_special_tokens=False).ids
         assert ours.encode(text, special_prefix=True).tolist() == twin.encode(text).ids or text == ""
-        assert ours.decode(ours.encode(text).tolist(), False) == twin.decode(twin.encode(text, add_special_tokens=False).ids, skip_special_tokens=False)
+        assert ours.decode(ours.encode(text).tolist(), False) == twin.decode(
+            twin.encode(text, add_special_tokens=False).ids, skip_special_tokens=False
+        )
 
 
 def test_each_name_cuts_in_its_own_way() -> None:
     """Names that share nothing are not mixed up: what they make of a text that tells them apart."""
     text = "HelloWorld's 12345 don'T  e\u0301"
-    cuts = {pre: tuple(word for word, _ in pre_tokenizer(WORDS[pre]).pre_tokenize_str(text)) for pre in TWINS | {"deepseek-v3": None}}
-    assert len(set(cuts.values())) == 9  # qwen2 and deepseek-r1-qwen, smollm and command-r, gpt-2 and mpt, llama-bpe and glm4 cut alike
+    cuts = {
+        pre: tuple(word for word, _ in pre_tokenizer(WORDS[pre]).pre_tokenize_str(text))
+        for pre in TWINS | {"deepseek-v3": None}
+    }
+    assert (
+        len(set(cuts.values())) == 9
+    )  # qwen2 and deepseek-r1-qwen, smollm and command-r, gpt-2 and mpt, llama-bpe and glm4 cut alike
     for pre in (pre for pre, words in WORDS.items() if not words.escaped):
         tokenizer = gguf_tokenizer(byte_level_keys(TWINS["gpt-2"], pre), "m")
         plain = tokenizer.decode(tokenizer.encode(text).tolist())
@@ -126,9 +175,26 @@ def test_a_word_that_is_a_token_stays_whole_where_the_name_says_so() -> None:
 @pytest.mark.parametrize("how", [{"model": "gemma4"}, {"model": "gpt2", "pre": "gemma4"}])
 def test_merges_of_escaped_text(how: dict[str, str]) -> None:
     """Gemma 4: spaces are ▁, other characters stand for themselves, and what is no token is written in bytes."""
-    tokens = ["<unk>", "<bos>", "<eos>", *(f"<0x{i:02X}>" for i in range(256)), *"▁abé\n", "▁a", "ab", "▁ab", "\n\n", "<tool>"]
+    tokens = [
+        "<unk>",
+        "<bos>",
+        "<eos>",
+        *(f"<0x{i:02X}>" for i in range(256)),
+        *"▁abé\n",
+        "▁a",
+        "ab",
+        "▁ab",
+        "\n\n",
+        "<tool>",
+    ]
     types = [UNKNOWN, CONTROL, CONTROL, *[BYTE] * 256, *[NORMAL] * 9, USER]
-    keys = how | {"tokens": tokens, "token_type": types, "merges": ["a b", "▁ ab", "▁ a", "\n \n"], "bos_token_id": 1, "unknown_token_id": 0}
+    keys = how | {
+        "tokens": tokens,
+        "token_type": types,
+        "merges": ["a b", "▁ ab", "▁ a", "\n \n"],
+        "bos_token_id": 1,
+        "unknown_token_id": 0,
+    }
     keys |= {"add_bos_token": False}  # as early files say, which the model cannot do without
     ours = gguf_tokenizer({f"{BEGIN}{name}": value for name, value in keys.items()}, "m")
     text = "ab ab a\n\né本<tool>b"
@@ -148,7 +214,10 @@ def test_sentencepiece_ids_are_those_of_the_twin(seed: int) -> None:
 
 def test_sentencepiece_merges_the_pair_of_the_highest_score() -> None:
     keys = spm_keys()
-    ours, scores = gguf_tokenizer(keys, "m.gguf"), dict(zip(keys[f"{BEGIN}tokens"], keys[f"{BEGIN}scores"], strict=True))
+    ours, scores = (
+        gguf_tokenizer(keys, "m.gguf"),
+        dict(zip(keys[f"{BEGIN}tokens"], keys[f"{BEGIN}scores"], strict=True)),
+    )
     ids = {token: i for i, token in enumerate(keys[f"{BEGIN}tokens"])}
     for text in random_texts(5):
         symbols = list(text.replace(" ", "▁"))
@@ -158,14 +227,25 @@ def test_sentencepiece_merges_the_pair_of_the_highest_score() -> None:
             if score == math.inf:
                 break
             symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
-        expected = [i for symbol in symbols for i in ([ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()])]
+        expected = [
+            i
+            for symbol in symbols
+            for i in ([ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()])
+        ]
         assert ours.encode(text).tolist() == expected
 
 
 def test_prefixes_follow_the_keys() -> None:
-    bos, none = gguf_tokenizer(spm_keys(), "m"), gguf_tokenizer(spm_keys(add_bos_token=False, add_space_prefix=False), "m")
+    bos, none = (
+        gguf_tokenizer(spm_keys(), "m"),
+        gguf_tokenizer(spm_keys(add_bos_token=False, add_space_prefix=False), "m"),
+    )
     assert bos.prefix_ids == (1,) and none.prefix_ids == ()
-    assert none.encode("the", special_prefix=True).tolist() == bos.encode("the").tolist() != bos.encode("the", special_prefix=True).tolist()[1:]
+    assert (
+        none.encode("the", special_prefix=True).tolist()
+        == bos.encode("the").tolist()
+        != bos.encode("the", special_prefix=True).tolist()[1:]
+    )
     backend = TWINS["llama-bpe"]
     assert gguf_tokenizer(byte_level_keys(backend, "llama-bpe"), "m").prefix_ids == (1,)
     assert gguf_tokenizer(byte_level_keys(backend, "llama-bpe", add_bos_token=False), "m").prefix_ids == ()
@@ -174,7 +254,11 @@ def test_prefixes_follow_the_keys() -> None:
 
 def test_phi_3_takes_the_spaces_behind_its_marks() -> None:
     plain, phi = gguf_tokenizer(spm_keys(), "m"), gguf_tokenizer(spm_keys() | {"general.architecture": "phi3"}, "m")
-    assert phi.encode("<|im_end|> \n a").tolist() == phi.encode("<|im_end|>a").tolist() != plain.encode("<|im_end|> \n a").tolist()
+    assert (
+        phi.encode("<|im_end|> \n a").tolist()
+        == phi.encode("<|im_end|>a").tolist()
+        != plain.encode("<|im_end|> \n a").tolist()
+    )
     assert phi.encode("<|endoftext|> a").tolist() == plain.encode("<|endoftext|> a").tolist()
 
 
@@ -192,8 +276,14 @@ def test_a_whole_tokenizer_among_the_keys_comes_first(tmp_path: Path) -> None:
     twin = kinds.bpe(kinds.words(r"\p{L}|\P{L}+"), added=ADDED)
     keys = byte_level_keys(twin, "no such name") | {"tokenizer.huggingface.json": twin.to_str()}
     ours = gguf_tokenizer(keys, "m.gguf")
-    assert all(ours.encode(text).tolist() == twin.encode(text, add_special_tokens=False).ids for text in random_texts(2))
-    for broken, said in (("{}", "is no tokenizer"), (5, "must be a text"), ('{"added_tokens": [{}]}', "is no tokenizer")):
+    assert all(
+        ours.encode(text).tolist() == twin.encode(text, add_special_tokens=False).ids for text in random_texts(2)
+    )
+    for broken, said in (
+        ("{}", "is no tokenizer"),
+        (5, "must be a text"),
+        ('{"added_tokens": [{}]}', "is no tokenizer"),
+    ):
         with pytest.raises(ConfigError, match=f"huggingface.json.* {said}"):
             gguf_tokenizer(keys | {"tokenizer.huggingface.json": broken}, "m.gguf")
 
@@ -211,9 +301,15 @@ def test_what_ends_a_text() -> None:
 
 
 def test_chat_templates_and_names_reach_the_tokenizer() -> None:
-    keys = byte_level_keys(TWINS["qwen2"], "qwen2", padding_token_id=6) | {"tokenizer.chat_template": tiny.CHAT_TEMPLATE}
+    keys = byte_level_keys(TWINS["qwen2"], "qwen2", padding_token_id=6) | {
+        "tokenizer.chat_template": tiny.CHAT_TEMPLATE
+    }
     ours = gguf_tokenizer(keys, "m")
-    assert ours.bos_id == 1 and ours.special_tokens == {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<|padding|>"}
+    assert ours.bos_id == 1 and ours.special_tokens == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<|padding|>",
+    }
     assert ours.render_chat([{"role": "user", "content": "hi"}]) == "<s><|im_start|>user\nhi<|im_end|>\n"
     both = gguf_tokenizer(keys | {"tokenizer.chat_template.tool_use": "{{ tools }}"}, "m")
     assert both.chat_sources == ["{{ tools }}", tiny.CHAT_TEMPLATE]
@@ -227,9 +323,15 @@ def test_chat_templates_and_names_reach_the_tokenizer() -> None:
     ("changes", "said"),
     [
         ({"pre": None}, "there is no key tokenizer.ggml.pre, so .*; take a newer GGUF file of this model"),
-        ({"pre": "qwen-2"}, r"tokenizer.ggml.pre='qwen-2' is not known.* \(nearest known: 'qwen2'\).* Known are llama-bpe"),
+        (
+            {"pre": "qwen-2"},
+            r"tokenizer.ggml.pre='qwen-2' is not known.* \(nearest known: 'qwen2'\).* Known are llama-bpe",
+        ),
         ({"pre": "whitespace"}, "tokenizer.ggml.pre='whitespace' is not supported: it is that of an encoder"),
-        ({"model": "t5"}, r"tokenizer.ggml.model='t5' \(unigram, .*\) is not supported; supported are gpt2, llama and gemma4"),
+        (
+            {"model": "t5"},
+            r"tokenizer.ggml.model='t5' \(unigram, .*\) is not supported; supported are gpt2, llama and gemma4",
+        ),
         ({"model": "bert"}, r"tokenizer.ggml.model='bert' \(WordPiece, of encoders\) is not supported"),
         ({"merges": None}, "there is no key tokenizer.ggml.merges"),
         ({"model": None}, "tokenizer.ggml.model='None'"),

@@ -18,7 +18,9 @@ def correlated(inputs: int, tokens: int, seed: int = 0) -> Tensor:
     """X^T X of inputs that few directions make, of sizes far apart, float32 [in, in]."""
     generator = torch.Generator().manual_seed(seed)
     few = torch.randn(tokens, inputs // 4, generator=generator) @ torch.randn(inputs // 4, inputs, generator=generator)
-    x = (few + torch.randn(tokens, inputs, generator=generator)) * torch.logspace(-1, 1, inputs)[torch.randperm(inputs, generator=generator)]
+    x = (few + torch.randn(tokens, inputs, generator=generator)) * torch.logspace(-1, 1, inputs)[
+        torch.randperm(inputs, generator=generator)
+    ]
     return x.T @ x
 
 
@@ -27,7 +29,9 @@ def loss(weight: Tensor, found: QuantizedWeight, hessian: Tensor) -> float:
     return float(((error @ hessian) * error).sum())
 
 
-def column_by_column(weight: Tensor, hessian: Tensor, group: int, whole_zeros: bool = True, ordered: bool = False) -> Tensor:
+def column_by_column(
+    weight: Tensor, hessian: Tensor, group: int, whole_zeros: bool = True, ordered: bool = False
+) -> Tensor:
     """The dense weight after the textbook's loop, in float64."""
     plain, inputs = (nearest if whole_zeros else symmetric), weight.shape[1]
     damped = hessian.double() + 0.01 * hessian.double().diagonal().mean() * torch.eye(inputs, dtype=torch.float64)
@@ -39,7 +43,10 @@ def column_by_column(weight: Tensor, hessian: Tensor, group: int, whole_zeros: b
         if not ordered and j % group == 0:
             first = plain(left[:, j : j + group].float(), group, scales=first.scale.dtype)
         g = int(order[j]) // group if ordered else 0
-        scale, zero = first.scale[:, g].double(), first.zero[:, g].double() if isinstance(first.zero, Tensor) else first.zero
+        scale, zero = (
+            first.scale[:, g].double(),
+            first.zero[:, g].double() if isinstance(first.zero, Tensor) else first.zero,
+        )
         q = ((left[:, j] / scale).round() + zero).clamp(0, 15)
         done[:, j] = (q - zero) * scale
         left[:, j:] -= torch.outer((left[:, j] - done[:, j]) / factor[j, j], factor[j, j:])
@@ -48,13 +55,22 @@ def column_by_column(weight: Tensor, hessian: Tensor, group: int, whole_zeros: b
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("shape, group", [((8, 128), 64), ((5, 100), 32), ((3, 96), 96), ((4, 72), 16)])
-def test_it_is_the_loop_over_columns(shape: tuple[int, int], group: int, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_the_loop_over_columns(
+    shape: tuple[int, int], group: int, options: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "BLOCK", 24)
     weight, hessian = torch.randn(shape, generator=torch.Generator().manual_seed(1)) / 10, correlated(shape[1], 400)
     found, expected = gptq(weight, hessian, group, **options), column_by_column(weight, hessian, group, **options)
     same = (found.dense() - expected).abs() < 1e-5
-    assert float(same.float().mean()) > 0.98  # a number between two codes may go to the other in float32, and those behind it follow
-    torch.testing.assert_close(loss(weight, found, hessian), float((((weight - expected) @ hessian) * (weight - expected)).sum()), rtol=0.05, atol=0)
+    assert (
+        float(same.float().mean()) > 0.98
+    )  # a number between two codes may go to the other in float32, and those behind it follow
+    torch.testing.assert_close(
+        loss(weight, found, hessian),
+        float((((weight - expected) @ hessian) * (weight - expected)).sum()),
+        rtol=0.05,
+        atol=0,
+    )
 
 
 @pytest.mark.parametrize("options", OPTIONS)

@@ -66,7 +66,10 @@ def test_kernels_across_the_edge_of_the_window_are_left_out():
 
 def test_kernels_are_summed_by_name_and_the_rest_is_one_row():
     gaps = module("gpu_gaps")
-    kernels = [gaps.Kernel(name, 100 * i, 100 * i + length) for i, (name, length) in enumerate([("a", 5), ("b", 9), ("a", 7), ("c", 1), ("d", 2)])]
+    kernels = [
+        gaps.Kernel(name, 100 * i, 100 * i + length)
+        for i, (name, length) in enumerate([("a", 5), ("b", 9), ("a", 7), ("c", 1), ("d", 2)])
+    ]
     assert gaps.by_name(kernels, 2) == [("a", 2, 12), ("b", 1, 9), ("(others)", 2, 3)]
     assert gaps.by_name(kernels, 4) == [("a", 2, 12), ("b", 1, 9), ("d", 1, 2), ("c", 1, 1)]
 
@@ -75,7 +78,8 @@ def test_kernels_are_summed_by_name_and_the_rest_is_one_row():
 
 
 @pytest.mark.parametrize(
-    "unit, value, reached, share", [("tok/s", 250.0, True, 0.5), ("tok/s", 239.0, False, 0.478), ("s", 200.0, True, 2.5), ("s", 250.0, False, 2.0)]
+    "unit, value, reached, share",
+    [("tok/s", 250.0, True, 0.5), ("tok/s", 239.0, False, 0.478), ("s", 200.0, True, 2.5), ("s", 250.0, False, 2.0)],
 )
 def test_target_and_share_know_which_way_is_better(unit, value, reached, share):
     figure = module("gpu_report").Figure("2", "x", value, unit, target=240.0, roof=500.0)
@@ -99,7 +103,10 @@ def test_without_a_roofline_or_a_target_nothing_is_claimed():
 
 def test_the_table_has_a_row_a_figure_and_straight_columns():
     report = module("gpu_report")
-    figures = [report.Figure("2", "one", 1234.5, "tok/s", target=2000.0), report.Figure("10", "another one", 0.5, "s", 1.0, 1.0, 0.25)]
+    figures = [
+        report.Figure("2", "one", 1234.5, "tok/s", target=2000.0),
+        report.Figure("10", "another one", 0.5, "s", 1.0, 1.0, 0.25),
+    ]
     lines = report.figures_table(figures).splitlines()
     assert len(lines) == 3
     ends = {line.index(word) + len(word) for line, word in zip(lines, ("ours", "1,234", "0.5"), strict=True)}
@@ -141,7 +148,9 @@ def test_every_schema_of_the_file_compiles_for_the_bundled_vocabulary():
     schemas = json.loads((BENCHMARKS / "schemas.json").read_text())
     assert len(schemas) == 12
     for schema in schemas.values():
-        matcher = compile_json_schema(json.dumps({"type": "array", "items": schema, "minItems": 64}), vocabulary).matcher()
+        matcher = compile_json_schema(
+            json.dumps({"type": "array", "items": schema, "minItems": 64}), vocabulary
+        ).matcher()
         assert matcher.mask().any()
 
 

@@ -49,10 +49,16 @@ def compiled():
 def test_states_and_edges(compiled):
     graph = compiled.graph()
     assert [(state.kind, state.label) for state in graph.states] == [
-        ("program", "program"), ("fork", "program.1"), ("fork", "program.2"), ("fork", "program.3"),
-        ("fork", "program.4"), ("call", "inner"),
-    ]  # fmt: skip
-    edges = [(edge.kind, graph.owner[id(edge.source)].label, graph.owner[id(edge.target)].label) for edge in graph.edges]
+        ("program", "program"),
+        ("fork", "program.1"),
+        ("fork", "program.2"),
+        ("fork", "program.3"),
+        ("fork", "program.4"),
+        ("call", "inner"),
+    ]
+    edges = [
+        (edge.kind, graph.owner[id(edge.source)].label, graph.owner[id(edge.target)].label) for edge in graph.edges
+    ]
     assert edges.count(("fork", "program", "program.1")) == 1 and len([e for e in edges if e[0] == "fork"]) == 4
     assert len([e for e in edges if e[0] == "join"]) == 4
     assert ("variable", "program.1", "program.2") in edges and ("call", "program", "inner") in edges

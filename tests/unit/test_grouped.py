@@ -10,8 +10,8 @@ import torch
 
 from sgl.runtime.quantization.quantized_weight import (
     E2M1,
-    QuantizedWeight,
     DoubleQuantized,
+    QuantizedWeight,
     e4m3_values,
     stacked,
 )
@@ -20,18 +20,24 @@ from sgl.runtime.quantization.quantized_weight import (
 def drawn(seed: int, outputs: int | None = None) -> QuantizedWeight:
     """Every optional part is there or not; the last group is often shorter."""
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    outputs, inputs, group, levels = outputs or rng.randint(1, 9), rng.randint(1, 70), rng.choice([1, 3, 16, 32, 100]), rng.choice([16, 256])
+    outputs, inputs, group, levels = (
+        outputs or rng.randint(1, 9),
+        rng.randint(1, 70),
+        rng.choice([1, 3, 16, 32, 100]),
+        rng.choice([16, 256]),
+    )
     shape = (outputs, -(-inputs // group))
     return QuantizedWeight(
         torch.randint(0, levels, (outputs, inputs), generator=generator, dtype=torch.uint8),
         torch.randn(shape, generator=generator).to(rng.choice([torch.float32, torch.float16, torch.bfloat16])),
-        group, levels,
+        group,
+        levels,
         zero=rng.choice([0.0, 8.0, torch.randint(0, 16, shape, generator=generator, dtype=torch.uint8)]),
         offset=torch.randn(shape, generator=generator) if rng.random() < 0.3 else None,
         factor=torch.rand(outputs, generator=generator) if rng.random() < 0.3 else None,
         table=torch.randn(levels, generator=generator) if rng.random() < 0.3 else None,
         order=torch.randperm(inputs, generator=generator) if rng.random() < 0.3 else None,
-    )  # fmt: skip
+    )
 
 
 def one_by_one(w: QuantizedWeight) -> torch.Tensor:
@@ -40,7 +46,9 @@ def one_by_one(w: QuantizedWeight) -> torch.Tensor:
         for i in range(w.shape[1]):
             g, q = i // w.group, int(w.codes[o, i])
             value = torch.tensor(float(q)) if w.table is None else w.table[q]
-            value = (value - (w.zero[o, g].float() if isinstance(w.zero, torch.Tensor) else w.zero)) * w.scale[o, g].float()
+            value = (value - (w.zero[o, g].float() if isinstance(w.zero, torch.Tensor) else w.zero)) * w.scale[
+                o, g
+            ].float()
             value = value if w.factor is None else value * w.factor[o]
             value = value if w.offset is None else value + w.offset[o, g].float()
             out[o, i if w.order is None else int(w.order[i])] = value
@@ -74,7 +82,10 @@ def test_numbers_of_two_factors_follow_their_rows() -> None:
 
 
 def test_weights_of_two_forms_are_not_stacked() -> None:
-    forms = [QuantizedWeight(torch.zeros(2, 8, dtype=torch.uint8), torch.ones(2, 8 // group), group, zero=zero) for group, zero in ((4, 8.0), (4, 0.0), (8, 8.0))]
+    forms = [
+        QuantizedWeight(torch.zeros(2, 8, dtype=torch.uint8), torch.ones(2, 8 // group), group, zero=zero)
+        for group, zero in ((4, 8.0), (4, 0.0), (8, 8.0))
+    ]
     assert stacked(forms[:2]) is None and stacked(forms[::2]) is None and stacked([forms[0], forms[0]]) is not None
 
 
@@ -82,7 +93,11 @@ def test_a_float8_weight_is_its_bytes_under_a_table() -> None:
     weight = torch.randn(5, 300).to(torch.float8_e4m3fn)
     scale = torch.rand(5, 3)
     w = QuantizedWeight.float8(weight, scale, 128)
-    assert stacked([w, w]) is not None and w.is_float8 and torch.equal(w.dense(), weight.float() * scale.repeat_interleave(128, 1)[:, :300])
+    assert (
+        stacked([w, w]) is not None
+        and w.is_float8
+        and torch.equal(w.dense(), weight.float() * scale.repeat_interleave(128, 1)[:, :300])
+    )
     assert e4m3_values()[0x7E] == 448 and len(E2M1) == 16
 
 

@@ -22,9 +22,13 @@ def test_the_house_keeps_its_rules():
 def test_import_is_free_of_torch_and_quick():
     code = (
         "import time; t = time.process_time(); import sgl; took = time.process_time() - t; import sys; "
-        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules and 'numpy' not in sys.modules; print(took)"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules and 'numpy' not in sys.modules; "
+        "print(took)"
     )
-    took = [float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout) for _ in range(3)]
+    took = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
     assert min(took) < 0.1
 
 
@@ -33,7 +37,6 @@ def test_every_folder_with_python_files_is_a_package():
     folders = {path.parent for floor in house.FLOORS for path in (ROOT / floor).rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
     assert [folder for folder in folders if folder.is_relative_to(ROOT / "sgl")] == [ROOT / "sgl"]
-
 
 
 # the checker, on small made-up houses
@@ -66,6 +69,7 @@ Say = Callable[..., list[str]]
 @pytest.fixture
 def say(tmp_path: Path) -> Say:
     """What the checker says of HOUSE with some files more, or other rows for the runtime."""
+
     def said(files: dict[str, str], rows: dict[str, str] | None = None) -> list[str]:
         for name, text in {**HOUSE, **files}.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -96,18 +100,28 @@ def test_floors_without_torch(say: Say, path: str, text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "from ...loop.core import Core", "from ...loop import core", "from ... import loop", "import sgl.runtime.loop.engine_core",
-        "from sgl.runtime.loop.engine_core import Core", "from sgl.runtime import loop", "def late():\n    from ...loop.core import Core",
+        "from ...loop.core import Core",
+        "from ...loop import core",
+        "from ... import loop",
+        "import sgl.runtime.loop.engine_core",
+        "from sgl.runtime.loop.engine_core import Core",
+        "from sgl.runtime import loop",
+        "def late():\n    from ...loop.core import Core",
         TYPING + "if TYPE_CHECKING:\n    from ...loop.core import Core",
     ],
-)  # fmt: skip
+)
 def test_a_room_imports_only_what_its_row_names(say: Say, text: str) -> None:
     (problem,) = say({"runtime/cache/deep/pages.py": text, "runtime/loop/__init__.py": ""})
-    assert problem.startswith("runtime/cache/deep/pages.py:") and problem.endswith("the room runtime/cache may import only: errors")
+    assert problem.startswith("runtime/cache/deep/pages.py:") and problem.endswith(
+        "the room runtime/cache may import only: errors"
+    )
 
 
 def test_a_file_in_a_floor_is_a_room(say: Say) -> None:
-    assert "runtime/errors may import only: no other" in say({"runtime/errors.py": "def f():\n    from .cache.row import Row"})[0]
+    assert (
+        "runtime/errors may import only: no other"
+        in say({"runtime/errors.py": "def f():\n    from .cache.row import Row"})[0]
+    )
 
 
 def test_the_front_of_a_floor_is_no_way_round(say: Say) -> None:
@@ -118,7 +132,11 @@ def test_the_front_of_a_floor_is_no_way_round(say: Say) -> None:
 
 @pytest.mark.parametrize("how", ["from .{} import x", "def late():\n    from .{} import x"])
 def test_no_files_import_each_other(say: Say, how: str) -> None:
-    ring = {"runtime/cache/a.py": how.format("b"), "runtime/cache/b.py": how.format("c"), "runtime/cache/c.py": how.format("a")}
+    ring = {
+        "runtime/cache/a.py": how.format("b"),
+        "runtime/cache/b.py": how.format("c"),
+        "runtime/cache/c.py": how.format("a"),
+    }
     (problem,) = say(ring)
     assert problem.startswith("a circle of files: ") and all(f"runtime.cache.{name} -> " in problem for name in "abc")
 
@@ -136,13 +154,22 @@ def test_circles_that_only_type_checkers_see_are_counted(say: Say, tmp_path: Pat
     assert say({}) == [] and circles_said(tmp_path, 1) == []
     problem, one = circles_said(tmp_path, 0)
     assert problem.startswith("1 circles of files") and one == "runtime.cache runtime.cache.row runtime.cache.tree"
-    planted = {"runtime/loop/a.py": TYPING + "if TYPE_CHECKING:\n    from .b import B", "runtime/loop/b.py": "from .a import A"}
+    planted = {
+        "runtime/loop/a.py": TYPING + "if TYPE_CHECKING:\n    from .b import B",
+        "runtime/loop/b.py": "from .a import A",
+    }
     assert say(planted) == [] and circles_said(tmp_path, 2) == []
-    assert circles_said(tmp_path, 1)[1:] == ["runtime.cache runtime.cache.row runtime.cache.tree", "runtime.loop.a runtime.loop.b"]
+    assert circles_said(tmp_path, 1)[1:] == [
+        "runtime.cache runtime.cache.row runtime.cache.tree",
+        "runtime.loop.a runtime.loop.b",
+    ]
 
 
 def test_circles_that_share_a_file_are_one(say: Say, tmp_path: Path) -> None:
-    files = {"runtime/cache/int_row.py": "", "runtime/loop/hub.py": TYPING + "if TYPE_CHECKING:\n    from . import a, b"}
+    files = {
+        "runtime/cache/int_row.py": "",
+        "runtime/loop/hub.py": TYPING + "if TYPE_CHECKING:\n    from . import a, b",
+    }
     say(files | {f"runtime/loop/{name}.py": "from .hub import Hub" for name in "ab"})
     assert circles_said(tmp_path, 0)[1:] == ["runtime.loop.a runtime.loop.b runtime.loop.hub"]
 

@@ -1,4 +1,6 @@
-"""The checker of guides finds long sentences and words that prose may not use, and leaves code, tables and links alone."""
+"""The checker of guides finds long sentences and words that prose may not use,
+and leaves code, tables and links alone.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def found(markdown: str) -> list[str]:
 
 
 def test_a_page_that_passes():
-    page = f"# A title\n\nThe engine runs. It stops, e.g. at 0.92 of 1, 2 ... 9.\n\n{FENCED}\n- An item\n- another one\n"
+    page = (
+        f"# A title\n\nThe engine runs. It stops, e.g. at 0.92 of 1, 2 ... 9.\n\n{FENCED}\n- An item\n- another one\n"
+    )
     assert found(page) == []
 
 
@@ -42,18 +46,27 @@ def test_the_average_of_a_page():
 
 def test_a_code_span_and_a_link_are_what_a_reader_sees():
     code = '`engine.info()["adapters"] and more. Words` ' * 29
-    assert found(f"It has {code.strip()}." + " Short." * 3)[0].startswith(
-        "docs/page.md: a sentence of 31 words"
-    )
+    assert found(f"It has {code.strip()}." + " Short." * 3)[0].startswith("docs/page.md: a sentence of 31 words")
     link = '[a guide](long/path/to/a/page.md#with-many-words "a title of many words") ' * 14
     assert found(f"See {link.strip()}. Short.") == []
 
 
 @pytest.mark.parametrize(
     "text",
-    ["The cache lies in memory.", "It is told to all.", "a row of its own", "Nobody waits.", "one twin\nof it", "- It stands here.", "| the law | x |",
-     "## Beside it", "[behind](a.md) it", "several cards", "It guesses tokens."],
-)  # fmt: skip
+    [
+        "The cache lies in memory.",
+        "It is told to all.",
+        "a row of its own",
+        "Nobody waits.",
+        "one twin\nof it",
+        "- It stands here.",
+        "| the law | x |",
+        "## Beside it",
+        "[behind](a.md) it",
+        "several cards",
+        "It guesses tokens.",
+    ],
+)
 def test_words_that_prose_may_not_use(text):
     (problem,) = found(text)
     assert problem.startswith("docs/page.md: “") and "better:" in problem

@@ -18,8 +18,8 @@ from native_server import NativeServer
 
 import sgl
 from sgl.lang.backends.native import json_http_client as http_client
-from sgl.lang.backends.native.native_response import settled_length
 from sgl.lang.backends.native.json_http_client import JsonHttpClient
+from sgl.lang.backends.native.native_response import settled_length
 from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
 from sgl.lang.errors import (
     BadValueError,
@@ -49,9 +49,7 @@ def test_a_program_gets_what_the_model_writes(endpoint: RuntimeEndpoint, questio
 
 @pytest.mark.parametrize("new_rows", [False, True])
 @pytest.mark.parametrize("incremental", [False, True])
-def test_chunks_add_up(
-    endpoint: RuntimeEndpoint, server: NativeServer, incremental: bool, new_rows: bool
-) -> None:
+def test_chunks_add_up(endpoint: RuntimeEndpoint, server: NativeServer, incremental: bool, new_rows: bool) -> None:
     server.incremental, server.new_rows = incremental, new_rows
     chunks: list[Any] = []
     stream = endpoint.open()
@@ -114,9 +112,7 @@ def test_roles_and_messages(endpoint: RuntimeEndpoint) -> None:
 
     state = chat.run(backend=endpoint)
     assert state.messages()[1] == {"role": "user", "content": "Hello "}
-    assert state.text().startswith(
-        "<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hello <|im_end|>"
-    )
+    assert state.text().startswith("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hello <|im_end|>")
 
 
 @alone
@@ -156,12 +152,25 @@ def test_the_body_of_a_plain_gen(endpoint: RuntimeEndpoint, server: NativeServer
     assert server.requests[-1] == {
         "text": "Hello",
         "sampling_params": {
-            "skip_special_tokens": True, "spaces_between_special_tokens": True, "max_new_tokens": 128,
-            "min_new_tokens": 0, "n": 1, "stop": [], "stop_token_ids": [], "stop_regex": [], "temperature": 1.0,
-            "top_p": 1.0, "top_k": -1, "min_p": 0.0, "frequency_penalty": 0.0, "presence_penalty": 0.0,
-            "ignore_eos": False, "regex": None, "json_schema": None,
+            "skip_special_tokens": True,
+            "spaces_between_special_tokens": True,
+            "max_new_tokens": 128,
+            "min_new_tokens": 0,
+            "n": 1,
+            "stop": [],
+            "stop_token_ids": [],
+            "stop_regex": [],
+            "temperature": 1.0,
+            "top_p": 1.0,
+            "top_k": -1,
+            "min_p": 0.0,
+            "frequency_penalty": 0.0,
+            "presence_penalty": 0.0,
+            "ignore_eos": False,
+            "regex": None,
+            "json_schema": None,
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
@@ -193,11 +202,7 @@ def test_options_have_the_names_of_the_protocol(
 def test_logprob_options_stand_beside_the_text(endpoint: RuntimeEndpoint, server: NativeServer) -> None:
     stream = endpoint.open()
     stream.append("a b c")
-    meta = (
-        stream.generate(options(return_logprob=True, logprob_start_len=1, top_logprobs_num=2))
-        .result(10)
-        .meta_info
-    )
+    meta = stream.generate(options(return_logprob=True, logprob_start_len=1, top_logprobs_num=2)).result(10).meta_info
     assert server.requests[-1]["logprob_start_len"] == 1 and server.requests[-1]["top_logprobs_num"] == 2
     assert [row[2] for row in meta["input_token_logprobs"]] == [" ", "b", " ", "c"]
 

@@ -32,8 +32,8 @@ from sgl.lang.errors import (
     TextOfNodeError,
 )
 from sgl.lang.journal import Journal, journalled, record, replay, resume
-from sgl.lang.journal.journal_request import once_content, select_content
 from sgl.lang.journal.journal_node import rebuild
+from sgl.lang.journal.journal_request import once_content, select_content
 
 ITEMS = 3
 
@@ -372,7 +372,9 @@ def test_a_mismatch_names_variable_line_and_difference(path):
     line = trip.func.__code__.co_firstlineno + 2
     assert str(caught.value).startswith(f"{journal_programs.__file__}:{line}: gen 'season' (path 0) is not in ")
     assert "differs at character 6: 'City: Rome\\nSeason: ' was recorded, 'City: Bern\\nSeason: '" in str(caught.value)
-    with pytest.raises(ReplayMismatch, match=r"gen 'season' .*recorded with temperature=\(as usual\) .* temperature=0.5"):
+    with pytest.raises(
+        ReplayMismatch, match=r"gen 'season' .*recorded with temperature=\(as usual\) .* temperature=0.5"
+    ):
         trip.run("Rome", backend=replay(path), temperature=0.5, top_p=1)
 
 
@@ -633,7 +635,10 @@ def test_texts_of_all_kinds(path):
     with record(path, LoggedBackend(lambda prompt, request: texts[int(prompt[-1])])) as backend:
         first = many.run(backend=backend).text()
     assert many.run(backend=replay(path)).text() == first
-    assert [json.loads(line.decode("utf-8", "surrogatepass")).get("text", "") for line in path.read_bytes().split(b"\n")[1:-1]] == texts
+    assert [
+        json.loads(line.decode("utf-8", "surrogatepass")).get("text", "")
+        for line in path.read_bytes().split(b"\n")[1:-1]
+    ] == texts
 
 
 def test_another_model_is_told(path):

@@ -52,7 +52,9 @@ def test_the_seed_of_a_new_journal(tmp_path):
 @pytest.mark.parametrize("use", [lambda path: sgl.resume(path, sgl.Scripted({})), sgl.replay, sgl.Journal.open])
 def test_a_missing_journal_is_said_with_what_to_do(tmp_path, use):
     path = tmp_path / "none.jsonl"
-    with pytest.raises(JournalError, match=r"there is no journal at .*none.jsonl; sgl.journal\('.*none.jsonl'\) begins one"):
+    with pytest.raises(
+        JournalError, match=r"there is no journal at .*none.jsonl; sgl.journal\('.*none.jsonl'\) begins one"
+    ):
         use(path)
     with pytest.raises(FileNotFoundError):  # what programs caught before
         use(path)
@@ -84,5 +86,8 @@ def test_a_file_in_which_nothing_is_takes_the_seed(tmp_path):
 
 def test_one_that_nothing_ran_on_says_so(tmp_path):
     """Somebody has opened it and forgotten to hand it on."""
-    with pytest.warns(UserWarning, match=r"no program ran on the journal .*run\(backend=journal\)"), sgl.record(tmp_path / "a.jsonl", sgl.Scripted({})):
+    with (
+        pytest.warns(UserWarning, match=r"no program ran on the journal .*run\(backend=journal\)"),
+        sgl.record(tmp_path / "a.jsonl", sgl.Scripted({})),
+    ):
         pass

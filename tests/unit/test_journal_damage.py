@@ -125,7 +125,10 @@ def test_journals_of_the_first_format_are_read_and_gone_on_with(path):
     items = CITIES[:2]
     with record(path, LoggedBackend(), seed=7) as backend:
         undisturbed = [facts(state) for state in trip.run_batch(items, backend=backend)]
-    old = [re.sub(rb',"sum":"[0-9a-f]{16}"}', b"}", line).replace(b'"journal":2', b'"journal":1') for line in path.read_bytes().splitlines()]
+    old = [
+        re.sub(rb',"sum":"[0-9a-f]{16}"}', b"}", line).replace(b'"journal":2', b'"journal":1')
+        for line in path.read_bytes().splitlines()
+    ]
     path.write_bytes(b"".join(line + b"\n" for line in old[:9]))
     assert len(Journal.open(path)) == 8
     with resume(path, LoggedBackend()) as backend:
@@ -153,7 +156,10 @@ def test_journals_of_the_first_format_are_read_and_gone_on_with(path):
         ({"edit": 0, "text": 5}, "TypeError: the text of gen 'season' must be a str"),
         ({"number": 3, "kind": "select", "name": "x", "key": "", "shape": "", "path": "0"}, "select without choices"),
         ({"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "a.b"}, "its node has path='a.b'"),
-        ({"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0", "error": {"type": 5}}, "its node has error="),
+        (
+            {"number": 3, "kind": "gen", "name": "x", "key": "", "shape": "", "path": "0", "error": {"type": 5}},
+            "its node has error=",
+        ),
     ],
 )
 def test_entries_that_nobody_writes(path, whole, entry, why):
@@ -164,7 +170,9 @@ def test_entries_that_nobody_writes(path, whole, entry, why):
         assert len(Journal.open(path, skip_damaged=True)) == 3
 
 
-@pytest.mark.parametrize("header", [{"journal": 1}, {"journal": 1, "model": "x", "seed": "7", "chat_template": {}}, {"journal": []}])
+@pytest.mark.parametrize(
+    "header", [{"journal": 1}, {"journal": 1, "model": "x", "seed": "7", "chat_template": {}}, {"journal": []}]
+)
 def test_first_lines_that_nobody_writes(path, header):
     path.write_text(json.dumps(header) + "\n")
     with pytest.raises(JournalError, match=r"is this a journal|does not begin like a journal"):
@@ -181,12 +189,21 @@ def test_lines_that_are_edited_and_sealed_again(path, whole):
                 changed = json.loads(json.dumps(line))
                 place = changed["chat_template"] if "/" in field else changed
                 place[field.partition("/")[2] or field] = value
-                path.write_bytes(b"".join(journal_file.with_checksum(changed if i == number else other) for i, other in enumerate(lines)))
+                path.write_bytes(
+                    b"".join(
+                        journal_file.with_checksum(changed if i == number else other) for i, other in enumerate(lines)
+                    )
+                )
                 try:
                     with replay(path) as backend:
                         short.run(backend=backend).text()
                 except (JournalError, ReplayMismatch, RecordedError) as error:
-                    assert str(path) in str(error) or isinstance(error, RecordedError), (number, field, value, str(error))
+                    assert str(path) in str(error) or isinstance(error, RecordedError), (
+                        number,
+                        field,
+                        value,
+                        str(error),
+                    )
 
 
 # --- a disk that is full for a moment ------------------------------------------------------------------------------

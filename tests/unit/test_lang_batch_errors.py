@@ -43,7 +43,10 @@ def test_the_error_names_the_item_and_has_the_others(backend, style):
     given = 2 if style == "generator" else 0  # those the reader had
     assert error.results[:given] == [None] * given and len(error.results) == 6
     kinds = [type(result).__name__ for result in error.results[given:]]
-    assert kinds == ["ProgramState", "ProgramState", "ZeroDivisionError", "ProgramState", "KeyError", "ProgramState"][given:]
+    assert (
+        kinds
+        == ["ProgramState", "ProgramState", "ZeroDivisionError", "ProgramState", "KeyError", "ProgramState"][given:]
+    )
     states = [result for result in error.results if isinstance(result, sgl.ProgramState)]
     assert all(state["a"] for state in states)
 
@@ -52,8 +55,13 @@ def test_the_error_names_the_item_and_has_the_others(backend, style):
 def test_as_results_all_are_there(backend, style):
     results = list_of(style, ITEMS, backend, return_exceptions=True)
     assert [type(result).__name__ for result in results] == [
-        "ProgramState", "ProgramState", "ZeroDivisionError", "ProgramState", "KeyError", "ProgramState",
-    ]  # fmt: skip
+        "ProgramState",
+        "ProgramState",
+        "ZeroDivisionError",
+        "ProgramState",
+        "KeyError",
+        "ProgramState",
+    ]
 
 
 def test_a_generator_waits_for_those_that_run(backend):
@@ -62,7 +70,11 @@ def test_a_generator_waits_for_those_that_run(backend):
     states = program.run_batch([("bad",), ("one",), ("two",)], backend=backend, generator_style=True)
     with pytest.raises(BatchError) as caught:
         next(states)
-    assert [type(result).__name__ for result in caught.value.results] == ["ZeroDivisionError", "ProgramState", "ProgramState"]
+    assert [type(result).__name__ for result in caught.value.results] == [
+        "ZeroDivisionError",
+        "ProgramState",
+        "ProgramState",
+    ]
     assert all(state.text() for state in caught.value.results[1:])
 
 

@@ -43,7 +43,9 @@ def test_other_files_keep_their_names(shell):
     assert str(SourcePlace(__file__, 3)) == f"{__file__}:3"
 
 
-@pytest.mark.parametrize("shell", [None, object(), SimpleNamespace(compile=object())], ids=["none", "bare", "IPython 7"])
+@pytest.mark.parametrize(
+    "shell", [None, object(), SimpleNamespace(compile=object())], ids=["none", "bare", "IPython 7"]
+)
 def test_shells_that_know_no_cells_leave_errors_as_they_are(monkeypatch, shell):
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
     assert str(SourcePlace("program.py", 3)) == "program.py:3"

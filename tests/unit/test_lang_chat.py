@@ -51,9 +51,7 @@ def test_matching(path, name):
 
 
 def test_known_names():
-    assert {"default", "claude", "chatml", "llama-4", "janus", "llama-3-instruct-llava"} <= set(
-        chat_template_registry
-    )
+    assert {"default", "claude", "chatml", "llama-4", "janus", "llama-3-instruct-llava"} <= set(chat_template_registry)
     assert len(chat_template_registry) >= 27
     with pytest.raises(KeyError, match="did you mean 'chatml'"):
         get_chat_template("chatm")
@@ -65,10 +63,7 @@ def test_prompts():
         {"role": "user", "content": "U"},
         {"role": "assistant", "content": "A"},
     ]
-    assert (
-        get_chat_template("llama-2-chat").get_prompt(talk)
-        == "[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST]A </s><s>"
-    )
+    assert get_chat_template("llama-2-chat").get_prompt(talk) == "[INST] <<SYS>>\nS\n<</SYS>>\n\nU [/INST]A </s><s>"
     assert get_chat_template("llama-2-chat").get_prompt(talk[1:]) == "[INST] U [/INST]A </s><s>"
     assert get_chat_template("chatml").get_prompt(talk[:1]) == "<|im_start|>system\nS<|im_end|>\n"
     assert get_chat_template("claude").get_prompt(talk) == "S\n\nHuman: U\n\nAssistant:A"
@@ -115,9 +110,7 @@ class Jinja:
         return messages
 
     def render_chat(self, messages, add_generation_prompt=False):
-        return self._template.render(
-            messages=messages, add_generation_prompt=add_generation_prompt, bos_token="<bos>"
-        )
+        return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, bos_token="<bos>")
 
 
 PLAIN = (
@@ -130,10 +123,12 @@ DEFAULT_SYSTEM = (
     "{% if add_generation_prompt %}<assistant>\n<think>{% endif %}"
 )
 FOLDED = (
-    "{% if messages[0].role == 'system' %}{% set sys = '<<' + messages[0].content + '>> ' %}{% set rest = messages[1:] %}"
+    "{% if messages[0].role == 'system' %}{% set sys = '<<' + messages[0].content + '>> ' %}{% set rest = "
+    "messages[1:] %}"
     "{% else %}{% set sys = '' %}{% set rest = messages %}{% endif %}"
     "{% for m in rest %}{% if m.role == 'user' %}[INST] {{ sys if loop.first else '' }}{{ m.content }} [/INST]"
-    "{% elif m.role == 'assistant' %} {{ m.content }}<end>{% else %}{{ raise_exception('only user and assistant') }}{% endif %}"
+    "{% elif m.role == 'assistant' %} {{ m.content }}<end>{% else %}{{ raise_exception('only user and assistant') "
+    "}}{% endif %}"
     "{% endfor %}"
 )
 
@@ -173,10 +168,7 @@ def test_bos_is_left_to_the_tokenizer():
 
 def test_generation_prompt_opens_the_models_turn():
     template = JinjaChatTemplate(Jinja(DEFAULT_SYSTEM))
-    assert (
-        template.get_prefix_and_suffix("assistant", [{"role": "user", "content": ""}])[0]
-        == "<assistant>\n<think>"
-    )
+    assert template.get_prefix_and_suffix("assistant", [{"role": "user", "content": ""}])[0] == "<assistant>\n<think>"
 
 
 def test_roles_that_the_template_refuses():

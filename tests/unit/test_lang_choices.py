@@ -125,13 +125,17 @@ def test_a_method_that_chooses_what_is_no_choice_is_told():
         decide(Odd())
 
 
-@pytest.mark.parametrize("returned", [None, 0, ("organ", None), ("organ", {}, 1), ["organ", {}], sgl.Choice("organ", (-0.1,), 1.0)])
+@pytest.mark.parametrize(
+    "returned", [None, 0, ("organ", None), ("organ", {}, 1), ["organ", {}], sgl.Choice("organ", (-0.1,), 1.0)]
+)
 def test_a_method_that_returns_what_is_no_text_is_told(returned):
     class Odd(sgl.ChoicesMethod):
         def choose(self, choices):
             return returned
 
-    with pytest.raises(BadValueError, match=r"<Odd>.choose returned .*; return the text of a choice, or \(text, dict\)"):
+    with pytest.raises(
+        BadValueError, match=r"<Odd>.choose returned .*; return the text of a choice, or \(text, dict\)"
+    ):
         decide(Odd())
 
 
@@ -147,10 +151,14 @@ def twice(s):
 
 
 def script():
-    return sgl.Scripted({
-        "first": {"a": -2.0, "b": -0.2, "c": -4.0}, "second": {"x": -1.0, "y": -0.5}, "free": "text",
-        "part": {"a": -1.0, "b": -1.0},
-    })  # fmt: skip
+    return sgl.Scripted(
+        {
+            "first": {"a": -2.0, "b": -0.2, "c": -4.0},
+            "second": {"x": -1.0, "y": -0.5},
+            "free": "text",
+            "part": {"a": -1.0, "b": -1.0},
+        }
+    )
 
 
 def test_probabilities_by_name():
@@ -176,16 +184,21 @@ def test_probabilities_in_async_programs_and_traces():
     assert list(one.run(backend=script()).ret_value) == ["b", "a", "c"]
     with pytest.raises(TraceError, match="probabilities of 'first', which only a run has"):
         one.trace()
-    assert check_source(inspect.cleandoc("""
+    assert check_source(
+        inspect.cleandoc("""
         import sgl
         @sgl.function
         def one(s):
             s += sgl.select("a", ["x", "y"])
             return s.probs("a"), s.probs("b")
-    """), "a.py")[0].message.startswith("no gen, select or var_scope has made 'b'")  # fmt: skip
+    """),
+        "a.py",
+    )[0].message.startswith("no gen, select or var_scope has made 'b'")
 
 
-@pytest.mark.parametrize("options", [{"choices": []}, {"choices": ["a"], "regex": "b"}, {"choices": ["a"], "type": int}])
+@pytest.mark.parametrize(
+    "options", [{"choices": []}, {"choices": ["a"], "regex": "b"}, {"choices": ["a"], "type": int}]
+)
 def test_choices_of_a_gen_are_enforced_or_refused(options):
     """No choices, or others beside them, must not become free text, or a choice that breaks the regex."""
     with pytest.raises(BadValueError, match="choices"):

@@ -178,9 +178,7 @@ def test_each_item_of_a_batch_has_its_own_deadline(backend):
             slow.wait(0.3)
         s += f"{i} " + sgl.gen("a")
 
-    results = program.run_batch(
-        [{"i": i} for i in range(3)], backend=backend, timeout=0.15, return_exceptions=True
-    )
+    results = program.run_batch([{"i": i} for i in range(3)], backend=backend, timeout=0.15, return_exceptions=True)
     assert isinstance(results[1], DeadlineExceeded)
     assert [results[0]["a"], results[2]["a"]] == ["<1>", "<1>"]
 
@@ -395,9 +393,7 @@ def test_reasoning_is_separated():
     @sgl.function
     def program(s):
         s += sgl.user("hi")
-        s += sgl.separate_reasoning(
-            sgl.assistant("well: " + sgl.gen("a") + " and " + sgl.gen("b")), model_type="qwen3"
-        )
+        s += sgl.separate_reasoning(sgl.assistant("well: " + sgl.gen("a") + " and " + sgl.gen("b")), model_type="qwen3")
         s += "end " + sgl.separate_reasoning(sgl.gen("c"), "qwen3")
 
     state = program.run(backend=backend)

@@ -99,9 +99,7 @@ def test_one_failing_item_does_not_take_the_batch_with_it(backend):
         with pytest.raises(ProgramError, match=r"test_lang_hangs\.py:\d+.*on fire"):
             states[1]["a"]
         errors = ends(
-            lambda n=threads: program.run_batch(
-                items, backend=backend, num_threads=n, return_exceptions=True
-            )
+            lambda n=threads: program.run_batch(items, backend=backend, num_threads=n, return_exceptions=True)
         )
         assert isinstance(errors[1].__cause__, OSError)
 

@@ -43,9 +43,17 @@ def program(s, x):
 def told(state) -> tuple:
     names = ("a", "c", "n", "t", "w", "own")
     return (
-        state.text(), state.messages(), [state[name] for name in names], state.get_meta_info("a"),
-        state.ret_value, state.usage(), state.error(), "a" in state, list(state.text_iter("a")), state.get("a"),
-    )  # fmt: skip
+        state.text(),
+        state.messages(),
+        [state[name] for name in names],
+        state.get_meta_info("a"),
+        state.ret_value,
+        state.usage(),
+        state.error(),
+        "a" in state,
+        list(state.text_iter("a")),
+        state.get("a"),
+    )
 
 
 COPIES = {"pickle": lambda state: pickle.loads(pickle.dumps(state)), "deepcopy": copy.deepcopy}
@@ -63,7 +71,12 @@ def test_a_copy_says_the_same(backend, way, kind):
     state.sync()
     twin = COPIES[way](state)
     if kind == "compiled":
-        assert (twin.text(), twin["a"], twin["t"], twin.ret_value) == (state.text(), state["a"], state["t"], state.ret_value)
+        assert (twin.text(), twin["a"], twin["t"], twin.ret_value) == (
+            state.text(),
+            state["a"],
+            state["t"],
+            state.ret_value,
+        )
     else:
         assert told(twin) == told(state)
     assert twin.report().data["runs"][0]["program"] == state.report().data["runs"][0]["program"]
@@ -88,7 +101,7 @@ def test_a_copy_of_a_typed_one_reads_its_types():
         s += sgl.gen("pet", Pet)
 
     twin = pickle.loads(pickle.dumps(typed.run(backend=sgl.Scripted({"pet": {"name": "Rex"}}))))
-    assert twin.get("pet") == Pet("Rex") and twin["pet"].startswith('{')
+    assert twin.get("pet") == Pet("Rex") and twin["pet"].startswith("{")
 
 
 def test_a_copy_of_a_failed_one_tells_its_error(backend):
@@ -149,9 +162,15 @@ def test_a_variable_behind_a_failure_says_the_failure_first(backend):
         s["x"]
         s += sgl.gen("y")
 
-    for state in (gives_up.run(backend=backend), gives_up.run(backend=backend, stream=True), reads.run(backend=backend, stream=True)):
+    for state in (
+        gives_up.run(backend=backend),
+        gives_up.run(backend=backend, stream=True),
+        reads.run(backend=backend, stream=True),
+    ):
         for _ in range(2):
-            with pytest.raises(ProgramError, match=r"Gen\('x'\) failed: ZeroDivisionError: .*; so variable 'y' was never made") as caught:
+            with pytest.raises(
+                ProgramError, match=r"Gen\('x'\) failed: ZeroDivisionError: .*; so variable 'y' was never made"
+            ) as caught:
                 state["y"]
             assert str(caught.value).startswith(__file__) and isinstance(caught.value.__cause__, ProgramError)
         with pytest.raises(KeyError):
@@ -179,7 +198,12 @@ def test_what_python_cannot_pickle_is_lost_by_name(backend):
 
     @sgl.function
     def program(s, lock):
-        s += sgl.gen("pet", Local) + sgl.select("c", ["x", "y"], choices_method=Mine()) + sgl.gen("n", int) + sgl.gen("w", Literal["a", "b"])
+        s += (
+            sgl.gen("pet", Local)
+            + sgl.select("c", ["x", "y"], choices_method=Mine())
+            + sgl.gen("n", int)
+            + sgl.gen("w", Literal["a", "b"])
+        )
 
     scripted = sgl.Scripted({"pet": {"name": "Rex"}, "c": "x", "n": 5, "w": "b"})
     state = program.run(threading.Lock(), backend=scripted)

@@ -1,4 +1,6 @@
-"""Choices with definitions, as an Enum or a Literal: what is scored, what is read, what the model is told, and the probabilities."""
+"""Choices with definitions, as an Enum or a Literal: what is scored, what is read,
+what the model is told, and the probabilities.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +36,21 @@ class Stars(enum.IntEnum):
 
 
 Kind.OTHER.__doc__ = "anything else"
-WORDS = "Choose the label that fits the text.\n- billing: invoices and payments\n- technical: something does not work\n- other"
+WORDS = (
+    "Choose the label that fits the text.\n- billing: invoices and payments\n- technical: something does not "
+    "work\n- other"
+)
 
 
 @pytest.mark.parametrize(
     ("choices", "text"),
     [
         (KINDS, WORDS),
-        (Kind, "Choose the label that fits the text.\n- billing: invoices and payments\n- technical\n- other: anything else"),
+        (
+            Kind,
+            "Choose the label that fits the text.\n- billing: invoices and payments\n- technical\n- other: anything "
+            "else",
+        ),
         (Literal["a", "b"], "Choose the label that fits the text.\n- a\n- b"),
         (["a", "b\nc"], 'Choose the label that fits the text.\n- a\n- "b\\nc"'),
         (Stars, "Choose the label that fits the text.\n- 1\n- 2"),
@@ -196,7 +205,7 @@ def pick(s, q):
     s += sgl.system(sgl.labels(KINDS)) + sgl.user(q)
     s += sgl.assistant(sgl.select("a", KINDS) + sgl.select("b", Kind) + sgl.select("c", Literal["x"]))
     s += sgl.assistant(sgl.gen("d", choices=KINDS) + sgl.gen("e", choices={q: "what was asked"}) + sgl.select("f", bool))
-"""
+"""  # noqa: E501
     assert check_source(source, "x.py") == []
     wrong = source.replace('"first"', "1")
     assert {problem.rule for problem in check_source(wrong, "x.py")} == {"SGL403"}

@@ -61,7 +61,9 @@ def test_runs_compiled_runs_and_what_a_state_tells_agree():
     runs = [program.run(None, "Why?", backend=backend) for program in (listed, by_hand, listed.compile(backend))]
     assert len({state.text() for state in runs}) == 1 and runs[0]["answer"]
     assert runs[0].messages() == runs[1].messages() == runs[2].messages()
-    assert sgl.messages(runs[0].messages()).expr_list and nodes(sgl.messages(runs[0].messages()))[-3:][0].startswith("RoleBegin")
+    assert sgl.messages(runs[0].messages()).expr_list and nodes(sgl.messages(runs[0].messages()))[-3:][0].startswith(
+        "RoleBegin"
+    )
     assert listed.trace(talk=None).messages()[:3] == by_hand.trace(talk=None).messages()[:3]
 
 
@@ -108,6 +110,7 @@ def test_calls_are_written_in_the_format_of_the_model(format, turns):
 
 def test_what_is_said_beside_calls_and_calls_of_a_toolbox():
     call = ToolCall("find", {"name": "Ada"})
+
     @sgl.function
     def ask(s):
         s += sgl.messages([{"role": "assistant", "content": "I look.", "tool_calls": [call, CALL]}], "nano")
@@ -144,17 +147,23 @@ def test_journals_and_servers_see_roles(tmp_path, monkeypatch):
         ([{"role": "user", "content": "x", "tool_calls": [CALL]}], "has 'tool_calls', which no turn of 'user'"),
         ([{"role": "user", "content": [{"type": "input_audio"}]}], "has the part {'type': 'input_audio'}"),
         ([{"role": "assistant", "tool_calls": [{"name": "find"}]}], "has the call {'name': 'find'}"),
-        ([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}], r"calls 'f' with '\[1'"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1"}}]}],
+            r"calls 'f' with '\[1'",
+        ),
         ({"role": "user", "content": "x"}, "give a list of messages"),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_conversation_is_refused(given, message):
     with pytest.raises(BadValueError, match=message):
         sgl.messages(given)
 
 
 def test_the_checker_reads_what_is_spelt_out():
-    head = "import sgl\n@sgl.function\ndef program(s, talk):\n    s += sgl.messages({})\n    s += sgl.assistant(sgl.gen('x'))\n"
+    head = (
+        "import sgl\n@sgl.function\ndef program(s, talk):\n    s += sgl.messages({})\n    s += "
+        "sgl.assistant(sgl.gen('x'))\n"
+    )
     assert check_source(head.format("talk"), "a.py") == []
     assert check_source(head.format("[{'role': 'user', 'content': 'x'}]"), "a.py") == []
     [problem] = check_source(head.format("[{'role': 'robot', 'content': 'x'}]"), "a.py")

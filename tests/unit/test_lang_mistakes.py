@@ -1,4 +1,6 @@
-"""Mistakes that newcomers make: each is answered by an error that says what to write, and its traceback ends in their own line."""
+"""Mistakes that newcomers make: each is answered by an error that says what to
+write, and its traceback ends in their own line.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,8 @@ LINES = {
     's += sgl.gen("a"); s.answer': "no attribute 'answer'",
     's += sgl.gen("a"); s.a': "the text of the variable is state['a']",
     's += sgl.gen("a"); s.probs("a")': "or gen of a Literal, Enum or bool",
-    's.fork(2)\n    fork = s.fork(1)[0]\n    fork += sgl.gen("tip")\n    s["tip"]': "is a variable of the forks; join first",
+    's.fork(2)\n    fork = s.fork(1)[0]\n    fork += sgl.gen("tip")\n    s["tip"]': "is a variable of the forks; "
+    "join first",
 }
 CALLS = {  # outside of a program
     "helper.run()": "helper(s, question): missing a required argument: 'question'",
@@ -101,13 +104,15 @@ CALLS = {  # outside of a program
     'helper.run_batch([{"q": "a"}])': "helper has no parameter 'q'",
     'helper.run_batch([{"question": "a"}], progress=True)': "did you mean 'progress_bar'?",
     'helper.run_batch([{"question": "a"}], stream=True)': "generator_style=True gives the states one after another",
-    'helper.run("x", backend=sgl.Scripted(lambda prompt: "x"))["h"]': "the script's function is called with (prompt, request)",
+    'helper.run("x", backend=sgl.Scripted(lambda prompt: "x"))["h"]': "the script's function is called with "
+    "(prompt, request)",
     'helper.run("x", backend=BACKEND, journal=3)': "give the path of a file",
     'helper.run("x", budget=sgl.Budget("x"))': "give a whole number from 0",
     'helper.run("x", backend="http://localhost:1")': "give sgl.RuntimeEndpoint('http://localhost:1')",
     'helper.run("x", backend="openai")': "for a model give sgl.Engine('openai')",
     'helper.run("x", backend=sgl.Scripted)': "it is a class: give an instance",
-    'helper.run("x", backend=BACKEND).end(); state = helper.run("x", backend=BACKEND); state += "x"': "put it into the program",
+    'helper.run("x", backend=BACKEND).end(); state = helper.run("x", backend=BACKEND); state += "x"': "put it into "
+    "the program",
     "sgl.function(3)": "give a function whose first parameter is `s`",
     'sgl.function(lambda q: "x")': "must be `s`",
     'print(sgl.gen("a"))': "it has no text before the program runs",
@@ -147,7 +152,9 @@ def test_a_mistake_is_answered(source, message, capsys):
 @pytest.mark.parametrize("full", ["", "1"])
 def test_python_prints_it_so(tmp_path, full):
     file = tmp_path / "mistake.py"
-    file.write_text("import sgl\n@sgl.function\ndef f(s):\n    s += sgl.gen('a', temprature=0)\nf.run(backend=sgl.Scripted([]))\n")
+    file.write_text(
+        "import sgl\n@sgl.function\ndef f(s):\n    s += sgl.gen('a', temprature=0)\nf.run(backend=sgl.Scripted([]))\n"
+    )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), tracebacks.FULL_VARIABLE: full}
     done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, env=env, timeout=120)
     places = [line for line in done.stderr.splitlines() if line.startswith("  File ")]
@@ -168,7 +175,19 @@ def test_an_error_of_sgl_itself_is_shown_whole(capsys, monkeypatch):
 
 
 def test_a_hook_of_somebody_else_stays():
-    code = "import sys; mine = lambda *a: None; sys.excepthook = mine; import sgl; sgl.gen; assert sys.excepthook is mine"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True, timeout=120)
+    code = (
+        "import sys; mine = lambda *a: None; sys.excepthook = mine; import sgl; sgl.gen; assert sys.excepthook is mine"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        timeout=120,
+    )
     code = "import sys, sgl; assert sys.excepthook is sys.__excepthook__"
-    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        timeout=120,
+    )

@@ -24,7 +24,10 @@ from sgl.lang.sampling.options import DEFAULTS, derive_seed, make_options
 
 
 def test_import_is_light():
-    code = "import sys, sgl; sgl.gen, sgl.function, sgl.user; print([m for m in ('torch', 'transformers') if m in sys.modules])"
+    code = (
+        "import sys, sgl; sgl.gen, sgl.function, sgl.user; print([m for m in ('torch', 'transformers') if m in "
+        "sys.modules])"
+    )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
@@ -227,6 +230,4 @@ def test_short_tails_continue_as_long_ones(parts, more):
     assert len(whole.tokens) <= 2 * WINDOW or len(short.tokens) <= len(whole.tokens)
     cut = len(whole.tokens) - len(short.tokens)
     expected = tokenizer.encode(text + more)
-    assert np.array_equal(
-        np.concatenate([whole.tokens[:cut], short.extended(more, tokenizer).tokens]), expected
-    )
+    assert np.array_equal(np.concatenate([whole.tokens[:cut], short.extended(more, tokenizer).tokens]), expected)

@@ -213,9 +213,7 @@ def test_select(backend):
     state = program.run(backend=backend)
     assert state.text() == "go no y" and state["b"] == "y"
     assert state.get_meta_info("a")["normalized_prompt_logprobs"] == [-8.0, -2.0, -5.0]
-    assert (
-        sgl.gen("b", choices=["x"], temperature=0, max_tokens=3).choices_method is sgl.token_length_normalized
-    )
+    assert sgl.gen("b", choices=["x"], temperature=0, max_tokens=3).choices_method is sgl.token_length_normalized
     for wrong in (
         {"choices": []},
         {"choices": None},
@@ -455,14 +453,7 @@ def test_roles_in_all_their_forms(backend):
         if how == 0:
             s += sgl.user("x") + sgl.assistant(sgl.gen("a"))
         elif how == 1:
-            s += (
-                sgl.user_begin()
-                + "x"
-                + sgl.user_end()
-                + sgl.assistant_begin()
-                + sgl.gen("a")
-                + sgl.assistant_end()
-            )
+            s += sgl.user_begin() + "x" + sgl.user_end() + sgl.assistant_begin() + sgl.gen("a") + sgl.assistant_end()
         elif how == 2:
             s.user("x")
             s.assistant(sgl.gen("a"))
@@ -694,9 +685,7 @@ def test_generator_style_is_lazy_and_ordered(backend):
         started.append(i)
         s += f"{i} " + sgl.gen("a")
 
-    results = program.run_batch(
-        [(i,) for i in range(2000)], backend=backend, generator_style=True, num_threads=4
-    )
+    results = program.run_batch([(i,) for i in range(2000)], backend=backend, generator_style=True, num_threads=4)
     assert started == []
     assert next(results).text() == "0 <1>"
     results.close()
@@ -801,9 +790,7 @@ def test_async_streaming():
 
     deltas, pairs, whole = asyncio.run(read())
     assert deltas == ["one ", "two ", "three"]
-    assert "".join(delta for delta, _ in pairs) == "one two three" and all(
-        "finish_reason" in meta for _, meta in pairs
-    )
+    assert "".join(delta for delta, _ in pairs) == "one two three" and all("finish_reason" in meta for _, meta in pairs)
     assert "".join(whole) == "Say: one two threex"
 
 

@@ -15,8 +15,8 @@ from test_lang_hangs import ends
 
 import sgl
 from sgl.lang.backend import Generated
-from sgl.lang.concurrency.timeout_alarms import TimeoutThread
 from sgl.lang.concurrency.replay_feed import ReplayFeed
+from sgl.lang.concurrency.timeout_alarms import TimeoutThread
 from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
 from sgl.lang.places.source_place import SourcePlace
 
@@ -181,7 +181,9 @@ def test_a_fork_made_while_its_state_is_cancelled_is_cancelled_too(stuck):
             root.cancel("meanwhile")
             return children
 
-    root = sgl.lang.program.state.ProgramState(sgl.lang.interpreter.executor.StreamExecutor(stuck, sgl.lang.sampling.options.DEFAULTS))
+    root = sgl.lang.program.state.ProgramState(
+        sgl.lang.interpreter.executor.StreamExecutor(stuck, sgl.lang.sampling.options.DEFAULTS)
+    )
     parent = root.fork(1)[0]
     parent.stream_executor.stream = Racing(stuck)
     executor, root = root.stream_executor, parent

@@ -1,4 +1,6 @@
-"""Halves of characters (lone surrogates) are named wherever text comes in; what is a set is one wherever it is asked for."""
+"""Halves of characters (lone surrogates) are named wherever text comes in; what
+is a set is one wherever it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,16 @@ def engine():
 @pytest.mark.parametrize(
     "node",
     [
-        lambda: sgl.user(HALF), lambda: sgl.system("x" + HALF), lambda: sgl.tool({"a": HALF}), lambda: sgl.plain(HALF), lambda: HALF,
-        lambda: sgl.special(HALF), lambda: sgl.messages([{"role": "user", "content": HALF}]), lambda: "x" + sgl.gen("a") + HALF,
+        lambda: sgl.user(HALF),
+        lambda: sgl.system("x" + HALF),
+        lambda: sgl.tool({"a": HALF}),
+        lambda: sgl.plain(HALF),
+        lambda: HALF,
+        lambda: sgl.special(HALF),
+        lambda: sgl.messages([{"role": "user", "content": HALF}]),
+        lambda: "x" + sgl.gen("a") + HALF,
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("way", ["run", "compiled"])
 def test_appended(engine, node, way):
     @sgl.function
@@ -41,7 +49,9 @@ def test_appended(engine, node, way):
         state["b"]
 
 
-@pytest.mark.parametrize("options", [{"stop": HALF}, {"stop": ["x", HALF]}, {"stop_regex": HALF}, {"choices": ["x", HALF]}])
+@pytest.mark.parametrize(
+    "options", [{"stop": HALF}, {"stop": ["x", HALF]}, {"stop_regex": HALF}, {"choices": ["x", HALF]}]
+)
 def test_options(options):
     with pytest.raises(BadValueError, match="not valid Unicode: it has a lone surrogate"):
         sgl.gen("a", **options)
@@ -69,5 +79,7 @@ def test_a_set_is_the_same_as_a_type_and_as_a_schema(engine):
 
     texts = {program.run(options, backend=engine)["a"] for options in ({"type": Tagged}, {"json_schema": Tagged})}
     assert all(isinstance(Tagged.model_validate_json(text), Tagged) for text in texts)
-    sized = schema_text(type("Sized", (pydantic.BaseModel,), {"__annotations__": {"a": "set[str]"}, "a": pydantic.Field(min_length=2)}))
+    sized = schema_text(
+        type("Sized", (pydantic.BaseModel,), {"__annotations__": {"a": "set[str]"}, "a": pydantic.Field(min_length=2)})
+    )
     assert '"uniqueItems": true' in sized

@@ -58,7 +58,8 @@ def test_a_lone_argument_of_a_batch_is_shown_as_an_item():
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"), [(r"\d+", r"regex='\\\\d\+'"), ("16", "write 16 without quotes"), ("int", "write int without quotes")]
+    ("text", "meant"),
+    [(r"\d+", r"regex='\\\\d\+'"), ("16", "write 16 without quotes"), ("int", "write int without quotes")],
 )
 def test_text_in_the_second_place_of_a_gen(text, meant):
     with pytest.raises(BadValueError, match=rf"gen\('x'\): the second argument is a type or max_tokens.*{meant}"):
@@ -75,7 +76,9 @@ def test_both_names_of_the_limit_are_taken_everywhere():
     assert sgl.gen("x", 3, max_new_tokens=3).sampling_params.max_new_tokens == 3
     with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but they are the same option"):
         sgl.gen("x", 3, max_new_tokens=4)
-    assert sampling_options({"max_tokens": 5, "min_new_tokens": 2}) == sampling_options({"max_new_tokens": 5, "min_tokens": 2})
+    assert sampling_options({"max_tokens": 5, "min_new_tokens": 2}) == sampling_options(
+        {"max_new_tokens": 5, "min_tokens": 2}
+    )
     with pytest.raises(BadValueError, match=r"max_tokens is 3 and max_new_tokens is 4, but they are the same option"):
         sampling_options({"max_tokens": 3, "max_new_tokens": 4})
     for states in (
@@ -84,7 +87,10 @@ def test_both_names_of_the_limit_are_taken_everywhere():
         [ask.compile(HELLO).run(q="x", max_tokens=7, backend=HELLO)],
     ):
         assert states[0].stream_executor.options.max_new_tokens == 7
-    source = "import sgl\n@sgl.function\ndef p(s, q):\n    s += q + sgl.gen('x', max_new_tokens=4)\np.run(q='', max_tokens=3)\n"
+    source = (
+        "import sgl\n@sgl.function\ndef p(s, q):\n    s += q + sgl.gen('x', max_new_tokens=4)\np.run(q='', "
+        "max_tokens=3)\n"
+    )
     assert check_source(source, "p.py") == []
 
 
@@ -126,7 +132,9 @@ def test_a_variable_of_the_forks_is_read_after_join():
         ask.run("x", backend=HELLO)["b"]
 
 
-@pytest.mark.parametrize("read", [lambda s: s["b"], lambda s: s.get("b"), lambda s: s.get("a", int), lambda s: s.get_var("b")])
+@pytest.mark.parametrize(
+    "read", [lambda s: s["b"], lambda s: s.get("b"), lambda s: s.get("a", int), lambda s: s.get_var("b")]
+)
 def test_a_failed_read_shows_the_users_line_and_one_of_ours(read):
     state = ask.run("x", backend=HELLO)
     with pytest.raises(LanguageError) as caught:

@@ -29,12 +29,13 @@ INSIDE = {
     "no roles": 's += q + sgl.gen("a")',
     "assistant": 's += sgl.user(q) + sgl.assistant(sgl.gen("a"))',
     "left open": 's += sgl.user(q) + sgl.assistant_begin() + sgl.gen("a") + sgl.gen("b")',
-    "a with block": 's.user(q)\n    with s.assistant():\n        s += sgl.gen("a")\n        s += "x" + sgl.select("b", ["x", "y"])',
+    "a with block": 's.user(q)\n    with s.assistant():\n        s += sgl.gen("a")\n        s += "x" + '
+    'sgl.select("b", ["x", "y"])',
     "another role": 's += sgl.user(sgl.gen("a"))',
     "before the first": 's += sgl.gen("a"); s += sgl.user(q)',
     "own marks": 's += sgl.user(q); s += "<|im_start|>assistant\\n" + sgl.gen("a")',
     "a fork": 's += sgl.user(q) + sgl.assistant_begin()\n    for one in s.fork(2):\n        one += sgl.gen("a")',
-    "a subprogram": 's += sgl.user(q)\n    with s.assistant():\n        s.call(inner)',
+    "a subprogram": "s += sgl.user(q)\n    with s.assistant():\n        s.call(inner)",
     "a set value": 's += sgl.user(q); s["a"] = "x"',
 }
 SOURCE = 'import sgl\n@sgl.function\ndef inner(s):\n    s += sgl.gen("i")\n@sgl.function\ndef program(s, q):\n    '

@@ -1,4 +1,5 @@
-"""A typed text that a limit cuts is an error or a whole value, never one that the model did not write: on every backend.
+"""A typed text that a limit cuts is an error or a whole value, never one that the model did not write: on every
+backend.
 
 The oracle: of the text that the model would have written, everything but the whole of it has no value.
 """
@@ -119,7 +120,10 @@ def outcome(state: Any, kind: str, most: int, whole: bool) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_length_in_this_process(kind: str, make: Callable[[str], Any]) -> None:
     type_, text, _ = KINDS[kind]
-    found = [outcome(ask.run(type_, backend=make(text), max_tokens=most), kind, most, most >= len(text)) for most in range(1, LONGEST + 1)]
+    found = [
+        outcome(ask.run(type_, backend=make(text), max_tokens=most), kind, most, most >= len(text))
+        for most in range(1, LONGEST + 1)
+    ]
     assert found.index("value") in (len(text) - 1, len(text)) and "error" not in found[len(text) :]
 
 
@@ -153,9 +157,15 @@ REMOTE = {"timeout": 20, "backoff": 0.01}
 SERVERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "native": (NativeServer, lambda server: RuntimeEndpoint(server.url, backoff=0.01)),
     "openai": (OpenAIServer, lambda server: OpenAI("gpt-4o", base_url=server.base_url, **REMOTE)),
-    "vllm": (lambda: OpenAIServer(compatible=True), lambda server: OpenAI("toy", base_url=server.base_url, constrained="vllm", **REMOTE)),
+    "vllm": (
+        lambda: OpenAIServer(compatible=True),
+        lambda server: OpenAI("toy", base_url=server.base_url, constrained="vllm", **REMOTE),
+    ),
     "anthropic": (AnthropicServer, lambda server: Anthropic("claude-x", base_url=server.url, api_key="k", **REMOTE)),
-    "litellm": (OpenAIServer, lambda server: sgl.LiteLLM("openai/gpt-4o", base_url=server.base_url, api_key="k", **REMOTE)),
+    "litellm": (
+        OpenAIServer,
+        lambda server: sgl.LiteLLM("openai/gpt-4o", base_url=server.base_url, api_key="k", **REMOTE),
+    ),
 }
 
 
@@ -188,14 +198,19 @@ def answer_to(text: str) -> Callable[[str, Any], str]:
     return answer
 
 
-@pytest.mark.parametrize(("name", "kind"), [*product(["native", "openai", "vllm", "anthropic"], KINDS), ("litellm", "int"), ("litellm", "dataclass")])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [*product(["native", "openai", "vllm", "anthropic"], KINDS), ("litellm", "int"), ("litellm", "dataclass")],
+)
 def test_every_length_of_servers(reach: Callable[[str], tuple[Any, Any]], name: str, kind: str) -> None:
     server, backend = reach(name)
     type_, text, expected = KINDS[kind]
     server.script = answer_to(text)
     assert ask.run(type_, backend=backend).get("a") == expected  # nobody gave a limit, and none was in the way
     sent = server.requests[-1]
-    assert not {"max_tokens", "max_completion_tokens"} & sent.keys() or (name == "anthropic" and sent["max_tokens"] == 8192)
+    assert not {"max_tokens", "max_completion_tokens"} & sent.keys() or (
+        name == "anthropic" and sent["max_tokens"] == 8192
+    )
     written = len(TOKENIZER.encode(server.script("", sent)))
     for stream in (False, True):
         found = [cut_by_server(backend, type_, most, stream) for most in range(1, written + 2)]
@@ -224,7 +239,9 @@ def test_a_limit_of_the_server_is_named(reach: Callable[[str], tuple[Any, Any]])
     assert "max_tokens=8192 was reached" in str(state.error())
     native, endpoint = reach("native")
     native.script = lambda prompt, body: "one " * 3000
-    assert "the context was full or the server's own limit was reached, after 4096 tokens," in str(ask.run(str, backend=endpoint).error())
+    assert "the context was full or the server's own limit was reached, after 4096 tokens," in str(
+        ask.run(str, backend=endpoint).error()
+    )
 
 
 # --- what may be asked for ---------------------------------------------------------------------------------
@@ -277,7 +294,9 @@ def test_the_gen_decides_over_the_run() -> None:
     def own(s):
         s += sgl.gen("a", Order, close_at_limit=False)
 
-    assert isinstance(own.run(backend=scripted(ORDER), max_tokens=9, close_at_limit=True).error().__cause__, TruncatedError)
+    assert isinstance(
+        own.run(backend=scripted(ORDER), max_tokens=9, close_at_limit=True).error().__cause__, TruncatedError
+    )
 
 
 @pytest.mark.parametrize("place", ["gen", "run"])
@@ -304,7 +323,13 @@ def test_free_text_keeps_its_default_and_forms_have_none() -> None:
 
     @sgl.function
     def program(s):
-        s += sgl.gen("free") + sgl.gen("typed", int) + sgl.gen("form", regex="[0-9]") + sgl.gen("own", int, max_tokens=7) + sgl.gen("text", str)
+        s += (
+            sgl.gen("free")
+            + sgl.gen("typed", int)
+            + sgl.gen("form", regex="[0-9]")
+            + sgl.gen("own", int, max_tokens=7)
+            + sgl.gen("text", str)
+        )
 
     program.run(backend=backend).sync()
     assert [call.options.max_new_tokens for call in backend.calls] == [128, None, None, 7, None]
@@ -358,7 +383,9 @@ def test_arguments_of_a_cut_call_are_not_invented(choice: str) -> None:
         if state.error() is None:
             step = state.get("step")
             assert all(call.arguments == {"name": "Ada", "year": 1815} for call in step)
-            assert len(step) == (most >= len(said) + CALL.index("}}") + 2) or (choice == "auto" and not step and most <= len(said) + len("<tool_call>")), most
+            assert len(step) == (most >= len(said) + CALL.index("}}") + 2) or (
+                choice == "auto" and not step and most <= len(said) + len("<tool_call>")
+            ), most
         else:
             assert isinstance(state.error().__cause__, TruncatedError), (most, state.error())
 

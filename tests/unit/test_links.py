@@ -82,19 +82,34 @@ def test_files_that_are_named_are_there(page):
 
 
 def test_there_are_pages_with_links():
-    assert {Path("README.md"), Path("docs/language.md"), Path("docs/reading.md"), Path("tutorials/1_first_program.ipynb")} <= set(PAGES)
+    assert {
+        Path("README.md"),
+        Path("docs/language.md"),
+        Path("docs/reading.md"),
+        Path("tutorials/1_first_program.ipynb"),
+    } <= set(PAGES)
     assert sum(len(list(links(words(page)))) for page in PAGES) > 100
 
 
 @pytest.mark.parametrize(
     "link",
-    ["[a](nowhere.md)", "![a](docs/none.png)", "[a](docs/gpu.md#nothing)", "[a](#nothing)", "[a](../../x)", '<img src="none.svg">'],
+    [
+        "[a](nowhere.md)",
+        "![a](docs/none.png)",
+        "[a](docs/gpu.md#nothing)",
+        "[a](#nothing)",
+        "[a](../../x)",
+        '<img src="none.svg">',
+    ],
 )
 def test_a_link_to_nowhere_is_found(link):
     assert len(broken(Path("README.md"), link)) == 1
 
 
 def test_good_links_and_code_are_left_alone():
-    text = "[a](docs/gpu.md#memory) [b](https://example.com/x) [c](docs) `[d](nowhere.md)` [e](docs/gpu.md \"title\") <a href=\"docs/faq.md\">"
+    text = (
+        '[a](docs/gpu.md#memory) [b](https://example.com/x) [c](docs) `[d](nowhere.md)` [e](docs/gpu.md "title") '
+        '<a href="docs/faq.md">'
+    )
     assert broken(Path("README.md"), text) == []
     assert anchor("`SGL101`: what [is](x.md) said, here") == "sgl101-what-is-said-here"

@@ -10,15 +10,17 @@ import numpy as np
 
 from sgl.runtime.cache import common_prefix
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.scheduling.length_estimate import LengthEstimate
 from sgl.runtime.scheduling.batch_admission import WORTH_WAITING, BatchAdmission
-from sgl.runtime.sequences.sequence_ops import Generate, Prefill
+from sgl.runtime.scheduling.length_estimate import LengthEstimate
 from sgl.runtime.sequences.sequence import SequenceState
+from sgl.runtime.sequences.sequence_ops import Generate, Prefill
 from sgl.runtime.sequences.sequence_options import SequenceOptions
 
 
 def sequence(draw: random.Random, number: int, beginnings: list[np.ndarray]) -> SequenceState:
-    seq = SequenceState(number, SequenceOptions(priority=draw.choice([0, 0, 1]), namespace=draw.choice(["", "", "other"])))
+    seq = SequenceState(
+        number, SequenceOptions(priority=draw.choice([0, 0, 1]), namespace=draw.choice(["", "", "other"]))
+    )
     seq.tokens.extend(draw.choice(beginnings)[: draw.randrange(1, 100)])
     seq.tokens.extend([draw.randrange(3) for _ in range(draw.randrange(40))])
     seq.prefilling = draw.random() < 0.8
@@ -41,8 +43,12 @@ def test_who_is_computed_by_another() -> None:
         beginnings = [np.array([draw.randrange(3) for _ in range(100)], np.int32) for _ in range(3)]
         running = [sequence(draw, number, beginnings) for number in range(draw.randrange(12))]
         scheduler: Any = SimpleNamespace(
-            running=running, preemptions=0, refused=[], estimate=SimpleNamespace(remaining=lambda seq: 0), borders=SimpleNamespace(kept=False),
-        )  # fmt: skip
+            running=running,
+            preemptions=0,
+            refused=[],
+            estimate=SimpleNamespace(remaining=lambda seq: 0),
+            borders=SimpleNamespace(kept=False),
+        )
         newcomers = BatchAdmission(scheduler, {})
         for number in range(30):
             if draw.random() < 0.3:  # one that gets its place

@@ -48,7 +48,9 @@ def nvfp4(seed: int, out: int, inputs: int) -> tuple[Tensor, Tensor, Tensor]:
     """Packed codes, scales of 16, and the weight without the global scale."""
     codes, generator = drawn(seed, out, inputs)
     scale = (torch.rand(out, inputs // 16, generator=generator) * 448).to(torch.float8_e4m3fn)
-    dense = torch.tensor([[e2m1(code) for code in row] for row in codes.tolist()]) * scale.float().repeat_interleave(16, 1)
+    dense = torch.tensor([[e2m1(code) for code in row] for row in codes.tolist()]) * scale.float().repeat_interleave(
+        16, 1
+    )
     return pairs(codes), scale, dense
 
 
@@ -58,9 +60,16 @@ def test_the_global_scale_multiplies_in_one_convention_and_divides_in_the_other(
     whole = torch.rand(1, generator=torch.Generator().manual_seed(seed)) * 0.01 + 1e-4
     tensors = {"weight": packed, "weight_scale": scale, "weight_scale_2": whole[0], "input_scale": whole[0]}
     assert torch.equal(read(MODELOPT, tensors).dense(), dense * whole)
-    other = {"weight_packed": packed, "weight_scale": scale, "weight_global_scale": 1 / whole, "input_global_scale": whole}
+    other = {
+        "weight_packed": packed,
+        "weight_scale": scale,
+        "weight_global_scale": 1 / whole,
+        "input_global_scale": whole,
+    }
     assert torch.allclose(read(None, other).dense(), dense / (1 / whole), rtol=3e-7, atol=0)
-    assert claimed(None, other).unused == ("input_global_scale",) and claimed(None, other).format == "NVFP4, groups of 16"
+    assert (
+        claimed(None, other).unused == ("input_global_scale",) and claimed(None, other).format == "NVFP4, groups of 16"
+    )
 
 
 def test_two_global_scales_are_those_of_gate_and_up() -> None:
@@ -76,7 +85,12 @@ def test_scales_that_are_exponents(bits: int, seed: int) -> None:
     codes, generator = drawn(seed, out, inputs, 2**bits)
     exponents = torch.randint(100, 150, (out, inputs // 32), generator=generator, dtype=torch.uint8)
     value, pack = (e2m1, pairs) if bits == 4 else (e2m3, sixes)
-    dense = torch.tensor([[value(code) * 2.0 ** (int(exponents[o, i // 32]) - 127) for i, code in enumerate(row)] for o, row in enumerate(codes.tolist())])
+    dense = torch.tensor(
+        [
+            [value(code) * 2.0 ** (int(exponents[o, i // 32]) - 127) for i, code in enumerate(row)]
+            for o, row in enumerate(codes.tolist())
+        ]
+    )
     for scale in (exponents, exponents.view(torch.float8_e8m0fnu)):
         tensors = {"weight_packed": pack(codes), "weight_scale": scale}
         assert torch.equal(read({"format": f"mxfp{bits}-pack-quantized", "config_groups": {}}, tensors).dense(), dense)
@@ -90,13 +104,33 @@ PACKED, SCALE, _ = nvfp4(0, 8, 64)
     "tensors, message",
     [
         ({"weight": PACKED, "weight_scale": SCALE}, "needs one of weight_global_scale and weight_scale_2"),
-        ({"weight": PACKED, "weight_scale": SCALE[:, :3], "weight_scale_2": torch.ones(1)}, r"weight_scale .* must have shape \[8, 4\]"),
-        ({"weight": PACKED, "weight_scale": SCALE, "weight_scale_2": torch.ones(3)}, r"weight_scale_2 .* fits no weight \[8, 64\]"),
-        ({"weight": PACKED, "weight_scale": SCALE.float(), "weight_scale_2": torch.ones(1)}, r"weight_scale .* fits no weight \[16, 32\] of four bits, two outputs in a byte"),
-        ({"weight_packed": PACKED.char(), "weight_scale": SCALE, "weight_scale_2": torch.ones(1)}, "weight_packed .* must be U8"),
-        ({"weight": PACKED, "weight_scale": SCALE, "weight_scale_2": torch.ones(1), "pre_quant_scale": torch.ones(32)}, "pre_quant_scale .* must be a number for each of 64 inputs"),
+        (
+            {"weight": PACKED, "weight_scale": SCALE[:, :3], "weight_scale_2": torch.ones(1)},
+            r"weight_scale .* must have shape \[8, 4\]",
+        ),
+        (
+            {"weight": PACKED, "weight_scale": SCALE, "weight_scale_2": torch.ones(3)},
+            r"weight_scale_2 .* fits no weight \[8, 64\]",
+        ),
+        (
+            {"weight": PACKED, "weight_scale": SCALE.float(), "weight_scale_2": torch.ones(1)},
+            r"weight_scale .* fits no weight \[16, 32\] of four bits, two outputs in a byte",
+        ),
+        (
+            {"weight_packed": PACKED.char(), "weight_scale": SCALE, "weight_scale_2": torch.ones(1)},
+            "weight_packed .* must be U8",
+        ),
+        (
+            {
+                "weight": PACKED,
+                "weight_scale": SCALE,
+                "weight_scale_2": torch.ones(1),
+                "pre_quant_scale": torch.ones(32),
+            },
+            "pre_quant_scale .* must be a number for each of 64 inputs",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         claimed(MODELOPT, tensors)
@@ -106,7 +140,9 @@ def gpt_oss(seed: int, out: int, groups: int) -> tuple[Tensors, Tensor]:
     """Blocks and scales of one expert, and the weight that they stand for."""
     codes, generator = drawn(seed, out, 32 * groups)
     scales = torch.randint(110, 130, (out, groups), generator=generator)
-    weight = torch.tensor([[e2m1(code) for code in row] for row in codes.tolist()]) * torch.exp2(scales.float() - 127).repeat_interleave(32, 1)
+    weight = torch.tensor([[e2m1(code) for code in row] for row in codes.tolist()]) * torch.exp2(
+        scales.float() - 127
+    ).repeat_interleave(32, 1)
     return {"blocks": pairs(codes).view(out, groups, 16), "scales": scales.byte()}, weight
 
 
@@ -115,7 +151,9 @@ def test_blocks_of_gpt_oss() -> None:
     assert torch.equal(read({"quant_method": "mxfp4"}, tensors).dense(), weight)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("blocks", (6, 3, 8)), ("blocks", (6, 48)), ("scales", (6, 4)), ("scales", (6,))])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("blocks", (6, 3, 8)), ("blocks", (6, 48)), ("scales", (6, 4)), ("scales", (6,))]
+)
 def test_blocks_of_other_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
     tensors, _ = gpt_oss(0, 6, 3)
     with pytest.raises(CheckpointError, match=name):

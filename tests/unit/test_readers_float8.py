@@ -35,7 +35,9 @@ def by_blocks(weight: Tensor, scale: Tensor, rows: int, inputs: int) -> Tensor:
 def test_blocks_with_ragged_edges(seed: int) -> None:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     (out, inputs), (rows, group) = rng.choice(SIZES), rng.choice([(128, 128), (64, 32), (1, 128), (128, 16)])
-    scale = torch.rand(-(-out // rows), -(-inputs // group), generator=generator).to(rng.choice([torch.float32, torch.bfloat16]))
+    scale = torch.rand(-(-out // rows), -(-inputs // group), generator=generator).to(
+        rng.choice([torch.float32, torch.bfloat16])
+    )
     tensors = {"weight": codes(generator, out, inputs), "weight_scale_inv": scale, "bias": torch.zeros(out)}
     found = read({**BLOCKS, "weight_block_size": [rows, group]}, tensors)
     assert torch.equal(found.dense(), by_blocks(tensors["weight"], scale, rows, group)) and found.is_float8
@@ -48,7 +50,9 @@ def test_scales_that_are_exponents_keep_their_range(dtype: torch.dtype) -> None:
     exponents[0, :2] = torch.tensor([0, 254])
     tensors = {"weight": codes(generator, 200, 1000), "weight_scale_inv": exponents.view(dtype)}
     found = read({**BLOCKS, "scale_fmt": "ue8m0"}, tensors)
-    expected = by_blocks(tensors["weight"], torch.tensor([[2.0 ** (int(e) - 127) for e in row] for row in exponents]), 128, 128)
+    expected = by_blocks(
+        tensors["weight"], torch.tensor([[2.0 ** (int(e) - 127) for e in row] for row in exponents]), 128, 128
+    )
     assert found.scale.dtype == torch.bfloat16 and torch.equal(found.dense(), expected)
 
 
@@ -57,14 +61,21 @@ def test_one_scale_and_one_for_each_output(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(2)
     weight, scale = codes(generator, 40, 24), torch.rand(shape, generator=generator)
     each = scale.reshape(-1).repeat_interleave(40 // max(1, scale.numel()))
-    for tensors in ({"weight": weight, "weight_scale": scale, "input_scale": torch.ones(1)}, {"weight": weight, "weight_scale_inv": scale}):
+    for tensors in (
+        {"weight": weight, "weight_scale": scale, "input_scale": torch.ones(1)},
+        {"weight": weight, "weight_scale_inv": scale},
+    ):
         assert torch.equal(read({"quant_method": "fp8"}, tensors).dense(), weight.float() * each[:, None])
         assert claimed(None, tensors).unused == tuple(name for name in tensors if name == "input_scale")
 
 
 def test_the_names_of_the_layouts() -> None:
     weight = codes(torch.Generator().manual_seed(3), 256, 256)
-    scales = {"FP8, one scale": torch.ones(1), "FP8, a scale per output": torch.ones(256, 1), "FP8, blocks of 128 x 128": torch.ones(2, 2)}
+    scales = {
+        "FP8, one scale": torch.ones(1),
+        "FP8, a scale per output": torch.ones(256, 1),
+        "FP8, blocks of 128 x 128": torch.ones(2, 2),
+    }
     for name, scale in scales.items():
         assert claimed(None, {"weight": weight, "weight_scale": scale}).format == name
     assert claimed(None, {"weight": weight, "weight_scale": torch.ones(256, 8)}).format == "FP8, groups of 32"
@@ -83,17 +94,33 @@ def claimed_or_none(tensors: Tensors) -> object:
 @pytest.mark.parametrize(
     "tensors, message",
     [
-        ({"weight": torch.zeros(2, 2).to(torch.float8_e5m2), "weight_scale": torch.ones(1)}, r"q_proj.weight \(F8_E5M2 \[2, 2\]\) must be F8_E4M3"),
+        (
+            {"weight": torch.zeros(2, 2).to(torch.float8_e5m2), "weight_scale": torch.ones(1)},
+            r"q_proj.weight \(F8_E5M2 \[2, 2\]\) must be F8_E4M3",
+        ),
         ({"weight": codes(torch.Generator(), 4, 4)}, r"q_proj.weight_scale is missing beside weight"),
         ({"weight": codes(torch.Generator(), 4, 4, 4), "weight_scale": torch.ones(1)}, "must be a matrix"),
         ({"weight": codes(torch.Generator(), 0, 4), "weight_scale": torch.ones(1)}, "must be a matrix"),
-        ({"weight": codes(torch.Generator(), 256, 256), "weight_scale": torch.ones(3, 2)}, r"\(F32 \[3, 2\]\) fits no weight \[256, 256\]: expected"),
+        (
+            {"weight": codes(torch.Generator(), 256, 256), "weight_scale": torch.ones(3, 2)},
+            r"\(F32 \[3, 2\]\) fits no weight \[256, 256\]: expected",
+        ),
         ({"weight": codes(torch.Generator(), 7, 8), "weight_scale": torch.ones(3)}, r"fits no weight \[7, 8\]"),
-        ({"weight": codes(torch.Generator(), 8, 8), "weight_scale": torch.ones(1).long()}, "must be F32 or F16 or BF16"),
-        ({"weight": codes(torch.Generator(), 8, 8), "weight_scale": torch.ones(1), "post_quant_scale": torch.ones(8)}, "post_quant_scale .* is not understood"),
+        (
+            {"weight": codes(torch.Generator(), 8, 8), "weight_scale": torch.ones(1).long()},
+            "must be F32 or F16 or BF16",
+        ),
+        (
+            {
+                "weight": codes(torch.Generator(), 8, 8),
+                "weight_scale": torch.ones(1),
+                "post_quant_scale": torch.ones(8),
+            },
+            "post_quant_scale .* is not understood",
+        ),
         ({"weight": torch.zeros(8, 8), "weight_scale": torch.ones(1)}, "weight_scale .* belongs to no format"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         claimed_or_none(tensors)
@@ -125,8 +152,14 @@ def test_what_is_not_read_is_refused_by_the_key(key: str, value: str) -> None:
 def test_blocks_of_compressed_tensors() -> None:
     generator = torch.Generator().manual_seed(6)
     weight, scale = codes(generator, 100, 130), torch.rand(2, 3, generator=generator)
-    config = {"config_groups": {"a": {"weights": {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [64, 64]}}}}
-    assert torch.equal(read(config, {"weight": weight, "weight_scale": scale}).dense(), by_blocks(weight, scale, 64, 64))
+    config = {
+        "config_groups": {
+            "a": {"weights": {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [64, 64]}}
+        }
+    }
+    assert torch.equal(
+        read(config, {"weight": weight, "weight_scale": scale}).dense(), by_blocks(weight, scale, 64, 64)
+    )
     config["config_groups"]["a"]["weights"]["block_structure"] = [64]
     with pytest.raises(ConfigError, match=r"'config_groups.a.weights.block_structure' is"):
         WeightReaders.of(config, "config.json")

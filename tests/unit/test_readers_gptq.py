@@ -1,4 +1,6 @@
-"""GPTQ, AWQ and auto-round, against their formulas written out for each number, with the words made by whole numbers of any length."""
+"""GPTQ, AWQ and auto-round, against their formulas written out for each number, with
+the words made by whole numbers of any length.
+"""
 
 from __future__ import annotations
 
@@ -68,13 +70,21 @@ class Drawn:
             rng.shuffle(groups)
         stored = zero if self.version == "gptq_v2" else (zero - 1) % top
         self.tensors: Tensors = {
-            "qweight": along_inputs(codes, self.bits), "qzeros": along_outputs(stored, self.bits), "scales": scale, "bias": torch.zeros(self.out).half(),
-        }  # fmt: skip
+            "qweight": along_inputs(codes, self.bits),
+            "qzeros": along_outputs(stored, self.bits),
+            "scales": scale,
+            "bias": torch.zeros(self.out).half(),
+        }
         if self.ordered or rng.random() < 0.5:
             self.tensors["g_idx"] = torch.tensor(groups, dtype=torch.int32)
         self.config: dict[str, Any] = {
-            "quant_method": "gptq", "bits": self.bits, "group_size": group, "sym": self.symmetric, "desc_act": self.ordered, "checkpoint_format": self.version,
-        }  # fmt: skip
+            "quant_method": "gptq",
+            "bits": self.bits,
+            "group_size": group,
+            "sym": self.symmetric,
+            "desc_act": self.ordered,
+            "checkpoint_format": self.version,
+        }
         self.dense = formula(codes, scale, zero, groups)
 
 
@@ -92,7 +102,9 @@ def test_gptq(seed: int) -> None:
 def test_layers_may_differ_from_the_configuration(seed: int) -> None:
     """As `dynamic` and `extra_config` say; the headers are enough with g_idx."""
     drawn = Drawn(seed)
-    drawn.tensors.setdefault("g_idx", (torch.arange(drawn.inputs) // (drawn.inputs // len(drawn.tensors["scales"]))).int())
+    drawn.tensors.setdefault(
+        "g_idx", (torch.arange(drawn.inputs) // (drawn.inputs // len(drawn.tensors["scales"]))).int()
+    )
     config = {**drawn.config, "bits": 8 if drawn.bits == 4 else 4, "group_size": 16}
     assert torch.equal(read(config, drawn.tensors).dense(), drawn.dense)
 
@@ -121,30 +133,75 @@ def test_awq(seed: int, method: str) -> None:
     codes = torch.randint(0, 16, (inputs, out), generator=generator)
     zero = torch.randint(0, 16, (inputs // group, out), generator=generator)
     scale = torch.rand(zero.shape, generator=generator).half()
-    config: dict[str, Any] = {"quant_method": "awq", "w_bit": 4, "q_group_size": group, "version": "gemm", "zero_point": True}
+    config: dict[str, Any] = {
+        "quant_method": "awq",
+        "w_bit": 4,
+        "q_group_size": group,
+        "version": "gemm",
+        "zero_point": True,
+    }
     if method == "auto-round":
         config = {"quant_method": method, "bits": 4, "group_size": group, "packing_format": "auto_round:auto_awq"}
     tensors = {"qweight": awq_words(codes), "qzeros": awq_words(zero), "scales": scale}
     assert torch.equal(read(config, tensors).dense(), formula(codes, scale, zero, [i // group for i in range(inputs)]))
-    assert claimed(config, tensors).format == f"AWQ, 4 bits, {f'groups of {group}' if group < inputs else 'a scale per output'}"
+    assert (
+        claimed(config, tensors).format
+        == f"AWQ, 4 bits, {f'groups of {group}' if group < inputs else 'a scale per output'}"
+    )
 
 
 @pytest.mark.parametrize(
     "keys, tensors, form",
     [
-        ({"data_type": "mx_fp", "bits": 4, "group_size": 32, "packing_format": "auto_round:llm_compressor"},
-         {"weight_packed": torch.zeros(8, 32).byte(), "weight_scale": torch.full((8, 2), 127).byte()}, "MXFP4, groups of 32"),
-        ({"data_type": "mx_fp", "bits": 8, "group_size": 32, "packing_format": "auto_round:llm_compressor"},
-         {"weight": torch.zeros(8, 64).to(torch.float8_e4m3fn), "weight_scale": torch.full((8, 2), 127).byte()}, "FP8, groups of 32"),
-        ({"data_type": "nv_fp", "bits": 4, "group_size": 16, "act_bits": 4, "packing_format": "auto_round:llm_compressor"},
-         {"weight_packed": torch.zeros(8, 32).byte(), "weight_scale": torch.ones(8, 4).to(torch.float8_e4m3fn), "weight_global_scale": torch.ones(1),
-          "input_global_scale": torch.ones(1)}, "NVFP4, groups of 16"),
-        ({"data_type": "fp", "bits": 8, "fmt": "e4m3", "group_size": -1, "act_bits": 8, "packing_format": "auto_round:fp8_static"},
-         {"weight": torch.zeros(8, 64).to(torch.float8_e4m3fn), "weight_scale": torch.ones(8).bfloat16(), "input_scale": torch.ones(1).bfloat16()}, "FP8, a scale per output"),
-        ({"data_type": "fp", "bits": 8, "group_size": [128, 128], "packing_format": "auto_round:fp8"},
-         {"weight": torch.zeros(256, 128).to(torch.float8_e4m3fn), "weight_scale_inv": torch.ones(2, 1).bfloat16()}, "FP8, blocks of 128 x 128"),
+        (
+            {"data_type": "mx_fp", "bits": 4, "group_size": 32, "packing_format": "auto_round:llm_compressor"},
+            {"weight_packed": torch.zeros(8, 32).byte(), "weight_scale": torch.full((8, 2), 127).byte()},
+            "MXFP4, groups of 32",
+        ),
+        (
+            {"data_type": "mx_fp", "bits": 8, "group_size": 32, "packing_format": "auto_round:llm_compressor"},
+            {"weight": torch.zeros(8, 64).to(torch.float8_e4m3fn), "weight_scale": torch.full((8, 2), 127).byte()},
+            "FP8, groups of 32",
+        ),
+        (
+            {
+                "data_type": "nv_fp",
+                "bits": 4,
+                "group_size": 16,
+                "act_bits": 4,
+                "packing_format": "auto_round:llm_compressor",
+            },
+            {
+                "weight_packed": torch.zeros(8, 32).byte(),
+                "weight_scale": torch.ones(8, 4).to(torch.float8_e4m3fn),
+                "weight_global_scale": torch.ones(1),
+                "input_global_scale": torch.ones(1),
+            },
+            "NVFP4, groups of 16",
+        ),
+        (
+            {
+                "data_type": "fp",
+                "bits": 8,
+                "fmt": "e4m3",
+                "group_size": -1,
+                "act_bits": 8,
+                "packing_format": "auto_round:fp8_static",
+            },
+            {
+                "weight": torch.zeros(8, 64).to(torch.float8_e4m3fn),
+                "weight_scale": torch.ones(8).bfloat16(),
+                "input_scale": torch.ones(1).bfloat16(),
+            },
+            "FP8, a scale per output",
+        ),
+        (
+            {"data_type": "fp", "bits": 8, "group_size": [128, 128], "packing_format": "auto_round:fp8"},
+            {"weight": torch.zeros(256, 128).to(torch.float8_e4m3fn), "weight_scale_inv": torch.ones(2, 1).bfloat16()},
+            "FP8, blocks of 128 x 128",
+        ),
     ],
-)  # fmt: skip
+)
 def test_auto_round_of_floats_is_what_other_formats_are(keys: dict[str, Any], tensors: Tensors, form: str) -> None:
     config = {"quant_method": "auto-round", **keys}
     assert claimed(config, tensors).format == form and len(WeightReaders.of(config, "x").notes) == ("act_bits" in keys)
@@ -152,7 +209,11 @@ def test_auto_round_of_floats_is_what_other_formats_are(keys: dict[str, Any], te
 
 def test_auto_round_in_the_packing_of_gptq() -> None:
     drawn = Drawn(5)
-    config = {"quant_method": "auto-round", "packing_format": "auto_round:auto_gptq", **{key: drawn.config[key] for key in ("bits", "group_size", "sym", "checkpoint_format")}}
+    config = {
+        "quant_method": "auto-round",
+        "packing_format": "auto_round:auto_gptq",
+        **{key: drawn.config[key] for key in ("bits", "group_size", "sym", "checkpoint_format")},
+    }
     assert torch.equal(read(config, drawn.tensors).dense(), drawn.dense)
     assert WeightReaders.of({**config, "act_bits": 8}, "config.json").notes == (
         "act_bits 8: activations are not rounded: the weights alone are read in few bits",
@@ -165,11 +226,19 @@ def test_a_known_word_of_each() -> None:
     awq = read({"quant_method": "awq"}, {"qweight": word, "qzeros": word * 0, "scales": torch.ones(1, 8).half()})
     assert awq.dense()[:, 0].tolist() == [0, 4, 1, 5, 2, 6, 3, 7]
     zeros = torch.full((1, 1), signed(0x77777777), dtype=torch.int32)
-    gptq = read({"quant_method": "gptq", "bits": 4}, {"qweight": word.expand(1, 8), "qzeros": zeros, "scales": torch.ones(1, 8).half()})
+    gptq = read(
+        {"quant_method": "gptq", "bits": 4},
+        {"qweight": word.expand(1, 8), "qzeros": zeros, "scales": torch.ones(1, 8).half()},
+    )
     assert gptq.dense()[0].tolist() == [-8, -7, -6, -5, -4, -3, -2, -1]
 
 
-GOOD = {"qweight": torch.zeros(8, 32).int(), "qzeros": torch.zeros(2, 4).int(), "scales": torch.ones(2, 32).half(), "g_idx": torch.zeros(64).int()}
+GOOD = {
+    "qweight": torch.zeros(8, 32).int(),
+    "qzeros": torch.zeros(2, 4).int(),
+    "scales": torch.ones(2, 32).half(),
+    "g_idx": torch.zeros(64).int(),
+}
 FOUR = {"quant_method": "gptq", "bits": 4, "group_size": 32}
 
 
@@ -181,17 +250,26 @@ FOUR = {"quant_method": "gptq", "bits": 4, "group_size": 32}
         ({**GOOD, "g_idx": torch.zeros(63).int()}, "qweight .* and qzeros of 4 words fit no weight"),
         ({**GOOD, "qzeros": torch.zeros(2, 5).int()}, "and qzeros of 5 words fit no weight of"),
         ({**GOOD, "qzeros": torch.zeros(3, 4).int()}, r"qzeros .* must have shape \[2, 4\]"),
-        ({**GOOD, "scales": torch.ones(3, 32).half()}, "scales .* cut 64 inputs in no whole groups, and group_size is 32"),
+        (
+            {**GOOD, "scales": torch.ones(3, 32).half()},
+            "scales .* cut 64 inputs in no whole groups, and group_size is 32",
+        ),
         ({**GOOD, "scales": torch.ones(2, 31).half()}, r"scales .* must have shape \[2, 32\]"),
         ({**GOOD, "qweight": torch.zeros(8, 32).long()}, r"qweight \(I64 \[8, 32\]\) must be I32"),
         ({**GOOD, "g_idx": torch.zeros(64).half()}, "g_idx .* must be I32 or I64"),
         ({**GOOD, "g_idx": torch.tensor(3)}, "g_idx"),
         ({**GOOD, "B": torch.zeros(2)}, "B .* is not understood"),
         ({"qweight": GOOD["qweight"]}, "qweight .* belongs to no format"),
-        ({"qweight": torch.zeros(64, 4).int(), "qzeros": torch.zeros(2, 5).int(), "scales": torch.ones(2, 32)}, r"qzeros .* must have shape \[2, 4\]"),
-        ({"qweight": torch.zeros(0, 4).int(), "qzeros": torch.zeros(2, 4).int(), "scales": torch.ones(2, 32)}, "qweight .* must be a matrix"),
+        (
+            {"qweight": torch.zeros(64, 4).int(), "qzeros": torch.zeros(2, 5).int(), "scales": torch.ones(2, 32)},
+            r"qzeros .* must have shape \[2, 4\]",
+        ),
+        (
+            {"qweight": torch.zeros(0, 4).int(), "qzeros": torch.zeros(2, 4).int(), "scales": torch.ones(2, 32)},
+            "qweight .* must be a matrix",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read(FOUR, tensors)
@@ -215,12 +293,16 @@ def test_what_does_not_fit_is_refused_by_the_tensor(tensors: Tensors, message: s
         ({"quant_method": "auto-round", "data_type": "mx_int"}, "'data_type' is 'mx_int': .* known ones: int, fp"),
         ({"quant_method": "auto-round", "data_type": "nvfp4_v2"}, "'data_type' is 'nvfp4_v2'"),
         ({"quant_method": "auto-round", "data_type": "fp", "fmt": "e5m2"}, "'fmt' is 'e5m2'"),
-        ({"quant_method": "aqlm"}, "'quant_method' is 'aqlm': checkpoints of this kind are not read; take the unquantised checkpoint, or one of these: fp8"),
+        (
+            {"quant_method": "aqlm"},
+            "'quant_method' is 'aqlm': checkpoints of this kind are not read; take the unquantised checkpoint, or "
+            "one of these: fp8",
+        ),
         ({"quant_method": "gtpq"}, r"'gtpq': checkpoints of this kind are not read; did you mean 'gptq'\?"),
         ({"quant_method": 4}, "'quant_method' is 4: it must name the method"),
         ({"strange": 1}, "'quant_method' is None"),
     ],
-)  # fmt: skip
+)
 def test_what_a_configuration_asks_and_is_not_done_is_refused_by_the_key(config: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         WeightReaders.of(config, "config.json")

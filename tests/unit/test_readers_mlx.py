@@ -20,10 +20,17 @@ def affine(seed: int, bits: int) -> tuple[dict[str, Any], Tensors, Tensor]:
     out, group = rng.randint(1, 12), rng.choice([32, 64, 128])
     inputs = group * rng.randint(1, 3)
     codes = torch.randint(0, 2**bits, (out, inputs), generator=generator)
-    scales, biases = (torch.randn(out, inputs // group, generator=generator).to(rng.choice([torch.bfloat16, torch.float16])) for _ in range(2))
+    scales, biases = (
+        torch.randn(out, inputs // group, generator=generator).to(rng.choice([torch.bfloat16, torch.float16]))
+        for _ in range(2)
+    )
     words = torch.tensor([stream(row, bits) for row in codes.tolist()], dtype=torch.int32).view(torch.uint32)
     spread = [part.float().repeat_interleave(group, 1) for part in (scales, biases)]
-    return {"group_size": group, "bits": bits, "mode": "affine"}, {"weight": words, "scales": scales, "biases": biases}, codes * spread[0] + spread[1]
+    return (
+        {"group_size": group, "bits": bits, "mode": "affine"},
+        {"weight": words, "scales": scales, "biases": biases},
+        codes * spread[0] + spread[1],
+    )
 
 
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 8])
@@ -52,7 +59,11 @@ def test_floats_are_those_of_other_formats(mode: str) -> None:
     if mode == "mxfp8":
         known = {"weight": filled.view(torch.float8_e4m3fn), "weight_scale": scales}
     if mode == "nvfp4":
-        known = {"weight_packed": filled, "weight_scale": scales.view(torch.float8_e4m3fn), "weight_global_scale": torch.ones(1)}
+        known = {
+            "weight_packed": filled,
+            "weight_scale": scales.view(torch.float8_e4m3fn),
+            "weight_global_scale": torch.ones(1),
+        }
     config = {"group_size": group, "bits": 8 if mode == "mxfp8" else 4, "mode": mode}
     tensors = {"weight": filled.view(torch.uint32), "scales": scales}
     torch.testing.assert_close(read(config, tensors).dense(), read(None, known).dense(), rtol=0, atol=0, equal_nan=True)
@@ -92,6 +103,12 @@ def test_what_its_own_package_writes(bits: int, mode: str) -> None:
     mx = pytest.importorskip("mlx.core")
     weight, group = mx.random.normal((24, 256)), {"affine": 64, "nvfp4": 16}.get(mode, 32)
     parts = mx.quantize(weight, group_size=64, bits=bits) if mode == "affine" else mx.quantize(weight, mode=mode)
-    dense = mx.dequantize(*parts, group_size=64, bits=bits) if mode == "affine" else mx.dequantize(*parts, mode=mode, dtype=mx.float32)
+    dense = (
+        mx.dequantize(*parts, group_size=64, bits=bits)
+        if mode == "affine"
+        else mx.dequantize(*parts, mode=mode, dtype=mx.float32)
+    )
     tensors = {name: torch.from_dlpack(part) for name, part in zip(("weight", "scales", "biases"), parts, strict=False)}
-    assert torch.equal(read({"group_size": group, "bits": bits, "mode": mode}, tensors).dense(), torch.from_dlpack(dense))
+    assert torch.equal(
+        read({"group_size": group, "bits": bits, "mode": mode}, tensors).dense(), torch.from_dlpack(dense)
+    )

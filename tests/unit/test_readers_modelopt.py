@@ -1,4 +1,6 @@
-"""ModelOpt: what its algorithms write that other formats have not: four bits of two outputs in a byte, and inputs that are multiplied first."""
+"""ModelOpt: what its algorithms write that other formats have not: four bits of two outputs
+in a byte, and inputs that are multiplied first.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,13 @@ def pairs(seed: int) -> tuple[Tensors, Tensor]:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
     out, group = 2 * rng.randint(1, 12), rng.choice([32, 64, 128])
     inputs = group * rng.randint(1, 4)
-    q, scale = torch.randint(-8, 8, (out, inputs), generator=generator), torch.rand(out, inputs // group, generator=generator)
-    packed = torch.tensor([[int(q[o, i]) & 15 | (int(q[o + 1, i]) & 15) << 4 for i in range(inputs)] for o in range(0, out, 2)]).byte()
+    q, scale = (
+        torch.randint(-8, 8, (out, inputs), generator=generator),
+        torch.rand(out, inputs // group, generator=generator),
+    )
+    packed = torch.tensor(
+        [[int(q[o, i]) & 15 | (int(q[o + 1, i]) & 15) << 4 for i in range(inputs)] for o in range(0, out, 2)]
+    ).byte()
     return {"weight": packed, "weight_scale": scale}, q * scale.repeat_interleave(group, 1)
 
 
@@ -31,7 +38,11 @@ def pairs(seed: int) -> tuple[Tensors, Tensor]:
 def test_four_bits_of_two_outputs(seed: int) -> None:
     tensors, dense = pairs(seed)
     assert torch.equal(read(CONFIG, tensors).dense(), dense)
-    more = {**tensors, "input_scale": torch.tensor(1.0), "weight_scale_2": torch.tensor(3.0)}  # by which they are rounded to float8 to be multiplied
+    more = {
+        **tensors,
+        "input_scale": torch.tensor(1.0),
+        "weight_scale_2": torch.tensor(3.0),
+    }  # by which they are rounded to float8 to be multiplied
     claim = claimed(CONFIG, more)
     assert set(claim.unused) == {"input_scale", "weight_scale_2"} and claim.format.startswith("ModelOpt, 4 bits, ")
     assert torch.equal(read({**CONFIG, "quant_algo": "W4A8_AWQ"}, more).dense(), dense)
@@ -39,20 +50,35 @@ def test_four_bits_of_two_outputs(seed: int) -> None:
 
 WHOLE, SCALE = torch.randint(-128, 128, (8, 64), generator=torch.Generator().manual_seed(0)).char(), torch.rand(8)
 FLOAT8 = WHOLE.clamp(0, 120).view(torch.float8_e4m3fn)
-NVFP4 = {"weight": WHOLE[:, :32].contiguous().view(torch.uint8), "weight_scale": torch.rand(8, 4).to(torch.float8_e4m3fn), "weight_scale_2": torch.tensor(0.5)}
+NVFP4 = {
+    "weight": WHOLE[:, :32].contiguous().view(torch.uint8),
+    "weight_scale": torch.rand(8, 4).to(torch.float8_e4m3fn),
+    "weight_scale_2": torch.tensor(0.5),
+}
 
 
-@pytest.mark.parametrize("tensors", [pairs(3)[0], {"weight": WHOLE, "weight_scale": SCALE}, {"weight": FLOAT8, "weight_scale": SCALE}, NVFP4], ids=["W4A16", "W8A8", "FP8", "NVFP4"])
+@pytest.mark.parametrize(
+    "tensors",
+    [pairs(3)[0], {"weight": WHOLE, "weight_scale": SCALE}, {"weight": FLOAT8, "weight_scale": SCALE}, NVFP4],
+    ids=["W4A16", "W8A8", "FP8", "NVFP4"],
+)
 def test_inputs_that_are_multiplied_first(tensors: Tensors) -> None:
     dense = read(CONFIG, tensors).dense()
     inputs = torch.rand(dense.shape[1]).bfloat16() + 0.5
     found = read(CONFIG, {**tensors, "pre_quant_scale": inputs})
-    assert found.group == 1 and claimed(CONFIG, {**tensors, "pre_quant_scale": inputs}).format.endswith(", inputs multiplied")
+    assert found.group == 1 and claimed(CONFIG, {**tensors, "pre_quant_scale": inputs}).format.endswith(
+        ", inputs multiplied"
+    )
     torch.testing.assert_close(found.dense(), dense * inputs.float(), rtol=1e-6, atol=1e-7)
 
 
 def test_inputs_that_are_multiplied_beside_a_plain_weight_have_no_place() -> None:
-    assert WeightReaders.of(CONFIG, "x").claim(NAME, headers({"weight": torch.zeros(4, 4), "pre_quant_scale": torch.ones(4)})) is None
+    assert (
+        WeightReaders.of(CONFIG, "x").claim(
+            NAME, headers({"weight": torch.zeros(4, 4), "pre_quant_scale": torch.ones(4)})
+        )
+        is None
+    )
 
 
 TENSORS, _ = pairs(5)
@@ -81,7 +107,17 @@ def test_damaged_modules_are_read_or_refused() -> None:
     read_or_refused(random.Random(1), ((readers, good) for _ in range(200)))
 
 
-@pytest.mark.parametrize("algorithm, told", [("fp8_pb_wo", False), ("W8A16", False), ("W4A16_AWQ", False), ("W4A8_AWQ", True), ("NVFP4_AWQ", True), ("W8A8_SQ_PER_CHANNEL", True)])
+@pytest.mark.parametrize(
+    "algorithm, told",
+    [
+        ("fp8_pb_wo", False),
+        ("W8A16", False),
+        ("W4A16_AWQ", False),
+        ("W4A8_AWQ", True),
+        ("NVFP4_AWQ", True),
+        ("W8A8_SQ_PER_CHANNEL", True),
+    ],
+)
 def test_algorithms(algorithm: str, told: bool) -> None:
     notes = WeightReaders.of({"quant_method": "modelopt", "quant_algo": algorithm}, "config.json").notes
     assert notes == ((f"quant_algo {algorithm!r}: {WEIGHTS_ONLY}",) if told else ())

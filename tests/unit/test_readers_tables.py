@@ -27,11 +27,22 @@ def four_bits(seed: int, nested: bool) -> tuple[Tensors, Tensor]:
     out, inputs, block = rng.randint(2, 20), 8 * rng.choice([8, 12, 16, 5, 64]), rng.choice([64, 128])
     count = out * inputs
     codes, table = torch.randint(0, 16, (count,), generator=generator), torch.randn(16, generator=generator)
-    blocks, state = -(-count // block), {"quant_type": "nf4", "blocksize": block, "dtype": "bfloat16", "shape": [out, inputs]}
+    blocks, state = (
+        -(-count // block),
+        {"quant_type": "nf4", "blocksize": block, "dtype": "bfloat16", "shape": [out, inputs]},
+    )
     absmax = torch.rand(blocks, generator=generator)
-    tensors: Tensors = {"weight": (codes[::2] << 4 | codes[1::2]).byte()[:, None], "weight.absmax": absmax, "weight.quant_map": table}
+    tensors: Tensors = {
+        "weight": (codes[::2] << 4 | codes[1::2]).byte()[:, None],
+        "weight.absmax": absmax,
+        "weight.quant_map": table,
+    }
     if nested:
-        kept, outer, inner = torch.randint(0, 256, (blocks,), generator=generator), torch.rand(-(-blocks // 4), generator=generator), torch.randn(256)
+        kept, outer, inner = (
+            torch.randint(0, 256, (blocks,), generator=generator),
+            torch.rand(-(-blocks // 4), generator=generator),
+            torch.randn(256),
+        )
         tensors |= {"weight.absmax": kept.byte(), "weight.nested_absmax": outer, "weight.nested_quant_map": inner}
         state |= {"nested_blocksize": 4, "nested_dtype": "float32", "nested_offset": 0.25}
         absmax = torch.stack([inner[int(code)] * outer[i // 4] + 0.25 for i, code in enumerate(kept)])
@@ -89,7 +100,7 @@ GOOD_STATE = json.loads(bytes(TENSORS[STATE].tolist()))
         ({"weight": torch.zeros(4).double()}, "weight .* must be U8"),
         ({"weight.more": torch.zeros(4)}, "weight.more .* is not understood"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_fit_is_refused_by_the_tensor(changed: Tensors, message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         read(None, {**TENSORS, **changed})
@@ -97,7 +108,12 @@ def test_what_does_not_fit_is_refused_by_the_tensor(changed: Tensors, message: s
 
 def test_rows_that_cut_blocks_too_small_are_refused() -> None:
     state = {"quant_type": "nf4", "blocksize": 64, "shape": [64, 65]}
-    tensors = {"weight": torch.zeros(32 * 65, 1).byte(), "weight.absmax": torch.ones(65), "weight.quant_map": torch.zeros(16), STATE: said(state)}
+    tensors = {
+        "weight": torch.zeros(32 * 65, 1).byte(),
+        "weight.absmax": torch.ones(65),
+        "weight.quant_map": torch.zeros(16),
+        STATE: said(state),
+    }
     with pytest.raises(CheckpointError, match="rows of 65 in blocks of 64, which cut them in groups of 1: too small"):
         read(None, tensors)
 
@@ -122,13 +138,22 @@ def hqq(seed: int) -> tuple[Tensors, Tensor]:
     inputs = group * rng.randint(1, 3)
     groups, parts = out * inputs // group, 8 // bits
     codes = torch.randint(0, 2**bits, (groups, group), generator=generator)
-    scale, zero = torch.rand(groups, 1, generator=generator).half(), (torch.rand(groups, 1, generator=generator) * 2**bits).half()
+    scale, zero = (
+        torch.rand(groups, 1, generator=generator).half(),
+        (torch.rand(groups, 1, generator=generator) * 2**bits).half(),
+    )
     rows = groups // parts
     filled = torch.zeros(rows, group, dtype=torch.long)
     for row in range(groups):
         filled[row % rows] |= codes[row] << (8 - bits * (row // rows + 1))
     dense = torch.stack([(codes[row].float() - zero[row].float()) * scale[row].float() for row in range(groups)])
-    tensors = {"W_q": filled.byte(), "scale": scale, "zero": zero, "shape": torch.tensor([out, inputs]), "nbits": torch.tensor(bits)}
+    tensors = {
+        "W_q": filled.byte(),
+        "scale": scale,
+        "zero": zero,
+        "shape": torch.tensor([out, inputs]),
+        "nbits": torch.tensor(bits),
+    }
     return tensors, dense.view(out, inputs)
 
 
@@ -158,7 +183,9 @@ def test_what_hqq_writes(bits: int) -> None:
     assert torch.allclose(read(None, tensors).dense(), made.dequantize(), rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("names", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale"), ("kv_scale", "kv_scale")])
+@pytest.mark.parametrize(
+    "names", [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale"), ("kv_scale", "kv_scale")]
+)
 def test_scales_of_keys_and_values(names: tuple[str, str]) -> None:
     module = NAME.removesuffix(".q_proj")
     there = {**headers({name: torch.ones(1) for name in names}), **headers({"q_proj.weight": torch.ones(1, 1)})}
@@ -169,6 +196,10 @@ def test_scales_of_keys_and_values(names: tuple[str, str]) -> None:
 
 
 def test_methods_that_only_the_headers_tell_and_wrong_tables() -> None:
-    assert WeightReaders.of({"quant_method": "hqq"}, "config.json").notes == WeightReaders.of(None, "config.json").notes == ()
+    assert (
+        WeightReaders.of({"quant_method": "hqq"}, "config.json").notes
+        == WeightReaders.of(None, "config.json").notes
+        == ()
+    )
     with pytest.raises(ConfigError, match="'bnb_4bit_quant_type' is 'int4': known ones: nf4, fp4"):
         WeightReaders.of({"quant_method": "bitsandbytes", "bnb_4bit_quant_type": "int4"}, "config.json")

@@ -1,4 +1,6 @@
-"""torchao: its layouts against their formulas number by number, what it says of a weight beside it, and the package itself."""
+"""torchao: its layouts against their formulas number by number, what it says of a
+weight beside it, and the package itself.
+"""
 
 from __future__ import annotations
 
@@ -54,24 +56,43 @@ def plain(seed: int) -> Sample:
     q = torch.randint(-8, 8, (out, inputs), generator=generator)
     scale, zero = (torch.randn(inputs // group, out, generator=generator).bfloat16() for _ in range(2))
     zero = zero if rng.random() < 0.7 else torch.zeros_like(zero)
-    packed = torch.tensor([[int(row[i]) & 15 | (int(row[i + 1]) & 15) << 4 for i in range(0, inputs, 2)] for row in q]).byte().view(torch.int8)
+    packed = (
+        torch.tensor([[int(row[i]) & 15 | (int(row[i + 1]) & 15) << 4 for i in range(0, inputs, 2)] for row in q])
+        .byte()
+        .view(torch.int8)
+    )
     dense = q * spread(scale, group, inputs) + spread(zero, group, inputs)
     tensors = {"_weight_qdata": packed, "_weight_scale": scale, "_weight_zero_point": zero}
-    return said("Int4Tensor", block_size=[1, group], shape=[out, inputs], activation_dtype=dtype("bfloat16")), tensors, dense
+    return (
+        said("Int4Tensor", block_size=[1, group], shape=[out, inputs], activation_dtype=dtype("bfloat16")),
+        tensors,
+        dense,
+    )
 
 
 def packed_in_int32(seed: int) -> Sample:
     """Int4PlainInt32Tensor."""
     _, generator, out, inputs, group = sizes(seed)
     q = torch.randint(0, 16, (out, inputs), generator=generator)
-    scale, zero = torch.randn(inputs // group, out, generator=generator).half(), torch.randint(0, 16, (inputs // group, out), generator=generator).char()
-    packed = torch.tensor([[words_of(row[at : at + 8].tolist()) for at in range(0, inputs, 8)] for row in q], dtype=torch.int32)
+    scale, zero = (
+        torch.randn(inputs // group, out, generator=generator).half(),
+        torch.randint(0, 16, (inputs // group, out), generator=generator).char(),
+    )
+    packed = torch.tensor(
+        [[words_of(row[at : at + 8].tolist()) for at in range(0, inputs, 8)] for row in q], dtype=torch.int32
+    )
     dense = (q - spread(zero, group, inputs)) * spread(scale, group, inputs)
-    return said("Int4PlainInt32Tensor", block_size=[1, group], shape=[out, inputs]), {"_weight_qdata": packed, "_weight_scale": scale, "_weight_zero_point": zero}, dense
+    return (
+        said("Int4PlainInt32Tensor", block_size=[1, group], shape=[out, inputs]),
+        {"_weight_qdata": packed, "_weight_scale": scale, "_weight_zero_point": zero},
+        dense,
+    )
 
 
 def tiled(q: Tensor, tiles: int) -> Tensor:
-    """As a card's threads pack them, `tiles` of 16 inputs together: `_convert_weight_to_int4pack` of torch, of bytes with the even input above."""
+    """As a card's threads pack them, `tiles` of 16 inputs together:
+    `_convert_weight_to_int4pack` of torch, of bytes with the even input above.
+    """
     out, inputs = q.shape
     packed = torch.zeros(out // 8, inputs // (tiles * 16), 32, tiles // 2, dtype=torch.int32)
     for row, column, lane, pair in torch.cartesian_prod(*map(torch.arange, packed.shape)).tolist():
@@ -115,10 +136,25 @@ def in_bytes(seed: int, bits: int | None = None) -> Sample:
     half = 2 ** (bits - 1)
     q, grid = torch.randint(-half, half, (out, inputs), generator=generator), (out, inputs // group)
     scale = torch.randn(grid, generator=generator).bfloat16()
-    zero = rng.choice([torch.zeros(grid).char(), torch.randint(-half, half, grid, generator=generator).char(), torch.randn(grid, generator=generator)])
+    zero = rng.choice(
+        [
+            torch.zeros(grid).char(),
+            torch.randint(-half, half, grid, generator=generator).char(),
+            torch.randn(grid, generator=generator),
+        ]
+    )
     dense = (q - spread(zero.T, group, inputs)) * spread(scale.T, group, inputs)
-    keys = {"target_dtype": dtype(f"int{bits}"), "block_size": [1, group], "dtype": dtype("bfloat16"), "activation_quantization": "int8_asym_per_token"}
-    return said("IntxUnpackedToInt8Tensor", **keys), {"_weight_qdata": q.char(), "_weight_scale": scale, "_weight_zero_point": zero}, dense
+    keys = {
+        "target_dtype": dtype(f"int{bits}"),
+        "block_size": [1, group],
+        "dtype": dtype("bfloat16"),
+        "activation_quantization": "int8_asym_per_token",
+    }
+    return (
+        said("IntxUnpackedToInt8Tensor", **keys),
+        {"_weight_qdata": q.char(), "_weight_scale": scale, "_weight_zero_point": zero},
+        dense,
+    )
 
 
 SAMPLES = {"plain": plain, "words": packed_in_int32, "tiles": in_tiles, "bytes": in_bytes}
@@ -133,8 +169,12 @@ def weight(told: dict[str, Any], tensors: Tensors) -> QuantizedWeight:
 def test_whole_numbers_of_few_bits(kind: str, seed: int) -> None:
     told, tensors, dense = SAMPLES[kind](seed)
     found = weight(told, tensors)
-    torch.testing.assert_close(found.dense(), dense, rtol=1e-6, atol=1e-4 if kind == "bytes" else 1e-6)  # a zero of floats and 128 are one float32
-    assert found.levels == (16 if kind != "bytes" or int(json.loads(told[WEIGHT])["_data"]["target_dtype"]["_data"][3:]) <= 4 else 256)
+    torch.testing.assert_close(
+        found.dense(), dense, rtol=1e-6, atol=1e-4 if kind == "bytes" else 1e-6
+    )  # a zero of floats and 128 are one float32
+    assert found.levels == (
+        16 if kind != "bytes" or int(json.loads(told[WEIGHT])["_data"]["target_dtype"]["_data"][3:]) <= 4 else 256
+    )
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
@@ -164,14 +204,18 @@ def test_zeros_and_offsets_that_are_none_cost_the_kernels_nothing() -> None:
 
 @pytest.mark.parametrize("kind", SAMPLES)
 def test_inputs_that_are_multiplied_first(kind: str) -> None:
-    """As AWQ and SmoothQuant ask; the groups that are left hold an input each, and are restored where it is computed."""
+    """As AWQ and SmoothQuant ask; the groups that are left hold an input
+    each, and are restored where it is computed.
+    """
     told, tensors, dense = SAMPLES[kind](4)
     inputs = torch.rand(dense.shape[1]).bfloat16() + 0.5
     for shaped in (inputs, inputs[None]):
         found = weight(told, {**tensors, "_weight_act_pre_scale": shaped})
         assert found.group == 1
         torch.testing.assert_close(found.dense(), dense * inputs.float(), rtol=1e-5, atol=1e-4)
-    assert claimed(CONFIG, {**tensors, "_weight_act_pre_scale": inputs}, told=told).format.endswith(", inputs multiplied")
+    assert claimed(CONFIG, {**tensors, "_weight_act_pre_scale": inputs}, told=told).format.endswith(
+        ", inputs multiplied"
+    )
 
 
 def swizzled(scales: Tensor) -> Tensor:
@@ -198,12 +242,19 @@ def test_floats_in_blocks_are_those_of_the_other_formats(kind: str, straight: bo
     generator, group = torch.Generator().manual_seed(4), 16 if nvidia else 32
     qdata = torch.randint(0, 126, (48, 64 if four else 128), generator=generator).byte()
     scale = torch.randint(100, 120, (48, 128 // group), generator=generator).byte()
-    known: Tensors = {"weight_packed": qdata, "weight_scale": scale} if four else {"weight": qdata.view(torch.float8_e4m3fn), "weight_scale": scale.view(torch.float8_e8m0fnu)}
+    known: Tensors = (
+        {"weight_packed": qdata, "weight_scale": scale}
+        if four
+        else {"weight": qdata.view(torch.float8_e4m3fn), "weight_scale": scale.view(torch.float8_e8m0fnu)}
+    )
     if nvidia:
         known |= {"weight_scale": scale.view(torch.float8_e4m3fn), "weight_scale_2": torch.tensor(0.3)}
     expected = read(None, known).dense()
     lies = scale if straight else swizzled(scale)
-    tensors = {"_weight_qdata": qdata if four else known["weight"], "_weight_scale": lies.view(torch.float8_e4m3fn if nvidia else torch.float8_e8m0fnu)}
+    tensors = {
+        "_weight_qdata": qdata if four else known["weight"],
+        "_weight_scale": lies.view(torch.float8_e4m3fn if nvidia else torch.float8_e8m0fnu),
+    }
     told = said(kind.split()[0], block_size=group, is_swizzled_scales=not straight)
     if nvidia:
         alone = weight(told, tensors).dense()
@@ -221,7 +272,9 @@ def test_whole_bytes(shape: tuple[int, int]) -> None:
     zero = torch.randint(-8, 8, shape).char()
     expected = (q.float() - zero.expand(24, -1).repeat_interleave(64 // shape[1], 1)) * spread
     tensors["_weight_zero_point"] = zero
-    assert torch.equal(read(None, tensors).dense(), expected) and torch.equal(weight(said("Int8Tensor"), tensors).dense(), expected)
+    assert torch.equal(read(None, tensors).dense(), expected) and torch.equal(
+        weight(said("Int8Tensor"), tensors).dense(), expected
+    )
     assert weight(said("Int8Tensor"), {**tensors, "_weight_zero_point": torch.zeros_like(zero)}).zero == 128.0
     del tensors["_weight_zero_point"]
     tensors["_weight_qdata"] = q.float().to(torch.float8_e4m3fn)
@@ -245,15 +298,24 @@ ANY = {"_weight_qdata": torch.zeros(4, 4).byte(), "_weight_scale": torch.ones(4,
     [
         (({}, ANY), r"q_proj._weight_qdata \(U8 \[4, 4\]\) is none of int8 or float8, and its file does not say"),
         (({}, PLAIN[1]), r"q_proj._weight_qdata \(I8 .* is none of int8 or float8"),
-        (({}, {**ANY, "_weight_qdata": torch.zeros(4, 4).char(), "_weight_scale": torch.ones(3, 1)}), r"q_proj._weight_scale \(F32 \[3, 1\]\) fits no weight"),
-        ((said("Int4PreshuffledTensor"), ANY), "is of the class 'Int4PreshuffledTensor', which is not read; .*Int4Tensor"),
+        (
+            ({}, {**ANY, "_weight_qdata": torch.zeros(4, 4).char(), "_weight_scale": torch.ones(3, 1)}),
+            r"q_proj._weight_scale \(F32 \[3, 1\]\) fits no weight",
+        ),
+        (
+            (said("Int4PreshuffledTensor"), ANY),
+            "is of the class 'Int4PreshuffledTensor', which is not read; .*Int4Tensor",
+        ),
         ((said("IntxOpaqueTensor"), ANY), "is of the class 'IntxOpaqueTensor'"),
         (({WEIGHT: "{"}, ANY), r"_weight_qdata .* is described by '\{' beside it in its file"),
         (({WEIGHT: "[" * 10**6}, ANY), "is described by"),
         (({WEIGHT: 3}, ANY), "is described by 3"),
         (({WEIGHT: '{"_type": 3}'}, ANY), "is described by"),
         (({WEIGHT: '{"_type": "Int4Tensor", "_data": []}'}, ANY), "is described by"),
-        (changed(PLAIN, {}, _weight_act_pre_scale=torch.ones(4)), r"_weight_act_pre_scale \(F32 \[4\]\) must be a number for each of"),
+        (
+            changed(PLAIN, {}, _weight_act_pre_scale=torch.ones(4)),
+            r"_weight_act_pre_scale \(F32 \[4\]\) must be a number for each of",
+        ),
         (changed(PLAIN, {}, _weight_act_pre_scale=torch.ones(4).int()), "_weight_act_pre_scale .* must be F32"),
         (changed(PLAIN, {"block_size": [1, 0]}), r"_weight_qdata .* has block_size \[1, 0\] beside it in its file"),
         (changed(PLAIN, {"block_size": [2, 32]}), "has block_size"),
@@ -271,9 +333,12 @@ ANY = {"_weight_qdata": torch.zeros(4, 4).byte(), "_weight_scale": torch.ones(4,
         (changed(BYTES, {}, _weight_scale=None), "_weight_scale is missing"),
         (changed(WORDS, {}, _weight_zero_point=torch.zeros(1, 1)), "was packed for an NPU"),
         ((said("NVFP4Tensor", block_size=32), ANY), "has block_size 32"),
-        ((said("MXTensor", block_size=32), {**ANY, "_weight_qdata": torch.zeros(4, 4).to(torch.float8_e5m2)}), r"_weight_qdata \(F8_E5M2 .* must be U8 or F8_E4M3"),
+        (
+            (said("MXTensor", block_size=32), {**ANY, "_weight_qdata": torch.zeros(4, 4).to(torch.float8_e5m2)}),
+            r"_weight_qdata \(F8_E5M2 .* must be U8 or F8_E4M3",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_by_the_tensor(module: tuple[dict[str, Any], Tensors], message: str) -> None:
     with pytest.raises(CheckpointError, match=message) as raised:
         weight(*module)
@@ -292,7 +357,10 @@ def types(name: str, **keys: Any) -> dict[str, Any]:
 
 
 def test_what_activations_are_rounded_to_is_told() -> None:
-    symmetric = {"act_mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"}, "granularity": {"_type": "PerRow", "_data": {"dim": -1}}}
+    symmetric = {
+        "act_mapping_type": {"_type": "MappingType", "_data": "SYMMETRIC"},
+        "granularity": {"_type": "PerRow", "_data": {"dim": -1}},
+    }
     rows = types("Int8DynamicActivationInt8WeightConfig", **symmetric)
     assert WeightReaders.of(rows, "x").notes == (f"quant_type: {ROWS_TOO}",)
     tensors = {"_weight_qdata": torch.zeros(4, 4).char(), "_weight_scale": torch.ones(4, 1)}
@@ -303,7 +371,10 @@ def test_what_activations_are_rounded_to_is_told() -> None:
         types("Int8DynamicActivationInt8WeightConfig", **symmetric | {"granularity": {"_type": "PerTensor"}}),
         types("FqnToConfig", fqn_to_config={"a": rows["quant_type"]["default"]}),
     ):
-        assert WeightReaders.of(other, "x").notes == (f"quant_type: {WEIGHTS_ONLY}",) and not read(other, tensors).rounds_rows
+        assert (
+            WeightReaders.of(other, "x").notes == (f"quant_type: {WEIGHTS_ONLY}",)
+            and not read(other, tensors).rounds_rows
+        )
     assert WeightReaders.of(types("Int4WeightOnlyConfig"), "x").notes == ()
 
 
@@ -327,20 +398,35 @@ def config_of(kind: str) -> Any:
 
     name, _, bits = kind.partition(", ")
     if name.endswith("IntxWeightConfig"):
-        return getattr(quant_api, name)(weight_dtype=getattr(torch, bits), weight_granularity=granularity.PerGroup(32), weight_mapping_type=quant_api.MappingType.ASYMMETRIC)
+        return getattr(quant_api, name)(
+            weight_dtype=getattr(torch, bits),
+            weight_granularity=granularity.PerGroup(32),
+            weight_mapping_type=quant_api.MappingType.ASYMMETRIC,
+        )
     if name == "IntxWeightOnlyConfig":
         return quant_api.IntxWeightOnlyConfig(weight_dtype=getattr(torch, bits), granularity=granularity.PerAxis(0))
     if name.startswith("MX"):
-        return mx_formats.MXDynamicActivationMXWeightConfig(activation_dtype=getattr(torch, bits), weight_dtype=getattr(torch, bits))
+        return mx_formats.MXDynamicActivationMXWeightConfig(
+            activation_dtype=getattr(torch, bits), weight_dtype=getattr(torch, bits)
+        )
     return getattr(mx_formats if name.startswith("NV") else quant_api, name)()
 
 
 @pytest.mark.parametrize(
     "kind",
-    ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig", "Float8WeightOnlyConfig", "Int8DynamicActivationIntxWeightConfig, int4",
-     "Int8DynamicActivationIntxWeightConfig, int3", "IntxWeightOnlyConfig, int8", "IntxWeightOnlyConfig, int2", "NVFP4WeightOnlyConfig",
-     "MXDynamicActivationMXWeightConfig, float8_e4m3fn", "MXDynamicActivationMXWeightConfig, float4_e2m1fn_x2"],
-)  # fmt: skip
+    [
+        "Int8WeightOnlyConfig",
+        "Int8DynamicActivationInt8WeightConfig",
+        "Float8WeightOnlyConfig",
+        "Int8DynamicActivationIntxWeightConfig, int4",
+        "Int8DynamicActivationIntxWeightConfig, int3",
+        "IntxWeightOnlyConfig, int8",
+        "IntxWeightOnlyConfig, int2",
+        "NVFP4WeightOnlyConfig",
+        "MXDynamicActivationMXWeightConfig, float8_e4m3fn",
+        "MXDynamicActivationMXWeightConfig, float4_e2m1fn_x2",
+    ],
+)
 def test_what_torchao_writes(kind: str) -> None:
     quantization = pytest.importorskip("torchao.quantization")
     layer = torch.nn.Sequential(torch.nn.Linear(128, 160, dtype=torch.bfloat16))
@@ -354,5 +440,7 @@ def test_what_torchao_packs_on_other_machines_has_these_names_and_attributes(kin
     quantization = pytest.importorskip("torchao.quantization")
     told, tensors, dense = SAMPLES[kind](5)
     described = json.loads(told[WEIGHT])
-    made = getattr(quantization, described["_type"])(*tensors.values(), described["_data"]["block_size"], torch.Size(described["_data"]["shape"]))
+    made = getattr(quantization, described["_type"])(
+        *tensors.values(), described["_data"]["block_size"], torch.Size(described["_data"]["shape"])
+    )
     torch.testing.assert_close(weight(*flattened(made)).dense(), dense, rtol=1e-6, atol=1e-6)

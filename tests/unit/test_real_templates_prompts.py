@@ -1,4 +1,6 @@
-"""The prompts of chat requests over the 70 templates that llama.cpp publishes, compared with transformers' `apply_chat_template`."""
+"""The prompts of chat requests over the 70 templates that llama.cpp publishes,
+compared with transformers' `apply_chat_template`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,24 @@ from registry_files import templates
 WITH_CALLS = ("answered", "behind a call", "two calls", "call with text", "thought and call")
 WITH_TOOLS = ("tools", *WITH_CALLS)
 WITHOUT_TOOLS = (
-    "plain", "system", "turns", "thought", "developer", "parts", "no prompt", "goes on", "thinking", "no thinking", "no effort",
-)  # fmt: skip
+    "plain",
+    "system",
+    "turns",
+    "thought",
+    "developer",
+    "parts",
+    "no prompt",
+    "goes on",
+    "thinking",
+    "no thinking",
+    "no effort",
+)
 TOOLS_NOT_SHOWN, CALLS_NOT_SHOWN = "the template shows no tools", "the template shows tools, no calls"
-NEEDS_TOOLS, NEEDS_MORE, FIRST_CALL = "refused without tools", "refused without variables of its own", "of two calls one is shown, or both refused"
+NEEDS_TOOLS, NEEDS_MORE, FIRST_CALL = (
+    "refused without tools",
+    "refused without variables of its own",
+    "of two calls one is shown, or both refused",
+)
 STANDS_IN = {  # templates that do not show everything, or refuse: what transformers' text is no measure of
     "CohereForAI-c4ai-command-r-plus-tool_use": (NEEDS_TOOLS, WITHOUT_TOOLS),
     "GigaChat3-10B-A1.8B": (FIRST_CALL, ("two calls",)),
@@ -41,7 +57,8 @@ STANDS_IN = {  # templates that do not show everything, or refuse: what transfor
     "openai-gpt-oss-120b": (FIRST_CALL, ("two calls",)),
     "tencent-Hy3": ("refused: it knows other efforts", ("no effort",)),
 }
-DIFFERENT = {  # Gemma 4 was trained on answers inside the message of the call; the role `tool` this template shows as any word
+# Gemma 4 was trained on answers inside the message of the call; the role `tool` this template shows as any word
+DIFFERENT = {
     "google-gemma-4-31B-it-interleaved": WITH_CALLS,
 }
 

@@ -16,10 +16,10 @@ from registry_files import MISTRAL_COMMON, WHISPER, unpacked
 from test_real_vocabularies import random_texts
 
 from sgl.runtime.errors import ConfigError
+from sgl.runtime.text.tokenizer import Tokenizer
 from sgl.runtime.text.tokenizer_files import tokenizer_files
 from sgl.runtime.text.tokenizer_files.sentencepiece_file import SentencePieceFile
 from sgl.runtime.text.tokenizer_files.tiktoken_file import DIGITS_IN_THREES
-from sgl.runtime.text.tokenizer import Tokenizer
 
 TEXTS = [*random_texts(11, 150), "", " ", "  a", "\n\n", "<s>[INST] hi [/INST]", "a<unk>"]
 
@@ -30,7 +30,9 @@ def published(name: str) -> Path:
 
 def folder_with(tmp_path: Path, file: Path, name: str) -> Path:
     shutil.copy(file, tmp_path / name)
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mistral", "architectures": ["MistralForCausalLM"]}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "mistral", "architectures": ["MistralForCausalLM"]})
+    )
     return tmp_path
 
 
@@ -60,7 +62,9 @@ def test_tekken_without_and_with_mistral_common(tmp_path: Path, monkeypatch: pyt
 
 def small_tekken(**changes: Any) -> dict[str, Any]:
     words = [bytes([i]) for i in range(256)] + [b"ab", b"abc"]
-    vocab = [{"rank": i, "token_bytes": base64.b64encode(word).decode(), "token_str": None} for i, word in enumerate(words)]
+    vocab = [
+        {"rank": i, "token_bytes": base64.b64encode(word).decode(), "token_str": None} for i, word in enumerate(words)
+    ]
     config = {"pattern": r"\p{L}+|\P{L}", "default_vocab_size": 262, "default_num_special_tokens": 5, "version": "v11"}
     special = [{"rank": i, "token_str": text, "is_control": True} for i, text in enumerate(["<unk>", "<s>", "</s>"])]
     return {"config": config, "vocab": vocab, "special_tokens": special} | changes
@@ -85,15 +89,27 @@ CONFIG = small_tekken()["config"]
     [
         ({"config": None}, "'config' must be an object, not None"),
         ({"config": CONFIG | {"pattern": "("}}, "the tokenizers library does not take it"),
-        ({"config": CONFIG | {"default_vocab_size": 300}}, "'default_vocab_size' must be above 5 special tokens, and at most 258 more, not 300"),
-        ({"config": CONFIG | {"default_num_special_tokens": 2}}, "must be at least the 3 special tokens that are named, not 2"),
+        (
+            {"config": CONFIG | {"default_vocab_size": 300}},
+            "'default_vocab_size' must be above 5 special tokens, and at most 258 more, not 300",
+        ),
+        (
+            {"config": CONFIG | {"default_num_special_tokens": 2}},
+            "must be at least the 3 special tokens that are named, not 2",
+        ),
         ({"config": CONFIG | {"default_num_special_tokens": 10**9}}, "'default_num_special_tokens' must be"),
         ({"special_tokens": None}, "'special_tokens' must be a list, in version 'v11', not None"),
         ({"special_tokens": [{"rank": 1, "token_str": "<s>"}]}, "the ranks of 'special_tokens' are not 0 to 0"),
-        ({"special_tokens": [{"rank": 0, "token_str": "pad"}]}, "plain text that spells the special token 'pad' would become it"),
+        (
+            {"special_tokens": [{"rank": 0, "token_str": "pad"}]},
+            "plain text that spells the special token 'pad' would become it",
+        ),
         ({"special_tokens": ["<s>"]}, "must be objects with token_str and rank"),
         ({"vocab": [{"rank": 0, "token_bytes": "?"}] * 300}, "words in the order of their ranks, here 0"),
-        ({"vocab": [{"rank": i, "token_bytes": "AA=="} for i in range(300)]}, "two entries of 'vocab' have the same bytes"),
+        (
+            {"vocab": [{"rank": i, "token_bytes": "AA=="} for i in range(300)]},
+            "two entries of 'vocab' have the same bytes",
+        ),
     ],
 )
 def test_a_tekken_file_that_is_not_one_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -110,11 +126,17 @@ def test_mistrals_sentencepiece_files_are_merged_as_by_hand(tmp_path: Path, name
     for text in random_texts(5, 40):
         symbols = list(("" if text.startswith(" ") else "▁") + text.replace(" ", "▁"))
         while len(symbols) > 1:
-            worst, place = min((-scores.get(left + right, -math.inf), i) for i, (left, right) in enumerate(pairwise(symbols)))
+            worst, place = min(
+                (-scores.get(left + right, -math.inf), i) for i, (left, right) in enumerate(pairwise(symbols))
+            )
             if worst == math.inf:
                 break
             symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
-        expected = [i for symbol in symbols for i in ([ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()])]
+        expected = [
+            i
+            for symbol in symbols
+            for i in ([ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()])
+        ]
         assert ours.encode(text, special_prefix=True).tolist() == [1, *expected], text
 
 
@@ -136,7 +158,11 @@ def test_a_rank_of_no_bytes_may_stand_there_once(tmp_path: Path) -> None:
     for empty in (b"= 256\n", b" 256\n", b"==== 256\n"):
         (tmp_path / "a.tiktoken").write_bytes(b"".join([*ranks, empty]))
         assert Tokenizer.load(tmp_path).token_bytes[256] == b""
-    for damaged, said in ((b"= 256\n= 257\n", "its 257 ranks are not 0 to 256"), (b"=A 256\n", "line 257 is not 'base64 rank'"), (b"= x\n", "line 257")):
+    for damaged, said in (
+        (b"= 256\n= 257\n", "its 257 ranks are not 0 to 256"),
+        (b"=A 256\n", "line 257 is not 'base64 rank'"),
+        (b"= x\n", "line 257"),
+    ):
         (tmp_path / "a.tiktoken").write_bytes(b"".join([*ranks, damaged]))
         with pytest.raises(ConfigError, match=said):
             Tokenizer.load(tmp_path)

@@ -1,6 +1,7 @@
 """Published GGUF vocabularies: their own tests, llama.cpp's table of names, and merging by hand.
 
-The table is read out of llama.cpp's source, so a name or a pattern that it has and ours lacks fails here. Where the source
+The table is read out of llama.cpp's source, so a name or a pattern that it has and ours lacks fails here. Where the
+source
 keeps "the original regex from tokenizer.json" beside its own, the original counts.
 """
 
@@ -23,18 +24,68 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.loading.gguf_files.gguf_file import read_parts
-from sgl.runtime.text.tokenizer_files.gguf_tokenizer import gguf_tokenizer
 from sgl.runtime.text.tokenizer_files.gguf_pre_tokenizers import REFUSED, WORDS, normalizer, pre_tokenizer
+from sgl.runtime.text.tokenizer_files.gguf_tokenizer import gguf_tokenizer
 
 PARTED = "\n__ggml_vocab_test__\n"
-TESTED = ("command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2", "qwen35", "refact", "starcoder")
+TESTED = (
+    "command-r",
+    "deepseek-coder",
+    "deepseek-llm",
+    "falcon",
+    "gemma-4",
+    "gpt-2",
+    "llama-bpe",
+    "llama-spm",
+    "mpt",
+    "phi-3",
+    "qwen2",
+    "qwen35",
+    "refact",
+    "starcoder",
+)
 COMPOSED = {"qwen35": (46, 47, 48)}  # lines where llama.cpp does not compose (NFC) and transformers' own class does
-HASHED_AS = {"mpt": "olmo", "qwen35": "qwen2", "gemma-4": "granite-embed-multi-311m", "llama-spm": None, "phi-3": None}  # the same ids; none for SPM
+HASHED_AS = {
+    "mpt": "olmo",
+    "qwen35": "qwen2",
+    "gemma-4": "granite-embed-multi-311m",
+    "llama-spm": None,
+    "phi-3": None,
+}  # the same ids; none for SPM
 WITHOUT_NAME = {"aquila": "gpt-2", "gpt-neox": "mpt"}  # files from before the key tokenizer.ggml.pre, and how they cut
 PARTS = [
-    *"abcXYZ019 .,'\"\n\t-_/(|!é中文日本ßÄД½٣", "'s", "'LL", "  ", "   ", "\r\n", " the", "Hello", "camelCase", "ÀÉ", "123456", "12345678", "1234567x", "x", "。", "ไทย",
-    "한국어", "e\u0301", "\u3000", "<sentinel:12>", "IMGIMGABCZ", "word ", " ?", "naïve", "ＡＢ", "🚀", "$5", "a b c", "...", " \n", "½1234½12",
-]  # fmt: skip
+    *"abcXYZ019 .,'\"\n\t-_/(|!é中文日本ßÄД½٣",
+    "'s",
+    "'LL",
+    "  ",
+    "   ",
+    "\r\n",
+    " the",
+    "Hello",
+    "camelCase",
+    "ÀÉ",
+    "123456",
+    "12345678",
+    "1234567x",
+    "x",
+    "。",
+    "ไทย",
+    "한국어",
+    "e\u0301",
+    "\u3000",
+    "<sentinel:12>",
+    "IMGIMGABCZ",
+    "word ",
+    " ?",
+    "naïve",
+    "ＡＢ",
+    "🚀",
+    "$5",
+    "a b c",
+    "...",
+    " \n",
+    "½1234½12",
+]
 
 
 def file_of(name: str) -> Path:
@@ -78,7 +129,9 @@ def hashed(ids: list[int]) -> str | None:
 
 
 def converter() -> str:
-    return (unpacked(LLAMA_CPP) / "llama_cpp_python-0.3.36/vendor/llama.cpp/conversion/base.py").read_text(encoding="utf-8")
+    return (unpacked(LLAMA_CPP) / "llama_cpp_python-0.3.36/vendor/llama.cpp/conversion/base.py").read_text(
+        encoding="utf-8"
+    )
 
 
 def long_text() -> str:
@@ -91,7 +144,11 @@ def test_ids_of_smollm2_are_those_of_transformers() -> None:
 
 
 def normalized(name: str, text: str) -> str:
-    step = normalizer(WORDS[keys_of(name)["tokenizer.ggml.pre"]]) if keys_of(name).get("tokenizer.ggml.pre", "default") != "default" else None
+    step = (
+        normalizer(WORDS[keys_of(name)["tokenizer.ggml.pre"]])
+        if keys_of(name).get("tokenizer.ggml.pre", "default") != "default"
+        else None
+    )
     return text if step is None else step.normalize_str(text)
 
 
@@ -108,7 +165,8 @@ def test_vocabularies_of_encoders_are_refused_by_name() -> None:
 
 
 class ByHand:
-    """Added tokens first, the longest where several begin; words by the `regex` library and llama.cpp's own patterns, merged one
+    """Added tokens first, the longest where several begin; words by the `regex` library and llama.cpp's own patterns,
+    merged one
     pair after another."""
 
     def __init__(self, keys: dict[str, Any], patterns: list[str], whole: bool) -> None:
@@ -153,11 +211,16 @@ def _cut(word: str, pattern: str) -> list[str]:
     return [word[start:end] for start, end in pairwise(edges)]
 
 
-@pytest.mark.parametrize("name", ["aquila", "gpt-neox", "refact", "deepseek-coder", "deepseek-llm", "falcon", "llama-bpe"])
+@pytest.mark.parametrize(
+    "name", ["aquila", "gpt-neox", "refact", "deepseek-coder", "deepseek-llm", "falcon", "llama-bpe"]
+)
 def test_ids_are_those_of_merging_by_hand(name: str) -> None:
     keys = keys_of(name)
     pre = keys.get("tokenizer.ggml.pre") or WITHOUT_NAME[name]
-    ours, theirs = gguf_tokenizer(keys | {"tokenizer.ggml.pre": pre}, name), ByHand(keys, table()[pre].patterns, table()[pre].whole)
+    ours, theirs = (
+        gguf_tokenizer(keys | {"tokenizer.ggml.pre": pre}, name),
+        ByHand(keys, table()[pre].patterns, table()[pre].whole),
+    )
     for text in random_texts(7, 60):
         text = text if (step := normalizer(WORDS[pre])) is None else step.normalize_str(text)
         assert ours.encode(text).tolist() == theirs.encode(text), text
@@ -167,15 +230,24 @@ def test_baichuans_pieces_are_merged_as_by_hand() -> None:
     """By scores alone: the pair that makes the piece of the highest score is joined first."""
     keys = keys_of("baichuan")
     ours, tokens = gguf_tokenizer(keys, "baichuan"), keys["tokenizer.ggml.tokens"]
-    ids, scores = {token: i for i, token in enumerate(tokens)}, dict(zip(tokens, keys["tokenizer.ggml.scores"], strict=True))
+    ids, scores = (
+        {token: i for i, token in enumerate(tokens)},
+        dict(zip(tokens, keys["tokenizer.ggml.scores"], strict=True)),
+    )
     for text in random_texts(3, 40):
         symbols = list(text.replace(" ", "▁"))
         while len(symbols) > 1:
-            worst, place = min((-scores.get(left + right, -math.inf), i) for i, (left, right) in enumerate(pairwise(symbols)))
+            worst, place = min(
+                (-scores.get(left + right, -math.inf), i) for i, (left, right) in enumerate(pairwise(symbols))
+            )
             if worst == math.inf:
                 break
             symbols[place : place + 2] = ["".join(symbols[place : place + 2])]
-        expected = [i for symbol in symbols for i in ([ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()])]
+        expected = [
+            i
+            for symbol in symbols
+            for i in ([ids[symbol]] if symbol in ids else [ids[f"<0x{byte:02X}>"] for byte in symbol.encode()])
+        ]
         assert ours.encode(text).tolist() == expected, text
 
 
@@ -192,13 +264,20 @@ class Named(NamedTuple):
 
 @cache
 def table() -> dict[str, Named]:
-    source = (unpacked(LLAMA_CPP) / "llama_cpp_python-0.3.36/vendor/llama.cpp/src/llama-vocab.cpp").read_text(encoding="utf-8")
+    source = (unpacked(LLAMA_CPP) / "llama_cpp_python-0.3.36/vendor/llama.cpp/src/llama-vocab.cpp").read_text(
+        encoding="utf-8"
+    )
     patterns, found = patterns_of(source), {}
     for branch in source[source.index('tokenizer_pre == "default"') :].split("} else if ("):
-        names, kind = re.findall(r'tokenizer_pre == "([^"]+)"', branch), re.search(r"pre_type = LLAMA_VOCAB_PRE_TYPE_(\w+)", branch)
+        names, kind = (
+            re.findall(r'tokenizer_pre == "([^"]+)"', branch),
+            re.search(r"pre_type = LLAMA_VOCAB_PRE_TYPE_(\w+)", branch),
+        )
         if names and kind:
             branch = branch.split("} else {")[0]
-            found |= dict.fromkeys(names, Named(patterns[kind[1]], "ignore_merges = true" in branch, "add_bos = true" in branch))
+            found |= dict.fromkeys(
+                names, Named(patterns[kind[1]], "ignore_merges = true" in branch, "add_bos = true" in branch)
+            )
     return found
 
 
@@ -239,7 +318,7 @@ ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 PUBLISHED_AS = {"granite-embed-multi-97m": "gpt-4o"}  # where llama.cpp writes "a letter that is not a-z" for capitals
 WRITTEN_IN_C = {  # patterns that llama.cpp keeps as code, in words of the `regex` library
     r"\p{AFMoE_digits}": THREES,
-    r"\p{Han}+": rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDING}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDING}|\p{{N}}{{1,3}}|"
+    r"\p{Han}+": rf"\p{{Han}}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDING}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDING}|\p{{N}}{{1,3}}|"  # noqa: E501
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
 }
 
@@ -250,7 +329,9 @@ def test_words_are_those_of_llama_cpps_patterns(name: str) -> None:
     patterns = [WRITTEN_IN_C.get(pattern, pattern) for pattern in table()[PUBLISHED_AS.get(name, name)].patterns]
     ours = pre_tokenizer(WORDS[name])
     for text in random_texts(len(name), 150):
-        text = text.replace("½", "") if r"\b" in "".join(patterns) else text  # whether a fraction belongs to words differs by library
+        text = (
+            text.replace("½", "") if r"\b" in "".join(patterns) else text
+        )  # whether a fraction belongs to words differs by library
         found = [text[start:end] for _, (start, end) in ours.pre_tokenize_str(text)]
         assert found == ([text] if WORDS[name].escaped else cut(text, patterns)), text
 
@@ -259,5 +340,7 @@ def test_long_runs_are_cut_in_linear_steps() -> None:
     """A word of 20,000 digits or spaces: the published patterns of some names take the square of that."""
     for name in ("tiny_aya", "afmoe", "superbpe", "deepseek-llm"):
         ours = pre_tokenizer(WORDS[name])
-        assert [end - start for _, (start, end) in ours.pre_tokenize_str("1" * 20_000)][:2] == ([20_000] if name == "deepseek-llm" else [2, 3])
+        assert [end - start for _, (start, end) in ours.pre_tokenize_str("1" * 20_000)][:2] == (
+            [20_000] if name == "deepseek-llm" else [2, 3]
+        )
         assert len(ours.pre_tokenize_str(" " * 20_000 + "a")) <= 2

@@ -129,10 +129,7 @@ def test_keep_and_restore_and_select() -> None:
     stream.restore(Generated(" [restored]"))
     chosen = stream.select(SelectRequest(["x", "y"], sgl.token_length_normalized))
     assert kept.result(5).text == "<2>"
-    assert (
-        stream.generate(REQUEST).result(5).meta_info["prompt"]
-        == "a b 2 [restored]" + chosen.result(5).decision
-    )
+    assert stream.generate(REQUEST).result(5).meta_info["prompt"] == "a b 2 [restored]" + chosen.result(5).decision
 
 
 def test_a_fork_is_taken_when_its_turn_has_come() -> None:
@@ -346,11 +343,7 @@ def test_what_was_shown_is_never_said_twice() -> None:
     seen: list[str] = []
     with pytest.raises(RemoteStreamError, match="the text so far: '<'") as caught:
         backend.open().generate(REQUEST, lambda chunk: seen.append(chunk.text)).result(5)
-    assert (
-        caught.value.text == "<"
-        and seen == ["<"]
-        and isinstance(caught.value.__cause__, RemoteConnectionError)
-    )
+    assert caught.value.text == "<" and seen == ["<"] and isinstance(caught.value.__cause__, RemoteConnectionError)
     backend.errors.append(passing())
     stream = backend.open()
     stream.append("late-fault")
@@ -430,7 +423,9 @@ def test_public_url() -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_events_of_bytes(size: int) -> None:
-    body = 'data: {"a":"x\u2028ü"}\n\n: ping\nevent: e\r\ndata:one\r\ndata: two\r\n\r\ndata: [DONE]\n\ndata: cut'.encode()
+    body = (
+        'data: {"a":"x\u2028ü"}\n\n: ping\nevent: e\r\ndata:one\r\ndata: two\r\n\r\ndata: [DONE]\n\ndata: cut'.encode()
+    )
 
     async def collect() -> list[str]:
         async def chunks() -> AsyncIterator[bytes]:

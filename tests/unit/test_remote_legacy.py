@@ -42,13 +42,9 @@ class Words(BaseBackend):
         time.sleep(0.001)
         s.messages_.append("what a backend does to its copy")
         seed = sampling_params.seed
-        return (f"<{len(s.text_.split())}>" if seed is None else f"<{len(s.text_.split())}:{seed}>"), {
-            "calls": 1
-        }
+        return (f"<{len(s.text_.split())}>" if seed is None else f"<{len(s.text_.split())}:{seed}>"), {"calls": 1}
 
-    def select(
-        self, s: Any, choices: list[str], temperature: float, choices_method: Any = None
-    ) -> ChoicesDecision:
+    def select(self, s: Any, choices: list[str], temperature: float, choices_method: Any = None) -> ChoicesDecision:
         return ChoicesDecision(choices[len(s.text_) % len(choices)], {"method": repr(choices_method)})
 
 
@@ -96,9 +92,7 @@ def test_a_program_is_that_of_a_plain_backend(kind: type[Words], stream: bool) -
     chosen = ["yes", "no"][len(state.text().partition(state["c"] + " then ")[0]) % 2]
     assert state["c"] == chosen
     assert state.get_meta_info("a")["calls"] == 1
-    assert backend.threads_used and all(
-        name.startswith(f"sgl-{kind.__name__}") for name in backend.threads_used
-    )
+    assert backend.threads_used and all(name.startswith(f"sgl-{kind.__name__}") for name in backend.threads_used)
 
 
 def test_what_a_backend_reads() -> None:

@@ -42,9 +42,7 @@ FAULTS = [
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(
-    ("fault", "kind", "words"), FAULTS, ids=[kind.__name__ + w[:9] for _, kind, w in FAULTS]
-)
+@pytest.mark.parametrize(("fault", "kind", "words"), FAULTS, ids=[kind.__name__ + w[:9] for _, kind, w in FAULTS])
 def test_a_fault_ends_at_its_node(
     server: NativeServer, fault: Fault, kind: type[Exception], words: str, stream: bool
 ) -> None:

@@ -107,7 +107,12 @@ def test_the_branches_and_their_texts(backend):
 
     state = program.run(backend=backend)
     run = data_of(state.report())["runs"][0]
-    assert [(b["label"], b["parent"], b["start"]) for b in run["branches"]] == [("0", -1, 0), ("0.1", 0, 1), ("0.2", 0, 1), ("0.2.1", 2, 3)]
+    assert [(b["label"], b["parent"], b["start"]) for b in run["branches"]] == [
+        ("0", -1, 0),
+        ("0.1", 0, 1),
+        ("0.2", 0, 1),
+        ("0.2.1", 2, 3),
+    ]
     texts = [text_of(run, number) for number in range(4)]
     assert texts == [state.text(), states["first"].text(), states["second"].text(), states["grand"].text()]
     joined = [b["closed"] for b in run["branches"]]
@@ -120,7 +125,9 @@ def test_counts_add_up_with_the_usage(backend):
     usage = state.usage()
     assert run["usage"]["operations"] == usage.operations == 6  # two ideas, a select, three samples
     assert run["usage"]["prompt"] == usage.prompt_tokens == sum(op["counts"].get("prompt", 0) for op in ops_of(run))
-    assert run["usage"]["computed"] == usage.computed_tokens == sum(op["counts"].get("computed", 0) for op in ops_of(run))
+    assert (
+        run["usage"]["computed"] == usage.computed_tokens == sum(op["counts"].get("computed", 0) for op in ops_of(run))
+    )
     assert run["usage"]["seconds"] == pytest.approx(usage.seconds, abs=1e-5)
 
 
@@ -157,7 +164,9 @@ def test_turns_variables_arguments_and_what_was_returned(backend):
     rows = {row.get("name"): row for row in run["variables"]}
     branch, index = rows["best"]["node"]
     assert run["branches"][branch]["pieces"][index]["text"] == state["best"]
-    assert json.loads(rows["idea"]["text"]) == state["idea"] and json.loads(rows[None]["text"]) == {"chosen": state["best"]}
+    assert json.loads(rows["idea"]["text"]) == state["idea"] and json.loads(rows[None]["text"]) == {
+        "chosen": state["best"]
+    }
     assert run["arguments"] == {"topic": "a day"} and run["options"] == {"temperature": "0.0"}
 
 
@@ -233,7 +242,10 @@ def test_a_running_one_shows_what_has_come(backend):
     state = program.run(backend=backend)
     run = data_of(state.report(wait=False))["runs"][0]
     assert run["state"] == "running" and run["end"] is None and run["now"] > 0
-    assert [(op["state"], op["finished"], op["ready"] is None) for op in ops_of(run)] == [("running", None, False), ("running", None, True)]
+    assert [(op["state"], op["finished"], op["ready"] is None) for op in ops_of(run)] == [
+        ("running", None, False),
+        ("running", None, True),
+    ]
     backend.gate.set()
     run = data_of(state.report())["runs"][0]
     assert run["state"] == "done" and run["end"] > 0
@@ -298,7 +310,11 @@ def test_thoughts_are_kept_apart(backend):
 
     @sgl.function
     def program(s):
-        s += sgl.separate_reasoning(sgl.gen("a"), model_type="qwen3") if hasattr(sgl, "separate_reasoning") else thinking()
+        s += (
+            sgl.separate_reasoning(sgl.gen("a"), model_type="qwen3")
+            if hasattr(sgl, "separate_reasoning")
+            else thinking()
+        )
 
     def thinking():
         from sgl.lang.nodes.ir import SglSeparateReasoning
@@ -321,7 +337,10 @@ def test_a_batch_with_failures(backend, tmp_path):
     data = data_of(report([*states, ValueError("never ran")], path, title="three and one"))
     assert path.read_text(encoding="utf-8").count("<html") == 1 and data["title"] == "three and one"
     assert [run["state"] for run in data["runs"]] == ["done", "done", "done", "failed"]
-    assert data["runs"][3]["branches"] == [] and data["runs"][3]["error"] == {"type": "ValueError", "message": "never ran"}
+    assert data["runs"][3]["branches"] == [] and data["runs"][3]["error"] == {
+        "type": "ValueError",
+        "message": "never ran",
+    }
     starts = [run["start"] for run in data["runs"][:3]]
     assert starts[0] == 0 and starts == sorted(starts)
 
@@ -351,7 +370,17 @@ def test_a_large_batch_is_small_and_quick(backend):
 
 # --- no text breaks out of the page
 
-NASTY = ["</script><script>alert(1)</script>", "<!--", "<img src=x onerror=alert(1)>", "\x00\ufffe", "\ud800", "a\r\nb\u2028c", "{{data}}", "]]>&amp;\\u003c", "\u202egnp"]
+NASTY = [
+    "</script><script>alert(1)</script>",
+    "<!--",
+    "<img src=x onerror=alert(1)>",
+    "\x00\ufffe",
+    "\ud800",
+    "a\r\nb\u2028c",
+    "{{data}}",
+    "]]>&amp;\\u003c",
+    "\u202egnp",
+]
 any_text = st.one_of(st.sampled_from(NASTY), st.text(st.characters(), max_size=40))
 
 
@@ -377,7 +406,12 @@ def test_any_text_comes_back_and_adds_no_tag(literal, answer):
     assert set(Page(brief(state)).tags) <= {"div", "span", "small", "code", "b"}
 
 
-@given(st.recursive(any_text | st.floats(allow_nan=False, allow_infinity=False), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3)))
+@given(
+    st.recursive(
+        any_text | st.floats(allow_nan=False, allow_infinity=False),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(any_text, inner, max_size=3),
+    )
+)
 def test_data_text_is_json_without_tags(value):
     text = data_text({"value": value})
     assert json.loads(text) == {"value": value} and not set("<>&\x00") & set(text)
@@ -399,7 +433,9 @@ def test_aligned_tokens_make_the_text(text, data):
     """Any way of cutting the UTF-8 of a text into tokens gives back the text, and has all tokens."""
     raw = text.encode()
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(raw) - 1))))) if len(raw) > 1 else []
-    pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)] + [b"<|end|>"] * data.draw(st.integers(0, 1))
+    pieces = [raw[a:b] for a, b in zip([0, *cuts], [*cuts, len(raw)], strict=True)] + [b"<|end|>"] * data.draw(
+        st.integers(0, 1)
+    )
     tokens = [piece.decode(errors="replace") for piece in pieces]
     spans = align(text, tokens)
     if spans is not None:
@@ -473,7 +509,11 @@ def test_a_picture_in_a_prompt_is_a_piece_of_its_turn(tmp_path):
     run = data_of(program.run(backend=backend).report())["runs"][0]
     backend.worker.shutdown()
     media = run["branches"][0]["pieces"][0]["media"]
-    assert media["kind"] == "image" and media["url"].startswith("data:image/png") and media["source"] == f"{len(PIXEL)} bytes"
+    assert (
+        media["kind"] == "image"
+        and media["url"].startswith("data:image/png")
+        and media["source"] == f"{len(PIXEL)} bytes"
+    )
 
 
 def test_hidden_characters_are_shown():

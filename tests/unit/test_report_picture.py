@@ -80,7 +80,10 @@ def test_bars_stand_where_the_report_says_they_ran(backend):
 
 def test_forks_go_down_and_joins_come_back_dashed(backend):
     def uprights(root):
-        paths = [(path.get("d")[1:].replace("L", " ").split(), path.get("stroke-dasharray")) for path in root.iter(f"{SVG}path")]
+        paths = [
+            (path.get("d")[1:].replace("L", " ").split(), path.get("stroke-dasharray"))
+            for path in root.iter(f"{SVG}path")
+        ]
         return [(float(d[1]), float(d[3]), dash) for d, dash in paths if d[0] == d[2] and float(d[1]) >= HEAD]
 
     middle = [HEAD + (lane + 0.5) * ROW for lane in range(3)]
@@ -183,7 +186,10 @@ def test_a_run_without_operations_is_a_picture(backend):
     assert bars_of(read(program.run(backend=backend).picture())) == []
 
 
-any_text = st.one_of(st.sampled_from(["</svg><script>alert(1)</script>", "\x00\ufffe", "\ud800", "]]>&amp;", "\u202egnp", "漢字" * 90]), st.text(st.characters(), max_size=60))
+any_text = st.one_of(
+    st.sampled_from(["</svg><script>alert(1)</script>", "\x00\ufffe", "\ud800", "]]>&amp;", "\u202egnp", "漢字" * 90]),
+    st.text(st.characters(), max_size=60),
+)
 
 
 @settings(max_examples=60, deadline=None)

@@ -27,11 +27,15 @@ def test_each_number_is_within_half_a_step(shape: tuple[int, int], group: int, m
     weight = normal(*shape) * torch.logspace(-2, 2, shape[0])[:, None]
     found = nearest(weight, group)
     step = spread(found.scale, found)
-    assert bool(((found.dense() - weight).abs() <= 1.01 * step / 2 + 15 * step / 2048).all())  # the scale is rounded to float16
+    assert bool(
+        ((found.dense() - weight).abs() <= 1.01 * step / 2 + 15 * step / 2048).all()
+    )  # the scale is rounded to float16
     for g, part in enumerate(weight.split(group, 1)):
         low, high = part.amin(1).clamp_max(0), part.amax(1).clamp_min(0)
         torch.testing.assert_close(found.scale[:, g].float(), (high - low) / 15, rtol=1e-3, atol=1e-7)
-        assert isinstance(found.zero, Tensor) and torch.equal(found.zero[:, g].float(), (-low / found.scale[:, g].float()).round())
+        assert isinstance(found.zero, Tensor) and torch.equal(
+            found.zero[:, g].float(), (-low / found.scale[:, g].float()).round()
+        )
 
 
 def test_around_eight_the_largest_is_seven_and_a_half_steps() -> None:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.layers.float8_reference import FP8
-from sgl.runtime.quantization.quantized_weight import E2M1, QuantizedWeight
 from sgl.runtime.quantization.cpu_int4_linear import Int4BlockedLinear, supports
 from sgl.runtime.quantization.fp4_fp8_rounding import float8_blocks, mxfp4, nvfp4
+from sgl.runtime.quantization.quantized_weight import E2M1, QuantizedWeight
 
 SIZES = {code: abs(value) for code, value in enumerate(E2M1[:8])}
 

@@ -14,7 +14,20 @@ from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.text.stop_patterns import SECONDS, WINDOW, StopPatterns, check_patterns
 
 BACKTRACKING = r"(a|aa)+$"
-PATTERNS = [r"a+b", r"é$", r"(?<=b)a", r"\n\n", r"b(?=a)", r"a.*b", r"^a", r"\bb\b", r"(?i)AB", r"(a|b){2,3}c", r"(?P<x>a)b(?P=x)", r"[^ab]c"]
+PATTERNS = [
+    r"a+b",
+    r"é$",
+    r"(?<=b)a",
+    r"\n\n",
+    r"b(?=a)",
+    r"a.*b",
+    r"^a",
+    r"\bb\b",
+    r"(?i)AB",
+    r"(a|b){2,3}c",
+    r"(?P<x>a)b(?P=x)",
+    r"[^ab]c",
+]
 
 
 @settings(max_examples=300, deadline=None)
@@ -92,7 +105,9 @@ def test_patterns_that_are_refused_at_once(pattern):
     assert time.thread_time() - started < 1
 
 
-@pytest.mark.parametrize("pattern", ["(a+)+$", r"(?:\w+\s?)*", "[a-z]{1,500}", "(((a?)+)?b)*", "a|b|c" * 150, "(?>a|ab)c", "a++b"])
+@pytest.mark.parametrize(
+    "pattern", ["(a+)+$", r"(?:\w+\s?)*", "[a-z]{1,500}", "(((a?)+)?b)*", "a|b|c" * 150, "(?>a|ab)c", "a++b"]
+)
 def test_patterns_that_are_taken_compile_fast(pattern):
     started = time.thread_time()
     check_patterns([pattern])

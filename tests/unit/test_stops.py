@@ -23,9 +23,7 @@ ALPHABET = "ab\n é👍"
 
 texts = st.text(ALPHABET, max_size=25)
 stop_lists = st.lists(st.text(ALPHABET, min_size=1, max_size=4), max_size=4).map(tuple)
-regex_lists = st.lists(st.sampled_from(["a+b", "é$", "(?<=b)a", "\\n\\n", "b(?=a)", "a.*b"]), max_size=2).map(
-    tuple
-)
+regex_lists = st.lists(st.sampled_from(["a+b", "é$", "(?<=b)a", "\\n\\n", "b(?=a)", "a.*b"]), max_size=2).map(tuple)
 
 
 @st.composite

@@ -16,8 +16,8 @@ from sgl.lang.chat.tokenizer_chat_template import JinjaChatTemplate
 from sgl.lang.errors import ProgramError
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.chat_templates import template_budget
-from sgl.runtime.text.chat_templates.hf_chat_template import BadTemplate, ChatTemplate, TemplateTooCostly
 from sgl.runtime.text.chat_templates.family_chat_formats import CHAT_FORMATS
+from sgl.runtime.text.chat_templates.hf_chat_template import BadTemplate, ChatTemplate, TemplateTooCostly
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 SECONDS, MEGABYTES = 2.0, 100
@@ -43,14 +43,16 @@ LARGE = {
     "lists with themselves twice": grown("[1]", "[n.x, n.x]"),
     "tuples with themselves twice": grown("(1,)", "(n.x, n.x)"),
     "objects with themselves twice": grown("{}", "{'a': n.x, 'b': n.x}"),
-    "arguments with themselves twice": "{% macro m(n) %}{% if n > 0 %}{{ m(n - 1, varargs, varargs) }}{% else %}{{ varargs }}{% endif %}{% endmacro %}{{ m(60, 1) }}",
+    "arguments with themselves twice": "{% macro m(n) %}{% if n > 0 %}{{ m(n - 1, varargs, varargs) }}{% else %}{{ "
+    "varargs }}{% endif %}{% endmacro %}{{ m(60, 1) }}",
     "lists in lists": grown("[1]", "[n.x]"),
     "lists of lists": grown("[]", "n.x + [range(999)|list]"),
     "lists of texts": grown("[]", "n.x + ['a' * (100000 + i)]"),
     "texts that are kept one by one": "{% for i in range(99999) %}{% set x = 'a' * (100000 + i) %}{% endfor %}",
     "what a loop writes": "{% set x = 'a' * 100000 %}{% for i in range(99999) %}{{ x }}{% endfor %}",
     "what a block keeps": "{% set x %}{% for i in range(99999) %}" + "a" * 1000 + "{% endfor %}{% endset %}",
-    "what a call writes": "{% macro m() %}{% for i in range(9999) %}{{ caller() }}{% endfor %}{% endmacro %}{% call m() %}" + "a" * 1000 + "{% endcall %}",
+    "what a call writes": "{% macro m() %}{% for i in range(9999) %}{{ caller() }}{% endfor %}{% endmacro %}{% call "
+    "m() %}" + "a" * 1000 + "{% endcall %}",
     "many texts at once": "{% set a = 'a' * 1000000 %}{{ a" + " ~ a" * 2000 + " }}",
     "center": "{{ 'a'|center(1000000000) }}",
     "indent": "{{ 'a\nb'|indent(1000000000) }}",
@@ -88,18 +90,22 @@ LONG = {
     "loops in loops": "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3,
     "loops that skip all": "{% for a in range(99999) %}{% for b in range(99999) if false %}{% endfor %}{% endfor %}",
     "loops that go on": "{% for a in range(99999) %}{% for b in range(99999) %}{% continue %}{% endfor %}{% endfor %}",
-    "a macro that calls itself twice": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}",
+    "a macro that calls itself twice": "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% "
+    "endmacro %}{{ m(60) }}",
     "sorting": "{% for i in range(99999) %}{% set x = range(9999)|sort(reverse=true) %}{% endfor %}",
     "searching": "{% set x = 'a' * 1000000 %}{% for i in range(99999) %}{% if 'b' in x %}{% endif %}{% endfor %}",
-    "comparing": "{% set x = 'a' * 1000000 %}{% set y = x ~ '' %}{% for i in range(99999) %}{% if x == y %}{% endif %}{% endfor %}",
+    "comparing": "{% set x = 'a' * 1000000 %}{% set y = x ~ '' %}{% for i in range(99999) %}{% if x == y %}{% endif "
+    "%}{% endfor %}",
     "what is mapped": "{% for i in range(99999) %}{% set x = range(99999)|map('string')|max %}{% endfor %}",
-    "recursive loops": "{% for a in range(99) recursive %}{% if loop.depth < 20 %}{{ loop(range(99)) }}{% endif %}{% endfor %}",
+    "recursive loops": "{% for a in range(99) recursive %}{% if loop.depth < 20 %}{{ loop(range(99)) }}{% endif "
+    "%}{% endfor %}",
 }
 DEEP = {
     "a macro that calls itself": "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
     "a block in itself": "{% block a %}{{ self.a() }}{% endblock %}",
     "a loop in itself": "{% for a in [[1], [1]] recursive %}{{ loop([[1], [1]]) }}{% endfor %}",
-    "filters in each other": "{% set n = namespace(x=range(9)) %}{% for i in range(2500) %}{% set n.x = n.x|map('string') %}{% endfor %}{{ n.x|list }}",
+    "filters in each other": "{% set n = namespace(x=range(9)) %}{% for i in range(2500) %}{% set n.x = "
+    "n.x|map('string') %}{% endfor %}{{ n.x|list }}",
 }
 BAD = {
     "a long one": "a" * 200_000,
@@ -185,23 +191,71 @@ def plain(source: str, **values: object) -> str:
 
 
 EXPRESSIONS = [
-    "m", "m.role", "m['content']", "m.content | trim | upper", "m.content[:2] ~ '-' ~ loop.index", "[m.role, 1, m]", "{'a': m.content}", "(1, 2)",
-    "m.content * 3", "3 * '-'", "1 + 2 * 3 - 4 / 2", "7 // 2 ** 2", "'%s and %d' % (m.role, 3)", "'{} {x}'.format(m.role, x=1)",
-    "m.content.split('a')", "m.content.split() | join(', ')", "m.content | replace('a', 'bb')", "m.content.replace('', '.')", "tools | length",
-    "tools | map(attribute='name') | list", "tools | selectattr('name', 'eq', 'f') | list", "tools | tojson", "range(5) | list", "range(3) | join('x')",
-    "m.items() | list", "m | dictsort", "[3, 1, 2] | sort | last", "m.content | default('none')", "missing | default(20240101)", "missing is defined",
-    "m.role in ['user', 'system']", "m.content | indent(4)", "[1] + [2, [3]]", "m.content | center(12)", "loop.last", "loop.length", "loop.revindex",
-    "loop.previtem.role", "[1, 2, 3, 4] | batch(2) | list", "'a' if loop.first else 'b'", "m.content.startswith('h') and not loop.first", "m.get('name', 'x')",
-    "m.content | first", "m.content | list", "3.14159 | round(2)", "-x", "not x", "[[1, 2], [3]] | sum(start=[])", "m.keys() | list", "m.content | e",
-    "tools | groupby('name') | list", "m.content | length > 3", "'a' < 'b' <= 'c'", "m.content | string | wordcount", "[m, m] | unique | list | length",
-]  # fmt: skip
+    "m",
+    "m.role",
+    "m['content']",
+    "m.content | trim | upper",
+    "m.content[:2] ~ '-' ~ loop.index",
+    "[m.role, 1, m]",
+    "{'a': m.content}",
+    "(1, 2)",
+    "m.content * 3",
+    "3 * '-'",
+    "1 + 2 * 3 - 4 / 2",
+    "7 // 2 ** 2",
+    "'%s and %d' % (m.role, 3)",
+    "'{} {x}'.format(m.role, x=1)",
+    "m.content.split('a')",
+    "m.content.split() | join(', ')",
+    "m.content | replace('a', 'bb')",
+    "m.content.replace('', '.')",
+    "tools | length",
+    "tools | map(attribute='name') | list",
+    "tools | selectattr('name', 'eq', 'f') | list",
+    "tools | tojson",
+    "range(5) | list",
+    "range(3) | join('x')",
+    "m.items() | list",
+    "m | dictsort",
+    "[3, 1, 2] | sort | last",
+    "m.content | default('none')",
+    "missing | default(20240101)",
+    "missing is defined",
+    "m.role in ['user', 'system']",
+    "m.content | indent(4)",
+    "[1] + [2, [3]]",
+    "m.content | center(12)",
+    "loop.last",
+    "loop.length",
+    "loop.revindex",
+    "loop.previtem.role",
+    "[1, 2, 3, 4] | batch(2) | list",
+    "'a' if loop.first else 'b'",
+    "m.content.startswith('h') and not loop.first",
+    "m.get('name', 'x')",
+    "m.content | first",
+    "m.content | list",
+    "3.14159 | round(2)",
+    "-x",
+    "not x",
+    "[[1, 2], [3]] | sum(start=[])",
+    "m.keys() | list",
+    "m.content | e",
+    "tools | groupby('name') | list",
+    "m.content | length > 3",
+    "'a' < 'b' <= 'c'",
+    "m.content | string | wordcount",
+    "[m, m] | unique | list | length",
+]
 FRAMES = [
     "{% for m in messages %}[{{ E }}]{% endfor %}",
     "{% for m in messages if m.role != 'system' %}{% set v = E %}{{ v }}{% else %}none{% endfor %}",
-    "{% macro show(m, loop) %}<{{ E }}>{{ varargs }}{{ kwargs }}{% endmacro %}{% for m in messages %}{{ show(m, loop, 1) }}{% endfor %}",
+    "{% macro show(m, loop) %}<{{ E }}>{{ varargs }}{{ kwargs }}{% endmacro %}{% for m in messages %}{{ show(m, "
+    "loop, 1) }}{% endfor %}",
     "{% set ns = namespace(s='') %}{% for m in messages %}{% set ns.s = ns.s ~ (E) %}{% endfor %}{{ ns.s }}",
     "{% for m in messages recursive %}{{ E }}{% if loop.depth < 2 %}{{ loop(messages[:1]) }}{% endif %}{% endfor %}",
-    "{% for m in messages %}{% if loop.index == 2 %}{% continue %}{% endif %}{% set b %}{{ E }}{% endset %}{{ b | upper }}{% if loop.index == 3 %}{% break %}{% endif %}{% endfor %}",
+    "{% for m in messages %}{% if loop.index == 2 %}{% continue %}{% endif %}{% set b %}{{ E }}{% endset %}{{ b | "
+    "upper }}{% if loop.index == 3 %}{% break %}{% endif %}{% endfor %}",
     "{% for m in messages %}{% filter upper %}{{ E }}{% endfilter %}{% endfor %}",
 ]
 
@@ -210,7 +264,10 @@ FRAMES = [
 def test_ordinary_templates_write_what_plain_jinja_writes(seed):
     chance = random.Random(seed)
     texts = ["", "hello a", "  spaced ", "line\nline", "日本 a", "<|x|>", "a" * 50]
-    messages = [{"role": chance.choice(["system", "user", "assistant"]), "content": chance.choice(texts)} for _ in range(chance.randint(0, 4))]
+    messages = [
+        {"role": chance.choice(["system", "user", "assistant"]), "content": chance.choice(texts)}
+        for _ in range(chance.randint(0, 4))
+    ]
     values = {"tools": [{"name": "f", "x": 1}, {"name": "g"}], "x": 5}
     source = "".join(chance.choice(FRAMES).replace("E", chance.choice(EXPRESSIONS)) for _ in range(4))
     assert outcome(lambda: ChatTemplate(source, {}).render(messages, False, **values)) == outcome(
@@ -232,7 +289,9 @@ def test_known_formats_render_long_conversations(known):
 
 
 def test_a_long_message_may_be_cut_and_put_together():
-    source = "{% for m in messages %}{{ m.content.split('\n')|join('\n') ~ (m.content|replace('e', 'ee')) }}{% endfor %}"
+    source = (
+        "{% for m in messages %}{{ m.content.split('\n')|join('\n') ~ (m.content|replace('e', 'ee')) }}{% endfor %}"
+    )
     content = "some text here\n" * 50_000
     assert len(ChatTemplate(source, {}).render([{"role": "user", "content": content}], False)) > 2 * len(content)
 

@@ -25,7 +25,9 @@ EXACT = [
 ]
 
 texts = st.text(  # without the mark that sentencepiece puts for a space, which it cannot tell from one
-    alphabet=st.one_of(st.sampled_from(" \n\t.,a bcstopé日👍\u200d"), st.characters(codec="utf-8", exclude_characters="▁"))
+    alphabet=st.one_of(
+        st.sampled_from(" \n\t.,a bcstopé日👍\u200d"), st.characters(codec="utf-8", exclude_characters="▁")
+    )
 )
 
 
@@ -56,9 +58,7 @@ def test_segments_encoded_apart_decode_to_their_sum(tokenizer: Tokenizer, segmen
 def test_a_text_from_its_start_comes_back(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text, special_prefix=True, parse_special=False)
     assert tuple(ids[: len(tokenizer.prefix_ids)]) == tokenizer.prefix_ids
-    if tokenizer is tiny.metaspace(
-        "metaspace"
-    ):  # takes a leading space for the dummy one, in the library too
+    if tokenizer is tiny.metaspace("metaspace"):  # takes a leading space for the dummy one, in the library too
         text = text.removeprefix(" ")
     assert tokenizer.decode(ids) == text
 
@@ -134,7 +134,10 @@ def test_eos_ids_are_merged(tmp_path: Path) -> None:
 
 def test_an_eos_id_that_is_none_is_named(tmp_path: Path) -> None:
     folder = tiny.write(tmp_path, tiny.byte_level_backend(), config={"eos_token_id": "</s>"})
-    with pytest.raises(ConfigError, match=r"config\.json: key 'eos_token_id' must be a token id below 1,048,576 or a list of them, not '</s>'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"config\.json: key 'eos_token_id' must be a token id below 1,048,576 or a list of them, not '</s>'",
+    ):
         Tokenizer.load(folder)
 
 
@@ -168,9 +171,7 @@ def test_chat_template_like_transformers(tmp_path: Path) -> None:
 
 def test_template_file_wins_and_helpers_work(tmp_path: Path) -> None:
     folder = tiny.write(tmp_path, tiny.byte_level_backend())
-    source = (
-        "{% generation %}{{ messages | tojson }}{% endgeneration %}{{ strftime_now('%%') }}{{ tools[0] }}"
-    )
+    source = "{% generation %}{{ messages | tojson }}{% endgeneration %}{{ strftime_now('%%') }}{{ tools[0] }}"
     (folder / "chat_template.jinja").write_text(source)
     tokenizer = Tokenizer.load(folder)
     assert tokenizer.chat_template == source

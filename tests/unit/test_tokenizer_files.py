@@ -1,4 +1,6 @@
-"""Tokenizers of other files than tokenizer.json, beside slow readings of the same files; what cannot be read is named."""
+"""Tokenizers of other files than tokenizer.json, beside slow readings of the
+same files; what cannot be read is named.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,13 @@ from packaging.version import Version
 
 from sgl.lang.compat.local_backend import hugging_face_tokenizer
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.tokenizer_files.sentencepiece_file import SentencePieceFile
 from sgl.runtime.text.tokenizer import Tokenizer
+from sgl.runtime.text.tokenizer_files.sentencepiece_file import SentencePieceFile
 
 KINDS = {kind.name: kind for kind in kinds.KINDS}
-texts = st.text(alphabet=st.one_of(st.sampled_from("  \nThe quickbrown0123日本é👍▁"), st.characters(codec="utf-8")), max_size=30)
+texts = st.text(
+    alphabet=st.one_of(st.sampled_from("  \nThe quickbrown0123日本é👍▁"), st.characters(codec="utf-8")), max_size=30
+)
 
 
 @cache
@@ -60,7 +64,11 @@ def slow_unigram(pieces: list[tuple[str, float, int]], text: str) -> list[int]:
     text = text.replace(" ", "▁")
     best: list[tuple[float, list[str]]] = [(0.0, [])]
     for end in range(1, len(text) + 1):
-        ways = [(best[at][0] + pieces[ids[text[at:end]]][1], [*best[at][1], text[at:end]]) for at in range(end) if text[at:end] in ids]
+        ways = [
+            (best[at][0] + pieces[ids[text[at:end]]][1], [*best[at][1], text[at:end]])
+            for at in range(end)
+            if text[at:end] in ids
+        ]
         if text[end - 1] not in ids:
             ways.append((best[end - 1][0] + unknown, [*best[end - 1][1], text[end - 1]]))
         best.append(max(ways))
@@ -95,7 +103,9 @@ def test_sentencepiece_unigram_is_its_slow_twin(text: str) -> None:
 
 def test_the_dummy_space_stands_where_the_file_says() -> None:
     first, always, never = (loaded(name) for name in ("spm-bpe", "spm-bpe-always", "spm-bpe-no-dummy"))
-    shown = [[t.token_bytes[i].decode() for i in t.encode("fox</s>fox", special_prefix=True)] for t in (first, always, never)]
+    shown = [
+        [t.token_bytes[i].decode() for i in t.encode("fox</s>fox", special_prefix=True)] for t in (first, always, never)
+    ]
     assert ["".join(parts) for parts in shown] == ["<s> fox</s>fox", "<s> fox</s> fox", "<s>fox</s>fox"]
 
 
@@ -105,13 +115,16 @@ def test_sentencepiece_as_transformers_converts_it() -> None:
         pytest.skip("transformers merges pieces through user-defined ones until 5.24, sentencepiece does not")
     found = SentencePieceFile.read(folder_of("spm-bpe-no-dummy") / "tokenizer.model")
     spec = SimpleNamespace(
-        precompiled_charsmap=found.charsmap, add_dummy_prefix=found.dummy_prefix,
-        remove_extra_whitespaces=found.collapse_spaces, escape_whitespaces=found.escape_spaces,
-    )  # fmt: skip
+        precompiled_charsmap=found.charsmap,
+        add_dummy_prefix=found.dummy_prefix,
+        remove_extra_whitespaces=found.collapse_spaces,
+        escape_whitespaces=found.escape_spaces,
+    )
     proto = SimpleNamespace(
-        trainer_spec=SimpleNamespace(byte_fallback=True, unk_piece="<unk>", unk_id=0), normalizer_spec=spec,
+        trainer_spec=SimpleNamespace(byte_fallback=True, unk_piece="<unk>", unk_id=0),
+        normalizer_spec=spec,
         pieces=[SimpleNamespace(piece=piece.text, score=piece.score, type=piece.kind) for piece in found.pieces],
-    )  # fmt: skip
+    )
     vocab = {piece.text: i for i, piece in enumerate(found.pieces)}
     theirs = convert.SpmConverter.build_tokenizer_from_spm_proto(proto, vocab)
     ours = loaded("spm-bpe-no-dummy")
@@ -169,12 +182,18 @@ def test_tiktoken_as_transformers_converts_it() -> None:
 def test_qwen_1_has_its_tokens_behind_the_ranks() -> None:
     tokenizer = loaded("qwen1")
     first = len(kinds.ranked())
-    assert [tokenizer.token_id(token) for token in ("<|endoftext|>", "<|im_start|>", "<|extra_204|>")] == [first, first + 1, first + 207]
+    assert [tokenizer.token_id(token) for token in ("<|endoftext|>", "<|im_start|>", "<|extra_204|>")] == [
+        first,
+        first + 1,
+        first + 207,
+    ]
     assert [tokenizer.token_bytes[i] for i in tokenizer.encode("2024")] == [b"2", b"0", b"2", b"4"]
 
 
 def test_chatglm_puts_its_two_tokens_before_a_text(tmp_path: Path) -> None:
-    kinds.sentencepiece(kinds.sentencepiece_unigram, 1, tokenizer_class="ChatGLMTokenizer", auto_map={"AutoTokenizer": ["x.Y", None]})(tmp_path)
+    kinds.sentencepiece(
+        kinds.sentencepiece_unigram, 1, tokenizer_class="ChatGLMTokenizer", auto_map={"AutoTokenizer": ["x.Y", None]}
+    )(tmp_path)
     tokenizer = Tokenizer.load(tmp_path)
     assert [tokenizer.token_bytes[i] for i in tokenizer.prefix_ids] == [b"[gMASK]", b"sop"]
     assert tokenizer.prefix_ids[0] == len(kinds.sentencepiece_unigram()) + 1
@@ -201,13 +220,17 @@ def test_tokens_behind_the_rows_of_the_model_stay_text(tmp_path: Path) -> None:
     assert tokenizer.decode(tokenizer.encode("xＡx")) == "xＡx"
 
 
-@pytest.mark.parametrize("load", [Tokenizer.load, hugging_face_tokenizer, lambda path: hugging_face_tokenizer(path, trust_remote_code=None)])
+@pytest.mark.parametrize(
+    "load", [Tokenizer.load, hugging_face_tokenizer, lambda path: hugging_face_tokenizer(path, trust_remote_code=None)]
+)
 def test_nobody_is_asked_whether_code_may_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: Any) -> None:
     """transformers asks on the terminal where nothing is said, and runs it on "y"."""
     monkeypatch.setattr("builtins.input", lambda *words: pytest.fail("it asked"))
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass Evil: pass\n")
     (tmp_path / "config.json").write_text('{"model_type": "evil"}')
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", null]}}')
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "Evil", "auto_map": {"AutoTokenizer": ["evil.Evil", null]}}'
+    )
     with pytest.raises(ValueError, match=r"which is never run|Please pass the argument `trust_remote_code=True`"):
         load(tmp_path)
     assert not (tmp_path / "ran").exists()
@@ -221,7 +244,9 @@ def test_code_of_a_checkpoint_is_never_run(tmp_path: Path) -> None:
         (tmp_path / name).write_text(json.dumps(about | {"model_type": "evil"}))
     assert Tokenizer.load(tmp_path).encode("x").size == 1
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(ConfigError, match=r"tokenizer_config\.json: auto_map=.*evil\.Evil.*never run.*save tokenizer\.json"):
+    with pytest.raises(
+        ConfigError, match=r"tokenizer_config\.json: auto_map=.*evil\.Evil.*never run.*save tokenizer\.json"
+    ):
         Tokenizer.load(tmp_path)
     assert not (tmp_path / "ran").exists()
 
@@ -252,12 +277,30 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         ({"spiece.model": kinds.model_proto([("a", 0.0, 1)], {3: 2, 24: 1}, {})}, "keeps spaces after words"),
         ({"spiece.model": kinds.model_proto([("a", 0.0, 1)], {3: 2, 40: 9}, {})}, "unk_id 9 is none of its 1 pieces"),
         ({"spiece.model": kinds.model_proto([("a", float("nan"), 1)], {3: 2}, {})}, "a score is nan"),
-        ({"vocab.json": b'{"a": 0}', "config.json": b'{"model_type": "llama"}'}, "no tokenizer that can be read.*vocab.json"),
-        ({"kimi.tiktoken": b"QUJD 0\n", "tokenizer_config.json": b'{"tokenizer_class": "T", "auto_map": {"AutoTokenizer": ["a.T", null]}}'}, "how T cuts texts"),
-        ({"tokenizer.model": b"QUJD 0\n", "tokenizer_config.json": b'{"added_tokens_decoder": {"99999999999": {"content": "x"}}}'}, "99999999999 is not a token id"),
-        ({"tokenizer.model": b"QUJD 0\n", "tokenizer_config.json": b'{"added_tokens_decoder": {"x": 1}}'}, "added_tokens_decoder cannot be read"),
+        (
+            {"vocab.json": b'{"a": 0}', "config.json": b'{"model_type": "llama"}'},
+            "no tokenizer that can be read.*vocab.json",
+        ),
+        (
+            {
+                "kimi.tiktoken": b"QUJD 0\n",
+                "tokenizer_config.json": b'{"tokenizer_class": "T", "auto_map": {"AutoTokenizer": ["a.T", null]}}',
+            },
+            "how T cuts texts",
+        ),
+        (
+            {
+                "tokenizer.model": b"QUJD 0\n",
+                "tokenizer_config.json": b'{"added_tokens_decoder": {"99999999999": {"content": "x"}}}',
+            },
+            "99999999999 is not a token id",
+        ),
+        (
+            {"tokenizer.model": b"QUJD 0\n", "tokenizer_config.json": b'{"added_tokens_decoder": {"x": 1}}'},
+            "added_tokens_decoder cannot be read",
+        ),
     ],
-)  # fmt: skip
+)
 def test_bad_files_are_errors_that_name_them(tmp_path: Path, files: dict[str, bytes], words: str) -> None:
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)

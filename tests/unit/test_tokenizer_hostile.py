@@ -35,7 +35,11 @@ def template(token: int) -> dict[str, Any]:
     ("part", "value", "words"),
     [
         ("normalizer", {"type": "Precompiled", "precompiled_charsmap": "AAAA"}, "cannot be used.*charsmap"),
-        ("normalizer", {"type": "Prepend", "prepend": "x" * 5_000_000}, "'normalizer' must be one that makes texts at most 1,000 times"),
+        (
+            "normalizer",
+            {"type": "Prepend", "prepend": "x" * 5_000_000},
+            "'normalizer' must be one that makes texts at most 1,000 times",
+        ),
         ("normalizer", {"type": "Sequence", "normalizers": [replaced("a", "aa")] * 40}, "at most 1,000 times as long"),
         ("normalizer", replaced("", "x" * 100_000), "at most 1,000 times as long"),
         ("post_processor", template(4_000_000_000), "puts the token 4,000,000,000 before texts"),
@@ -52,11 +56,26 @@ def test_parts_of_tokenizer_json(tmp_path: Path, part: str, value: dict[str, Any
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ({"tokenizer.model": kinds.model_proto([*PIECES, ("a" * 200_000, -3.0, 1)], {3: 2}, {})}, "tokenizer.model: its pieces are too long.*200,000"),
-        ({"tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {}), "tokenizer_config.json": FAR}, "1,048,575 lies far beyond the pieces of tokenizer.model"),
-        ({"x.tiktoken": b"QUJD 0\n", "tokenizer_config.json": FAR}, "1,048,575 lies far beyond the pieces of x.tiktoken"),
-        ({"tokenizer_config.json": b'{"bos_token": "\\ud800"}'}, r"tokenizer_config.json: key 'bos_token' must be a token"),
-        ({"added_tokens.json": b'{"<x>": [0]}', "tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {})}, r"added_tokens.json: \[0\] is not a token id.*<x>"),
+        (
+            {"tokenizer.model": kinds.model_proto([*PIECES, ("a" * 200_000, -3.0, 1)], {3: 2}, {})},
+            "tokenizer.model: its pieces are too long.*200,000",
+        ),
+        (
+            {"tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {}), "tokenizer_config.json": FAR},
+            "1,048,575 lies far beyond the pieces of tokenizer.model",
+        ),
+        (
+            {"x.tiktoken": b"QUJD 0\n", "tokenizer_config.json": FAR},
+            "1,048,575 lies far beyond the pieces of x.tiktoken",
+        ),
+        (
+            {"tokenizer_config.json": b'{"bos_token": "\\ud800"}'},
+            r"tokenizer_config.json: key 'bos_token' must be a token",
+        ),
+        (
+            {"added_tokens.json": b'{"<x>": [0]}', "tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {})},
+            r"added_tokens.json: \[0\] is not a token id.*<x>",
+        ),
     ],
 )
 def test_other_files(tmp_path: Path, files: dict[str, bytes], words: str) -> None:

@@ -12,8 +12,8 @@ import tiny_tokenizers as tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.sequences.jump_forward import JumpForwardEdit, JumpForward, _successor, _whole_characters
 from sgl.runtime.sequences.jump_cache import JumpCache
+from sgl.runtime.sequences.jump_forward import JumpForward, JumpForwardEdit, _successor, _whole_characters
 from sgl.runtime.text.tokenizer import Tokenizer
 
 BYTE_LEVEL, METASPACE = tiny.byte_level(), tiny.metaspace()
@@ -79,9 +79,7 @@ def canonical_model(tokenizer: Tokenizer, target: str) -> Callable[[list[int]], 
         at = sum(len(table[i]) for i in output)
         if at in borders:
             return borders[at]
-        fitting = [
-            i for i, t in enumerate(table) if t and i not in tokenizer.special_ids and whole.startswith(t, at)
-        ]
+        fitting = [i for i, t in enumerate(table) if t and i not in tokenizer.special_ids and whole.startswith(t, at)]
         return max(fitting, key=lambda i: (len(table[i]), -i), default=None)
 
     return choose
@@ -151,9 +149,7 @@ def test_the_same_text_with_jumps_and_without(
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 @settings(max_examples=30, deadline=None)
 @given(values=st.lists(documents, min_size=2, max_size=4), limit=st.integers(0, 12), data=st.data())
-def test_a_refused_jump_moves_nothing(
-    tokenizer: Tokenizer, values: list[Any], limit: int, data: st.DataObject
-) -> None:
+def test_a_refused_jump_moves_nothing(tokenizer: Tokenizer, values: list[Any], limit: int, data: st.DataObject) -> None:
     texts = sorted({json.dumps(value, ensure_ascii=False) for value in values})
     matcher = FiniteMatcher(tokenizer, texts)
     target = data.draw(st.sampled_from(texts))

@@ -18,8 +18,38 @@ from tokenizer_kinds import KINDS, TokenizerKind
 from sgl.grammars import Vocabulary, compile_regex
 from sgl.runtime.text.tokenizer import Tokenizer
 
-PARTS = ["The quick", " brown", "  ", "    ", " ", "\n\n", "\t", "0123", "42", "naïve", "e\u0301", "日本語", "👍🏽", "▁", "▁▁", "<tool>", " <tool> ",
-         "[R] x", "word", "words", "Ａ", "<|im_start|>", "</s>", "<|user|>  y", "<start_of_turn>", "don't", "…", "!?", "{\"a\": 1}", "def f():\r\n"]  # fmt: skip
+PARTS = [
+    "The quick",
+    " brown",
+    "  ",
+    "    ",
+    " ",
+    "\n\n",
+    "\t",
+    "0123",
+    "42",
+    "naïve",
+    "e\u0301",
+    "日本語",
+    "👍🏽",
+    "▁",
+    "▁▁",
+    "<tool>",
+    " <tool> ",
+    "[R] x",
+    "word",
+    "words",
+    "Ａ",
+    "<|im_start|>",
+    "</s>",
+    "<|user|>  y",
+    "<start_of_turn>",
+    "don't",
+    "…",
+    "!?",
+    '{"a": 1}',
+    "def f():\r\n",
+]
 texts = st.lists(st.one_of(st.sampled_from(PARTS), st.text(max_size=6)), max_size=8).map("".join)
 every = pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
 by_library = [kind for kind in KINDS if kind.library]
@@ -51,7 +81,11 @@ def test_ids_are_those_of_transformers(kind: TokenizerKind, text: str) -> None:
     if kind.name == "tekken":  # mistral-common puts BOS before a text, transformers alone does not
         expected = [*tokenizer.prefix_ids, *expected]
     if text.startswith(tuple(theirs(kind).all_special_tokens)):
-        expected = expected[len(tokenizer.prefix_ids) :] if expected[:1] == expected[1:2] and tokenizer.prefix_ids else expected
+        expected = (
+            expected[len(tokenizer.prefix_ids) :]
+            if expected[:1] == expected[1:2] and tokenizer.prefix_ids
+            else expected
+        )
     assert tokenizer.encode(text, special_prefix=True).tolist() == expected
 
 
@@ -69,7 +103,9 @@ def test_text_is_that_of_transformers(kind: TokenizerKind, text: str, skip: bool
 def added_in_letters(tokenizer: Tokenizer) -> set[int]:
     """Added tokens such as "é", which the library reads as the stand-in of a byte when it decodes."""
     added = tokenizer._backend.get_added_tokens_decoder()
-    return {i for i, token in added.items() if tokenizer._backend.decode([i], skip_special_tokens=False) != token.content}
+    return {
+        i for i, token in added.items() if tokenizer._backend.decode([i], skip_special_tokens=False) != token.content
+    }
 
 
 @pytest.mark.parametrize("kind", exact, ids=[kind.name for kind in exact])
@@ -85,7 +121,11 @@ def test_the_bytes_of_segments_are_the_text(kind: TokenizerKind, segments: list[
     else:
         assert found == expected
     follower = tokenizer.detokenizer(False)
-    assert "".join([*map(follower.push, ids), follower.flush()]) == found == tokenizer.decode(ids, skip_special_tokens=False)
+    assert (
+        "".join([*map(follower.push, ids), follower.flush()])
+        == found
+        == tokenizer.decode(ids, skip_special_tokens=False)
+    )
 
 
 @pytest.mark.parametrize("kind", by_library, ids=[kind.name for kind in by_library])
@@ -94,13 +134,19 @@ def test_the_bytes_of_segments_are_the_text(kind: TokenizerKind, segments: list[
 def test_conversations_have_the_ids_of_transformers(kind: TokenizerKind, said: str, prompt: bool) -> None:
     tokenizer = ours(kind)
     template = "".join(tokenizer.token_bytes[i].decode() for i in tokenizer.prefix_ids) + TEMPLATE
-    chatting, talk = conversing(kind, template), [{"role": "user", "content": said}, {"role": "assistant", "content": "fox"}]
+    chatting, talk = (
+        conversing(kind, template),
+        [{"role": "user", "content": said}, {"role": "assistant", "content": "fox"}],
+    )
     assume(not chatting.marks.spelled(said))  # what texts spell of marks stays text here
     expected = theirs(kind).apply_chat_template(talk, chat_template=template, add_generation_prompt=prompt)
     assert chatting.encode_chat(talk, add_generation_prompt=prompt).tolist() == expected["input_ids"]
 
 
-TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}{% if "
+    "add_generation_prompt %}<|im_start|>{% endif %}"
+)
 
 
 @cache
@@ -120,7 +166,11 @@ def test_what_a_tokenizer_says_of_itself(kind: TokenizerKind) -> None:
     assert not set(ids[len(tokenizer.prefix_ids) :].tolist()) & set(tokenizer.prefix_ids)
 
 
-WALKS = [r'\{"name": "[a-z ]{1,8}", "n": \d{1,4}\}', r"(日本|naïve|👍🏽| the quick){1,3}\n\n", r"    return a \+ b|  \w{3}"]
+WALKS = [
+    r'\{"name": "[a-z ]{1,8}", "n": \d{1,4}\}',
+    r"(日本|naïve|👍🏽| the quick){1,3}\n\n",
+    r"    return a \+ b|  \w{3}",
+]
 
 
 @every

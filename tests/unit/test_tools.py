@@ -190,17 +190,12 @@ CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": {"city": "Rome"}
 
 
 def test_a_program_with_tools():
-    state = ask.run(
-        tools([weather, SEARCH]), backend=WalkBackend(name="qwen", script=["I look.\n" + CALL, "Rain."])
-    )
+    state = ask.run(tools([weather, SEARCH]), backend=WalkBackend(name="qwen", script=["I look.\n" + CALL, "Rain."]))
     call = ToolCall("weather", {"place": {"city": "Rome"}}, "call_0")
     assert state.get("step") == ToolCalls("I look.", [call]) and state["step"].endswith("</tool_call>")
     messages = state.messages()
     assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "assistant"]
-    assert (
-        messages[0]["content"].startswith("Be brief.\n# Tools")
-        and '"name": "search"' in messages[0]["content"]
-    )
+    assert messages[0]["content"].startswith("Be brief.\n# Tools") and '"name": "search"' in messages[0]["content"]
     assert messages[3]["content"] == '{"city": "Rome", "days": 1, "unit": "celsius"}'
 
 
@@ -211,9 +206,7 @@ def test_a_toolbox_alone_is_a_system_turn():
         s += sgl.user("Hello")
 
     messages = bare.run(tools([SEARCH], format="llama"), backend=WalkBackend()).messages()
-    assert [message["role"] for message in messages] == ["system", "user"] and "search" in messages[0][
-        "content"
-    ]
+    assert [message["role"] for message in messages] == ["system", "user"] and "search" in messages[0]["content"]
 
 
 def test_an_answer_without_calls():
@@ -237,9 +230,7 @@ def test_mistral_goes_on_behind_its_special_token():
     listed = '[{"name": "weather", "arguments": {"place": {"city": "Rome"}}}]'
     backend = WalkBackend(script=["I look.[TOOL_CALLS] is a token", listed, "Rain."])
     state = ask.run(box, backend=backend)
-    assert state.get("step") == ToolCalls(
-        "I look.", [ToolCall("weather", {"place": {"city": "Rome"}}, "call_0")]
-    )
+    assert state.get("step") == ToolCalls("I look.", [ToolCall("weather", {"place": {"city": "Rome"}}, "call_0")])
     assert state.text().count("I look.[TOOL_CALLS]" + listed) == 1 and state["step_text"] == "I look."
     assert backend.prompts[1].endswith("I look.[TOOL_CALLS]")
     quiet = ask.run(box, backend=WalkBackend(script=["No rain.", "Done."]))
@@ -341,10 +332,7 @@ def test_answers_of_tools_stand_where_the_model_expects_them():
         .text()
         .endswith("<|im_start|>user\n<tool_response>\n4\n</tool_response><|im_end|>\n")
     )
-    assert (
-        show.run(backend=WalkBackend(template="mistral")).text()
-        == "[INST] ? [/INST][TOOL_RESULTS] 4[/TOOL_RESULTS]"
-    )
+    assert show.run(backend=WalkBackend(template="mistral")).text() == "[INST] ? [/INST][TOOL_RESULTS] 4[/TOOL_RESULTS]"
 
 
 # --- an agent in one line ------------------------------------------------------------------------------------
@@ -359,7 +347,9 @@ def test_the_loop_calls_until_the_model_answers():
         raise LookupError(f"there is no {what}")
 
     box = tools([slow, broken], format="hermes")
-    script = sgl.Scripted({"step": [called("slow", '{"question": "a"}'), called("broken", '{"what": "b"}'), "It is A."]})
+    script = sgl.Scripted(
+        {"step": [called("slow", '{"question": "a"}'), called("broken", '{"what": "b"}'), "It is A."]}
+    )
     state = box.loop("What is a?", backend=script)
     assert state.ret_value == "It is A."
     assert "What is a?" in script.prompts("step")[0] and "slow" in script.prompts("step")[0]
@@ -373,7 +363,9 @@ def test_the_loop_ends_with_its_steps():
     assert state.ret_value is None and len(script.prompts("step")) == 3
 
 
-@pytest.mark.parametrize("wrong", [{"question": 3}, {"question": "a", "most_steps": 0}, {"question": "a", "temprature": 0}])
+@pytest.mark.parametrize(
+    "wrong", [{"question": 3}, {"question": "a", "most_steps": 0}, {"question": "a", "temprature": 0}]
+)
 def test_the_loop_refuses(wrong):
     with pytest.raises((BadValueError, TypeError)):
         tools([slow]).loop(**wrong)

@@ -20,8 +20,30 @@ from sgl.lang.tools.formats import choose_format
 from sgl.lang.tools.python_tool import tool_of
 
 NAMES = ["hermes", "llama", "mistral", "pythonic", "nano"]
-MARKS = ["<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "; ", '{"name": "', '"parameters": ', '"arguments": ',
-         "get(", "[get(", "a=", ")]", "{}", "[]", "True", "'", '"', "\\", "<|end|><|assistant|>", "answer", "get", "\n"]  # fmt: skip
+MARKS = [
+    "<tool_call>",
+    "</tool_call>",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "; ",
+    '{"name": "',
+    '"parameters": ',
+    '"arguments": ',
+    "get(",
+    "[get(",
+    "a=",
+    ")]",
+    "{}",
+    "[]",
+    "True",
+    "'",
+    '"',
+    "\\",
+    "<|end|><|assistant|>",
+    "answer",
+    "get",
+    "\n",
+]
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 text = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -33,12 +55,11 @@ json_values = st.recursive(
 keys = st.from_regex(r"[a-z][a-z_0-9]{0,5}", fullmatch=True)
 calls = st.lists(
     st.builds(ToolCall, st.sampled_from(["get", "get_more", "x"]), st.dictionaries(keys, json_values, max_size=3)),
-    min_size=1, max_size=3,
-)  # fmt: skip
-said = st.from_regex(r"([a-zA-Z,.!]+ ?){0,4}", fullmatch=True).map(str.strip)
-messy = st.lists(st.one_of(st.sampled_from(MARKS), text, json_values.map(json.dumps)), max_size=12).map(
-    "".join
+    min_size=1,
+    max_size=3,
 )
+said = st.from_regex(r"([a-zA-Z,.!]+ ?){0,4}", fullmatch=True).map(str.strip)
+messy = st.lists(st.one_of(st.sampled_from(MARKS), text, json_values.map(json.dumps)), max_size=12).map("".join)
 
 
 class Pet(BaseModel):
@@ -86,18 +107,14 @@ def test_any_text_is_read_and_nothing_is_lost(name, text):
     for names in ([], ["get", "x"]):
         found = format_named(name).parse(text, names)
         if not found.calls:
-            kept = re.sub(
-                r"(^|<\|assistant\|>)\s*answer\s*(?=$|<\|end\|>)|<\|end\|><\|assistant\|>", "", text
-            )
+            kept = re.sub(r"(^|<\|assistant\|>)\s*answer\s*(?=$|<\|end\|>)|<\|end\|><\|assistant\|>", "", text)
             assert "".join(found.text.split()) == "".join((kept if name == "nano" else text).split())
         for call in found:
             assert isinstance(call.name, str) and isinstance(call.arguments, dict) and call.id
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(
-    "mark", ["[", "{", '{"a":', "<tool_call>{", "[get(a=", "[get(a=[", "(", "[TOOL_CALLS][{"]
-)
+@pytest.mark.parametrize("mark", ["[", "{", '{"a":', "<tool_call>{", "[get(a=", "[get(a=[", "(", "[TOOL_CALLS][{"])
 def test_deeply_nested_text_is_text(name, mark):
     assert format_named(name).parse(mark * 3000, ["get"]).calls == []
 
@@ -141,9 +158,7 @@ def test_free_text_that_begins_a_call_has_to_finish_it(name):
 @quick
 def test_python_calls_take_any_of_their_arguments_in_order(names):
     values = {"city": "Rome", "days": 2, "sure": True, "pets": [{"kind": "cat"}]}
-    given = {
-        name: values[name] for name in ("city", "days", "sure", "pets") if name in names or name == "city"
-    }
+    given = {name: values[name] for name in ("city", "days", "sure", "pets") if name in names or name == "city"}
     grammar = compile_structural(format_named("pythonic").grammar(TOOLS, "required"), BYTES)
     written = format_named("pythonic").render("", [ToolCall("get", given), ToolCall("nothing", {})])
     assert accepts(grammar, written), written
@@ -151,9 +166,7 @@ def test_python_calls_take_any_of_their_arguments_in_order(names):
 
 def test_python_arguments_may_be_python_or_json():
     parse = format_named("pythonic").parse
-    found = parse(
-        """Sure: [get(city='it\\'s "x"', days=2, sure=True, pets=[{"a": None}, (1, 2)]), x( )]. Done"""
-    )
+    found = parse("""Sure: [get(city='it\\'s "x"', days=2, sure=True, pets=[{"a": None}, (1, 2)]), x( )]. Done""")
     assert plain(found)[0] == (
         "get",
         {"city": 'it\'s "x"', "days": 2, "sure": True, "pets": [{"a": None}, [1, 2]]},
@@ -163,9 +176,7 @@ def test_python_arguments_may_be_python_or_json():
 
 
 def test_tolerant_reading_of_what_models_really_write():
-    hermes, llama, mistral, nano = (
-        format_named(name).parse for name in ("hermes", "llama", "mistral", "nano")
-    )
+    hermes, llama, mistral, nano = (format_named(name).parse for name in ("hermes", "llama", "mistral", "nano"))
     assert plain(hermes('<tool_call>{"name": "get", "arguments": {"a": "</tool_call>"}}')) == [
         ("get", {"a": "</tool_call>"})
     ]
@@ -187,19 +198,19 @@ def test_tolerant_reading_of_what_models_really_write():
 @pytest.mark.parametrize(
     ("model", "template", "name"),
     [
-        ("/x/sgl/runtime/nano", "tokenizer", "nano"), ("Qwen/Qwen2.5-7B-Instruct", "qwen", "hermes"),
+        ("/x/sgl/runtime/nano", "tokenizer", "nano"),
+        ("Qwen/Qwen2.5-7B-Instruct", "qwen", "hermes"),
         ("meta-llama/Llama-3.1-8B-Instruct", "llama-3-instruct", "llama"),
         ("meta-llama/Llama-3.2-1B-Instruct", "llama-3-instruct", "llama"),
-        ("meta-llama/Llama-4-Scout", "llama-4", "pythonic"), ("mistralai/Mixtral-8x7B", "mistral", "mistral"),
-        ("/models/checkpoint-7", "llama-3-instruct", "llama"), ("/models/checkpoint-7", "qwen", "hermes"),
+        ("meta-llama/Llama-4-Scout", "llama-4", "pythonic"),
+        ("mistralai/Mixtral-8x7B", "mistral", "mistral"),
+        ("/models/checkpoint-7", "llama-3-instruct", "llama"),
+        ("/models/checkpoint-7", "qwen", "hermes"),
     ],
-)  # fmt: skip
+)
 def test_the_format_follows_the_model(model, template, name):
     assert (
-        choose_format(
-            WalkBackend(name=model, template=template if template != "tokenizer" else "chatml")
-        ).name
-        == name
+        choose_format(WalkBackend(name=model, template=template if template != "tokenizer" else "chatml")).name == name
     )
 
 

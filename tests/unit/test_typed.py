@@ -106,15 +106,59 @@ class Event(BaseModel):
 Pet = Annotated[Union[Cat, Dog], Field(discriminator="kind")]  # noqa: UP007
 
 KINDS: list[Any] = [
-    int, float, bool, str, None, Color, Level, Mood, Mixed, Guest, Film, OtherFilm, list[Film], Film | None, Point,
-    Tree, Event, Pet, list[Pet], datetime.date, datetime.datetime, datetime.time, datetime.timedelta, uuid.UUID,
-    Decimal, bytes, dict, list, Any, Literal["red", "b.c*", "two words\n", ""], Literal[1, -20], Literal["a", True],
-    int | None, int | str, int | bool, list[int], list[list[float]], tuple[int, str], tuple[bool, ...], set[int],
-    dict[str, int], dict[int, str], dict[bool, int], dict[float, int], dict[datetime.date, int], dict[Color, int],
-    dict[Annotated[str, Field(pattern="^a+$")], int], Annotated[int, Field(multiple_of=3, ge=0)],
-    Annotated[str, Field(pattern=r"^\d+$")], Annotated[Decimal, Field(ge=0, max_digits=5, decimal_places=2)],
-    Annotated[float, Field(allow_inf_nan=False)], Annotated[int, Field(gt=3)],
-]  # fmt: skip
+    int,
+    float,
+    bool,
+    str,
+    None,
+    Color,
+    Level,
+    Mood,
+    Mixed,
+    Guest,
+    Film,
+    OtherFilm,
+    list[Film],
+    Film | None,
+    Point,
+    Tree,
+    Event,
+    Pet,
+    list[Pet],
+    datetime.date,
+    datetime.datetime,
+    datetime.time,
+    datetime.timedelta,
+    uuid.UUID,
+    Decimal,
+    bytes,
+    dict,
+    list,
+    Any,
+    Literal["red", "b.c*", "two words\n", ""],
+    Literal[1, -20],
+    Literal["a", True],
+    int | None,
+    int | str,
+    int | bool,
+    list[int],
+    list[list[float]],
+    tuple[int, str],
+    tuple[bool, ...],
+    set[int],
+    dict[str, int],
+    dict[int, str],
+    dict[bool, int],
+    dict[float, int],
+    dict[datetime.date, int],
+    dict[Color, int],
+    dict[Annotated[str, Field(pattern="^a+$")], int],
+    Annotated[int, Field(multiple_of=3, ge=0)],
+    Annotated[str, Field(pattern=r"^\d+$")],
+    Annotated[Decimal, Field(ge=0, max_digits=5, decimal_places=2)],
+    Annotated[float, Field(allow_inf_nan=False)],
+    Annotated[int, Field(gt=3)],
+]
 
 
 def constrained(kind: Any) -> SamplingOptions:
@@ -130,16 +174,29 @@ def test_whatever_the_grammar_allows_is_read(kind):
     grammar = compile_grammar_argument(constrained(kind))
     rng = random.Random(str(kind))
     for _ in range(25):
-        text = (
-            walk(grammar, rng, rng.choice([3, 20, 60, 150])) if grammar else rng.randbytes(9).decode("latin")
-        )
+        text = walk(grammar, rng, rng.choice([3, 20, 60, 150])) if grammar else rng.randbytes(9).decode("latin")
         read(kind, text)
 
 
-SCALARS = st.sampled_from([
-    int, float, bool, str, type(None), datetime.date, uuid.UUID, datetime.timedelta, Color, Level,
-    Literal["a", 2], Guest, Point, OtherFilm, Cat,
-])  # fmt: skip
+SCALARS = st.sampled_from(
+    [
+        int,
+        float,
+        bool,
+        str,
+        type(None),
+        datetime.date,
+        uuid.UUID,
+        datetime.timedelta,
+        Color,
+        Level,
+        Literal["a", 2],
+        Guest,
+        Point,
+        OtherFilm,
+        Cat,
+    ]
+)
 NESTED = st.recursive(
     SCALARS,
     lambda inner: st.one_of(
@@ -205,9 +262,7 @@ def test_values_have_the_types_that_were_asked_for():
     assert read(Point, '[1, "here"]') == Point(1, "here") and isinstance(read(Point, "[1]"), Point)
     assert read(Film, '{"title": "Heat", "year": 1995}') == {"title": "Heat", "year": 1995}
     assert read(Pet, '{"kind": "dog", "name": "Rex"}') == Dog(kind="dog", name="Rex")
-    assert read(datetime.datetime, '"2024-05-06T07:08:09Z"') == datetime.datetime(
-        2024, 5, 6, 7, 8, 9, tzinfo=UTC
-    )
+    assert read(datetime.datetime, '"2024-05-06T07:08:09Z"') == datetime.datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
     assert read(Decimal, "12.50") == Decimal("12.50")
     assert read(tuple[int, str], '[1, "a"]') == (1, "a")
     assert read(list[int], "[1e20, 3.0]") == [10**20, 3]
@@ -251,9 +306,7 @@ def test_options_of_the_gen_stay():
     assert reading_of(str).constrain(SamplingOptions(), BACKEND) == SamplingOptions()
 
 
-@pytest.mark.parametrize(
-    "own", [{"regex": "a+"}, {"json_schema": {}}, {"dtype": int}, {"ebnf": "root ::= 'a'"}]
-)
+@pytest.mark.parametrize("own", [{"regex": "a+"}, {"json_schema": {}}, {"dtype": int}, {"ebnf": "root ::= 'a'"}])
 def test_two_constraints_are_refused(own):
     with pytest.raises(BadValueError, match="the type Guest and"):
         reading_of(Guest).constrain(make_options(**own), BACKEND)
@@ -279,9 +332,7 @@ def test_backends_get_what_they_know():
         backend = Picky()
         backend.refused = refused
         options = reading_of(kind).constrain(SamplingOptions(), backend)
-        return {
-            name for name in ("regex", "dtype", "json_schema", "error_on_truncation") if getattr(options, name)
-        }
+        return {name for name in ("regex", "dtype", "json_schema", "error_on_truncation") if getattr(options, name)}
 
     assert given(int) == {"regex", "error_on_truncation"}
     assert given(bool, "regex") == {"dtype", "error_on_truncation"}
@@ -302,9 +353,7 @@ def test_what_cannot_be_enforced_names_type_and_field():
     class Shop(BaseModel):
         orders: list[Order]
 
-    with pytest.raises(
-        BadValueError, match="the type Order, field 'counts', cannot be enforced: minProperties"
-    ):
+    with pytest.raises(BadValueError, match="the type Order, field 'counts', cannot be enforced: minProperties"):
         constrained(Order)
     with pytest.raises(BadValueError, match=r"the type Shop \(in Order\), field 'counts'"):
         constrained(Shop)

@@ -12,8 +12,8 @@ import pytest
 from mypy.modulefinder import get_search_dirs
 
 import sgl
-from sgl.lang.program.batch_runs import OPTION_NAMES
 from sgl.lang.program.batch_options import BatchOptions, ShownOptions
+from sgl.lang.program.batch_runs import OPTION_NAMES
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "tests/typing").glob("*.py"))
@@ -56,13 +56,19 @@ def test_pyright_sees_programs_whole(folder):
     (folder / "pyrightconfig.json").write_text('{"reportPossiblyUnboundVariable": "error"}')
     for program in programs:
         shutil.copy(program, folder)
-    done = subprocess.run(["pyright", "--pythonpath", sys.executable], cwd=folder, capture_output=True, text=True, timeout=200)
+    done = subprocess.run(
+        ["pyright", "--pythonpath", sys.executable], cwd=folder, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_type_checkers_know_the_options_that_batches_take():
     assert set(BatchOptions.__annotations__) == OPTION_NAMES | {"num_threads"}
-    more = {*ShownOptions.__annotations__} - {*BatchOptions.__annotations__} | {"num_threads", "return_exceptions", "generator_style"}
+    more = {*ShownOptions.__annotations__} - {*BatchOptions.__annotations__} | {
+        "num_threads",
+        "return_exceptions",
+        "generator_style",
+    }
     assert more <= set(inspect.signature(sgl.SglFunction.run_batch).parameters)
 
 
@@ -70,12 +76,20 @@ def test_a_fresh_environment_of_the_makefile_shows_the_package(folder, tmp_path)
     """What `make` writes beside the editable install, whose import hook type checkers cannot run."""
     for name in ("pyproject.toml", "setup.py", "constraints.txt"):
         (tmp_path / name).symlink_to(ROOT / name)
-    planned = subprocess.run(["make", "-nB", "-f", ROOT / "Makefile", ".venv/.usable"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    planned = subprocess.run(
+        ["make", "-nB", "-f", ROOT / "Makefile", ".venv/.usable"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     (write,) = [line for line in planned.stdout.splitlines() if "sgl_folders.pth" in line]
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
     subprocess.run(write, shell=True, cwd=tmp_path, check=True)
     python = tmp_path / ".venv/bin/python"
     find = "import importlib.util as u; print(u.find_spec('sgl').origin, u.find_spec('sgl.lang.function').origin)"
-    found = subprocess.run([python, "-c", find], cwd="/", env={"PATH": ""}, capture_output=True, text=True, check=True).stdout.split()
+    found = subprocess.run(
+        [python, "-c", find], cwd="/", env={"PATH": ""}, capture_output=True, text=True, check=True
+    ).stdout.split()
     assert found == [str(folder / "sgl/__init__.py"), str(folder / "sgl/lang/function.py")]
     assert any(str(folder) in roots for roots in get_search_dirs(str(python)))

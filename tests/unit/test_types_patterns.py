@@ -18,7 +18,7 @@ from pydantic import AwareDatetime, Field, StringConstraints, TypeAdapter, Valid
 from sgl.grammars import compile_json_schema
 from sgl.lang.errors import BadValueError
 from sgl.lang.typed import reading_of
-from sgl.lang.typed.regexes import encoding_regexes, datetime_regexes, address_regexes, number_range_regexes
+from sgl.lang.typed.regexes import address_regexes, datetime_regexes, encoding_regexes, number_range_regexes
 from sgl.lang.typed.regexes.datetime_regexes import MomentRange
 from sgl.lang.typed.regexes.ecma_regexes import of_ecma
 
@@ -89,7 +89,11 @@ def test_datetimes_between_bounds_keep_inside(one, other, at):
     assert full(datetime_regexes.datetimes(MomentRange(low, high)), whole.isoformat()) == (low <= whole <= high)
 
 
-@given(st.datetimes(dt.datetime(2000, 1, 1), dt.datetime(2001, 1, 1)), st.integers(-4 * 86400, 4 * 86400), st.integers(-23, 23))
+@given(
+    st.datetimes(dt.datetime(2000, 1, 1), dt.datetime(2001, 1, 1)),
+    st.integers(-4 * 86400, 4 * 86400),
+    st.integers(-23, 23),
+)
 @few
 def test_moments_near_a_bound_with_an_offset(bound, seconds, hours):
     """What is allowed is read by pydantic; with `Z` every whole second up to the bound is allowed."""
@@ -106,7 +110,11 @@ def test_moments_near_a_bound_with_an_offset(bound, seconds, hours):
                 adapter.validate_json(f'"{text}"')
 
 
-@given(st.timedeltas(dt.timedelta(-40), dt.timedelta(40)), st.timedeltas(dt.timedelta(0), dt.timedelta(40)), st.integers(-4000, 4000))
+@given(
+    st.timedeltas(dt.timedelta(-40), dt.timedelta(40)),
+    st.timedeltas(dt.timedelta(0), dt.timedelta(40)),
+    st.integers(-4000, 4000),
+)
 @few
 def test_durations_between_bounds(low, more, count):
     pattern = datetime_regexes.durations(MomentRange(low, low + more))
@@ -152,7 +160,9 @@ CHARACTERS = (
 )
 
 
-@pytest.mark.parametrize("pattern", [r"\s", r"\S", r"\d", r"\D", r"\w", r"\W", r"[^\s]", r"[^\d]", r"[^\w]", r"[\s_]", r"[\s\S]", "."])
+@pytest.mark.parametrize(
+    "pattern", [r"\s", r"\S", r"\d", r"\D", r"\w", r"\W", r"[^\s]", r"[^\d]", r"[^\w]", r"[\s_]", r"[\s\S]", "."]
+)
 @pytest.mark.parametrize("engine", ["rust", "python"])
 def test_what_ecma_matches_the_reader_matches(pattern, engine):
     """A character at a time: all that the translated pattern allows is what the reader's dialect allows."""

@@ -31,7 +31,9 @@ def wander(grammar: Grammar, rng: random.Random) -> str:
         allowed = np.flatnonzero(np.unpackbits(matcher.mask().view(np.uint8), bitorder="little")[:256])
         plain = allowed[(allowed >= 32) & (allowed < 127)]
         marks = [byte for byte in plain if int(byte) in STRUCTURE]
-        pool = marks if marks and rng.random() < structure else plain if len(plain) and rng.random() > beyond else allowed
+        pool = (
+            marks if marks and rng.random() < structure else plain if len(plain) and rng.random() > beyond else allowed
+        )
         byte = int(rng.choice(pool))
         assert matcher.accept(byte)
         text.append(byte)

@@ -151,7 +151,9 @@ def test_the_past_and_the_future_are_those_of_the_gen():
     assert allowed(FutureDate, f'"{today + 2 * day}"') and not allowed(FutureDate, f'"{today}"')
     read(FutureDate, f'"{today + 2 * day}"')
     late, early = dt.datetime.now() + dt.timedelta(hours=1), dt.datetime.now() - dt.timedelta(hours=1)
-    assert not allowed(PastDatetime, f'"{late:%Y-%m-%dT%H:%M:%S}"') and allowed(PastDatetime, f'"{early:%Y-%m-%dT%H:%M:%S}"')
+    assert not allowed(PastDatetime, f'"{late:%Y-%m-%dT%H:%M:%S}"') and allowed(
+        PastDatetime, f'"{early:%Y-%m-%dT%H:%M:%S}"'
+    )
 
 
 def test_the_time_is_looked_at_when_a_gen_runs(monkeypatch):
@@ -177,7 +179,9 @@ def test_the_time_is_looked_at_when_a_gen_runs(monkeypatch):
 
 
 def test_validators_of_the_program_are_quoted():
-    with pytest.raises(ValueError, match=r"expected JSON of Even, but the text is '.*': number: Value error, the number must be even"):
+    with pytest.raises(
+        ValueError, match=r"expected JSON of Even, but the text is '.*': number: Value error, the number must be even"
+    ):
         read(Even, '{"number": 3}')
 
 
@@ -193,7 +197,12 @@ def test_a_validator_may_raise_anything():
 
 
 def test_a_remote_text_outside_the_promise_is_an_error_with_its_reason():
-    for code, text in (("UUID4", '"x"'), ("HttpUrl", '"ftp://a.b"'), ("Json[list[int]]", '"[1"'), ("NaiveDatetime", '"2024-01-01T00:00:00Z"')):
+    for code, text in (
+        ("UUID4", '"x"'),
+        ("HttpUrl", '"ftp://a.b"'),
+        ("Json[list[int]]", '"[1"'),
+        ("NaiveDatetime", '"2024-01-01T00:00:00Z"'),
+    ):
         with pytest.raises(ValueError, match=r"expected JSON of .*, but the text is"):
             read(kind_of(code), text)
 

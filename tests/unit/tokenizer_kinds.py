@@ -16,7 +16,10 @@ from tokenizers import Tokenizer as Backend
 
 SPECIALS = ["<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|padding|>"]
 MORE_SPECIALS = ["<bos>", "<eos>", "<pad>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
-LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+    r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 GPT4O = (
     r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -33,12 +36,17 @@ class TokenizerKind(NamedTuple):
     library: bool = True
 
 
-def bpe(pre: Any, normalizer: Any = None, post: Any = None, added: tuple[AddedToken, ...] = (), ignore_merges: bool = False) -> Backend:
+def bpe(
+    pre: Any, normalizer: Any = None, post: Any = None, added: tuple[AddedToken, ...] = (), ignore_merges: bool = False
+) -> Backend:
     """Byte-level BPE behind any cutting into words."""
     backend = Backend(models.BPE())
     backend.normalizer, backend.pre_tokenizer, backend.decoder = normalizer, pre, decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=640, special_tokens=SPECIALS, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+        vocab_size=640,
+        special_tokens=SPECIALS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
     )
     backend.train_from_iterator(tiny.CORPUS, trainer)
     if post is not None:
@@ -74,7 +82,9 @@ def spaced_bpe() -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     return (*merged, *chars), merges
 
 
-def spaced(normalizer: Any, pre: Any, strip: bool, first: list[str], post: Any, added: tuple[AddedToken, ...] = ()) -> Backend:
+def spaced(
+    normalizer: Any, pre: Any, strip: bool, first: list[str], post: Any, added: tuple[AddedToken, ...] = ()
+) -> Backend:
     """BPE with byte fallback, as sentencepiece models are converted."""
     pieces, merges = spaced_bpe()
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -95,7 +105,9 @@ def unigram(byte_fallback: bool, pre: Any, normalizer: Any = None, decoder: Any 
         scored += [(f"<0x{byte:02X}>", -20.0) for byte in range(256)]
     backend = Backend(models.Unigram(scored, unk_id=0, byte_fallback=byte_fallback))
     backend.normalizer, backend.pre_tokenizer = normalizer, pre
-    backend.decoder = decoder or decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    backend.decoder = decoder or decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
     backend.add_special_tokens([AddedToken(word, normalized=False) for word in ("<unk>", "<s>", "</s>")])
     return backend
 
@@ -144,7 +156,9 @@ def tiktoken_file(name: str, model_type: str, size: int = 0, **config: Any) -> C
 
     def write(folder: Path) -> None:
         write_configs(folder, model_type, config)
-        (folder / name).write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(token), i) for i, token in enumerate(ranked())))
+        (folder / name).write_bytes(
+            b"".join(b"%s %d\n" % (base64.b64encode(token), i) for i, token in enumerate(ranked()))
+        )
 
     return write
 
@@ -152,10 +166,22 @@ def tiktoken_file(name: str, model_type: str, size: int = 0, **config: Any) -> C
 def tekken(folder: Path) -> None:
     """As Mistral writes byte-level BPE."""
     write_configs(folder, "mistral", {})
-    specials = [{"rank": i, "token_str": text, "is_control": True} for i, text in enumerate(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])]
-    words = [{"rank": i, "token_bytes": base64.b64encode(token).decode(), "token_str": None} for i, token in enumerate(ranked())]
+    specials = [
+        {"rank": i, "token_str": text, "is_control": True}
+        for i, text in enumerate(["<unk>", "<s>", "</s>", "[INST]", "[/INST]"])
+    ]
+    words = [
+        {"rank": i, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+        for i, token in enumerate(ranked())
+    ]
     size = len(words) + len(specials)
-    about = {"pattern": GPT4O, "num_vocab_tokens": len(words), "default_vocab_size": size, "default_num_special_tokens": len(specials), "version": "v3"}
+    about = {
+        "pattern": GPT4O,
+        "num_vocab_tokens": len(words),
+        "default_vocab_size": size,
+        "default_num_special_tokens": len(specials),
+        "version": "v3",
+    }
     (folder / "tekken.json").write_text(json.dumps({"config": about, "vocab": words, "special_tokens": specials}))
 
 
@@ -187,9 +213,14 @@ def field(number: int, value: int | float | bytes) -> bytes:
 
 def model_proto(pieces: list[tuple[str, float, int]], trainer: dict[int, Any], normalizer: dict[int, Any]) -> bytes:
     """A sentencepiece model as its library writes it."""
-    rows = (b"".join(field(n, value) for n, value in enumerate((text.encode(), score, kind), 1)) for text, score, kind in pieces)
+    rows = (
+        b"".join(field(n, value) for n, value in enumerate((text.encode(), score, kind), 1))
+        for text, score, kind in pieces
+    )
     parts = [field(1, row) for row in rows]
-    parts += [field(n, b"".join(field(i, value) for i, value in part.items())) for n, part in ((2, trainer), (3, normalizer))]
+    parts += [
+        field(n, b"".join(field(i, value) for i, value in part.items())) for n, part in ((2, trainer), (3, normalizer))
+    ]
     return b"".join(parts)
 
 
@@ -200,14 +231,25 @@ BYTE_PIECES = [(f"<0x{byte:02X}>", 0.0, 6) for byte in range(256)]
 def sentencepiece_bpe(user: tuple[str, ...] = ()) -> list[tuple[str, float, int]]:
     pieces, _ = spaced_bpe()
     own = [(text, 0.0, 4) for text in user]
-    return [*FIRST_PIECES, *own, *BYTE_PIECES, *((text, -float(i), 1) for i, text in enumerate(pieces) if text not in user)]
+    return [
+        *FIRST_PIECES,
+        *own,
+        *BYTE_PIECES,
+        *((text, -float(i), 1) for i, text in enumerate(pieces) if text not in user),
+    ]
 
 
 def sentencepiece_unigram() -> list[tuple[str, float, int]]:
     return [*FIRST_PIECES, *BYTE_PIECES, *((text, score, 1) for text, score in unigram_pieces())]
 
 
-def sentencepiece(pieces: Callable[[], list[tuple[str, float, int]]], algorithm: int, dummy: bool = True, collapse: bool = False, **config: Any) -> Callable[[Path], None]:
+def sentencepiece(
+    pieces: Callable[[], list[tuple[str, float, int]]],
+    algorithm: int,
+    dummy: bool = True,
+    collapse: bool = False,
+    **config: Any,
+) -> Callable[[Path], None]:
     def write(folder: Path) -> None:
         write_configs(folder, "llama", {"tokenizer_class": "LlamaTokenizer"} | config)
         trainer = {3: algorithm, 35: 1, 40: 0, 41: 1, 42: 2, 43: -1}
@@ -223,7 +265,11 @@ PLUS = (
     AddedToken("word", normalized=True, single_word=True),
     AddedToken("Ａ", normalized=True),
 )
-SPACES = (AddedToken("▁▁", normalized=False), AddedToken("▁▁▁▁", normalized=False), AddedToken("\n\n", normalized=False))
+SPACES = (
+    AddedToken("▁▁", normalized=False),
+    AddedToken("▁▁▁▁", normalized=False),
+    AddedToken("\n\n", normalized=False),
+)
 LLAMA2 = ["<unk>", "<s>", "</s>", *SPECIALS[3:]]
 GEMMA = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"]
 PREPEND = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
@@ -245,7 +291,12 @@ def gemma() -> Backend:
 
 DIGITS = pre_tokenizers.Digits(individual_digits=True)
 FALCON = pre_tokenizers.Sequence(
-    [pre_tokenizers.Punctuation("contiguous"), byte_level(), pre_tokenizers.Digits(), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]
+    [
+        pre_tokenizers.Punctuation("contiguous"),
+        byte_level(),
+        pre_tokenizers.Digits(),
+        pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated"),
+    ]
 )
 DEEPSEEK = pre_tokenizers.Sequence(
     [
@@ -260,7 +311,9 @@ DEEPSEEK = pre_tokenizers.Sequence(
 BLOOM = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(r" ?[^(\s|[.,!?…。，、।۔،])]+"), "isolated"), byte_level(use_regex=False)]
 )
-GLM = processors.TemplateProcessing(single="<|endoftext|> <|padding|> $A", special_tokens=[("<|endoftext|>", 5), ("<|padding|>", 6)])
+GLM = processors.TemplateProcessing(
+    single="<|endoftext|> <|padding|> $A", special_tokens=[("<|endoftext|>", 5), ("<|padding|>", 6)]
+)
 NEW = [(bpe(byte_level()).get_vocab_size() + n, text) for n, text in enumerate(["<tool>", "words"])]
 BOS_LAST = processors.Sequence([processors.ByteLevel(trim_offsets=False), bos()])
 GENERIC: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
@@ -275,43 +328,151 @@ KINDS = [
     TokenizerKind("opt-files", vocab_and_merges("opt", **GPT2 | {"bos_token": "</s>", "add_bos_token": True})),
     TokenizerKind("qwen2-files", vocab_and_merges("qwen2", **QWEN), composes=True),
     TokenizerKind("llama3", saved(lambda: bpe(words(LLAMA3), post=BOS_LAST, ignore_merges=True), "llama", **GENERIC)),
-    TokenizerKind("llama3-class", saved(lambda: bpe(words(LLAMA3), post=BOS_LAST), "llama", **GENERIC | {"tokenizer_class": "LlamaTokenizer"})),
+    TokenizerKind(
+        "llama3-class",
+        saved(lambda: bpe(words(LLAMA3), post=BOS_LAST), "llama", **GENERIC | {"tokenizer_class": "LlamaTokenizer"}),
+    ),
     TokenizerKind("add-bos-beside-json", saved(lambda: bpe(words(LLAMA3)), "llama", **GENERIC, add_bos_token=True)),
-    TokenizerKind("no-bos-beside-json", saved(lambda: bpe(words(LLAMA3), post=BOS_LAST), "llama", **GENERIC, add_bos_token=False)),
+    TokenizerKind(
+        "no-bos-beside-json", saved(lambda: bpe(words(LLAMA3), post=BOS_LAST), "llama", **GENERIC, add_bos_token=False)
+    ),
     TokenizerKind("gpt-4o", saved(lambda: bpe(words(GPT4O), added=PLUS), "llama", **GENERIC), lossy=True),
-    TokenizerKind("qwen2", saved(lambda: bpe(words(LLAMA3.replace("{1,3}", "")), normalizers.NFC()), "qwen2", **QWEN), composes=True),
+    TokenizerKind(
+        "qwen2",
+        saved(lambda: bpe(words(LLAMA3.replace("{1,3}", "")), normalizers.NFC()), "qwen2", **QWEN),
+        composes=True,
+    ),
     TokenizerKind("qwen2-generic", saved(lambda: bpe(byte_level()), "qwen2", **GENERIC), composes=True),
-    TokenizerKind("qwen3", saved(lambda: bpe(words(LLAMA3.replace("{1,3}", "")), normalizers.NFC()), "qwen3", **QWEN), composes=True),
-    TokenizerKind("neox", saved(lambda: bpe(byte_level(), normalizers.NFC()), "gpt_neox", tokenizer_class="GPTNeoXTokenizer"), composes=True),
+    TokenizerKind(
+        "qwen3",
+        saved(lambda: bpe(words(LLAMA3.replace("{1,3}", "")), normalizers.NFC()), "qwen3", **QWEN),
+        composes=True,
+    ),
+    TokenizerKind(
+        "neox",
+        saved(lambda: bpe(byte_level(), normalizers.NFC()), "gpt_neox", tokenizer_class="GPTNeoXTokenizer"),
+        composes=True,
+    ),
     TokenizerKind("neox-bare", saved(lambda: bpe(byte_level(), normalizers.NFC()), "gpt_neox"), composes=True),
-    TokenizerKind("cohere", saved(lambda: bpe(pre_tokenizers.Sequence([DIGITS, byte_level()]), normalizers.NFC(), bos()), "cohere", tokenizer_class="CohereTokenizerFast", bos_token="<s>"), composes=True),
-    TokenizerKind("starcoder2", saved(lambda: bpe(pre_tokenizers.Sequence([DIGITS, byte_level()])), "starcoder2", **GPT2)),
-    TokenizerKind("deepseek", saved(lambda: bpe(DEEPSEEK, post=BOS_LAST), "llama", **GENERIC | {"tokenizer_class": "LlamaTokenizerFast"})),
+    TokenizerKind(
+        "cohere",
+        saved(
+            lambda: bpe(pre_tokenizers.Sequence([DIGITS, byte_level()]), normalizers.NFC(), bos()),
+            "cohere",
+            tokenizer_class="CohereTokenizerFast",
+            bos_token="<s>",
+        ),
+        composes=True,
+    ),
+    TokenizerKind(
+        "starcoder2", saved(lambda: bpe(pre_tokenizers.Sequence([DIGITS, byte_level()])), "starcoder2", **GPT2)
+    ),
+    TokenizerKind(
+        "deepseek",
+        saved(lambda: bpe(DEEPSEEK, post=BOS_LAST), "llama", **GENERIC | {"tokenizer_class": "LlamaTokenizerFast"}),
+    ),
     TokenizerKind("glm4", saved(lambda: bpe(words(LLAMA3), post=GLM), "glm4", **GENERIC)),
-    TokenizerKind("named-only-in-config", saved(lambda: bpe(byte_level()), "llama", **GENERIC, pad_token="[PAD]", extra_special_tokens=["<tool>"])),
-    TokenizerKind("added-only-in-config", saved(lambda: bpe(byte_level()), "llama", **GENERIC, added_tokens_decoder={str(i): {"content": text, "special": False} for i, text in NEW})),
-    TokenizerKind("flags-only-in-config", saved(lambda: bpe(byte_level(), added=PLUS[1:2]), "llama", **GENERIC, added_tokens_decoder={str(NEW[0][0]): {"content": "<tool>", "rstrip": True, "special": False}}), lossy=True),
+    TokenizerKind(
+        "named-only-in-config",
+        saved(lambda: bpe(byte_level()), "llama", **GENERIC, pad_token="[PAD]", extra_special_tokens=["<tool>"]),
+    ),
+    TokenizerKind(
+        "added-only-in-config",
+        saved(
+            lambda: bpe(byte_level()),
+            "llama",
+            **GENERIC,
+            added_tokens_decoder={str(i): {"content": text, "special": False} for i, text in NEW},
+        ),
+    ),
+    TokenizerKind(
+        "flags-only-in-config",
+        saved(
+            lambda: bpe(byte_level(), added=PLUS[1:2]),
+            "llama",
+            **GENERIC,
+            added_tokens_decoder={str(NEW[0][0]): {"content": "<tool>", "rstrip": True, "special": False}},
+        ),
+        lossy=True,
+    ),
     TokenizerKind("falcon", saved(lambda: bpe(FALCON), "falcon", **GENERIC)),
     TokenizerKind("bloom", saved(lambda: bpe(BLOOM), "bloom", **GENERIC | {"tokenizer_class": "BloomTokenizerFast"})),
     TokenizerKind("olmo2", saved(lambda: bpe(words(LLAMA3)), "olmo2", **GENERIC)),
-    TokenizerKind("llama2-legacy", saved(llama2(PREPEND, None), "llama", tokenizer_class="LlamaTokenizer", legacy=True, bos_token="<s>", eos_token="</s>")),
-    TokenizerKind("llama2", saved(llama2(PREPEND, None), "llama", tokenizer_class="LlamaTokenizer", legacy=False, bos_token="<s>", eos_token="</s>")),
+    TokenizerKind(
+        "llama2-legacy",
+        saved(
+            llama2(PREPEND, None),
+            "llama",
+            tokenizer_class="LlamaTokenizer",
+            legacy=True,
+            bos_token="<s>",
+            eos_token="</s>",
+        ),
+    ),
+    TokenizerKind(
+        "llama2",
+        saved(
+            llama2(PREPEND, None),
+            "llama",
+            tokenizer_class="LlamaTokenizer",
+            legacy=False,
+            bos_token="<s>",
+            eos_token="</s>",
+        ),
+    ),
     TokenizerKind("llama2-generic", saved(llama2(PREPEND, None), "llama", **GENERIC)),
-    TokenizerKind("mistral", saved(llama2(None, metaspace("first")), "mistral", **GENERIC | {"tokenizer_class": "LlamaTokenizer"})),
-    TokenizerKind("phi3", saved(llama2(PREPEND, None, (AddedToken("<|user|>", rstrip=True, special=True),)), "phi3", **GENERIC | {"tokenizer_class": "LlamaTokenizer"}), lossy=True),
+    TokenizerKind(
+        "mistral", saved(llama2(None, metaspace("first")), "mistral", **GENERIC | {"tokenizer_class": "LlamaTokenizer"})
+    ),
+    TokenizerKind(
+        "phi3",
+        saved(
+            llama2(PREPEND, None, (AddedToken("<|user|>", rstrip=True, special=True),)),
+            "phi3",
+            **GENERIC | {"tokenizer_class": "LlamaTokenizer"},
+        ),
+        lossy=True,
+    ),
     TokenizerKind("metaspace-always", saved(llama2(None, metaspace("always")), "llama", **GENERIC)),
     TokenizerKind("metaspace-always-split", saved(llama2(None, metaspace("always", True)), "llama", **GENERIC)),
     TokenizerKind("metaspace-never", saved(llama2(None, metaspace("never")), "llama", **GENERIC)),
-    TokenizerKind("gemma", saved(gemma, "gemma", tokenizer_class="GemmaTokenizerFast", bos_token="<bos>", eos_token="<eos>")),
-    TokenizerKind("gemma3", saved(gemma, "gemma3_text", tokenizer_class="GemmaTokenizer", bos_token="<bos>", eos_token="<eos>")),
+    TokenizerKind(
+        "gemma", saved(gemma, "gemma", tokenizer_class="GemmaTokenizerFast", bos_token="<bos>", eos_token="<eos>")
+    ),
+    TokenizerKind(
+        "gemma3", saved(gemma, "gemma3_text", tokenizer_class="GemmaTokenizer", bos_token="<bos>", eos_token="<eos>")
+    ),
     TokenizerKind("unigram", saved(lambda: unigram(True, metaspace("always")), "llama", **GENERIC)),
-    TokenizerKind("unigram-unknowns", saved(lambda: unigram(False, metaspace("first"), decoder=decoders.Metaspace("▁", "first")), "llama", **GENERIC), lossy=True),
+    TokenizerKind(
+        "unigram-unknowns",
+        saved(lambda: unigram(False, metaspace("first"), decoder=decoders.Metaspace("▁", "first")), "llama", **GENERIC),
+        lossy=True,
+    ),
     TokenizerKind("tekken", tekken),
     TokenizerKind("spm-bpe", sentencepiece(sentencepiece_bpe, 2), library=False),
-    TokenizerKind("spm-bpe-no-dummy", sentencepiece(lambda: sentencepiece_bpe(("▁▁", "\n\n")), 2, dummy=False), library=False),
+    TokenizerKind(
+        "spm-bpe-no-dummy", sentencepiece(lambda: sentencepiece_bpe(("▁▁", "\n\n")), 2, dummy=False), library=False
+    ),
     TokenizerKind("spm-bpe-always", sentencepiece(sentencepiece_bpe, 2, legacy=True), library=False),
     TokenizerKind("spm-unigram", sentencepiece(sentencepiece_unigram, 1), library=False),
-    TokenizerKind("spm-unigram-collapsing", sentencepiece(sentencepiece_unigram, 1, collapse=True), lossy=True, library=False),
-    TokenizerKind("tiktoken", tiktoken_file("tokenizer.model", "llama", added_tokens_decoder={str(len(ranked()) + int(i)): token for i, token in EXTRA.items()}), library=False),
-    TokenizerKind("qwen1", tiktoken_file("qwen.tiktoken", "qwen", tokenizer_class="QWenTokenizer", auto_map={"AutoTokenizer": ["x.Y", None]}), composes=True, library=False),
-]  # fmt: skip
+    TokenizerKind(
+        "spm-unigram-collapsing", sentencepiece(sentencepiece_unigram, 1, collapse=True), lossy=True, library=False
+    ),
+    TokenizerKind(
+        "tiktoken",
+        tiktoken_file(
+            "tokenizer.model",
+            "llama",
+            added_tokens_decoder={str(len(ranked()) + int(i)): token for i, token in EXTRA.items()},
+        ),
+        library=False,
+    ),
+    TokenizerKind(
+        "qwen1",
+        tiktoken_file(
+            "qwen.tiktoken", "qwen", tokenizer_class="QWenTokenizer", auto_map={"AutoTokenizer": ["x.Y", None]}
+        ),
+        composes=True,
+        library=False,
+    ),
+]

@@ -14,7 +14,7 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("bool", "`True` or `False`, bare"),
         ("None", "`null`"),
         ("Decimal", "a number; the value keeps all its digits, in any type that holds one"),
-        ("Fraction", "a number, or a text such as `\"1/3\"`"),
+        ("Fraction", 'a number, or a text such as `"1/3"`'),
         ("PositiveInt", "within its bounds"),
         ("NegativeFloat", "within its bounds"),
         ("StrictInt", "digits alone"),
@@ -31,7 +31,7 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("Annotated[int | float, Field(gt=3)]", "the bound holds for each of the numbers"),
         ("Annotated[Optional[int], Field(gt=3)]", "`null`, or within the bound"),
         ("at.IsFinite[float]", "up to 1e30 on both sides of 0"),
-        ("ByteSize", "a whole number, or a text such as `\"1.5 MiB\"`"),
+        ("ByteSize", 'a whole number, or a text such as `"1.5 MiB"`'),
         ("UserId", "a `NewType` is the type that it is made of"),
     ],
     "Choices": [
@@ -45,13 +45,22 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("Mixed", "an Enum of texts, numbers and None: JSON"),
         ("int | str", "one or the other"),
         ("Union[float, Decimal]", "a number; pydantic makes a float of it"),
-        ("Annotated[Cat | Dog, Field(discriminator='kind')]", "one of the models; the field that tells them apart is always written"),
+        (
+            "Annotated[Cat | Dog, Field(discriminator='kind')]",
+            "one of the models; the field that tells them apart is always written",
+        ),
     ],
     "Texts": [
         ("str", "anything, bare"),
         ("constr(min_length=2, max_length=5)", "so many characters"),
-        ("constr(strip_whitespace=True, min_length=1)", "a text without blanks at its ends: what is stripped would not count"),
-        ("constr(to_lower=True, pattern='^[A-Z]+$')", "what the pattern matches; pydantic changes the letters afterwards"),
+        (
+            "constr(strip_whitespace=True, min_length=1)",
+            "a text without blanks at its ends: what is stripped would not count",
+        ),
+        (
+            "constr(to_lower=True, pattern='^[A-Z]+$')",
+            "what the pattern matches; pydantic changes the letters afterwards",
+        ),
         (r"constr(pattern=r'^\S+ [^\d\s]+$')", "what the pattern matches for Rust's regex, Python's re and ECMA alike"),
         ("Annotated[str, Field(pattern=re.compile('^a.b$', re.I))]", "the same"),
         ("at.LowerCase[str]", "a text of ASCII that fulfils the predicate"),
@@ -87,10 +96,19 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("PastDatetime", "before this minute; with offsets other than `Z` two days before"),
         ("FutureDatetime", "two minutes from now or later; with offsets other than `Z` two days"),
         ("condate(ge=date(2020, 2, 10), lt=date(2024, 3, 5))", "within its bounds"),
-        ("Annotated[datetime, Field(ge=datetime(2024, 1, 2, 3, 4, 5))]", "within its bounds, which count in whole seconds"),
-        ("Annotated[AwareDatetime, Field(lt=datetime(2024, 1, 2, tzinfo=UTC))]", "with `Z` up to the bound, with other offsets two days off"),
+        (
+            "Annotated[datetime, Field(ge=datetime(2024, 1, 2, 3, 4, 5))]",
+            "within its bounds, which count in whole seconds",
+        ),
+        (
+            "Annotated[AwareDatetime, Field(lt=datetime(2024, 1, 2, tzinfo=UTC))]",
+            "with `Z` up to the bound, with other offsets two days off",
+        ),
         ("Annotated[time, Field(ge=time(8), lt=time(18, 30))]", "within its bounds"),
-        ("Annotated[timedelta, Field(ge=timedelta(0), lt=timedelta(hours=3))]", "whole seconds, minutes, hours or days within the bounds: `PT90M`"),
+        (
+            "Annotated[timedelta, Field(ge=timedelta(0), lt=timedelta(hours=3))]",
+            "whole seconds, minutes, hours or days within the bounds: `PT90M`",
+        ),
     ],
     "Identifiers and addresses": [
         ("uuid.UUID", "in small letters"),
@@ -101,18 +119,37 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("IPvAnyAddress", "of either kind"),
         ("IPvAnyNetwork", "of either kind"),
         ("IPvAnyInterface", "of either kind"),
-        ("HttpUrl", "scheme, host of lower-case labels or IPv4, port, path, query and fragment of ASCII; at most 2083 characters"),
+        (
+            "HttpUrl",
+            "scheme, host of lower-case labels or IPv4, port, path, query and fragment of ASCII; at most 2083 "
+            "characters",
+        ),
         ("AnyUrl", "the same with any scheme; a port only where the web has one"),
         *[(name, "the same with its schemes") for name in ("AnyHttpUrl", "WebsocketUrl", "AnyWebsocketUrl", "FtpUrl")],
         ("FileUrl", "`file://`, perhaps a host, and a path"),
-        *[(name, "its schemes, several hosts perhaps, a user perhaps") for name in ("PostgresDsn", "MongoDsn", "NatsDsn")],
+        *[
+            (name, "its schemes, several hosts perhaps, a user perhaps")
+            for name in ("PostgresDsn", "MongoDsn", "NatsDsn")
+        ],
         *[
             (name, "its schemes, a host, a user perhaps")
-            for name in ("RedisDsn", "AmqpDsn", "KafkaDsn", "MySQLDsn", "MariaDBDsn", "CockroachDsn", "ClickHouseDsn", "SnowflakeDsn")
+            for name in (
+                "RedisDsn",
+                "AmqpDsn",
+                "KafkaDsn",
+                "MySQLDsn",
+                "MariaDBDsn",
+                "CockroachDsn",
+                "ClickHouseDsn",
+                "SnowflakeDsn",
+            )
         ],
         ("Annotated[AnyUrl, UrlConstraints(allowed_schemes=['x-y'], max_length=30)]", "as it says"),
         ("Annotated[HttpUrl, Field(max_length=25)]", "so many characters, with the slash that pydantic adds"),
-        ("EmailStr", "letters, digits, `_`, `+`, `-` and dots at a host with a last label of letters; needs email-validator"),
+        (
+            "EmailStr",
+            "letters, digits, `_`, `+`, `-` and dots at a host with a last label of letters; needs email-validator",
+        ),
         ("NameEmail", "the same, or `Ann Lee <ann@lee.org>`"),
     ],
     "Lists, tuples and sets": [
@@ -143,7 +180,10 @@ READABLE: dict[str, list[tuple[str, str]]] = {
         ("dict[bool, int]", '`"true"` and `"false"`'),
         ("dict[Floor, int]", "the values of the Enum as names"),
         ("dict[Size, int]", "the same"),
-        ("dict[Mixed, int]", "the values that are texts: of other Enums than those of numbers only pydantic reads these"),
+        (
+            "dict[Mixed, int]",
+            "the values that are texts: of other Enums than those of numbers only pydantic reads these",
+        ),
         ("dict[Literal['a', 'b'], int]", "these names"),
         ("dict[UUID4, int]", "names of its form"),
         ("dict[date, int]", "names of its form"),
@@ -185,7 +225,11 @@ READABLE: dict[str, list[tuple[str, str]]] = {
     ],
     "Classes of attrs": [
         ("own.Room", "what the converter takes; private fields without the underscore"),
-        ("own.Bounded", "what attrs' own validators allow: `ge`, `gt`, `le`, `lt`, `in_`, `min_len`, `max_len`, `matches_re`, `instance_of`, `optional`"),
+        (
+            "own.Bounded",
+            "what attrs' own validators allow: `ge`, `gt`, `le`, `lt`, `in_`, `min_len`, `max_len`, `matches_re`, "
+            "`instance_of`, `optional`",
+        ),
         ("own.Tree", "a class of itself"),
         ("own.Parts", "what the converter's parameter is annotated with"),
         ("set[own.Spot]", "a frozen class"),
@@ -210,19 +254,49 @@ READABLE: dict[str, list[tuple[str, str]]] = {
 
 REFUSED: dict[str, list[str]] = {
     "Refused": [
-        "complex", "bytearray", "Callable", "type[int]", "InstanceOf[Exception]", "Hashable", "range", "Days",
-        "Literal[b'a']", "FilePath", "DirectoryPath", "NewPath", "ImportString", "Card", "re.Pattern[bytes]", "Behind",
-        r"constr(pattern=r'\bword\b')", "constr(pattern='^[a-z&&[^x]]$')", "Annotated[Base64Bytes, Field(max_length=4)]",
-        "Annotated[Path, Field(min_length=3)]", "condecimal(max_digits=2, decimal_places=5)",
-        "condecimal(multiple_of=Decimal('0.12345678901234567890123'))", "set[list[int]]", "set[Node]", "conset(float, min_length=2)",
-        "dict[None, int]", "dict[Literal[1, 2], int]", "dict[tuple[int, int], int]", "dict[confloat(gt=1), int]",
-        "dict[PositiveInt, Card]", "Deep", "Annotated[Union[Annotated[Cat, Tag('cat')], Annotated[Dog, Tag('dog')]], Discriminator(tag_of)]",
+        "complex",
+        "bytearray",
+        "Callable",
+        "type[int]",
+        "InstanceOf[Exception]",
+        "Hashable",
+        "range",
+        "Days",
+        "Literal[b'a']",
+        "FilePath",
+        "DirectoryPath",
+        "NewPath",
+        "ImportString",
+        "Card",
+        "re.Pattern[bytes]",
+        "Behind",
+        r"constr(pattern=r'\bword\b')",
+        "constr(pattern='^[a-z&&[^x]]$')",
+        "Annotated[Base64Bytes, Field(max_length=4)]",
+        "Annotated[Path, Field(min_length=3)]",
+        "condecimal(max_digits=2, decimal_places=5)",
+        "condecimal(multiple_of=Decimal('0.12345678901234567890123'))",
+        "set[list[int]]",
+        "set[Node]",
+        "conset(float, min_length=2)",
+        "dict[None, int]",
+        "dict[Literal[1, 2], int]",
+        "dict[tuple[int, int], int]",
+        "dict[confloat(gt=1), int]",
+        "dict[PositiveInt, Card]",
+        "Deep",
+        "Annotated[Union[Annotated[Cat, Tag('cat')], Annotated[Dog, Tag('dog')]], Discriminator(tag_of)]",
         "Annotated[timedelta, Field(multiple_of=timedelta(hours=1))]",
     ],
     "Refused of attrs and msgspec": [
-        "own.Unsaid", "own.Each", "more.Complex", "more.Bools", "set[more.Cat]", "Annotated[bytes, more.Meta(max_length=3)]",
+        "own.Unsaid",
+        "own.Each",
+        "more.Complex",
+        "more.Bools",
+        "set[more.Cat]",
+        "Annotated[bytes, more.Meta(max_length=3)]",
     ],
-}  # fmt: skip
+}
 
 
 def namespace() -> dict[str, Any]:
@@ -245,15 +319,28 @@ def namespace() -> dict[str, Any]:
     import typed_classes
 
     names = {name: getattr(pydantic, name) for name in pydantic.__all__}
-    names |= {name: getattr(typing, name) for name in ("Annotated", "Any", "Callable", "Hashable", "Literal", "Optional", "Union")}
+    names |= {
+        name: getattr(typing, name)
+        for name in ("Annotated", "Any", "Callable", "Hashable", "Literal", "Optional", "Union")
+    }
     names |= {name: getattr(abc, name) for name in ("Iterable", "Mapping", "Sequence")}
     names |= {name: getattr(collections, name) for name in ("Counter", "OrderedDict", "defaultdict")}
     names |= {name: getattr(dt, name) for name in ("date", "datetime", "time", "timedelta")}
-    own = {name: value for name, value in vars(typed_classes).items() if name[0] != "_" and name not in ("Json", "Base64Bytes")}
+    own = {
+        name: value
+        for name, value in vars(typed_classes).items()
+        if name[0] != "_" and name not in ("Json", "Base64Bytes")
+    }
     names |= {name: value for name, value in own.items() if getattr(value, "__module__", "") == "typed_classes"}
     names |= {"Json_": typed_classes.Json, "BytesInBase64": typed_classes.Base64Bytes, "UTC": dt.timezone.utc}  # noqa: UP017
     names |= {"UserId": typed_classes.UserId, "Alias": typed_classes.Alias, "at": at, "uuid": uuid, "re": re}
-    names |= {"ipaddress": ipaddress, "collections": collections, "Decimal": Decimal, "Fraction": Fraction, "Path": Path}
+    names |= {
+        "ipaddress": ipaddress,
+        "collections": collections,
+        "Decimal": Decimal,
+        "Fraction": Fraction,
+        "Path": Path,
+    }
     names |= {"ZoneInfo": ZoneInfo}
     for name, module in (("own", "typed_attrs"), ("more", "typed_structs")):
         try:

@@ -96,4 +96,3 @@ class Pair(NamedTuple):
 
 class Complex(Struct):
     number: complex
-

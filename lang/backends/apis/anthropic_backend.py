@@ -11,19 +11,24 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ...chat import ChatTemplate
 from ...errors import BadValueError, RemoteError, RemoteProtocolError
 from ...sampling.choices import ChoicesDecision
-from ..openai.openai_request import stops_of
 from ..openai.completions_backend import chunks_of, template_for
 from ..openai.openai_constraints import ServerCapabilities, constraint_for
+from ..openai.openai_request import stops_of
 from ..openai.openai_select import choose_in_chat
 from ..remote.base import RemoteBackend
 from ..remote.remote_event_loop import PerEventLoop, remote_loop
 from ..remote.remote_prompt import RemotePrompt
 from ..speculation.text_speculation import speculating_stream
-from .api_response import ApiResponseCollector, CallTokenUsage, finished, nothing_generated
 from .anthropic_request import check_options, messages_body
+from .api_response import ApiResponseCollector, CallTokenUsage, finished, nothing_generated
 from .provider_sdk import CONNECT_SECONDS, TokenUsage, require, sdk_errors
 
-_FINISH = {"end_turn": "stop", "stop_sequence": "stop", "max_tokens": "length", "model_context_window_exceeded": "length"}
+_FINISH = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+}
 
 
 class Anthropic(RemoteBackend):

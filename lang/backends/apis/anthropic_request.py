@@ -8,17 +8,28 @@ from typing import Any
 from ...backend import GenRequest
 from ...media.message_content import Message
 from ...sampling.options import SamplingOptions
-from ..openai.openai_request import cannot_close, chat_start, given, stops_of
 from ..openai.openai_constraints import OpenAIConstraint, ServerCapabilities
+from ..openai.openai_request import cannot_close, chat_start, given, stops_of
 from ..remote.remote_prompt import RemotePrompt
 
 Body = dict[str, Any]
 
 _KNOWN = ("temperature", "top_p", "top_k")
 _UNKNOWN = (
-    "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias", "seed", "return_logprob",
-    "stop_token_ids", "stop_regex", "min_new_tokens", "ignore_eos", "keep_stop", "close_at_limit",
-)  # fmt: skip
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "seed",
+    "return_logprob",
+    "stop_token_ids",
+    "stop_regex",
+    "min_new_tokens",
+    "ignore_eos",
+    "keep_stop",
+    "close_at_limit",
+)
 
 _OLDEST = re.compile(r"claude-(2|instant|3-(opus|sonnet|haiku))")
 
@@ -37,7 +48,9 @@ def most_of(model: str) -> int:
     return 4096 if _OLDEST.search(model) else 8192
 
 
-def messages_body(prompt: RemotePrompt, request: GenRequest, traits: ServerCapabilities, form: OpenAIConstraint) -> Body:
+def messages_body(
+    prompt: RemotePrompt, request: GenRequest, traits: ServerCapabilities, form: OpenAIConstraint
+) -> Body:
     """All fields of the call but model and stream. Raises UnsupportedByBackendError."""
     options = request.options
     messages = chat_start(prompt, traits)["messages"]
@@ -46,9 +59,7 @@ def messages_body(prompt: RemotePrompt, request: GenRequest, traits: ServerCapab
     body: Body = {"messages": _unspaced(talk), "max_tokens": options.max_new_tokens or most_of(traits.name)}
     if system:
         body["system"] = "\n\n".join(str(text) for text in system)
-    stops = [
-        stop for stop in stops_of(request, traits, form) if stop.strip()
-    ]  # the API takes no blank ones: cut here
+    stops = [stop for stop in stops_of(request, traits, form) if stop.strip()]  # the API takes no blank ones: cut here
     if stops:
         body["stop_sequences"] = stops
     body |= {name: getattr(options, name) for name in _KNOWN if given(options, name)}

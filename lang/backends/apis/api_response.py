@@ -161,9 +161,7 @@ class ApiResponseCollector:
             return {"type": "stop", "matched": self._cutter.matched}
         if self.finish == "length":
             return {"type": "length", "length": self.bill.completion_tokens}
-        return (
-            {"type": self.finish, "matched": self.matched} if self.finish == "stop" else {"type": self.finish}
-        )
+        return {"type": self.finish, "matched": self.matched} if self.finish == "stop" else {"type": self.finish}
 
     def _chunk_meta(self, rows: Sequence[Entry]) -> dict[str, Any]:
         meta: dict[str, Any] = {"id": self.meta["id"], "finish_reason": None}
@@ -210,9 +208,7 @@ class ApiResponseCollector:
 def nothing_generated() -> Generated:
     """What a gen of no tokens gives."""
     reason = {"type": "length", "length": 0}
-    return Generated(
-        "", {"id": fresh_id(), "finish_reason": reason, "prompt_tokens": 0, "completion_tokens": 0}
-    )
+    return Generated("", {"id": fresh_id(), "finish_reason": reason, "prompt_tokens": 0, "completion_tokens": 0})
 
 
 def finished(writer: ApiResponseCollector) -> Generated:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ...chat import ChatTemplate
-from ..openai.openai_request import Body
 from ..openai.completions_backend import CompletionsBackend
+from ..openai.openai_request import Body
 from .provider_sdk import require
 
 
@@ -33,9 +33,7 @@ class LiteLLM(CompletionsBackend):
         default_headers: dict[str, str] | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(
-            model_name, True, chat_template, sparse=True, timeout=timeout, retries=max_retries, **options
-        )
+        super().__init__(model_name, True, chat_template, sparse=True, timeout=timeout, retries=max_retries, **options)
         self._litellm = require("litellm", "litellm")
         fields = {
             "api_key": api_key,

@@ -107,9 +107,7 @@ def _connection_error(error: Exception) -> RemoteError:
     cause = error.__cause__ or error
     where = _url(error)
     about = f"no whole answer from {where}" if where else "no whole answer"
-    return RemoteConnectionError(
-        f"{about}: {type(cause).__name__}: {cause or error}", url=where, retryable=True
-    )
+    return RemoteConnectionError(f"{about}: {type(cause).__name__}: {cause or error}", url=where, retryable=True)
 
 
 def _status(error: Exception) -> int | None:

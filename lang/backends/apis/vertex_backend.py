@@ -56,9 +56,7 @@ class GoogleToken:
 
     def __init__(self) -> None:
         auth = require("google.auth", "openai", " google-auth requests")
-        self._request: Any = require(
-            "google.auth.transport.requests", "openai", " google-auth requests"
-        ).Request()
+        self._request: Any = require("google.auth.transport.requests", "openai", " google-auth requests").Request()
         self._credentials, _ = auth.default(scopes=[_SCOPE])
 
     def __call__(self) -> str:

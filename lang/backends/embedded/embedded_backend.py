@@ -17,8 +17,8 @@ from ...chat import ChatTemplate, get_chat_template, match_chat_template
 from ...chat.tokenizer_chat_template import JinjaChatTemplate
 from ...global_config import global_config
 from ...sampling.options import SamplingOptions
-from .meta_info import token_text
 from .embedded_stream import EmbeddedStream
+from .meta_info import token_text
 
 MANY = 256  # sampling parameters that are kept; those with a seed are used once and not kept
 
@@ -26,11 +26,14 @@ MANY = 256  # sampling parameters that are kept; those with a seed are used once
 class EmbeddedBackend(Backend):
     """Opens one Sequence of the engine for each state and keeps it for the state's whole life.
 
-    `hf_chat_template` is what was assigned here or to the engine's `hf_chat_template`, else the tokenizer's own, else the
+    `hf_chat_template` is what was assigned here or to the engine's `hf_chat_template`, else the tokenizer's own, else
+    the
     known template that matches the model's path, else `default`.
     """
 
-    shows_prompt_token = False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
+    shows_prompt_token = (
+        False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
+    )
 
     def __init__(self, engine: Any, chat_template: ChatTemplate | None = None) -> None:
         self.engine = engine
@@ -129,8 +132,7 @@ class EmbeddedBackend(Backend):
             repetition_penalty=_given(options.repetition_penalty, 1.0),
             logit_bias=options.logit_bias or {},
             stop=tuple(stop for stop, token in zip(request.stops, ids, strict=True) if token is None),
-            stop_token_ids=(options.stop_token_ids or ())
-            + tuple(token for token in ids if token is not None),
+            stop_token_ids=(options.stop_token_ids or ()) + tuple(token for token in ids if token is not None),
             stop_regex=options.stop_regex or (),
             keep_stop=bool(options.keep_stop),
             ignore_eos=bool(options.ignore_eos),

@@ -11,10 +11,10 @@ from sgl.runtime.sequences.score_op import ChoiceScores
 from ...backend import SelectRequest
 from ...concurrency.one_shot_callbacks import when_done
 from ...sampling.choices import ChoicesDecision
-from ..select_decision import conclude_select
 from ..pending_calls import gather_results
+from ..select_decision import conclude_select
 from .meta_info import token_text
-from .untokenized_tail import Ints, UntokenizedTail, TailTokenizer, common_prefix
+from .untokenized_tail import Ints, TailTokenizer, UntokenizedTail, common_prefix
 
 Logprobs = list[tuple[float, int]]
 
@@ -34,7 +34,9 @@ class SelectCandidates:
     head: int = 0
 
     @classmethod
-    def of(cls, prompt: UntokenizedTail, choices: list[str], tokenizer: TailTokenizer, with_head: bool = False) -> SelectCandidates:
+    def of(
+        cls, prompt: UntokenizedTail, choices: list[str], tokenizer: TailTokenizer, with_head: bool = False
+    ) -> SelectCandidates:
         """`with_head`: also show the last token before the choices, where the tail has it and it has one before it."""
         tails = [prompt.extended(choice, tokenizer) for choice in choices]
         start = common_prefix([prompt.tokens, *(tail.tokens for tail in tails)])

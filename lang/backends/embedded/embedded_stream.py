@@ -14,13 +14,13 @@ from sgl.runtime.text.chat_templates.quoted_text import joined
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ...concurrency.one_shot_callbacks import when_done
-from ...global_config import own_words
 from ...errors import UnsupportedByBackendError, check_text
+from ...global_config import own_words
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import SamplingOptions
-from ..pending_calls import PendingCalls, gather_results, forward_result
-from .meta_info import Entry, MetaInfoWriter
+from ..pending_calls import PendingCalls, forward_result, gather_results
 from .embedded_select import SelectCandidates, decide, score_without_prompt
+from .meta_info import Entry, MetaInfoWriter
 from .untokenized_tail import UntokenizedTail, common_prefix
 
 
@@ -50,7 +50,13 @@ class EmbeddedStream(Stream):
     waiting.
     """
 
-    def __init__(self, backend: StreamBackend, sequence: Any = None, tail: UntokenizedTail | None = None, adapter: str | None = None) -> None:
+    def __init__(
+        self,
+        backend: StreamBackend,
+        sequence: Any = None,
+        tail: UntokenizedTail | None = None,
+        adapter: str | None = None,
+    ) -> None:
         self._backend = backend
         self._adapter = adapter
         self._sequence = sequence  # None: a fork of a stream that is not there yet
@@ -70,9 +76,7 @@ class EmbeddedStream(Stream):
         params = self._backend.sampling_params(request)
         grammar = self._backend.grammar(request.options)
         result: Future[Generated] = Future()
-        self._gate.run(
-            partial(self._generate, request, params, grammar, on_chunk, result), result.set_exception
-        )
+        self._gate.run(partial(self._generate, request, params, grammar, on_chunk, result), result.set_exception)
         return result
 
     def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
@@ -99,7 +103,8 @@ class EmbeddedStream(Stream):
 
     def attach(self, media: Media, token: str) -> None:
         raise UnsupportedByBackendError(
-            f"the embedded engine does not accept {media.kind}s, only text; run the program on a server whose model reads them: backend=sgl.OpenAI(model), "
+            f"the embedded engine does not accept {media.kind}s, only text; run the program on a server whose model "
+            "reads them: backend=sgl.OpenAI(model), "
             "sgl.Anthropic(model) or sgl.RuntimeEndpoint(url)"
         )
 
@@ -162,7 +167,9 @@ class EmbeddedStream(Stream):
     def _select(self, request: SelectRequest, result: Future[ChoicesDecision]) -> None:
         self._flush()
         prompt = self._short_tail()
-        candidates = SelectCandidates.of(prompt, request.choices, self._backend.tokenizer, self._backend.shows_prompt_token)
+        candidates = SelectCandidates.of(
+            prompt, request.choices, self._backend.tokenizer, self._backend.shows_prompt_token
+        )
         self._replace_tail(candidates.shared)
         if prompt.starts_row and candidates.start == 0:
             self._replace_tail(np.array([self._backend.start_token], np.int32))
@@ -173,9 +180,7 @@ class EmbeddedStream(Stream):
         choose = partial(self._choose, request, candidates)
         when_done(gather_results(futures), partial(self._decide_later, choose, result))
 
-    def _decide_later(
-        self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]
-    ) -> None:
+    def _decide_later(self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]) -> None:
         """What the stream stands on is there: go on from it, on a thread that may tokenise."""
         try:
             self._backend.deciders.submit(self._decide, decide, result, found)
@@ -204,9 +209,7 @@ class EmbeddedStream(Stream):
         self._gate.open(lambda: self._set_tail(candidates.tails[index]))
         return decision
 
-    def _keep(
-        self, keep: Callable[[str], str], written: Callable[[Any], Generated], found: Future[Any]
-    ) -> Generated:
+    def _keep(self, keep: Callable[[str], str], written: Callable[[Any], Generated], found: Future[Any]) -> Generated:
         generation = found.result()
         generated = written(generation)
         self._gate.open(partial(self._cut, len(generation.token_ids), keep(generation.text), generation.text))

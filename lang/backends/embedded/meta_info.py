@@ -48,9 +48,7 @@ class MetaInfoWriter:
             meta["output_token_logprobs_length"] = self._reported
         return Generated(chunk.text, meta, chunk.token_ids)
 
-    def whole(
-        self, generation: Any, inputs: tuple[list[Entry], list[list[Entry]]] | None = None
-    ) -> Generated:
+    def whole(self, generation: Any, inputs: tuple[list[Entry], list[list[Entry]]] | None = None) -> Generated:
         """The finished generation. `inputs`: entries of the prompt's tokens, and of the best ones there."""
         meta = self._counts(generation)
         if generation.logprobs is not None:

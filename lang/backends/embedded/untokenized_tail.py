@@ -62,14 +62,10 @@ class UntokenizedTail:
         """The tail from token `cut` on, if a word or a special token begins there."""
         before, first = int(self.tokens[cut - 1]), int(self.tokens[cut])
         head = tokenizer.token_bytes[first]
-        begins_word = (
-            head[:1] == b" " and head[1:2].isalpha() and tokenizer.token_bytes[before][-1:].isalnum()
-        )
+        begins_word = head[:1] == b" " and head[1:2].isalpha() and tokenizer.token_bytes[before][-1:].isalnum()
         if not (first in tokenizer.special_ids or begins_word):
             return None
-        text = b"".join(tokenizer.token_bytes[token] for token in self.tokens[cut:].tolist()).decode(
-            errors="replace"
-        )
+        text = b"".join(tokenizer.token_bytes[token] for token in self.tokens[cut:].tolist()).decode(errors="replace")
         return UntokenizedTail(ending(self.text, len(text)), self.tokens[cut:]) if self.text.endswith(text) else None
 
 

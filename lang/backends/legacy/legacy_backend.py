@@ -155,9 +155,7 @@ class LegacyStream(RemoteStream):
         super().inherit(parent)
         self.legacy.fork_program(cast(LegacyStream, parent).state(), self.state())
 
-    async def produce(
-        self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None
-    ) -> Generated:
+    async def produce(self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None) -> Generated:
         params = LegacyParams.of(request)
         if on_chunk is None or not self.legacy.overrides("generate_stream"):
             return await self._in_thread(partial(self._whole, self.state(), params), deadline)
@@ -208,9 +206,7 @@ class LegacyStream(RemoteStream):
                 return await asyncio.get_running_loop().run_in_executor(self.legacy.pool, call)
         except TimeoutError as error:
             name = type(self.legacy).__name__
-            raise RemoteTimeoutError(
-                f"{name} had not answered in the gen's time; give it a longer timeout"
-            ) from error
+            raise RemoteTimeoutError(f"{name} had not answered in the gen's time; give it a longer timeout") from error
 
 
 def _first(meta: Any) -> Meta:

@@ -10,7 +10,8 @@ from ...sampling.options import NAMES, SamplingOptions
 
 
 class LegacyParams(SamplingOptions):
-    """The options of one gen. Lists are lists, `stop` includes the stops of the chat template, `n` is 1; `max_new_tokens`
+    """The options of one gen. Lists are lists, `stop` includes the stops of the chat template, `n` is 1;
+    `max_new_tokens`
     may be None: then nothing but the model's context bounds the text."""
 
     __slots__ = ()
@@ -59,8 +60,20 @@ class LegacyParams(SamplingOptions):
 
     def to_srt_kwargs(self) -> dict[str, Any]:
         names = (
-            "max_new_tokens", "min_new_tokens", "n", "stop", "stop_token_ids", "stop_regex", "temperature",
-            "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "ignore_eos", "regex",
+            "max_new_tokens",
+            "min_new_tokens",
+            "n",
+            "stop",
+            "stop_token_ids",
+            "stop_regex",
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "frequency_penalty",
+            "presence_penalty",
+            "ignore_eos",
+            "regex",
             "json_schema",
-        )  # fmt: skip
+        )
         return {name: getattr(self, name) for name in names}

@@ -9,10 +9,10 @@ from typing import Any
 from ...backend import SelectRequest
 from ...errors import RemoteProtocolError, UnsupportedByBackendError
 from ...sampling.choices import ChoicesDecision, TokenLogprob
-from ..select_decision import Rows, conclude_select
 from ..remote.remote_prompt import RemotePrompt
-from .native_response import check_finish
+from ..select_decision import Rows, conclude_select
 from .generate_request import prompt_body
+from .native_response import check_finish
 
 Post = Callable[[dict[str, Any]], Awaitable[Any]]
 
@@ -57,7 +57,8 @@ async def choose(post: Post, prompt: RemotePrompt, request: SelectRequest, with_
     rows = [item.since(start) for item in scored[1:]]
     if _unscored(rows):
         raise UnsupportedByBackendError(
-            f"select: the first characters of a choice merge with the first token of the prompt {prompt.text!r}, for which the "
+            f"select: the first characters of a choice merge with the first token of the prompt {prompt.text!r}, for "
+            "which the "
             "server gives no log-probability; put more text before it"
         )
     priors = await _priors(ledger.post, rows) if request.method.requires_unconditional_logprobs else None

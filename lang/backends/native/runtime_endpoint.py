@@ -15,9 +15,9 @@ from ..remote.base import RemoteBackend
 from ..remote.remote_event_loop import PerEventLoop
 from ..remote.remote_prompt import RemotePrompt
 from ..remote.retry_policy import public_url
-from .native_response import NativeResponseStream, answer_of, generated_of
-from .json_http_client import JsonHttpClient
 from .generate_request import check_options, generate_body, prompt_body, with_quotes
+from .json_http_client import JsonHttpClient
+from .native_response import NativeResponseStream, answer_of, generated_of
 from .native_select import choose
 
 _INCREMENTAL = ("stream_output", "incremental_streaming_output")  # server options: events hold only new text
@@ -33,7 +33,9 @@ class RuntimeEndpoint(RemoteBackend):
     """
 
     takes_media = frozenset({"image"})
-    shows_prompt_token = False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
+    shows_prompt_token = (
+        False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
+    )
 
     def __init__(
         self,
@@ -159,14 +161,13 @@ class RuntimeEndpoint(RemoteBackend):
                 raise
             found = self.client.call_now("GET", older)
         if not isinstance(found, dict):
-            raise RemoteProtocolError(
-                f"{self.base_url}{path} answered {str(found)[:200]!r}, which is not an object"
-            )
+            raise RemoteProtocolError(f"{self.base_url}{path} answered {str(found)[:200]!r}, which is not an object")
         return found
 
 
 def _checked(generated: Generated, request: GenRequest) -> Generated:
-    """With `truncated` where the server does not say it. Raises TruncatedError where the request wants that for a text that
+    """With `truncated` where the server does not say it. Raises TruncatedError where the request wants that for a text
+    that
     was cut by a limit."""
     options, meta = request.options, generated.meta_info
     if not is_constrained(options) or meta.get("closed"):

@@ -19,9 +19,9 @@ from ..apis.provider_sdk import TokenUsage, sdk_errors
 from ..remote.base import RemoteBackend
 from ..remote.remote_prompt import RemotePrompt
 from ..speculation.text_speculation import speculating_stream
-from .openai_response import token_usage_of, take_chat, take_chat_chunk, take_text, take_text_chunk
-from .openai_request import Body, body_of, check_options, limit_of, stops_of
 from .openai_constraints import ServerCapabilities, constraint_for
+from .openai_request import Body, body_of, check_options, limit_of, stops_of
+from .openai_response import take_chat, take_chat_chunk, take_text, take_text_chunk, token_usage_of
 from .openai_select import EchoLogprobScorer, choose_in_chat
 
 _REASONING = re.compile(r"(.*/)?(o\d|gpt-5(?!-chat))")

@@ -11,20 +11,48 @@ from ...chat import ChatTemplate
 from ...errors import BadValueError
 from ..apis.provider_sdk import CONNECT_SECONDS, require
 from ..remote.remote_event_loop import PerEventLoop, remote_loop
-from .openai_request import Body
 from .completions_backend import CompletionsBackend
+from .openai_request import Body
 
-COMPLETION_MODELS = frozenset({
-    "gpt-3.5-turbo-instruct", "gpt-3.5-turbo-instruct-0914", "davinci-002", "babbage-002", "text-davinci-003",
-    "text-davinci-002", "text-curie-001", "text-babbage-001", "text-ada-001", "davinci", "curie", "babbage", "ada",
-})  # fmt: skip
+COMPLETION_MODELS = frozenset(
+    {
+        "gpt-3.5-turbo-instruct",
+        "gpt-3.5-turbo-instruct-0914",
+        "davinci-002",
+        "babbage-002",
+        "text-davinci-003",
+        "text-davinci-002",
+        "text-curie-001",
+        "text-babbage-001",
+        "text-ada-001",
+        "davinci",
+        "curie",
+        "babbage",
+        "ada",
+    }
+)
 
 # The fields that the SDK's create() has names for; all others travel in extra_body.
-_NAMED = frozenset({
-    "messages", "prompt", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "stream",
-    "stream_options", "logprobs", "top_logprobs", "logit_bias", "seed", "frequency_penalty", "presence_penalty",
-    "echo",
-})  # fmt: skip
+_NAMED = frozenset(
+    {
+        "messages",
+        "prompt",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "stop",
+        "stream",
+        "stream_options",
+        "logprobs",
+        "top_logprobs",
+        "logit_bias",
+        "seed",
+        "frequency_penalty",
+        "presence_penalty",
+        "echo",
+    }
+)
 
 
 class OpenAI(CompletionsBackend):
@@ -35,11 +63,13 @@ class OpenAI(CompletionsBackend):
     is_chat_model  False for text completions. None recognises OpenAI's completion models; all others are chat models
     chat_template  a name; affects only `s.text()` of a chat model
     is_azure       use Azure's client
-    constrained    "sglang" or "vllm" if the server has that system's extra options (True: send the names of both): regex,
+    constrained    "sglang" or "vllm" if the server has that system's extra options (True: send the names of both):
+    regex,
                    ebnf, structural_tag, top_k, min_p, stop_token_ids and others. Without it they are errors
     prefill        True if the server continues an assistant message
     reasoning      True for models without temperature and stops; None decides by the name
-    tokenizer      an object with encode() and decode(), for select and dtype int on completion models; None uses tiktoken
+    tokenizer      an object with encode() and decode(), for select and dtype int on completion models; None uses
+    tiktoken
                    if it knows the model
     extra_body     fields sent with each call
 
@@ -98,9 +128,7 @@ class OpenAI(CompletionsBackend):
         if client is not None:
             asyncio.run_coroutine_threadsafe(client.close(), remote_loop()).result(CONNECT_SECONDS)
 
-    def _client_maker(
-        self, is_azure: bool, args: tuple[Any, ...], client_kw: dict[str, Any]
-    ) -> Callable[[], Any]:
+    def _client_maker(self, is_azure: bool, args: tuple[Any, ...], client_kw: dict[str, Any]) -> Callable[[], Any]:
         """Makes a client for a loop. The SDK's own retries and timeout are off: ours count."""
         sdk = require("openai", "openai")
         kind = sdk.AsyncAzureOpenAI if is_azure else sdk.AsyncOpenAI

@@ -44,7 +44,8 @@ class OpenAIConstraint:
     """What goes into a request for the sake of the form, and how the answer becomes the text.
 
     `opening` is text that stands at the end of the prompt and is part of the result. `unwrap(answer)` gives the text
-    that an answer stands for, `check` looks at an answer that is the text; both raise ValueError if it has not the form.
+    that an answer stands for, `check` looks at an answer that is the text; both raise ValueError if it has not the
+    form.
     `ended` tells of an answer that reached a limit whether it is whole; without it the gen's own grammar does.
     `closed`: the answer ends by itself, and stops would cut the form.
     """
@@ -122,7 +123,9 @@ def _schema(text: str, traits: ServerCapabilities) -> OpenAIConstraint:
         raise traits.refuse("is a completion model and keeps to no json_schema", "use a chat model")
     if isinstance(schema, dict) and schema.get("type") == "object":
         return OpenAIConstraint(_response_format(strict(schema)), check=_parsed, ended=_is_whole_json)
-    return OpenAIConstraint(_response_format(wrapped(schema)), unwrap=_unwrapped_json, ended=_is_whole_json, closed=True)
+    return OpenAIConstraint(
+        _response_format(wrapped(schema)), unwrap=_unwrapped_json, ended=_is_whole_json, closed=True
+    )
 
 
 def _declared_schema(schema: Any, traits: ServerCapabilities) -> dict[str, Any]:
@@ -153,8 +156,7 @@ def strict(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     tight = {
-        name: value if name in ("enum", "const", "default") else _inside(name, value)
-        for name, value in schema.items()
+        name: value if name in ("enum", "const", "default") else _inside(name, value) for name, value in schema.items()
     }
     if "properties" in schema:
         tight |= {"required": list(schema["properties"]), "additionalProperties": False}
@@ -191,9 +193,7 @@ def _parsed(answer: str) -> Any:
     try:
         return json.loads(answer)
     except ValueError as error:
-        raise ValueError(
-            f"the answer {answer!r} is not JSON ({error}): the server did not enforce it"
-        ) from error
+        raise ValueError(f"the answer {answer!r} is not JSON ({error}): the server did not enforce it") from error
 
 
 # --- types -----------------------------------------------------------------------------------------------
@@ -228,9 +228,7 @@ def _text_dtype(dtype: str, traits: ServerCapabilities) -> OpenAIConstraint:
 
 def _whole_number(answer: str) -> str:
     if not re.fullmatch(r"[-+]?[0-9]+", answer.strip()):
-        raise ValueError(
-            f"the answer {answer!r} is not a whole number; end the prompt so that a number must follow"
-        )
+        raise ValueError(f"the answer {answer!r} is not a whole number; end the prompt so that a number must follow")
     return answer.strip()
 
 

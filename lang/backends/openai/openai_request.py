@@ -13,7 +13,9 @@ from .openai_constraints import OpenAIConstraint, ServerCapabilities
 
 Body = dict[str, Any]
 
-MOST_COMPLETION = 1024  # tokens of a typed text completion without max_tokens: with the prompt they must fit the context
+MOST_COMPLETION = (
+    1024  # tokens of a typed text completion without max_tokens: with the prompt they must fit the context
+)
 MOST_STOPS = 4  # that the API takes; the others are cut here
 
 # What servers that are declared take beside OpenAI's own options, and how they call it.
@@ -56,7 +58,11 @@ def check_options(options: SamplingOptions, traits: ServerCapabilities) -> None:
     refused = _NEVER + (_NOT_FOR_REASONING if traits.reasoning else ())
     for name in refused:
         if given(options, name) and getattr(options, name) is not False:
-            raise cannot_close(traits) if name == "close_at_limit" else traits.refuse(f"takes no {name} (given: {getattr(options, name)!r})", "leave it out")
+            raise (
+                cannot_close(traits)
+                if name == "close_at_limit"
+                else traits.refuse(f"takes no {name} (given: {getattr(options, name)!r})", "leave it out")
+            )
     start = options.logprob_start_len
     if options.return_logprob and start is not None and start >= 0:
         raise traits.refuse("gives no log-probabilities of the prompt", "leave logprob_start_len out")
@@ -98,7 +104,8 @@ def body_of(prompt: RemotePrompt, request: GenRequest, traits: ServerCapabilitie
 
 
 def _limit(options: SamplingOptions, traits: ServerCapabilities) -> Body:
-    """How many tokens there may be. Chat servers that are told none go up to the context; for text completions the protocol
+    """How many tokens there may be. Chat servers that are told none go up to the context; for text completions the
+    protocol
     has 16 then, which no form of any length fits."""
     most = options.max_new_tokens
     if most is None and traits.chat:

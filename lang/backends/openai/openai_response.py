@@ -69,9 +69,7 @@ def text_logprobs(choice: Any) -> tuple[list[Entry], list[list[Entry]]]:
         return [], []
     values = found.token_logprobs or [None] * len(found.tokens)
     rows = [[value, None, token] for value, token in zip(values, found.tokens, strict=True)]
-    tops = [
-        [[value, None, token] for token, value in (top or {}).items()] for top in found.top_logprobs or []
-    ]
+    tops = [[[value, None, token] for token, value in (top or {}).items()] for top in found.top_logprobs or []]
     return rows, tops
 
 

@@ -14,11 +14,11 @@ from ...backend import Generated, GenRequest, OnChunk, SelectRequest
 from ...errors import RemoteProtocolError, RemoteStatusError
 from ...sampling.choices import ChoicesDecision, TokenLengthNormalized, TokenLogprob
 from ...sampling.options import DEFAULTS, SamplingOptions
-from ..select_decision import Rows, conclude_select
 from ..remote.remote_prompt import RemotePrompt
-from .openai_response import text_logprobs
-from .openai_request import Body
+from ..select_decision import Rows, conclude_select
 from .openai_constraints import ConstraintTokenizer, ServerCapabilities
+from .openai_request import Body
+from .openai_response import text_logprobs
 
 Ask = Callable[[Body], Awaitable[Any]]
 Complete = Callable[[RemotePrompt, GenRequest, OnChunk | None], Awaitable[Generated]]

@@ -27,14 +27,23 @@ from ...sampling.choices import ChoicesDecision
 from ...sampling.options import DEFAULTS, SamplingOptions
 from .remote_event_loop import PerEventLoop
 from .remote_prompt import RemotePrompt
-from .retry_policy import RetryPolicy, public_url, status_error
 from .remote_stream import RemoteStream
+from .retry_policy import RetryPolicy, public_url, status_error
 
 __all__ = [
-    "RemotePrompt", "RemoteAbortedError", "RemoteBackend", "RemoteConnectionError", "RemoteError",
-    "RemoteProtocolError", "RemoteStatusError", "RemoteStream", "RemoteStreamError", "RemoteTimeoutError",
-    "public_url", "status_error",
-]  # fmt: skip
+    "RemoteAbortedError",
+    "RemoteBackend",
+    "RemoteConnectionError",
+    "RemoteError",
+    "RemotePrompt",
+    "RemoteProtocolError",
+    "RemoteStatusError",
+    "RemoteStream",
+    "RemoteStreamError",
+    "RemoteTimeoutError",
+    "public_url",
+    "status_error",
+]
 
 T = TypeVar("T")
 
@@ -46,7 +55,8 @@ class RemoteBackend(Backend):
     temporary failure (no connection, 408, 409, 425, 429, 5xx), after about `backoff` seconds, doubled each time.
     `max_concurrency`: the most calls at a time. `hf_chat_template`: a template or its name.
 
-    Subclasses define `complete` and, if they can, `choose` and `warm`. They raise RemoteError for failures of the server
+    Subclasses define `complete` and, if they can, `choose` and `warm`. They raise RemoteError for failures of the
+    server
     or the network (`retryable` if another try may help) and UnsupportedByBackendError for requests that cannot be
     served. All three run on one loop thread, which they must not block.
     """
@@ -97,9 +107,7 @@ class RemoteBackend(Backend):
 
     async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
         """The best of the choices behind the prompt."""
-        raise UnsupportedByBackendError(
-            f"{type(self).__name__} cannot select; use gen with a regex or another backend"
-        )
+        raise UnsupportedByBackendError(f"{type(self).__name__} cannot select; use gen with a regex or another backend")
 
     async def warm(self, prompt: RemotePrompt) -> None:
         """Have the server compute and cache the prompt."""
@@ -128,9 +136,7 @@ class RemoteBackend(Backend):
         except TimeoutError as error:
             raise _timed_out(self, time.monotonic() - begun) from error
 
-    async def _try(
-        self, work: Callable[[], Awaitable[T]], deadline: float | None, may_retry: Callable[[], bool]
-    ) -> T:
+    async def _try(self, work: Callable[[], Awaitable[T]], deadline: float | None, may_retry: Callable[[], bool]) -> T:
         end = min(time.monotonic() + self.timeout, math.inf if deadline is None else deadline)
         async with asyncio.timeout(self.timeout):
             return await self.policy.run(work, may_retry, lambda: end - time.monotonic())

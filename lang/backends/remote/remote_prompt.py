@@ -89,4 +89,3 @@ class RemotePromptBuilder:
     def _open_message(self) -> Message | None:
         content = content_of(self.turn)
         return {"role": self.role, "content": content} if self.role is not None and content else None
-

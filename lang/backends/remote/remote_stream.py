@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...global_config import own_words
 from ...errors import (
     RemoteAbortedError,
     RemoteError,
@@ -18,11 +17,12 @@ from ...errors import (
     UnsupportedByBackendError,
     check_text,
 )
+from ...global_config import own_words
 from ...media.media_urls import as_url
 from ...sampling.choices import ChoicesDecision
 from ..pending_calls import PendingCalls
 from .remote_event_loop import call_on_loop
-from .remote_prompt import RemotePromptBuilder, RemotePrompt
+from .remote_prompt import RemotePrompt, RemotePromptBuilder
 
 T = TypeVar("T")
 
@@ -81,13 +81,13 @@ class RemoteStream(Stream):
         self.backend.check(request)
         timeout = request.options.timeout
         deadline = None if timeout is None else time.monotonic() + timeout
-        return self.queue(
-            partial(self.produce, request, on_chunk, deadline), partial(self._write_generated, request)
-        )
+        return self.queue(partial(self.produce, request, on_chunk, deadline), partial(self._write_generated, request))
 
     def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
         self.backend.check(request)
-        return self.queue(partial(self.decide, request), lambda decision: self.write(request.as_given(decision.decision)))
+        return self.queue(
+            partial(self.decide, request), lambda decision: self.write(request.as_given(decision.decision))
+        )
 
     def prefill(self) -> Future[None]:
         return self.queue(self.warm, lambda nothing: None)
@@ -126,9 +126,7 @@ class RemoteStream(Stream):
         """Begin as a copy of `parent`. Called once, before the first operation of a fork."""
         self.draft = parent.draft.copy()
 
-    async def produce(
-        self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None
-    ) -> Generated:
+    async def produce(self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None) -> Generated:
         """Have the backend generate behind the text so far. `deadline`: time.monotonic() seconds."""
         emission = ChunkEmitter(on_chunk) if on_chunk else None
         work = partial(self.backend.complete, self.draft.prompt(), request, emission)
@@ -161,9 +159,7 @@ class RemoteStream(Stream):
         self._gate.run(partial(self._launch, work, apply, result), result.set_exception)
         return result
 
-    def _launch(
-        self, work: Callable[[], Awaitable[T]], apply: Callable[[T], None], result: Future[T]
-    ) -> None:
+    def _launch(self, work: Callable[[], Awaitable[T]], apply: Callable[[T], None], result: Future[T]) -> None:
         self._gate.shut()
         self._running = result
         call_on_loop(self._start, work, apply, result)
@@ -172,9 +168,7 @@ class RemoteStream(Stream):
         if not result.done():
             self._task = asyncio.get_running_loop().create_task(self._run(work, apply, result))
 
-    async def _run(
-        self, work: Callable[[], Awaitable[T]], apply: Callable[[T], None], result: Future[T]
-    ) -> None:
+    async def _run(self, work: Callable[[], Awaitable[T]], apply: Callable[[T], None], result: Future[T]) -> None:
         try:
             value = await work()
             self._gate.open(partial(apply, value))

@@ -46,11 +46,7 @@ class ScriptedAnswers:
     def left_over(self) -> str | None:
         if isinstance(self._given, list):
             left = self._given[self.used :]
-            return (
-                f"{self.key}: {len(left)} of {len(self._given)} answers left, from {left[0]!r} on"
-                if left
-                else None
-            )
+            return f"{self.key}: {len(left)} of {len(self._given)} answers left, from {left[0]!r} on" if left else None
         return None if self.used else f"{self.key}: never asked"
 
 
@@ -84,9 +80,7 @@ class AnswerScript:
         elif callable(given):
             self._function = given
         else:
-            raise BadValueError(
-                f"the script is {given!r:.60}; give a dict, a list or a function of (prompt, request)"
-            )
+            raise BadValueError(f"the script is {given!r:.60}; give a dict, a list or a function of (prompt, request)")
 
     def _add(self, key: Any, given: Any) -> None:
         if isinstance(key, re.Pattern):
@@ -117,9 +111,7 @@ class AnswerScript:
         near = f"; {nearest(name, names)}" if name and names else ""
         patterns = ", ".join(repr(pattern.pattern) for pattern, _ in self._patterns)
         found = f" and no pattern ({patterns}) is in its prompt" if patterns else ""
-        return (
-            f"the script has no answer for variable {name!r}{found}{near}. The prompt ends {prompt[-60:]!r}"
-        )
+        return f"the script has no answer for variable {name!r}{found}{near}. The prompt ends {prompt[-60:]!r}"
 
     def left_over(self) -> list[str]:
         """What nobody has asked for, in words."""
@@ -137,9 +129,7 @@ def as_generated(answer: Any, prompt: str) -> Generated:
     elif isinstance(answer, dict):
         answer = json.dumps(answer, ensure_ascii=False)
     if not isinstance(answer, str):
-        raise ScriptError(
-            f"{answer!r:.60} is not an answer; script text, a number, a dict (as JSON), or an exception"
-        )
+        raise ScriptError(f"{answer!r:.60} is not an answer; script text, a number, a dict (as JSON), or an exception")
     return Generated(answer, _meta(prompt, answer))
 
 
@@ -161,9 +151,7 @@ def as_decision(answer: Any, request: SelectRequest) -> ChoicesDecision:
 
 def _decide(scores: dict[str, float], request: SelectRequest) -> ChoicesDecision:
     if set(scores) != set(request.choices):
-        raise ScriptError(
-            f"log-probabilities are scripted for {list(scores)}, but the choices are {request.choices}"
-        )
+        raise ScriptError(f"log-probabilities are scripted for {list(scores)}, but the choices are {request.choices}")
     values = [float(scores[choice]) for choice in request.choices]
     rows = [[[value, 0, choice]] for value, choice in zip(values, request.choices, strict=True)]
     decision = request.method(

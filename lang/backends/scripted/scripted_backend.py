@@ -16,8 +16,8 @@ from ...errors import ProgramCancelled, ScriptError
 from ...sampling.choices import ChoicesDecision
 from ...sampling.constraint_match import matches_constraint
 from ...sampling.text_limits import at_limit
+from .answer_script import AnswerScript, Delayed, Request, as_decision, as_generated, words
 from .scripted_answer_check import answer_objection
-from .answer_script import Delayed, Request, AnswerScript, as_decision, as_generated, words
 
 __all__ = ["Delayed", "Scripted", "ScriptedCall"]
 
@@ -53,7 +53,8 @@ class Scripted(Backend):
     An answer is a text, a number, a dict (for a gen: written as JSON; for a select: log-probabilities of the choices),
     a `Generated`, an exception (which is raised), `Delayed(seconds, answer)`, or a function of (prompt, request) that
     returns one of these; in a dict it may be a list for successive calls. An answer that no model could have given,
-    because the gen's regex, schema or stops forbid it, raises a ScriptError that says why. A text that max_tokens cuts is
+    because the gen's regex, schema or stops forbid it, raises a ScriptError that says why. A text that max_tokens cuts
+    is
     `Generated(text, {"finish_reason": {"type": "length", "length": 5}})`.
 
     `calls` lists the ScriptedCalls so far. Words count as tokens. It starts no threads unless you script delays.
@@ -99,7 +100,9 @@ class Scripted(Backend):
 class ScriptedStream(Stream):
     """The text is known at once, even where an answer is delivered with a delay."""
 
-    def __init__(self, backend: Scripted, text: str = "", media: tuple[Media, ...] = (), adapter: str | None = None) -> None:
+    def __init__(
+        self, backend: Scripted, text: str = "", media: tuple[Media, ...] = (), adapter: str | None = None
+    ) -> None:
         self._backend = backend
         self._adapter = adapter
         self._text = text

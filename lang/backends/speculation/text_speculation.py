@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from ...backend import Generated, GenRequest, Media, OnChunk, Stream
-from ...global_config import own_words
 from ...errors import BadValueError, RemoteStatusError
+from ...global_config import own_words
 from ...sampling.options import CONSTRAINTS, DEFAULTS, SamplingOptions
 from ..apis.api_response import Entry, first_stop
 from ..remote.remote_stream import RemoteStream
@@ -113,9 +113,7 @@ class TextSpeculation(RemoteStream):
         super().inherit(parent)
         self.spec_tokens = parent.spec_tokens  # type: ignore[attr-defined]
 
-    async def produce(
-        self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None
-    ) -> Generated:
+    async def produce(self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None) -> Generated:
         options = request.options
         if options.max_new_tokens == 0:
             return await super().produce(request, on_chunk, deadline)
@@ -126,14 +124,10 @@ class TextSpeculation(RemoteStream):
 
     async def _ask(self, request: GenRequest, deadline: float | None) -> Generated:
         wanted = request.options.max_new_tokens or 0
-        options = replace(
-            request.options, max_new_tokens=max(wanted, self.spec_tokens), stop=(), return_logprob=True
-        )
+        options = replace(request.options, max_new_tokens=max(wanted, self.spec_tokens), stop=(), return_logprob=True)
         whole = await self._produce_named(GenRequest(options, (), request.name, request.where), deadline)
         self._ahead = speculated_text_of(whole, request.options)
-        bill = {
-            name: whole.meta_info.get(name, 0) for name in ("prompt_tokens", "cached_tokens", "e2e_latency")
-        }
+        bill = {name: whole.meta_info.get(name, 0) for name in ("prompt_tokens", "cached_tokens", "e2e_latency")}
         generated = self._serve(request, bill)
         if generated is None:  # the server gave less than it was asked for, and says that it goes on
             self._ahead = None
@@ -148,9 +142,7 @@ class TextSpeculation(RemoteStream):
             except RemoteStatusError as error:
                 if error.status != 400:
                     raise
-        unnamed = replace(
-            request, options=replace(request.options, return_logprob=False, top_logprobs_num=None)
-        )
+        unnamed = replace(request, options=replace(request.options, return_logprob=False, top_logprobs_num=None))
         generated = await super().produce(unnamed, None, deadline)
         self.backend.names_tokens = False  # type: ignore[attr-defined]
         return generated

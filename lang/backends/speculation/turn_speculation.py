@@ -327,8 +327,7 @@ def _end_of(slot: TurnSlot, follower: Element | None, answer: str, at: int) -> t
 def describe(elements: Sequence[Element]) -> str:
     """A turn as the program has it."""
     return " + ".join(
-        repr(element) if isinstance(element, str) else f"gen({element.request.name!r})"
-        for element in elements
+        repr(element) if isinstance(element, str) else f"gen({element.request.name!r})" for element in elements
     )
 
 

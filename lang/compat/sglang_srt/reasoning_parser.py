@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sgl.runtime.dialects import Event, ContentDelta, ReasoningDelta
+from sgl.runtime.dialects import ContentDelta, Event, ReasoningDelta
 from sgl.runtime.dialects.output_reader import CallForm, OutputReader
 
 from ...chat.reasoning_split import MARKS, marks_of, split_reasoning

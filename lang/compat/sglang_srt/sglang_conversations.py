@@ -64,13 +64,18 @@ class Conversation:
         return [*system, *((role, message) for role, message in self.messages)]
 
     def copy(self) -> Conversation:
-        return Conversation(self.name, self.template, self.roles, self.system_message, deepcopy(self.messages), self.offset)
+        return Conversation(
+            self.name, self.template, self.roles, self.system_message, deepcopy(self.messages), self.offset
+        )
 
     def dict(self) -> dict[str, Any]:
         return {
-            "template_name": self.name, "system_message": self.system_message, "roles": self.roles,
-            "messages": self.messages, "offset": self.offset,
-        }  # fmt: skip
+            "template_name": self.name,
+            "system_message": self.system_message,
+            "roles": self.roles,
+            "messages": self.messages,
+            "offset": self.offset,
+        }
 
 
 def _begun(template: ChatTemplate) -> Conversation:

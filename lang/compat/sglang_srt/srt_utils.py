@@ -10,14 +10,19 @@ from typing import Any
 
 from ...backends.apis.provider_sdk import MissingPackageError
 from ...sampling.options import schema_text
+from ..alias_settings import choose_model
 from ..local_backend import hugging_face_tokenizer
 from ..server_launch import kill_process_tree
-from ..alias_settings import choose_model
 
 __all__ = [
-    "build_regex_from_object", "get_tokenizer", "is_cuda", "is_hip", "kill_child_process",
-    "kill_process_tree", "load_image",
-]  # fmt: skip
+    "build_regex_from_object",
+    "get_tokenizer",
+    "is_cuda",
+    "is_hip",
+    "kill_child_process",
+    "kill_process_tree",
+    "load_image",
+]
 
 
 def load_image(image_file: Any) -> tuple[Any, tuple[int, int]]:
@@ -55,18 +60,14 @@ def is_hip() -> bool:
 
 
 def is_cuda() -> bool:
-    return getattr(_torch_version(), "cuda", None) is not None and bool(
-        import_module("torch").cuda.is_available()
-    )
+    return getattr(_torch_version(), "cuda", None) is not None and bool(import_module("torch").cuda.is_available())
 
 
 def _torch_version() -> Any:
     return import_module("torch").version
 
 
-def kill_child_process(
-    pid: int | None = None, include_self: bool = False, skip_pid: int | None = None
-) -> None:
+def kill_child_process(pid: int | None = None, include_self: bool = False, skip_pid: int | None = None) -> None:
     """The old name of kill_process_tree."""
     kill_process_tree(pid, include_self, skip_pid)
 

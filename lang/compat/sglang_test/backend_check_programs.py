@@ -14,10 +14,11 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from ...global_config import global_config
 from ...errors import ProgramError, UnsupportedByBackendError
 from ...function import SglFunction, function
+from ...global_config import global_config
 from ...nodes.primitives import assistant, gen, image, select, system, user
+from ..sglang_utils import download_and_cache_file, read_jsonl
 from .backend_check_values import (
     check,
     test_decode_int,
@@ -26,15 +27,29 @@ from .backend_check_values import (
     test_dtype_gen,
     test_regex,
 )
-from ..sglang_utils import download_and_cache_file, read_jsonl
 
 __all__ = [
-    "test_chat_completion_speculative", "test_completion_speculative", "test_decode_int", "test_decode_json",
-    "test_decode_json_regex", "test_dtype_gen", "test_expert_answer", "test_few_shot_qa",
-    "test_gen_min_new_tokens", "test_hellaswag_select", "test_image_qa", "test_mt_bench",
-    "test_parallel_decoding", "test_parallel_encoding", "test_react", "test_regex", "test_select",
-    "test_stream", "test_stream_logprobs", "test_tool_use",
-]  # fmt: skip
+    "test_chat_completion_speculative",
+    "test_completion_speculative",
+    "test_decode_int",
+    "test_decode_json",
+    "test_decode_json_regex",
+    "test_dtype_gen",
+    "test_expert_answer",
+    "test_few_shot_qa",
+    "test_gen_min_new_tokens",
+    "test_hellaswag_select",
+    "test_image_qa",
+    "test_mt_bench",
+    "test_parallel_decoding",
+    "test_parallel_encoding",
+    "test_react",
+    "test_regex",
+    "test_select",
+    "test_stream",
+    "test_stream_logprobs",
+    "test_tool_use",
+]
 
 RED_SQUARE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAACAAAAAgCAIAAAD8GO2jAAAAKklEQVR42mN4oKBAU8QwasGoBaMWjFowasGoBaMWjF"
@@ -59,9 +74,7 @@ def test_few_shot_qa() -> None:
     questions = ["What do sheep give?", "What do spiders make?", "What do trees bear?"]
     states = _in_one_line.run_batch([{"question": question} for question in questions], temperature=0.1)
     for question, state in zip(questions, states, strict=True):
-        check(
-            f"Q: {question}\nA:{state['answer']}" in state.text(), f"an answer to {question!r}", state.text()
-        )
+        check(f"Q: {question}\nA:{state['answer']}" in state.text(), f"an answer to {question!r}", state.text())
 
 
 @function
@@ -112,13 +125,7 @@ def test_mt_bench() -> None:
 
 @function
 def _asks_an_expert(s: Any, question: str) -> None:
-    s += (
-        "Question: "
-        + question
-        + "\nThe one to ask is"
-        + gen("expert", stop=[".", "\n"], max_tokens=24)
-        + ".\n"
-    )
+    s += "Question: " + question + "\nThe one to ask is" + gen("expert", stop=[".", "\n"], max_tokens=24) + ".\n"
     s += "As" + s["expert"] + " says:" + gen("answer", stop=".", max_tokens=48) + "."
 
 
@@ -281,12 +288,7 @@ def _character_in_turns(s: Any) -> None:
     s += assistant("Name: Ada.\nBirthday: May 1, 1901.\nJob: Baker.\n")
     s += user("Another one.")
     s += assistant(
-        "Name:"
-        + gen("name", stop="\n")
-        + "\nBirthday:"
-        + gen("birthday", stop="\n")
-        + "\nJob:"
-        + gen("job", stop="\n")
+        "Name:" + gen("name", stop="\n") + "\nBirthday:" + gen("birthday", stop="\n") + "\nJob:" + gen("job", stop="\n")
     )
 
 

@@ -14,14 +14,27 @@ from ..server_launch import free_port, kill_process_tree, popen_launch_server
 from ..sglang_utils import is_in_ci, normalize_base_url
 
 __all__ = [
-    "DEFAULT_IMAGE_URL", "DEFAULT_MODEL_NAME_FOR_TEST", "DEFAULT_MOE_MODEL_NAME_FOR_TEST",
-    "DEFAULT_REASONING_MODEL_NAME_FOR_TEST", "DEFAULT_SMALL_EMBEDDING_MODEL_NAME_FOR_TEST",
-    "DEFAULT_SMALL_MODEL_NAME_FOR_TEST", "DEFAULT_SMALL_MODEL_NAME_FOR_TEST_BASE",
-    "DEFAULT_SMALL_MODEL_NAME_FOR_TEST_QWEN", "DEFAULT_SMALL_VLM_MODEL_NAME_FOR_TEST",
-    "DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH", "DEFAULT_URL_FOR_TEST", "DEFAULT_VIDEO_URL", "CustomTestCase",
-    "add_common_sglang_args_and_parse", "dump_bench_raw_result", "find_available_port", "is_in_ci",
-    "kill_process_tree", "popen_launch_server", "select_sglang_backend",
-]  # fmt: skip
+    "DEFAULT_IMAGE_URL",
+    "DEFAULT_MODEL_NAME_FOR_TEST",
+    "DEFAULT_MOE_MODEL_NAME_FOR_TEST",
+    "DEFAULT_REASONING_MODEL_NAME_FOR_TEST",
+    "DEFAULT_SMALL_EMBEDDING_MODEL_NAME_FOR_TEST",
+    "DEFAULT_SMALL_MODEL_NAME_FOR_TEST",
+    "DEFAULT_SMALL_MODEL_NAME_FOR_TEST_BASE",
+    "DEFAULT_SMALL_MODEL_NAME_FOR_TEST_QWEN",
+    "DEFAULT_SMALL_VLM_MODEL_NAME_FOR_TEST",
+    "DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH",
+    "DEFAULT_URL_FOR_TEST",
+    "DEFAULT_VIDEO_URL",
+    "CustomTestCase",
+    "add_common_sglang_args_and_parse",
+    "dump_bench_raw_result",
+    "find_available_port",
+    "is_in_ci",
+    "kill_process_tree",
+    "popen_launch_server",
+    "select_sglang_backend",
+]
 
 DEFAULT_MODEL_NAME_FOR_TEST = "meta-llama/Llama-3.1-8B-Instruct"
 DEFAULT_SMALL_MODEL_NAME_FOR_TEST = "meta-llama/Llama-3.2-1B-Instruct"
@@ -31,12 +44,8 @@ DEFAULT_MOE_MODEL_NAME_FOR_TEST = "mistralai/Mixtral-8x7B-Instruct-v0.1"
 DEFAULT_REASONING_MODEL_NAME_FOR_TEST = "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B"
 DEFAULT_SMALL_EMBEDDING_MODEL_NAME_FOR_TEST = "Alibaba-NLP/gte-Qwen2-1.5B-instruct"
 DEFAULT_SMALL_VLM_MODEL_NAME_FOR_TEST = "Qwen/Qwen2.5-VL-3B-Instruct"
-DEFAULT_IMAGE_URL = (
-    "https://raw.githubusercontent.com/sgl-project/sglang/main/examples/assets/example_image.png"
-)
-DEFAULT_VIDEO_URL = (
-    "https://raw.githubusercontent.com/EvolvingLMMs-Lab/sglang/dev/onevision_local/assets/jobs.mp4"
-)
+DEFAULT_IMAGE_URL = "https://raw.githubusercontent.com/sgl-project/sglang/main/examples/assets/example_image.png"
+DEFAULT_VIDEO_URL = "https://raw.githubusercontent.com/EvolvingLMMs-Lab/sglang/dev/onevision_local/assets/jobs.mp4"
 DEFAULT_TIMEOUT_FOR_SERVER_LAUNCH = 600  # seconds
 DEFAULT_URL_FOR_TEST = "http://127.0.0.1:21000"
 WITHOUT_PARALLEL_ENCODING = "srt-no-parallel"
@@ -70,18 +79,14 @@ def select_sglang_backend(args: argparse.Namespace) -> Any:
         from ...backends.openai.openai_backend import OpenAI
 
         return OpenAI(args.backend)
-    raise ValueError(
-        f"--backend {args.backend!r} is not known; give srt, srt-no-parallel or the name of a gpt- model"
-    )
+    raise ValueError(f"--backend {args.backend!r} is not known; give srt, srt-no-parallel or the name of a gpt- model")
 
 
 def find_available_port(base_port: int) -> int:
     return free_port()
 
 
-def dump_bench_raw_result(
-    path: str | None, states: Sequence[Any], preds: Sequence[Any], labels: Sequence[Any]
-) -> None:
+def dump_bench_raw_result(path: str | None, states: Sequence[Any], preds: Sequence[Any], labels: Sequence[Any]) -> None:
     """One line of JSON for each item: its prompt, the variable `answer`, and whether it was right."""
     if not path:
         return

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..graph_plan import GraphPlan, Lane
 from ..placeholders import TracedVariable
-from ..graph_plan import Lane, GraphPlan
-from ..trace_steps import AppendStep, JoinedTextStep, GraphStep
+from ..trace_steps import AppendStep, GraphStep, JoinedTextStep
 
 
 def join_literals(plan: GraphPlan) -> GraphPlan:

@@ -17,8 +17,8 @@ from ...interpreter.stream_executor import StreamExecutor
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import DEFAULTS
 from ..graph_plan import GraphPlan
-from ..trace_steps import CallStep
 from ..plan_executor import PlanExecution
+from ..trace_steps import CallStep
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class OperationCounts:
     round_trips: int
 
 
-def count(plan: GraphPlan, arguments: dict[str, Any], template: ChatTemplate, model_name: str = "a backend") -> OperationCounts:
+def count(
+    plan: GraphPlan, arguments: dict[str, Any], template: ChatTemplate, model_name: str = "a backend"
+) -> OperationCounts:
     """What a run of the plan does. A plan with a head starts on a fork of a stream that has it."""
     backend = CountingBackend(template, model_name)
     root = StreamExecutor(backend, DEFAULTS, stream=backend.open().fork(1)[0] if plan.head else None)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...chat import ChatTemplate
+from ..graph_plan import GraphPlan
 from .branch_pass import start_branches
-from .operation_counts import OperationCounts, count
 from .grammar_pass import constrained
 from .literal_pass import join_literals
-from ..graph_plan import GraphPlan
+from .operation_counts import OperationCounts, count
 from .prefix_pass import hoist_prefix
 
 Pass = Callable[[GraphPlan], GraphPlan]
@@ -69,7 +69,11 @@ class PassReport:
 
 
 def improve(
-    plan: GraphPlan, arguments: dict[str, Any], template: ChatTemplate, names: Collection[str], model_name: str = "a backend"
+    plan: GraphPlan,
+    arguments: dict[str, Any],
+    template: ChatTemplate,
+    names: Collection[str],
+    model_name: str = "a backend",
 ) -> tuple[GraphPlan, PassReport]:
     """The plan after the passes of those names, and what each of them brought."""
     rows = [PassRow(AS_WRITTEN, count(plan, arguments, template, model_name))]

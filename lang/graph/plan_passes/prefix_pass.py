@@ -16,9 +16,9 @@ from ...nodes.described_nodes import SglFields
 from ...nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglTools
 from ...nodes.traced_nodes import SglArgument
 from ...sampling.options import DEFAULTS
+from ..graph_plan import GraphPlan, Lane
 from ..placeholders import filled
-from ..graph_plan import Lane, GraphPlan
-from ..trace_steps import AppendStep, JoinedTextStep, GraphStep
+from ..trace_steps import AppendStep, GraphStep, JoinedTextStep
 
 MIN_PREFIX = 64  # characters; less is not worth a stream
 
@@ -100,7 +100,9 @@ def _without(step: GraphStep, count: int) -> list[GraphStep]:
     if len(left) == len(parts):
         return [step]
     if isinstance(step, JoinedTextStep) and len(left) > 1:
-        return [JoinedTextStep(step.state, left[0].where, step.scope, tuple(p for p in left if isinstance(p, AppendStep)))]
+        return [
+            JoinedTextStep(step.state, left[0].where, step.scope, tuple(p for p in left if isinstance(p, AppendStep)))
+        ]
     return list(left)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from ...nodes.ir import SglExpr
-from .node_labels import details_of, kind_of, label_of, printable
 from ..graph_structure import CALL, FORK, JOIN, GraphEdge, GraphStructure
+from .node_labels import details_of, kind_of, label_of, printable
 
 WIDTH, HEIGHT = 190, 26  # of a node, in pixels
 COLUMN, ROW, MARGIN = 250, 42, 30
@@ -107,7 +107,9 @@ class GraphLayout:
         """An arrow from the source to the node that needs it."""
         (x, y), (u, v) = self.corner(edge.source), self.corner(edge.target)
         title = f"<title>{escape(printable(edge.name or edge.kind))}</title>"
-        return f'<path class="{edge.kind}-edge" marker-end="url(#sgl-arrow)" d="{_curve(edge, x, y, u, v)}">{title}</path>'
+        return (
+            f'<path class="{edge.kind}-edge" marker-end="url(#sgl-arrow)" d="{_curve(edge, x, y, u, v)}">{title}</path>'
+        )
 
 
 def _rows(graph: GraphStructure) -> dict[int, int]:

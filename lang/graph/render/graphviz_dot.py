@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ...nodes.ir import SglExpr
 from ...nodes.traced_nodes import SglFork
+from ..graph_structure import CALL, FORK, JOIN, VARIABLE, GraphStructure
+from ..trace_recording import TracedState
 from .node_labels import FORK as FORK_NODE
 from .node_labels import GEN, SELECT, kind_of, label_of, printable
-from ..trace_recording import TracedState
-from ..graph_structure import CALL, FORK, JOIN, VARIABLE, GraphStructure
 
 _STYLES = {FORK: "", JOIN: "", VARIABLE: "style=dashed", CALL: "style=dotted"}
 _SHAPES = {GEN: "box, style=bold", SELECT: "box, style=bold", FORK_NODE: "ellipse"}

@@ -142,7 +142,8 @@ def _other_words(words: Sequence[str], most: int, least: int = 2) -> str:
     others = "".join(letter for letter in _LETTERS if letter not in heads)
     parts = [rf"[{others}][a-z]{{{max(0, least - 1)},{most - 1}}}"]
     parts += [
-        head + _other_words([word[1:] for word in words if word[:1] == head], most - 1, max(0, least - 1)) for head in heads
+        head + _other_words([word[1:] for word in words if word[:1] == head], most - 1, max(0, least - 1))
+        for head in heads
     ]
     if least == 0 and "" not in words:
         parts.append("")

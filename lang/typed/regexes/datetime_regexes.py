@@ -14,13 +14,11 @@ from typing import Any
 
 from .number_range_regexes import NEVER, between, counts, group
 
-UTC = timezone.utc  # noqa: UP017 - Python 3.11's datetime.UTC is the same object
+UTC = timezone.utc  # noqa: UP017
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
 
 YEARS = r"(?:000[1-9]|00[1-9]\d|0[1-9]\d\d|[1-9]\d{3})"
-COMMON = (
-    r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
-)
+COMMON = r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
 LEAP = r"(?:\d\d(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
 DATE = rf"(?:{YEARS}-{COMMON}|{LEAP}-02-29)"
 FRACTION = r"(?:\.\d{1,6})?"
@@ -98,9 +96,7 @@ def _leap_years(first: int, last: int) -> list[str]:
     centuries: dict[tuple[int, ...], list[str]] = {}
     for century, years in groupby(leaps, lambda year: year // 100):
         centuries.setdefault(tuple(year % 100 for year in years), []).append(f"{century:02}")
-    return [
-        group(heads) + group([f"{year:02}" for year in years]) for years, heads in centuries.items() if years
-    ]
+    return [group(heads) + group([f"{year:02}" for year in years]) for years, heads in centuries.items() if years]
 
 
 def times(span: MomentRange) -> str:
@@ -157,7 +153,10 @@ def datetimes(span: MomentRange) -> str:
         return NEVER
     if low.date() == high.date():
         return _day(low.date()) + times(MomentRange(low.time(), high.time()))
-    parts = [_day(low.date()) + times(MomentRange(low=low.time())), _day(high.date()) + times(MomentRange(high=high.time()))]
+    parts = [
+        _day(low.date()) + times(MomentRange(low=low.time())),
+        _day(high.date()) + times(MomentRange(high=high.time())),
+    ]
     if high.date() - low.date() > DAY:
         parts.append(dates(MomentRange(low.date() + DAY, high.date() - DAY)) + f"T{TIME}")
     return group(parts)

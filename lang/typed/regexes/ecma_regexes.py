@@ -32,7 +32,9 @@ def of_ecma(pattern: str | re.Pattern[str], rust: bool) -> str:
     """
     if isinstance(pattern, re.Pattern):
         if pattern.flags & re.VERBOSE:
-            raise UnsupportedType(f"the flag re.VERBOSE of the pattern {pattern.pattern!r} has no counterpart; write it without blanks")
+            raise UnsupportedType(
+                f"the flag re.VERBOSE of the pattern {pattern.pattern!r} has no counterpart; write it without blanks"
+            )
         pattern, rust = pattern.pattern, False
     found, inside = [], ""
     for token in _tokens(pattern):
@@ -82,7 +84,9 @@ def _inside(token: str, opening: str, rust: bool, pattern: str) -> str:
     """In a class. Rust reads `[`, `&&`, `--` and `~~` there as operators on classes, which ECMA does not."""
     negated = opening.startswith("[^")
     if token in (r"\D", r"\W", r"\S") or (rust and token[0] in "[&-~" and (token[0] == "[" or len(token) == 2)):
-        raise UnsupportedType(f"{token} in a class of the pattern {pattern!r} has no counterpart; write the characters instead")
+        raise UnsupportedType(
+            f"{token} in a class of the pattern {pattern!r} has no counterpart; write the characters instead"
+        )
     if token in (r"\d", r"\w") and negated:
         return _ANY[token[1]]
     if token == r"\s":

@@ -1,4 +1,6 @@
-"""Reads what an adapter has beside the pairs of its layers, and lays it out for the products; what cannot be used is refused by name."""
+"""Reads what an adapter has beside the pairs of its layers, and lays it out for the
+products; what cannot be used is refused by name.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...common.argument_checks import shown
 from ...errors import CheckpointError
 from ...loading.tensor_files.safetensors_header import StoredTensor
 from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.spec.model_spec import ModelSpec
-from ...common.argument_checks import shown
+from ..adapter_extras import AdaptedTable, AdapterChanges, Pair
+from ..adapter_sites import WEIGHT
 from .base_weights import BaseWeights
-from ..adapter_extras import AdapterChanges, Pair, AdaptedTable
 from .expert_adapter_pairs import ExpertAdapterPairs
 from .peft_config import PeftConfig
-from ..adapter_sites import WEIGHT
 
-MAGNITUDE, PAIR_BIAS, TRAINED_BIAS, BASE = ".lora_magnitude_vector", ".lora_B.bias", ".base_layer.bias", ".base_layer.weight"
+MAGNITUDE, PAIR_BIAS, TRAINED_BIAS, BASE = (
+    ".lora_magnitude_vector",
+    ".lora_B.bias",
+    ".base_layer.bias",
+    ".base_layer.weight",
+)
 ROWS, EMBEDDING_A, EMBEDDING_B = ".token_adapter.trainable_tokens_delta", ".lora_embedding_A", ".lora_embedding_B"
-ENDS = (MAGNITUDE, PAIR_BIAS, TRAINED_BIAS, BASE, ROWS, EMBEDDING_A, EMBEDDING_B, ".lora_A.weight", ".lora_B.weight", WEIGHT)
-ASKED = {MAGNITUDE: "use_dora", PAIR_BIAS: "lora_bias", TRAINED_BIAS: "bias", WEIGHT: "modules_to_save", ROWS: "trainable_token_indices"}  # by which key of the configuration
+ENDS = (
+    MAGNITUDE,
+    PAIR_BIAS,
+    TRAINED_BIAS,
+    BASE,
+    ROWS,
+    EMBEDDING_A,
+    EMBEDDING_B,
+    ".lora_A.weight",
+    ".lora_B.weight",
+    WEIGHT,
+)
+ASKED = {
+    MAGNITUDE: "use_dora",
+    PAIR_BIAS: "lora_bias",
+    TRAINED_BIAS: "bias",
+    WEIGHT: "modules_to_save",
+    ROWS: "trainable_token_indices",
+}  # by which key of the configuration
 
 Shape = tuple[int | None, int | None]
 Pairs = dict[str, Pair]
@@ -30,14 +54,28 @@ Found = dict[str, dict[str, StoredTensor]]
 
 
 class AdapterExtrasReader:
-    """For one adapter. model: the whole one that it is for.  sizes: outputs of its products, by module.  base: their weights.  tensor: reads one in float32, or raises."""
+    """For one adapter.
 
-    def __init__(self, model: ModelSpec, sizes: dict[str, int], base: BaseWeights, source: WeightSource, config: PeftConfig, tensor: Callable[[StoredTensor], Tensor]) -> None:
+    model: the whole one that it is for.  sizes: outputs of its products, by module.  base: their weights.  tensor:
+    reads one in float32, or raises.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        sizes: dict[str, int],
+        base: BaseWeights,
+        source: WeightSource,
+        config: PeftConfig,
+        tensor: Callable[[StoredTensor], Tensor],
+    ) -> None:
         self._model, self._sizes, self._base = model, sizes, base
         self._source, self._config, self._tensor = source, config, tensor
 
     def read(self, found: Found, pairs: Pairs) -> AdapterChanges:
-        """found: the tensors that are not of the layers' pairs, by module, as the model calls it, and by their ends. DoRA's factors go into `pairs`."""
+        """found: the tensors that are not of the layers' pairs, by module, as the model calls it,
+        and by their ends. DoRA's factors go into `pairs`.
+        """
         self._check_there(found)
         names = self._model.names
         mixtures = ExpertAdapterPairs(self._model, self._source, self._config, self._tensor, self._base).read(found)
@@ -49,20 +87,31 @@ class AdapterExtrasReader:
             if module in products:
                 self._check_product(module, parts)
             elif module not in (names.embedding, names.head):
-                raise self._error(next(iter(parts.values())), "a whole module (modules_to_save) other than embedding and head, or the bias of one that has no pair")
+                raise self._error(
+                    next(iter(parts.values())),
+                    "a whole module (modules_to_save) other than embedding and head, or the bias of one that has no "
+                    "pair",
+                )
         gains = self._gains(products, pairs)
         embedding, head = (found.get(name, {}) for name in (names.embedding, names.head))
-        return AdapterChanges(gains, self._offsets(products, pairs, gains), self._embedding(embedding), self._head(head), mixtures)
+        return AdapterChanges(
+            gains, self._offsets(products, pairs, gains), self._embedding(embedding), self._head(head), mixtures
+        )
 
     def _check_product(self, module: str, parts: dict[str, StoredTensor]) -> None:
         for end, stored in parts.items():
             if end not in (MAGNITUDE, PAIR_BIAS, TRAINED_BIAS):
                 raise self._error(stored, "it is no pair of a product")
             if stored.shape != [self._sizes[module]]:
-                raise CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} has shape {stored.shape}; the model asks for {[self._sizes[module]]}")
+                raise CheckpointError(
+                    f"{self._source.name}: tensor {shown(stored.name)} has shape {stored.shape}; the model asks for "
+                    f"{[self._sizes[module]]}"
+                )
 
     def _gains(self, products: Found, pairs: Pairs) -> dict[str, Tensor]:
-        """DoRA: the weight's rows are W + scale * B A, each brought to the length that was trained. Less one; the pair's B has the factor."""
+        """DoRA: the weight's rows are W + scale * B A, each brought to the length that was
+        trained. Less one; the pair's B has the factor.
+        """
         trained = {module: parts[MAGNITUDE] for module, parts in products.items() if MAGNITUDE in parts}
         for module in trained:
             first, second, scale = pairs[module]
@@ -71,7 +120,11 @@ class AdapterExtrasReader:
         gains = {}
         for module, stored in trained.items():
             if (length := squares[module]) is None:
-                raise self._error(stored, "DoRA needs the dense weight of its base, which is kept in few bits; merge the adapter into its base")
+                raise self._error(
+                    stored,
+                    "DoRA needs the dense weight of its base, which is kept in few bits; merge the adapter into its "
+                    "base",
+                )
             (first, second, scale), factor = pairs[module], self._tensor(stored) / length.sqrt()
             pairs[module], gains[module] = (first, second * factor[:, None], scale), factor - 1
         return gains
@@ -93,22 +146,37 @@ class AdapterExtrasReader:
     def _embedding(self, parts: dict[str, StoredTensor]) -> AdaptedTable | None:
         used, vocabulary, width = dict(parts), self._model.vocab_size, self._width
         self._check_same(self._model.names.embedding, used.pop(BASE, None))
-        shapes: dict[str, Shape] = {WEIGHT: (vocabulary, width), ROWS: (None, width), EMBEDDING_A: (None, vocabulary), EMBEDDING_B: (width, None)}
+        shapes: dict[str, Shape] = {
+            WEIGHT: (vocabulary, width),
+            ROWS: (None, width),
+            EMBEDDING_A: (None, vocabulary),
+            EMBEDDING_B: (width, None),
+        }
         whole, rows, first, second = (self._shaped(used.pop(end, None), shape) for end, shape in shapes.items())
         self._check_whole(used, first, second, parts)
         if whole is first is rows is None:
             return None
         if rows is not None and self._model.tied:
-            raise self._error(parts[ROWS], "the head is tied to the embedding, so that the tokens' logits change with it; merge the adapter into its base")
+            raise self._error(
+                parts[ROWS],
+                "the head is tied to the embedding, so that the tokens' logits change with it; merge the adapter "
+                "into its base",
+            )
         scale = self._config.scaling(self._model.names.embedding)
-        return AdaptedTable(whole, first, second, scale, None if rows is None else self._tokens(parts[ROWS], len(rows)), rows)
+        return AdaptedTable(
+            whole, first, second, scale, None if rows is None else self._tokens(parts[ROWS], len(rows)), rows
+        )
 
     def _head(self, parts: dict[str, StoredTensor]) -> AdaptedTable | None:
         used, outputs, inputs = dict(parts), self._model.vocab_size, self._width
         if parts and (self._model.embed_size or self._model.head_unit):
             raise self._error(next(iter(parts.values())), "the model does more than one product behind its last layer")
         self._check_same(self._model.names.head, used.pop(BASE, None))
-        shapes: dict[str, Shape] = {WEIGHT: (outputs, inputs), ".lora_A.weight": (None, inputs), ".lora_B.weight": (outputs, None)}
+        shapes: dict[str, Shape] = {
+            WEIGHT: (outputs, inputs),
+            ".lora_A.weight": (None, inputs),
+            ".lora_B.weight": (outputs, None),
+        }
         whole, first, second = (self._shaped(used.pop(end, None), shape) for end, shape in shapes.items())
         self._check_whole(used, first, second, parts)
         if whole is first is None:
@@ -123,16 +191,31 @@ class AdapterExtrasReader:
         """In the model's type. None stands for the rank, or any number."""
         if stored is None:
             return None
-        if len(stored.shape) != 2 or any(wanted not in (None, size) for wanted, size in zip(shape, stored.shape, strict=True)):
+        if len(stored.shape) != 2 or any(
+            wanted not in (None, size) for wanted, size in zip(shape, stored.shape, strict=True)
+        ):
             asked = ["any" if size is None else size for size in shape]
-            raise CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} has shape {stored.shape}; the model asks for {asked}")
+            raise CheckpointError(
+                f"{self._source.name}: tensor {shown(stored.name)} has shape {stored.shape}; the model asks for {asked}"
+            )
         return self._tensor(stored).to(self._base.dtype)
 
     def _tokens(self, stored: StoredTensor, count: int) -> Tensor:
         told: Any = self._config.beside["trainable_token_indices"]
-        tokens = next((each for name, each in told.items() if self._model.names.embedding.endswith(name)), None) if isinstance(told, dict) else told
-        if not isinstance(tokens, list) or len(tokens) != count or not all(isinstance(token, int) and 0 <= token < self._model.vocab_size for token in tokens):
-            raise CheckpointError(f"{self._config.where}: trainable_token_indices={shown(told)} does not name the {count} tokens of {shown(stored.name)}")
+        tokens = (
+            next((each for name, each in told.items() if self._model.names.embedding.endswith(name)), None)
+            if isinstance(told, dict)
+            else told
+        )
+        if (
+            not isinstance(tokens, list)
+            or len(tokens) != count
+            or not all(isinstance(token, int) and 0 <= token < self._model.vocab_size for token in tokens)
+        ):
+            raise CheckpointError(
+                f"{self._config.where}: trainable_token_indices={shown(told)} does not name the {count} tokens of "
+                f"{shown(stored.name)}"
+            )
         return torch.tensor(tokens, dtype=torch.int64)
 
     def _check_asked(self, end: str, stored: StoredTensor) -> None:
@@ -144,13 +227,19 @@ class AdapterExtrasReader:
         ends = {end for parts in found.values() for end in parts}
         for end, key in ASKED.items():
             if key in self._config.beside and key != "bias" and end not in ends:
-                raise CheckpointError(f"{self._source.name} has no tensor of what {self._config.where} says: {key}={shown(self._config.beside[key])}")
+                raise CheckpointError(
+                    f"{self._source.name} has no tensor of what {self._config.where} says: "
+                    f"{key}={shown(self._config.beside[key])}"
+                )
 
     def _check_magnitudes(self, found: dict[str, dict[str, StoredTensor]], pairs: Pairs) -> None:
         lacking = next((module for module in pairs if MAGNITUDE not in found.get(module, {})), None)
         if "use_dora" in self._config.beside and lacking is not None:
             raise CheckpointError(f"{self._source.name} lacks {shown(lacking + MAGNITUDE)}, which use_dora asks for")
-        alone = next((module for module, parts in found.items() if {MAGNITUDE, PAIR_BIAS} & set(parts) and module not in pairs), None)
+        alone = next(
+            (module for module, parts in found.items() if {MAGNITUDE, PAIR_BIAS} & set(parts) and module not in pairs),
+            None,
+        )
         if alone is not None:
             raise self._error(next(iter(found[alone].values())), "it belongs to no pair of a layer's product")
 
@@ -165,11 +254,20 @@ class AdapterExtrasReader:
         if not same:
             raise self._error(stored, "the base's own table is another; its vocabulary was changed, or it was trained")
 
-    def _check_whole(self, left: dict[str, StoredTensor], first: Tensor | None, second: Tensor | None, parts: dict[str, StoredTensor]) -> None:
+    def _check_whole(
+        self, left: dict[str, StoredTensor], first: Tensor | None, second: Tensor | None, parts: dict[str, StoredTensor]
+    ) -> None:
         if left:
-            raise self._error(next(iter(left.values())), "embedding and head take whole tables, plain pairs, and rows of the embedding")
-        if (first is None) != (second is None) or (first is not None and second is not None and len(first) != second.shape[1]):
-            raise self._error(next(iter(parts.values())), "it is one half of a pair, or the halves have different ranks")
+            raise self._error(
+                next(iter(left.values())),
+                "embedding and head take whole tables, plain pairs, and rows of the embedding",
+            )
+        if (first is None) != (second is None) or (
+            first is not None and second is not None and len(first) != second.shape[1]
+        ):
+            raise self._error(
+                next(iter(parts.values())), "it is one half of a pair, or the halves have different ranks"
+            )
 
     def _error(self, stored: StoredTensor, why: str) -> CheckpointError:
         return CheckpointError(f"{self._source.name}: tensor {shown(stored.name)} is not supported: {why}")

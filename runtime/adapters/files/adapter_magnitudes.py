@@ -1,4 +1,6 @@
-"""Refuses an adapter whose numbers are too large for the model's type: each step that used it would end in infinities."""
+"""Refuses an adapter whose numbers are too large for the model's type: each
+step that used it would end in infinities.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +9,33 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from ...errors import CheckpointError
 from ...common.argument_checks import shown
+from ...errors import CheckpointError
 from ..adapter_extras import AdapterChanges, Pair
 
 
 def check_magnitudes(where: str, pairs: dict[str, Pair], changes: AdapterChanges, dtype: torch.dtype) -> None:
-    """where: for errors. Raises CheckpointError for a scale, or a pair that is multiplied with it, that `dtype` or float32 cannot hold."""
+    """where: for errors. Raises CheckpointError for a scale, or a pair that is multiplied
+    with it, that `dtype` or float32 cannot hold.
+    """
     most = min(torch.finfo(dtype).max, torch.finfo(torch.float32).max)
     for module, (_, second, scale) in _scaled(pairs, changes):
         if not abs(scale) <= most:
-            raise CheckpointError(f"{where}: {shown(module)} is scaled by {scale:.3g}, which {dtype} cannot hold; lower lora_alpha or alpha_pattern")
+            raise CheckpointError(
+                f"{where}: {shown(module)} is scaled by {scale:.3g}, which {dtype} cannot hold; lower lora_alpha or "
+                "alpha_pattern"
+            )
         if second.numel() and not abs(scale) * _largest(second) <= most:
-            raise CheckpointError(f"{where}: B of {shown(module)}, multiplied with its scale {scale:.3g}, is no number of {dtype}; lower lora_alpha or alpha_pattern, or train it again")
+            raise CheckpointError(
+                f"{where}: B of {shown(module)}, multiplied with its scale {scale:.3g}, is no number of {dtype}; "
+                "lower lora_alpha or alpha_pattern, or train it again"
+            )
     for module, values in (*changes.gains.items(), *changes.offsets.items()):
         if values.numel() and not _largest(values) <= most:
-            raise CheckpointError(f"{where}: the factors or biases of {shown(module)} are no numbers of {dtype}; the training diverged, or the file is damaged")
+            raise CheckpointError(
+                f"{where}: the factors or biases of {shown(module)} are no numbers of {dtype}; the training "
+                "diverged, or the file is damaged"
+            )
 
 
 def _scaled(pairs: dict[str, Pair], changes: AdapterChanges) -> Iterator[tuple[str, Pair]]:

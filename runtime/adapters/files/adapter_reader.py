@@ -11,24 +11,24 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ...common.argument_checks import shown
 from ...errors import CheckpointError
 from ...loading.gguf_files.gguf_model import is_gguf
-from ...loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from ...loading.load_plan import renamed
 from ...loading.model_files.bounded_json import read_json
 from ...loading.tensor_files.pickle_tensors import pickle_source
-from ...loading.load_plan import renamed
+from ...loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
 from ...loading.tensor_files.tensor_source import WeightSource, safetensors
 from ...models.spec.model_spec import ModelSpec
-from ...common.argument_checks import shown
 from ..adapter import Adapter, AdapterPacker
-from .base_weights import BaseWeights
-from .adapter_extras_reader import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, AdapterExtrasReader, end_of
 from ..adapter_extras import AdapterChanges, Pair
-from .gguf_adapter import GGUFRowOrder, read_adapter
-from .adapter_magnitudes import check_magnitudes
-from .expert_adapter_targets import expert_modules_of
-from .peft_config import PeftConfig
 from ..adapter_sites import WEIGHT, AdapterSite
+from .adapter_extras_reader import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, AdapterExtrasReader, end_of
+from .adapter_magnitudes import check_magnitudes
+from .base_weights import BaseWeights
+from .expert_adapter_targets import expert_modules_of
+from .gguf_adapter import GGUFRowOrder, read_adapter
+from .peft_config import PeftConfig
 from .stored_lora_pairs import are_held, read_pairs, spoilt_pair_error
 
 PREFIX = "base_model.model."
@@ -57,31 +57,58 @@ class AdapterReader:
     packing: lays pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
     """
 
-    def __init__(self, model: ModelSpec, sites: tuple[AdapterSite, ...], dtype: torch.dtype, pickles: bool = False, base: BaseWeights | None = None, packing: PacksAdapters | None = None, file: Path | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        sites: tuple[AdapterSite, ...],
+        dtype: torch.dtype,
+        pickles: bool = False,
+        base: BaseWeights | None = None,
+        packing: PacksAdapters | None = None,
+        file: Path | None = None,
+    ) -> None:
         self._file_rows = None if file is None else GGUFRowOrder(file, model)
         self._model, self._pickles, self._dtype, self._base = model, pickles, dtype, base
         self._packing = packing or AdapterPacker(sites, dtype, model)
-        self._targets = {module: AdapterTarget(module, size, site.inputs) for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
+        self._targets = {
+            module: AdapterTarget(module, size, site.inputs)
+            for site in sites
+            for module, size in zip(site.modules, site.sizes, strict=True)
+        }
         self._places = {name + WEIGHT for name in (*self._targets, model.names.embedding, model.names.head)}
 
     def read(self, path: Path) -> Adapter:
-        """path: a directory of PEFT's, or a GGUF file. Raises CheckpointError naming what is missing, damaged or not supported."""
+        """path: a directory of PEFT's, or a GGUF file. Raises CheckpointError naming
+        what is missing, damaged or not supported.
+        """
         if is_gguf(path):
             return self._packing.pack(self._of_gguf(path))
         if not path.is_dir():
-            raise CheckpointError(f"{path} is not a directory; an adapter is one with {CONFIG} and {SAFETENSORS}, or a .gguf file")
+            raise CheckpointError(
+                f"{path} is not a directory; an adapter is one with {CONFIG} and {SAFETENSORS}, or a .gguf file"
+            )
         if not (path / CONFIG).is_file():
-            raise CheckpointError(f"{path} holds no {CONFIG}; an adapter is a directory with it and {SAFETENSORS}, or a .gguf file")
+            raise CheckpointError(
+                f"{path} holds no {CONFIG}; an adapter is a directory with it and {SAFETENSORS}, or a .gguf file"
+            )
         config = PeftConfig.of(read_json(path / CONFIG), str(path / CONFIG), self._base is not None)
         source = self._source(path)
         found, others = self._sorted(source)
         for module, pair in found.items():
             self._check(source, config, module, pair)
         stored = read_pairs(source, (half for pair in found.values() for half in pair.values()), self._dtype)
-        pairs = {self._name(module): (stored[pair[A].name], stored[pair[B].name], config.scaling(module)) for module, pair in found.items()}
+        pairs = {
+            self._name(module): (stored[pair[A].name], stored[pair[B].name], config.scaling(module))
+            for module, pair in found.items()
+        }
         if self._file_rows is not None:
-            pairs = {module: (first, self._file_rows.of(module, second), scale) for module, (first, second, scale) in pairs.items()}
-        changes = AdapterChanges() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
+            pairs = {
+                module: (first, self._file_rows.of(module, second), scale)
+                for module, (first, second, scale) in pairs.items()
+            }
+        changes = (
+            AdapterChanges() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
+        )
         if not pairs and not changes:
             raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
         check_magnitudes(config.where, pairs, changes, self._dtype)
@@ -103,23 +130,33 @@ class AdapterReader:
             return safetensors(path / SAFETENSORS)
         if (path / PICKLED).is_file() and self._pickles:
             return pickle_source(path / PICKLED)
-        there = f"; {PICKLED} is there, which is read with Engine(load_format='pt')" if (path / PICKLED).is_file() else ""
+        there = (
+            f"; {PICKLED} is there, which is read with Engine(load_format='pt')" if (path / PICKLED).is_file() else ""
+        )
         raise CheckpointError(f"{path / SAFETENSORS} is missing{there}")
 
-    def _sorted(self, source: WeightSource) -> tuple[dict[str, dict[str, StoredTensor]], dict[str, dict[str, StoredTensor]]]:
-        """The pairs of products, by module, as the checkpoint calls it, and by what they are of it; the others, as the model calls it."""
+    def _sorted(
+        self, source: WeightSource
+    ) -> tuple[dict[str, dict[str, StoredTensor]], dict[str, dict[str, StoredTensor]]]:
+        """The pairs of products, by module, as the checkpoint calls it, and by what they
+        are of it; the others, as the model calls it.
+        """
         found: dict[str, dict[str, StoredTensor]] = {}
         others: dict[str, dict[str, StoredTensor]] = {}
         for stored in source.tensors:
             end = end_of(stored.name)
             if end is None or not stored.name.startswith(PREFIX):
-                raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} is not supported: {_what(stored.name)}")
+                raise CheckpointError(
+                    f"{source.name}: tensor {shown(stored.name)} is not supported: {_what(stored.name)}"
+                )
             module = stored.name[len(PREFIX) : -len(end)]
             if end in (A, B) and self._target(module) is not None:
                 found.setdefault(module, {})[end] = stored
                 continue
             if self._base is None and end not in (A, B):
-                raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} is not supported here: {_what(stored.name)}")
+                raise CheckpointError(
+                    f"{source.name}: tensor {shown(stored.name)} is not supported here: {_what(stored.name)}"
+                )
             name = self._name(module)
             if name not in self._targets and (self._base is None or not self._is_extra_tensor(name)):
                 raise CheckpointError(f"{source.name}: tensor {shown(stored.name)}: {self._no_target(module)}")
@@ -129,7 +166,11 @@ class AdapterReader:
     def _is_extra_tensor(self, name: str) -> bool:
         """Whether it is no product of `sites`, but may be adapted."""
         mixtures = expert_modules_of(self._model)
-        return name in (self._model.names.embedding, self._model.names.head) or name in mixtures.modules or mixtures.layer_of(name) is not None
+        return (
+            name in (self._model.names.embedding, self._model.names.head)
+            or name in mixtures.modules
+            or mixtures.layer_of(name) is not None
+        )
 
     def _target(self, module: str) -> AdapterTarget | None:
         return self._targets.get(self._name(module))
@@ -140,7 +181,10 @@ class AdapterReader:
 
     def _no_target(self, module: str) -> str:
         ends = sorted({name.rpartition(".")[2] for name in self._targets})
-        return f"{self._model.architecture} has no module {shown(module)} that adapters can change here; supported are {', '.join(ends)} of its layers"
+        return (
+            f"{self._model.architecture} has no module {shown(module)} that adapters can change here; supported "
+            f"are {', '.join(ends)} of its layers"
+        )
 
     def _tensor(self, source: WeightSource, stored: StoredTensor) -> Tensor:
         """In float32. What the model's type cannot hold, or is no number, would spoil every text computed with it."""
@@ -161,14 +205,17 @@ class AdapterReader:
             stored = pair[end]
             if stored.shape != shape:
                 raise CheckpointError(
-                    f"{source.name}: tensor {shown(stored.name)} has shape {stored.shape}; rank {rank} by {CONFIG} and the model ask for {shape}"
+                    f"{source.name}: tensor {shown(stored.name)} has shape {stored.shape}; rank {rank} by {CONFIG} "
+                    f"and the model ask for {shape}"
                 )
             _check_floats(source, stored)
 
 
 def _check_floats(source: WeightSource, stored: StoredTensor) -> None:
     if stored.dtype not in FLOATS:
-        raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype}; supported are {', '.join(FLOATS)}")
+        raise CheckpointError(
+            f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype}; supported are {', '.join(FLOATS)}"
+        )
 
 
 def _contents(source: WeightSource, config: PeftConfig) -> str:
@@ -184,6 +231,11 @@ def _contents(source: WeightSource, config: PeftConfig) -> str:
 
 def _what(name: str) -> str:
     embedding = "an adapter of an embedding"
-    asked = {EMBEDDING_A: embedding, EMBEDDING_B: embedding, BASE: "a tensor of the base, as PEFT saves it beside an adapter of an embedding", **ASKED}
+    asked = {
+        EMBEDDING_A: embedding,
+        EMBEDDING_B: embedding,
+        BASE: "a tensor of the base, as PEFT saves it beside an adapter of an embedding",
+        **ASKED,
+    }
     found = next((what for end, what in asked.items() if name.endswith(end)), None)
     return found or ("a trained bias" if name.endswith(".bias") else "none of PEFT's pairs")

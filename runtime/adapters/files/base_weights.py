@@ -14,8 +14,8 @@ from ...models.decoder import Decoder
 from ...models.reference.tensor_parallel_linear import local_product
 from ..adapter import outputs_of
 from ..adapter_extras import Pair
-from ..choose_adapter_kernels import mixtures_refusal
 from ..adapter_sites import AdapterSite
+from ..choose_adapter_kernels import mixtures_refusal
 
 
 class BaseWeights(Protocol):
@@ -28,7 +28,9 @@ class BaseWeights(Protocol):
         """By module, float32 in the order of its outputs; those without a bias lack."""
 
     def squares(self, pairs: dict[str, Pair]) -> dict[str, Tensor | None]:
-        """By module, float32: of each row of W + scale * B A the sum of its numbers' squares. None: W is kept in few bits."""
+        """By module, float32: of each row of W + scale * B A the sum of its
+        numbers' squares. None: W is kept in few bits.
+        """
 
     def same(self, name: str, table: Tensor) -> bool | None:
         """Whether the embedding, or the head, has these numbers, of the model's type. None: it is kept in few bits."""
@@ -58,7 +60,9 @@ class LocalBaseWeights:
 
     def _squares(self, module: str, pair: Pair) -> Tensor | None:
         (first, second, scale), dense = pair, self._product(module).dense()
-        return None if dense is None else (self._in_order(module, _read(dense)) + scale * (second @ first)).square().sum(1)
+        return (
+            None if dense is None else (self._in_order(module, _read(dense)) + scale * (second @ first)).square().sum(1)
+        )
 
     def _product(self, module: str) -> Linear:
         site, _ = self._found[module]
@@ -77,5 +81,8 @@ class LocalBaseWeights:
 def _read(weight: Tensor) -> Tensor:
     """In float32 on the CPU."""
     if weight.device.type != "cpu" and not weight.untyped_storage().nbytes():
-        raise RuntimeFailure("the engine sleeps, and an adapter that has more than pairs is read beside the base's weights: wake it first")
+        raise RuntimeFailure(
+            "the engine sleeps, and an adapter that has more than pairs is read beside the base's weights: wake it "
+            "first"
+        )
     return weight.cpu().float()

@@ -1,4 +1,6 @@
-"""Which products of mixtures of experts an adapter's tensors are of: modules of single experts, and parameters with the rows of all."""
+"""Which products of mixtures of experts an adapter's tensors are of: modules of single
+experts, and parameters with the rows of all.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ Key = tuple[int | str, str]  # an expert's number, "shared", or "" for the mixtu
 
 
 class ExpertAdapterTarget(NamedTuple):
-    """Of a layer's product the loaded rows from `start` on. order: where the product has its rows in another order, which they are, int64."""
+    """Of a layer's product the loaded rows from `start` on.
+
+    order: where the product has its rows in another order, which they are, int64.
+    """
 
     layer: int
     key: Key
@@ -36,7 +41,9 @@ class ExpertAdapterTarget(NamedTuple):
 
 
 class ExpertModules:
-    """modules: by their names, those of the mixtures.  layers: by how the names of its parts begin, layers that have a mixture."""
+    """modules: by their names, those of the mixtures.  layers: by how the names of
+    its parts begin, layers that have a mixture.
+    """
 
     def __init__(self, model: ModelSpec) -> None:
         twin = Decoder(model, torch.float32, "cpu", allocate=False)
@@ -57,7 +64,9 @@ class ExpertModules:
         return next((layer for prefix, layer in self.layers.items() if module.startswith(prefix)), None)
 
     def fused(self, layer: int, parameter: str, outputs: int, inputs: int) -> list[list[str]]:
-        """Of each expert the modules whose rows a parameter has, in their order, if they are of this shape; otherwise nothing."""
+        """Of each expert the modules whose rows a parameter has, in their order, if
+        they are of this shape; otherwise nothing.
+        """
         part = self._parts[layer]
         name = "down" if any(word in parameter for word in DOWN) else part.experts[0].into
         if tuple(getattr(part.experts[0], name).weight.shape) != (outputs, inputs):
@@ -73,15 +82,25 @@ def expert_modules_of(model: ModelSpec) -> ExpertModules:
 
 def _targets(part: ReferenceExperts, prefix: str, layer: int) -> Iterator[tuple[str, ExpertAdapterTarget]]:
     holders: list[tuple[int | str, Any]] = [*enumerate(part.experts), ("shared", part.shared), ("", part)]
-    keys = {id(getattr(holder, name)): (key, holder, name) for key, holder in holders if holder is not None for name in names_of(holder)}
-    exact = {id(part.router.weight): part.router} | ({} if part.switch is None else {id(part.switch.weight): part.switch})
+    keys = {
+        id(getattr(holder, name)): (key, holder, name)
+        for key, holder in holders
+        if holder is not None
+        for name in names_of(holder)
+    }
+    exact = {id(part.router.weight): part.router} | (
+        {} if part.switch is None else {id(part.switch.weight): part.switch}
+    )
     for place in part.places(prefix):
         product = place.layer or exact.get(id(place.target))
         if product is None or not place.name.endswith(WEIGHT) or id(product) not in keys:
             continue
         key, holder, name = keys[id(product)]
         outputs, inputs = place.target.shape if product.weight.is_contiguous() else place.target.shape[::-1]
-        yield place.name.removesuffix(WEIGHT), ExpertAdapterTarget(layer, (key, name), place.start, outputs, inputs, _order(holder, name))
+        yield (
+            place.name.removesuffix(WEIGHT),
+            ExpertAdapterTarget(layer, (key, name), place.start, outputs, inputs, _order(holder, name)),
+        )
 
 
 def names_of(holder: object) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Reads an adapter out of a GGUF file; and how rows of PEFT's adapters lie for a base that is one.
 
-Such a file names its architecture and `adapter.lora.alpha`, and has two tensors for each matrix: A [rank, inputs] behind its name with `.lora_a`,
+Such a file names its architecture and `adapter.lora.alpha`, and has two tensors for each matrix: A [rank, inputs]
+behind its name with `.lora_a`,
 B [outputs, rank] with `.lora_b`. Rows of B lie as those of the matrix do in GGUF files.
 """
 
@@ -14,19 +15,21 @@ from typing import Any
 
 from torch import Tensor
 
+from ...common.argument_checks import shown
 from ...errors import CheckpointError
 from ...loading.gguf_files.gguf_config import GGUFArchitecture, architecture_of
 from ...loading.gguf_files.gguf_file import read_gguf, read_parts
 from ...loading.gguf_files.gguf_tensor_names import places_of
 from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
 from ...loading.tensor_files.tensor_source import FileWeightSource, WeightSource
-from ...models.spec.tensor_names import MergedProjections
 from ...models.spec.model_spec import AttentionSpec, ModelSpec
-from ...common.argument_checks import shown
+from ...models.spec.tensor_names import MergedProjections
 from ..adapter_sites import WEIGHT
 
 A, B = ".lora_a", ".lora_b"
-SAME = {"LlamaForCausalLM": ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")}  # models of one of the format's architectures
+SAME = {
+    "LlamaForCausalLM": ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM")
+}  # models of one of the format's architectures
 UNUSED = ("adapter.type", "adapter.lora.alpha", "adapter.lora.task_name", "adapter.lora.prompt_prefix")
 MOST_RANK = 1024
 
@@ -44,16 +47,32 @@ class GGUFRowOrder:
         for index, layer in enumerate(model.layers if found.interleaved else ()):
             if isinstance(layer.mixer, AttentionSpec):
                 prefix = model.names.layer.format(index)
-                self._heads |= {f"{prefix}{model.names.q}": layer.mixer.heads, f"{prefix}{model.names.k}": layer.mixer.kv_heads}
+                self._heads |= {
+                    f"{prefix}{model.names.q}": layer.mixer.heads,
+                    f"{prefix}{model.names.k}": layer.mixer.kv_heads,
+                }
 
     def of(self, module: str, second: Tensor) -> Tensor:
-        """B of queries and keys: what turns together lies side by side in the file, and half a head apart in Hugging Face's order."""
+        """B of queries and keys: what turns together lies side by side in the file,
+        and half a head apart in Hugging Face's order.
+        """
         heads = self._heads.get(module)
-        return second if heads is None else second.view(heads, 2, len(second) // heads // 2, -1).transpose(1, 2).reshape(second.shape)
+        return (
+            second
+            if heads is None
+            else second.view(heads, 2, len(second) // heads // 2, -1).transpose(1, 2).reshape(second.shape)
+        )
 
 
-def read_adapter(file: Path, model: ModelSpec, shapes: Shapes, tensor: Callable[[WeightSource, StoredTensor], Tensor], stays: bool = False) -> Pairs:
-    """By module as the model calls it (A, B, scale). shapes: [outputs, inputs] of the modules that can be adapted.  tensor: reads one in float32.
+def read_adapter(
+    file: Path,
+    model: ModelSpec,
+    shapes: Shapes,
+    tensor: Callable[[WeightSource, StoredTensor], Tensor],
+    stays: bool = False,
+) -> Pairs:
+    """By module as the model calls it (A, B, scale). shapes: [outputs, inputs] of the modules that can be adapted.
+    tensor: reads one in float32.
     stays: rows lie in the model as in GGUF files.
 
     Raises CheckpointError for what is damaged, of another kind of model, or not supported.
@@ -67,7 +86,19 @@ def read_adapter(file: Path, model: ModelSpec, shapes: Shapes, tensor: Callable[
         if end not in (A, B):
             raise _error(source, stored, "it is no half of a pair")
         halves.setdefault(stored.name[: -len(A)], {})[end] = stored
-    return dict(_pair(source, name, pair, model, replace(found, interleaved=found.interleaved and not stays), shapes, alpha, tensor) for name, pair in halves.items())
+    return dict(
+        _pair(
+            source,
+            name,
+            pair,
+            model,
+            replace(found, interleaved=found.interleaved and not stays),
+            shapes,
+            alpha,
+            tensor,
+        )
+        for name, pair in halves.items()
+    )
 
 
 def _checked(metadata: dict[str, Any], model: ModelSpec, where: str) -> tuple[GGUFArchitecture, float]:
@@ -77,9 +108,14 @@ def _checked(metadata: dict[str, Any], model: ModelSpec, where: str) -> tuple[GG
     _, found = architecture_of(metadata | {"general.type": "model"}, where)
     if model.architecture not in SAME.get(found.name, (found.name,)):
         raise CheckpointError(f"{where}: the adapter is for {found.name}, the model is {model.architecture}")
-    strange = next((key for key, value in metadata.items() if key.startswith("adapter.") and key not in UNUSED and value), None)
+    strange = next(
+        (key for key, value in metadata.items() if key.startswith("adapter.") and key not in UNUSED and value), None
+    )
     if strange is not None:
-        raise CheckpointError(f"{where}: {strange}={shown(metadata[strange])} is not supported; an adapter that may mean something else is not loaded")
+        raise CheckpointError(
+            f"{where}: {strange}={shown(metadata[strange])} is not supported; an adapter that may mean something "
+            "else is not loaded"
+        )
     alpha = metadata.get("adapter.lora.alpha", 0.0)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
         raise CheckpointError(f"{where}: adapter.lora.alpha={shown(alpha)} must be a number")
@@ -87,7 +123,14 @@ def _checked(metadata: dict[str, Any], model: ModelSpec, where: str) -> tuple[GG
 
 
 def _pair(
-    source: WeightSource, name: str, pair: dict[str, StoredTensor], model: ModelSpec, found: GGUFArchitecture, shapes: Shapes, alpha: float, tensor: Callable[[WeightSource, StoredTensor], Tensor]
+    source: WeightSource,
+    name: str,
+    pair: dict[str, StoredTensor],
+    model: ModelSpec,
+    found: GGUFArchitecture,
+    shapes: Shapes,
+    alpha: float,
+    tensor: Callable[[WeightSource, StoredTensor], Tensor],
 ) -> tuple[str, tuple[Tensor, Tensor, float]]:
     stored = next(iter(pair.values()))
     if len(pair) < 2:
@@ -96,11 +139,18 @@ def _pair(
     if module not in shapes:
         raise _error(source, stored, "adapters change the products of attention and of dense feedforward networks here")
     if model.names.transposed or (name.split(".")[2] == "attn_qkv" and (found.interleaved or _order(model) != "rows")):
-        raise _error(source, stored, f"GGUF files hold the rows of this matrix of {model.architecture} in another order; take PEFT's directory")
+        raise _error(
+            source,
+            stored,
+            f"GGUF files hold the rows of this matrix of {model.architecture} in another order; take PEFT's directory",
+        )
     (outputs, inputs), rank = shapes[module], pair[A].shape[0]
     for end, shape in ((A, [rank, inputs]), (B, [outputs, rank])):
         if pair[end].shape != shape or not 1 <= rank <= MOST_RANK or pair[end].dtype not in FLOATS:
-            raise CheckpointError(f"{source.name}: tensor {shown(pair[end].name)} holds {pair[end].dtype} of shape {pair[end].shape}; the model asks for floats of {shape}, of rank up to {MOST_RANK}")
+            raise CheckpointError(
+                f"{source.name}: tensor {shown(pair[end].name)} holds {pair[end].dtype} of shape {pair[end].shape}; "
+                f"the model asks for floats of {shape}, of rank up to {MOST_RANK}"
+            )
     first, second = tensor(source, pair[A]), tensor(source, pair[B])
     return module, (first, _rows(second, name, model) if found.interleaved else second, alpha / rank if alpha else 1.0)
 
@@ -111,7 +161,9 @@ def _order(model: ModelSpec) -> str:
 
 
 def _rows(second: Tensor, name: str, model: ModelSpec) -> Tensor:
-    """B of queries and keys, whose heads hold numbers that turn together side by side in the file, and half a head apart here."""
+    """B of queries and keys, whose heads hold numbers that turn together side by
+    side in the file, and half a head apart here.
+    """
     _, layer, part, *_ = name.split(".")
     mixer = model.layers[int(layer)].mixer
     if part not in ("attn_q", "attn_k") or not isinstance(mixer, AttentionSpec):

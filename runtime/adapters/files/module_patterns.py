@@ -1,6 +1,8 @@
-"""Which of many patterns a module's name fits, as PEFT asks: the first key for which `re.match(rf"(.*\\.)?({key})$", name)` finds something.
+"""Which of many patterns a module's name fits, as PEFT asks: the first key for which `re.match(rf"(.*\\.)?({key})$",
+name)` finds something.
 
-The keys come from a file that nobody vouches for, and `re` may search for ever. Keys that are names are looked up; the others become
+The keys come from a file that nobody vouches for, and `re` may search for ever. Keys that are names are looked up; the
+others become
 automata, whose states are made when they are reached. Each module is asked for once. The work is counted and bounded.
 """
 
@@ -17,8 +19,8 @@ from sgl.grammars.algebra.language_operations import Recogniser
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.regex_parser import RegexParser
 
-from ...errors import CheckpointError, brief
 from ...common.argument_checks import shown
+from ...errors import CheckpointError, brief
 
 MOST_KEYS = 100_000
 MOST_EXPRESSIONS = 256  # keys that are more than a name
@@ -28,11 +30,15 @@ STEPS, NEW_STEPS = 3, 40  # that a piece of a name takes, and one of a name cut 
 WRITE = "write the names of modules, or fewer and shorter patterns"
 
 Places = tuple[tuple[int, int], ...]  # start, end
-_Cuts = dict[int, dict[Places, dict[tuple[str, ...], int]]]  # numbers of keys: by their length, by where their pieces lie, by these
+_Cuts = dict[
+    int, dict[Places, dict[tuple[str, ...], int]]
+]  # numbers of keys: by their length, by where their pieces lie, by these
 
 
 class ModulePatterns:
-    """keys: in the order in which they are tried.  where: for errors. Raises CheckpointError for a key that is no regular expression or cannot be matched in linear time, and for too many keys."""
+    """keys: in the order in which they are tried.  where: for errors. Raises CheckpointError for a key that is no
+    regular expression or cannot be matched in linear time, and for too many keys.
+    """
 
     def __init__(self, keys: Collection[str], where: str) -> None:
         if len(keys) > MOST_KEYS:
@@ -42,7 +48,8 @@ class ModulePatterns:
         others = [(number, key) for number, key in enumerate(self._keys) if not self._is_name(key, number)]
         if len(others) > MOST_EXPRESSIONS or sum(len(key) for _, key in others) > MOST_WRITTEN:
             raise CheckpointError(
-                f"{where} has {len(others):,} keys that are no plain names, such as {shown(others[0][1])}; at most {MOST_EXPRESSIONS} of {MOST_WRITTEN:,} characters are read: {WRITE}"
+                f"{where} has {len(others):,} keys that are no plain names, such as {shown(others[0][1])}; at most "
+                f"{MOST_EXPRESSIONS} of {MOST_WRITTEN:,} characters are read: {WRITE}"
             )
         self._others = [(number, Recogniser(_expression(key, where))) for number, key in others]
 
@@ -52,7 +59,9 @@ class ModulePatterns:
         return self._names.add(key, number)
 
     def first(self, module: str) -> str | None:
-        """The first key that fits; None: none does. Raises CheckpointError once all modules together were too much work."""
+        """The first key that fits; None: none does. Raises CheckpointError once
+        all modules together were too much work.
+        """
         if module not in self._known:
             number = min(self._fitting(module), default=None)
             self._known[module] = None if number is None else self._keys[number]
@@ -88,7 +97,9 @@ class ModulePatterns:
         return found
 
     def _too_much(self, last: str) -> CheckpointError:
-        return CheckpointError(f"{self._where}: its {len(self._keys):,} keys take too long to match, up to {last}; {WRITE}")
+        return CheckpointError(
+            f"{self._where}: its {len(self._keys):,} keys take too long to match, up to {last}; {WRITE}"
+        )
 
 
 def _expression(key: str, where: str) -> Expr:
@@ -106,7 +117,10 @@ def _expression(key: str, where: str) -> Expr:
     except RecursionError:
         raise CheckpointError(f"{where} has {shown(key)}, which is nested too deeply; {WRITE}") from None
     except GrammarError as error:
-        raise CheckpointError(f"{where} has {shown(key)}, which cannot be matched in linear time: {brief(str(error).partition(' (at position')[0])}; {WRITE}") from error
+        raise CheckpointError(
+            f"{where} has {shown(key)}, which cannot be matched in linear time: "
+            f"{brief(str(error).partition(' (at position')[0])}; {WRITE}"
+        ) from error
 
 
 def _repeats_anchors(expr: Expr, within: bool = False) -> bool:

@@ -6,17 +6,34 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import CheckpointError
 from ...common.argument_checks import shown
+from ...errors import CheckpointError
 from .module_patterns import ModulePatterns
 
 TRAINING = {  # of the training, or about the files: results are the same whatever they say
-    "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "base_model_class", "parent_library", "revision", "inference_mode",
-    "target_modules", "exclude_modules", "lora_dropout", "layers_to_transform", "layers_pattern", "megatron_core",
-    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "qalora_group_size", "runtime_config",
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "base_model_class",
+    "parent_library",
+    "revision",
+    "inference_mode",
+    "target_modules",
+    "exclude_modules",
+    "lora_dropout",
+    "layers_to_transform",
+    "layers_pattern",
+    "megatron_core",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "qalora_group_size",
+    "runtime_config",
     "ensure_weight_tying",  # only of modules that it has anyway, see beside.py
     "fan_in_fan_out",  # how the base stores its weight; the pairs of an adapter lie the same way
-}  # fmt: skip
+}
 READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights"}
 BESIDE = {  # what comes beside the pairs, read where the law computes
     "use_dora": "DoRA scales the rows of the dense weight",
@@ -36,14 +53,16 @@ REFUSED = {
     "velora_config": "it is a kind of its own",
     "monteclora_config": "it is a kind of its own",
     "kasa_config": "it is a kind of its own",
-}  # fmt: skip
+}
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that leave other weights in the base
 MOST_RANK = 1024
 
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """rank, alpha: of modules that no pattern names. where: for errors.  beside: what it says of `BESIDE`, as far as it is set."""
+    """rank, alpha: of modules that no pattern names. where: for errors.  beside:
+    what it says of `BESIDE`, as far as it is set.
+    """
 
     rank: int
     alpha: float
@@ -66,10 +85,23 @@ class PeftConfig:
         asked = {key: values[key] for key in BESIDE if values.get(key) and values[key] != "none"}
         for key, value in asked.items():
             if not beside:
-                raise CheckpointError(f"{where}: {key}={shown(value)} is not supported here: {BESIDE[key]}, which is not read beside a GGUF file, and with deterministic=True on a CPU for models of attention and dense feedforward networks alone; merge the adapter into its base")
-        ranks = {name: _rank(rank, f"{where}: rank_pattern {shown(name)}") for name, rank in _pattern(values, "rank_pattern", where).items()}
-        alphas = {name: _number(alpha, f"{where}: alpha_pattern {shown(name)}") for name, alpha in _pattern(values, "alpha_pattern", where).items()}
-        rank, alpha = _rank(values.get("r", 8), f"{where}: r"), _number(values.get("lora_alpha", 8), f"{where}: lora_alpha")
+                raise CheckpointError(
+                    f"{where}: {key}={shown(value)} is not supported here: {BESIDE[key]}, which is not read beside a "
+                    "GGUF file, and with deterministic=True on a CPU for models of attention and dense feedforward "
+                    "networks alone; merge the adapter into its base"
+                )
+        ranks = {
+            name: _rank(rank, f"{where}: rank_pattern {shown(name)}")
+            for name, rank in _pattern(values, "rank_pattern", where).items()
+        }
+        alphas = {
+            name: _number(alpha, f"{where}: alpha_pattern {shown(name)}")
+            for name, alpha in _pattern(values, "alpha_pattern", where).items()
+        }
+        rank, alpha = (
+            _rank(values.get("r", 8), f"{where}: r"),
+            _number(values.get("lora_alpha", 8), f"{where}: lora_alpha"),
+        )
         return cls(rank, alpha, _flag(values, "use_rslora", where), ranks, alphas, where, asked)
 
     @property
@@ -98,19 +130,24 @@ def _key(patterns: ModulePatterns, module: str) -> str:
 
 def _refuse(values: dict[str, Any], where: str) -> None:
     if values.get("peft_type") != "LORA":
-        raise CheckpointError(f"{where}: peft_type is {shown(values.get('peft_type'))}; adapters of type 'LORA' are read")
+        raise CheckpointError(
+            f"{where}: peft_type is {shown(values.get('peft_type'))}; adapters of type 'LORA' are read"
+        )
     for key, why in REFUSED.items():
         if values.get(key):
             raise CheckpointError(f"{where}: {key}={shown(values[key])} is not supported: {why}")
     begun = values.get("init_lora_weights", True)
     if isinstance(begun, str) and begun.lower().startswith(CHANGES_BASE):
         raise CheckpointError(
-            f"{where}: init_lora_weights={shown(begun)} is not supported: it changed the base's weights, so the pairs do not belong to the base as it is; "
+            f"{where}: init_lora_weights={shown(begun)} is not supported: it changed the base's weights, so the "
+            "pairs do not belong to the base as it is; "
             "save it converted (PEFT: path_initial_model_for_weight_conversion)"
         )
     for key, value in values.items():
         if key not in TRAINING and key not in READ and key not in REFUSED and key not in BESIDE and value:
-            raise CheckpointError(f"{where}: {key}={shown(value)} is not known; an adapter that may mean something else is not loaded")
+            raise CheckpointError(
+                f"{where}: {key}={shown(value)} is not known; an adapter that may mean something else is not loaded"
+            )
 
 
 def _pattern(values: dict[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""Adapters that come as tensors: they are laid on disk as PEFT lays them, so that all that is true of others is true of them."""
+"""Adapters that come as tensors: they are laid on disk as PEFT lays them, so that
+all that is true of others is true of them.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from ...common.argument_checks import shown
 from ...errors import CheckpointError, ConfigError
 from ...loading.model_files.bounded_json import read_json
-from ...common.argument_checks import shown
 from .adapter_reader import CONFIG, SAFETENSORS
 
 KEPT = 2  # folders of a name: a sequence that was opened with the adapter before may still read that from its folder
@@ -40,10 +42,18 @@ class TensorAdapters:
         self.turn = threading.Lock()
 
     @contextmanager
-    def written(self, name: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None, before: Path | None) -> Iterator[Path]:
-        """A folder with this adapter, kept for the name unless something is raised. before: that of the adapter which it meant so far."""
+    def written(
+        self, name: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None, before: Path | None
+    ) -> Iterator[Path]:
+        """A folder with this adapter, kept for the name unless something is raised.
+
+        before: that of the adapter which it meant so far.
+        """
         if config is None and before is None:
-            raise ConfigError(f"no adapter {name!r} is loaded whose {CONFIG} these tensors could have; give config=, such as peft_model.peft_config['default'].to_dict()")
+            raise ConfigError(
+                f"no adapter {name!r} is loaded whose {CONFIG} these tensors could have; give config=, such as "
+                "peft_model.peft_config['default'].to_dict()"
+            )
         with self._made(name) as folder:
             told = read_json(before / CONFIG) if config is None and before is not None else dict(config or {})
             _write(folder, own_of(tensors, told), told)
@@ -77,17 +87,26 @@ def _write(folder: Path, pairs: Mapping[str, Tensor], config: Any) -> None:
 
 
 def own_of(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Those of adapters, by the names that PEFT saves them under. Raises CheckpointError where they are of several adapters."""
+    """Those of adapters, by the names that PEFT saves them under.
+
+    Raises CheckpointError where they are of several adapters.
+    """
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if not _is_own(name, config):
             continue
         plain = next((pattern.sub(instead, name) for pattern, instead in NAMED if pattern.search(name)), name)
         if plain in found:
-            raise CheckpointError(f"tensor {shown(name)}: there are several that PEFT would save as {shown(plain)}; give those of one adapter, as get_peft_model_state_dict does")
+            raise CheckpointError(
+                f"tensor {shown(name)}: there are several that PEFT would save as {shown(plain)}; give those of one "
+                "adapter, as get_peft_model_state_dict does"
+            )
         found[plain] = tensor
     if not found:
-        raise CheckpointError(f"none of the {len(tensors)} tensors is one of an adapter's pairs (names with .lora_A and .lora_B); {CONFIG} and PEFT's state_dict belong together")
+        raise CheckpointError(
+            f"none of the {len(tensors)} tensors is one of an adapter's pairs (names with .lora_A and .lora_B); "
+            f"{CONFIG} and PEFT's state_dict belong together"
+        )
     return found
 
 

@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..int_row import Ints, Space
 from ..prefix_cache import PrefixCache
 from ..radix_tree import RadixNode
-from ..int_row import Ints, Space
 
 
 class HeldSequence(NamedTuple):
-    """A sequence that holds pages. node: the deepest node that it stands on. beyond: its computed tokens behind that."""
+    """A sequence that holds pages.
+
+    node: the deepest node that it stands on. beyond: its computed tokens behind that.
+    """
 
     sequence: int
     status: str

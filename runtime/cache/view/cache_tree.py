@@ -6,18 +6,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..int_row import Ints, Space
+from .cache_snapshot import CacheSnapshot
 from .tree_nodes import CacheNode, CacheRow
 from .tree_outline import outline
 from .tree_svg import draw
-from ..int_row import Ints, Space
-from .cache_snapshot import CacheSnapshot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CacheTree:
     """What `Engine.cache_tree` gives: the tree as it stood between two steps. It never changes.
 
-    roots: the namespaces with the root of each, "" being the usual one; those of adapters are tuples (namespace, digest).
+    roots: the namespaces with the root of each, "" being the usual one; those of adapters are tuples (namespace,
+        digest).
     `print(tree)` shows it as text, a notebook as a picture, `save("cache.svg")` keeps that.
     """
 
@@ -59,7 +60,8 @@ class CacheTree:
         return min(leaves, key=lambda node: node.last_used, default=None)
 
     def svg(self, width: int = 1000) -> str:
-        """A picture of at most `width` pixels as the text of an SVG file; long texts, deep and wide trees are cut short.
+        """A picture of at most `width` pixels as the text of an SVG file; long texts, deep and wide trees are cut
+        short.
 
         Raises ConfigError for a width that is not from 200 to 20,000.
         """

@@ -74,4 +74,6 @@ class CacheNode:
         return "".join(reversed(texts))
 
     def __repr__(self) -> str:
-        return f"<CacheNode of {len(self)} tokens {self.text[:40]!r}, {len(self.children)} children, {self.locks} locks>"
+        return (
+            f"<CacheNode of {len(self)} tokens {self.text[:40]!r}, {len(self.children)} children, {self.locks} locks>"
+        )

@@ -6,8 +6,8 @@ import unicodedata
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from .tree_nodes import CacheNode, CacheRow
 from ..int_row import space_text
+from .tree_nodes import CacheNode, CacheRow
 
 if TYPE_CHECKING:
     from .cache_tree import CacheTree
@@ -51,14 +51,14 @@ def _lines(root: CacheNode, first: CacheNode | None) -> Iterator[str]:
 
 
 def _node(node: CacheNode, first: CacheNode | None) -> str:
-    told = f"{len(node)} \"{shortened(node.text, LONGEST_TEXT)}\""
+    told = f'{len(node)} "{shortened(node.text, LONGEST_TEXT)}"'
     if node.locked:
         told += f"  locked by {node.locks}"
     return told + ("  evicted first" if node is first else "")
 
 
 def row_text(row: CacheRow) -> str:
-    beyond = f": {counted(len(row.tokens), 'token')} not in the tree \"{shortened(row.text, LONGEST_TEXT)}\""
+    beyond = f': {counted(len(row.tokens), "token")} not in the tree "{shortened(row.text, LONGEST_TEXT)}"'
     return f"· sequence {row.sequence} {row.status}" + (beyond if len(row.tokens) else "")
 
 

@@ -11,9 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
+from ..int_row import space_text
 from .tree_nodes import CacheNode, CacheRow
 from .tree_outline import columns, counted, shortened, summary
-from ..int_row import space_text
 
 if TYPE_CHECKING:
     from .cache_tree import CacheTree
@@ -131,7 +131,9 @@ class _FoldedTree:
         if isinstance(item, CacheRow):
             return TreeBox(item.text, f"{len(item.tokens)} · sequence {item.sequence} {item.status}", "row", level, row)
         kind = "locked" * item.locked + " pinned" * item.pinned + " first" * (item is self.first)
-        return TreeBox(item.text, counted(len(item), "token") + f" ×{item.locks}" * item.locked, kind.strip(), level, row)
+        return TreeBox(
+            item.text, counted(len(item), "token") + f" ×{item.locks}" * item.locked, kind.strip(), level, row
+        )
 
 
 def _rest(items: list[CacheNode | CacheRow], level: int, row: int) -> TreeBox:

@@ -1,15 +1,17 @@
-"""Functionary 3.2: `>>>name`, a line break and JSON; what is said has the name `all`. Prompts end behind the first `>>>`."""
+"""Functionary 3.2: `>>>name`, a line break and JSON; what is said has the name
+`all`. Prompts end behind the first `>>>`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..framed_dialect import CallFrame, FramedDialect
-from ..parsing.framed_call_reader import FrameReader
 from ..call_grammars import const, sequence, several, structural, triggered
+from ..framed_dialect import CallFrame, FramedDialect
 from ..output_reader import OutputReader
-from ..reasoning_marks import ReasoningMarks
+from ..parsing.framed_call_reader import FrameReader
 from ..parsing.incremental_text import Reading
+from ..reasoning_marks import ReasoningMarks
 from ..tool_types import DialectToolCall, Tool
 
 MARK, ALL = ">>>", "all\n"

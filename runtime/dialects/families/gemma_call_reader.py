@@ -1,13 +1,15 @@
-"""Calls of Gemma 4: JSON whose keys are bare and whose strings stand between marks of their own, read while it comes."""
+"""Calls of Gemma 4: JSON whose keys are bare and whose strings stand between
+marks of their own, read while it comes.
+"""
 
 from __future__ import annotations
 
 import json
 
 from ..parsing.framed_call_reader import FrameReader
-from ..parsing.json_value_parser import DEEPEST, SCALAR
-from ..parsing.incremental_text import TextMarks as Wanted
 from ..parsing.incremental_text import Reading
+from ..parsing.incremental_text import TextMarks as Wanted
+from ..parsing.json_value_parser import DEEPEST, SCALAR
 from ..parsing.unquoted_values import quoted
 
 QUOTE = '<|"|>'

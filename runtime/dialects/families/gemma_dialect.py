@@ -9,19 +9,20 @@ from typing import Any
 from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
-from ..framed_dialect import CallFrame, FramedDialect
-from .gemma_call_reader import QUOTE, GemmaReader
 from ..call_grammars import Format, const, members, sequence
+from ..framed_dialect import CallFrame, FramedDialect
 from ..output_reader import OutputReader
 from ..reasoning_marks import ReasoningMarks
 from ..tool_types import DialectToolCall, Tool
+from .gemma_call_reader import QUOTE, GemmaReader
 
 MOST_LINKS = 30  # schemas inside each other
 NOTES = frozenset({"type", "title", "description", "default", "examples", "$comment", "nullable", CLOSING})
 KNOWN = {
-    "string": {"minLength", "maxLength"}, "array": {"items", "minItems", "maxItems"},
+    "string": {"minLength", "maxLength"},
+    "array": {"items", "minItems", "maxItems"},
     "object": {"properties", "required", "additionalProperties"},
-}  # fmt: skip
+}
 TYPES = ("string", "number", "boolean", "null")
 
 
@@ -35,7 +36,12 @@ class GemmaDialect(FramedDialect):
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
         schema = tool.arguments_schema
         content = GemmaValues(tool.name, schema).value(schema, MOST_LINKS)
-        return {"type": "tag", "begin": f"{opening}{self.frame.head}{tool.name}", "content": content, "end": self.frame.end}
+        return {
+            "type": "tag",
+            "begin": f"{opening}{self.frame.head}{tool.name}",
+            "content": content,
+            "end": self.frame.end,
+        }
 
 
 def _written(value: Any) -> str:
@@ -63,7 +69,10 @@ class GemmaValues:
         if "$ref" in schema:
             return self.value(self._target(str(schema["$ref"])), left - 1)
         if "enum" in schema or "const" in schema:
-            return {"type": "choices", "choices": [self.written(one) for one in schema.get("enum", [schema.get("const")])]}
+            return {
+                "type": "choices",
+                "choices": [self.written(one) for one in schema.get("enum", [schema.get("const")])],
+            }
         branches = schema.get("anyOf") or schema.get("oneOf")
         kind = schema.get("type", list(TYPES))
         if not branches and isinstance(kind, str):
@@ -91,7 +100,9 @@ class GemmaValues:
     def _properties(self, schema: dict[str, Any]) -> tuple[dict[str, Any], Collection[str]]:
         properties, required = schema.get("properties") or {}, schema.get("required") or ()
         if missing := [name for name in required if name not in properties]:
-            raise ConfigError(f"the tool {self._name!r} requires {missing[0]!r}, which is none of its properties; describe it there")
+            raise ConfigError(
+                f"the tool {self._name!r} requires {missing[0]!r}, which is none of its properties; describe it there"
+            )
         return properties, required
 
     def _array(self, schema: dict[str, Any], left: int) -> Format:
@@ -100,8 +111,11 @@ class GemmaValues:
         if most == 0:
             return const("[]")
         more: Format = {
-            "type": "repeat", "content": sequence(const(","), item), "min": max(least - 1, 0), "max": -1 if most is None else most - 1,
-        }  # fmt: skip
+            "type": "repeat",
+            "content": sequence(const(","), item),
+            "min": max(least - 1, 0),
+            "max": -1 if most is None else most - 1,
+        }
         listed = sequence(item, more)
         return sequence(const("["), listed if least else {"type": "optional", "content": listed}, const("]"))
 
@@ -115,7 +129,9 @@ class GemmaValues:
     def _check(self, schema: dict[str, Any], known: set[str]) -> None:
         odd = next((key for key in schema if key not in NOTES | known and key not in ("$defs", "definitions")), None)
         if odd is not None:
-            raise ConfigError(f"the parameters of the tool {self._name!r} have {odd!r}, which calls in this form cannot keep to")
+            raise ConfigError(
+                f"the parameters of the tool {self._name!r} have {odd!r}, which calls in this form cannot keep to"
+            )
 
     def _target(self, ref: str) -> Any:
         found = self._root

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ..framed_dialect import CallFrame, FramedDialect
-from ..parsing.framed_call_reader import FrameReader
 from ..call_grammars import Format, const, sequence, several, structural, triggered
+from ..framed_dialect import CallFrame, FramedDialect
 from ..output_reader import OutputReader
-from ..reasoning_marks import MARKS, ReasoningMarks
+from ..parsing.framed_call_reader import FrameReader
 from ..parsing.incremental_text import Reading
+from ..reasoning_marks import MARKS, ReasoningMarks
 from ..tool_types import DialectToolCall, Tool
 
 TO = "to=functions."
 START = "<|start|>assistant"
-HEADER, THINKING = (f"<|channel|>{channel} {TO}" for channel in ("commentary", "analysis"))  # calls come on either channel
+HEADER, THINKING = (
+    f"<|channel|>{channel} {TO}" for channel in ("commentary", "analysis")
+)  # calls come on either channel
 ANALYSIS, PREAMBLE, FINAL = (f"<|channel|>{one}<|message|>" for one in ("analysis", "commentary", "final"))
 END = "<|end|>"
 _HEADERS = MARKS["gpt-oss"]._replace(begin="")
@@ -46,7 +48,11 @@ class HarmonyDialect(FramedDialect):
 
     def _headed(self, tool: Tool) -> list[Format]:
         """A call with each of the headers that models write. Its end may be the token that ends the text."""
-        found = [*self._tags([tool], HEADER), *self._tags([tool], THINKING), *(self._tag(tool, f" {TO}", link) for link in TURNED)]
+        found = [
+            *self._tags([tool], HEADER),
+            *self._tags([tool], THINKING),
+            *(self._tag(tool, f" {TO}", link) for link in TURNED),
+        ]
         end: Format = {"type": "optional", "content": const(self.frame.end)}
         return [{**one, "content": sequence(one["content"], end), "end": ""} for one in found]
 
@@ -62,7 +68,11 @@ class _HarmonyReader(FrameReader):
 HARMONY = HarmonyDialect(
     "harmony",
     CallFrame(
-        HEADER, " <|constrain|>json<|message|>", "<|call|>", separator=START,
-        links=("<|constrain|>json<|message|>", " json<|message|>", " code<|message|>", "<|message|>"), also=f"{START} {TO}",
+        HEADER,
+        " <|constrain|>json<|message|>",
+        "<|call|>",
+        separator=START,
+        links=("<|constrain|>json<|message|>", " json<|message|>", " code<|message|>", "<|message|>"),
+        also=f"{START} {TO}",
     ),
-)  # fmt: skip
+)

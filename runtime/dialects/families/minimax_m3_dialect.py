@@ -7,16 +7,16 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..framed_dialect import CallFrame, FramedDialect
-from ..parsing.framed_call_reader import FrameReader
-from .gemma_dialect import MOST_LINKS, GemmaValues
 from ..call_grammars import Format, const, members, sequence
+from ..framed_dialect import CallFrame, FramedDialect
 from ..output_reader import OutputReader
-from ..reasoning_marks import ReasoningMarks
-from ..parsing.incremental_text import TextMarks as Wanted
+from ..parsing.framed_call_reader import FrameReader
 from ..parsing.incremental_text import Reading
-from ..tool_types import DialectToolCall, Tool
+from ..parsing.incremental_text import TextMarks as Wanted
 from ..parsing.unquoted_values import json_of, quoted, types_of
+from ..reasoning_marks import ReasoningMarks
+from ..tool_types import DialectToolCall, Tool
+from .gemma_dialect import MOST_LINKS, GemmaValues
 
 MARK = "]<]minimax[>["
 ITEM = "item"
@@ -34,7 +34,12 @@ class MiniMaxM3Dialect(FramedDialect):
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
         schema = tool.arguments_schema
         content = _ElementValues(tool.name, schema).value(schema, MOST_LINKS)
-        return {"type": "tag", "begin": f"{opening}{self.frame.head}{tool.name}{link}", "content": content, "end": self.frame.end}
+        return {
+            "type": "tag",
+            "begin": f"{opening}{self.frame.head}{tool.name}{link}",
+            "content": content,
+            "end": self.frame.end,
+        }
 
 
 def _element(name: str, value: Any) -> str:
@@ -63,7 +68,11 @@ class _ElementValues(GemmaValues):
 
     def _text(self, schema: dict[str, Any]) -> Format:
         bounds = schema.get("minLength", 0), schema.get("maxLength", "")
-        return {"type": "any_text"} if bounds == (0, "") else {"type": "regex", "pattern": f"[^\\]]{{{bounds[0]},{bounds[1]}}}"}
+        return (
+            {"type": "any_text"}
+            if bounds == (0, "")
+            else {"type": "regex", "pattern": f"[^\\]]{{{bounds[0]},{bounds[1]}}}"}
+        )
 
 
 def _tagged(name: str, content: Format) -> Format:
@@ -148,6 +157,14 @@ def _inner(schema: Any, name: str, root: Any) -> Any:
     return schema.get("items") if name == ITEM else {}
 
 
-MINIMAX_M3 = MiniMaxM3Dialect("minimax-m3", CallFrame(
-    f"{MARK}<tool_call>\n", '">', f"{MARK}</invoke>\n", f'{MARK}<invoke name="', f"{MARK}</tool_call>", lead="",
-))  # fmt: skip
+MINIMAX_M3 = MiniMaxM3Dialect(
+    "minimax-m3",
+    CallFrame(
+        f"{MARK}<tool_call>\n",
+        '">',
+        f"{MARK}</invoke>\n",
+        f'{MARK}<invoke name="',
+        f"{MARK}</tool_call>",
+        lead="",
+    ),
+)

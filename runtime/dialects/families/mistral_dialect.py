@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..call_grammars import Format, const, sequence, several, structural, tag
 from ..dialect import Dialect, DialectStep
 from ..framed_dialect import CallFrame, FramedDialect
-from ..call_grammars import Format, const, sequence, several, structural, tag
 from ..parsing.json_call_reader import JsonForm, JsonReader
 from ..reasoning_marks import ReasoningMarks
 from ..tool_prompt import Message, short_id
@@ -23,9 +23,7 @@ class MistralDialect(Dialect):
     """The mark is a special token, which no grammar can write: the step is free text up to it, then the list."""
 
     name = "mistral"
-    form = JsonForm(
-        MARK, start=True, objects=False, listed=True, named=True, link=ARGS, given_id=CALL_ID
-    )
+    form = JsonForm(MARK, start=True, objects=False, listed=True, named=True, link=ARGS, given_id=CALL_ID)
 
     def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
         return JsonReader(self.form, names, marks)
@@ -35,11 +33,16 @@ class MistralDialect(Dialect):
         return f"[AVAILABLE_TOOLS] {listed}[/AVAILABLE_TOOLS]"
 
     def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
-        listed = [{"name": call.name, "arguments": call.arguments, **({"id": short_id(call.id)} if call.id else {})} for call in calls]
+        listed = [
+            {"name": call.name, "arguments": call.arguments, **({"id": short_id(call.id)} if call.id else {})}
+            for call in calls
+        ]
         return f"{text}{MARK}{json.dumps(listed, ensure_ascii=False)}" if listed else text
 
     def _assistant(self, thought: str, text: str, calls: list[DialectToolCall]) -> list[Message]:
-        return super()._assistant(thought, text, [DialectToolCall(call.name, call.arguments, short_id(call.id)) for call in calls])
+        return super()._assistant(
+            thought, text, [DialectToolCall(call.name, call.arguments, short_id(call.id)) for call in calls]
+        )
 
     def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
         return {**super()._answer(text, message), "tool_call_id": short_id(message.get("tool_call_id") or "")}
@@ -62,7 +65,9 @@ class MistralDialect(Dialect):
 
 
 class MistralArgsDialect(FramedDialect):
-    """Later models: the mark, a name and its arguments for every call; some write an id between the two (`given_ids`)."""
+    """Later models: the mark, a name and its arguments for every call; some
+    write an id between the two (`given_ids`).
+    """
 
     def __init__(self, given_ids: bool = False) -> None:
         super().__init__("mistral-args", CallFrame(MARK, ARGS, "", lead=""))
@@ -73,7 +78,9 @@ class MistralArgsDialect(FramedDialect):
         return JsonReader(MistralDialect.form, names, marks)
 
     def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
-        written = [f"{MARK}{call.name}{self._id(call)}{ARGS}{json.dumps(call.arguments, ensure_ascii=False)}" for call in calls]
+        written = [
+            f"{MARK}{call.name}{self._id(call)}{ARGS}{json.dumps(call.arguments, ensure_ascii=False)}" for call in calls
+        ]
         return text + "".join(written)
 
     def _id(self, call: DialectToolCall) -> str:

@@ -29,7 +29,9 @@ class NanoDialect(Dialect):
 
     name = "nano"
     stands_in = False
-    form = JsonForm(TURN, start=True, known=True, silent=True, objects=False, named=True, link=TURN, answer=prompts.ANSWER)
+    form = JsonForm(
+        TURN, start=True, known=True, silent=True, objects=False, named=True, link=TURN, answer=prompts.ANSWER
+    )
 
     def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
         return JsonReader(self.form, names, marks)
@@ -49,7 +51,9 @@ class NanoDialect(Dialect):
         return [dict(turn) for turn in (*said, *_turns(calls))]
 
     def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
-        """The model was trained on results that are objects; behind any other text it calls again, or says nothing of it."""
+        """The model was trained on results that are objects; behind any other
+        text it calls again, or says nothing of it.
+        """
         result = _value(text)
         return dict(prompts.tool_result(result if isinstance(result, dict) else {RESULT: result}))
 
@@ -57,7 +61,9 @@ class NanoDialect(Dialect):
 
     def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> DialectStep:
         if any(tool.name == prompts.ANSWER for tool in tools):
-            raise ConfigError(f"a tool has the name {prompts.ANSWER!r}, with which this model starts an answer; rename it")
+            raise ConfigError(
+                f"a tool has the name {prompts.ANSWER!r}, with which this model starts an answer; rename it"
+            )
         steps = {tool.name: _arguments(TURN, tool) for tool in tools}
         if choice not in ("auto", "required"):
             return _arguments(choice + TURN, tools[0])

@@ -11,17 +11,30 @@ from typing import Any
 from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
-from ..dialect import Dialect
 from ..call_grammars import Format, const, members, sequence, structural, triggered
+from ..dialect import Dialect
 from ..parsing.python_call_reader import FORM, PythonReader
 from ..reasoning_marks import ReasoningMarks
 from ..tool_types import DialectToolCall, Tool
 
 NAME = re.compile(r"\w+")
 JOINT = (
-    "$ref", "anyOf", "oneOf", "allOf", "not", "if", "enum", "const", "minProperties", "maxProperties", "propertyNames",
-    "patternProperties", "dependentRequired", "dependentSchemas", "dependencies",
-)  # fmt: skip
+    "$ref",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "not",
+    "if",
+    "enum",
+    "const",
+    "minProperties",
+    "maxProperties",
+    "propertyNames",
+    "patternProperties",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+)
 SHARED = ("$defs", "definitions", CLOSING)
 MOST_CHARACTERS = 2_000_000
 SINGLE_QUOTED = r"'(?:[^'\\\x00-\x1f]|\\[\\'nt])*'"
@@ -98,7 +111,9 @@ def _check(tools: Sequence[Tool], several_calls: bool) -> None:
 
 
 def _length(tool: Tool) -> int:
-    """Characters of the schemas in the grammar of a tool's arguments: each stands behind every one that may come first."""
+    """Characters of the schemas in the grammar of a tool's arguments: each
+    stands behind every one that may come first.
+    """
     schema = tool.arguments_schema
     shared = sum(len(json.dumps(schema[key])) for key in SHARED if key in schema)
     values = (schema.get("properties") or {}).values()
@@ -110,13 +125,19 @@ def _check_one(tool: Tool) -> None:
     properties = schema.get("properties") or {}
     odd = next((name for name in properties if not NAME.fullmatch(name)), None)
     if odd is not None:
-        raise ConfigError(f"the tool {tool.name!r} takes {odd!r}, which is not a valid keyword argument; use letters, digits and _")
+        raise ConfigError(
+            f"the tool {tool.name!r} takes {odd!r}, which is not a valid keyword argument; use letters, digits and _"
+        )
     unnamed = next((name for name in schema.get("required") or () if name not in properties), None)
     if unnamed is not None:
-        raise ConfigError(f"the tool {tool.name!r} requires {unnamed!r}, which is none of its properties; describe it there")
+        raise ConfigError(
+            f"the tool {tool.name!r} requires {unnamed!r}, which is none of its properties; describe it there"
+        )
     joint = next((key for key in JOINT if key in schema), None)
     if joint is not None:
-        raise ConfigError(f"the parameters of the tool {tool.name!r} have {joint!r}, which calls in Python's form cannot keep to")
+        raise ConfigError(
+            f"the parameters of the tool {tool.name!r} have {joint!r}, which calls in Python's form cannot keep to"
+        )
 
 
 def _arguments(tool: Tool) -> list[Format]:

@@ -6,8 +6,8 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..dialect import Dialect
 from ..call_grammars import several, structural, tag, triggered
+from ..dialect import Dialect
 from ..parsing.json_call_reader import JsonForm, JsonReader
 from ..reasoning_marks import ReasoningMarks
 from ..tool_prompt import Message
@@ -65,7 +65,8 @@ class HermesDialect(TaggedJsonDialect):
         listed = "\n".join(json.dumps(tool.openai, ensure_ascii=False) for tool in tools)
         return (
             "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-            f"You are provided with function signatures within <tools></tools> XML tags:\n<tools>\n{listed}\n</tools>\n\n"
+            "You are provided with function signatures within <tools></tools> XML "
+            f"tags:\n<tools>\n{listed}\n</tools>\n\n"
             "For each function call, return a json object with function name and arguments within "
             f'{OPEN}{CLOSE} XML tags:\n{OPEN}\n{{"name": <function-name>, "arguments": <args-json-object>}}\n{CLOSE}'
         )

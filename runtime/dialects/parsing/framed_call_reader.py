@@ -12,8 +12,8 @@ from sgl.grammars.structural.parameter_styles import STYLES, ParameterStyle
 
 from ..output_reader import CallForm, OutputReader
 from ..reasoning_marks import ReasoningMarks
-from .incremental_text import TextMarks as Wanted
 from .incremental_text import Reading
+from .incremental_text import TextMarks as Wanted
 from .unquoted_values import TEXT, TYPES, json_of, quoted, types_of
 
 JSON = "json"

@@ -78,7 +78,9 @@ class IncrementalText:
         return True
 
     def until(self, marks: TextMarks) -> Reading[str]:
-        """Go to the first of some marks, giving out what comes before it by `flow`; pass and return it. Empty: the end."""
+        """Go to the first of some marks, giving out what comes before it by
+        `flow`; pass and return it. Empty: the end.
+        """
         while True:
             half = len(self.text) if self.ended else marks.half(self.text, self.at)
             found = marks.pattern.search(self.text, self.at)
@@ -96,7 +98,10 @@ class IncrementalText:
 
 
 class TextMarks:
-    """Texts to look for, at one place the longest. None of them holds another, or begins it, behind its first character."""
+    """Texts to look for, at one place the longest.
+
+    None of them holds another, or begins it, behind its first character.
+    """
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.texts = tuple(sorted(texts, key=len, reverse=True))

@@ -7,14 +7,16 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from .json_value_parser import key, value
 from ..output_reader import CallForm, OutputReader
 from ..reasoning_marks import ReasoningMarks
 from .incremental_text import Reading
+from .json_value_parser import key, value
 
 NAMES = ("name", "tool_name")
 ARGUMENTS = ("arguments", "parameters")
-FIRST = frozenset({*NAMES, *ARGUMENTS, "function", "id", "tool_call_id", "type"})  # what the first member of a call may be
+FIRST = frozenset(
+    {*NAMES, *ARGUMENTS, "function", "id", "tool_call_id", "type"}
+)  # what the first member of a call may be
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .incremental_text import Reading, IncrementalText
+from .incremental_text import IncrementalText, Reading
 
 DEEPEST = 200  # brackets inside each other; deeper is no JSON of anybody
 LONGEST = 4000  # digits of a number; json.loads refuses 4300

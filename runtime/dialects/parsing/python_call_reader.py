@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .python_literals import as_json, json_text
 from ..output_reader import CallForm, OutputReader
 from .incremental_text import Reading
+from .python_literals import as_json, json_text
 
 FORM = CallForm("[", bare=True, known=True)
 DEEPEST = 200

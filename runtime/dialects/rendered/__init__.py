@@ -4,4 +4,12 @@ from .dialect_selection import MARKED, DialectChoice, choose_dialect
 from .template_probe import TemplateProbe, probe_template
 from .thought_marks import opened, reasoning_marks_of
 
-__all__ = ["MARKED", "DialectChoice", "TemplateProbe", "choose_dialect", "opened", "probe_template", "reasoning_marks_of"]
+__all__ = [
+    "MARKED",
+    "DialectChoice",
+    "TemplateProbe",
+    "choose_dialect",
+    "opened",
+    "probe_template",
+    "reasoning_marks_of",
+]

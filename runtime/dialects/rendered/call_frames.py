@@ -1,4 +1,6 @@
-"""The frame of a template's calls, read off its renderings: what stands before a name, behind it, around arguments and between calls."""
+"""The frame of a template's calls, read off its renderings: what stands before a name,
+behind it, around arguments and between calls.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from sgl.grammars.structural.parameter_styles import ParameterStyle
 
 from ..framed_dialect import CallFrame, FramedDialect, FramedObjectDialect
 from ..parsing.framed_call_reader import ID, JSON, NUMBER
+from .common_affixes import common_begin, common_end
 from .parameter_marks import read_parameters
 from .template_probe import ARGUMENTS, FIRST, IDS, OTHER, SAID, SECOND, TemplateProbe, text_after_call
-from .common_affixes import common_begin, common_end
 
 _OBJECT = re.compile(r'\{\s*"(?:name|tool_name)":\s*"\Z')
 _ARGUMENTS = re.compile(r'",\s*"(?:arguments|parameters)":\s*\Z')
@@ -25,7 +27,9 @@ _NAMES = {FIRST: (ARGUMENTS, 0), SECOND: (OTHER.arguments, 1)}
 
 
 class RenderedCall(NamedTuple):
-    """One call in a text: what stands between its name and its arguments, where it begins and ends, how arguments are written."""
+    """One call in a text: what stands between its name and its arguments, where it
+    begins and ends, how arguments are written.
+    """
 
     link: str
     start: int
@@ -53,8 +57,16 @@ def _frame(probe: TemplateProbe, first: int | None) -> CallFrame | None:
     if found is None:
         return None
     before, tail = one[: found.start], _without(one[found.end :], ending)
-    frame = CallFrame(_marked(before, 0, first).lstrip(), _marked(found.link, 0, first), tail, style=found.style, gap=found.gap, pad=found.pad,
-                  lead=before[: len(before) - len(before.lstrip())] if SAID in said else "", first=first or 0)  # fmt: skip
+    frame = CallFrame(
+        _marked(before, 0, first).lstrip(),
+        _marked(found.link, 0, first),
+        tail,
+        style=found.style,
+        gap=found.gap,
+        pad=found.pad,
+        lead=before[: len(before) - len(before.lstrip())] if SAID in said else "",
+        first=first or 0,
+    )
     return frame if probe.single else _several(frame, _body(probe.calls.get("two", ""), header), ending, first)
 
 
@@ -73,7 +85,14 @@ def _several(frame: CallFrame, two: str, ending: str, first: int | None) -> Call
     if own:
         return replace(frame, end=end, separator=rest[len(end) :])
     opening = frame.opening[: len(frame.opening) - len(head)]
-    return replace(frame, opening=opening, head=head, end=end, separator=rest[len(end) :], closing=_closing(opening, tail[len(end) :]))
+    return replace(
+        frame,
+        opening=opening,
+        head=head,
+        end=end,
+        separator=rest[len(end) :],
+        closing=_closing(opening, tail[len(end) :]),
+    )
 
 
 def _closing(opening: str, rest: str) -> str:
@@ -115,7 +134,9 @@ def _written(text: str, name: str, style: str | ParameterStyle | None = None) ->
         if value == arguments:
             return RenderedCall(text[at : at + place], start, end, JSON)
     read = read_parameters(text, at, arguments, style if isinstance(style, ParameterStyle) else None)
-    return None if read is None else RenderedCall(text[at : read.start], start, read.end, read.style, read.gap, read.pad)
+    return (
+        None if read is None else RenderedCall(text[at : read.start], start, read.end, read.style, read.gap, read.pad)
+    )
 
 
 def _marked(text: str, place: int, first: int | None) -> str:
@@ -137,7 +158,7 @@ def _shared_end(rest: str, tail: str) -> str:
     """What both begin with, up to where a mark ends."""
     common = common_begin(rest, tail)
     if common not in (rest, tail):
-        common = common[: max(common.rfind(char) for char in ">]})\"") + 1]
+        common = common[: max(common.rfind(char) for char in '>]})"') + 1]
     return common.rstrip()
 
 
@@ -150,5 +171,3 @@ def _objects(name: str, frame: CallFrame) -> FramedObjectDialect | None:
     if not opening.strip() or (frame.closing and opening != frame.opening):
         return None
     return FramedObjectDialect(name, replace(frame, opening=opening, head=found[0]))
-
-

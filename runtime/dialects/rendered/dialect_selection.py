@@ -1,4 +1,6 @@
-"""The dialect of a template: the one that writes and reads calls as the template writes them, known by name or made of its marks."""
+"""The dialect of a template: the one that writes and reads calls as the template
+writes them, known by name or made of its marks.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from typing import Any, NamedTuple
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
 from ..dialect import Dialect
+from ..families.tagged_json_dialects import HermesDialect, LlamaDialect, TaggedJsonDialect
 from ..framed_dialect import FramedDialect, FramedObjectDialect
 from ..parsing.framed_call_reader import JSON, style_marks
 from ..reasoning_marks import ReasoningMarks
-from ..families.tagged_json_dialects import HermesDialect, LlamaDialect, TaggedJsonDialect
 from ..tool_types import DialectToolCall
 from .call_frames import frame_dialect_of
-from .template_probe import BARE, CALL, FIRST, OTHER, SAID, TOOLS, TemplateProbe, text_after_call
 from .common_affixes import squeezed
+from .template_probe import BARE, CALL, FIRST, OTHER, SAID, TOOLS, TemplateProbe, text_after_call
 
 _PIECES = re.compile(r"<[^<>\s]*>|\[[^\[\]\s]*[\[\]]|.")
 _SUFFIX = re.compile(r"<tool_calls(:[\w.-]+)>")
@@ -54,7 +56,9 @@ def choose_dialect(probe: TemplateProbe, known: Iterable[Dialect]) -> DialectCho
 
 def _whole(probe: TemplateProbe, tries: list[Dialect]) -> Dialect | None:
     """The best of the known dialects that read the calls, and of one that is made of their marks."""
-    made = [dialect for dialect in frame_dialect_of(probe, TEMPLATE) if _reads(dialect, probe) and _writes(dialect, probe)][:1]
+    made = [
+        dialect for dialect in frame_dialect_of(probe, TEMPLATE) if _reads(dialect, probe) and _writes(dialect, probe)
+    ][:1]
     reading = [dialect for dialect in tries if _reads(dialect, probe)]
     if not reading and not made:
         return None
@@ -62,8 +66,15 @@ def _whole(probe: TemplateProbe, tries: list[Dialect]) -> Dialect | None:
 
 
 def _rank(dialect: Dialect, probe: TemplateProbe) -> tuple[bool, bool, bool, bool, float]:
-    """Forms of their own kind first, then those that explain all that is written; of these, known ones, then white space."""
-    own = not isinstance(dialect, FramedDialect | TaggedJsonDialect) or type(dialect) not in (FramedDialect, FramedObjectDialect, HermesDialect, LlamaDialect)
+    """Forms of their own kind first, then those that explain all that is
+    written; of these, known ones, then white space.
+    """
+    own = not isinstance(dialect, FramedDialect | TaggedJsonDialect) or type(dialect) not in (
+        FramedDialect,
+        FramedObjectDialect,
+        HermesDialect,
+        LlamaDialect,
+    )
     known, writes = dialect.name != TEMPLATE, _writes(dialect, probe)
     text = next(text for text, _ in _answers(probe))
     like = difflib.SequenceMatcher(None, squeezed(_spelled(dialect)), squeezed(text), autojunk=False).ratio()
@@ -75,7 +86,11 @@ def _fitted(dialect: Dialect, probe: TemplateProbe) -> Dialect:
     if not isinstance(dialect, FramedDialect | HermesDialect) or _writes(dialect, probe, exactly=True):
         return dialect
     for made in frame_dialect_of(probe, dialect.name):
-        if _reads(made, probe) and _writes(made, probe, exactly=True) and squeezed(_spelled(made)) == squeezed(_spelled(dialect)):
+        if (
+            _reads(made, probe)
+            and _writes(made, probe, exactly=True)
+            and squeezed(_spelled(made)) == squeezed(_spelled(dialect))
+        ):
             return _as(dialect, made)
     return dialect
 
@@ -90,7 +105,15 @@ def _as(dialect: Dialect, made: FramedDialect) -> Dialect:
     if type(dialect) not in (FramedDialect, FramedObjectDialect):
         return dialect
     kept = dialect.frame
-    frame = replace(made.frame, links=kept.links, id_before=kept.id_before, also=kept.also, style=kept.style, pad=kept.pad, lead=made.frame.lead)
+    frame = replace(
+        made.frame,
+        links=kept.links,
+        id_before=kept.id_before,
+        also=kept.also,
+        style=kept.style,
+        pad=kept.pad,
+        lead=made.frame.lead,
+    )
     return type(dialect)(dialect.name, frame)
 
 
@@ -152,12 +175,19 @@ def _left(dialect: Dialect, probe: TemplateProbe) -> bool:
 
 def _names_of(dialect: Dialect, probe: TemplateProbe) -> bool:
     """Whether the names of the calls are read where their arguments are not written."""
-    return all([call.name for call in dialect.parse(text, _NAMES)[1]] == [call.name for call in calls] for text, calls in _answers(probe))
+    return all(
+        [call.name for call in dialect.parse(text, _NAMES)[1]] == [call.name for call in calls]
+        for text, calls in _answers(probe)
+    )
 
 
 def _marks_of(dialect: Dialect, probe: TemplateProbe) -> bool:
     base = text_after_call(probe.base)
-    return any(len(mark) > 2 and mark in text and mark not in base for mark in dialect.form.marks for text, _ in _answers(probe))
+    return any(
+        len(mark) > 2 and mark in text and mark not in base
+        for mark in dialect.form.marks
+        for text, _ in _answers(probe)
+    )
 
 
 def _length(dialect: Dialect) -> int:
@@ -182,8 +212,16 @@ def _ending_in(dialect: FramedDialect, suffix: str) -> Dialect:
 
     frame, style = dialect.frame, style_marks(dialect.frame.style)
     marks = ParameterStyle(ending(style.opening), tuple(map(ending, style.naming)), ending(style.closing))
-    found = FramedDialect(dialect.name, replace(
-        frame, opening=ending(frame.opening), head=ending(frame.head), link=ending(frame.link), end=ending(frame.end),
-        closing=ending(frame.closing), style=marks,
-    ))  # fmt: skip
+    found = FramedDialect(
+        dialect.name,
+        replace(
+            frame,
+            opening=ending(frame.opening),
+            head=ending(frame.head),
+            link=ending(frame.link),
+            end=ending(frame.end),
+            closing=ending(frame.closing),
+            style=marks,
+        ),
+    )
     return found.thinking(ReasoningMarks(ending("<think>"), ending("</think>")))

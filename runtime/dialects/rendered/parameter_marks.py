@@ -32,7 +32,9 @@ class _Parameter(NamedTuple):
     end: int
 
 
-def read_parameters(text: str, at: int, arguments: Mapping[str, Any], style: ParameterStyle | None = None) -> RenderedParameters | None:
+def read_parameters(
+    text: str, at: int, arguments: Mapping[str, Any], style: ParameterStyle | None = None
+) -> RenderedParameters | None:
     """Those of a call whose name ends at `at`; None where they do not stand there one by one.
 
     `style`: theirs, where it is known. Without it there must be two or more.
@@ -44,7 +46,13 @@ def read_parameters(text: str, at: int, arguments: Mapping[str, Any], style: Par
             return None
         found.append(one)
     between = text[found[0].end : found[1].key] if len(found) > 1 else ""
-    style = style or _style(found, [text[start:end] for start, end in zip([at, *(one.end for one in found)], (one.key for one in found), strict=False)])
+    style = style or _style(
+        found,
+        [
+            text[start:end]
+            for start, end in zip([at, *(one.end for one in found)], (one.key for one in found), strict=False)
+        ],
+    )
     if style is None:
         return None
     last = text.find(style.closing, found[-1].end)
@@ -52,8 +60,12 @@ def read_parameters(text: str, at: int, arguments: Mapping[str, Any], style: Par
         return None
     gap = between.removesuffix(style.opening)
     return RenderedParameters(
-        style, found[0].key - len(style.opening), last + len(style.closing), "\n" * gap.endswith("\n"), "\n" * style.padded,
-    )  # fmt: skip
+        style,
+        found[0].key - len(style.opening),
+        last + len(style.closing),
+        "\n" * gap.endswith("\n"),
+        "\n" * style.padded,
+    )
 
 
 def _parameter(text: str, at: int, key: str, value: Any) -> _Parameter | None:
@@ -84,4 +96,10 @@ def _style(found: list[_Parameter], befores: list[str]) -> ParameterStyle | None
     padded = "".join(texts).endswith("\n")
     naming, typed = (tuple(piece for piece in "".join(named).split("\n") if piece) for named in (texts, others))
     python = any(one.written != json.dumps(one.value) for one in found if not isinstance(one.value, str))
-    return ParameterStyle(opening, naming, closing, typed if typed not in ((), naming) else None, padded=padded, python=python) if naming else None
+    return (
+        ParameterStyle(
+            opening, naming, closing, typed if typed not in ((), naming) else None, padded=padded, python=python
+        )
+        if naming
+        else None
+    )

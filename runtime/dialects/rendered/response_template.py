@@ -1,4 +1,5 @@
-"""The dialect of a `response_template` (tokenizer_config.json): the checkpoint's own fields, marks and forms of its answers.
+"""The dialect of a `response_template` (tokenizer_config.json): the checkpoint's own fields, marks and forms of its
+answers.
 
 transformers 5.23 reads answers by it (`tokenizer.parse_response`); here the same marks make the grammar of calls, too.
 """
@@ -18,12 +19,24 @@ from ..parsing.framed_call_reader import JSON
 from ..parsing.json_call_reader import ARGUMENTS, NAMES
 from ..reasoning_marks import ReasoningMarks
 from ..tool_types import DialectToolCall
-from .literal_patterns import NotLiteralPattern, pieces_of
 from .common_affixes import squeezed
+from .literal_patterns import NotLiteralPattern, pieces_of
 
 THOUGHTS, CALLS, SAID = ("thinking", "reasoning_content", "reasoning"), "tool_calls", "content"
 _KNOWN = {"version", "defaults", "fields", "start_anchor", "start_anchor_pattern"}
-_FIELD = {"open", "open_pattern", "close", "close_pattern", "content", "content_args", "repeats", "join", "optional", "transform", "transform_each"}
+_FIELD = {
+    "open",
+    "open_pattern",
+    "close",
+    "close_pattern",
+    "content",
+    "content_args",
+    "repeats",
+    "join",
+    "optional",
+    "transform",
+    "transform_each",
+}
 _EXAMPLE = DialectToolCall("name", {"key": "value", "other": 3})
 _PLACE = re.compile(r"\{(\w+(?:\.\w+)*)\}")
 
@@ -35,8 +48,10 @@ class TemplateNotUnderstood(Exception):
 def response_template_dialect(dialect: Dialect, given: Any, known: Iterable[Dialect] = ()) -> Dialect:
     """The dialect that a response_template describes.
 
-    `dialect` was found by other means: where it writes calls as the response_template says, it is the one, since that leaves
-    open how white space stands. So it is where a part is not understood, and then its `note` says which. `known` are those
+    `dialect` was found by other means: where it writes calls as the response_template says, it is the one, since that
+        leaves
+    open how white space stands. So it is where a part is not understood, and then its `note` says which. `known` are
+    those
     of which one is taken where the response_template names a form that only one of them has.
     """
     try:
@@ -44,7 +59,11 @@ def response_template_dialect(dialect: Dialect, given: Any, known: Iterable[Dial
         found = _calls(fields[CALLS], dialect, known) if CALLS in fields else dialect
         marks = _thoughts(fields)
     except (TemplateNotUnderstood, NotLiteralPattern) as error:
-        return _noted(dialect, f"response_template of tokenizer_config.json: {error}; calls and thoughts are read as its chat template writes them")
+        return _noted(
+            dialect,
+            f"response_template of tokenizer_config.json: {error}; calls and thoughts are read as its chat template "
+            "writes them",
+        )
     found = _noted(found, "")
     found.single = dialect.single
     return found.thinking(_opened(marks, dialect.reasoning) if marks else dialect.reasoning)
@@ -57,7 +76,9 @@ def _noted(dialect: Dialect, note: str) -> Dialect:
 
 
 def _opened(marks: ReasoningMarks, before: ReasoningMarks | None) -> ReasoningMarks:
-    """With what the chat template shows of the same marks: whether it begins the thought itself, and what stands around all else."""
+    """With what the chat template shows of the same marks: whether it begins the
+    thought itself, and what stands around all else.
+    """
     if before is not None and (before.begin, before.end) == (marks.begin, marks.end):
         return before._replace(silent=tuple(dict.fromkeys((*before.silent, *marks.silent))))
     return marks._replace(open=not marks.begin)
@@ -67,7 +88,9 @@ def _fields(given: Any) -> dict[str, Mapping[str, Any]]:
     if not isinstance(given, Mapping) or not isinstance(given.get("fields"), Mapping):
         raise TemplateNotUnderstood("it has no fields")
     if given.get("version", 1) != 1 or given.keys() - _KNOWN:
-        raise TemplateNotUnderstood(f"version {given.get('version', 1)!r} with {sorted(given.keys() - _KNOWN)} is not known")
+        raise TemplateNotUnderstood(
+            f"version {given.get('version', 1)!r} with {sorted(given.keys() - _KNOWN)} is not known"
+        )
     for name, field in given["fields"].items():
         if not isinstance(field, Mapping) or field.keys() - _FIELD:
             raise TemplateNotUnderstood(f"the field {name!r} is {field!r:.200}, which is not known")
@@ -113,7 +136,9 @@ def _anchors(field: Mapping[str, Any], which: str) -> Iterator[list[str]]:
 
 
 class _Shape(NamedTuple):
-    """Where a call's name and arguments come from: a group of the mark (no dot), or a member of the content; "content": all of it."""
+    """Where a call's name and arguments come from: a group of the mark (no dot), or a
+    member of the content; "content": all of it.
+    """
 
     name: str
     arguments: str
@@ -162,7 +187,11 @@ def _shape(field: Mapping[str, Any]) -> _Shape:
     listed = bool(field.get("transform_each"))
     if about == "{content}":
         return _Shape("content.name", "content.arguments")
-    given = [_PLACE.fullmatch(str(about.get(key))) for key in ("name", "arguments")] if isinstance(about, Mapping) else [None]
+    given = (
+        [_PLACE.fullmatch(str(about.get(key))) for key in ("name", "arguments")]
+        if isinstance(about, Mapping)
+        else [None]
+    )
     if not all(given):
         raise TemplateNotUnderstood(f"the transform of its calls is {transform!r:.200}, which is not known")
     name, arguments = (found[1] for found in given if found)
@@ -180,7 +209,9 @@ def _call(opening: list[str], close: str, shape: _Shape, field: Mapping[str, Any
     if content == "json" and not arguments:
         return FramedDialect("response_template", CallFrame(opening[0], opening[2], close, style=JSON))
     if content == "xml-inline" and isinstance(arguments.get("tag_pattern"), str):
-        return FramedDialect("response_template", CallFrame(opening[0], opening[2], close, style=_style(arguments["tag_pattern"])))
+        return FramedDialect(
+            "response_template", CallFrame(opening[0], opening[2], close, style=_style(arguments["tag_pattern"]))
+        )
     raise TemplateNotUnderstood(f"calls of {content!r} with {arguments!r:.200} are not known")
 
 

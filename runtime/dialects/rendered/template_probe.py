@@ -1,4 +1,6 @@
-"""Probe conversations and what a chat template makes of them: an answer with text, with a thought, with one call, with two."""
+"""Probe conversations and what a chat template makes of them: an answer with
+text, with a thought, with one call, with two.
+"""
 
 from __future__ import annotations
 
@@ -18,19 +20,32 @@ _TEXT = {"type": "string", "description": "A text."}
 _PARAMETERS: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "alpha": _TEXT, "beta": _TEXT, "gamma": {"type": "integer", "description": "A number."},
+        "alpha": _TEXT,
+        "beta": _TEXT,
+        "gamma": {"type": "integer", "description": "A number."},
         "delta": {"type": "array", "items": _TEXT, "description": "Texts."},
-        "epsilon": {"type": "object", "description": "An object.", "properties": {"inner": {"type": "boolean", "description": "Inner."}}},
+        "epsilon": {
+            "type": "object",
+            "description": "An object.",
+            "properties": {"inner": {"type": "boolean", "description": "Inner."}},
+        },
         "zeta": {"type": "boolean", "description": "A flag."},
     },
     "required": ["alpha"],
-}  # fmt: skip
+}
 FIRST, SECOND = "probe_one", "probe_two"
 TOOLS = [Tool(name, f"The tool {name}.", _PARAMETERS) for name in (FIRST, SECOND)]
-_FLAT = [Tool(name, f"The tool {name}.", {"type": "object", "properties": {"alpha": _TEXT}}) for name in (FIRST, SECOND)]
+_FLAT = [
+    Tool(name, f"The tool {name}.", {"type": "object", "properties": {"alpha": _TEXT}}) for name in (FIRST, SECOND)
+]
 ARGUMENTS: dict[str, Any] = {
-    "alpha": "one xq", "beta": "two xq", "gamma": 37, "delta": ["three xq", "four xq"], "epsilon": {"inner": True}, "zeta": True,
-}  # fmt: skip
+    "alpha": "one xq",
+    "beta": "two xq",
+    "gamma": 37,
+    "delta": ["three xq", "four xq"],
+    "epsilon": {"inner": True},
+    "zeta": True,
+}
 IDS = ("probeid11", "probeid22")  # nine letters and digits, as Mistral's templates insist on
 CALL, BARE = DialectToolCall(FIRST, ARGUMENTS, IDS[0]), DialectToolCall(FIRST, {}, IDS[0])
 OTHER = DialectToolCall(SECOND, {"alpha": "five xq"}, IDS[1])
@@ -104,9 +119,15 @@ class _Renderer:
         calls = self._calls(base)
         thought, thought_base = self._thought()
         return TemplateProbe(
-            plain, shown, base, calls, tuple(self._made([], True, **more) for more in VARIABLES), thought, thought_base,
+            plain,
+            shown,
+            base,
+            calls,
+            tuple(self._made([], True, **more) for more in VARIABLES),
+            thought,
+            thought_base,
             FIRST in text_after_call(calls.get("one", "")) and SECOND not in text_after_call(calls.get("two", "")),
-        )  # fmt: skip
+        )
 
     def _calls(self, base: str) -> dict[str, str]:
         """Answers with calls; with arguments as objects where the template can write them, else as JSON text."""
@@ -122,7 +143,10 @@ class _Renderer:
     def _answers(self, kind: str) -> dict[str, str]:
         """By name, those that the template writes."""
         given = {"one": ("", [CALL]), "said": (SAID, [CALL]), "bare": ("", [BARE]), "two": ("", [CALL, OTHER])}
-        made = {name: self._made([_answer(said, calls=[_openai(call, kind) for call in calls])]) for name, (said, calls) in given.items()}
+        made = {
+            name: self._made([_answer(said, calls=[_openai(call, kind) for call in calls])])
+            for name, (said, calls) in given.items()
+        }
         return {name: text for name, text in made.items() if text}
 
     def _thought(self) -> tuple[str, str]:
@@ -140,7 +164,9 @@ class _Renderer:
             return ""
         given = [tool.openai for tool in self._tools] or None
         try:
-            return self._template.render([{"role": "user", "content": USER}, *answers], asked, **{"tools": given, "documents": None, **more})
+            return self._template.render(
+                [{"role": "user", "content": USER}, *answers], asked, **{"tools": given, "documents": None, **more}
+            )
         except ConfigError as error:
             self._hopeless += bool(getattr(error, "hopeless", False))
             return ""

@@ -6,15 +6,17 @@ import re
 from collections.abc import Iterable
 
 from ..reasoning_marks import ReasoningMarks
-from .template_probe import SAID, THOUGHT, TemplateProbe, text_after_call
 from .common_affixes import common_begin
+from .template_probe import SAID, THOUGHT, TemplateProbe, text_after_call
 
 _MARK = re.compile(r"<\|?[^<>\s|]+(?:\|[^<>|]+)*\|?>|\[/?[A-Z][A-Z _]*\]|◁[^◁▷]+▷")
 _PAIRS = (("START", "END"), ("BEGIN", "END"), ("<|open|>", "<|close|>"), ("<", "</"))
 
 
 def reasoning_marks_of(probe: TemplateProbe, known: Iterable[ReasoningMarks]) -> ReasoningMarks | None:
-    """Those that the template writes around a thought; None where it writes none, or none that tell it from what is said."""
+    """Those that the template writes around a thought; None where it writes
+    none, or none that tell it from what is said.
+    """
     before, _, rest = text_after_call(probe.thought).partition(THOUGHT)
     if not rest:
         return None
@@ -39,7 +41,9 @@ def _opened(marks: ReasoningMarks, probe: TemplateProbe) -> ReasoningMarks:
 
 
 def _begin(before: str, end: str, probe: TemplateProbe) -> str:
-    """The mark before a thought: one that `end` belongs to, or one that an answer without a thought does not have there."""
+    """The mark before a thought: one that `end` belongs to, or one that an
+    answer without a thought does not have there.
+    """
     found = list(_MARK.finditer(before))
     if not found or before[found[-1].end() :].strip():
         return ""

@@ -13,15 +13,17 @@ from ...attention import AttentionBackend, attention_backend
 from ...cache.host_kv_pages import HostKVPages
 from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...cache.window_pages import WindowPageTable
-from ...models.hidden_state_capture import HiddenStateCapture
 from ...models.decoder import Decoder
 from ...models.describe.explain_executors import layers_of
+from ...models.hidden_state_capture import HiddenStateCapture
 from ...models.kv_cache_scales import take_scales
+from ...parallel.cuda_collectives import CudaCollectives, set_environment
+from ...parallel.ep.expert_migration import ExpertMigrator
+from ...parallel.pp.cuda_pipeline_links import CudaPipelineLinks
 from ...parallel.workers import rank_worker
 from ...parallel.workers.rank_adapters import RankAdapters
-from ...parallel.pp.cuda_pipeline_links import CudaPipelineLinks
-from ...parallel.cuda_collectives import CudaCollectives, set_environment
 from ...parallel.workers.rank_host_pages import calls_of
+from ...parallel.workers.rank_weights import RankWeights
 from ...parallel.workers.worker_channel import (
     ASK,
     COMPILE,
@@ -31,23 +33,25 @@ from ...parallel.workers.worker_channel import (
     STEP,
     TELL,
     WAKE,
-    RankStart,
     RankKVOptions,
+    RankStart,
 )
-from ...parallel.ep.expert_migration import ExpertMigrator
-from ...parallel.workers.rank_weights import RankWeights
 from ...quantization import transform_for
-from ..weight_offload import OffloadedWeights, collect_garbage, tensors_of
 from ..warmup import compile_all
-from .stage_cuda_runner import StageWorkerCudaRunner
+from ..weight_offload import OffloadedWeights, collect_garbage, tensors_of
 from .rank_cuda_runner import RankWorkerCudaRunner
+from .stage_cuda_runner import StageWorkerCudaRunner
 from .step_plan_message import SequenceMirrors
 
 
 class GPURankWorker:
-    """part: what the rank holds.  model: that, joined with the others'. free: bytes of the card before it was loaded.  mover: where experts lie whole on ranks."""
+    """part: what the rank holds.  model: that, joined with the others'. free: bytes of the card before it
+    was loaded.  mover: where experts lie whole on ranks.
+    """
 
-    def __init__(self, part: RankWeights, model: Decoder, ranks: CudaCollectives, free: int, mover: ExpertMigrator | None = None) -> None:
+    def __init__(
+        self, part: RankWeights, model: Decoder, ranks: CudaCollectives, free: int, mover: ExpertMigrator | None = None
+    ) -> None:
         self.part, self.model, self.ranks, self._free = part, model, ranks, free
         self._layout = model.config.attention
         self._asleep: OffloadedWeights | None = None
@@ -55,7 +59,14 @@ class GPURankWorker:
         self._runner: RankWorkerCudaRunner | None = None
         self._takes = {COMPILE: self.compile, REHEARSE: self.warm_up, SLEEP: self.sleep, WAKE: self.wake}
         self._adapters = RankAdapters(part, model)
-        calls: list[Callable[..., Any]] = [self.allocate_host_pages, self.plan, self.let_go, self.fill, self.set_aside, self.held]
+        calls: list[Callable[..., Any]] = [
+            self.allocate_host_pages,
+            self.plan,
+            self.let_go,
+            self.fill,
+            self.set_aside,
+            self.held,
+        ]
         self._called = {call.__name__: call for call in calls} | self._adapters.calls
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
@@ -83,20 +94,38 @@ class GPURankWorker:
     def make_room(self, room: RankKVOptions) -> bytes:
         layout = self.model.config.attention
         self._layout = layout.apart(room.context) if room.window_slots else layout
-        windows = WindowPageTable(room.slots // room.page_size, room.page_size, self._layout.reach) if room.window_slots else None
+        windows = (
+            WindowPageTable(room.slots // room.page_size, room.page_size, self._layout.reach)
+            if room.window_slots
+            else None
+        )
         self._room, self._mirrors = room, SequenceMirrors(room.max_running, windows)
         self._pool = self._layout.pool(room.slots, room.dtype, self.model.device, room.window_slots)
         self._scale()
-        self._memory = RecurrentStateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
+        self._memory = (
+            RecurrentStateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device)
+            if room.states
+            else None
+        )
         if room.captured is not None:  # as rank 0 does, for the sums' sake
             self.model.capture = HiddenStateCapture(room.captured)
         attention, options = self._attention(), {}
         if self.ranks.place.stages > 1:
             options["links"] = CudaPipelineLinks(self.ranks, self.model, room.tokens)
         self._runner = (StageWorkerCudaRunner if options else RankWorkerCudaRunner)(
-            self.model, attention, self.model.device, context=room.context, page_size=room.page_size, max_running=room.max_running,
-            graphs=room.graphs and self.model.capturable, memory=self._memory, windows=windows, ranks=self.ranks, mirrors=self._mirrors, **options,
-        )  # fmt: skip
+            self.model,
+            attention,
+            self.model.device,
+            context=room.context,
+            page_size=room.page_size,
+            max_running=room.max_running,
+            graphs=room.graphs and self.model.capturable,
+            memory=self._memory,
+            windows=windows,
+            ranks=self.ranks,
+            mirrors=self._mirrors,
+            **options,
+        )
         return pickle.dumps(layers_of(self.model, attention))
 
     def _scale(self) -> None:
@@ -105,9 +134,15 @@ class GPURankWorker:
     def _attention(self) -> AttentionBackend:
         room = self._room
         return attention_backend(
-            room.attention, self._pool, self._layout, page_size=room.page_size, max_running=room.max_running,
-            context=room.context, deterministic=room.deterministic, dtype=self.model.dtype,
-        )  # fmt: skip
+            room.attention,
+            self._pool,
+            self._layout,
+            page_size=room.page_size,
+            max_running=room.max_running,
+            context=room.context,
+            deterministic=room.deterministic,
+            dtype=self.model.dtype,
+        )
 
     @property
     def runner(self) -> RankWorkerCudaRunner:
@@ -188,6 +223,21 @@ def begun(begin: RankStart) -> GPURankWorker:
     free, _ = torch.cuda.mem_get_info(device)
     part = RankWeights(begin._replace(device=device), transform_for(begin.weights, begin.deterministic, device))
     model = part.load()
-    ranks = CudaCollectives(begin.rank, begin.ranks, Path(begin.meeting), device, model.config.hidden_size, begin.dtype, begin.deterministic, begin.stages)
+    ranks = CudaCollectives(
+        begin.rank,
+        begin.ranks,
+        Path(begin.meeting),
+        device,
+        model.config.hidden_size,
+        begin.dtype,
+        begin.deterministic,
+        begin.stages,
+    )
     part.sums = ranks if ranks.ranks > 1 else None
-    return GPURankWorker(part, part.join(model), ranks, free, None if begin.whole is None else ExpertMigrator(model, begin.rank, begin.ranks))
+    return GPURankWorker(
+        part,
+        part.join(model),
+        ranks,
+        free,
+        None if begin.whole is None else ExpertMigrator(model, begin.rank, begin.ranks),
+    )

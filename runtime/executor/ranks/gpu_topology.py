@@ -11,7 +11,13 @@ import torch
 
 from ...parallel import all_reduce_algorithms
 
-LINKS = {"PIX": "PCIe, one bridge", "PXB": "PCIe, several bridges", "PHB": "PCIe, through the CPU", "NODE": "PCIe, within a NUMA node", "SYS": "PCIe, between NUMA nodes"}
+LINKS = {
+    "PIX": "PCIe, one bridge",
+    "PXB": "PCIe, several bridges",
+    "PHB": "PCIe, through the CPU",
+    "NODE": "PCIe, within a NUMA node",
+    "SYS": "PCIe, between NUMA nodes",
+}
 
 
 class GPU(NamedTuple):
@@ -43,9 +49,17 @@ def describe_links() -> Iterator[str]:
 def sums(count: int) -> Iterator[str]:
     """How ranks on the first two, four and eight of so many cards would add up."""
     for ranks in (2, 4, 8):
-        far = [pair for pair in combinations(range(ranks), 2) if ranks <= count and not torch.cuda.can_device_access_peer(*pair)]
+        far = [
+            pair
+            for pair in combinations(range(ranks), 2)
+            if ranks <= count and not torch.cuda.can_device_access_peer(*pair)
+        ]
         if ranks <= count:
-            way = "NCCL, as card {} does not reach the memory of card {}".format(*far[0]) if far else all_reduce_algorithms.describe_algorithms(ranks)
+            way = (
+                "NCCL, as card {} does not reach the memory of card {}".format(*far[0])
+                if far
+                else all_reduce_algorithms.describe_algorithms(ranks)
+            )
             yield f"tensor_parallel={ranks}: sums over ranks {way}"
 
 
@@ -59,7 +73,9 @@ def grouped(pairs: dict[tuple[int, int], str]) -> Iterator[str]:
 def gpu_links(count: int) -> dict[tuple[int, int], str]:
     """Of each pair of cards, by `nvidia-smi topo`; where that says nothing, whether one reads the other's memory."""
     try:
-        text = subprocess.run(["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20, check=True).stdout
+        text = subprocess.run(
+            ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         text = ""
     said = matrix(text)
@@ -74,9 +90,15 @@ def matrix(text: str) -> dict[tuple[int, int], str]:
         number = row[0].removeprefix("GPU")
         for other, link in enumerate(row[1 : len(rows) + 1]):
             if number.isdecimal() and int(number) < other:
-                found[int(number), other] = f"NVLink, {link.removeprefix('NV')} links" if link.startswith("NV") else LINKS.get(link, link)
+                found[int(number), other] = (
+                    f"NVLink, {link.removeprefix('NV')} links" if link.startswith("NV") else LINKS.get(link, link)
+                )
     return found
 
 
 def _by_access(a: int, b: int) -> str:
-    return "peer access, by a link that nvidia-smi does not tell" if torch.cuda.can_device_access_peer(a, b) else "no peer access: through main memory"
+    return (
+        "peer access, by a link that nvidia-smi does not tell"
+        if torch.cuda.can_device_access_peer(a, b)
+        else "no peer access: through main memory"
+    )

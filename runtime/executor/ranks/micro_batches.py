@@ -20,15 +20,20 @@ MOST = 4  # micro-batches for each stage: with more of them little is won
 def micro_batches(tokens: int, stages: int, fixed: int = FIXED) -> int:
     """How many, for the step to be over soonest.
 
-    Stages compute n micro-batches in the time of stages + n - 1, of which each takes what its tokens take and something of its own.
+    Stages compute n micro-batches in the time of stages + n - 1, of which each takes what its tokens take and something
+    of its own.
     """
     return min(range(1, max(1, min(tokens, MOST * stages)) + 1), key=lambda n: (stages + n - 1) * (fixed + tokens / n))
 
 
-def pieces(work: list[ScheduledWork], stages: int, fixed: int = FIXED, states: bool = False) -> list[list[ScheduledWork]]:
-    """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls. fixed: see `FIXED`.
+def pieces(
+    work: list[ScheduledWork], stages: int, fixed: int = FIXED, states: bool = False
+) -> list[list[ScheduledWork]]:
+    """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls. fixed:
+    see `FIXED`.
 
-    What is summed over tokens stays whole, and so does a sequence with a draft, and, of models with `states`, one that leaves none, from which a later
+    What is summed over tokens stays whole, and so does a sequence with a draft, and, of models with `states`, one that
+    leaves none, from which a later
     part could go on.
     """
     tokens = sum(hi - lo for _, lo, hi in work)

@@ -1,4 +1,6 @@
-"""The plain runner of the first stage of a pipeline: it cuts steps, tells the others of the parts, and gets the last stage's logits."""
+"""The plain runner of the first stage of a pipeline: it cuts steps, tells the others of
+the parts, and gets the last stage's logits.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...parallel.pp.pipeline_links import StageProgress, PipelineStage
+from ...parallel.pp.pipeline_links import PipelineStage, StageProgress
 from ...parallel.step_batch_message import batch_message
 from ...sequences.sequence import ScheduledWork
 from ...step.step_batch import StepBatch
@@ -18,7 +20,8 @@ from .rank_runner import RankZeroRunner
 
 
 class PipelineTimes(NamedTuple):
-    """stage_seconds: that each stage has computed, its ranks' mean, as each said last.  pipeline_seconds: that steps took.
+    """stage_seconds: that each stage has computed, its ranks' mean, as each said last.  pipeline_seconds: that steps
+    took.
     micro_batches: that these were cut into."""
 
     stage_seconds: list[float]
@@ -78,10 +81,18 @@ class PipelineRunner(RankZeroRunner):
     def times(self) -> PipelineTimes:
         seconds = [each.seconds for each in self.done()]
         width = len(seconds) // self._stages
-        return PipelineTimes([sum(seconds[at : at + width]) / width for at in range(0, len(seconds), width)], self._seconds, self._micro_batches)
+        return PipelineTimes(
+            [sum(seconds[at : at + width]) / width for at in range(0, len(seconds), width)],
+            self._seconds,
+            self._micro_batches,
+        )
 
     def expert_counts(self) -> list[list[int]]:
         """See `Decoder.expert_counts`, of the layers of all stages, as each said last."""
         width = self.pipeline.links.place.split.ranks
         found = [each.expert_counts for each in self.done()[::width]]
-        return [row for counts, layers in zip(found, self._layers, strict=True) for row in (counts or [[]] * layers)] if any(found) else []
+        return (
+            [row for counts, layers in zip(found, self._layers, strict=True) for row in (counts or [[]] * layers)]
+            if any(found)
+            else []
+        )

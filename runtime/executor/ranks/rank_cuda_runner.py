@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from ...cache import WindowPages
-from ...kernels.launch.compile_ahead import kernels_compiled, is_compiling
+from ...kernels.launch.compile_ahead import is_compiling, kernels_compiled
 from ...parallel.cuda_collectives import CudaCollectives
 from ...parallel.ep.expert_balance import ExpertBalancer
 from ...parallel.workers.gpu_progress import GpuProgress
 from ...parallel.workers.worker_group import RankGroup
 from ..cuda_runner import CudaRunner
 from ..draft_head_runner import CapturesHiddenStates
+from ..gpu_page_table import GpuPageTable, MirroredPageTable
 from ..weight_offload import collect_garbage
-from ..gpu_page_table import MirroredPageTable, GpuPageTable
 from .step_plan_message import SequenceMirrors, plan_message
 
 if TYPE_CHECKING:
@@ -117,7 +117,10 @@ class RankZeroCudaRunner(RankCudaRunner):
 
 
 class HiddenStatesRankZeroCudaRunner(CapturesHiddenStates, RankZeroCudaRunner):
-    """Of rank 0, of a target whose states are wanted by a head that it has whole. Without graphs, see `HiddenStatesCudaRunner`; the states are alike on all ranks."""
+    """Of rank 0, of a target whose states are wanted by a head that it has whole.
+
+    Without graphs, see `HiddenStatesCudaRunner`; the states are alike on all ranks.
+    """
 
 
 class RankWorkerCudaRunner(RankCudaRunner):

@@ -15,12 +15,14 @@ from ...parallel.workers.worker_group import RankGroup
 from ...sequences.sequence import ScheduledWork
 from ...step.step_batch import StepBatch
 from ..draft_head_runner import CapturesHiddenStates
-from ..sequence_row_map import SequenceRowMap
 from ..eager_runner import EagerRunner, states_for
+from ..sequence_row_map import SequenceRowMap
 
 
 class RankZeroRunner(EagerRunner):
-    """team: the other ranks, which keep the slots of `most` sequences each in a row of its own.  experts: where they lie whole on ranks."""
+    """team: the other ranks, which keep the slots of `most` sequences each in a row of its
+    own.  experts: where they lie whole on ranks.
+    """
 
     def __init__(self, *args: Any, team: RankGroup, most: int, experts: ExpertBalancer | None = None) -> None:
         super().__init__(*args)
@@ -55,7 +57,10 @@ class RankZeroRunner(EagerRunner):
         for index in fresh:
             work[index].seq.slots.mirrored = 0
         known = [min(seq.slots.mirrored, hi) for seq, _, hi in work]
-        news = [NewSlots(row, count, slots[count:]) for row, count, slots in zip(rows, known, batch.context_slots, strict=True)]
+        news = [
+            NewSlots(row, count, slots[count:])
+            for row, count, slots in zip(rows, known, batch.context_slots, strict=True)
+        ]
         for seq, _, hi in work:
             seq.slots.mirrored = hi
         return news

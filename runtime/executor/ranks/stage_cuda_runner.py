@@ -1,4 +1,6 @@
-"""The GPU's runner of a rank of a stage: a step in micro-batches, whose states come from the stage before and go to the next one."""
+"""The GPU's runner of a rank of a stage: a step in micro-batches, whose states come
+from the stage before and go to the next one.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +16,12 @@ from ...kernels.launch.compile_ahead import is_compiling
 from ...models.decoder import Decoder
 from ...parallel.pp.cuda_pipeline_links import CudaPipelineLinks
 from ...step.step_batch import StepBatch
-from .micro_batches import FIXED_ON_GPUS, pieces
-from .rank_cuda_runner import RankWorkerCudaRunner, RankCudaRunner, RankZeroCudaRunner
 from ..logit_rows import logit_rows, pooled_rows
+from .micro_batches import FIXED_ON_GPUS, pieces
+from .rank_cuda_runner import RankCudaRunner, RankWorkerCudaRunner, RankZeroCudaRunner
 
 if TYPE_CHECKING:
-    from ...sequences.sequence import SequenceState, ScheduledWork
+    from ...sequences.sequence import ScheduledWork, SequenceState
 
 
 class StageCudaRunner(RankCudaRunner):
@@ -35,11 +37,16 @@ class StageCudaRunner(RankCudaRunner):
         """Steps of several tokens are not cut where layers attend: they begin with what another stage sends."""
 
     def computed(self, work: list[ScheduledWork]) -> Tensor | None:
-        """Rank 0: see `CudaRunner.forward`; it is queued once all stages have theirs. Others: nothing that anybody reads."""
+        """Rank 0: see `CudaRunner.forward`; it is queued once all stages have
+        theirs. Others: nothing that anybody reads.
+        """
         if is_compiling():
             return super().computed(work)
         self.links.begin()
-        parts, begun = pieces(work, self.links.stages, FIXED_ON_GPUS, self.memory is not None), {item.seq: item.lo for item in work}
+        parts, begun = (
+            pieces(work, self.links.stages, FIXED_ON_GPUS, self.memory is not None),
+            {item.seq: item.lo for item in work},
+        )
         for part in parts:
             with continuing_sequences([item.seq for item in part if item.lo > begun[item.seq]]):
                 self._hand_on(super().computed(part), part)
@@ -60,7 +67,9 @@ class StageCudaRunner(RankCudaRunner):
         if self.stage.begins:
             return
         if batch.entering is None:
-            batch.entering = torch.zeros(len(batch.token_ids), self.model.config.hidden_size, dtype=self.model.dtype, device=self.device)
+            batch.entering = torch.zeros(
+                len(batch.token_ids), self.model.config.hidden_size, dtype=self.model.dtype, device=self.device
+            )
         self.links.take(batch.entering[:tokens])
 
 

@@ -1,4 +1,6 @@
-"""A plan as rank 0 tells it to others whose runners take plans: whole numbers, of which the slots are only those that they do not know yet."""
+"""A plan as rank 0 tells it to others whose runners take plans: whole numbers, of which the
+slots are only those that they do not know yet.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ import numpy as np
 
 from ...cache import Ints, WindowPageTable
 from ...cache.state_checkpoints import StateCheckpoint, read_slot, write_slot
-from ...sequences.draft_tokens import DraftTokens, DraftSource
+from ...sequences.draft_tokens import DraftSource, DraftTokens
+from ...sequences.sequence import ScheduledWork, SequenceState
 from ...sequences.sequence_ops import SequenceOp
-from ...sequences.sequence import SequenceState, ScheduledWork
 from ...sequences.sequence_options import USUAL, SequenceOptions
 from ...step.adapter_rows import NONE
 
@@ -53,10 +55,16 @@ def _within(span: range, lo: int, hi: int) -> range:
     return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
 
 
-def plan_message(work: Sequence[ScheduledWork], rows: Sequence[int], adapters: Sequence[int] = (), moved: tuple[Ints, Ints] | None = None) -> bytes:
+def plan_message(
+    work: Sequence[ScheduledWork],
+    rows: Sequence[int],
+    adapters: Sequence[int] = (),
+    moved: tuple[Ints, Ints] | None = None,
+) -> bytes:
     """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`.
 
-    adapters: the slot of each one's adapter, or NONE; empty: nobody has one.  moved: see `WindowPages.moved`, of models whose windowed layers have
+    adapters: the slot of each one's adapter, or NONE; empty: nobody has one.  moved: see `WindowPages.moved`, of models
+        whose windowed layers have
     places of their own.
     """
     singles = len(work) if all(map(_is_single, work)) else 0
@@ -67,7 +75,12 @@ def plan_message(work: Sequence[ScheduledWork], rows: Sequence[int], adapters: S
         op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
         wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
         spans = (wanted.start, wanted.stop, pool.start, pool.stop)
-        parts.append(np.array((row, lo, hi, known, stop, *spans, seq.draft is not None, slot, read_slot(seq), write_slot(seq)), np.int32))
+        parts.append(
+            np.array(
+                (row, lo, hi, known, stop, *spans, seq.draft is not None, slot, read_slot(seq), write_slot(seq)),
+                np.int32,
+            )
+        )
         parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
     return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
 
@@ -111,7 +124,9 @@ class MirroredSequence(NamedTuple):
 
 
 class SequenceMirrors:
-    """What a rank knows of rank 0's sequences: one for each row. count: rows.  windows: where the places of windowed layers are put."""
+    """What a rank knows of rank 0's sequences: one for each row. count: rows.  windows:
+    where the places of windowed layers are put.
+    """
 
     def __init__(self, count: int, windows: WindowPageTable | None = None) -> None:
         self._windows = windows
@@ -131,7 +146,9 @@ class SequenceMirrors:
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)
             at += ROW
-            told = MirroredSequence(row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:])
+            told = MirroredSequence(
+                row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:]
+            )
             found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
             at += tokens + hi - known
         return found
@@ -154,7 +171,9 @@ class SequenceMirrors:
         seq.tokens.put(told.lo, tokens)
         seq.slots.truncate(told.known)
         seq.slots.extend(slots)
-        seq.draft = DraftTokens([], DraftSource("told")) if told.drafted else None  # steps are cut by it; its tokens are among the others
+        seq.draft = (
+            DraftTokens([], DraftSource("told")) if told.drafted else None
+        )  # steps are cut by it; its tokens are among the others
         seq.terms = _terms_of(told.adapter)
         seq.trail, seq.into = [StateCheckpoint(told.lo, told.read)], told.write
         seq.ops.clear()

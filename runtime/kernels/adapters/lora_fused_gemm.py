@@ -1,16 +1,23 @@
 """A product of few rows with what adapters add to it, y = W x + b + B (scale * A x), in one launch.
 
-Its first programs find A x; each of the others goes through its part of W, waits until all of A x is there, and goes on through the B of
-every adapter that the rows have, as if these were more inputs: of an adapter that a row does not have its numbers are 0.
+Its first programs find A x; each of the others goes through its part of W, waits until all of A x is there, and goes on
+through the B of
+every adapter that the rows have, as if these were more inputs: of an adapter that a row does not have its numbers are
+0.
 So each pair is read once for all of its rows, and nothing is written but y and A x.
 
-Programs are dispatched in the order of their numbers, and those that others wait for come first and wait for nobody: they run or have
-ended before the first one waits, so that all end, however few fit on the device (as in stream-K, arXiv 2301.03598, and decoupled
-look-back). They are counted in a number of the site, which the last program sets back to 0: the next step and a graph that is replayed
-find it so. Kernels on the same counters must follow each other, as all that an engine computes for its steps do. What aborts a kernel
+Programs are dispatched in the order of their numbers, and those that others wait for come first and wait for nobody:
+they run or have
+ended before the first one waits, so that all end, however few fit on the device (as in stream-K, arXiv 2301.03598, and
+decoupled
+look-back). They are counted in a number of the site, which the last program sets back to 0: the next step and a graph
+that is replayed
+find it so. Kernels on the same counters must follow each other, as all that an engine computes for its steps do. What
+aborts a kernel
 ends the process's context on the device with it, and the counters with that.
 
-Of up to MOST_BLOCKS blocks of rows this is the faster way; of more, B is read too slowly so. SGL_FOLD_ADAPTERS=0 goes without (`ON`).
+Of up to MOST_BLOCKS blocks of rows this is the faster way; of more, B is read too slowly so. SGL_FOLD_ADAPTERS=0 goes
+without (`ON`).
 """
 
 from __future__ import annotations
@@ -26,10 +33,10 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from ...step.adapter_blocks import FEW, AdapterRowBlocks
-from .lora_sgmv import GRAIN, LoraSlots, LoraProduct, of_block, rank_of
-from ..launch.compile_ahead import entry
 from ..batch_invariant_matmul import MatmulTile, aligned, can_multiply, capability, processors, tile_for
+from ..launch.compile_ahead import entry
 from ..launch.programmatic_launch import launched
+from .lora_sgmv import GRAIN, LoraProduct, LoraSlots, of_block, rank_of
 
 ON = os.environ.get("SGL_FOLD_ADAPTERS") != "0"
 MOST_ROWS, MOST_RANK, MOST_BLOCKS = 64, 128, 8
@@ -44,10 +51,20 @@ FEW_BLOCKS = 4
 @entry
 @triton.jit(do_not_specialize_on_alignment=["groups"])
 def find(
-    places, starts, ranks, scales, groups, shapes, sites, most_pieces, room,
-    RANK: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """places: int32 [sites, most pieces, room], where the rows of B of the step's adapters begin, by GRAIN, RANK for each; -1: there is none.
+    places,
+    starts,
+    ranks,
+    scales,
+    groups,
+    shapes,
+    sites,
+    most_pieces,
+    room,
+    RANK: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """places: int32 [sites, most pieces, room], where the rows of B of the step's adapters begin, by GRAIN, RANK for
+    each; -1: there is none.
 
     shapes: int32 [sites, 3], pieces, inputs and outputs. Grid: sites, most pieces.
     """
@@ -63,7 +80,11 @@ def find(
         scale = tl.load(scales + (slot * sites + site) * most_pieces + piece, inside, other=0.0)
         middle = (pieces * rank.to(tl.int64) * inputs + 15) // 16 * 16
         at = (start + middle + (k % RANK).to(tl.int64) * outputs) // 16
-        tl.store(places + (site * most_pieces + piece) * room + k, tl.where((start >= 0) & (scale != 0) & (k % RANK < rank), at, -1).to(tl.int32), inside)
+        tl.store(
+            places + (site * most_pieces + piece) * room + k,
+            tl.where((start >= 0) & (scale != 0) & (k % RANK < rank), at, -1).to(tl.int32),
+            inside,
+        )
 
 
 @triton.jit
@@ -75,12 +96,38 @@ def _rows_of_b(memory, at, output):
 
 @triton.jit
 def _shrink(
-    program, x, h, memory, starts, ranks, scales, table, order, x_stride, rows, inputs, site, sites, most_pieces, pieces, blocks,
-    RANK: tl.constexpr, FEW: tl.constexpr, GRAIN: tl.constexpr, CUT: tl.constexpr, SPLIT: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """h [parts, pieces, rows, RANK]: scale * A x for the rows of a block, one piece and a part of the inputs, which SPLIT sums share."""
+    program,
+    x,
+    h,
+    memory,
+    starts,
+    ranks,
+    scales,
+    table,
+    order,
+    x_stride,
+    rows,
+    inputs,
+    site,
+    sites,
+    most_pieces,
+    pieces,
+    blocks,
+    RANK: tl.constexpr,
+    FEW: tl.constexpr,
+    GRAIN: tl.constexpr,
+    CUT: tl.constexpr,
+    SPLIT: tl.constexpr,
+    DEPTH: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    """h [parts, pieces, rows, RANK]: scale * A x for the rows of a block, one piece and
+    a part of the inputs, which SPLIT sums share.
+    """
     block, piece, part = program % blocks, program // blocks % pieces, program // blocks // pieces
-    begin, count, start, scale, rank = of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN)
+    begin, count, start, scale, rank = of_block(
+        block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN
+    )
     if (count > 0) & (start >= 0) & (scale != 0):
         row, r = tl.arange(0, FEW), tl.arange(0, RANK)
         tokens = tl.load(order + begin + row, mask=row < count, other=0).to(tl.int64)
@@ -88,8 +135,16 @@ def _shrink(
         sums = tl.zeros((SPLIT, FEW, RANK), tl.float32)
         for step in tl.range(tl.cdiv(tl.minimum(CUT, inputs - part * CUT), SPLIT * DEPTH), num_stages=STAGES):
             at = part * CUT + (step * SPLIT + tl.arange(0, SPLIT)[:, None]) * DEPTH + tl.arange(0, DEPTH)[None, :]
-            left = tl.load(x + tokens[None, :, None] * x_stride + at[:, None, :], mask=(row < count)[None, :, None] & (at < inputs)[:, None, :], other=0.0)
-            right = tl.load(first[None, None, :] + at[:, :, None], mask=(r < rank)[None, None, :] & (at < inputs)[:, :, None], other=0.0)
+            left = tl.load(
+                x + tokens[None, :, None] * x_stride + at[:, None, :],
+                mask=(row < count)[None, :, None] & (at < inputs)[:, None, :],
+                other=0.0,
+            )
+            right = tl.load(
+                first[None, None, :] + at[:, :, None],
+                mask=(r < rank)[None, None, :] & (at < inputs)[:, :, None],
+                other=0.0,
+            )
             sums = tl.dot(left, right, sums)
         to = ((part * pieces + piece) * rows + tokens[:, None]) * RANK + r[None, :]
         tl.store(h + to, tl.sum(sums, 0) * scale, mask=(row < count)[:, None])
@@ -105,10 +160,34 @@ def _wait_for(counter, count):
 
 @triton.jit
 def _go_through(
-    tile, x, weight, y, bias, h, counter, shrinking, memory, places, groups, group_of, piece_of,
-    rows, outputs, inputs, site, most_pieces, pieces, room,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, RANK: tl.constexpr, PARTS: tl.constexpr, INNER: tl.constexpr, BIAS: tl.constexpr,
-):  # fmt: skip
+    tile,
+    x,
+    weight,
+    y,
+    bias,
+    h,
+    counter,
+    shrinking,
+    memory,
+    places,
+    groups,
+    group_of,
+    piece_of,
+    rows,
+    outputs,
+    inputs,
+    site,
+    most_pieces,
+    pieces,
+    room,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    RANK: tl.constexpr,
+    PARTS: tl.constexpr,
+    INNER: tl.constexpr,
+    BIAS: tl.constexpr,
+):
     """A tile of y, its inputs first and then the B of all adapters. shrinking: how many programs `_shrink`."""
     row, output = tl.arange(0, ROWS), tile * OUTPUTS + tl.arange(0, OUTPUTS)
     piece, count = tl.load(piece_of + tile), tl.load(groups)
@@ -126,12 +205,19 @@ def _go_through(
     r = tl.arange(0, RANK)
     once = tl.zeros((RANK, ROWS), tl.float32)
     for part in tl.static_range(PARTS):
-        once += tl.load(h + ((part * pieces + piece) * rows + row[None, :]) * RANK + r[:, None], mask=(group >= 0)[None, :], other=0.0, cache_modifier=".cg")
+        once += tl.load(
+            h + ((part * pieces + piece) * rows + row[None, :]) * RANK + r[:, None],
+            mask=(group >= 0)[None, :],
+            other=0.0,
+            cache_modifier=".cg",
+        )
     UNIT: tl.constexpr = INNER // RANK
     inner = tl.reshape(tl.broadcast_to(once[None, :, :], (UNIT, RANK, ROWS)), (INNER, ROWS)).to(memory.dtype.element_ty)
     nothing = tl.zeros((INNER, ROWS), memory.dtype.element_ty)
     ours = (group[None, :] == (k // RANK)[:, None]) & (at >= 0)[:, None]
-    of_rank = tl.where(count > 0, of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty))  # it always is: so the compiler leaves it in registers till here, and does not wait for it in front of W
+    of_rank = tl.where(
+        count > 0, of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty)
+    )  # it always is: so the compiler leaves it in registers till here, and does not wait for it in front of W
     sums = tl.dot(of_rank, tl.where(ours, inner, nothing), sums)
     for first in tl.range(INNER, count * RANK, INNER, num_stages=4):
         further = tl.load(begins + first + k, first + k < count * RANK, other=-1)
@@ -142,15 +228,55 @@ def _go_through(
 
 
 @entry
-@triton.jit(do_not_specialize=["site", "rows", "blocks"], do_not_specialize_on_alignment=["table", "order", "groups", "group_of"])
+@triton.jit(
+    do_not_specialize=["site", "rows", "blocks"],
+    do_not_specialize_on_alignment=["table", "order", "groups", "group_of"],
+)
 def multiply(
-    x, x_tiles, weight, y, bias, h, counters, memory, starts, ranks, scales, table, order, places, groups, group_of, piece_of,
-    x_stride, rows, outputs, inputs, site, sites, most_pieces, pieces, blocks, room,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, RANK: tl.constexpr, PARTS: tl.constexpr, INNER: tl.constexpr,
-    FEW: tl.constexpr, GRAIN: tl.constexpr, CUT: tl.constexpr, SPLIT: tl.constexpr, SPLIT_DEPTH: tl.constexpr, SHRINK_STAGES: tl.constexpr,
-    BIAS: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """y [rows, outputs], rows up to ROWS; x_tiles, weight: descriptors. h: see `_shrink`.  counters: int32 [sites], zeros before and after.
+    x,
+    x_tiles,
+    weight,
+    y,
+    bias,
+    h,
+    counters,
+    memory,
+    starts,
+    ranks,
+    scales,
+    table,
+    order,
+    places,
+    groups,
+    group_of,
+    piece_of,
+    x_stride,
+    rows,
+    outputs,
+    inputs,
+    site,
+    sites,
+    most_pieces,
+    pieces,
+    blocks,
+    room,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    RANK: tl.constexpr,
+    PARTS: tl.constexpr,
+    INNER: tl.constexpr,
+    FEW: tl.constexpr,
+    GRAIN: tl.constexpr,
+    CUT: tl.constexpr,
+    SPLIT: tl.constexpr,
+    SPLIT_DEPTH: tl.constexpr,
+    SHRINK_STAGES: tl.constexpr,
+    BIAS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """y [rows, outputs], rows up to ROWS; x_tiles, weight: descriptors. h: see `_shrink`.  counters: int32 [sites],
+    zeros before and after.
 
     Grid: blocks * pieces * PARTS programs that shrink, and behind them outputs / OUTPUTS that multiply.
     """
@@ -160,22 +286,71 @@ def multiply(
     first = blocks * pieces * PARTS
     if tl.program_id(0) < first:
         _shrink(
-            tl.program_id(0), x, h, memory, starts, ranks, scales, table, order, x_stride, rows, inputs, site, sites, most_pieces, pieces, blocks,
-            RANK, FEW, GRAIN, CUT, SPLIT, SPLIT_DEPTH, SHRINK_STAGES,
-        )  # fmt: skip
+            tl.program_id(0),
+            x,
+            h,
+            memory,
+            starts,
+            ranks,
+            scales,
+            table,
+            order,
+            x_stride,
+            rows,
+            inputs,
+            site,
+            sites,
+            most_pieces,
+            pieces,
+            blocks,
+            RANK,
+            FEW,
+            GRAIN,
+            CUT,
+            SPLIT,
+            SPLIT_DEPTH,
+            SHRINK_STAGES,
+        )
         tl.debug_barrier()
         tl.atomic_add(counters + site, 1, sem="release")
     else:
         _go_through(
-            tl.program_id(0) - first, x_tiles, weight, y, bias, h, counters + site, first, memory, places, groups, group_of, piece_of,
-            rows, outputs, inputs, site, most_pieces, pieces, room, ROWS, OUTPUTS, DEPTH, RANK, PARTS, INNER, BIAS,
-        )  # fmt: skip
+            tl.program_id(0) - first,
+            x_tiles,
+            weight,
+            y,
+            bias,
+            h,
+            counters + site,
+            first,
+            memory,
+            places,
+            groups,
+            group_of,
+            piece_of,
+            rows,
+            outputs,
+            inputs,
+            site,
+            most_pieces,
+            pieces,
+            room,
+            ROWS,
+            OUTPUTS,
+            DEPTH,
+            RANK,
+            PARTS,
+            INNER,
+            BIAS,
+        )
         if tl.atomic_add(counters + site, 1, sem="acq_rel") == tl.num_programs(0) - 1:
             tl.store(counters + site, 0)
 
 
 def can_fuse(memory: Tensor) -> bool:
-    """Whether it is not switched off, and the device and the type of the pairs suit: half precision on Hopper or later."""
+    """Whether it is not switched off, and the device and the type of the pairs
+    suit: half precision on Hopper or later.
+    """
     return ON and memory.dtype in (torch.bfloat16, torch.float16) and capability(memory.device)[0] >= 9
 
 
@@ -186,7 +361,9 @@ def supports(count: int, pairs: LoraSlots, rows: AdapterRowBlocks) -> bool:
 
 
 def fits_product(product: LoraProduct) -> bool:
-    """Whether `fused_lora_linear` takes the product: whole tiles of one piece each, and rows that descriptors can read."""
+    """Whether `fused_lora_linear` takes the product: whole tiles of one piece
+    each, and rows that descriptors can read.
+    """
     return product.piece_of is not None and product.grain == GRAIN and can_multiply(product.inputs, torch.bfloat16)
 
 
@@ -197,14 +374,38 @@ def segments_of(pairs: LoraSlots, rows: AdapterRowBlocks, shapes: Tensor) -> Ten
     rank, room = rank_of(pairs), (len(rows.groups) - 1) * rank_of(pairs)
     places = torch.empty(sites, most_pieces, room, dtype=torch.int32, device=shapes.device)
     if room:
-        find[(sites, most_pieces)](places, pairs.starts, pairs.ranks, pairs.scales, rows.groups, shapes, sites, most_pieces, room, RANK=rank, BLOCK=1024, num_warps=4)
+        find[(sites, most_pieces)](
+            places,
+            pairs.starts,
+            pairs.ranks,
+            pairs.scales,
+            rows.groups,
+            shapes,
+            sites,
+            most_pieces,
+            room,
+            RANK=rank,
+            BLOCK=1024,
+            num_warps=4,
+        )
     return places
 
 
 def fused_lora_linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, product: LoraProduct, pairs: LoraSlots, rows: AdapterRowBlocks, places: Tensor, counters: Tensor, overlap: bool = False
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    product: LoraProduct,
+    pairs: LoraSlots,
+    rows: AdapterRowBlocks,
+    places: Tensor,
+    counters: Tensor,
+    overlap: bool = False,
 ) -> Tensor:
-    """x [T, inputs] -> [T, outputs], see `fits_product`. places: of `segments_of`.  counters: int32 [sites], zeros.  overlap: may start under the tail of the kernel before."""
+    """x [T, inputs] -> [T, outputs], see `fits_product`.
+
+    places: of `segments_of`.  counters: int32 [sites], zeros.  overlap: may start under the tail of the kernel before.
+    """
     x, count, blocks = aligned(x), len(x), len(rows.table)
     sites, most_pieces = pairs.scales.shape[1:]
     tile = tile_for(count, product.outputs, x.dtype, capability(x.device), processors(x.device))
@@ -213,30 +414,74 @@ def fused_lora_linear(
     h = torch.empty(parts * product.pieces * count * rank, dtype=torch.float32, device=x.device)
     y = torch.empty(count, product.outputs, dtype=x.dtype, device=x.device)
     multiply[(blocks * product.pieces * parts + product.outputs // OUTPUTS,)](
-        x, TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]), TensorDescriptor.from_tensor(weight, [OUTPUTS, tile.depth]),
-        y, bias, h, counters, pairs.memory, pairs.starts, pairs.ranks, pairs.scales, rows.table, rows.order, places, rows.groups, rows.group_of, product.piece_of,
-        x.stride(0), count, product.outputs, product.inputs, product.site, sites, most_pieces, product.pieces, blocks, places.shape[2],
-        ROWS=tile.rows, OUTPUTS=OUTPUTS, DEPTH=tile.depth, RANK=rank, PARTS=parts, INNER=max(FEW_INNER if blocks <= FEW_BLOCKS else INNER, rank),
-        FEW=rows.rows, GRAIN=product.grain, **shrink, BIAS=bias is not None,
-        num_warps=tile.warps, num_stages=tile.stages, **launched(overlap),
-    )  # fmt: skip
+        x,
+        TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]),
+        TensorDescriptor.from_tensor(weight, [OUTPUTS, tile.depth]),
+        y,
+        bias,
+        h,
+        counters,
+        pairs.memory,
+        pairs.starts,
+        pairs.ranks,
+        pairs.scales,
+        rows.table,
+        rows.order,
+        places,
+        rows.groups,
+        rows.group_of,
+        product.piece_of,
+        x.stride(0),
+        count,
+        product.outputs,
+        product.inputs,
+        product.site,
+        sites,
+        most_pieces,
+        product.pieces,
+        blocks,
+        places.shape[2],
+        ROWS=tile.rows,
+        OUTPUTS=OUTPUTS,
+        DEPTH=tile.depth,
+        RANK=rank,
+        PARTS=parts,
+        INNER=max(FEW_INNER if blocks <= FEW_BLOCKS else INNER, rank),
+        FEW=rows.rows,
+        GRAIN=product.grain,
+        **shrink,
+        BIAS=bias is not None,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **launched(overlap),
+    )
     return y
 
 
 def shrinking(rank: int, tile: MatmulTile) -> dict[str, int]:
     """How a program finds its part of A x, within the shared memory that the tiles of the product have.
 
-    Parts are few and long: where outputs are few, a program of either kind takes that memory of a whole multiprocessor, so that one that shrinks
-    stands where one could multiply. With eight blocks, Llama-3.1-8B's products have 120, 72 and 96 programs of that size: all stand on 132
-    multiprocessors at once. What is left to a program is to end before the others have gone through W, of large ranks by a shorter part.
+    Parts are few and long: where outputs are few, a program of either kind takes that memory of a whole multiprocessor,
+        so that one that shrinks
+    stands where one could multiply. With eight blocks, Llama-3.1-8B's products have 120, 72 and 96 programs of that
+    size: all stand on 132
+    multiprocessors at once. What is left to a program is to end before the others have gone through W, of large ranks
+    by a shorter part.
     """
     depth = max(32, min(64, 2048 // rank))
     room, step = tile.stages * (tile.rows + OUTPUTS) * tile.depth, SPLIT * depth * (FEW + rank)
-    return {"CUT": CUT if rank <= MOST_OF_CUT else CUT // 2, "SPLIT": SPLIT, "SPLIT_DEPTH": depth, "SHRINK_STAGES": max(2, min(MOST_STAGES, 1 + room // step))}
+    return {
+        "CUT": CUT if rank <= MOST_OF_CUT else CUT // 2,
+        "SPLIT": SPLIT,
+        "SPLIT_DEPTH": depth,
+        "SHRINK_STAGES": max(2, min(MOST_STAGES, 1 + room // step)),
+    }
 
 
 def pieces_of(runs: list[tuple[int, int, int]]) -> np.ndarray | None:
-    """The piece of each tile of outputs, int32; None: some tiles have several. runs: piece, first output, the one behind the last."""
+    """The piece of each tile of outputs, int32; None: some tiles have several. runs:
+    piece, first output, the one behind the last.
+    """
     if any(start % OUTPUTS or stop % OUTPUTS for _, start, stop in runs):
         return None
     return np.array([piece for piece, start, stop in runs for _ in range(start, stop, OUTPUTS)], np.int32)

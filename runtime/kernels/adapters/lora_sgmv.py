@@ -26,7 +26,8 @@ LONG = 512  # outputs of a tile where there are more
 
 @dataclass(frozen=True, slots=True)
 class LoraSlots:
-    """What lies in the slots. memory: of the pairs; for a slot and a site, from `starts` on: A [pieces, rank, inputs], at the next multiple
+    """What lies in the slots. memory: of the pairs; for a slot and a site, from `starts` on: A [pieces, rank, inputs],
+    at the next multiple
     of 16 numbers B [rank, outputs].
 
     starts: int64 [slots, sites], -1 where the adapter leaves the product as it is.  ranks: int32 [slots].
@@ -60,7 +61,9 @@ class LoraProduct:
 
 @triton.jit
 def of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN: tl.constexpr):
-    """Of a block of rows: where in the order it begins, how many rows it has, and of its slot where the site's pair lies, the piece's scale and the rank."""
+    """Of a block of rows: where in the order it begins, how many rows it has, and of its slot where
+    the site's pair lies, the piece's scale and the rank.
+    """
     slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
     start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
     scale = tl.load(scales + (slot * sites + site) * most_pieces + piece)
@@ -70,12 +73,32 @@ def of_block(block, piece, table, starts, ranks, scales, site, sites, most_piece
 @entry
 @triton.jit(do_not_specialize=["site", "blocks"], do_not_specialize_on_alignment=["table", "order"])
 def shrink(
-    x, h, memory, starts, ranks, scales, table, order, x_stride, inputs, site, sites, most_pieces, pieces, blocks,
-    ROWS: tl.constexpr, RANK: tl.constexpr, DEPTH: tl.constexpr, CUT: tl.constexpr, GRAIN: tl.constexpr,
-):  # fmt: skip
+    x,
+    h,
+    memory,
+    starts,
+    ranks,
+    scales,
+    table,
+    order,
+    x_stride,
+    inputs,
+    site,
+    sites,
+    most_pieces,
+    pieces,
+    blocks,
+    ROWS: tl.constexpr,
+    RANK: tl.constexpr,
+    DEPTH: tl.constexpr,
+    CUT: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
     """h [parts, blocks, pieces, ROWS, RANK] float32, of each part of the inputs. Grid: blocks, pieces, parts."""
     block, piece, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    begin, count, start, scale, rank = of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN)
+    begin, count, start, scale, rank = of_block(
+        block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN
+    )
     if (count > 0) & (start >= 0) & (scale != 0):
         row, r = tl.arange(0, ROWS), tl.arange(0, RANK)
         tokens = tl.load(order + begin + row, mask=row < count, other=0).to(tl.int64)
@@ -83,7 +106,11 @@ def shrink(
         sums = tl.zeros((ROWS, RANK), tl.float32)
         for step in range(CUT // DEPTH):
             at = part * CUT + step * DEPTH + tl.arange(0, DEPTH)
-            left = tl.load(x + tokens[:, None] * x_stride + at[None, :], mask=(row < count)[:, None] & (at < inputs)[None, :], other=0.0)
+            left = tl.load(
+                x + tokens[:, None] * x_stride + at[None, :],
+                mask=(row < count)[:, None] & (at < inputs)[None, :],
+                other=0.0,
+            )
             right = tl.load(first[None, :] + at[:, None], mask=(r < rank)[None, :] & (at < inputs)[:, None], other=0.0)
             sums = tl.dot(left, right, sums, input_precision="ieee")
         to = (((part * blocks + block) * pieces + piece) * ROWS + row[:, None]) * RANK + r[None, :]
@@ -93,14 +120,40 @@ def shrink(
 @entry
 @triton.jit(do_not_specialize=["site", "blocks"], do_not_specialize_on_alignment=["table", "order"])
 def expand(
-    y, h, memory, starts, ranks, scales, table, order, tiles, y_stride, inputs, outputs, site, sites, most_pieces, pieces, blocks,
-    ROWS: tl.constexpr, RANK: tl.constexpr, OUTPUTS: tl.constexpr, STEPS: tl.constexpr, PARTS: tl.constexpr, GRAIN: tl.constexpr,
-):  # fmt: skip
+    y,
+    h,
+    memory,
+    starts,
+    ranks,
+    scales,
+    table,
+    order,
+    tiles,
+    y_stride,
+    inputs,
+    outputs,
+    site,
+    sites,
+    most_pieces,
+    pieces,
+    blocks,
+    ROWS: tl.constexpr,
+    RANK: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    STEPS: tl.constexpr,
+    PARTS: tl.constexpr,
+    GRAIN: tl.constexpr,
+):
     """y += h B for the rows of a block, by tiles of outputs that belong to one piece. Grid: tiles, blocks."""
     tile, block = tl.program_id(0), tl.program_id(1)
     piece = tl.load(tiles + 3 * tile)
-    left, stop = tl.multiple_of(tl.load(tiles + 3 * tile + 1), GRAIN), tl.multiple_of(tl.load(tiles + 3 * tile + 2), GRAIN)
-    begin, count, start, scale, rank = of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN)
+    left, stop = (
+        tl.multiple_of(tl.load(tiles + 3 * tile + 1), GRAIN),
+        tl.multiple_of(tl.load(tiles + 3 * tile + 2), GRAIN),
+    )
+    begin, count, start, scale, rank = of_block(
+        block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN
+    )
     if (count > 0) & (start >= 0) & (scale != 0):
         row, r = tl.arange(0, ROWS), tl.arange(0, RANK)
         tokens = tl.load(order + begin + row, mask=row < count, other=0).to(tl.int64)
@@ -128,10 +181,28 @@ def lora_shrink(x: Tensor, product: LoraProduct, pairs: LoraSlots, rows: Adapter
     sites, most_pieces = pairs.scales.shape[1:]
     if blocks:
         shrink[(blocks, product.pieces, parts)](
-            x, h, pairs.memory, pairs.starts, pairs.ranks, pairs.scales, rows.table, rows.order,
-            x.stride(0), product.inputs, product.site, sites, most_pieces, product.pieces, blocks,
-            ROWS=rows.rows, RANK=rank, DEPTH=depth_for(rank), CUT=CUT, GRAIN=product.grain, num_warps=2 if rows.rows * rank <= 256 else 4,
-        )  # fmt: skip
+            x,
+            h,
+            pairs.memory,
+            pairs.starts,
+            pairs.ranks,
+            pairs.scales,
+            rows.table,
+            rows.order,
+            x.stride(0),
+            product.inputs,
+            product.site,
+            sites,
+            most_pieces,
+            product.pieces,
+            blocks,
+            ROWS=rows.rows,
+            RANK=rank,
+            DEPTH=depth_for(rank),
+            CUT=CUT,
+            GRAIN=product.grain,
+            num_warps=2 if rows.rows * rank <= 256 else 4,
+        )
     return h
 
 
@@ -142,10 +213,31 @@ def lora_expand(y: Tensor, h: Tensor, product: LoraProduct, pairs: LoraSlots, ro
     sites, most_pieces = pairs.scales.shape[1:]
     if blocks:
         expand[(len(tiles), blocks)](
-            y, h, pairs.memory, pairs.starts, pairs.ranks, pairs.scales, rows.table, rows.order, tiles,
-            y.stride(0), product.inputs, product.outputs, product.site, sites, most_pieces, product.pieces, blocks,
-            ROWS=rows.rows, RANK=rank_of(pairs), OUTPUTS=OUTPUTS, STEPS=steps, PARTS=parts, GRAIN=product.grain, num_warps=4,
-        )  # fmt: skip
+            y,
+            h,
+            pairs.memory,
+            pairs.starts,
+            pairs.ranks,
+            pairs.scales,
+            rows.table,
+            rows.order,
+            tiles,
+            y.stride(0),
+            product.inputs,
+            product.outputs,
+            product.site,
+            sites,
+            most_pieces,
+            product.pieces,
+            blocks,
+            ROWS=rows.rows,
+            RANK=rank_of(pairs),
+            OUTPUTS=OUTPUTS,
+            STEPS=steps,
+            PARTS=parts,
+            GRAIN=product.grain,
+            num_warps=4,
+        )
     return y
 
 
@@ -158,7 +250,9 @@ def depth_for(rank: int) -> int:
     return max(16, min(128, 8192 // rank))
 
 
-def product_of(site: int, pieces: int, inputs: int, outputs: int, short: Tensor, long: Tensor, piece_of: Tensor | None = None) -> LoraProduct:
+def product_of(
+    site: int, pieces: int, inputs: int, outputs: int, short: Tensor, long: Tensor, piece_of: Tensor | None = None
+) -> LoraProduct:
     """short, long: see `tiles_of`."""
     ends = short[:, 1:].tolist()
     aligned = all(number % GRAIN == 0 for number in (inputs, outputs, *(number for each in ends for number in each)))
@@ -167,4 +261,6 @@ def product_of(site: int, pieces: int, inputs: int, outputs: int, short: Tensor,
 
 def tiles_of(runs: list[tuple[int, int, int]], size: int) -> np.ndarray:
     """int32 [tiles, 3]: piece, first output, the one behind the last, of tiles of at most `size`."""
-    return np.array([(piece, at, min(stop, at + size)) for piece, start, stop in runs for at in range(start, stop, size)], np.int32)
+    return np.array(
+        [(piece, at, min(stop, at + size)) for piece, start, stop in runs for at in range(start, stop, size)], np.int32
+    )

@@ -22,7 +22,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..launch.compile_ahead import entry
 from ..launch.programmatic_launch import launched
 
-INDICES = ["rows_ptr", "contexts_ptr", "table_ptr", "skip_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
+INDICES = [
+    "rows_ptr",
+    "contexts_ptr",
+    "table_ptr",
+    "skip_ptr",
+    "sinks_ptr",
+]  # parts of larger buffers, anywhere in them
 LOG2E = 1.4426950408889634
 
 
@@ -57,9 +63,11 @@ def share(highest, weight, sinks_ptr, heads, real):
 
 @triton.jit
 def dealt(lengths, each, item, sequences, SEQUENCES_P2: tl.constexpr):
-    """How many items each sequence has, of `each` keys or so, and whose the item is: `sequences` or more where it is nobody's.
+    """How many items each sequence has, of `each` keys or so, and whose the item is: `sequences` or more where it is
+    nobody's.
 
-    All of them together are at most as many as sequences and what the sum of lengths has of `each`. One sequence by itself has no longer ones.
+    All of them together are at most as many as sequences and what the sum of lengths has of `each`. One sequence by
+    itself has no longer ones.
     """
     if SEQUENCES_P2 == 1:
         items = tl.maximum((lengths + each - 1) // each, 1)
@@ -78,7 +86,15 @@ def own(items, sequence, SEQUENCES_P2: tl.constexpr):
 
 
 @triton.jit
-def _lengths(contexts_ptr, skip_ptr, sequences, SEQUENCES_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+def _lengths(
+    contexts_ptr,
+    skip_ptr,
+    sequences,
+    SEQUENCES_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """Keys that each sequence sees."""
     every = tl.arange(0, SEQUENCES_P2)
     lengths = tl.load(contexts_ptr + every, mask=every < sequences, other=0)
@@ -115,9 +131,24 @@ def _heads_of(base, places, dims, DIM: tl.constexpr, DIM_P2: tl.constexpr):
 
 @triton.jit
 def _turn(
-    q, highest, weight, mixed, keys, end, page_row, k_base, v_base, kv_slot, scale, inner,
-    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, CAPPED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    highest,
+    weight,
+    mixed,
+    keys,
+    end,
+    page_row,
+    k_base,
+    v_base,
+    kv_slot,
+    scale,
+    inner,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    CAPPED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """One turn of the online softmax, over `keys`."""
     dims, seen = tl.arange(0, DIM_P2), keys < end
     pages = tl.load(page_row + keys // PAGE, mask=seen, other=0)
@@ -140,10 +171,20 @@ def _turn(
 
 @triton.jit
 def _merged(
-    partial_ptr, maxima_ptr, sums_ptr, first_item, live, head,
-    KV_HEADS: tl.constexpr, GROUP_P2: tl.constexpr, DIM_P2: tl.constexpr, MERGED: tl.constexpr,
-):  # fmt: skip
-    """Of the partial results of a sequence's items, MERGED at a time: what they mix to, not divided yet, the highest score and the sum of weights."""
+    partial_ptr,
+    maxima_ptr,
+    sums_ptr,
+    first_item,
+    live,
+    head,
+    KV_HEADS: tl.constexpr,
+    GROUP_P2: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    MERGED: tl.constexpr,
+):
+    """Of the partial results of a sequence's items, MERGED at a time: what they mix to, not
+    divided yet, the highest score and the sum of weights.
+    """
     few, splits, dims = tl.arange(0, GROUP_P2), tl.arange(0, MERGED), tl.arange(0, DIM_P2)
     top = tl.full([GROUP_P2], float("-inf"), tl.float32)
     total = tl.zeros([GROUP_P2], tl.float32)
@@ -153,7 +194,12 @@ def _merged(
         whose = ((first_item + chunk + splits) * KV_HEADS + head)[:, None] * GROUP_P2 + few[None, :]
         maxima = tl.load(maxima_ptr + whose, mask=there[:, None], other=float("-inf"), cache_modifier=".cg")
         sums = tl.load(sums_ptr + whose, mask=there[:, None], other=0.0, cache_modifier=".cg")
-        tiles = tl.load(partial_ptr + whose[:, :, None] * DIM_P2 + dims[None, None, :], mask=there[:, None, None], other=0.0, cache_modifier=".cg")
+        tiles = tl.load(
+            partial_ptr + whose[:, :, None] * DIM_P2 + dims[None, None, :],
+            mask=there[:, None, None],
+            other=0.0,
+            cache_modifier=".cg",
+        )
         new_top = tl.maximum(top, tl.max(maxima, 0))
         factors = tl.exp2(maxima - new_top[None, :])
         fade = tl.exp2(top - new_top)
@@ -165,15 +211,34 @@ def _merged(
 
 @triton.jit
 def _write(
-    result, highest, weight, out_ptr, lse_ptr, sinks_ptr, v_scale, sequence, head, members,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
-):  # fmt: skip
-    """What the heads of a group attend, and the logarithms of their weights' sums where they are wanted. members: rows of `result`."""
+    result,
+    highest,
+    weight,
+    out_ptr,
+    lse_ptr,
+    sinks_ptr,
+    v_scale,
+    sequence,
+    head,
+    members,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+):
+    """What the heads of a group attend, and the logarithms of their weights' sums where they are wanted.
+
+    members: rows of `result`.
+    """
     dims, real = tl.arange(0, DIM_P2), members < GROUP
     shares = share(highest, weight, sinks_ptr, head * GROUP + members, real)
     done = result * (v_scale * shares)[:, None]
     heads = (sequence * KV_HEADS + head) * GROUP
-    tl.store(out_ptr + heads * DIM + members[:, None] * DIM + dims[None, :], done.to(out_ptr.dtype.element_ty), mask=real[:, None] & (dims[None, :] < DIM))
+    tl.store(
+        out_ptr + heads * DIM + members[:, None] * DIM + dims[None, :],
+        done.to(out_ptr.dtype.element_ty),
+        mask=real[:, None] & (dims[None, :] < DIM),
+    )
     if lse_ptr is not None:
         tl.store(lse_ptr + heads + members, highest + tl.log2(weight), mask=real)
 
@@ -181,16 +246,48 @@ def _write(
 @entry
 @triton.jit(do_not_specialize=["sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
 def decode_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr,
-    rows_ptr, contexts_ptr, table_ptr, skip_ptr, lse_ptr, sinks_ptr,
-    partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
-    sequences, extra, scale, inner, v_scale,
-    q_token, q_head, kv_slot, kv_head, table_row,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_P2: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, SEQUENCES_P2: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHORTEST: tl.constexpr, MERGED: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    rows_ptr,
+    contexts_ptr,
+    table_ptr,
+    skip_ptr,
+    lse_ptr,
+    sinks_ptr,
+    partial_ptr,
+    maxima_ptr,
+    sums_ptr,
+    counter_ptr,
+    sequences,
+    extra,
+    scale,
+    inner,
+    v_scale,
+    q_token,
+    q_head,
+    kv_slot,
+    kv_head,
+    table_row,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    GROUP_P2: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SEQUENCES_P2: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SHORTEST: tl.constexpr,
+    MERGED: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """Grid: (sequences + extra) * KV_HEADS. scale, inner: see `scales`; the keys' scale is in them."""
     if DEPENDENT:
         gdc_launch_dependents()
@@ -225,11 +322,41 @@ def decode_kernel(
     mixed = tl.zeros([BLOCK_M, DIM_P2], tl.float32)
     for block in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
         highest, weight, mixed = _turn(
-            q, highest, weight, mixed, block + tl.arange(0, BLOCK_N), end, page_row, k_ptr + head * kv_head, v_ptr + head * kv_head, kv_slot,
-            scale, inner, DIM, DIM_P2, PAGE, CAPPED, PRECISION,
-        )  # fmt: skip
+            q,
+            highest,
+            weight,
+            mixed,
+            block + tl.arange(0, BLOCK_N),
+            end,
+            page_row,
+            k_ptr + head * kv_head,
+            v_ptr + head * kv_head,
+            kv_slot,
+            scale,
+            inner,
+            DIM,
+            DIM_P2,
+            PAGE,
+            CAPPED,
+            PRECISION,
+        )
     if live == 1:
-        _write(mixed, highest, weight, out_ptr, lse_ptr, sinks_ptr, v_scale, sequence, head, members, KV_HEADS, GROUP, DIM, DIM_P2)
+        _write(
+            mixed,
+            highest,
+            weight,
+            out_ptr,
+            lse_ptr,
+            sinks_ptr,
+            v_scale,
+            sequence,
+            head,
+            members,
+            KV_HEADS,
+            GROUP,
+            DIM,
+            DIM_P2,
+        )
         return
 
     place = item * KV_HEADS + head
@@ -242,8 +369,25 @@ def decode_kernel(
     arrived = tl.atomic_add(counter_ptr + sequence * KV_HEADS + head, 1, sem="acq_rel")
     if arrived == live - 1:
         tl.debug_barrier()
-        result, top, total = _merged(partial_ptr, maxima_ptr, sums_ptr, first_item, live, head, KV_HEADS, GROUP_P2, DIM_P2, MERGED)
-        _write(result, top, total, out_ptr, lse_ptr, sinks_ptr, v_scale, sequence, head, tl.arange(0, GROUP_P2), KV_HEADS, GROUP, DIM, DIM_P2)
+        result, top, total = _merged(
+            partial_ptr, maxima_ptr, sums_ptr, first_item, live, head, KV_HEADS, GROUP_P2, DIM_P2, MERGED
+        )
+        _write(
+            result,
+            top,
+            total,
+            out_ptr,
+            lse_ptr,
+            sinks_ptr,
+            v_scale,
+            sequence,
+            head,
+            tl.arange(0, GROUP_P2),
+            KV_HEADS,
+            GROUP,
+            DIM,
+            DIM_P2,
+        )
         tl.store(counter_ptr + sequence * KV_HEADS + head, 0)
 
 
@@ -279,11 +423,28 @@ class DecodeScratch:
 
 
 def decode(
-    q: Tensor, keys: Tensor, values: Tensor, out: Tensor, rows: Tensor, contexts: Tensor, table: Tensor, *,
-    page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
-    scratch: DecodeScratch, tile: DecodeTile, skip: Tensor | None = None, lse: Tensor | None = None,
-    chunk: int | None = None, softcap: float | None = None, sinks: Tensor | None = None, overlap: bool = False,
-) -> None:  # fmt: skip
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    out: Tensor,
+    rows: Tensor,
+    contexts: Tensor,
+    table: Tensor,
+    *,
+    page_size: int,
+    window: int | None,
+    scale: float,
+    k_scale: float,
+    v_scale: float,
+    scratch: DecodeScratch,
+    tile: DecodeTile,
+    skip: Tensor | None = None,
+    lse: Tensor | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+    overlap: bool = False,
+) -> None:
     """out[s] = attention of q[s] over the first contexts[s] positions of sequence s, for s < len(contexts).
 
     q, out: [S or more, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
@@ -291,26 +452,56 @@ def decode(
     chunk: keys of the last chunk of so many positions are seen, None for all.
     skip: int32 [S], pages at the start that are not seen, if there is neither window nor chunk.
     lse: float32 [S or more, query_heads], filled with the log to base 2 of the sum of the keys' weights.
-    softcap, sinks: see `LayerAttention` and `AttentionBackend.attend`.  overlap: may start under the tail of the kernel before.
+    softcap, sinks: see `LayerAttention` and `AttentionBackend.attend`.  overlap: may start under the tail of the kernel
+        before.
     """
     sequences, kv_heads, head_dim = len(contexts), keys.shape[1], keys.shape[2]
     if sequences > scratch.sequences:
-        raise ValueError(
-            f"{sequences} decodes in one step, scratch holds {scratch.sequences}; raise max_running"
-        )
+        raise ValueError(f"{sequences} decodes in one step, scratch holds {scratch.sequences}; raise max_running")
     group, extra = q.shape[1] // kv_heads, tile.extra(kv_heads)
     rows_of_tile = max(16, triton.next_power_of_2(group))
     outer, inner = scales(scale * k_scale, softcap)
     decode_kernel[((sequences + extra) * kv_heads,)](
-        q, keys, values, out, rows, contexts, table, skip, lse, sinks,
-        scratch.partial, scratch.maxima, scratch.sums, scratch.counters,
-        sequences, extra, outer, inner, v_scale,
-        q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),
-        KV_HEADS=kv_heads, GROUP=group, GROUP_P2=triton.next_power_of_2(group),
-        DIM=head_dim, DIM_P2=triton.next_power_of_2(head_dim),
-        PAGE=page_size, WINDOW=window or 0, CHUNK=chunk or 0, CAPPED=softcap is not None,
+        q,
+        keys,
+        values,
+        out,
+        rows,
+        contexts,
+        table,
+        skip,
+        lse,
+        sinks,
+        scratch.partial,
+        scratch.maxima,
+        scratch.sums,
+        scratch.counters,
+        sequences,
+        extra,
+        outer,
+        inner,
+        v_scale,
+        q.stride(0),
+        q.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        table.stride(0),
+        KV_HEADS=kv_heads,
+        GROUP=group,
+        GROUP_P2=triton.next_power_of_2(group),
+        DIM=head_dim,
+        DIM_P2=triton.next_power_of_2(head_dim),
+        PAGE=page_size,
+        WINDOW=window or 0,
+        CHUNK=chunk or 0,
+        CAPPED=softcap is not None,
         SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)),
-        BLOCK_M=rows_of_tile, BLOCK_N=tile.block, SHORTEST=tile.shortest, MERGED=tile.merged,
-        STAGES=tile.stages, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps, **launched(overlap),
-    )  # fmt: skip
+        BLOCK_M=rows_of_tile,
+        BLOCK_N=tile.block,
+        SHORTEST=tile.shortest,
+        MERGED=tile.merged,
+        STAGES=tile.stages,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps,
+        **launched(overlap),
+    )

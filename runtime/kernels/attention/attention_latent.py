@@ -1,7 +1,10 @@
-"""Latent attention over pages: a row is the key of all heads, and its first numbers are their value, so it is loaded once for both.
+"""Latent attention over pages: a row is the key of all heads, and its first numbers are their value, so it is loaded
+once for both.
 
-A decode's keys are split over programs as in `attention_decode`: items are dealt out on the device in proportion to the contexts, each
-program leaves its partial result in scratch, and the one of a sequence that counts last merges them in order. The heads of other
+A decode's keys are split over programs as in `attention_decode`: items are dealt out on the device in proportion to the
+contexts, each
+program leaves its partial result in scratch, and the one of a sequence that counts last merges them in order. The heads
+of other
 sequences' new tokens, token by token, are cut into tiles, each of which one program attends from the first key on.
 """
 
@@ -32,9 +35,25 @@ def _load(base, places, numbers, SIZE: tl.constexpr, SIZE_P2: tl.constexpr):
 
 @triton.jit
 def _turn(
-    q, q_turned, highest, weight, mixed, keys, positions, context, page_row, pool_ptr, pool_row, scale,
-    RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr, PAGE: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    q_turned,
+    highest,
+    weight,
+    mixed,
+    keys,
+    positions,
+    context,
+    page_row,
+    pool_ptr,
+    pool_row,
+    scale,
+    RANK: tl.constexpr,
+    RANK_P2: tl.constexpr,
+    TURNED: tl.constexpr,
+    TURNED_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """One turn of the online softmax, over the rows of `keys`. positions: [BLOCK_M], of the queries."""
     there = keys < context
     pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
@@ -56,19 +75,50 @@ def _turn(
 @entry
 @triton.jit(do_not_specialize=["sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
 def decode_kernel(
-    q_ptr, pool_ptr, out_ptr, rows_ptr, contexts_ptr, table_ptr, partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
-    sequences, extra, scale, row_scale, q_token, q_head, pool_row, table_row,
-    HEADS: tl.constexpr, GROUPS: tl.constexpr, RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr,
-    PAGE: tl.constexpr, SEQUENCES_P2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SHORTEST: tl.constexpr, MERGED: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Grid: (sequences + extra) * GROUPS, a group of BLOCK_M heads each. scale: of the scores, to base 2, that of the rows in it."""
+    q_ptr,
+    pool_ptr,
+    out_ptr,
+    rows_ptr,
+    contexts_ptr,
+    table_ptr,
+    partial_ptr,
+    maxima_ptr,
+    sums_ptr,
+    counter_ptr,
+    sequences,
+    extra,
+    scale,
+    row_scale,
+    q_token,
+    q_head,
+    pool_row,
+    table_row,
+    HEADS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    RANK: tl.constexpr,
+    RANK_P2: tl.constexpr,
+    TURNED: tl.constexpr,
+    TURNED_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    SEQUENCES_P2: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SHORTEST: tl.constexpr,
+    MERGED: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Grid: (sequences + extra) * GROUPS, a group of BLOCK_M heads each. scale: of
+    the scores, to base 2, that of the rows in it.
+    """
     group = tl.program_id(0) % GROUPS
     item = tl.program_id(0) // GROUPS
 
     every = tl.arange(0, SEQUENCES_P2)
     lengths = tl.load(contexts_ptr + every, mask=every < sequences, other=0)
-    worth = tl.sqrt(lengths.to(tl.float32) * MERGED).to(tl.int32)  # the length of an item where reading it takes as long as merging all
+    worth = tl.sqrt(lengths.to(tl.float32) * MERGED).to(
+        tl.int32
+    )  # the length of an item where reading it takes as long as merging all
     each = tl.maximum(tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST), worth)
     items, sequence = dealt(lengths, each, item, sequences, SEQUENCES_P2)
     if sequence >= sequences:
@@ -97,9 +147,25 @@ def decode_kernel(
     mixed = tl.zeros([BLOCK_M, RANK_P2], tl.float32)
     for block in tl.range(begin, end, BLOCK_N, num_stages=STAGES):
         highest, weight, mixed = _turn(
-            q, q_turned, highest, weight, mixed, block + tl.arange(0, BLOCK_N), positions, end, page_row, pool_ptr, pool_row, scale,
-            RANK, RANK_P2, TURNED, TURNED_P2, PAGE, PRECISION,
-        )  # fmt: skip
+            q,
+            q_turned,
+            highest,
+            weight,
+            mixed,
+            block + tl.arange(0, BLOCK_N),
+            positions,
+            end,
+            page_row,
+            pool_ptr,
+            pool_row,
+            scale,
+            RANK,
+            RANK_P2,
+            TURNED,
+            TURNED_P2,
+            PAGE,
+            PRECISION,
+        )
 
     out_places = (sequence * HEADS + heads[:, None]) * RANK + numbers
     wanted = real & (numbers < RANK)
@@ -138,12 +204,33 @@ def decode_kernel(
 @entry
 @triton.jit(do_not_specialize=["first", "sequences", "table_row"], do_not_specialize_on_alignment=INDICES)
 def extend_kernel(
-    q_ptr, pool_ptr, out_ptr, rows_ptr, starts_ptr, contexts_ptr, table_ptr,
-    first, sequences, scale, row_scale, q_token, q_head, pool_row, table_row,
-    HEADS: tl.constexpr, RANK: tl.constexpr, RANK_P2: tl.constexpr, TURNED: tl.constexpr, TURNED_P2: tl.constexpr,
-    PAGE: tl.constexpr, SEQUENCES_P2: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    pool_ptr,
+    out_ptr,
+    rows_ptr,
+    starts_ptr,
+    contexts_ptr,
+    table_ptr,
+    first,
+    sequences,
+    scale,
+    row_scale,
+    q_token,
+    q_head,
+    pool_row,
+    table_row,
+    HEADS: tl.constexpr,
+    RANK: tl.constexpr,
+    RANK_P2: tl.constexpr,
+    TURNED: tl.constexpr,
+    TURNED_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    SEQUENCES_P2: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Grid: tiles or more, of the sequences first .. first + sequences. scale: see `decode_kernel`."""
     # Which tile of which sequence: the last ones first, they see the most keys.
     all_sequences = tl.arange(0, SEQUENCES_P2)
@@ -178,9 +265,25 @@ def extend_kernel(
     mixed = tl.zeros([BLOCK_M, RANK_P2], tl.float32)
     for block in tl.range(0, stop, BLOCK_N, num_stages=STAGES):
         highest, weight, mixed = _turn(
-            q, q_turned, highest, weight, mixed, block + tl.arange(0, BLOCK_N), positions, stop, page_row, pool_ptr, pool_row, scale,
-            RANK, RANK_P2, TURNED, TURNED_P2, PAGE, PRECISION,
-        )  # fmt: skip
+            q,
+            q_turned,
+            highest,
+            weight,
+            mixed,
+            block + tl.arange(0, BLOCK_N),
+            positions,
+            stop,
+            page_row,
+            pool_ptr,
+            pool_row,
+            scale,
+            RANK,
+            RANK_P2,
+            TURNED,
+            TURNED_P2,
+            PAGE,
+            PRECISION,
+        )
     done = mixed * (row_scale / weight)[:, None]
     out_places = (tokens * HEADS + heads)[:, None] * RANK + numbers
     tl.store(out_ptr + out_places, done.to(out_ptr.dtype.element_ty), mask=real & (numbers < RANK))
@@ -188,15 +291,20 @@ def extend_kernel(
 
 @dataclass(frozen=True, slots=True)
 class LatentTile:
-    """How a launch is cut. rows: heads of a decode, or heads times queries; block: keys a turn; shortest: keys that are worth an item of
-    their own; programs: how many the extra items of decodes bring (about); merged: keys that are read in the time that merging one item takes."""
+    """How a launch is cut. rows: heads of a decode, or heads times queries; block: keys a turn; shortest: keys that are
+    worth an item of
+    their own; programs: how many the extra items of decodes bring (about); merged: keys that are read in the time that
+    merging one item takes.
+    """
 
     rows: int = 16
     block: int = 32
     shortest: int = 64
     programs: int = 264
     warps: int = 4
-    stages: int = 5  # rows are read while those before are computed with from five on: where they lie is read ahead as well
+    stages: int = (
+        5  # rows are read while those before are computed with from five on: where they lie is read ahead as well
+    )
     merged: int = 12
 
     def groups(self, heads: int) -> int:
@@ -222,9 +330,19 @@ class LatentScratch:
 
 
 def decode(
-    q: Tensor, pool: Tensor, out: Tensor, rows: Tensor, contexts: Tensor, table: Tensor, *,
-    page_size: int, scale: float, row_scale: float, scratch: LatentScratch, tile: LatentTile,
-) -> None:  # fmt: skip
+    q: Tensor,
+    pool: Tensor,
+    out: Tensor,
+    rows: Tensor,
+    contexts: Tensor,
+    table: Tensor,
+    *,
+    page_size: int,
+    scale: float,
+    row_scale: float,
+    scratch: LatentScratch,
+    tile: LatentTile,
+) -> None:
     """out[s] = attention of q[s] over the first contexts[s] positions of sequence s, for s < len(contexts).
 
     q: [S or more, heads, rank + turned].  pool: [slots, 1, rank + turned].  out: [S or more, heads, rank], contiguous.
@@ -235,37 +353,93 @@ def decode(
         raise ValueError(f"{sequences} decodes in one step, scratch holds {scratch.sequences}; raise max_running")
     extra, groups = tile.extra(heads), tile.groups(heads)
     decode_kernel[((sequences + extra) * groups,)](
-        q, pool, out, rows, contexts, table, scratch.partial, scratch.maxima, scratch.sums, scratch.counters,
-        sequences, extra, scale * row_scale * LOG2E, row_scale, q.stride(0), q.stride(1), pool.stride(0), table.stride(0),
-        GROUPS=groups, SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)), SHORTEST=tile.shortest,
-        MERGED=tile.merged, **_sizes(q, out, page_size, tile),
-    )  # fmt: skip
+        q,
+        pool,
+        out,
+        rows,
+        contexts,
+        table,
+        scratch.partial,
+        scratch.maxima,
+        scratch.sums,
+        scratch.counters,
+        sequences,
+        extra,
+        scale * row_scale * LOG2E,
+        row_scale,
+        q.stride(0),
+        q.stride(1),
+        pool.stride(0),
+        table.stride(0),
+        GROUPS=groups,
+        SEQUENCES_P2=1 if sequences == 1 else max(2, triton.next_power_of_2(scratch.sequences)),
+        SHORTEST=tile.shortest,
+        MERGED=tile.merged,
+        **_sizes(q, out, page_size, tile),
+    )
 
 
 def extend(
-    q: Tensor, pool: Tensor, out: Tensor, rows: Tensor, starts: Tensor, contexts: Tensor, table: Tensor, *,
-    first: int, sequences: int, most_sequences: int, tiles: int, page_size: int, scale: float, row_scale: float, tile: LatentTile,
-) -> None:  # fmt: skip
+    q: Tensor,
+    pool: Tensor,
+    out: Tensor,
+    rows: Tensor,
+    starts: Tensor,
+    contexts: Tensor,
+    table: Tensor,
+    *,
+    first: int,
+    sequences: int,
+    most_sequences: int,
+    tiles: int,
+    page_size: int,
+    scale: float,
+    row_scale: float,
+    tile: LatentTile,
+) -> None:
     """out of the tokens of sequences first .. first + sequences: each token sees its sequence up to itself.
 
-    q, pool, out, row_scale: see `decode`; q and out are of all tokens.  rows, contexts: int32 [S].  starts: int32 [S + 1].
+    q, pool, out, row_scale: see `decode`; q and out are of all tokens.  rows, contexts: int32 [S].  starts: int32 [S +
+        1].
     tiles: at least what these sequences need.  most_sequences: bound of `sequences`, fixes the compiled kernel.
     """
     extend_kernel[(tiles,)](
-        q, pool, out, rows, starts, contexts, table,
-        first, sequences, scale * row_scale * LOG2E, row_scale, q.stride(0), q.stride(1), pool.stride(0), table.stride(0),
-        SEQUENCES_P2=max(2, triton.next_power_of_2(max(most_sequences, sequences))), **_sizes(q, out, page_size, tile),
-    )  # fmt: skip
+        q,
+        pool,
+        out,
+        rows,
+        starts,
+        contexts,
+        table,
+        first,
+        sequences,
+        scale * row_scale * LOG2E,
+        row_scale,
+        q.stride(0),
+        q.stride(1),
+        pool.stride(0),
+        table.stride(0),
+        SEQUENCES_P2=max(2, triton.next_power_of_2(max(most_sequences, sequences))),
+        **_sizes(q, out, page_size, tile),
+    )
 
 
 def _sizes(q: Tensor, out: Tensor, page_size: int, tile: LatentTile) -> dict[str, object]:
     """What both kernels are compiled for."""
     rank, turned = out.shape[2], q.shape[2] - out.shape[2]
     return {
-        "HEADS": q.shape[1], "RANK": rank, "RANK_P2": _padded(rank), "TURNED": turned, "TURNED_P2": _padded(turned), "PAGE": page_size,
-        "BLOCK_M": tile.rows, "BLOCK_N": tile.block, "STAGES": tile.stages,
-        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32", "num_warps": tile.warps,
-    }  # fmt: skip
+        "HEADS": q.shape[1],
+        "RANK": rank,
+        "RANK_P2": _padded(rank),
+        "TURNED": turned,
+        "TURNED_P2": _padded(turned),
+        "PAGE": page_size,
+        "BLOCK_M": tile.rows,
+        "BLOCK_N": tile.block,
+        "STAGES": tile.stages,
+        "PRECISION": "ieee" if q.dtype == torch.float32 else "tf32",
+        "num_warps": tile.warps,
+    }
 
 
 def _padded(size: int) -> int:

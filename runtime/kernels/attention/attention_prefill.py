@@ -20,7 +20,13 @@ from torch import Tensor
 from ..launch.compile_ahead import entry
 from .attention_decode import scales, share, tanh
 
-INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr", "sinks_ptr"]  # parts of larger buffers, anywhere in them
+INDICES = [
+    "rows_ptr",
+    "starts_ptr",
+    "contexts_ptr",
+    "table_ptr",
+    "sinks_ptr",
+]  # parts of larger buffers, anywhere in them
 EVEN, OCTAVE = 8, 4  # segments of equal length; segments to each doubling of the position behind them
 
 
@@ -43,12 +49,34 @@ def _fold(top, total, result, highest, weight, mixed):
 
 @triton.jit
 def _block(
-    q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
-    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr,
-    WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
-    BLOCK_N: tl.constexpr, MASKED: tl.constexpr, UNSEEN: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """One turn of the online softmax: the keys from `block` on. lowest: the first one that a query sees; rows before may be anything."""
+    q,
+    highest,
+    weight,
+    mixed,
+    block,
+    positions,
+    lowest,
+    context,
+    page_row,
+    k_base,
+    v_base,
+    kv_slot,
+    scale,
+    inner,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CAPPED: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+    UNSEEN: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """One turn of the online softmax: the keys from `block` on. lowest: the first one
+    that a query sees; rows before may be anything.
+    """
     keys = block + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, DIM_P2)
     if MASKED:
@@ -93,7 +121,11 @@ def _block(
 @triton.jit
 def _nothing(BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr):
     """Sums over no keys: the highest score, the sum of weights, and what they mix to, not divided yet."""
-    return tl.full([BLOCK_M], float("-inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32), tl.zeros([BLOCK_M, DIM_P2], tl.float32)
+    return (
+        tl.full([BLOCK_M], float("-inf"), tl.float32),
+        tl.zeros([BLOCK_M], tl.float32),
+        tl.zeros([BLOCK_M, DIM_P2], tl.float32),
+    )
 
 
 @triton.jit
@@ -115,10 +147,30 @@ def _write(result, highest, weight, out_ptr, places, wanted, sinks_ptr, heads, r
 
 @triton.jit
 def _seen(
-    q, positions, lowest, begin, stop, first_position, context, page_row, k_base, v_base, kv_slot, scale, inner,
-    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    positions,
+    lowest,
+    begin,
+    stop,
+    first_position,
+    context,
+    page_row,
+    k_base,
+    v_base,
+    kv_slot,
+    scale,
+    inner,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CAPPED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Sums over the keys from `begin` to `stop`; those that all queries see go without masks."""
     LIMITED: tl.constexpr = WINDOW + CHUNK > 0
     highest, weight, mixed = _nothing(BLOCK_M, DIM_P2)
@@ -126,24 +178,90 @@ def _seen(
         seen_by_all = (first_position + 1) // BLOCK_N * BLOCK_N
         for block in tl.range(0, seen_by_all, BLOCK_N, num_stages=STAGES):
             highest, weight, mixed = _block(
-                q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
-                DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, False, False, PRECISION,
-            )  # fmt: skip
+                q,
+                highest,
+                weight,
+                mixed,
+                block,
+                positions,
+                lowest,
+                context,
+                page_row,
+                k_base,
+                v_base,
+                kv_slot,
+                scale,
+                inner,
+                DIM,
+                DIM_P2,
+                PAGE,
+                WINDOW,
+                CHUNK,
+                CAPPED,
+                BLOCK_N,
+                False,
+                False,
+                PRECISION,
+            )
         begin = seen_by_all
     for block in tl.range(begin, stop, BLOCK_N, num_stages=STAGES):
         highest, weight, mixed = _block(
-            q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
-            DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, LIMITED, PRECISION,
-        )  # fmt: skip
+            q,
+            highest,
+            weight,
+            mixed,
+            block,
+            positions,
+            lowest,
+            context,
+            page_row,
+            k_base,
+            v_base,
+            kv_slot,
+            scale,
+            inner,
+            DIM,
+            DIM_P2,
+            PAGE,
+            WINDOW,
+            CHUNK,
+            CAPPED,
+            BLOCK_N,
+            True,
+            LIMITED,
+            PRECISION,
+        )
     return highest, weight, mixed
 
 
 @triton.jit
 def _in_order(
-    q, positions, lowest, begin, stop, one, other, context, page_row, k_base, v_base, kv_slot, scale, inner,
-    DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    positions,
+    lowest,
+    begin,
+    stop,
+    one,
+    other,
+    context,
+    page_row,
+    k_base,
+    v_base,
+    kv_slot,
+    scale,
+    inner,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CAPPED: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Sums over segments `one` to `other`, each by itself and then one after the other."""
     top, total, result = _nothing(BLOCK_M, DIM_P2)
     for segment in range(one, other):
@@ -152,24 +270,54 @@ def _in_order(
         to_key = tl.minimum(_bound(segment + 1, SEGMENT), stop)
         for block in tl.range(from_key, to_key, BLOCK_N, num_stages=STAGES):
             highest, weight, mixed = _block(
-                q, highest, weight, mixed, block, positions, lowest, context, page_row, k_base, v_base, kv_slot, scale, inner,
-                DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_N, True, True, PRECISION,
-            )  # fmt: skip
+                q,
+                highest,
+                weight,
+                mixed,
+                block,
+                positions,
+                lowest,
+                context,
+                page_row,
+                k_base,
+                v_base,
+                kv_slot,
+                scale,
+                inner,
+                DIM,
+                DIM_P2,
+                PAGE,
+                WINDOW,
+                CHUNK,
+                CAPPED,
+                BLOCK_N,
+                True,
+                True,
+                PRECISION,
+            )
         top, total, result = _fold(top, total, result, highest, weight, mixed)
     return top, total, result
 
 
 @triton.jit
-def _leave(top, total, result, partial_ptr, maxima_ptr, sums_ptr, place, real, BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr):
+def _leave(
+    top, total, result, partial_ptr, maxima_ptr, sums_ptr, place, real, BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr
+):
     """Sums of a program for the one that merges."""
     members, dims = tl.arange(0, BLOCK_M), tl.arange(0, DIM_P2)
     tl.store(maxima_ptr + place * BLOCK_M + members, top, mask=real)
     tl.store(sums_ptr + place * BLOCK_M + members, total, mask=real)
-    tl.store(partial_ptr + place.to(tl.int64) * BLOCK_M * DIM_P2 + (members[:, None] * DIM_P2 + dims[None, :]), result, mask=real[:, None])
+    tl.store(
+        partial_ptr + place.to(tl.int64) * BLOCK_M * DIM_P2 + (members[:, None] * DIM_P2 + dims[None, :]),
+        result,
+        mask=real[:, None],
+    )
 
 
 @triton.jit
-def _merged(partial_ptr, maxima_ptr, sums_ptr, first, earliest, latest, real, BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr):
+def _merged(
+    partial_ptr, maxima_ptr, sums_ptr, first, earliest, latest, real, BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr
+):
     """Sums over the segments that programs have left, in their order. first: the place of segment 0."""
     members, dims = tl.arange(0, BLOCK_M), tl.arange(0, DIM_P2)
     whole = members[:, None] * DIM_P2 + dims[None, :]
@@ -178,7 +326,12 @@ def _merged(partial_ptr, maxima_ptr, sums_ptr, first, earliest, latest, real, BL
         left = first + segment
         highest = tl.load(maxima_ptr + left * BLOCK_M + members, mask=real, other=float("-inf"), cache_modifier=".cg")
         weight = tl.load(sums_ptr + left * BLOCK_M + members, mask=real, other=0.0, cache_modifier=".cg")
-        mixed = tl.load(partial_ptr + left.to(tl.int64) * BLOCK_M * DIM_P2 + whole, mask=real[:, None], other=0.0, cache_modifier=".cg")
+        mixed = tl.load(
+            partial_ptr + left.to(tl.int64) * BLOCK_M * DIM_P2 + whole,
+            mask=real[:, None],
+            other=0.0,
+            cache_modifier=".cg",
+        )
         top, total, result = _fold(top, total, result, highest, weight, mixed)
     return top, total, result
 
@@ -205,16 +358,46 @@ def _sequence_of(tiles, tile, sequences, SEQUENCES_P2: tl.constexpr):
 @entry
 @triton.jit(do_not_specialize=["first", "sequences", "table_row", "parts"], do_not_specialize_on_alignment=INDICES)
 def prefill_kernel(
-    q_ptr, k_ptr, v_ptr, out_ptr,
-    rows_ptr, starts_ptr, contexts_ptr, table_ptr, sinks_ptr,
-    partial_ptr, maxima_ptr, sums_ptr, counter_ptr,
-    first, sequences, parts, scale, inner, v_scale,
-    q_token, q_head, kv_slot, kv_head, table_row,
-    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr,
-    PAGE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr, CAPPED: tl.constexpr, SEQUENCES_P2: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SEGMENT: tl.constexpr, STAGES: tl.constexpr,
-    ORDERED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    k_ptr,
+    v_ptr,
+    out_ptr,
+    rows_ptr,
+    starts_ptr,
+    contexts_ptr,
+    table_ptr,
+    sinks_ptr,
+    partial_ptr,
+    maxima_ptr,
+    sums_ptr,
+    counter_ptr,
+    first,
+    sequences,
+    parts,
+    scale,
+    inner,
+    v_scale,
+    q_token,
+    q_head,
+    kv_slot,
+    kv_head,
+    table_row,
+    KV_HEADS: tl.constexpr,
+    GROUP: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SEQUENCES_P2: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    SEGMENT: tl.constexpr,
+    STAGES: tl.constexpr,
+    ORDERED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Grid: tiles * parts * KV_HEADS or more; sequences first .. first + sequences. scale, inner: see attention_decode.
 
     parts: 1, or with ORDERED the number of a tile's programs, each for one segment.
@@ -257,9 +440,30 @@ def prefill_kernel(
         begin = lowest // BLOCK_N * BLOCK_N
     if not ORDERED:
         highest, weight, mixed = _seen(
-            q, positions, lowest, begin, stop, first_position, context, page_row, k_base, v_base, kv_slot, scale, inner,
-            DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_M, BLOCK_N, STAGES, PRECISION,
-        )  # fmt: skip
+            q,
+            positions,
+            lowest,
+            begin,
+            stop,
+            first_position,
+            context,
+            page_row,
+            k_base,
+            v_base,
+            kv_slot,
+            scale,
+            inner,
+            DIM,
+            DIM_P2,
+            PAGE,
+            WINDOW,
+            CHUNK,
+            CAPPED,
+            BLOCK_M,
+            BLOCK_N,
+            STAGES,
+            PRECISION,
+        )
         _write(mixed, highest, weight, out_ptr, out_places, wanted, sinks_ptr, heads, real, v_scale)
     else:
         numbers = tl.arange(0, 64)
@@ -271,9 +475,32 @@ def prefill_kernel(
         if one >= other:
             return
         top, total, result = _in_order(
-            q, positions, lowest, begin, stop, one, other, context, page_row, k_base, v_base, kv_slot, scale, inner,
-            DIM, DIM_P2, PAGE, WINDOW, CHUNK, CAPPED, BLOCK_M, BLOCK_N, SEGMENT, STAGES, PRECISION,
-        )  # fmt: skip
+            q,
+            positions,
+            lowest,
+            begin,
+            stop,
+            one,
+            other,
+            context,
+            page_row,
+            k_base,
+            v_base,
+            kv_slot,
+            scale,
+            inner,
+            DIM,
+            DIM_P2,
+            PAGE,
+            WINDOW,
+            CHUNK,
+            CAPPED,
+            BLOCK_M,
+            BLOCK_N,
+            SEGMENT,
+            STAGES,
+            PRECISION,
+        )
         if other - one == latest - earliest:
             _write(result, top, total, out_ptr, out_places, wanted, sinks_ptr, heads, real, v_scale)
             return
@@ -284,7 +511,9 @@ def prefill_kernel(
         arrived = tl.atomic_add(counter_ptr + program, 1, sem="acq_rel")
         if arrived == latest - earliest - 1:
             tl.debug_barrier()
-            top, total, result = _merged(partial_ptr, maxima_ptr, sums_ptr, program * parts, earliest, latest, real, BLOCK_M, DIM_P2)
+            top, total, result = _merged(
+                partial_ptr, maxima_ptr, sums_ptr, program * parts, earliest, latest, real, BLOCK_M, DIM_P2
+            )
             _write(result, top, total, out_ptr, out_places, wanted, sinks_ptr, heads, real, v_scale)
             tl.store(counter_ptr + program, 0)
 
@@ -312,7 +541,9 @@ class PrefillTile:
 
 
 class PrefillScratch:
-    """What the programs of a tile leave for the last of them, in launches of up to `tiles` tiles; one launch at a time."""
+    """What the programs of a tile leave for the last of them, in launches of up
+    to `tiles` tiles; one launch at a time.
+    """
 
     def __init__(
         self, tiles: int, parts: int, kv_heads: int, head_dim: int, tile: PrefillTile, device: torch.device
@@ -326,13 +557,30 @@ class PrefillScratch:
 
 
 def prefill(
-    q: Tensor, keys: Tensor, values: Tensor, out: Tensor,
-    rows: Tensor, starts: Tensor, contexts: Tensor, table: Tensor, *,
-    first: int, sequences: int, most_sequences: int, tiles: int,
-    page_size: int, window: int | None, scale: float, k_scale: float, v_scale: float,
-    tile: PrefillTile, ordered: PrefillScratch | None = None,
-    chunk: int | None = None, softcap: float | None = None, sinks: Tensor | None = None,
-) -> None:  # fmt: skip
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    out: Tensor,
+    rows: Tensor,
+    starts: Tensor,
+    contexts: Tensor,
+    table: Tensor,
+    *,
+    first: int,
+    sequences: int,
+    most_sequences: int,
+    tiles: int,
+    page_size: int,
+    window: int | None,
+    scale: float,
+    k_scale: float,
+    v_scale: float,
+    tile: PrefillTile,
+    ordered: PrefillScratch | None = None,
+    chunk: int | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> None:
     """out of the tokens of sequences first .. first + sequences: each token sees its sequence up to itself.
 
     q, out: [T, query_heads, head_dim], out contiguous.  keys, values: [slots, kv_heads, head_dim].
@@ -346,14 +594,42 @@ def prefill(
     outer, inner = scales(scale * k_scale, softcap)
     scratch = (ordered.partial, ordered.maxima, ordered.sums, ordered.counters) if ordered else (None,) * 4
     prefill_kernel[(tiles * parts * kv_heads,)](
-        q, keys, values, out, rows, starts, contexts, table, sinks, *scratch,
-        first, sequences, parts, outer, inner, v_scale,
-        q.stride(0), q.stride(1), keys.stride(0), keys.stride(1), table.stride(0),
-        KV_HEADS=kv_heads, GROUP=q.shape[1] // kv_heads,
-        DIM=head_dim, DIM_P2=triton.next_power_of_2(head_dim),
-        PAGE=page_size, WINDOW=window or 0, CHUNK=chunk or 0, CAPPED=softcap is not None,
+        q,
+        keys,
+        values,
+        out,
+        rows,
+        starts,
+        contexts,
+        table,
+        sinks,
+        *scratch,
+        first,
+        sequences,
+        parts,
+        outer,
+        inner,
+        v_scale,
+        q.stride(0),
+        q.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        table.stride(0),
+        KV_HEADS=kv_heads,
+        GROUP=q.shape[1] // kv_heads,
+        DIM=head_dim,
+        DIM_P2=triton.next_power_of_2(head_dim),
+        PAGE=page_size,
+        WINDOW=window or 0,
+        CHUNK=chunk or 0,
+        CAPPED=softcap is not None,
         SEQUENCES_P2=max(2, triton.next_power_of_2(max(most_sequences, sequences))),
-        BLOCK_M=tile.rows, BLOCK_N=tile.block, SEGMENT=tile.segment, STAGES=tile.stages,
-        ORDERED=ordered is not None, PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
-        num_warps=tile.warps, enable_fp_fusion=ordered is None,
-    )  # fmt: skip
+        BLOCK_M=tile.rows,
+        BLOCK_N=tile.block,
+        SEGMENT=tile.segment,
+        STAGES=tile.stages,
+        ORDERED=ordered is not None,
+        PRECISION="ieee" if q.dtype == torch.float32 else "tf32",
+        num_warps=tile.warps,
+        enable_fp_fusion=ordered is None,
+    )

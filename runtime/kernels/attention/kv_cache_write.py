@@ -13,10 +13,23 @@ from ..launch.compile_ahead import entry
 @entry
 @triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def store_kernel(
-    k_ptr, v_ptr, slots_ptr, k_pool, v_pool, k_scale, v_scale,
-    k_token, k_head, v_token, v_head, kv_slot,
-    DIM: tl.constexpr, WIDTH: tl.constexpr, WIDTH_P2: tl.constexpr, MOST: tl.constexpr,
-):  # fmt: skip
+    k_ptr,
+    v_ptr,
+    slots_ptr,
+    k_pool,
+    v_pool,
+    k_scale,
+    v_scale,
+    k_token,
+    k_head,
+    v_token,
+    v_head,
+    kv_slot,
+    DIM: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WIDTH_P2: tl.constexpr,
+    MOST: tl.constexpr,
+):
     """Grid: tokens. Slot 0 pads captured batches and is never written."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots_ptr + token).to(tl.int64)
@@ -40,11 +53,25 @@ def store(
     k: Tensor, v: Tensor | None, slots: Tensor, keys: Tensor, values: Tensor | None, k_scale: float, v_scale: float
 ) -> None:
     """k, v: [T, kv_heads, head_dim], heads' numbers adjacent; slots: int [T]; keys, values: [slots, kv_heads,
-    head_dim], contiguous, which get value / scale if their dtype is another. v, values: None where only keys are stored."""
+    head_dim], contiguous, which get value / scale if their dtype is another. v, values: None where only keys are
+    stored.
+    """
     width = keys.shape[1] * keys.shape[2]
     store_kernel[(len(slots),)](
-        k, v, slots, keys, values, k_scale, v_scale,
-        k.stride(0), k.stride(1), *((0, 0) if v is None else (v.stride(0), v.stride(1))), keys.stride(0),
-        DIM=keys.shape[2], WIDTH=width, WIDTH_P2=triton.next_power_of_2(width),
-        MOST=torch.finfo(keys.dtype).max, num_warps=4,
-    )  # fmt: skip
+        k,
+        v,
+        slots,
+        keys,
+        values,
+        k_scale,
+        v_scale,
+        k.stride(0),
+        k.stride(1),
+        *((0, 0) if v is None else (v.stride(0), v.stride(1))),
+        keys.stride(0),
+        DIM=keys.shape[2],
+        WIDTH=width,
+        WIDTH_P2=triton.next_power_of_2(width),
+        MOST=torch.finfo(keys.dtype).max,
+        num_warps=4,
+    )

@@ -1,4 +1,6 @@
-"""What happens to a token of latent attention between its projections and attention, in one pass: norm, rotation, storing."""
+"""What happens to a token of latent attention between its projections and
+attention, in one pass: norm, rotation, storing.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..launch.compile_ahead import entry
-from .qk_norm_rope_store import MOST_FP8, _to_pool
 from ..launch.programmatic_launch import launched
+from .qk_norm_rope_store import MOST_FP8, _to_pool
 
 TILE = 16  # heads of a program
 
@@ -30,11 +32,35 @@ def _turned(start, table, position, column, wanted, TURN: tl.constexpr, HALF: tl
 @entry
 @triton.jit(do_not_specialize=("first", "queries"), do_not_specialize_on_alignment=("positions", "slots"))
 def _latent_rows(
-    query, latent, norm, table, positions, slots, pool, q, first, queries, query_stride, latent_stride, eps, scale,
-    HEADS: tl.constexpr, DIM: tl.constexpr, RANK: tl.constexpr, RANK_BLOCK: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr,
-    TILE: tl.constexpr, TURN: tl.constexpr, FP8: tl.constexpr, MOST: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """Grid (tokens, 1 + tiles of heads): the first program of a token makes its row, the others turn the queries of the token `first` behind it."""
+    query,
+    latent,
+    norm,
+    table,
+    positions,
+    slots,
+    pool,
+    q,
+    first,
+    queries,
+    query_stride,
+    latent_stride,
+    eps,
+    scale,
+    HEADS: tl.constexpr,
+    DIM: tl.constexpr,
+    RANK: tl.constexpr,
+    RANK_BLOCK: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+    TURN: tl.constexpr,
+    FP8: tl.constexpr,
+    MOST: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """Grid (tokens, 1 + tiles of heads): the first program of a token makes its row, the others
+    turn the queries of the token `first` behind it.
+    """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -46,7 +72,11 @@ def _latent_rows(
         if slot != 0:
             start, row, number = latent + token * latent_stride, pool + slot * WIDTH, tl.arange(0, RANK_BLOCK)
             x = tl.load(start + number, number < RANK, other=0.0).to(tl.float32)
-            y = x * tl.rsqrt(tl.sum(x * x, 0) / RANK + eps) * tl.load(norm + number, number < RANK, other=0.0).to(tl.float32)
+            y = (
+                x
+                * tl.rsqrt(tl.sum(x * x, 0) / RANK + eps)
+                * tl.load(norm + number, number < RANK, other=0.0).to(tl.float32)
+            )
             tl.store(row + number, _to_pool(y.to(latent.dtype.element_ty), scale, pool, FP8, MOST), number < RANK)
             a, b = _turned(start + RANK, table, position, column, column < HALF, TURN, HALF)
             tl.store(row + RANK + column, _to_pool(a, scale, pool, FP8, MOST), column < HALF)
@@ -63,21 +93,58 @@ def _latent_rows(
 
 
 def latent_norm_rope_store(
-    query: Tensor, latent: Tensor, norm: Tensor, eps: float, table: Tensor | None, positions: Tensor, slots: Tensor, pool: Tensor,
-    q: Tensor, scale: float = 1.0, first: int = 0, overlap: bool = False,
-) -> None:  # fmt: skip
-    """Write each token's row, its latent normed and what turns turned, to its slot, and the turned part of queries to q.
+    query: Tensor,
+    latent: Tensor,
+    norm: Tensor,
+    eps: float,
+    table: Tensor | None,
+    positions: Tensor,
+    slots: Tensor,
+    pool: Tensor,
+    q: Tensor,
+    scale: float = 1.0,
+    first: int = 0,
+    overlap: bool = False,
+) -> None:
+    """Write each token's row, its latent normed and what turns turned, to its slot, and the turned part of queries to
+    q.
 
-    query: [Q, heads * dim + heads * turned], all heads' own numbers first, of the tokens from `first` on; latent: [T, rank + turned]; rows contiguous.  norm: [rank].
-    table: `RotaryEmbedding.table`, [positions, 2 turned]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
+    query: [Q, heads * dim + heads * turned], all heads' own numbers first, of the tokens from `first` on; latent: [T,
+        rank + turned]; rows contiguous.  norm: [rank].
+    table: `RotaryEmbedding.table`, [positions, 2 turned]; None: nothing turns.  positions, slots: integers [T]; slot 0
+        is not written.
     pool: [slots, 1, rank + turned], contiguous, of the model's type, or float8_e4m3fn for number / scale.
-    q: [Q, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see `overlap`.
+    q: [Q, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see
+        `overlap`.
     """
     (queries, heads, width), tokens, rank = q.shape, len(latent), len(norm)
     half, dim = (width - rank) // 2, query.shape[1] // heads - (width - rank)
     if tokens:
         _latent_rows[(tokens, 1 + (triton.cdiv(heads, TILE) if queries else 0))](
-            query, latent, norm, query if table is None else table, positions, slots, pool, q, first, queries, query.stride(0), latent.stride(0), eps, scale,
-            HEADS=heads, DIM=dim, RANK=rank, RANK_BLOCK=triton.next_power_of_2(rank), HALF=half, HALF_BLOCK=triton.next_power_of_2(half),
-            TILE=TILE, TURN=table is not None, FP8=pool.dtype.itemsize == 1, MOST=MOST_FP8, num_warps=2, **launched(overlap),
-        )  # fmt: skip
+            query,
+            latent,
+            norm,
+            query if table is None else table,
+            positions,
+            slots,
+            pool,
+            q,
+            first,
+            queries,
+            query.stride(0),
+            latent.stride(0),
+            eps,
+            scale,
+            HEADS=heads,
+            DIM=dim,
+            RANK=rank,
+            RANK_BLOCK=triton.next_power_of_2(rank),
+            HALF=half,
+            HALF_BLOCK=triton.next_power_of_2(half),
+            TILE=TILE,
+            TURN=table is not None,
+            FP8=pool.dtype.itemsize == 1,
+            MOST=MOST_FP8,
+            num_warps=2,
+            **launched(overlap),
+        )

@@ -33,6 +33,4 @@ def merge_attention(out: Tensor, lse: Tensor, other: Tensor, other_lse: Tensor, 
     the sums that the two were divided by.  chosen: int32 [rows].
     """
     rows, heads, dim = out.shape
-    _merge[(rows, heads)](
-        out, lse, other, other_lse, chosen, DIM=dim, DIM_P2=triton.next_power_of_2(dim), num_warps=1
-    )
+    _merge[(rows, heads)](out, lse, other, other_lse, chosen, DIM=dim, DIM_P2=triton.next_power_of_2(dim), num_warps=1)

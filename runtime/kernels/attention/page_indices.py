@@ -1,4 +1,6 @@
-"""The first pages of several sequences, one after the other, from the table of pages and the slots of a step's new tokens."""
+"""The first pages of several sequences, one after the other, from the table of
+pages and the slots of a step's new tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,34 @@ from torch import Tensor
 from ..launch.compile_ahead import entry
 
 BLOCK = 1024
-VIEWS = ("out", "indptr", "sequences", "rows", "starts", "contexts", "slots", "table")  # of larger tensors, anywhere in them
+VIEWS = (
+    "out",
+    "indptr",
+    "sequences",
+    "rows",
+    "starts",
+    "contexts",
+    "slots",
+    "table",
+)  # of larger tensors, anywhere in them
 
 
 @entry
 @triton.jit(do_not_specialize=["table_stride"], do_not_specialize_on_alignment=VIEWS)
 def _page_indices(
-    out, indptr, sequences, rows, starts, contexts, slots, table,
-    table_stride, PAGE: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    out,
+    indptr,
+    sequences,
+    rows,
+    starts,
+    contexts,
+    slots,
+    table,
+    table_stride,
+    PAGE: tl.constexpr,
+    REACH: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Grid: runs, blocks of the longest run."""
     run = tl.program_id(0)
     begin = tl.load(indptr + run)
@@ -40,18 +61,38 @@ def _page_indices(
 
 
 def page_indices(
-    out: Tensor, indptr: Tensor, sequences: Tensor, longest: int,
-    rows: Tensor, starts: Tensor, contexts: Tensor, slots: Tensor, table: Tensor, page_size: int, reach: int = 0,
-) -> None:  # fmt: skip
+    out: Tensor,
+    indptr: Tensor,
+    sequences: Tensor,
+    longest: int,
+    rows: Tensor,
+    starts: Tensor,
+    contexts: Tensor,
+    slots: Tensor,
+    table: Tensor,
+    page_size: int,
+    reach: int = 0,
+) -> None:
     """Write to out[indptr[r] : indptr[r + 1]] as many pages of sequence sequences[r], from its first on.
 
     out: int32.  indptr: int32 [runs + 1].  sequences: int32 [runs].  longest: most pages of a run.
     rows, starts, contexts, slots, table: of the step, see `DeviceBatch` and `Batch`. Pages that hold new tokens
     come from their slots: the table learns of them only in the step itself.
-    reach: latest tokens that a query sees, its own included; pages that none of the step's sees become page 0.  0: they see all.
+    reach: latest tokens that a query sees, its own included; pages that none of the step's sees become page 0.  0: they
+        see all.
     """
     blocks = triton.cdiv(longest, BLOCK)
     _page_indices[(len(sequences), blocks)](
-        out, indptr, sequences, rows, starts, contexts, slots, table,
-        table.stride(0), PAGE=page_size, REACH=reach, BLOCK=BLOCK,
-    )  # fmt: skip
+        out,
+        indptr,
+        sequences,
+        rows,
+        starts,
+        contexts,
+        slots,
+        table,
+        table.stride(0),
+        PAGE=page_size,
+        REACH=reach,
+        BLOCK=BLOCK,
+    )

@@ -11,8 +11,8 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..launch.compile_ahead import entry
-from ..rms_norm import block_of
 from ..launch.programmatic_launch import launched
+from ..rms_norm import block_of
 
 TILE = 16  # heads of a program
 MOST_FP8 = 448.0  # the largest number of float8_e4m3fn
@@ -30,7 +30,9 @@ def _to_pool(x, scale, pool, FP8: tl.constexpr, MOST: tl.constexpr):
 
 @entry
 @triton.jit
-def _whole_scales(qkv, scales, stride, eps, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr):
+def _whole_scales(
+    qkv, scales, stride, eps, QUERIES: tl.constexpr, KEYS: tl.constexpr, DIM: tl.constexpr, BLOCK: tl.constexpr
+):
     """Grid (tokens, 2): 1 / rms of all queries of a token, and of all its keys, float32 [tokens, 2]."""
     token, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = tl.arange(0, BLOCK)
@@ -41,9 +43,21 @@ def _whole_scales(qkv, scales, stride, eps, QUERIES: tl.constexpr, KEYS: tl.cons
 
 @triton.jit
 def _normed(
-    a, b, head, column, turns, norms, biases, whole, eps,
-    QUERIES: tl.constexpr, HALF: tl.constexpr, LAYER: tl.constexpr, WHOLE: tl.constexpr, BIAS: tl.constexpr,
-):  # fmt: skip
+    a,
+    b,
+    head,
+    column,
+    turns,
+    norms,
+    biases,
+    whole,
+    eps,
+    QUERIES: tl.constexpr,
+    HALF: tl.constexpr,
+    LAYER: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BIAS: tl.constexpr,
+):
     """Both halves of heads by their norm; garbage where no query or key is."""
     if LAYER:
         mean = (tl.sum(a + b, 1) / (2 * HALF))[:, None]
@@ -65,12 +79,38 @@ def _normed(
 @entry
 @triton.jit(do_not_specialize_on_alignment=("positions", "slots"))
 def _rotate_and_store(
-    qkv, table, positions, slots, keys, values, norms, biases, scales, out, stride, eps, value_eps, k_scale, v_scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, TILE: tl.constexpr,
-    TURN: tl.constexpr, NORM: tl.constexpr, LAYER: tl.constexpr, WHOLE: tl.constexpr, BIAS: tl.constexpr,
-    AFTER: tl.constexpr, VALUE_NORM: tl.constexpr, FP8: tl.constexpr, MOST: tl.constexpr, APART: tl.constexpr,
+    qkv,
+    table,
+    positions,
+    slots,
+    keys,
+    values,
+    norms,
+    biases,
+    scales,
+    out,
+    stride,
+    eps,
+    value_eps,
+    k_scale,
+    v_scale,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    TILE: tl.constexpr,
+    TURN: tl.constexpr,
+    NORM: tl.constexpr,
+    LAYER: tl.constexpr,
+    WHOLE: tl.constexpr,
+    BIAS: tl.constexpr,
+    AFTER: tl.constexpr,
+    VALUE_NORM: tl.constexpr,
+    FP8: tl.constexpr,
+    MOST: tl.constexpr,
+    APART: tl.constexpr,
     DEPENDENT: tl.constexpr,
-):  # fmt: skip
+):
     """Grid (tokens, tiles of heads); a and b are the halves of the heads, [TILE, HALF_BLOCK]."""
     if DEPENDENT:
         gdc_launch_dependents()
@@ -90,7 +130,9 @@ def _rotate_and_store(
         scale = tl.rsqrt(tl.sum(a * a + b * b, 1) / (2 * HALF) + value_eps)[:, None]
         plain_a, plain_b = (a * scale).to(kind), (b * scale).to(kind)
     if NORM and not AFTER:
-        a, b = _normed(a, b, head, column, turns, norms, biases, scales + token * 2, eps, QUERIES, HALF, LAYER, WHOLE, BIAS)
+        a, b = _normed(
+            a, b, head, column, turns, norms, biases, scales + token * 2, eps, QUERIES, HALF, LAYER, WHOLE, BIAS
+        )
     if TURN:
         angle = table + tl.load(positions + token).to(tl.int64) * (4 * HALF) + column
         cos = tl.load(angle, column < HALF, other=0.0).to(tl.float32)
@@ -159,7 +201,8 @@ def norm_rope_store(
     out: with it the queries go there, [T, query_heads, head_dim] contiguous, and qkv stays as it is.
 
     qkv: [T, (query_heads + 2 kv_heads) * head_dim], rows contiguous; any even head_dim. kv_heads: 0 stores nothing.
-    angles_table: `RotaryEmbedding.table`, [positions, 2 head_dim]; None: nothing turns.  positions, slots: integers [T]; slot 0 is not written.
+    angles_table: `RotaryEmbedding.table`, [positions, 2 head_dim]; None: nothing turns.  positions, slots: integers
+        [T]; slot 0 is not written.
     k_pool, v_pool: [slots, kv_heads, head_dim] contiguous, of the model's type, or float8_e4m3fn for value / scale.
     value_eps: each head of values is divided by its root mean square.
     overlap: the kernel may start under the tail of the one before (see `overlap`).
@@ -172,13 +215,39 @@ def norm_rope_store(
         scales = _scales(qkv, query_heads, kv_heads, dim, norm.eps) if norm is not None and norm.whole else qkv
         weight, eps, bias, layer, whole, after, _ = norm or (qkv, 0.0, None, False, False, False, None)
         _rotate_and_store[(tokens, triton.cdiv(query_heads + 2 * kv_heads, TILE))](
-            qkv, qkv if angles_table is None else angles_table, positions, slots, k_pool, v_pool, weight, qkv if bias is None else bias, scales,
-            qkv if out is None else out, qkv.stride(0), eps, value_eps or 0.0, k_scale, v_scale,
-            QUERIES=query_heads, KEYS=kv_heads, HALF=half, HALF_BLOCK=block, TILE=TILE,
-            TURN=angles_table is not None, NORM=norm is not None, LAYER=layer, WHOLE=whole, BIAS=bias is not None,
-            AFTER=after, VALUE_NORM=value_eps is not None, FP8=k_pool.dtype == torch.float8_e4m3fn, MOST=MOST_FP8,
-            APART=out is not None, num_warps=min(max(TILE * block // 256, 1), 8), **launched(overlap),
-        )  # fmt: skip
+            qkv,
+            qkv if angles_table is None else angles_table,
+            positions,
+            slots,
+            k_pool,
+            v_pool,
+            weight,
+            qkv if bias is None else bias,
+            scales,
+            qkv if out is None else out,
+            qkv.stride(0),
+            eps,
+            value_eps or 0.0,
+            k_scale,
+            v_scale,
+            QUERIES=query_heads,
+            KEYS=kv_heads,
+            HALF=half,
+            HALF_BLOCK=block,
+            TILE=TILE,
+            TURN=angles_table is not None,
+            NORM=norm is not None,
+            LAYER=layer,
+            WHOLE=whole,
+            BIAS=bias is not None,
+            AFTER=after,
+            VALUE_NORM=value_eps is not None,
+            FP8=k_pool.dtype == torch.float8_e4m3fn,
+            MOST=MOST_FP8,
+            APART=out is not None,
+            num_warps=min(max(TILE * block // 256, 1), 8),
+            **launched(overlap),
+        )
     if out is not None:
         return out
     return qkv.as_strided((tokens, query_heads, dim), (qkv.stride(0), dim, 1))

@@ -1,7 +1,10 @@
-"""Which tokens of its sequence a query attends to, over pages (DSA, of DeepSeek V3.2): scores of all that it sees, then the best of them.
+"""Which tokens of its sequence a query attends to, over pages (DSA, of DeepSeek V3.2): scores of all that it sees, then
+the best of them.
 
-A query's scores lie in a row of scratch, of which only what it sees is written. The best are found by the bits of the scores: four counts
-of eight bits each give the lowest score that is taken, and one turn over the row takes what is above it and the first of its equals.
+A query's scores lie in a row of scratch, of which only what it sees is written. The best are found by the bits of the
+scores: four counts
+of eight bits each give the lowest score that is taken, and one turn over the row takes what is above it and the first
+of its equals.
 """
 
 from __future__ import annotations
@@ -30,10 +33,28 @@ def _slots(table_ptr, row, table_row, places, wanted, PAGE: tl.constexpr):
 @entry
 @triton.jit(do_not_specialize=["first", "most", "table_row"], do_not_specialize_on_alignment=VIEWS)
 def score_kernel(
-    q_ptr, shares_ptr, keys_ptr, scores_ptr, positions_ptr, rows_ptr, table_ptr, first, most, scale, q_token, table_row, scores_row,
-    HEADS: tl.constexpr, HEADS_P2: tl.constexpr, DIM: tl.constexpr, DIM_P2: tl.constexpr, PAGE: tl.constexpr,
-    SPAN: tl.constexpr, KEYS: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q_ptr,
+    shares_ptr,
+    keys_ptr,
+    scores_ptr,
+    positions_ptr,
+    rows_ptr,
+    table_ptr,
+    first,
+    most,
+    scale,
+    q_token,
+    table_row,
+    scores_row,
+    HEADS: tl.constexpr,
+    HEADS_P2: tl.constexpr,
+    DIM: tl.constexpr,
+    DIM_P2: tl.constexpr,
+    PAGE: tl.constexpr,
+    SPAN: tl.constexpr,
+    KEYS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """Grid: tokens from `first` on, spans of keys. Nothing is written for tokens that see no more than `most`."""
     token = first + tl.program_id(0)
     context = tl.load(positions_ptr + token) + 1
@@ -50,7 +71,11 @@ def score_kernel(
         at = begin + block + tl.arange(0, KEYS)
         there = at < context
         slots = _slots(table_ptr, row, table_row, at, there, PAGE).to(tl.int64)
-        keys = tl.load(keys_ptr + slots[:, None] * DIM + numbers[None, :], mask=there[:, None] & (numbers[None, :] < DIM), other=0.0)
+        keys = tl.load(
+            keys_ptr + slots[:, None] * DIM + numbers[None, :],
+            mask=there[:, None] & (numbers[None, :] < DIM),
+            other=0.0,
+        )
         products = tl.dot(q, tl.trans(keys.to(q.dtype)), input_precision=PRECISION)  # [HEADS_P2, KEYS]
         sums = tl.sum(tl.maximum(products * scale, 0.0) * shares[:, None], 0)
         tl.store(scores_ptr + tl.program_id(0).to(tl.int64) * scores_row + at, sums, mask=there)
@@ -66,7 +91,9 @@ def _rank(scores_ptr, at, there):
 
 @triton.jit
 def _digit(scores_ptr, context, found, needed, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
-    """The next eight bits of the lowest rank that is taken, behind the bits `found`, and how many are needed of the ranks with all these."""
+    """The next eight bits of the lowest rank that is taken, behind the bits `found`, and
+    how many are needed of the ranks with all these.
+    """
     counts = tl.zeros([256], tl.int32)
     for start in range(0, context, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -85,9 +112,19 @@ def _digit(scores_ptr, context, found, needed, SHIFT: tl.constexpr, BLOCK: tl.co
 @entry
 @triton.jit(do_not_specialize=["first", "most", "table_row"], do_not_specialize_on_alignment=VIEWS)
 def select_topk_kernel(
-    scores_ptr, slots_ptr, counts_ptr, positions_ptr, rows_ptr, table_ptr, first, most, table_row, scores_row,
-    PAGE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
+    scores_ptr,
+    slots_ptr,
+    counts_ptr,
+    positions_ptr,
+    rows_ptr,
+    table_ptr,
+    first,
+    most,
+    table_row,
+    scores_row,
+    PAGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     """Grid: tokens from `first` on."""
     token = first + tl.program_id(0)
     context = tl.load(positions_ptr + token) + 1
@@ -118,14 +155,26 @@ def select_topk_kernel(
 
 
 def select_topk(
-    queries: Tensor, shares: Tensor, keys: Tensor, positions: Tensor, rows: Tensor, table: Tensor, *, longest: int, most: int, page_size: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The slots, int32 [T, most], of the up to `most` tokens with the highest scores among those that each token sees, in order of
-    position, and how many these are, int32 [T]; behind them a row is undefined. Of equal scores the first tokens are taken.
+    queries: Tensor,
+    shares: Tensor,
+    keys: Tensor,
+    positions: Tensor,
+    rows: Tensor,
+    table: Tensor,
+    *,
+    longest: int,
+    most: int,
+    page_size: int,
+) -> tuple[Tensor, Tensor]:
+    """The slots, int32 [T, most], of the up to `most` tokens with the highest scores among those that each token sees,
+    in order of
+    position, and how many these are, int32 [T]; behind them a row is undefined. Of equal scores the first tokens are
+    taken.
 
     A score is the sum over heads of share * relu(query * key / sqrt(dim)).
 
-    queries: [T, heads, dim], a token's numbers adjacent.  shares: float32 [T, heads], contiguous.  keys: [slots, dim], contiguous.
+    queries: [T, heads, dim], a token's numbers adjacent.  shares: float32 [T, heads], contiguous.  keys: [slots, dim],
+        contiguous.
     positions, rows: int32 [T], each token's place in its sequence and the sequence's row of `table`.
     table: int32 [rows, pages].  longest: at least what any token sees; it fixes sizes only.
     """
@@ -139,13 +188,44 @@ def select_topk(
     for first in range(0, tokens, together):
         count = min(together, tokens - first)
         score_kernel[(count, triton.cdiv(longest, SPAN))](
-            queries, shares, keys, scores, positions, rows, table, first, most, dim**-0.5, queries.stride(0), table.stride(0), width,
-            HEADS=heads, HEADS_P2=padded(heads), DIM=dim, DIM_P2=padded(dim), PAGE=page_size, SPAN=SPAN, KEYS=16 if exact else 64,
-            PRECISION="ieee" if exact else "tf32", num_warps=4,
-        )  # fmt: skip
+            queries,
+            shares,
+            keys,
+            scores,
+            positions,
+            rows,
+            table,
+            first,
+            most,
+            dim**-0.5,
+            queries.stride(0),
+            table.stride(0),
+            width,
+            HEADS=heads,
+            HEADS_P2=padded(heads),
+            DIM=dim,
+            DIM_P2=padded(dim),
+            PAGE=page_size,
+            SPAN=SPAN,
+            KEYS=16 if exact else 64,
+            PRECISION="ieee" if exact else "tf32",
+            num_warps=4,
+        )
         select_topk_kernel[(count,)](
-            scores, slots, counts, positions, rows, table, first, most, table.stride(0), width, PAGE=page_size, BLOCK=BLOCK, num_warps=WARPS,
-        )  # fmt: skip
+            scores,
+            slots,
+            counts,
+            positions,
+            rows,
+            table,
+            first,
+            most,
+            table.stride(0),
+            width,
+            PAGE=page_size,
+            BLOCK=BLOCK,
+            num_warps=WARPS,
+        )
     return slots, counts
 
 

@@ -1,4 +1,7 @@
-"""Sums over ranks whose GPUs reach each other's memory, with the addition and norm behind them, in one kernel. See `all_reduce_kernels`."""
+"""Sums over ranks whose GPUs reach each other's memory, with the addition and norm behind them, in one kernel.
+
+See `all_reduce_kernels`.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..launch.programmatic_launch import launched, overlaps
 from ..rms_norm import block_of
 from .all_reduce_kernels import PROGRAMS, by_owners, of_all, to_all
-from ..launch.programmatic_launch import launched, overlaps
 
 MOST = int(PROGRAMS)
 
 
 @dataclass(frozen=True)
 class AllReduceSizes:
-    """Of the memory that each of so many ranks shares with the others, for rows of `width` numbers of so many bytes each.
+    """Of the memory that each of so many ranks shares with the others, for rows of `width` numbers of so many bytes
+    each.
 
     few: rows that go to all ranks; with two ranks, all of them do.  rows: that a call adds up at most.
     """
@@ -59,7 +63,8 @@ class AllReduceSizes:
 class AllReduceBuffers:
     """One rank's view of that memory.
 
-    places: int64 [ranks], addresses of each rank's, multiples of 16; of zeros at first.  counted: int32 [MOST], the turns of this rank's own calls.
+    places: int64 [ranks], addresses of each rank's, multiples of 16; of zeros at first.  counted: int32 [MOST], the
+        turns of this rank's own calls.
     """
 
     rank: int
@@ -82,7 +87,8 @@ def supports(width: int, itemsize: int) -> bool:
 
 
 def all_reduce_sum(part: Tensor, rooms: AllReduceBuffers) -> Tensor:
-    """part: [T, size] of this rank, rows contiguous -> the sum of all ranks' parts in their order, added in float32; the same bits on all of them.
+    """part: [T, size] of this rank, rows contiguous -> the sum of all ranks' parts in their order, added in float32;
+    the same bits on all of them.
 
     All ranks call it at the same place of one stream each, with parts of the same shape and type.
     """
@@ -93,7 +99,9 @@ def all_reduce_sum(part: Tensor, rooms: AllReduceBuffers) -> Tensor:
 
 
 def sum_add_norm(x: Tensor, part: Tensor, weight: Tensor, eps: float, rooms: AllReduceBuffers) -> Tensor:
-    """x += the sum of all ranks' parts in place, then as `norm.rms_norm` of x: bits of `all_reduce_sum` and `norm.add_rms_norm`."""
+    """x += the sum of all ranks' parts in place, then as `norm.rms_norm` of x: bits
+    of `all_reduce_sum` and `norm.add_rms_norm`.
+    """
     out, start = torch.empty_like(x, memory_format=torch.contiguous_format), 0
     for rows, made in _calls(part, out, rooms):
         _launch(rows, x[start : start + len(rows)], weight, made, eps, rooms, True)
@@ -102,7 +110,9 @@ def sum_add_norm(x: Tensor, part: Tensor, weight: Tensor, eps: float, rooms: All
 
 
 def sum_of_posted(out: Tensor, rooms: AllReduceBuffers) -> Tensor:
-    """out [1, size] becomes the sum of what products of all ranks have posted (`gemv_all_reduce`): bits of `all_reduce_sum`."""
+    """out [1, size] becomes the sum of what products of all ranks have posted
+    (`gemv_all_reduce`): bits of `all_reduce_sum`.
+    """
     return _receive_sum(out, out, out, 0.0, rooms, False)
 
 
@@ -111,9 +121,22 @@ def add_norm_of_posted(x: Tensor, out: Tensor, weight: Tensor, eps: float, rooms
     return _receive_sum(x, out, weight, eps, rooms, True)
 
 
-def _receive_sum(states: Tensor, out: Tensor, weight: Tensor, eps: float, rooms: AllReduceBuffers, normed: bool) -> Tensor:
+def _receive_sum(
+    states: Tensor, out: Tensor, weight: Tensor, eps: float, rooms: AllReduceBuffers, normed: bool
+) -> Tensor:
     sizes, size = rooms.sizes, out.shape[1]
-    of_all[(1,)](states, weight, out, rooms.places, rooms.counted, size, sizes.most, sizes.words, eps, **_kernel_arguments(rooms, out, normed))
+    of_all[(1,)](
+        states,
+        weight,
+        out,
+        rooms.places,
+        rooms.counted,
+        size,
+        sizes.most,
+        sizes.words,
+        eps,
+        **_kernel_arguments(rooms, out, normed),
+    )
     return out
 
 
@@ -123,13 +146,19 @@ def _calls(part: Tensor, out: Tensor, rooms: AllReduceBuffers) -> Iterator[tuple
         yield from zip(part.split(rooms.sizes.rows), out.split(rooms.sizes.rows), strict=True)
 
 
-def _launch(rows: Tensor, states: Tensor, weight: Tensor, out: Tensor, eps: float, rooms: AllReduceBuffers, normed: bool) -> None:
+def _launch(
+    rows: Tensor, states: Tensor, weight: Tensor, out: Tensor, eps: float, rooms: AllReduceBuffers, normed: bool
+) -> None:
     sizes, size, told = rooms.sizes, rows.shape[1], _kernel_arguments(rooms, rows, normed)
     grid, strides = (min(len(rows), MOST),), (rows.stride(0), states.stride(0), len(rows), size)
     if rooms.few(rows):
-        to_all[grid](rows, states, weight, out, rooms.places, rooms.counted, *strides, sizes.most, sizes.words, eps, **told)
+        to_all[grid](
+            rows, states, weight, out, rooms.places, rooms.counted, *strides, sizes.most, sizes.words, eps, **told
+        )
     else:
-        by_owners[grid](rows, states, weight, out, rooms.owned, rooms.counted, *strides, sizes.slots, sizes.words, eps, **told)
+        by_owners[grid](
+            rows, states, weight, out, rooms.owned, rooms.counted, *strides, sizes.slots, sizes.words, eps, **told
+        )
 
 
 def _kernel_arguments(rooms: AllReduceBuffers, rows: Tensor, normed: bool) -> dict[str, Any]:

@@ -1,11 +1,15 @@
 """The device's side of `over_ranks`.
 
-Numbers travel as messages of 64 bits: 32 bits of them and beside these the turn of the call, so that who waits sees from each message that it is there,
+Numbers travel as messages of 64 bits: 32 bits of them and beside these the turn of the call, so that who waits sees
+    from each message that it is there,
 without a fence. Every call of any of these kernels is a turn, the same on all ranks.
 
-Messages to all lie apart by the turn's parity: a rank in turn t has heard in t - 1 of every other, directly or through owners, which therefore have ended
-t - 2. It is the same where products post a row to all and a kernel behind them waits (`of_all`): they begin when this rank's kernel of turn t - 1 has ended.
-Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums need not either: an owner has heard
+Messages to all lie apart by the turn's parity: a rank in turn t has heard in t - 1 of every other, directly or through
+owners, which therefore have ended
+t - 2. It is the same where products post a row to all and a kernel behind them waits (`of_all`): they begin when this
+rank's kernel of turn t - 1 has ended.
+Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums
+    need not either: an owner has heard
 everybody's turn t before it sends one.
 """
 
@@ -59,7 +63,11 @@ def _post(room, at, numbers, turn, size, BLOCK: tl.constexpr):
         words, columns, length = numbers.to(tl.int32, bitcast=True), tl.arange(0, BLOCK), size
     else:
         low, high = tl.split(tl.reshape(numbers.to(tl.int16, bitcast=True), (BLOCK // 2, 2)))
-        words, columns, length = (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16), tl.arange(0, BLOCK // 2), size // 2
+        words, columns, length = (
+            (low.to(tl.int32) & 0xFFFF) | (high.to(tl.int32) << 16),
+            tl.arange(0, BLOCK // 2),
+            size // 2,
+        )
     messages = (words.to(tl.int64) & 0xFFFFFFFF) | (turn.to(tl.int64) << 32)
     tl.store(room + at + columns, messages, columns < length)
 
@@ -84,21 +92,32 @@ def _awaited(places, rank, at, turn, size, KIND: tl.constexpr, BLOCK: tl.constex
 
 
 @triton.jit
-def _total(parts, places, row, part_stride, at, apart, turn, size, RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """float32 [BLOCK] of all ranks, in their order. at, apart: where rank 0's messages come, and how far behind them those of the next rank."""
+def _total(
+    parts, places, row, part_stride, at, apart, turn, size, RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr
+):
+    """float32 [BLOCK] of all ranks, in their order.
+
+    at, apart: where rank 0's messages come, and how far behind them those of the next rank.
+    """
     columns = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
     for other in tl.static_range(RANKS):
         if other == RANK:
             total += tl.load(parts + row * part_stride + columns, columns < size, other=0.0).to(tl.float32)
         else:
-            total += _awaited(places, RANK, at + other * apart, turn, size, parts.dtype.element_ty, BLOCK).to(tl.float32)
+            total += _awaited(places, RANK, at + other * apart, turn, size, parts.dtype.element_ty, BLOCK).to(
+                tl.float32
+            )
     return total
 
 
 @triton.jit
-def _finish(states, weights, out, total, row, stride, size, eps, BLOCK: tl.constexpr, NORMED: tl.constexpr, KIND: tl.constexpr):
-    """What is added, or given, is the sum as it would be stored, rounded; what is normalised is the state as it is stored."""
+def _finish(
+    states, weights, out, total, row, stride, size, eps, BLOCK: tl.constexpr, NORMED: tl.constexpr, KIND: tl.constexpr
+):
+    """What is added, or given, is the sum as it would be stored, rounded; what is
+    normalised is the state as it is stored.
+    """
     columns = tl.arange(0, BLOCK)
     inside = columns < size
     total = total.to(KIND)
@@ -106,7 +125,9 @@ def _finish(states, weights, out, total, row, stride, size, eps, BLOCK: tl.const
         place = states + row * stride + columns
         stored = (tl.load(place, inside, other=0.0).to(tl.float32) + total.to(tl.float32)).to(states.dtype.element_ty)
         tl.store(place, stored, inside)
-        tl.store(out + row * size + columns, _normalised(stored.to(tl.float32), weights, columns, inside, size, eps), inside)
+        tl.store(
+            out + row * size + columns, _normalised(stored.to(tl.float32), weights, columns, inside, size, eps), inside
+        )
     else:
         tl.store(out + row * size + columns, total, inside)
 
@@ -114,9 +135,25 @@ def _finish(states, weights, out, total, row, stride, size, eps, BLOCK: tl.const
 @entry
 @triton.jit
 def to_all(
-    parts, states, weights, out, places, counted, part_stride, stride, count, size, rows, words, eps,
-    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    parts,
+    states,
+    weights,
+    out,
+    places,
+    counted,
+    part_stride,
+    stride,
+    count,
+    size,
+    rows,
+    words,
+    eps,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NORMED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """Each rank posts its rows to all others. places: addresses of int64 [2, RANKS, rows, words] of every rank."""
     turn = _begin(counted, DEPENDENT)
     columns, zero = tl.arange(0, BLOCK), tl.full((), 0, tl.int64)
@@ -128,13 +165,17 @@ def to_all(
             if other != RANK:
                 _post(_room(places, other), side + RANK * apart + row * words, part, turn, size, BLOCK)
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
-        total = _total(parts, places, zero + row, part_stride, side + row * words, apart, turn, size, RANK, RANKS, BLOCK)
+        total = _total(
+            parts, places, zero + row, part_stride, side + row * words, apart, turn, size, RANK, RANKS, BLOCK
+        )
         _finish(states, weights, out, total, zero + row, stride, size, eps, BLOCK, NORMED, parts.dtype.element_ty)
 
 
 @triton.jit
 def _all_there(own, at, apart, turn, size, KIND: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """float32 [BLOCK]: the sum of all ranks' posts in their order. Those of all are under way at the same time, until all are of this turn."""
+    """float32 [BLOCK]: the sum of all ranks' posts in their order. Those of all are under
+    way at the same time, until all are of this turn.
+    """
     EACH: tl.constexpr = 32 // KIND.primitive_bitwidth
     columns = tl.arange(0, BLOCK // EACH)
     there, nothing = columns < size // EACH, turn.to(tl.int64) << 32
@@ -165,10 +206,24 @@ def _all_there(own, at, apart, turn, size, KIND: tl.constexpr, RANKS: tl.constex
 @entry
 @triton.jit
 def of_all(
-    states, weights, out, places, counted, size, rows, words, eps,
-    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """Waits for one row that products of all ranks post (`gemv_all_reduce`), this one's too; then as `to_all`, whose places they are. Grid (1,)."""
+    states,
+    weights,
+    out,
+    places,
+    counted,
+    size,
+    rows,
+    words,
+    eps,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NORMED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """Waits for one row that products of all ranks post (`gemv_all_reduce`), this one's too;
+    then as `to_all`, whose places they are. Grid (1,).
+    """
     columns, own = tl.arange(0, BLOCK), _room(places, RANK)
     inside = columns < size
     if NORMED:
@@ -177,7 +232,9 @@ def of_all(
     if NORMED:
         state = tl.load(states + columns, inside, other=0.0).to(tl.float32)
     apart = (tl.full((), 0, tl.int64) + rows) * words
-    total = _all_there(own, (turn & 1) * RANKS * apart, apart, turn, size, out.dtype.element_ty, RANKS, BLOCK).to(out.dtype.element_ty)
+    total = _all_there(own, (turn & 1) * RANKS * apart, apart, turn, size, out.dtype.element_ty, RANKS, BLOCK).to(
+        out.dtype.element_ty
+    )
     if NORMED:
         stored = (state + total.to(tl.float32)).to(states.dtype.element_ty)
         tl.store(states + columns, stored, inside)
@@ -201,10 +258,29 @@ def _slot(row, RANKS: tl.constexpr):
 @entry
 @triton.jit
 def by_owners(
-    parts, states, weights, out, places, counted, part_stride, stride, count, size, slots, words, eps,
-    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """A row goes to its owner, and its sum from there to all. places: addresses of int64 [RANKS, slots, words] of every rank, and behind that [rows, words]."""
+    parts,
+    states,
+    weights,
+    out,
+    places,
+    counted,
+    part_stride,
+    stride,
+    count,
+    size,
+    slots,
+    words,
+    eps,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NORMED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """A row goes to its owner, and its sum from there to all.
+
+    places: addresses of int64 [RANKS, slots, words] of every rank, and behind that [rows, words].
+    """
     turn = _begin(counted, DEPENDENT)
     kind: tl.constexpr = parts.dtype.element_ty
     columns, zero = tl.arange(0, BLOCK), tl.full((), 0, tl.int64)
@@ -217,7 +293,19 @@ def by_owners(
             _post(_room(places, owner), RANK * apart + (zero + _slot(row, RANKS)) * words, part, turn, size, BLOCK)
     for row in range(tl.program_id(0), count, tl.num_programs(0)):
         if _owner(row, RANKS) == RANK:
-            total = _total(parts, places, zero + row, part_stride, (zero + _slot(row, RANKS)) * words, apart, turn, size, RANK, RANKS, BLOCK)
+            total = _total(
+                parts,
+                places,
+                zero + row,
+                part_stride,
+                (zero + _slot(row, RANKS)) * words,
+                apart,
+                turn,
+                size,
+                RANK,
+                RANKS,
+                BLOCK,
+            )
             for other in tl.static_range(RANKS):
                 if other != RANK:
                     _post(_room(places, other), sums + (zero + row) * words, total.to(kind), turn, size, BLOCK)

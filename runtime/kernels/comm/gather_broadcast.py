@@ -1,4 +1,6 @@
-"""Numbers of all ranks that go to rank 0, and of rank 0 that go to all, where GPUs reach each other's memory: one kernel on each. See `gather_broadcast_kernels`."""
+"""Numbers of all ranks that go to rank 0, and of rank 0 that go to all, where GPUs reach each other's
+memory: one kernel on each. See `gather_broadcast_kernels`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from .gather_broadcast_kernels import PROGRAMS, post, take
 from ..launch.programmatic_launch import launched, overlaps
+from .gather_broadcast_kernels import PROGRAMS, post, take
 
 MOST, BLOCK, WARPS = int(PROGRAMS), 512, 4  # messages of a block
 
@@ -17,7 +19,8 @@ MOST, BLOCK, WARPS = int(PROGRAMS), 512, 4  # messages of a block
 class GatherBuffers:
     """One rank's view of the memory that serves one of the two ways.
 
-    most: messages of one rank.  places: int64 [ranks], addresses of each rank's `bytes_for`, multiples of 16; of zeros at first.
+    most: messages of one rank.  places: int64 [ranks], addresses of each rank's `bytes_for`, multiples of 16; of zeros
+        at first.
     counted: int32 [ranks, MOST], the turns that were posted to each rank or taken from it; zeros at first.
     """
 
@@ -44,14 +47,37 @@ def messages(size: int) -> int:
 def gather(x: Tensor, columns: int, channels: GatherBuffers) -> Tensor:
     """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x [R, c].
 
-    All ranks call it at the same place of one stream each, with the same R. Each has ceil(columns / ranks) of the columns, or those that are left.
+    All ranks call it at the same place of one stream each, with the same R. Each has ceil(columns / ranks) of the
+    columns, or those that are left.
     """
     each, rows = -(-columns // channels.ranks), len(x)
     out = x.new_empty(rows, columns) if channels.rank == 0 else x
     if rows and channels.rank == 0:
-        take[_programs(x, each), channels.ranks](x, out, channels.places, channels.counted, x.stride(0), rows, each, columns, channels.most, **_kernel_arguments(x, channels))
+        take[_programs(x, each), channels.ranks](
+            x,
+            out,
+            channels.places,
+            channels.counted,
+            x.stride(0),
+            rows,
+            each,
+            columns,
+            channels.most,
+            **_kernel_arguments(x, channels),
+        )
     elif rows:
-        post[_programs(x, each), 1](x, channels.places, channels.counted, x.stride(0), rows, each, columns, channels.most, FIRST=0, **_kernel_arguments(x, channels))
+        post[_programs(x, each), 1](
+            x,
+            channels.places,
+            channels.counted,
+            x.stride(0),
+            rows,
+            each,
+            columns,
+            channels.most,
+            FIRST=0,
+            **_kernel_arguments(x, channels),
+        )
     return out
 
 

@@ -1,9 +1,12 @@
 """The device's side of `gather_broadcast`.
 
-A program and its like on another rank are a channel: they count its turns on either side, and have every PROGRAMS-th block of its memory, the same ones whatever
-a call's size is. Numbers travel as in `all_reduce_kernels`, with the turn beside them, in two sides by the turn's parity.
+A program and its like on another rank are a channel: they count its turns on either side, and have every PROGRAMS-th
+block of its memory, the same ones whatever
+a call's size is. Numbers travel as in `all_reduce_kernels`, with the turn beside them, in two sides by the turn's
+parity.
 
-Who sends hears nothing from who takes, and could run ahead. So who takes says, when its turn t begins, that it has read t - 1: by then that kernel has ended, and no fence
+Who sends hears nothing from who takes, and could run ahead. So who takes says, when its turn t begins, that it has read
+t - 1: by then that kernel has ended, and no fence
 is needed. Who sends in turn t waits until t - 2 is read, whose side it writes over; mostly it is long before.
 """
 
@@ -52,11 +55,24 @@ def _span(block, sender, each, columns, NUMBERS: tl.constexpr):
 @entry
 @triton.jit
 def post(
-    numbers, places, counted, stride, rows, each, columns, most,
-    RANK: tl.constexpr, RANKS: tl.constexpr, FIRST: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """numbers [rows, up to `each`] to ranks FIRST and on; grid (programs, ranks). places: addresses of int64 [2, RANKS, most] of every rank, and behind that
-    int32 [RANKS, PROGRAMS].  counted: int32 [RANKS, PROGRAMS].  columns: of all ranks beside each other.  BLOCK: messages.
+    numbers,
+    places,
+    counted,
+    stride,
+    rows,
+    each,
+    columns,
+    most,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    FIRST: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """numbers [rows, up to `each`] to ranks FIRST and on; grid (programs, ranks). places: addresses of int64 [2, RANKS,
+    most] of every rank, and behind that
+    int32 [RANKS, PROGRAMS].  counted: int32 [RANKS, PROGRAMS].  columns: of all ranks beside each other.  BLOCK:
+        messages.
     """
     PER: tl.constexpr = 32 // numbers.dtype.element_ty.primitive_bitwidth
     to = FIRST + tl.program_id(1)
@@ -74,10 +90,23 @@ def post(
 @entry
 @triton.jit
 def take(
-    own, out, places, counted, stride, rows, each, columns, most,
-    RANK: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """out [rows, columns]: what the ranks from 0 on post, each as many as the grid says, and this one's own; grid (programs, ranks). See `post`."""
+    own,
+    out,
+    places,
+    counted,
+    stride,
+    rows,
+    each,
+    columns,
+    most,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """out [rows, columns]: what the ranks from 0 on post, each as many as the grid says, and
+    this one's own; grid (programs, ranks). See `post`.
+    """
     PER: tl.constexpr = 32 // out.dtype.element_ty.primitive_bitwidth
     sender = tl.program_id(1)
     turn = _next_turn(counted + sender * PROGRAMS, DEPENDENT)

@@ -1,4 +1,6 @@
-"""Numbers handed to a rank whose GPU's memory this one reaches: written there part by part, each with the turn of its step beside it."""
+"""Numbers handed to a rank whose GPU's memory this one reaches: written there part by
+part, each with the turn of its step beside it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ VARYING = ["room", "first", "turn", "wanted", "side"]
 @entry
 @triton.jit(do_not_specialize=VARYING)
 def _post(numbers, rooms, turns, reads, side, room, first, turn, wanted, count, BLOCK: tl.constexpr):
-    """rooms, turns: addresses there.  reads: here, the turns up to which the other one has read.  room, first: where among them."""
+    """rooms, turns: addresses there.  reads: here, the turns up to which the other
+    one has read.  room, first: where among them.
+    """
     while not _reached(reads + side, wanted):
         pass
     tl.debug_barrier()
@@ -29,7 +33,9 @@ def _post(numbers, rooms, turns, reads, side, room, first, turn, wanted, count, 
         columns = start + tl.arange(0, BLOCK)
         tl.store(theirs + columns, tl.load(numbers + columns, columns < count), columns < count)
     tl.debug_barrier()
-    tl.atomic_xchg(tl.load(turns).to(tl.pointer_type(tl.int32)) + first + tl.program_id(0), turn, sem="release", scope="sys")
+    tl.atomic_xchg(
+        tl.load(turns).to(tl.pointer_type(tl.int32)) + first + tl.program_id(0), turn, sem="release", scope="sys"
+    )
 
 
 @entry
@@ -56,7 +62,8 @@ def _tell(reads, side, turn):
 class P2PChannel:
     """One end of what leads from a rank to another: the parts of a step in a row, steps in two rooms by turns.
 
-    memory, there: int64 [1], the addresses of this end's memory and of the other's, of `bytes_for` bytes each, zeros at first.
+    memory, there: int64 [1], the addresses of this end's memory and of the other's, of `bytes_for` bytes each, zeros at
+        first.
     own: int32, this end's memory.  numbers: int32 that a step has at most.  parts: of a step, at most.
     """
 
@@ -77,17 +84,34 @@ class P2PChannel:
         self._turn, self._part, self._filled = self._turn + 1, 0, 0
 
     def post(self, x: Tensor) -> None:
-        """Hand on the next part of the step, contiguous, of a multiple of four bytes. It waits for the step before the last one to be read."""
+        """Hand on the next part of the step, contiguous, of a multiple of four bytes.
+
+        It waits for the step before the last one to be read.
+        """
         numbers = x.reshape(-1).view(torch.int32)
         side, place = self._place(len(numbers))
-        _post[(programs(len(numbers)),)](numbers, *self._there, self._read, side, place, self._flags(side), word(self._turn), word(self._turn - 2), len(numbers), BLOCK=BLOCK, num_warps=8)
+        _post[(programs(len(numbers)),)](
+            numbers,
+            *self._there,
+            self._read,
+            side,
+            place,
+            self._flags(side),
+            word(self._turn),
+            word(self._turn - 2),
+            len(numbers),
+            BLOCK=BLOCK,
+            num_warps=8,
+        )
         self._next(len(numbers))
 
     def take(self, out: Tensor) -> None:
         """Wait for the next part of the step, which has the size of `out`."""
         numbers = out.view(-1).view(torch.int32)
         side, place = self._place(len(numbers))
-        _take[(programs(len(numbers)),)](numbers, *self._here, place, self._flags(side), word(self._turn), len(numbers), BLOCK=BLOCK, num_warps=8)
+        _take[(programs(len(numbers)),)](
+            numbers, *self._here, place, self._flags(side), word(self._turn), len(numbers), BLOCK=BLOCK, num_warps=8
+        )
         self._next(len(numbers))
 
     def read(self) -> None:

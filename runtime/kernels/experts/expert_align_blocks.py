@@ -1,4 +1,6 @@
-"""Pairs of tokens and experts, sorted by expert into blocks of one expert each, on the device and without waiting for it."""
+"""Pairs of tokens and experts, sorted by expert into blocks of one expert each,
+on the device and without waiting for it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,17 @@ from ..launch.programmatic_launch import launched
 
 CHUNK, LARGE_CHUNK = 1024, 2048  # pairs that a program looks at together
 MANY = 4096  # pairs, above which chunks have programs of their own
-PLACED = 2**13  # numbers that such a program holds at most; of more, as of 65,536 pairs of 512 experts, its registers have no room
+PLACED = (
+    2**13
+)  # numbers that such a program holds at most; of more, as of 65,536 pairs of 512 experts, its registers have no room
 
 
 class ExpertBlocks(NamedTuple):
-    """pairs int32 [most * rows]: of each block its pairs, filled up with the number of all pairs, which is none of them.
+    """pairs int32 [most * rows]: of each block its pairs, filled up with the number of all pairs, which is none of
+    them.
 
-    experts: int32 [most], of each block.  total: int32 [1], how many blocks there are; what stands behind them is undefined.
+    experts: int32 [most], of each block.  total: int32 [1], how many blocks there are; what stands behind them is
+        undefined.
     """
 
     pairs: Tensor
@@ -36,8 +42,21 @@ class ExpertBlocks(NamedTuple):
 
 @entry
 @triton.jit(do_not_specialize=["count"])
-def _sort(chosen, pairs, experts, total, count, EXPERTS: tl.constexpr, BINS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr):
-    """One program an expert: counts the pairs of all, so that it knows where its own blocks begin, then lays them there in order."""
+def _sort(
+    chosen,
+    pairs,
+    experts,
+    total,
+    count,
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """One program an expert: counts the pairs of all, so that it knows where its own
+    blocks begin, then lays them there in order.
+    """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -65,7 +84,9 @@ def _sort(chosen, pairs, experts, total, count, EXPERTS: tl.constexpr, BINS: tl.
 
 @entry
 @triton.jit(do_not_specialize=["count"])
-def _count(chosen, counts, count, EXPERTS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr):
+def _count(
+    chosen, counts, count, EXPERTS: tl.constexpr, BINS: tl.constexpr, CHUNK: tl.constexpr, DEPENDENT: tl.constexpr
+):
     """counts [chunks, BINS]: how many pairs of each chunk each expert has. One program a chunk."""
     if DEPENDENT:
         gdc_launch_dependents()
@@ -79,10 +100,23 @@ def _count(chosen, counts, count, EXPERTS: tl.constexpr, BINS: tl.constexpr, CHU
 @entry
 @triton.jit(do_not_specialize=["count", "chunks"])
 def _place(
-    chosen, counts, pairs, experts, total, count, chunks, EXPERTS: tl.constexpr, BINS: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNKS: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """Grid (experts, chunks): lays an expert's pairs of a chunk in order behind those of the chunks before. CHUNKS: at least `chunks`."""
+    chosen,
+    counts,
+    pairs,
+    experts,
+    total,
+    count,
+    chunks,
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """Grid (experts, chunks): lays an expert's pairs of a chunk in order behind those of
+    the chunks before. CHUNKS: at least `chunks`.
+    """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -112,7 +146,8 @@ def most_blocks(pairs: int, experts: int, rows: int) -> int:
 
 
 def sorted_blocks(chosen: Tensor, experts: int, rows: int, overlap: bool = False) -> ExpertBlocks:
-    """chosen: int32 [T, k], numbers below `experts`; pair t * k + j is choice j of token t.  rows: of a block, a power of 2.
+    """chosen: int32 [T, k], numbers below `experts`; pair t * k + j is choice j of token t.  rows: of a block, a power
+    of 2.
 
     overlap: see `overlap`.
     """
@@ -125,7 +160,21 @@ def sorted_blocks(chosen: Tensor, experts: int, rows: int, overlap: bool = False
     if count > MANY and most_chunks * sizes["BINS"] <= PLACED:
         counts = torch.empty(chunks, sizes["BINS"], dtype=torch.int32, device=device)
         _count[(chunks,)](chosen, counts, count, CHUNK=LARGE_CHUNK, **sizes)
-        _place[experts, chunks](chosen, counts, pairs, owners, total, count, chunks, ROWS=rows, CHUNK=LARGE_CHUNK, CHUNKS=most_chunks, **sizes)
+        _place[experts, chunks](
+            chosen,
+            counts,
+            pairs,
+            owners,
+            total,
+            count,
+            chunks,
+            ROWS=rows,
+            CHUNK=LARGE_CHUNK,
+            CHUNKS=most_chunks,
+            **sizes,
+        )
     elif count:
-        _sort[(experts,)](chosen, pairs, owners, total, count, ROWS=rows, CHUNK=CHUNK if count <= CHUNK else LARGE_CHUNK, **sizes)
+        _sort[(experts,)](
+            chosen, pairs, owners, total, count, ROWS=rows, CHUNK=CHUNK if count <= CHUNK else LARGE_CHUNK, **sizes
+        )
     return ExpertBlocks(pairs, owners, total, rows)

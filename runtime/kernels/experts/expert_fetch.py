@@ -31,9 +31,18 @@ class SelectedExperts(NamedTuple):
 @entry
 @triton.jit(do_not_specialize=["count"])
 def _choose(
-    chosen, slots, experts, total, counter, count, TOP: tl.constexpr, EXPERTS: tl.constexpr, BINS: tl.constexpr, SLOTTED: tl.constexpr,
+    chosen,
+    slots,
+    experts,
+    total,
+    counter,
+    count,
+    TOP: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    BINS: tl.constexpr,
+    SLOTTED: tl.constexpr,
     CHUNK: tl.constexpr,
-):  # fmt: skip
+):
     """One program. Pairs of rows whose slot is 0 choose nothing."""
     lane, expert = tl.arange(0, CHUNK), tl.arange(0, BINS)
     found = tl.zeros([BINS], tl.int32)
@@ -68,14 +77,26 @@ def collect_selected(chosen: Tensor, experts: int, counter: Tensor, slots: Tenso
     """
     found = SelectedExperts(*(torch.empty(size, dtype=torch.int32, device=chosen.device) for size in (experts, 1)))
     _choose[(1,)](
-        chosen, chosen if slots is None else slots, *found, counter, chosen.numel(), TOP=chosen.shape[1], EXPERTS=experts,
-        BINS=triton.next_power_of_2(experts + 1), SLOTTED=slots is not None, CHUNK=PAIRS, num_warps=4,
-    )  # fmt: skip
+        chosen,
+        chosen if slots is None else slots,
+        *found,
+        counter,
+        chosen.numel(),
+        TOP=chosen.shape[1],
+        EXPERTS=experts,
+        BINS=triton.next_power_of_2(experts + 1),
+        SLOTTED=slots is not None,
+        CHUNK=PAIRS,
+        num_warps=4,
+    )
     return found
 
 
 def fetch_experts(source: Tensor, room: Tensor, chosen: SelectedExperts) -> None:
-    """room[e] = source[e] of the chosen experts. source: in locked main memory, room on the device; contiguous, alike, [experts, ...]."""
+    """room[e] = source[e] of the chosen experts.
+
+    source: in locked main memory, room on the device; contiguous, alike, [experts, ...].
+    """
     unit = next(unit for unit in UNITS if source[0].nbytes % unit.itemsize == 0)
     programs = PROGRAMS if room.is_cuda else 2  # an interpreter runs one after the other
     size = source[0].nbytes // unit.itemsize

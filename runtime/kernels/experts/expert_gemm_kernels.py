@@ -1,6 +1,8 @@
-"""Triton kernels that multiply tokens with the matrices of their experts, which lie in one tensor [experts, outputs, inputs].
+"""Triton kernels that multiply tokens with the matrices of their experts, which lie in one tensor [experts, outputs,
+inputs].
 
-Pairs of a token and an expert are numbered token * TOP + choice. They are sorted into blocks of one expert (expert_blocks), whose
+Pairs of a token and an expert are numbered token * TOP + choice. They are sorted into blocks of one expert
+(expert_blocks), whose
 products are those of `matmul`; few rows have kernels of their own (expert_gather_kernels).
 """
 
@@ -11,8 +13,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..activation_kernels import activated
-from ..launch.compile_ahead import entry
 from ..batch_invariant_matmul import tile_at
+from ..launch.compile_ahead import entry
 
 
 @triton.jit
@@ -25,7 +27,19 @@ def gated(gate, up, limit, LIMITED: tl.constexpr, NAME: tl.constexpr):
 
 
 @triton.jit
-def besides(total, every, switch, residual, row, place, inside, outputs, SHARED: tl.constexpr, SWITCHED: tl.constexpr, ADDED: tl.constexpr):
+def besides(
+    total,
+    every,
+    switch,
+    residual,
+    row,
+    place,
+    inside,
+    outputs,
+    SHARED: tl.constexpr,
+    SWITCHED: tl.constexpr,
+    ADDED: tl.constexpr,
+):
     """total and what the shared network gives the row, and what it is added to."""
     at = row * outputs + place
     if SHARED:
@@ -39,7 +53,17 @@ def besides(total, every, switch, residual, row, place, inside, outputs, SHARED:
 
 
 @triton.jit
-def _left(weight, first, start, outputs, inputs, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, DESCRIBED: tl.constexpr, EVEN: tl.constexpr):
+def _left(
+    weight,
+    first,
+    start,
+    outputs,
+    inputs,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+    EVEN: tl.constexpr,
+):
     """Rows `first` on of a weight's outputs, inputs from `start` on: [OUTPUTS, DEPTH]; zeros outside of the inputs."""
     if DESCRIBED:
         return weight.load([first.to(tl.int32), start])
@@ -69,15 +93,39 @@ def _right(x, rows, first, start, inputs, DEPTH: tl.constexpr, DESCRIBED: tl.con
 @entry
 @triton.jit(do_not_specialize=["count"])
 def grouped(
-    x, weight, bias, weights, out, pairs, experts, total, count, outputs, inputs, stride, limit,
-    TOP: tl.constexpr, NAME: tl.constexpr, LIMITED: tl.constexpr, BIASED: tl.constexpr, WEIGHED: tl.constexpr, DESCRIBED: tl.constexpr,
-    EVEN: tl.constexpr, ROWS: tl.constexpr, OUTPUTS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, FLATTEN: tl.constexpr,
+    x,
+    weight,
+    bias,
+    weights,
+    out,
+    pairs,
+    experts,
+    total,
+    count,
+    outputs,
+    inputs,
+    stride,
+    limit,
+    TOP: tl.constexpr,
+    NAME: tl.constexpr,
+    LIMITED: tl.constexpr,
+    BIASED: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    DESCRIBED: tl.constexpr,
+    EVEN: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    GROUP: tl.constexpr,
+    FLATTEN: tl.constexpr,
     DEPENDENT: tl.constexpr,
-):  # fmt: skip
+):
     """A product of all experts. NAME: of an activation, in the first product; "" in the second one.
 
-    First: out [most blocks * ROWS, outputs] = activation(gate) * up of row pair / TOP of x [.., inputs], in the order of the blocks.
-    The weight holds gate above up.  WEIGHED: x times `weights` [count], rounded.  What stands in places without a pair is undefined.
+    First: out [most blocks * ROWS, outputs] = activation(gate) * up of row pair / TOP of x [.., inputs], in the order
+        of the blocks.
+    The weight holds gate above up.  WEIGHED: x times `weights` [count], rounded.  What stands in places without a pair
+        is undefined.
     Second: out [count, outputs], by pair, of x in the order of the blocks, as a descriptor if the weight is one.
     Any grid; each program takes every so many-th of the `total` blocks' tiles.
     """
@@ -109,7 +157,12 @@ def grouped(
             right = _right(x, rows, block * ROWS, start, inputs, DEPTH, DESCRIBED and NAME == "", EVEN)
             if WEIGHED:
                 right = (right.to(tl.float32) * factor).to(right.dtype)
-            sums = tl.dot(_left(weight, first, start, left, inputs, OUTPUTS, DEPTH, DESCRIBED, EVEN), right.T, sums, input_precision="ieee")
+            sums = tl.dot(
+                _left(weight, first, start, left, inputs, OUTPUTS, DEPTH, DESCRIBED, EVEN),
+                right.T,
+                sums,
+                input_precision="ieee",
+            )
             if NAME != "":
                 up = _left(weight, first + outputs, start, left, inputs, OUTPUTS, DEPTH, DESCRIBED, EVEN)
                 ups = tl.dot(up, right.T, ups, input_precision="ieee")
@@ -130,9 +183,22 @@ def grouped(
 
 @triton.jit
 def _summed(
-    each, chosen, weights, row, place, inside, outputs, here, TOP: tl.constexpr, BLOCK: tl.constexpr, WEIGHED: tl.constexpr, PARTIAL: tl.constexpr
-):  # fmt: skip
-    """Of a row's pairs, in the order of choice: [BLOCK]. PARTIAL: of those alone whose expert is one of those `here`."""
+    each,
+    chosen,
+    weights,
+    row,
+    place,
+    inside,
+    outputs,
+    here,
+    TOP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    PARTIAL: tl.constexpr,
+):
+    """Of a row's pairs, in the order of choice: [BLOCK]. PARTIAL: of those
+    alone whose expert is one of those `here`.
+    """
     total = tl.zeros([BLOCK], tl.float32)
     for choice in tl.static_range(TOP):
         pair = row * TOP + choice
@@ -147,10 +213,28 @@ def _summed(
 @entry
 @triton.jit(do_not_specialize=["here"])
 def combine(
-    each, chosen, weights, every, switch, residual, out, outputs, here, TOP: tl.constexpr, BLOCK: tl.constexpr, WEIGHED: tl.constexpr,
-    PARTIAL: tl.constexpr, SHARED: tl.constexpr, SWITCHED: tl.constexpr, ADDED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """out [rows, outputs] = the sum of `each` [rows * TOP, outputs], in the order of choice, times weights. PARTIAL: see `_summed`.  Grid (rows, blocks of outputs)."""
+    each,
+    chosen,
+    weights,
+    every,
+    switch,
+    residual,
+    out,
+    outputs,
+    here,
+    TOP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    SHARED: tl.constexpr,
+    SWITCHED: tl.constexpr,
+    ADDED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """out [rows, outputs] = the sum of `each` [rows * TOP, outputs], in the order of choice, times weights.
+
+    PARTIAL: see `_summed`.  Grid (rows, blocks of outputs).
+    """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -164,9 +248,23 @@ def combine(
 @entry
 @triton.jit
 def combine_norm(
-    each, weights, every, switch, x, norm, y, outputs, stride, eps, TOP: tl.constexpr, BLOCK: tl.constexpr, WEIGHED: tl.constexpr,
-    SHARED: tl.constexpr, SWITCHED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    each,
+    weights,
+    every,
+    switch,
+    x,
+    norm,
+    y,
+    outputs,
+    stride,
+    eps,
+    TOP: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    SHARED: tl.constexpr,
+    SWITCHED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """x [rows, outputs] += what `combine` gives; y = the RMS norm of x as it is stored, times `norm`. Grid (rows,)."""
     if DEPENDENT:
         gdc_launch_dependents()

@@ -1,4 +1,6 @@
-"""What the chosen experts of few rows give, their weights read in place: how the two kernels are cut, and their launches."""
+"""What the chosen experts of few rows give, their weights read in place: how the
+two kernels are cut, and their launches.
+"""
 
 from __future__ import annotations
 
@@ -7,23 +9,24 @@ from typing import Any, NamedTuple
 import triton
 from torch import Tensor
 
+from ..gemv.gemv_launch import block_of
+from ..launch.programmatic_launch import launched
 from . import expert_gemv_kernels as kernels
 from .expert_inputs import (
-    SharedExpertOutput,
     ExpertSelection,
-    StackedExpertWeights,
     ExpertWeights,
+    SharedExpertOutput,
+    StackedExpertWeights,
     shared_output_arguments,
     shared_output_flags,
 )
-from ..gemv.gemv_launch import block_of
-from ..launch.programmatic_launch import launched
 
 ROWS_AT_ONCE = 8  # that a program of the second product reads, of all experts together
 
 
 class ExpertGemvLaunch(NamedTuple):
-    """Powers of 2 but for groups. rows: of each weight that a program reads at once; block: columns a step; warps: of a program.
+    """Powers of 2 but for groups. rows: of each weight that a program reads at once; block: columns a step; warps: of a
+    program.
 
     groups: of rows, one after the other.  registers: most that a thread may use, 0: the compiler's choice.
     """
@@ -43,7 +46,9 @@ REGISTERS = 128  # of a thread, in cuts that were not measured: so many programs
 def gate_up_launch(outputs: int, inputs: int, top_k: int) -> ExpertGemvLaunch:
     """The measured cut of gate and up [outputs, inputs] of so many experts of one row, or a sound guess."""
     block = block_of(inputs)
-    return TUNED_UP.get((outputs, inputs, top_k)) or ExpertGemvLaunch(4, block, max(1, block // 512), registers=REGISTERS)
+    return TUNED_UP.get((outputs, inputs, top_k)) or ExpertGemvLaunch(
+        4, block, max(1, block // 512), registers=REGISTERS
+    )
 
 
 def down_launch(inputs: int, top_k: int) -> ExpertGemvLaunch:
@@ -52,38 +57,85 @@ def down_launch(inputs: int, top_k: int) -> ExpertGemvLaunch:
     return ExpertGemvLaunch(rows, min(256, triton.next_power_of_2(inputs)), 1, registers=REGISTERS)
 
 
-def expert_gemv(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, overlap: bool) -> Tensor:
+def expert_gemv(
+    x: Tensor,
+    stacks: StackedExpertWeights,
+    choice: ExpertSelection,
+    besides: SharedExpertOutput,
+    out: Tensor,
+    overlap: bool,
+) -> Tensor:
     """`out` [T, hidden], of few rows: the sum of what each row's experts give, and of `besides`."""
     inner = gemv_gate_up(x, stacks, choice, overlap=overlap)
     return gemv_down(inner, stacks, choice, besides, out, overlap=overlap)
 
 
-def gemv_gate_up(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, cut: ExpertGemvLaunch | None = None, overlap: bool = False) -> Tensor:
+def gemv_gate_up(
+    x: Tensor,
+    stacks: StackedExpertWeights,
+    choice: ExpertSelection,
+    cut: ExpertGemvLaunch | None = None,
+    overlap: bool = False,
+) -> Tensor:
     """activation(gate) * up of every pair [T * k, inner], each by programs of its own."""
     assert isinstance(stacks.gate_up, ExpertWeights)
     (weight, bias), inner, pairs = stacks.gate_up, stacks.inner, choice.experts.numel()
     out = x.new_empty(pairs, inner)
     cut = cut or gate_up_launch(2 * inner, x.shape[1], choice.top_k)
     kernels.gemv_gate_up[triton.cdiv(2 * inner, cut.rows * cut.groups), pairs](
-        x, weight, x if bias is None else bias, choice.experts, choice.weights, out, x.stride(0), inner, stacks.count, stacks.limit or 0.0,
-        TOP=choice.top_k, GROUPS=cut.groups, NAME=stacks.name, LIMITED=stacks.limit is not None, BIASED=bias is not None,
-        WEIGHED=choice.of_input, PARTIAL=choice.partial, **_constants(weight, cut, overlap),
-    )  # fmt: skip
+        x,
+        weight,
+        x if bias is None else bias,
+        choice.experts,
+        choice.weights,
+        out,
+        x.stride(0),
+        inner,
+        stacks.count,
+        stacks.limit or 0.0,
+        TOP=choice.top_k,
+        GROUPS=cut.groups,
+        NAME=stacks.name,
+        LIMITED=stacks.limit is not None,
+        BIASED=bias is not None,
+        WEIGHED=choice.of_input,
+        PARTIAL=choice.partial,
+        **_constants(weight, cut, overlap),
+    )
     return out
 
 
 def gemv_down(
-    inner: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, cut: ExpertGemvLaunch | None = None, overlap: bool = False
+    inner: Tensor,
+    stacks: StackedExpertWeights,
+    choice: ExpertSelection,
+    besides: SharedExpertOutput,
+    out: Tensor,
+    cut: ExpertGemvLaunch | None = None,
+    overlap: bool = False,
 ) -> Tensor:
     """Of what `gemv_gate_up` gives the sums [T, hidden], in `out`."""
     assert isinstance(stacks.down, ExpertWeights)
     (weight, bias), (rows, outputs) = stacks.down, out.shape
     cut = cut or down_launch(stacks.inner, choice.top_k)
     kernels.gemv_down[triton.cdiv(outputs, cut.rows), rows](
-        inner, weight, inner if bias is None else bias, choice.experts, choice.weights, *shared_output_arguments(besides, inner), out, outputs, stacks.count,
-        TOP=choice.top_k, LANES=triton.next_power_of_2(choice.top_k), BIASED=bias is not None, WEIGHED=not choice.of_input,
-        PARTIAL=choice.partial, **shared_output_flags(besides), **_constants(weight, cut, overlap),
-    )  # fmt: skip
+        inner,
+        weight,
+        inner if bias is None else bias,
+        choice.experts,
+        choice.weights,
+        *shared_output_arguments(besides, inner),
+        out,
+        outputs,
+        stacks.count,
+        TOP=choice.top_k,
+        LANES=triton.next_power_of_2(choice.top_k),
+        BIASED=bias is not None,
+        WEIGHED=not choice.of_input,
+        PARTIAL=choice.partial,
+        **shared_output_flags(besides),
+        **_constants(weight, cut, overlap),
+    )
     return out
 
 

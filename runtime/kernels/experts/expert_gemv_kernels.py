@@ -1,4 +1,5 @@
-"""Triton kernels that multiply few rows with the matrices of their experts, read in place: bound by reading each matrix once.
+"""Triton kernels that multiply few rows with the matrices of their experts, read in place: bound by reading each matrix
+once.
 
 Pairs of a row and an expert are numbered row * TOP + choice; matrices lie in one tensor [experts, outputs, inputs].
 """
@@ -9,9 +10,9 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from ..gemv.gemv_kernels import lane_sums, read_block, read_shared
 from ..launch.compile_ahead import entry
 from .expert_gemm_kernels import besides, gated
-from ..gemv.gemv_kernels import lane_sums, read_block, read_shared
 
 
 @triton.jit
@@ -24,7 +25,9 @@ def _rounded(values, factor, x, WEIGHED: tl.constexpr):
 
 @triton.jit
 def _halves(start, expert, inner, ROWS: tl.constexpr):
-    """[ROWS, 1], rows of all experts' gates above ups: of ROWS / 2 numbers from `start` on the gate and the up, in turns."""
+    """[ROWS, 1], rows of all experts' gates above ups: of ROWS / 2 numbers from
+    `start` on the gate and the up, in turns.
+    """
     lane = tl.arange(0, ROWS)
     return (expert * 2 * inner + tl.minimum(start + lane // 2, inner - 1) + lane % 2 * inner)[:, None]
 
@@ -32,10 +35,29 @@ def _halves(start, expert, inner, ROWS: tl.constexpr):
 @entry
 @triton.jit(do_not_specialize=["here"])
 def gemv_gate_up(
-    x, weight, bias, chosen, weights, out, stride, inner, here, limit, SIZE: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
-    GROUPS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, NAME: tl.constexpr, LIMITED: tl.constexpr, BIASED: tl.constexpr,
-    WEIGHED: tl.constexpr, PARTIAL: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    chosen,
+    weights,
+    out,
+    stride,
+    inner,
+    here,
+    limit,
+    SIZE: tl.constexpr,
+    TOP: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    NAME: tl.constexpr,
+    LIMITED: tl.constexpr,
+    BIASED: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """out [pairs, inner] = activation(gate) * up, where an expert's weight [2 inner, SIZE] holds gate above up.
 
     A program owns GROUPS times ROWS / 2 numbers of a pair, one group after the other, with the next weights under way.
@@ -50,7 +72,7 @@ def gemv_gate_up(
     PAIRS: tl.constexpr = ROWS // 2
     pair, k = tl.program_id(1).to(tl.int64), tl.arange(0, BLOCK)[None, :]
     expert, first = tl.load(chosen + pair).to(tl.int64), tl.program_id(0) * (PAIRS * GROUPS)
-    if PARTIAL:  # noqa: SIM102  # decided when it is compiled, the other when it runs
+    if PARTIAL:  # decided when it is compiled, the other when it runs  # noqa: SIM102
         if expert >= here:
             return
     block = read_block(weight, _halves(first, expert, inner, ROWS), k, SIZE, VECTOR, EVEN)
@@ -97,14 +119,37 @@ def _of_pairs(weight, rows, k, real, SIZE: tl.constexpr, VECTOR: tl.constexpr, E
 @entry
 @triton.jit(do_not_specialize=["here"])
 def gemv_down(
-    x, weight, bias, chosen, weights, every, switch, residual, out, outputs, here, SIZE: tl.constexpr, TOP: tl.constexpr, LANES: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, BIASED: tl.constexpr, WEIGHED: tl.constexpr, SHARED: tl.constexpr,
-    SWITCHED: tl.constexpr, ADDED: tl.constexpr, PARTIAL: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    chosen,
+    weights,
+    every,
+    switch,
+    residual,
+    out,
+    outputs,
+    here,
+    SIZE: tl.constexpr,
+    TOP: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    BIASED: tl.constexpr,
+    WEIGHED: tl.constexpr,
+    SHARED: tl.constexpr,
+    SWITCHED: tl.constexpr,
+    ADDED: tl.constexpr,
+    PARTIAL: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """out [rows, outputs] = the sum over a row's experts of x [pairs, SIZE] times their weights [outputs, SIZE].
 
-    A program owns ROWS outputs of a row and reads those of all its experts at once; LANES: TOP or the power of 2 above it.
-    WEIGHED: times the router's weights.  PARTIAL: of the experts that are `here` only.  Grid (ceil(outputs / ROWS), rows).  DEPENDENT: behind `gemv_gate_up`, which has waited for
+    A program owns ROWS outputs of a row and reads those of all its experts at once; LANES: TOP or the power of 2 above
+    it.
+    WEIGHED: times the router's weights.  PARTIAL: of the experts that are `here` only.  Grid (ceil(outputs / ROWS),
+        rows).  DEPENDENT: behind `gemv_gate_up`, which has waited for
     what chose before it lets this begin: the first weights are under way while it ends.
     """
     EVEN: tl.constexpr = SIZE % BLOCK == 0
@@ -126,11 +171,24 @@ def gemv_down(
     for step in tl.static_range(STEPS):
         current = block
         if step + 1 < STEPS:
-            block = _of_pairs(weight, rows[:, None], k + (step + 1) * BLOCK, real[:, None], SIZE, VECTOR, EVEN, LANES == TOP and not PARTIAL)
+            block = _of_pairs(
+                weight,
+                rows[:, None],
+                k + (step + 1) * BLOCK,
+                real[:, None],
+                SIZE,
+                VECTOR,
+                EVEN,
+                LANES == TOP and not PARTIAL,
+            )
         if PARTIAL:
             values = _some(x, pairs[:, None], k + step * BLOCK, SIZE, real[:, None])
         else:
-            values = read_shared(x, pairs[:, None] * SIZE + k + step * BLOCK, SIZE, True) if EVEN else _some(x, pairs[:, None], k + step * BLOCK, SIZE, True)
+            values = (
+                read_shared(x, pairs[:, None] * SIZE + k + step * BLOCK, SIZE, True)
+                if EVEN
+                else _some(x, pairs[:, None], k + step * BLOCK, SIZE, True)
+            )
         sums += lane_sums(current.to(tl.float32) * values, VECTOR)
     y = tl.sum(sums, 1)
     if BIASED:

@@ -33,10 +33,11 @@ class PackedExpertWeights(NamedTuple):
         return self.packed.words.shape[0], self.packed.outputs, self.packed.inputs
 
 
-
 @dataclass(frozen=True, slots=True)
 class StackedExpertWeights:
-    """gate_up: [experts, 2 inner, hidden], gate above up.  down: [experts, hidden, inner].  name: of the activation.  limit: see `spec.GatedFFNSpec`."""
+    """gate_up: [experts, 2 inner, hidden], gate above up.  down: [experts, hidden, inner].  name:
+    of the activation.  limit: see `spec.GatedFFNSpec`.
+    """
 
     gate_up: ExpertWeights | PackedExpertWeights
     down: ExpertWeights | PackedExpertWeights
@@ -53,7 +54,9 @@ class StackedExpertWeights:
 
 
 class SharedExpertOutput(NamedTuple):
-    """What is added to what the experts give: `every` [T, hidden], by the sigmoid of `switch` float32 [T]; and x, which is written into."""
+    """What is added to what the experts give: `every` [T, hidden], by the sigmoid of
+    `switch` float32 [T]; and x, which is written into.
+    """
 
     every: Tensor | None = None
     switch: Tensor | None = None
@@ -64,7 +67,8 @@ class SharedExpertOutput(NamedTuple):
 class ExpertSelection:
     """experts: int32 [T, k].  weights: float32 [T, k], of what experts give, or, `of_input`, of what they take.
 
-    places: of all ranks, where experts lie whole on several: numbers that this one has no expert of give nothing here.  None: it has all.
+    places: of all ranks, where experts lie whole on several: numbers that this one has no expert of give nothing here.
+        None: it has all.
     """
 
     experts: Tensor

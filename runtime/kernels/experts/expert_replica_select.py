@@ -1,4 +1,6 @@
-"""Where a pair of a token and an expert is computed, of experts that lie whole on several ranks: one kernel, which waits for nothing. See models/expert_spread.py, the law."""
+"""Where a pair of a token and an expert is computed, of experts that lie whole on several ranks: one kernel,
+which waits for nothing. See models/expert_spread.py, the law.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ FEW, CHUNK = 128, 2048  # pairs that a program looks at together
 class ExpertReplicaTable:
     """Where experts lie; other numbers may be written into the tensors at any time, also between two runs of a graph.
 
-    copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, negative elsewhere.  shared: int64 [most], the experts
+    copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, negative elsewhere.
+        shared: int64 [most], the experts
     that have copies, behind them negative.  here: places of this rank.  places: of all ranks.
     """
 
@@ -44,12 +47,27 @@ def _among(chosen, slots, pair, count, mine, TOP: tl.constexpr, SLOTTED: tl.cons
 @entry
 @triton.jit(do_not_specialize=["count", "here"])
 def _select_replicas(
-    chosen, slots, counts, copies, table, shared, places, count, here, TOP: tl.constexpr, COPIES: tl.constexpr, CHUNK: tl.constexpr,
-    SLOTTED: tl.constexpr, COUNTED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """places int32 [count]: of each pair its place here, or `here` where it has none. Grid (chunks of pairs + length of `shared`,).
+    chosen,
+    slots,
+    counts,
+    copies,
+    table,
+    shared,
+    places,
+    count,
+    here,
+    TOP: tl.constexpr,
+    COPIES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    SLOTTED: tl.constexpr,
+    COUNTED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """places int32 [count]: of each pair its place here, or `here` where it has none. Grid (chunks of pairs + length of
+    `shared`,).
 
-    A program of a chunk tells of experts without copies and of rows that do not count; each of the others of one expert with copies, whose rows it numbers.
+    A program of a chunk tells of experts without copies and of rows that do not count; each of the others of one expert
+    with copies, whose rows it numbers.
     """
     if DEPENDENT:
         gdc_launch_dependents()
@@ -83,17 +101,34 @@ def _select_replicas(
                 number += tl.sum(taken, 0)
 
 
-def select_replicas(chosen: Tensor, turns: ExpertReplicaTable, counts: Tensor | None, slots: Tensor | None = None, overlap: bool = False) -> Tensor:
-    """int32 [T, k]: of each choice its place here, or `turns.here` where another rank computes it, or nobody: rows whose slot is 0 are padding.
+def select_replicas(
+    chosen: Tensor, turns: ExpertReplicaTable, counts: Tensor | None, slots: Tensor | None = None, overlap: bool = False
+) -> Tensor:
+    """int32 [T, k]: of each choice its place here, or `turns.here` where another rank computes it, or nobody: rows
+    whose slot is 0 are padding.
 
-    chosen: int32 [T, k].  counts: int64 [experts], how often each was chosen, these rows counted in but for padding; None: never before.  overlap: see `overlap`.
+    chosen: int32 [T, k].  counts: int64 [experts], how often each was chosen, these rows counted in but for padding;
+        None: never before.  overlap: see `overlap`.
     """
     places, count = torch.empty_like(chosen), chosen.numel()
     chunk = FEW if count <= FEW else CHUNK
     if count:
         _select_replicas[(triton.cdiv(count, chunk) + len(turns.shared),)](
-            chosen, chosen if slots is None else slots, chosen if counts is None else counts, turns.copies, turns.table, turns.shared, places, count, turns.here,
-            TOP=chosen.shape[1], COPIES=turns.table.shape[1], CHUNK=chunk, SLOTTED=slots is not None, COUNTED=counts is not None,
-            num_warps=4 if chunk > FEW else 1, **launched(overlap),
-        )  # fmt: skip
+            chosen,
+            chosen if slots is None else slots,
+            chosen if counts is None else counts,
+            turns.copies,
+            turns.table,
+            turns.shared,
+            places,
+            count,
+            turns.here,
+            TOP=chosen.shape[1],
+            COPIES=turns.table.shape[1],
+            CHUNK=chunk,
+            SLOTTED=slots is not None,
+            COUNTED=counts is not None,
+            num_warps=4 if chunk > FEW else 1,
+            **launched(overlap),
+        )
     return places

@@ -1,4 +1,6 @@
-"""Which experts a token goes to and with which weights: a product in float32, then the choice. See models/routing.py, the law."""
+"""Which experts a token goes to and with which weights: a product in float32, then
+the choice. See models/routing.py, the law.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ import torch
 import triton
 from torch import Tensor
 
-from . import expert_routing_kernels as kernels
-from ..residual_norm import NormWeights
 from ..launch.programmatic_launch import launched
+from ..residual_norm import NormWeights
+from . import expert_routing_kernels as kernels
 
 FEW_ROWS = 8  # up to which each has programs of its own
 MANY_ROWS = 512  # from here on a library's product is faster
@@ -21,7 +23,8 @@ PRECISION = "tf32x3"  # of products of many rows: as exact as float32 by three p
 
 @dataclass(frozen=True, slots=True)
 class RouterWeights:
-    """A router. weight: [count, hidden], float32 or of the activations' type; bias, correction: float32 [count]; the others as of `spec.Router`.
+    """A router. weight: [count, hidden], float32 or of the activations' type; bias, correction: float32 [count]; the
+    others as of `spec.Router`.
 
     counts: int64 [count], to which is added how often each expert was chosen.
     counters: int32 [FEW_ROWS], the kernels' own, zeros.
@@ -39,19 +42,30 @@ class RouterWeights:
 
 
 def route(
-    x: Tensor, routing: RouterWeights, slots: Tensor | None = None, norm: NormWeights | None = None, overlap: bool = False
+    x: Tensor,
+    routing: RouterWeights,
+    slots: Tensor | None = None,
+    norm: NormWeights | None = None,
+    overlap: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of x [T, hidden] the experts int32 [T, top_k] and their weights float32 [T, top_k]; before them x itself.
 
     slots: [T]; rows whose slot is 0 are padding, which is not counted.
-    norm: for up to FEW_ROWS rows that are not normed yet; an RMS norm, behind which x is given.  overlap: see `overlap`.
+    norm: for up to FEW_ROWS rows that are not normed yet; an RMS norm, behind which x is given.  overlap: see
+        `overlap`.
     """
     if len(x) <= FEW_ROWS and not routing.fixed:
         return _route_few(x, routing, slots, norm, overlap)
     assert norm is None
     scores = logits(x, routing.weight, routing.bias, routing.fixed)
     chosen = choose(
-        scores, routing.top_k, correction=routing.correction, counts=routing.counts, slots=slots, overlap=overlap, **routing.options
+        scores,
+        routing.top_k,
+        correction=routing.correction,
+        counts=routing.counts,
+        slots=slots,
+        overlap=overlap,
+        **routing.options,
     )
     return x, *chosen
 
@@ -64,21 +78,45 @@ def _route_few(
     scores = torch.empty(rows, count, dtype=torch.float32, device=x.device)
     chosen, weights = _choices(scores, routing.top_k)
     given, numbers, constants = _arguments(
-        scores, routing.top_k, chosen, weights, correction=routing.correction, counts=routing.counts, slots=slots, **routing.options
+        scores,
+        routing.top_k,
+        chosen,
+        weights,
+        correction=routing.correction,
+        counts=routing.counts,
+        slots=slots,
+        **routing.options,
     )
     if rows:
         weight, eps = (x, 0.0) if norm is None else (norm.weight, norm.eps)
         bias = routing.weight if routing.bias is None else routing.bias
         grid, cut = _cut(x, count)
         kernels.score_rows[grid](
-            x, weight, routing.weight, bias, y, scores, routing.counters, *given, x.stride(0), count, eps, *numbers,
-            BIASED=routing.bias is not None, NORMED=norm is not None, CHOOSING=True, **constants, **cut, **launched(overlap),
-        )  # fmt: skip
+            x,
+            weight,
+            routing.weight,
+            bias,
+            y,
+            scores,
+            routing.counters,
+            *given,
+            x.stride(0),
+            count,
+            eps,
+            *numbers,
+            BIASED=routing.bias is not None,
+            NORMED=norm is not None,
+            CHOOSING=True,
+            **constants,
+            **cut,
+            **launched(overlap),
+        )
     return y, chosen, weights
 
 
 def logits(x: Tensor, weight: Tensor, bias: Tensor | None = None, fixed: bool = False, overlap: bool = False) -> Tensor:
-    """x [T, hidden], weight [count, hidden], float32 or of x's type, bias float32 [count] -> float32 [T, count], sums of float32.
+    """x [T, hidden], weight [count, hidden], float32 or of x's type, bias float32 [count] -> float32 [T, count], sums
+    of float32.
 
     fixed: the bits of a row do not depend on how many there are.  overlap: see `overlap`.
     """
@@ -90,16 +128,43 @@ def logits(x: Tensor, weight: Tensor, bias: Tensor | None = None, fixed: bool = 
     if rows > FEW_ROWS or fixed:
         grid = triton.cdiv(count, 16), triton.cdiv(rows, 16)
         kernels.score_tiles[grid](
-            x, weight, added, scores, x.stride(0), rows, count,
-            INPUTS=size, ROWS=16, EXPERTS=16, DEPTH=128, BIASED=bias is not None, PRECISION=PRECISION,
-        )  # fmt: skip
+            x,
+            weight,
+            added,
+            scores,
+            x.stride(0),
+            rows,
+            count,
+            INPUTS=size,
+            ROWS=16,
+            EXPERTS=16,
+            DEPTH=128,
+            BIASED=bias is not None,
+            PRECISION=PRECISION,
+        )
     elif rows:
         given, numbers, constants = _arguments(scores, 1, scores, scores)
         grid, cut = _cut(x, count)
         kernels.score_rows[grid](
-            x, x, weight, added, x, scores, scores, *given, x.stride(0), count, 0.0, *numbers,
-            BIASED=bias is not None, NORMED=False, CHOOSING=False, **constants, **cut, **launched(overlap),
-        )  # fmt: skip
+            x,
+            x,
+            weight,
+            added,
+            x,
+            scores,
+            scores,
+            *given,
+            x.stride(0),
+            count,
+            0.0,
+            *numbers,
+            BIASED=bias is not None,
+            NORMED=False,
+            CHOOSING=False,
+            **constants,
+            **cut,
+            **launched(overlap),
+        )
     return scores
 
 
@@ -111,7 +176,10 @@ def _by_library(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def choose(scores: Tensor, top_k: int, *, overlap: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
-    """Of logits float32 [T, count] the experts int32 [T, top_k] and their weights float32 [T, top_k]. options: of `_arguments`."""
+    """Of logits float32 [T, count] the experts int32 [T, top_k] and their weights float32 [T, top_k].
+
+    options: of `_arguments`.
+    """
     chosen, weights = _choices(scores, top_k)
     given, numbers, constants = _arguments(scores, top_k, chosen, weights, **options)
     if len(scores):
@@ -128,20 +196,50 @@ def _choices(scores: Tensor, top_k: int) -> tuple[Tensor, Tensor]:
 
 
 def _arguments(
-    scores: Tensor, top_k: int, chosen: Tensor, weights: Tensor, *, score: str = "softmax", best_first: bool = False,
-    correction: Tensor | None = None, groups: int = 1, kept_groups: int = 1, two_best: bool = True, outside: float = 0.0,
-    normalise: bool = False, floor: float = 0.0, scale: float = 1.0, jitter: float = 0.0, counts: Tensor | None = None,
+    scores: Tensor,
+    top_k: int,
+    chosen: Tensor,
+    weights: Tensor,
+    *,
+    score: str = "softmax",
+    best_first: bool = False,
+    correction: Tensor | None = None,
+    groups: int = 1,
+    kept_groups: int = 1,
+    two_best: bool = True,
+    outside: float = 0.0,
+    normalise: bool = False,
+    floor: float = 0.0,
+    scale: float = 1.0,
+    jitter: float = 0.0,
+    counts: Tensor | None = None,
     slots: Tensor | None = None,
-) -> tuple[tuple[Tensor, ...], tuple[float, ...], dict[str, Any]]:  # fmt: skip
-    """What the kernels take for a choice: tensors, numbers, constants. Options as of `spec.Router`; counts, slots: see `RouterWeights`, `route`."""
+) -> tuple[tuple[Tensor, ...], tuple[float, ...], dict[str, Any]]:
+    """What the kernels take for a choice: tensors, numbers, constants. Options as of
+    `spec.Router`; counts, slots: see `RouterWeights`, `route`.
+    """
     given = (
-        scores if correction is None else correction, chosen, weights, chosen if counts is None else counts, chosen if slots is None else slots
-    )  # fmt: skip
+        scores if correction is None else correction,
+        chosen,
+        weights,
+        chosen if counts is None else counts,
+        chosen if slots is None else slots,
+    )
     constants = {
-        "TOP": top_k, "LANES": triton.next_power_of_2(top_k), "SIZE": triton.next_power_of_2(scores.shape[1]), "MIXER": score == "mixer",
-        "SIGMOID": score == "sigmoid", "BEST_FIRST": best_first, "CORRECTED": correction is not None, "GROUPS": groups, "KEPT": kept_groups,
-        "TWO": two_best, "NORMALISE": normalise, "COUNTED": counts is not None, "SLOTTED": slots is not None,
-    }  # fmt: skip
+        "TOP": top_k,
+        "LANES": triton.next_power_of_2(top_k),
+        "SIZE": triton.next_power_of_2(scores.shape[1]),
+        "MIXER": score == "mixer",
+        "SIGMOID": score == "sigmoid",
+        "BEST_FIRST": best_first,
+        "CORRECTED": correction is not None,
+        "GROUPS": groups,
+        "KEPT": kept_groups,
+        "TWO": two_best,
+        "NORMALISE": normalise,
+        "COUNTED": counts is not None,
+        "SLOTTED": slots is not None,
+    }
     return given, (outside, floor, scale, jitter), constants
 
 
@@ -150,5 +248,8 @@ def _cut(x: Tensor, count: int) -> tuple[tuple[int, int], dict[str, int]]:
     block = triton.next_power_of_2(x.shape[1])
     experts = max(1, min(4, NUMBERS // block))
     return (triton.cdiv(count, experts), len(x)), {
-        "INPUTS": x.shape[1], "BLOCK": block, "EXPERTS": experts, "num_warps": 4 if block * experts <= NUMBERS else 8
-    }  # fmt: skip
+        "INPUTS": x.shape[1],
+        "BLOCK": block,
+        "EXPERTS": experts,
+        "num_warps": 4 if block * experts <= NUMBERS else 8,
+    }

@@ -1,4 +1,6 @@
-"""Triton kernels of routers: the product with the experts' rows in float32, and the choice of a row. See models/routing.py, the law."""
+"""Triton kernels of routers: the product with the experts' rows in float32, and the
+choice of a row. See models/routing.py, the law.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,17 @@ def _scored(values, SIGMOID: tl.constexpr):
 
 
 @triton.jit
-def _within_groups(choice, index, inside, count, outside, SIZE: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, TWO: tl.constexpr):
+def _within_groups(
+    choice,
+    index,
+    inside,
+    count,
+    outside,
+    SIZE: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEPT: tl.constexpr,
+    TWO: tl.constexpr,
+):
     """choice [SIZE], outside of the KEPT best groups set to `outside`."""
     group = index // (count // GROUPS)
     ranked = tl.zeros([SIZE], tl.float32)
@@ -59,7 +71,9 @@ def _within_groups(choice, index, inside, count, outside, SIZE: tl.constexpr, GR
 
 @triton.jit
 def _near(left, values, jitter):
-    """Of the best of `left` the weight among those that come near it (PhiMoE); rounded as the law, as one may be just as near."""
+    """Of the best of `left` the weight among those that come near it (PhiMoE);
+    rounded as the law, as one may be just as near.
+    """
     most = tl.max(left, 0)
     far = tl.div_rn(most - left, tl.maximum(tl.abs(values), most)) > 2 * jitter
     return 1.0 / tl.sum(tl.where(far, 0.0, tl.exp(left - most)), 0)
@@ -67,11 +81,33 @@ def _near(left, values, jitter):
 
 @triton.jit
 def _choose(
-    row, scores, correction, chosen, weights, counts, slots, count, outside, floor, scale, jitter,
-    TOP: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, MIXER: tl.constexpr, SIGMOID: tl.constexpr, BEST_FIRST: tl.constexpr,
-    CORRECTED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, TWO: tl.constexpr, NORMALISE: tl.constexpr,
-    COUNTED: tl.constexpr, SLOTTED: tl.constexpr, RANKED: tl.constexpr,
-):  # fmt: skip
+    row,
+    scores,
+    correction,
+    chosen,
+    weights,
+    counts,
+    slots,
+    count,
+    outside,
+    floor,
+    scale,
+    jitter,
+    TOP: tl.constexpr,
+    LANES: tl.constexpr,
+    SIZE: tl.constexpr,
+    MIXER: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    BEST_FIRST: tl.constexpr,
+    CORRECTED: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEPT: tl.constexpr,
+    TWO: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    COUNTED: tl.constexpr,
+    SLOTTED: tl.constexpr,
+    RANKED: tl.constexpr,
+):
     """Of a row of scores [rows, count], which are logits. Whatever they are, TOP different experts are chosen.
 
     RANKED: each is compared with all others at once, instead of looking for the best TOP times.
@@ -106,7 +142,9 @@ def _choose(
 
 
 @triton.jit
-def _best(keys, choice, values, jitter, lane, TOP: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, MIXER: tl.constexpr):
+def _best(
+    keys, choice, values, jitter, lane, TOP: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, MIXER: tl.constexpr
+):
     """The experts of the TOP largest keys in their order, and their values, or for a mixer weights: [LANES]."""
     index = tl.arange(0, SIZE)
     experts = tl.zeros([LANES], tl.int32)
@@ -127,33 +165,114 @@ def _best(keys, choice, values, jitter, lane, TOP: tl.constexpr, LANES: tl.const
 @entry
 @triton.jit
 def choose(
-    scores, correction, chosen, weights, counts, slots, count, outside, floor, scale, jitter,
-    TOP: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, MIXER: tl.constexpr, SIGMOID: tl.constexpr, BEST_FIRST: tl.constexpr,
-    CORRECTED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, TWO: tl.constexpr, NORMALISE: tl.constexpr,
-    COUNTED: tl.constexpr, SLOTTED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    scores,
+    correction,
+    chosen,
+    weights,
+    counts,
+    slots,
+    count,
+    outside,
+    floor,
+    scale,
+    jitter,
+    TOP: tl.constexpr,
+    LANES: tl.constexpr,
+    SIZE: tl.constexpr,
+    MIXER: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    BEST_FIRST: tl.constexpr,
+    CORRECTED: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEPT: tl.constexpr,
+    TWO: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    COUNTED: tl.constexpr,
+    SLOTTED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """One program a row."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     _choose(
-        tl.program_id(0).to(tl.int64), scores, correction, chosen, weights, counts, slots, count, outside, floor, scale, jitter,
-        TOP, LANES, SIZE, MIXER, SIGMOID, BEST_FIRST, CORRECTED, GROUPS, KEPT, TWO, NORMALISE, COUNTED, SLOTTED, False,
-    )  # fmt: skip
+        tl.program_id(0).to(tl.int64),
+        scores,
+        correction,
+        chosen,
+        weights,
+        counts,
+        slots,
+        count,
+        outside,
+        floor,
+        scale,
+        jitter,
+        TOP,
+        LANES,
+        SIZE,
+        MIXER,
+        SIGMOID,
+        BEST_FIRST,
+        CORRECTED,
+        GROUPS,
+        KEPT,
+        TWO,
+        NORMALISE,
+        COUNTED,
+        SLOTTED,
+        False,
+    )
 
 
 @entry
 @triton.jit
 def score_rows(
-    x, norm, weight, bias, normed, scores, counters, correction, chosen, weights, counts, slots, stride, count, eps, outside, floor, scale, jitter,
-    INPUTS: tl.constexpr, BLOCK: tl.constexpr, EXPERTS: tl.constexpr, BIASED: tl.constexpr, NORMED: tl.constexpr, CHOOSING: tl.constexpr,
-    TOP: tl.constexpr, LANES: tl.constexpr, SIZE: tl.constexpr, MIXER: tl.constexpr, SIGMOID: tl.constexpr, BEST_FIRST: tl.constexpr,
-    CORRECTED: tl.constexpr, GROUPS: tl.constexpr, KEPT: tl.constexpr, TWO: tl.constexpr, NORMALISE: tl.constexpr,
-    COUNTED: tl.constexpr, SLOTTED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """scores [rows, count] = x weight^T + bias; CHOOSING: the last program of a row to end chooses. Grid (ceil(count / EXPERTS), rows).
+    x,
+    norm,
+    weight,
+    bias,
+    normed,
+    scores,
+    counters,
+    correction,
+    chosen,
+    weights,
+    counts,
+    slots,
+    stride,
+    count,
+    eps,
+    outside,
+    floor,
+    scale,
+    jitter,
+    INPUTS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    BIASED: tl.constexpr,
+    NORMED: tl.constexpr,
+    CHOOSING: tl.constexpr,
+    TOP: tl.constexpr,
+    LANES: tl.constexpr,
+    SIZE: tl.constexpr,
+    MIXER: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    BEST_FIRST: tl.constexpr,
+    CORRECTED: tl.constexpr,
+    GROUPS: tl.constexpr,
+    KEPT: tl.constexpr,
+    TWO: tl.constexpr,
+    NORMALISE: tl.constexpr,
+    COUNTED: tl.constexpr,
+    SLOTTED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """scores [rows, count] = x weight^T + bias; CHOOSING: the last program of a row to end chooses. Grid (ceil(count /
+    EXPERTS), rows).
 
-    NORMED: x is brought to a root mean square of 1 and multiplied with `norm` before; `normed` [rows, INPUTS] gets that.
+    NORMED: x is brought to a root mean square of 1 and multiplied with `norm` before; `normed` [rows, INPUTS] gets
+        that.
     counters: int32 [rows], zeros, also behind it.
     """
     row = tl.program_id(1).to(tl.int64)
@@ -165,7 +284,9 @@ def score_rows(
         gdc_wait()
     values = tl.load(x + row * stride + k, inside, other=0.0).to(tl.float32)
     if NORMED:
-        values *= tl.rsqrt(tl.sum(values * values, 0) / INPUTS + eps) * tl.load(norm + k, inside, other=0.0).to(tl.float32)
+        values *= tl.rsqrt(tl.sum(values * values, 0) / INPUTS + eps) * tl.load(norm + k, inside, other=0.0).to(
+            tl.float32
+        )
         rounded = values.to(normed.dtype.element_ty)
         values = rounded.to(tl.float32)
         if tl.program_id(0) == 0:
@@ -179,17 +300,52 @@ def score_rows(
         if tl.atomic_add(counters + row, 1, sem="acq_rel") == tl.num_programs(0) - 1:
             tl.store(counters + row, 0)
             _choose(
-                row, scores, correction, chosen, weights, counts, slots, count, outside, floor, scale, jitter,
-                TOP, LANES, SIZE, MIXER, SIGMOID, BEST_FIRST, CORRECTED, GROUPS, KEPT, TWO, NORMALISE, COUNTED, SLOTTED, SIZE <= RANKED,
-            )  # fmt: skip
+                row,
+                scores,
+                correction,
+                chosen,
+                weights,
+                counts,
+                slots,
+                count,
+                outside,
+                floor,
+                scale,
+                jitter,
+                TOP,
+                LANES,
+                SIZE,
+                MIXER,
+                SIGMOID,
+                BEST_FIRST,
+                CORRECTED,
+                GROUPS,
+                KEPT,
+                TWO,
+                NORMALISE,
+                COUNTED,
+                SLOTTED,
+                SIZE <= RANKED,
+            )
 
 
 @entry
 @triton.jit(do_not_specialize=["rows"])
 def score_tiles(
-    x, weight, bias, scores, stride, rows, count, INPUTS: tl.constexpr, ROWS: tl.constexpr, EXPERTS: tl.constexpr, DEPTH: tl.constexpr,
-    BIASED: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    x,
+    weight,
+    bias,
+    scores,
+    stride,
+    rows,
+    count,
+    INPUTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    DEPTH: tl.constexpr,
+    BIASED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """The same of ROWS at a time, without a choice. Grid (ceil(count / EXPERTS), ceil(rows / ROWS))."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     expert = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS)
@@ -203,4 +359,8 @@ def score_tiles(
         sums = tl.dot(values, weights.to(tl.float32).T, sums, input_precision=PRECISION)
     if BIASED:
         sums += tl.load(bias + expert, expert < count, other=0.0)[None, :]
-    tl.store(scores + row.to(tl.int64)[:, None] * count + expert[None, :], sums, (row < rows)[:, None] & (expert < count)[None, :])
+    tl.store(
+        scores + row.to(tl.int64)[:, None] * count + expert[None, :],
+        sums,
+        (row < rows)[:, None] & (expert < count)[None, :],
+    )

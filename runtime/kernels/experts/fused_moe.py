@@ -1,4 +1,6 @@
-"""What the chosen experts of tokens give: gathered products for few rows, sorted blocks for more. See models/experts.py, the law."""
+"""What the chosen experts of tokens give: gathered products for few rows, sorted
+blocks for more. See models/experts.py, the law.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +12,22 @@ import triton
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from . import quantized_experts
+from ..batch_invariant_matmul import can_multiply, capability, processors
+from ..launch.programmatic_launch import launched
+from ..rms_norm import block_of
 from . import expert_gemm_kernels as kernels
+from . import quantized_experts
 from .expert_align_blocks import ExpertBlocks, sorted_blocks
 from .expert_gemv import expert_gemv
 from .expert_inputs import (
-    SharedExpertOutput,
     ExpertSelection,
-    PackedExpertWeights,
-    StackedExpertWeights,
     ExpertWeights,
+    PackedExpertWeights,
+    SharedExpertOutput,
+    StackedExpertWeights,
     shared_output_arguments,
     shared_output_flags,
 )
-from ..batch_invariant_matmul import can_multiply, capability, processors
-from ..rms_norm import block_of
-from ..launch.programmatic_launch import launched
 
 FEW_ROWS = 8  # up to which weights are gathered: from there on rows share experts
 MOST_ROWS = 8192  # at a time, so that what lies between the products stays small
@@ -51,17 +53,27 @@ class ExpertGemmTile:
 
 SMALL = ExpertGemmTile(64, 64, 32, 3, 4, described=False)  # of any device
 FIXED = ExpertGemmTile(64, 64, 64, 4, 4)
-TILES = {  # by the rows that an expert has, measured on an H200: a block has room for most experts' rows, as each block reads the weight anew
+# by the rows that an expert has, measured on an H200: a block has room for most experts' rows, as each block reads
+# the weight anew
+TILES = {
     8: ExpertGemmTile(16, 64, 128, 3, 4),
     24: ExpertGemmTile(32, 128, 128, 3, 8),
     64: ExpertGemmTile(64, 128, 64, 4, 8),
 }
 MANY = ExpertGemmTile(128, 128, 64, 4, 8)
-SECOND = {MANY: ExpertGemmTile(128, 256, 64, 4, 8, resident=True), TILES[24]: ExpertGemmTile(32, 64, 128, 3, 4)}  # of the second product, where it is not that of the first
-NARROW = {TILES[24]: ExpertGemmTile(32, 64, 128, 4, 4), TILES[64]: ExpertGemmTile(64, 64, 64, 4, 4)}  # of outputs that leave half of the last tile empty
+SECOND = {
+    MANY: ExpertGemmTile(128, 256, 64, 4, 8, resident=True),
+    TILES[24]: ExpertGemmTile(32, 64, 128, 3, 4),
+}  # of the second product, where it is not that of the first
+NARROW = {
+    TILES[24]: ExpertGemmTile(32, 64, 128, 4, 4),
+    TILES[64]: ExpertGemmTile(64, 64, 64, 4, 4),
+}  # of outputs that leave half of the last tile empty
 
 
-def tile_for(pairs: int, experts: int, dtype: torch.dtype, device: tuple[int, int], fixed: bool = False) -> ExpertGemmTile:
+def tile_for(
+    pairs: int, experts: int, dtype: torch.dtype, device: tuple[int, int], fixed: bool = False
+) -> ExpertGemmTile:
     """fixed: one for any number of pairs, so that a row's bits do not depend on it.  device: its capability."""
     if device[0] != 9 or dtype == torch.float32:
         return SMALL
@@ -97,15 +109,38 @@ class UnreducedExpertOutput(NamedTuple):
         block, warps = block_of(outputs)
         flags = shared_output_flags(self.besides)
         kernels.combine_norm[(rows,)](
-            self.each, self.choice.weights, *shared_output_arguments(self.besides, self.each)[:2], x, weight, y, outputs, x.stride(0), eps,
-            TOP=self.choice.top_k, BLOCK=block, WEIGHED=not self.choice.of_input, SHARED=flags["SHARED"], SWITCHED=flags["SWITCHED"],
-            **launched(self.overlap), num_warps=warps,
-        )  # fmt: skip
+            self.each,
+            self.choice.weights,
+            *shared_output_arguments(self.besides, self.each)[:2],
+            x,
+            weight,
+            y,
+            outputs,
+            x.stride(0),
+            eps,
+            TOP=self.choice.top_k,
+            BLOCK=block,
+            WEIGHED=not self.choice.of_input,
+            SHARED=flags["SHARED"],
+            SWITCHED=flags["SWITCHED"],
+            **launched(self.overlap),
+            num_warps=warps,
+        )
         return y
 
 
-def unreduced_experts(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput, *, fixed: bool = False, overlap: bool = False) -> UnreducedExpertOutput | None:
-    """`fused_moe` without its sums, for who adds them to something; None: there are so few or so many rows that it is done otherwise."""
+def unreduced_experts(
+    x: Tensor,
+    stacks: StackedExpertWeights,
+    choice: ExpertSelection,
+    besides: SharedExpertOutput,
+    *,
+    fixed: bool = False,
+    overlap: bool = False,
+) -> UnreducedExpertOutput | None:
+    """`fused_moe` without its sums, for who adds them to something; None: there are so
+    few or so many rows that it is done otherwise.
+    """
     packed = isinstance(stacks.gate_up, PackedExpertWeights)
     if not 0 < len(x) <= MOST_ROWS or (len(x) <= FEW_ROWS and not fixed and not packed):
         return None
@@ -114,7 +149,13 @@ def unreduced_experts(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSel
 
 
 def fused_moe(
-    x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, besides: SharedExpertOutput | None = None, *, fixed: bool = False, overlap: bool = False
+    x: Tensor,
+    stacks: StackedExpertWeights,
+    choice: ExpertSelection,
+    besides: SharedExpertOutput | None = None,
+    *,
+    fixed: bool = False,
+    overlap: bool = False,
 ) -> Tensor:
     """x [T, hidden] -> [T, hidden]: the sum of what each row's experts give, in the order of choice, and of `besides`.
 
@@ -129,8 +170,19 @@ def fused_moe(
     for start in range(0, len(x), MOST_ROWS):
         part = slice(start, start + MOST_ROWS)
         own = replace(choice, experts=choice.experts[part], weights=choice.weights[part])
-        each = _quantized(x[part], stacks, own, fixed, overlap) if packed else _sorted(x[part], stacks, own, fixed, overlap)
-        combine_experts(each, own, SharedExpertOutput(*(None if given is None else given[part] for given in besides)), out[part], stacks.count, overlap)
+        each = (
+            _quantized(x[part], stacks, own, fixed, overlap)
+            if packed
+            else _sorted(x[part], stacks, own, fixed, overlap)
+        )
+        combine_experts(
+            each,
+            own,
+            SharedExpertOutput(*(None if given is None else given[part] for given in besides)),
+            out[part],
+            stacks.count,
+            overlap,
+        )
     return out
 
 
@@ -150,11 +202,20 @@ def _quantized(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection,
         x, top = (x[:, None] * choice.weights[:, :, None].to(x.dtype)).flatten(0, 1), 1
     tile = quantized_experts.tile_for(choice.experts.numel(), choice.places or stacks.count, single, fixed)
     blocks = None if single else sorted_blocks(choice.experts, stacks.count, tile.rows)
-    inner = quantized_experts.product(x, stacks.gate_up, choice, blocks, tile, top, stacks.name, stacks.limit, overlap=overlap)
+    inner = quantized_experts.product(
+        x, stacks.gate_up, choice, blocks, tile, top, stacks.name, stacks.limit, overlap=overlap
+    )
     return quantized_experts.product(inner, stacks.down, choice, blocks, tile, overlap=overlap)
 
 
-def grouped_up(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, blocks: ExpertBlocks, tile: ExpertGemmTile, overlap: bool = False) -> Tensor:
+def grouped_up(
+    x: Tensor,
+    stacks: StackedExpertWeights,
+    choice: ExpertSelection,
+    blocks: ExpertBlocks,
+    tile: ExpertGemmTile,
+    overlap: bool = False,
+) -> Tensor:
     """activation(gate) * up of every pair, in the order of the blocks: [blocks.most * tile.rows, inner]."""
     out = x.new_empty(blocks.most * tile.rows, stacks.inner)
     assert isinstance(stacks.gate_up, ExpertWeights)
@@ -162,7 +223,14 @@ def grouped_up(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection,
     return out
 
 
-def grouped_down(inner: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, blocks: ExpertBlocks, tile: ExpertGemmTile, overlap: bool = False) -> Tensor:
+def grouped_down(
+    inner: Tensor,
+    stacks: StackedExpertWeights,
+    choice: ExpertSelection,
+    blocks: ExpertBlocks,
+    tile: ExpertGemmTile,
+    overlap: bool = False,
+) -> Tensor:
     """Of what `grouped_up` gives what each pair gives, [T * k, hidden]."""
     out = inner.new_empty(choice.experts.numel(), stacks.down.shape[1])
     assert isinstance(stacks.down, ExpertWeights)
@@ -171,9 +239,16 @@ def grouped_down(inner: Tensor, stacks: StackedExpertWeights, choice: ExpertSele
 
 
 def _grouped(
-    x: Tensor, weights: ExpertWeights, choice: ExpertSelection, blocks: ExpertBlocks, out: Tensor, tile: ExpertGemmTile, name: str = "", limit: float | None = None,
+    x: Tensor,
+    weights: ExpertWeights,
+    choice: ExpertSelection,
+    blocks: ExpertBlocks,
+    out: Tensor,
+    tile: ExpertGemmTile,
+    name: str = "",
+    limit: float | None = None,
     overlap: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     (weight, bias), inputs, outputs = weights, x.shape[1], out.shape[1]
     described = tile.described and can_multiply(inputs, x.dtype)
     taken: list[Tensor | TensorDescriptor] = [x, weight]
@@ -182,21 +257,73 @@ def _grouped(
         taken = [x if name else TensorDescriptor.from_tensor(x, [tile.rows, tile.depth]), flat]
     most = blocks.most * triton.cdiv(outputs, tile.outputs)
     kernels.grouped[(min(most, processors(x.device)) if tile.resident else most,)](
-        *taken, x if bias is None else bias, choice.weights, out, *blocks[:3], choice.experts.numel(), outputs, inputs, x.stride(0), limit or 0.0,
-        TOP=choice.top_k, NAME=name, LIMITED=limit is not None, BIASED=bias is not None, WEIGHED=choice.of_input and bool(name),
-        DESCRIBED=described, EVEN=inputs % tile.depth == 0, ROWS=tile.rows, OUTPUTS=tile.outputs, DEPTH=tile.depth, GROUP=GROUP,
-        FLATTEN=tile.resident, **launched(overlap), num_warps=tile.warps, num_stages=tile.stages,
-    )  # fmt: skip
+        *taken,
+        x if bias is None else bias,
+        choice.weights,
+        out,
+        *blocks[:3],
+        choice.experts.numel(),
+        outputs,
+        inputs,
+        x.stride(0),
+        limit or 0.0,
+        TOP=choice.top_k,
+        NAME=name,
+        LIMITED=limit is not None,
+        BIASED=bias is not None,
+        WEIGHED=choice.of_input and bool(name),
+        DESCRIBED=described,
+        EVEN=inputs % tile.depth == 0,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        DEPTH=tile.depth,
+        GROUP=GROUP,
+        FLATTEN=tile.resident,
+        **launched(overlap),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+    )
 
 
-def combine_experts(each: Tensor, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, experts: int, overlap: bool = False) -> None:
-    """out [T, hidden] = the sums of what the pairs `each` [T * k, hidden] give. experts: that are here, where the choice is partial."""
+def combine_experts(
+    each: Tensor, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, experts: int, overlap: bool = False
+) -> None:
+    """out [T, hidden] = the sums of what the pairs `each` [T * k, hidden] give.
+
+    experts: that are here, where the choice is partial.
+    """
     rows, outputs = out.shape
     block = min(COMBINED, triton.next_power_of_2(outputs))
     kernels.combine[rows, triton.cdiv(outputs, block)](
-        each, choice.experts, choice.weights, *shared_output_arguments(besides, each), out, outputs, experts,
-        TOP=choice.top_k, BLOCK=block, WEIGHED=not choice.of_input, PARTIAL=choice.partial, **shared_output_flags(besides), **launched(overlap), num_warps=4,
-    )  # fmt: skip
+        each,
+        choice.experts,
+        choice.weights,
+        *shared_output_arguments(besides, each),
+        out,
+        outputs,
+        experts,
+        TOP=choice.top_k,
+        BLOCK=block,
+        WEIGHED=not choice.of_input,
+        PARTIAL=choice.partial,
+        **shared_output_flags(besides),
+        **launched(overlap),
+        num_warps=4,
+    )
 
 
-__all__ = ["SharedExpertOutput", "ExpertSelection", "PackedExpertWeights", "UnreducedExpertOutput", "StackedExpertWeights", "ExpertGemmTile", "ExpertWeights", "combine_experts", "grouped_down", "grouped_up", "fused_moe", "unreduced_experts", "tile_for"]
+__all__ = [
+    "ExpertGemmTile",
+    "ExpertSelection",
+    "ExpertWeights",
+    "PackedExpertWeights",
+    "SharedExpertOutput",
+    "StackedExpertWeights",
+    "UnreducedExpertOutput",
+    "combine_experts",
+    "fused_moe",
+    "grouped_down",
+    "grouped_up",
+    "tile_for",
+    "unreduced_experts",
+]

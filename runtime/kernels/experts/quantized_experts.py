@@ -1,20 +1,26 @@
-"""Products of experts in few bits, of pairs in blocks; for few rows each pair is a block of its own, which nothing sorts."""
+"""Products of experts in few bits, of pairs in blocks; for few rows each pair is
+a block of its own, which nothing sorts.
+"""
 
 from __future__ import annotations
 
 import triton
 from torch import Tensor
 
+from ..launch.programmatic_launch import launched
+from ..quantized.quantized_gemm import QuantizedGemmTile, constants, kernel_tensors
 from . import quantized_experts_kernels as kernels
 from .expert_align_blocks import ExpertBlocks
 from .expert_inputs import ExpertSelection, PackedExpertWeights
-from ..quantized.quantized_gemm import QuantizedGemmTile, constants, kernel_tensors
-from ..launch.programmatic_launch import launched
 
 TURN = 8  # blocks that go through an expert's outputs together
 SINGLE = QuantizedGemmTile(16, 64, 1, 4, 4, apart=True)
 FIXED = QuantizedGemmTile(64, 64, 1, 3, 4)
-TILES = {10: QuantizedGemmTile(16, 128, 1, 3, 4), 24: QuantizedGemmTile(32, 128, 1, 3, 4), 48: QuantizedGemmTile(64, 128, 1, 3, 4)}  # by the rows that an expert has, measured on an H200
+TILES = {
+    10: QuantizedGemmTile(16, 128, 1, 3, 4),
+    24: QuantizedGemmTile(32, 128, 1, 3, 4),
+    48: QuantizedGemmTile(64, 128, 1, 3, 4),
+}  # by the rows that an expert has, measured on an H200
 MANY = QuantizedGemmTile(128, 128, 1, 3, 8)
 
 
@@ -26,9 +32,16 @@ def tile_for(pairs: int, experts: int, single: bool, fixed: bool) -> QuantizedGe
 
 
 def product(
-    x: Tensor, weights: PackedExpertWeights, choice: ExpertSelection, blocks: ExpertBlocks | None, tile: QuantizedGemmTile, top: int = 1, name: str = "",
-    limit: float | None = None, overlap: bool = False,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    weights: PackedExpertWeights,
+    choice: ExpertSelection,
+    blocks: ExpertBlocks | None,
+    tile: QuantizedGemmTile,
+    top: int = 1,
+    name: str = "",
+    limit: float | None = None,
+    overlap: bool = False,
+) -> Tensor:
     """As `experts.grouped`, whose weights are not packed. blocks: None: each pair is one.  overlap: see `overlap`."""
     (weight, bias), count = weights, choice.experts.numel()
     wide, share = (weight.outputs // 2, tile.outputs // 2) if name else (weight.outputs, tile.outputs)
@@ -38,9 +51,32 @@ def product(
     pairs, owners, total = (none, none, none) if blocks is None else blocks[:3]
     most = count if blocks is None else blocks.most
     kernels.grouped[(most * triton.cdiv(wide, share),)](
-        x, *kernel_tensors(weight), x if bias is None else bias, out, pairs, owners, total, count, weight.outputs, weight.inputs, x.stride(0),
-        weight.words.stride(0), 0 if weight.meta is None else weight.meta.stride(0), limit or 0.0, **constants(weight, x.is_cuda),
-        TOP=top, NAME=name, LIMITED=limit is not None, BIASED=bias is not None, SINGLE=blocks is None, APART=tile.apart, ROWS=tile.rows,
-        OUTPUTS=tile.outputs, TURN=TURN, num_warps=tile.warps, num_stages=tile.stages, **launched(overlap),
-    )  # fmt: skip
+        x,
+        *kernel_tensors(weight),
+        x if bias is None else bias,
+        out,
+        pairs,
+        owners,
+        total,
+        count,
+        weight.outputs,
+        weight.inputs,
+        x.stride(0),
+        weight.words.stride(0),
+        0 if weight.meta is None else weight.meta.stride(0),
+        limit or 0.0,
+        **constants(weight, x.is_cuda),
+        TOP=top,
+        NAME=name,
+        LIMITED=limit is not None,
+        BIASED=bias is not None,
+        SINGLE=blocks is None,
+        APART=tile.apart,
+        ROWS=tile.rows,
+        OUTPUTS=tile.outputs,
+        TURN=TURN,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **launched(overlap),
+    )
     return out

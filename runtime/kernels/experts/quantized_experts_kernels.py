@@ -1,4 +1,6 @@
-"""Products of experts whose weights have 4 or 8 bits a number: the blocks of `expert_gemm_kernels`, the numbers of `quantized_gemm_kernels`."""
+"""Products of experts whose weights have 4 or 8 bits a number: the blocks of
+`expert_gemm_kernels`, the numbers of `quantized_gemm_kernels`.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,17 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..launch.compile_ahead import entry
-from .expert_gemm_kernels import gated
-from ..quantized.quantized_gemm_kernels import BYTES, byte_sums, nibble_sums
 from ..batch_invariant_matmul import tile_at
+from ..launch.compile_ahead import entry
+from ..quantized.quantized_gemm_kernels import BYTES, byte_sums, nibble_sums
+from .expert_gemm_kernels import gated
 
 
 @triton.jit
 def _outputs(output_tile, outputs, OUTPUTS: tl.constexpr, NAME: tl.constexpr):
-    """Rows of the weight [OUTPUTS] that a tile is made of; of a gated one the first half are gates, the others what belongs to them."""
+    """Rows of the weight [OUTPUTS] that a tile is made of; of a gated one the first
+    half are gates, the others what belongs to them.
+    """
     lane = tl.arange(0, OUTPUTS)
     if NAME != "":
         HALF: tl.constexpr = OUTPUTS // 2
@@ -27,15 +31,48 @@ def _outputs(output_tile, outputs, OUTPUTS: tl.constexpr, NAME: tl.constexpr):
 @entry
 @triton.jit(do_not_specialize=["count"])
 def grouped(
-    x, words, meta, outer, bias, out, pairs, experts, total, count, outputs, inputs, stride, words_stride, meta_stride, limit,
-    FORM: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
-    TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
-    TOP: tl.constexpr, NAME: tl.constexpr, LIMITED: tl.constexpr, BIASED: tl.constexpr, SINGLE: tl.constexpr, APART: tl.constexpr,
-    ROWS: tl.constexpr, OUTPUTS: tl.constexpr, TURN: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """out [count, outputs, or of a gated product half of them]: of each pair, row pair / TOP of x times its expert's weight.
+    x,
+    words,
+    meta,
+    outer,
+    bias,
+    out,
+    pairs,
+    experts,
+    total,
+    count,
+    outputs,
+    inputs,
+    stride,
+    words_stride,
+    meta_stride,
+    limit,
+    FORM: tl.constexpr,
+    WORDS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+    TEXT0: tl.constexpr,
+    TEXT1: tl.constexpr,
+    TEXT2: tl.constexpr,
+    TEXT3: tl.constexpr,
+    TOP: tl.constexpr,
+    NAME: tl.constexpr,
+    LIMITED: tl.constexpr,
+    BIASED: tl.constexpr,
+    SINGLE: tl.constexpr,
+    APART: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    TURN: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """out [count, outputs, or of a gated product half of them]: of each pair, row pair / TOP of x times its expert's
+    weight.
 
-    words_stride, meta_stride: from one expert to the next.  SINGLE: a block is one pair, whose expert stands in `experts` [count].
+    words_stride, meta_stride: from one expert to the next.  SINGLE: a block is one pair, whose expert stands in
+        `experts` [count].
     Grid (most blocks * tiles of outputs,); see `expert_gemm_kernels.grouped` and `quantized_gemm_kernels.multiply`.
     """
     if DEPENDENT:
@@ -59,12 +96,48 @@ def grouped(
         own_words, own_meta = words + expert * words_stride, meta + expert * meta_stride
         sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
         if FORM == BYTES:
-            sums = byte_sums(sums, x, own_words, own_meta, output, pair // TOP, 0, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0)
+            sums = byte_sums(
+                sums,
+                x,
+                own_words,
+                own_meta,
+                output,
+                pair // TOP,
+                0,
+                last,
+                rows,
+                outputs,
+                inputs,
+                stride,
+                WORDS,
+                GROUP,
+                KIND,
+                TEXT0,
+            )
         else:
             sums = nibble_sums(
-                sums, x, own_words, own_meta, output, pair // TOP, 0, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,
-                TEXT0, TEXT1, TEXT2, TEXT3, APART,
-            )  # fmt: skip
+                sums,
+                x,
+                own_words,
+                own_meta,
+                output,
+                pair // TOP,
+                0,
+                last,
+                rows,
+                outputs,
+                inputs,
+                stride,
+                WORDS,
+                GROUP,
+                ZERO,
+                KIND,
+                TEXT0,
+                TEXT1,
+                TEXT2,
+                TEXT3,
+                APART,
+            )
         if OUTER:
             sums *= tl.load(outer + expert * outputs + output)[:, None]
         if BIASED:

@@ -1,9 +1,11 @@
 """The decode layer for one row: every product reads its weight once, at the speed of the memory.
 
 Each function is one kernel with what stands around the product folded in: the norm before it; rotary and the
-store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the end.
+store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the
+end.
 
-A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`supports_weight`) is a `PackedWeight`.
+A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`supports_weight`) is
+a `PackedWeight`.
 What an adapter adds to the product of another weight is its `pair`, see `gemv_lora`.
 
 Kernels may start under the tail of the one before (see `overlap`), whoever launched that one; they
@@ -18,10 +20,10 @@ import torch
 import triton
 from torch import Tensor
 
-from . import gemv_4bit_kernels, gemv_kernels, gemv_tensor_core_kernels
-from ..packed.packed_weight import ABOVE, BYTES, NIBBLES, PackedWeight
 from ..batch_invariant_matmul import processors
-from .gemv_lora import GemvLora, describe
+from ..launch.programmatic_launch import launched, overlaps
+from ..packed.packed_weight import ABOVE, BYTES, NIBBLES, PackedWeight
+from . import gemv_4bit_kernels, gemv_kernels, gemv_tensor_core_kernels
 from .gemv_launch import (
     GemvLaunch,
     TensorCoreGemvLaunch,
@@ -31,10 +33,13 @@ from .gemv_launch import (
     has_room,
     tiles_of,
 )
-from ..launch.programmatic_launch import launched, overlaps
+from .gemv_lora import GemvLora, describe
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-TENSOR_BLOCK, TENSOR_INPUTS = 128, 28_672  # inputs of a block, and at most: x lies in shared memory, beside what is under way
+TENSOR_BLOCK, TENSOR_INPUTS = (
+    128,
+    28_672,
+)  # inputs of a block, and at most: x lies in shared memory, beside what is under way
 Weight = Tensor | PackedWeight
 
 
@@ -44,7 +49,9 @@ def supports(x: Tensor) -> bool:
 
 
 def supports_weight(weight: PackedWeight) -> bool:
-    """Whether these functions take a weight of few bits: whole numbers of four bits, or `numbers`; inputs in their order."""
+    """Whether these functions take a weight of few bits: whole numbers of four
+    bits, or `numbers`; inputs in their order.
+    """
     return (weight.form == NIBBLES or numbers(weight)) and weight.order is None
 
 
@@ -54,41 +61,74 @@ def numbers(weight: PackedWeight) -> bool:
 
 
 def uses_tensor_cores(weight: PackedWeight) -> bool:
-    """Whether the tensor cores multiply it: in bfloat16, in blocks of 128 inputs that are copied by 16 bytes, on a GPU with the room."""
-    suitable = weight.form == NIBBLES and weight.order is None and weight.dtype == torch.bfloat16 and weight.block == TENSOR_BLOCK
-    return suitable and weight.inputs <= TENSOR_INPUTS and has_room(weight.words.device) and weight.words.data_ptr() % 16 == 0
+    """Whether the tensor cores multiply it: in bfloat16, in blocks of 128 inputs that
+    are copied by 16 bytes, on a GPU with the room.
+    """
+    suitable = (
+        weight.form == NIBBLES
+        and weight.order is None
+        and weight.dtype == torch.bfloat16
+        and weight.block == TENSOR_BLOCK
+    )
+    return (
+        suitable
+        and weight.inputs <= TENSOR_INPUTS
+        and has_room(weight.words.device)
+        and weight.words.data_ptr() % 16 == 0
+    )
 
 
 def norm_linear(
-    x: Tensor, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None = None,
-    launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None, pair: GemvLora | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    norm_weight: Tensor,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
+    weight_scale: Tensor | None = None,
+    pair: GemvLora | None = None,
+) -> Tensor:
     """norm(x [1, in]) @ weight[out, in].T + bias [out] -> [1, out], of the dtype of x."""
     out = x.new_empty(1, _outputs(weight))
     return _linear(x, norm_weight, eps, weight, weight_scale, bias, None, out, launch, pair)
 
 
 def linear_add(
-    y: Tensor, weight: Weight, x: Tensor, bias: Tensor | None = None,
-    launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None, pair: GemvLora | None = None,
-) -> Tensor:  # fmt: skip
+    y: Tensor,
+    weight: Weight,
+    x: Tensor,
+    bias: Tensor | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
+    weight_scale: Tensor | None = None,
+    pair: GemvLora | None = None,
+) -> Tensor:
     """x [1, out] += y [1, in] @ weight[out, in].T + bias, in place. Returns x."""
     return _linear(y, None, 0.0, weight, weight_scale, bias, x, x, launch, pair)
 
 
 def linear(
-    y: Tensor, weight: Weight, bias: Tensor | None = None, launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None,
+    y: Tensor,
+    weight: Weight,
+    bias: Tensor | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
+    weight_scale: Tensor | None = None,
     pair: GemvLora | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """y [1, in] @ weight[out, in].T + bias [out] -> [1, out], of the dtype of y."""
     return _linear(y, None, 0.0, weight, weight_scale, bias, None, y.new_empty(1, _outputs(weight)), launch, pair)
 
 
 def gate_up(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, bias: Tensor | None = None,
-    launch: GemvLaunch | TensorCoreGemvLaunch | None = None, weight_scale: Tensor | None = None, name: str = "silu",
+    x: Tensor,
+    norm_weight: Tensor | None,
+    eps: float,
+    weight: Weight,
+    bias: Tensor | None = None,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None = None,
+    weight_scale: Tensor | None = None,
+    name: str = "silu",
     pair: GemvLora | None = None,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """activation(gate) * up of norm(x [1, hidden]), where weight [2 inner, hidden] holds gate above up -> [1, inner].
 
     norm_weight: None for no norm.  name: of the activation.
@@ -97,9 +137,18 @@ def gate_up(
     out = x.new_empty(1, outputs // 2)
     plan = plan_gemv(weight, weight_scale, launch or best_for(weight), outputs // 2)
     plan.kernels.gate_up[plan.grid](
-        x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, out, eps=eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, NAME=name, **plan.told(outputs // 2), **describe(pair),
-    )  # fmt: skip
+        x,
+        x if norm_weight is None else norm_weight,
+        *plan.parts,
+        x if bias is None else bias,
+        out,
+        eps=eps,
+        NORMED=norm_weight is not None,
+        BIASED=bias is not None,
+        NAME=name,
+        **plan.told(outputs // 2),
+        **describe(pair),
+    )
     return out
 
 
@@ -124,7 +173,8 @@ def qkv_rope_store(
 ) -> Tensor:
     """Queries of norm(x [1, hidden]), rotated: [1, query_heads, head_dim]; keys and values go to their slot.
 
-    norm_weight: None for no norm. weight: [(query_heads + 2 kv_heads) * head_dim, hidden]. angles_table: [positions, 2 head_dim], as Rotary's.
+    norm_weight: None for no norm. weight: [(query_heads + 2 kv_heads) * head_dim, hidden]. angles_table: [positions, 2
+        head_dim], as Rotary's.
     positions, slots: [1]; slot 0 is not written. k_pool, v_pool: [slots, kv_heads, head_dim] of one layer,
     contiguous, of any float dtype, holding values divided by k_scale and v_scale.
     """
@@ -132,24 +182,57 @@ def qkv_rope_store(
     q = x.new_empty(1, query_heads, dim)
     plan = plan_gemv(weight, weight_scale, launch or best_for(weight), dim // 2)
     plan.kernels.heads[plan.grid](
-        x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias,
-        angles_table, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
-        QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2,
-        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **describe(pair),
-    )  # fmt: skip
+        x,
+        x if norm_weight is None else norm_weight,
+        *plan.parts,
+        x if bias is None else bias,
+        angles_table,
+        positions,
+        slots,
+        q,
+        k_pool,
+        v_pool,
+        eps,
+        k_scale,
+        v_scale,
+        QUERIES=query_heads,
+        KEYS=kv_heads,
+        HALF=dim // 2,
+        NORMED=norm_weight is not None,
+        BIASED=bias is not None,
+        **plan.cut,
+        **describe(pair),
+    )
     return q
 
 
 def _linear(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Weight, weight_scale: Tensor | None,
-    bias: Tensor | None, residual: Tensor | None, out: Tensor, launch: GemvLaunch | TensorCoreGemvLaunch | None, pair: GemvLora | None,
-) -> Tensor:  # fmt: skip
+    x: Tensor,
+    norm_weight: Tensor | None,
+    eps: float,
+    weight: Weight,
+    weight_scale: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out: Tensor,
+    launch: GemvLaunch | TensorCoreGemvLaunch | None,
+    pair: GemvLora | None,
+) -> Tensor:
     plan = plan_gemv(weight, weight_scale, launch or best_for(weight), 0)
     plan.kernels.linear[plan.grid](
-        x, x if norm_weight is None else norm_weight, *plan.parts,
-        x if bias is None else bias, x if residual is None else residual, out, eps=eps,
-        NORMED=norm_weight is not None, BIASED=bias is not None, ADDED=residual is not None, **plan.told(_outputs(weight)), **describe(pair),
-    )  # fmt: skip
+        x,
+        x if norm_weight is None else norm_weight,
+        *plan.parts,
+        x if bias is None else bias,
+        x if residual is None else residual,
+        out,
+        eps=eps,
+        NORMED=norm_weight is not None,
+        BIASED=bias is not None,
+        ADDED=residual is not None,
+        **plan.told(_outputs(weight)),
+        **describe(pair),
+    )
     return out
 
 
@@ -179,7 +262,12 @@ def plan_gemv(weight: Weight, scale: Tensor | None, launch: GemvLaunch | TensorC
     tiles = tiles_of(_outputs(weight), half, launch.rows)
     if not isinstance(weight, PackedWeight):
         assert isinstance(launch, GemvLaunch)
-        return GemvPlan(gemv_kernels, (weight, weight if scale is None else scale), (tiles,), cut | _cut_of_numbers(weight, scale, launch))
+        return GemvPlan(
+            gemv_kernels,
+            (weight, weight if scale is None else scale),
+            (tiles,),
+            cut | _cut_of_numbers(weight, scale, launch),
+        )
     parts = (words, words if weight.meta is None else weight.meta, words if weight.outer is None else weight.outer)
     if isinstance(launch, GemvLaunch):
         return GemvPlan(gemv_4bit_kernels, parts, (tiles,), cut | _cut_of_bits(weight, launch))

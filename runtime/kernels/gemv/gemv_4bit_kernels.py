@@ -1,7 +1,10 @@
-"""Triton kernels that multiply one row with a weight of four bits a number, bound by reading the weight once; see one_row_kernels.
+"""Triton kernels that multiply one row with a weight of four bits a number, bound by reading the weight once; see
+one_row_kernels.
 
-A half byte is put where a float of 2048 or 128 counts ones, by one operation and often a shift. What that adds, and the group's
-zero, is taken away from a thread's sums, and the group's scale multiplied in there, once for eight numbers or more: weights are
+A half byte is put where a float of 2048 or 128 counts ones, by one operation and often a shift. What that adds, and the
+group's
+zero, is taken away from a thread's sums, and the group's scale multiplied in there, once for eight numbers or more:
+weights are
 not rounded again, and all sums are float32.
 """
 
@@ -17,14 +20,22 @@ from .gemv_kernels import rotated_and_stored, turn_and_place, values_at
 
 VECTOR = tl.constexpr(8)  # words that one thread reads at once
 EVEN, ODD = tl.constexpr(128.0), tl.constexpr(2048.0)  # what half bytes 0 and 2, and 1 and 3, are on top of
-SPREAD_0 = tl.constexpr("{ .reg .b32 a; shl.b32 a, $2, 16; lop3.b32 $0, a, 0xF0000, 0x43000000, 0xEA; lop3.b32 $1, $2, 0xF0000, 0x43000000, 0xEA; }")
+SPREAD_0 = tl.constexpr(
+    "{ .reg .b32 a; shl.b32 a, $2, 16; lop3.b32 $0, a, 0xF0000, 0x43000000, 0xEA; lop3.b32 $1, $2, 0xF0000, "
+    "0x43000000, 0xEA; }"
+)
 SPREAD_1 = tl.constexpr(
-    "{ .reg .b32 a, b; shl.b32 a, $2, 8; shr.u32 b, $2, 8; lop3.b32 $0, a, 0xF000, 0x45000000, 0xEA; lop3.b32 $1, b, 0xF000, 0x45000000, 0xEA; }"
+    "{ .reg .b32 a, b; shl.b32 a, $2, 8; shr.u32 b, $2, 8; lop3.b32 $0, a, 0xF000, 0x45000000, 0xEA; lop3.b32 $1, "
+    "b, 0xF000, 0x45000000, 0xEA; }"
 )
 SPREAD_2 = tl.constexpr(  # the shifts are those of SPREAD_1, which the compiler sees
-    "{ .reg .b32 a, b; shl.b32 a, $2, 8; shr.u32 b, $2, 8; lop3.b32 $0, a, 0xF0000, 0x43000000, 0xEA; lop3.b32 $1, b, 0xF0000, 0x43000000, 0xEA; }"
+    "{ .reg .b32 a, b; shl.b32 a, $2, 8; shr.u32 b, $2, 8; lop3.b32 $0, a, 0xF0000, 0x43000000, 0xEA; lop3.b32 $1, "
+    "b, 0xF0000, 0x43000000, 0xEA; }"
 )
-SPREAD_3 = tl.constexpr("{ .reg .b32 b; shr.u32 b, $2, 16; lop3.b32 $0, $2, 0xF000, 0x45000000, 0xEA; lop3.b32 $1, b, 0xF000, 0x45000000, 0xEA; }")
+SPREAD_3 = tl.constexpr(
+    "{ .reg .b32 b; shr.u32 b, $2, 16; lop3.b32 $0, $2, 0xF000, 0x45000000, 0xEA; lop3.b32 $1, b, 0xF000, "
+    "0x45000000, 0xEA; }"
+)
 
 
 @triton.jit
@@ -44,9 +55,17 @@ def _words(words, rows, step, outputs, INPUTS: tl.constexpr, WORDS: tl.constexpr
 
 @triton.jit
 def _meta(
-    meta, rows, step, outputs, QUARTER: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr, BLOCKS: tl.constexpr,
-    GROUP: tl.constexpr, KIND: tl.constexpr,
-):  # fmt: skip
+    meta,
+    rows,
+    step,
+    outputs,
+    QUARTER: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
+):
     """int32 [LANES, R]: for each VECTOR of words, scale and shift of the group in which a quarter of its block lies."""
     TOTAL: tl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
     LANES: tl.constexpr = BLOCKS * WORDS // VECTOR
@@ -60,8 +79,16 @@ def _meta(
 
 @triton.jit
 def _all_meta(
-    meta, rows, step, outputs, INPUTS: tl.constexpr, WORDS: tl.constexpr, BLOCKS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
-):  # fmt: skip
+    meta,
+    rows,
+    step,
+    outputs,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
+):
     """Of the four quarters; what lies in one group is read once."""
     m0 = _meta(meta, rows, step, outputs, 0, INPUTS, WORDS, BLOCKS, GROUP, KIND)
     m1, m2, m3 = m0, m0, m0
@@ -116,10 +143,21 @@ def _values(start, step, QUARTER: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.
 
 @triton.jit
 def _quarter(
-    words, squares, x, norm, step, QUARTER: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr, BLOCKS: tl.constexpr,
-    NORMED: tl.constexpr, COMPILED: tl.constexpr,
-):  # fmt: skip
-    """Sums of numbers times x [LANES, R]; of x, and of what the numbers are on top of times x [LANES, 1]; `squares` grown by x's."""
+    words,
+    squares,
+    x,
+    norm,
+    step,
+    QUARTER: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    NORMED: tl.constexpr,
+    COMPILED: tl.constexpr,
+):
+    """Sums of numbers times x [LANES, R]; of x, and of what the numbers are on top of
+    times x [LANES, 1]; `squares` grown by x's.
+    """
     values = _values(x, step, QUARTER, INPUTS, WORDS, BLOCKS)
     if NORMED:
         squares += _sums_of_x(values * values)
@@ -150,9 +188,17 @@ def _scaled(meta, sums, plain, above, ZERO: tl.constexpr, KIND: tl.constexpr, DT
 
 @triton.jit
 def _begin(
-    words, meta, rows, outputs, INPUTS: tl.constexpr, WORDS: tl.constexpr, BLOCKS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr,
+    words,
+    meta,
+    rows,
+    outputs,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
     DEPENDENT: tl.constexpr,
-):  # fmt: skip
+):
     """The first blocks of some rows [R], under way before the kernels in front have ended; they have on return."""
     found = _words(words, rows, 0, outputs, INPUTS, WORDS, BLOCKS)
     m0, m1, m2, m3 = _all_meta(meta, rows, 0, outputs, INPUTS, WORDS, BLOCKS, GROUP, KIND)
@@ -164,10 +210,30 @@ def _begin(
 
 @triton.jit
 def _products(
-    found, m0, m1, m2, m3, x, norm, words, meta, outer, rows, outputs, eps, DTYPE: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr,
-    BLOCKS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr, NORMED: tl.constexpr,
+    found,
+    m0,
+    m1,
+    m2,
+    m3,
+    x,
+    norm,
+    words,
+    meta,
+    outer,
+    rows,
+    outputs,
+    eps,
+    DTYPE: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+    NORMED: tl.constexpr,
     COMPILED: tl.constexpr,
-):  # fmt: skip
+):
     """The products of (normalised) x with some rows of the weight, begun with their first blocks: [R], float32."""
     STEPS: tl.constexpr = (INPUTS + 4 * WORDS * BLOCKS - 1) // (4 * WORDS * BLOCKS)
     factor = values_at(outer, rows, OUTER)
@@ -202,10 +268,31 @@ def _products(
 @entry
 @triton.jit
 def linear(
-    x, norm, words, meta, outer, bias, residual, out, outputs, eps, DTYPE: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr,
-    BLOCKS: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
-    NORMED: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, COMPILED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    norm,
+    words,
+    meta,
+    outer,
+    bias,
+    residual,
+    out,
+    outputs,
+    eps,
+    DTYPE: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    COMPILED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """out = norm(x) @ weight.T + bias + residual, [outputs]; grid (ceil(outputs / ROWS),)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < outputs
@@ -213,19 +300,60 @@ def linear(
     found, m0, m1, m2, m3 = _begin(words, meta, rows, outputs, INPUTS, WORDS, BLOCKS, GROUP, KIND, DEPENDENT)
     y = values_at(bias, rows, BIASED) + values_at(residual, rows, ADDED)
     y += _products(
-        found, m0, m1, m2, m3, x, norm, words, meta, outer, rows, outputs, eps, DTYPE, INPUTS, WORDS, BLOCKS, GROUP, ZERO, KIND, OUTER,
-        NORMED, COMPILED,
-    )  # fmt: skip
+        found,
+        m0,
+        m1,
+        m2,
+        m3,
+        x,
+        norm,
+        words,
+        meta,
+        outer,
+        rows,
+        outputs,
+        eps,
+        DTYPE,
+        INPUTS,
+        WORDS,
+        BLOCKS,
+        GROUP,
+        ZERO,
+        KIND,
+        OUTER,
+        NORMED,
+        COMPILED,
+    )
     tl.store(out + rows, y, inside)
 
 
 @entry
 @triton.jit
 def gate_up(
-    x, norm, words, meta, outer, bias, out, outputs, eps, DTYPE: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr,
-    BLOCKS: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
-    NORMED: tl.constexpr, BIASED: tl.constexpr, NAME: tl.constexpr, COMPILED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    norm,
+    words,
+    meta,
+    outer,
+    bias,
+    out,
+    outputs,
+    eps,
+    DTYPE: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    NAME: tl.constexpr,
+    COMPILED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """out = activation(gate) * up, [outputs]; a program owns ROWS / 2 pairs; grid (ceil(2 * outputs / ROWS),)."""
     PAIRS: tl.constexpr = ROWS // 2
     first = tl.program_id(0) * PAIRS
@@ -234,9 +362,30 @@ def gate_up(
     found, m0, m1, m2, m3 = _begin(words, meta, rows, 2 * outputs, INPUTS, WORDS, BLOCKS, GROUP, KIND, DEPENDENT)
     y = values_at(bias, rows, BIASED)
     y += _products(
-        found, m0, m1, m2, m3, x, norm, words, meta, outer, rows, 2 * outputs, eps, DTYPE, INPUTS, WORDS, BLOCKS, GROUP, ZERO, KIND, OUTER,
-        NORMED, COMPILED,
-    )  # fmt: skip
+        found,
+        m0,
+        m1,
+        m2,
+        m3,
+        x,
+        norm,
+        words,
+        meta,
+        outer,
+        rows,
+        2 * outputs,
+        eps,
+        DTYPE,
+        INPUTS,
+        WORDS,
+        BLOCKS,
+        GROUP,
+        ZERO,
+        KIND,
+        OUTER,
+        NORMED,
+        COMPILED,
+    )
     gate, up = tl.split(tl.reshape(y, [PAIRS, 2]))
     pair = first + tl.arange(0, PAIRS)
     tl.store(out + pair, activated(gate, NAME) * up, pair < outputs)
@@ -245,11 +394,38 @@ def gate_up(
 @entry
 @triton.jit
 def heads(
-    x, norm, words, meta, outer, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, DTYPE: tl.constexpr, INPUTS: tl.constexpr, WORDS: tl.constexpr,
-    BLOCKS: tl.constexpr, ROWS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
-    NORMED: tl.constexpr, BIASED: tl.constexpr, COMPILED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    norm,
+    words,
+    meta,
+    outer,
+    bias,
+    angles,
+    positions,
+    slots,
+    q,
+    k_pool,
+    v_pool,
+    eps,
+    k_scale,
+    v_scale,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HALF: tl.constexpr,
+    DTYPE: tl.constexpr,
+    INPUTS: tl.constexpr,
+    WORDS: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    COMPILED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """Queries, keys and values, rotated and written to their place, see `gemv_kernels.heads`."""
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
@@ -263,8 +439,29 @@ def heads(
     cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
     y += _products(
-        found, m0, m1, m2, m3, x, norm, words, meta, outer, rows, OUTPUTS, eps, DTYPE, INPUTS, WORDS, BLOCKS, GROUP, ZERO, KIND, OUTER,
-        NORMED, COMPILED,
-    )  # fmt: skip
+        found,
+        m0,
+        m1,
+        m2,
+        m3,
+        x,
+        norm,
+        words,
+        meta,
+        outer,
+        rows,
+        OUTPUTS,
+        eps,
+        DTYPE,
+        INPUTS,
+        WORDS,
+        BLOCKS,
+        GROUP,
+        ZERO,
+        KIND,
+        OUTER,
+        NORMED,
+        COMPILED,
+    )
     low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
     rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)

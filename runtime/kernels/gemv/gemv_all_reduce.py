@@ -1,7 +1,10 @@
-"""Products of one row whose sum over ranks is wanted: a program sends what it has computed to all ranks at once, as the messages of `over_ranks`, which
-travel while others compute. Then `over_ranks.sum_of_posted` or `add_norm_of_posted` waits for them, on all ranks, and nothing else that has turns comes between.
+"""Products of one row whose sum over ranks is wanted: a program sends what it has computed to all ranks at once, as the
+messages of `over_ranks`, which
+travel while others compute. Then `over_ranks.sum_of_posted` or `add_norm_of_posted` waits for them, on all ranks, and
+nothing else that has turns comes between.
 
-The turn is the one that who waits will count: who waited last has ended, so that this rank has heard of all others' turns before, as `all_reduce_kernels` asks.
+The turn is the one that who waits will count: who waited last has ended, so that this rank has heard of all others'
+turns before, as `all_reduce_kernels` asks.
 """
 
 from __future__ import annotations
@@ -10,30 +13,55 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch.compile_ahead import entry
-from .gemv import best_for, plan_gemv
-from .gemv_lora import GemvLora, describe
-from .gemv_kernels import begin_adapted, products, values_at
-from .gemv_launch import GemvLaunch
 from ..comm.all_reduce import AllReduceBuffers
 from ..comm.all_reduce_kernels import _post, _room
+from ..launch.compile_ahead import entry
+from .gemv import best_for, plan_gemv
+from .gemv_kernels import begin_adapted, products, values_at
+from .gemv_launch import GemvLaunch
+from .gemv_lora import GemvLora, describe
 
 
 @entry
 @triton.jit
 def linear_to_all(
-    x, weight, scale, bias, places, counted, outputs, rows, words, RANK: tl.constexpr, RANKS: tl.constexpr, SIZE: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
-    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
-):  # fmt: skip
-    """`gemv_kernels.linear` without a norm and a residual, rounded, into the first row of `all_reduce_kernels.to_all`, this rank's own too."""
+    x,
+    weight,
+    scale,
+    bias,
+    places,
+    counted,
+    outputs,
+    rows,
+    words,
+    RANK: tl.constexpr,
+    RANKS: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    SCALED: tl.constexpr,
+    BIASED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    h=None,
+    pairs=None,
+    pair_at=None,
+    WIDTH: tl.constexpr = 0,
+    SECOND: tl.constexpr = 0,
+    THIRD: tl.constexpr = 0,
+):
+    """`gemv_kernels.linear` without a norm and a residual, rounded, into the first row of
+    `all_reduce_kernels.to_all`, this rank's own too.
+    """
     KIND: tl.constexpr = x.dtype.element_ty
     first = tl.program_id(0) * ROWS
     own = tl.minimum(first + tl.arange(0, ROWS), outputs - 1)
     rooms = ()  # type: tuple
     for other in tl.static_range(RANKS):
         rooms = rooms + (_room(places, other),)
-    block, of_rank, once = begin_adapted(weight, own, h, pairs, pair_at, outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
+    block, of_rank, once = begin_adapted(
+        weight, own, h, pairs, pair_at, outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
+    )
     turn = tl.load(counted) + 1
     added = values_at(bias, own, BIASED)
     y = added + products(block, x, x, weight, scale, own, 0.0, SIZE, BLOCK, VECTOR, False, SCALED)
@@ -44,11 +72,33 @@ def linear_to_all(
         _post(rooms[other], at, y.to(KIND), turn, outputs - first, ROWS)
 
 
-def post_linear(y: Tensor, weight: Tensor, rooms: AllReduceBuffers, bias: Tensor | None = None, launch: GemvLaunch | None = None, weight_scale: Tensor | None = None, pair: GemvLora | None = None) -> None:
-    """`gemv.linear` of plain numbers, [1, out] of this rank, to all. pair: of this rank's part. An even number of outputs where they have 16 bits."""
+def post_linear(
+    y: Tensor,
+    weight: Tensor,
+    rooms: AllReduceBuffers,
+    bias: Tensor | None = None,
+    launch: GemvLaunch | None = None,
+    weight_scale: Tensor | None = None,
+    pair: GemvLora | None = None,
+) -> None:
+    """`gemv.linear` of plain numbers, [1, out] of this rank, to all.
+
+    pair: of this rank's part. An even number of outputs where they have 16 bits.
+    """
     plan = plan_gemv(weight, weight_scale, launch or best_for(weight), 0)
     sizes = rooms.sizes
     linear_to_all[plan.grid](
-        y, *plan.parts, y if bias is None else bias, rooms.places, rooms.counted, weight.shape[0], sizes.most, sizes.words,
-        RANK=rooms.rank, RANKS=sizes.ranks, BIASED=bias is not None, **plan.cut, **describe(pair),
-    )  # fmt: skip
+        y,
+        *plan.parts,
+        y if bias is None else bias,
+        rooms.places,
+        rooms.counted,
+        weight.shape[0],
+        sizes.most,
+        sizes.words,
+        RANK=rooms.rank,
+        RANKS=sizes.ranks,
+        BIASED=bias is not None,
+        **plan.cut,
+        **describe(pair),
+    )

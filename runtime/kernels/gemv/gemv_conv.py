@@ -18,12 +18,39 @@ from .gemv_launch import best_launch
 @entry
 @triton.jit
 def _convolved(
-    x, norm, weight, scale, bias, taps, taps_bias, memory, read, write, mixed, rest, outputs, eps,
-    FIRST: tl.constexpr, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, SEEN: tl.constexpr, TAPS_BIASED: tl.constexpr, NAME: tl.constexpr,
-    SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr,
-    BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """Outputs FIRST to FIRST + CHANNELS go through the convolution to `mixed`, the others to `rest`. SEEN: WIDTH or the next power of 2."""
+    x,
+    norm,
+    weight,
+    scale,
+    bias,
+    taps,
+    taps_bias,
+    memory,
+    read,
+    write,
+    mixed,
+    rest,
+    outputs,
+    eps,
+    FIRST: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SEEN: tl.constexpr,
+    TAPS_BIASED: tl.constexpr,
+    NAME: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    SCALED: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """Outputs FIRST to FIRST + CHANNELS go through the convolution to `mixed`, the others to `rest`.
+
+    SEEN: WIDTH or the next power of 2.
+    """
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)
@@ -52,7 +79,8 @@ def _convolved(
 
 
 class ConvWeights(NamedTuple):
-    """A convolution behind a product: weight float32 [width, channels], bias float32 [channels], the activation's name, see `convolve`.
+    """A convolution behind a product: weight float32 [width, channels], bias float32 [channels], the activation's name,
+    see `convolve`.
 
     first: the output of the product that is its first channel.
     """
@@ -64,10 +92,19 @@ class ConvWeights(NamedTuple):
 
 
 def gemv_conv(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, taps: ConvWeights, memory: Tensor, read: Tensor, write: Tensor,
+    x: Tensor,
+    norm_weight: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    bias: Tensor | None,
+    taps: ConvWeights,
+    memory: Tensor,
+    read: Tensor,
+    write: Tensor,
     weight_scale: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """norm(x [1, in]) @ weight[out, in].T + bias: what the convolution gives of its channels, float32 [1, channels], and the other outputs [1, others].
+) -> tuple[Tensor, Tensor]:
+    """norm(x [1, in]) @ weight[out, in].T + bias: what the convolution gives of its channels, float32 [1, channels],
+    and the other outputs [1, others].
 
     memory: [slots, width - 1, channels]; read, write: int [1], see `convolve`.  norm_weight: None for no norm.
     """
@@ -75,9 +112,27 @@ def gemv_conv(
     mixed, rest = taps.weight.new_empty(1, channels), x.new_empty(1, outputs - channels)
     plan = plan_gemv(weight, weight_scale, best_launch(outputs, inputs, weight.element_size()), 0)
     _convolved[plan.grid](
-        x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, taps.weight,
-        taps.weight if taps.bias is None else taps.bias, memory, read, write, mixed, rest, outputs, eps,
-        FIRST=taps.first, CHANNELS=channels, WIDTH=width, SEEN=triton.next_power_of_2(max(width - 1, 1)), TAPS_BIASED=taps.bias is not None,
-        NAME=taps.name or "", NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut,
-    )  # fmt: skip
+        x,
+        x if norm_weight is None else norm_weight,
+        *plan.parts,
+        x if bias is None else bias,
+        taps.weight,
+        taps.weight if taps.bias is None else taps.bias,
+        memory,
+        read,
+        write,
+        mixed,
+        rest,
+        outputs,
+        eps,
+        FIRST=taps.first,
+        CHANNELS=channels,
+        WIDTH=width,
+        SEEN=triton.next_power_of_2(max(width - 1, 1)),
+        TAPS_BIASED=taps.bias is not None,
+        NAME=taps.name or "",
+        NORMED=norm_weight is not None,
+        BIASED=bias is not None,
+        **plan.cut,
+    )
     return mixed, rest

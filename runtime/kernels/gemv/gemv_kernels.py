@@ -41,11 +41,11 @@ def lane_sums(values, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def begin(
-    weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr
-):
+def begin(weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr):
     """The first block of some rows [R], under way before the kernels in front have ended; they have on return."""
-    block = read_block(weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0)
+    block = read_block(
+        weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0
+    )
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -54,10 +54,22 @@ def begin(
 
 @triton.jit
 def begin_adapted(
-    weight, rows, h, pairs, pair_at, outputs, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr,
-    WIDTH: tl.constexpr, SECOND: tl.constexpr, THIRD: tl.constexpr,
-):  # fmt: skip
-    """`begin`, and what an adapter adds to these rows by its B and by h, [R, WIDTH] each, see `gemv_lora`: B is there before the kernels in front have ended.
+    weight,
+    rows,
+    h,
+    pairs,
+    pair_at,
+    outputs,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SECOND: tl.constexpr,
+    THIRD: tl.constexpr,
+):
+    """`begin`, and what an adapter adds to these rows by its B and by h, [R, WIDTH] each, see `gemv_lora`: B is there
+    before the kernels in front have ended.
 
     WIDTH: 0: nothing is added.  SECOND, THIRD: the rows with which pieces 1 and 2 begin.
     """
@@ -88,9 +100,19 @@ def values_at(start, rows, PRESENT: tl.constexpr):
 
 @triton.jit
 def products(
-    block, x, norm, weight, scale, rows, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
-    NORMED: tl.constexpr, SCALED: tl.constexpr,
-):  # fmt: skip
+    block,
+    x,
+    norm,
+    weight,
+    scale,
+    rows,
+    eps,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    NORMED: tl.constexpr,
+    SCALED: tl.constexpr,
+):
     """The products of (normalised) x with some rows of the weight, begun with their first block: [R], float32."""
     factor = values_at(scale, rows, SCALED)
     EVEN: tl.constexpr = SIZE % BLOCK == 0
@@ -119,16 +141,38 @@ def products(
 @entry
 @triton.jit
 def linear(
-    x, norm, weight, scale, bias, residual, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr,
-    ADDED: tl.constexpr, DEPENDENT: tl.constexpr,
-    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
-):  # fmt: skip
+    x,
+    norm,
+    weight,
+    scale,
+    bias,
+    residual,
+    out,
+    outputs,
+    eps,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    SCALED: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    h=None,
+    pairs=None,
+    pair_at=None,
+    WIDTH: tl.constexpr = 0,
+    SECOND: tl.constexpr = 0,
+    THIRD: tl.constexpr = 0,
+):
     """out = norm(x) @ (weight * scale).T + bias + residual, [outputs]; grid (ceil(outputs / ROWS),)."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)  # whole blocks are read without a mask
-    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
+    block, of_rank, once = begin_adapted(
+        weight, rows, h, pairs, pair_at, outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
+    )
     added = values_at(bias, rows, BIASED) + values_at(residual, rows, ADDED)
     y = added + products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     if WIDTH > 0:
@@ -139,17 +183,38 @@ def linear(
 @entry
 @triton.jit
 def gate_up(
-    x, norm, weight, scale, bias, out, outputs, eps, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, NAME: tl.constexpr,
+    x,
+    norm,
+    weight,
+    scale,
+    bias,
+    out,
+    outputs,
+    eps,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    SCALED: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    NAME: tl.constexpr,
     DEPENDENT: tl.constexpr,
-    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
-):  # fmt: skip
+    h=None,
+    pairs=None,
+    pair_at=None,
+    WIDTH: tl.constexpr = 0,
+    SECOND: tl.constexpr = 0,
+    THIRD: tl.constexpr = 0,
+):
     """out = activation(gate) * up, [outputs]; a program owns ROWS / 2 pairs; grid (ceil(2 * outputs / ROWS),)."""
     PAIRS: tl.constexpr = ROWS // 2
     first = tl.program_id(0) * PAIRS
     lane = tl.arange(0, ROWS)
     rows = tl.minimum(first + lane // 2, outputs - 1) + lane % 2 * outputs
-    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, 2 * outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
+    block, of_rank, once = begin_adapted(
+        weight, rows, h, pairs, pair_at, 2 * outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
+    )
     y = values_at(bias, rows, BIASED)
     y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
     if WIDTH > 0:
@@ -168,12 +233,38 @@ def _store_halves(start, dim, low, high, HALF: tl.constexpr, wanted):
 @entry
 @triton.jit
 def heads(
-    x, norm, weight, scale, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr,
+    x,
+    norm,
+    weight,
+    scale,
+    bias,
+    angles,
+    positions,
+    slots,
+    q,
+    k_pool,
+    v_pool,
+    eps,
+    k_scale,
+    v_scale,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HALF: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    SCALED: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
     DEPENDENT: tl.constexpr,
-    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
-):  # fmt: skip
+    h=None,
+    pairs=None,
+    pair_at=None,
+    WIDTH: tl.constexpr = 0,
+    SECOND: tl.constexpr = 0,
+    THIRD: tl.constexpr = 0,
+):
     """Queries, keys and values, rotated and written to their place.
 
     A program owns ROWS / 2 dimensions of the first half of one head and their partners in the second;
@@ -186,7 +277,9 @@ def heads(
     first = tl.program_id(0) % PROGRAMS * PAIRS
     lane = tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
+    block, of_rank, once = begin_adapted(
+        weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
+    )
     dim = first + tl.arange(0, PAIRS)
     cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
@@ -199,7 +292,10 @@ def heads(
 
 @triton.jit
 def turn_and_place(dim, angles, positions, slots, HALF: tl.constexpr):
-    """Cosines and sines of dimensions of the first half, and the slot. Read before the products, which hide the wait."""
+    """Cosines and sines of dimensions of the first half, and the slot.
+
+    Read before the products, which hide the wait.
+    """
     row = angles + tl.load(positions).to(tl.int64) * 4 * HALF
     cos = tl.load(row + dim, dim < HALF, other=0).to(tl.float32)
     sin = tl.load(row + 3 * HALF + dim, dim < HALF, other=0).to(tl.float32)
@@ -208,9 +304,22 @@ def turn_and_place(dim, angles, positions, slots, HALF: tl.constexpr):
 
 @triton.jit
 def rotated_and_stored(
-    low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr,
-):  # fmt: skip
+    low,
+    high,
+    head,
+    dim,
+    cos,
+    sin,
+    slot,
+    q,
+    k_pool,
+    v_pool,
+    k_scale,
+    v_scale,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HALF: tl.constexpr,
+):
     """low: dimensions `dim` of the first half of a head; high: their partners in the second."""
     if head < QUERIES + KEYS:
         low, high = low * cos - high * sin, high * cos + low * sin

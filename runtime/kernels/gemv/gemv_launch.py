@@ -88,7 +88,9 @@ def _guess(outputs: int, inputs: int) -> GemvLaunch:
 
 
 def _as_many_bytes(launch: GemvLaunch, inputs: int) -> GemvLaunch:
-    """The cut for numbers of half the size: twice as many columns a step where that comes out even and registers are not counted."""
+    """The cut for numbers of half the size: twice as many columns a step where that
+    comes out even and registers are not counted.
+    """
     return launch if launch.registers or inputs % (2 * launch.block) else launch._replace(block=2 * launch.block)
 
 
@@ -106,7 +108,9 @@ TUNED_BITS: dict[tuple[int, int], GemvLaunch] = {  # where the guess is not the 
 
 
 def best_4bit_launch(outputs: int, inputs: int, block: int) -> GemvLaunch:
-    """The same of a weight of four bits that lies in blocks of so many inputs; `GemvLaunch.block` counts inputs, whole blocks of them."""
+    """The same of a weight of four bits that lies in blocks of so many inputs;
+    `GemvLaunch.block` counts inputs, whole blocks of them.
+    """
     tuned = TUNED_BITS.get((outputs, inputs))
     if tuned is not None and tuned.block >= block:
         return tuned
@@ -116,7 +120,8 @@ def best_4bit_launch(outputs: int, inputs: int, block: int) -> GemvLaunch:
 
 
 class TensorCoreGemvLaunch(NamedTuple):
-    """Powers of 2. rows: outputs of a tile, 16 at least; warps: which split its inputs, 4 at least; full: programs a multiprocessor.
+    """Powers of 2. rows: outputs of a tile, 16 at least; warps: which split its inputs, 4 at least; full: programs a
+    multiprocessor.
 
     registers: as in `GemvLaunch`.
     """
@@ -127,9 +132,11 @@ class TensorCoreGemvLaunch(NamedTuple):
     registers: int = 0
 
     def spread(self, outputs: int, half: int, inputs: int, pieces: int, processors: int) -> tuple[int, int]:
-        """Programs, which have about equally many tiles each, and how many steps of one have a place in shared memory at most.
+        """Programs, which have about equally many tiles each, and how many steps of one have a place in shared memory
+        at most.
 
-        Where the ring of steps would not come out even it is a program for each tile.  half: see `tiles_of`.  pieces: groups in a block.
+        Where the ring of steps would not come out even it is a program for each tile.  half: see `tiles_of`.  pieces:
+        groups in a block.
         """
         tiles, steps = tiles_of(outputs, half, self.rows), steps_of(inputs, self.warps)
         programs = triton.cdiv(tiles, triton.cdiv(tiles, self.full * processors))
@@ -140,11 +147,16 @@ class TensorCoreGemvLaunch(NamedTuple):
         """As many as programs that stand beside each other on a multiprocessor have room for."""
         beside = min(self.full, triton.cdiv(programs, processors))
         x = steps * self.warps * BLOCK_BYTES
-        return max(2, min(DEEPEST, (SHARED // beside - SPARE - x) // (self.warps * self.rows * (WORDS_BYTES + 4 * pieces))))
+        return max(
+            2, min(DEEPEST, (SHARED // beside - SPARE - x) // (self.warps * self.rows * (WORDS_BYTES + 4 * pieces)))
+        )
 
 
 SHARED, SPARE = 227 * 1024, 6 * 1024  # bytes of a multiprocessor; what a program needs beside what is told below
-BLOCK_BYTES, WORDS_BYTES = 128 * 2 + 4 * 4, 64  # of x in a block of 128 inputs with the sums of its quarters; of an output's words in it
+BLOCK_BYTES, WORDS_BYTES = (
+    128 * 2 + 4 * 4,
+    64,
+)  # of x in a block of 128 inputs with the sums of its quarters; of an output's words in it
 DEEPEST = 8  # steps of a program under way
 
 
@@ -167,15 +179,21 @@ def divisor(steps, depth):
 
 
 def best_tensor_core_launch(inputs: int) -> TensorCoreGemvLaunch:
-    """Of a weight of four bits that the tensor cores multiply, measured on an H100 and an H200 in chains of layers of Llama-3.1-8B's and 70B's shape."""
+    """Of a weight of four bits that the tensor cores multiply, measured on an H100 and an H200 in
+    chains of layers of Llama-3.1-8B's and 70B's shape.
+    """
     if inputs < 2048:
         return TensorCoreGemvLaunch(16, 4, 3)
-    return TensorCoreGemvLaunch(32 if inputs < 8192 else 16, 8, 2)  # of many inputs x takes the room that as deep a ring of more outputs would need
+    return TensorCoreGemvLaunch(
+        32 if inputs < 8192 else 16, 8, 2
+    )  # of many inputs x takes the room that as deep a ring of more outputs would need
 
 
 @cache
 def has_room(device: torch.device) -> bool:
-    """Whether a program finds the shared memory that `TensorCoreGemvLaunch`es were cut for (Hopper and later cards for servers)."""
+    """Whether a program finds the shared memory that `TensorCoreGemvLaunch`es were
+    cut for (Hopper and later cards for servers).
+    """
     if device.type != "cuda":
         return False
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -1,8 +1,11 @@
-"""What an adapter adds to the products of one row, y += B (scale * A norm(x)): a small kernel in front of each product finds scale * A norm(x), and the
+"""What an adapter adds to the products of one row, y += B (scale * A norm(x)): a small kernel in front of each product
+finds scale * A norm(x), and the
 product's own kernel adds B's part to its sums before they are activated, turned, added to the residual or rounded.
 
-Which adapter the row has is found once a step (`place`), so that a CUDA graph fits them all. As the kernels of `gemv` have their weights under way
-before the kernels in front have ended, so have these A and B: slots and places do not change during a step. A program has one row of A and the whole
+Which adapter the row has is found once a step (`place`), so that a CUDA graph fits them all. As the kernels of `gemv`
+have their weights under way
+before the kernels in front have ended, so have these A and B: slots and places do not change during a step. A program
+has one row of A and the whole
 of x: there are no parts to be added up, and a row's bits depend on nothing else.
 
 SGL_LONE_ADAPTERS=0 goes without (`ON`).
@@ -21,7 +24,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ...step.adapter_blocks import AdapterRowBlocks
-from ..adapters.lora_sgmv import GRAIN, LoraSlots, LoraProduct
+from ..adapters.lora_sgmv import GRAIN, LoraProduct, LoraSlots
 from ..launch.compile_ahead import entry
 from ..launch.programmatic_launch import launched, overlaps
 
@@ -33,7 +36,8 @@ BLOCK, AHEAD = 4096, 4  # inputs that a program reads at once, and how many such
 
 @dataclass(frozen=True, slots=True)
 class GemvLora:
-    """What is added to a product of the row. h: float32 [pieces, width].  pairs: the memory where B lies.  places: int64 [most pieces, WORDS], of the product.
+    """What is added to a product of the row. h: float32 [pieces, width].  pairs: the memory where B lies.  places:
+    int64 [most pieces, WORDS], of the product.
 
     second, third: the outputs with which pieces 1 and 2 begin.
     """
@@ -49,13 +53,21 @@ def describe(pair: GemvLora | None) -> dict[str, Any]:
     """The arguments of a product's kernel; None: it is as it was without adapters."""
     if pair is None:
         return {}
-    return {"h": pair.h, "pairs": pair.pairs, "pair_at": pair.places, "WIDTH": pair.h.shape[1], "SECOND": pair.second, "THIRD": pair.third}
+    return {
+        "h": pair.h,
+        "pairs": pair.pairs,
+        "pair_at": pair.places,
+        "WIDTH": pair.h.shape[1],
+        "SECOND": pair.second,
+        "THIRD": pair.third,
+    }
 
 
 @entry
 @triton.jit(do_not_specialize_on_alignment=["table"])
 def place(places, starts, ranks, scales, table, shapes, sites, most_pieces, WORDS: tl.constexpr):
-    """places: int64 [sites, most pieces, WORDS] for the row of the table's first block; its rank is 0 where nothing is added. shapes: int32 [sites, 3],
+    """places: int64 [sites, most pieces, WORDS] for the row of the table's first block; its rank is 0 where nothing is
+    added. shapes: int32 [sites, 3],
     pieces, inputs and outputs. Grid: sites, most pieces."""
     site, piece = tl.program_id(0), tl.program_id(1)
     pieces, inputs = tl.load(shapes + 3 * site), tl.load(shapes + 3 * site + 1)
@@ -80,10 +92,23 @@ def _of_a(row, step, r, rank, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 @entry
 @triton.jit
 def shrink(
-    x, norm, h, pairs, pair_at, eps, SIZE: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr, WIDTH: tl.constexpr, GRAIN: tl.constexpr,
-    NORMED: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """h [pieces, WIDTH] = scale * A norm(x), as far as the pair's rank goes; what lies behind is not written. Grid: pieces, WIDTH."""
+    x,
+    norm,
+    h,
+    pairs,
+    pair_at,
+    eps,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
+    WIDTH: tl.constexpr,
+    GRAIN: tl.constexpr,
+    NORMED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """h [pieces, WIDTH] = scale * A norm(x), as far as the pair's rank goes; what lies
+    behind is not written. Grid: pieces, WIDTH.
+    """
     STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     if DEPENDENT:
         gdc_launch_dependents()
@@ -120,31 +145,64 @@ def can_add(most_rank: int) -> bool:
 
 
 def placed(pairs: LoraSlots, rows: AdapterRowBlocks, shapes: Tensor) -> Tensor:
-    """`places` of `place`, of a step of one row. shapes: as there. What launches it reads nothing of it before a kernel in between has ended."""
+    """`places` of `place`, of a step of one row.
+
+    shapes: as there. What launches it reads nothing of it before a kernel in between has ended.
+    """
     sites, most_pieces = pairs.scales.shape[1:]
     places = torch.zeros(sites, most_pieces, WORDS, dtype=torch.int64, device=shapes.device)
     if sites and len(rows.table):
-        place[(sites, most_pieces)](places, pairs.starts, pairs.ranks, pairs.scales, rows.table, shapes, sites, most_pieces, WORDS=WORDS, num_warps=1)
+        place[(sites, most_pieces)](
+            places,
+            pairs.starts,
+            pairs.ranks,
+            pairs.scales,
+            rows.table,
+            shapes,
+            sites,
+            most_pieces,
+            WORDS=WORDS,
+            num_warps=1,
+        )
     return places
 
 
 def lora_shrink(
-    x: Tensor, norm_weight: Tensor | None, eps: float, product: LoraProduct, borders: tuple[int, int], pairs: LoraSlots, places: Tensor
-) -> GemvLora:  # fmt: skip
+    x: Tensor,
+    norm_weight: Tensor | None,
+    eps: float,
+    product: LoraProduct,
+    borders: tuple[int, int],
+    pairs: LoraSlots,
+    places: Tensor,
+) -> GemvLora:
     """Of x [1, inputs]; norm_weight: None for no norm.  borders: see `borders_of`.  places: of `placed`."""
     width, size = triton.next_power_of_2(pairs.most_rank), product.inputs
     h, own = torch.empty(product.pieces, width, dtype=torch.float32, device=x.device), places[product.site]
     block = min(BLOCK, triton.next_power_of_2(size))
     shrink[(product.pieces, width)](
-        x, x if norm_weight is None else norm_weight, h, pairs.memory, own, eps, SIZE=size, BLOCK=block, AHEAD=AHEAD, WIDTH=width,
-        GRAIN=GRAIN if size % GRAIN == 0 else 1, NORMED=norm_weight is not None, num_warps=4 if size <= BLOCK else 8,
+        x,
+        x if norm_weight is None else norm_weight,
+        h,
+        pairs.memory,
+        own,
+        eps,
+        SIZE=size,
+        BLOCK=block,
+        AHEAD=AHEAD,
+        WIDTH=width,
+        GRAIN=GRAIN if size % GRAIN == 0 else 1,
+        NORMED=norm_weight is not None,
+        num_warps=4 if size <= BLOCK else 8,
         **launched(overlaps(x.device)),
-    )  # fmt: skip
+    )
     return GemvLora(h, pairs.memory, own, *borders)
 
 
 def borders_of(runs: list[tuple[int, int, int]], outputs: int) -> tuple[int, int] | None:
-    """The outputs with which pieces 1 and 2 begin, `outputs` where there are none; None: there are more, or they lie in another order."""
+    """The outputs with which pieces 1 and 2 begin, `outputs` where there are none; None:
+    there are more, or they lie in another order.
+    """
     if [piece for piece, *_ in runs] != list(range(len(runs))) or len(runs) > MOST_PIECES:
         return None
     begins = [start for _, start, _ in runs[1:]]

@@ -1,6 +1,8 @@
-"""Queries, keys and values of one row whose heads have norms: the product, the norms, the rotation and storing in one kernel.
+"""Queries, keys and values of one row whose heads have norms: the product, the norms, the rotation and storing in one
+kernel.
 
-A head's norm needs all its numbers, which several programs make: each leaves its own in scratch and counts itself, and the one that
+A head's norm needs all its numbers, which several programs make: each leaves its own in scratch and counts itself, and
+the one that
 counts last norms the head, turns it and brings it to its place.
 """
 
@@ -11,29 +13,67 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch.compile_ahead import entry
 from ..attention.qk_norm_rope_store import QkNormWeights
+from ..launch.compile_ahead import entry
 from .gemv import best_for, plan_gemv
-from .gemv_lora import GemvLora, describe
 from .gemv_kernels import begin_adapted, products, rotated_and_stored, turn_and_place, values_at
 from .gemv_launch import GemvLaunch
+from .gemv_lora import GemvLora, describe
 
 
 @entry
 @triton.jit
 def normed_heads(
-    x, norm, weight, scale, bias, head_norm, raw, counters, angles, positions, slots, q, k_pool, v_pool, eps, head_eps, k_scale, v_scale,
-    QUERIES: tl.constexpr, KEYS: tl.constexpr, HALF: tl.constexpr, HALF_BLOCK: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, VECTOR: tl.constexpr, SCALED: tl.constexpr, NORMED: tl.constexpr, BIASED: tl.constexpr, DEPENDENT: tl.constexpr,
-    h=None, pairs=None, pair_at=None, WIDTH: tl.constexpr = 0, SECOND: tl.constexpr = 0, THIRD: tl.constexpr = 0,
-):  # fmt: skip
-    """See `gemv_kernels.heads`. head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also behind it."""
+    x,
+    norm,
+    weight,
+    scale,
+    bias,
+    head_norm,
+    raw,
+    counters,
+    angles,
+    positions,
+    slots,
+    q,
+    k_pool,
+    v_pool,
+    eps,
+    head_eps,
+    k_scale,
+    v_scale,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    SCALED: tl.constexpr,
+    NORMED: tl.constexpr,
+    BIASED: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+    h=None,
+    pairs=None,
+    pair_at=None,
+    WIDTH: tl.constexpr = 0,
+    SECOND: tl.constexpr = 0,
+    THIRD: tl.constexpr = 0,
+):
+    """See `gemv_kernels.heads`.
+
+    head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also behind
+    it.
+    """
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF
     head, first, lane = tl.program_id(0) // PROGRAMS, tl.program_id(0) % PROGRAMS * PAIRS, tl.arange(0, ROWS)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    block, of_rank, once = begin_adapted(weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD)
+    block, of_rank, once = begin_adapted(
+        weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
+    )
     dim, whole = first + tl.arange(0, PAIRS), tl.arange(0, HALF_BLOCK)
     cos, sin, slot = turn_and_place(whole, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
@@ -61,7 +101,9 @@ def normed_heads(
             of_head = head_norm + head * 2 * HALF + whole
             a *= unit * tl.load(of_head, inside, other=0.0).to(tl.float32)
             b *= unit * tl.load(of_head + HALF, inside, other=0.0).to(tl.float32)
-            rotated_and_stored(a, b, head, whole, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)
+            rotated_and_stored(
+                a, b, head, whole, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF
+            )
 
 
 def supports(norm: QkNormWeights) -> bool:
@@ -70,19 +112,57 @@ def supports(norm: QkNormWeights) -> bool:
 
 
 def qkv_norm_rope_store(
-    x: Tensor, norm_weight: Tensor | None, eps: float, weight: Tensor, bias: Tensor | None, query_heads: int, kv_heads: int, norm: QkNormWeights,
-    angles_table: Tensor, positions: Tensor, slots: Tensor, k_pool: Tensor, v_pool: Tensor, k_scale: float = 1.0, v_scale: float = 1.0,
-    launch: GemvLaunch | None = None, weight_scale: Tensor | None = None, pair: GemvLora | None = None,
-) -> Tensor:  # fmt: skip
-    """`gemv.qkv_rope_store` with a norm of queries and keys for which `supports`; what stands between is not rounded."""
+    x: Tensor,
+    norm_weight: Tensor | None,
+    eps: float,
+    weight: Tensor,
+    bias: Tensor | None,
+    query_heads: int,
+    kv_heads: int,
+    norm: QkNormWeights,
+    angles_table: Tensor,
+    positions: Tensor,
+    slots: Tensor,
+    k_pool: Tensor,
+    v_pool: Tensor,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
+    launch: GemvLaunch | None = None,
+    weight_scale: Tensor | None = None,
+    pair: GemvLora | None = None,
+) -> Tensor:
+    """`gemv.qkv_rope_store` with a norm of queries and keys for which
+    `supports`; what stands between is not rounded.
+    """
     dim = k_pool.shape[-1]
     q, raw = x.new_empty(1, query_heads, dim), x.new_empty(query_heads + kv_heads, dim, dtype=torch.float32)
     cut = launch or best_for(weight)
     plan = plan_gemv(weight, weight_scale, cut, dim // 2)
     normed_heads[plan.grid](
-        x, x if norm_weight is None else norm_weight, *plan.parts, x if bias is None else bias, norm.weight, raw, norm.counters,
-        angles_table, positions, slots, q, k_pool, v_pool, eps, norm.eps, k_scale, v_scale,
-        QUERIES=query_heads, KEYS=kv_heads, HALF=dim // 2, HALF_BLOCK=triton.next_power_of_2(dim // 2),
-        NORMED=norm_weight is not None, BIASED=bias is not None, **plan.cut, **describe(pair),
-    )  # fmt: skip
+        x,
+        x if norm_weight is None else norm_weight,
+        *plan.parts,
+        x if bias is None else bias,
+        norm.weight,
+        raw,
+        norm.counters,
+        angles_table,
+        positions,
+        slots,
+        q,
+        k_pool,
+        v_pool,
+        eps,
+        norm.eps,
+        k_scale,
+        v_scale,
+        QUERIES=query_heads,
+        KEYS=kv_heads,
+        HALF=dim // 2,
+        HALF_BLOCK=triton.next_power_of_2(dim // 2),
+        NORMED=norm_weight is not None,
+        BIASED=bias is not None,
+        **plan.cut,
+        **describe(pair),
+    )
     return q

@@ -1,10 +1,15 @@
-"""Gluon kernels that multiply one row with a weight of four bits a number by the tensor cores; see `gemv_kernels` for what stands
+"""Gluon kernels that multiply one row with a weight of four bits a number by the tensor cores; see `gemv_kernels` for
+what stands
 around the products.
 
-A weight is read as it lies: sixteen bytes that a thread reads are what tensor cores want of it, two half bytes of a word of 32 bits at a
-time, which one or two operations put behind the exponent of 128. What that adds, and the group's zero, stands in the sums of a group
-before they begin: minus that times the sum of x. The group's scale goes into the sums, so no weight is rounded. The warps of a program
-share its outputs and split its inputs, block by block; x lies in shared memory, and the next words are under way at all times, those of
+A weight is read as it lies: sixteen bytes that a thread reads are what tensor cores want of it, two half bytes of a
+    word of 32 bits at a
+time, which one or two operations put behind the exponent of 128. What that adds, and the group's zero, stands in the
+sums of a group
+before they begin: minus that times the sum of x. The group's scale goes into the sums, so no weight is rounded. The
+    warps of a program
+share its outputs and split its inputs, block by block; x lies in shared memory, and the next words are under way at all
+times, those of
 the program's next outputs too.
 """
 
@@ -22,7 +27,9 @@ from ..launch.compile_ahead import entry
 from .gemv_kernels import rotated_and_stored, turn_and_place
 from .gemv_launch import divisor, steps_of, tiles_of
 
-copy_to_shared = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared  # as older Tritons call it
+copy_to_shared = (
+    getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
+)  # as older Tritons call it
 WORDS = gl.constexpr(32)  # of a block of 128 inputs, a quarter of them in each half byte
 COLUMNS = gl.constexpr(8)  # of the tensor cores' right operand: all of them x
 ABOVE = gl.constexpr(128.0)
@@ -69,7 +76,10 @@ def _plain(warps):
 
 @gluon.constexpr_function
 def _ring(inputs, warps, outputs, half, rows, programs, depth):
-    """How many steps have a place in shared memory, one of them in use. Where a program has several tiles they divide the steps of one."""
+    """How many steps have a place in shared memory, one of them in use.
+
+    Where a program has several tiles they divide the steps of one.
+    """
     steps = steps_of(inputs, warps)
     alone = tiles_of(outputs, half, rows) <= programs
     return max(2, min(depth, steps)) if alone else divisor(steps, depth)
@@ -100,7 +110,8 @@ def index(DIM: gl.constexpr, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def outputs_of(lane, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, ROWS: gl.constexpr):
-    """The outputs of a tile: ROWS of them in their order; or with HALF, where the outputs are heads of twice that, eight of the first
+    """The outputs of a tile: ROWS of them in their order; or with HALF, where the outputs are heads of twice that,
+    eight of the first
     half of a head and their partners in the second, in turns. The last stands for what would lie behind it.
     """
     if HALF == 0:
@@ -121,19 +132,34 @@ def _blocks(step, LAYOUT: gl.constexpr, INPUTS: gl.constexpr, WARPS: gl.constexp
 
 @gluon.jit
 def _places(ROWS: gl.constexpr, WARPS: gl.constexpr, PIECES: gl.constexpr, RING: gl.constexpr):
-    """Shared memory for words int16 [WARPS, ROWS, WORDS] and scales int32 [WARPS, ROWS] of each group, for RING steps."""
+    """Shared memory for words int16 [WARPS, ROWS, WORDS] and scales int32
+    [WARPS, ROWS] of each group, for RING steps.
+    """
     words, metas = (), ()
     for _ in gl.static_range(RING):
         words = words + (gl.allocate_shared_memory(gl.int16, [WARPS, ROWS, WORDS], _flat(3)),)
-        metas = metas + ((gl.allocate_shared_memory(gl.int32, [max(1, PIECES), WARPS, ROWS], _flat(2)) if PIECES else 0),)
+        metas = metas + (
+            (gl.allocate_shared_memory(gl.int32, [max(1, PIECES), WARPS, ROWS], _flat(2)) if PIECES else 0),
+        )
     return words, metas
 
 
 @gluon.jit
 def _copy(
-    to_words, to_meta, words, meta, tile, step, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
-    WARPS: gl.constexpr, GROUP: gl.constexpr, KIND: gl.constexpr,
-):  # fmt: skip
+    to_words,
+    to_meta,
+    words,
+    meta,
+    tile,
+    step,
+    OUTPUTS: gl.constexpr,
+    HALF: gl.constexpr,
+    INPUTS: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    KIND: gl.constexpr,
+):
     """Begins to bring a step: of each warp one block."""
     LEFT: gl.constexpr = _words_layout(WARPS)
     META: gl.constexpr = _meta_layout(WARPS)
@@ -145,16 +171,30 @@ def _copy(
         BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
         lane = gl.arange(0, ROWS, layout=gl.SliceLayout(0, META))[None, :]
         block = gl.minimum(step * WARPS + gl.arange(0, WARPS, layout=gl.SliceLayout(1, META))[:, None], BLOCKS - 1)
-        start = meta + block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS) + outputs_of(lane, tile, OUTPUTS, HALF, ROWS)
+        start = (
+            meta
+            + block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS)
+            + outputs_of(lane, tile, OUTPUTS, HALF, ROWS)
+        )
         for piece in gl.static_range(PIECES):
             copy_to_shared(to_meta.index(piece), start + piece * OUTPUTS, present)
 
 
 @gluon.jit
 def _begin(
-    words, meta, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
-    GROUP: gl.constexpr, KIND: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
-):  # fmt: skip
+    words,
+    meta,
+    OUTPUTS: gl.constexpr,
+    HALF: gl.constexpr,
+    INPUTS: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    KIND: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+    DEPTH: gl.constexpr,
+    DEPENDENT: gl.constexpr,
+):
     """The first steps, under way before the kernels in front have ended; they have on return."""
     STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
     RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
@@ -162,7 +202,21 @@ def _begin(
     places = _places(ROWS, WARPS, pieces(GROUP, KIND), RING)
     for item in gl.static_range(RING - 1):
         if item < STEPS:
-            _copy(places[0][item], places[1][item], words, meta, tile, item, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND)
+            _copy(
+                places[0][item],
+                places[1][item],
+                words,
+                meta,
+                tile,
+                item,
+                OUTPUTS,
+                HALF,
+                INPUTS,
+                ROWS,
+                WARPS,
+                GROUP,
+                KIND,
+            )
         async_copy.commit_group()
     if DEPENDENT:
         gdc_launch_dependents()
@@ -172,7 +226,9 @@ def _begin(
 
 @gluon.jit
 def _lay_out(x, norm, eps, INPUTS: gl.constexpr, WARPS: gl.constexpr, NORMED: gl.constexpr):
-    """x (times the norm's weight) and the sums of quarters of blocks in shared memory; and what the norm multiplies the products by."""
+    """x (times the norm's weight) and the sums of quarters of blocks in shared memory;
+    and what the norm multiplies the products by.
+    """
     STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
     LAYOUT: gl.constexpr = _row_layout(WARPS)
     shared = gl.allocate_shared_memory(gl.bfloat16, [STEPS, 4 * WARPS, WORDS], _flat(2))
@@ -235,9 +291,20 @@ def _one_column(sums, ROWS: gl.constexpr, WARPS: gl.constexpr):
 
 @gluon.jit
 def _block_sums(
-    sums, words, meta, shared, quarters, ROWS: gl.constexpr, WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr
+    sums,
+    words,
+    meta,
+    shared,
+    quarters,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    ZERO: gl.constexpr,
+    KIND: gl.constexpr,
 ):
-    """sums [WARPS, ROWS, COLUMNS / 2] and what a block of each warp adds; the others are places in shared memory, of one step."""
+    """sums [WARPS, ROWS, COLUMNS / 2] and what a block of each warp adds; the
+    others are places in shared memory, of one step.
+    """
     SUMS: gl.constexpr = _sums_layout(WARPS)
     OF_X: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUMS))
     PIECE: gl.constexpr = min(GROUP // WORDS, 4)  # quarters of a block in one group
@@ -258,11 +325,30 @@ def _block_sums(
 
 @gluon.jit
 def _products(
-    places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr,
-    ROWS: gl.constexpr, WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr,
-    PROGRAMS: gl.constexpr, DEPTH: gl.constexpr,
-):  # fmt: skip
-    """The products of x with the outputs of a tile [ROWS], float32. A step's place is filled again in the step behind it."""
+    places,
+    shared,
+    quarters,
+    factor,
+    words,
+    meta,
+    outer,
+    tile,
+    OUTPUTS: gl.constexpr,
+    HALF: gl.constexpr,
+    INPUTS: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    ZERO: gl.constexpr,
+    KIND: gl.constexpr,
+    OUTER: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+    DEPTH: gl.constexpr,
+):
+    """The products of x with the outputs of a tile [ROWS], float32.
+
+    A step's place is filled again in the step behind it.
+    """
     STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
     RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
     ALONE: gl.constexpr = tiles_of(OUTPUTS, HALF, ROWS) <= PROGRAMS  # there is no tile behind
@@ -271,12 +357,32 @@ def _products(
         async_copy.wait_group(RING - 2)
         if not ALONE or step + RING - 1 < STEPS:
             _copy(
-                places[0][(step + RING - 1) % RING], places[1][(step + RING - 1) % RING], words, meta,
-                tile + (step + RING - 1) // STEPS * PROGRAMS, (step + RING - 1) % STEPS, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND,
-            )  # fmt: skip
+                places[0][(step + RING - 1) % RING],
+                places[1][(step + RING - 1) % RING],
+                words,
+                meta,
+                tile + (step + RING - 1) // STEPS * PROGRAMS,
+                (step + RING - 1) % STEPS,
+                OUTPUTS,
+                HALF,
+                INPUTS,
+                ROWS,
+                WARPS,
+                GROUP,
+                KIND,
+            )
         async_copy.commit_group()
         sums = _block_sums(
-            sums, places[0][step % RING], places[1][step % RING], shared.index(step), quarters.index(step), ROWS, WARPS, GROUP, ZERO, KIND
+            sums,
+            places[0][step % RING],
+            places[1][step % RING],
+            shared.index(step),
+            quarters.index(step),
+            ROWS,
+            WARPS,
+            GROUP,
+            ZERO,
+            KIND,
         )
     total = gl.sum(gl.max(sums, 2), 0)
     if OUTER:
@@ -287,10 +393,30 @@ def _products(
 @entry
 @gluon.jit
 def linear(
-    x, norm, words, meta, outer, bias, residual, out, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
-    WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr,
-    BIASED: gl.constexpr, ADDED: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
-):  # fmt: skip
+    x,
+    norm,
+    words,
+    meta,
+    outer,
+    bias,
+    residual,
+    out,
+    eps,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    ZERO: gl.constexpr,
+    KIND: gl.constexpr,
+    OUTER: gl.constexpr,
+    NORMED: gl.constexpr,
+    BIASED: gl.constexpr,
+    ADDED: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+    DEPTH: gl.constexpr,
+    DEPENDENT: gl.constexpr,
+):
     """out = norm(x) @ W.T + bias + residual, [OUTPUTS]; grid (PROGRAMS,)."""
     places = _begin(words, meta, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
     shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
@@ -301,14 +427,35 @@ def linear(
         if BIASED:
             added += gl.load(bias + place, inside, other=0.0).to(gl.float32)
         y = _products(
-            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER, PROGRAMS, DEPTH
+            places,
+            shared,
+            quarters,
+            factor,
+            words,
+            meta,
+            outer,
+            tile,
+            OUTPUTS,
+            0,
+            INPUTS,
+            ROWS,
+            WARPS,
+            GROUP,
+            ZERO,
+            KIND,
+            OUTER,
+            PROGRAMS,
+            DEPTH,
         )
         gl.store(out + place, (gl.convert_layout(y, _plain(WARPS)) + added).to(out.dtype.element_ty), inside)
 
 
 @gluon.jit
 def _halves(y, bias, low, HALF: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr, BIASED: gl.constexpr):
-    """Outputs of both halves in turns of eight [ROWS] -> each half [ROWS / 2] with its bias.  low: the outputs of the first."""
+    """Outputs of both halves in turns of eight [ROWS] -> each half [ROWS / 2] with its bias.
+
+    low: the outputs of the first.
+    """
     turned = gl.permute(gl.reshape(y, [ROWS // 16, 2, 8]), [0, 2, 1])
     first, second = gl.split(gl.reshape(turned, [ROWS // 2, 2]))
     first, second = gl.convert_layout(first, _plain(WARPS)), gl.convert_layout(second, _plain(WARPS))
@@ -321,19 +468,55 @@ def _halves(y, bias, low, HALF: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.cons
 @entry
 @gluon.jit
 def gate_up(
-    x, norm, words, meta, outer, bias, out, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
-    GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr, BIASED: gl.constexpr,
-    NAME: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
-):  # fmt: skip
+    x,
+    norm,
+    words,
+    meta,
+    outer,
+    bias,
+    out,
+    eps,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    ZERO: gl.constexpr,
+    KIND: gl.constexpr,
+    OUTER: gl.constexpr,
+    NORMED: gl.constexpr,
+    BIASED: gl.constexpr,
+    NAME: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+    DEPTH: gl.constexpr,
+    DEPENDENT: gl.constexpr,
+):
     """out = activation(gate) * up, [OUTPUTS / 2]; a tile has ROWS / 2 pairs; grid (PROGRAMS,)."""
     PAIRS: gl.constexpr = OUTPUTS // 2
     places = _begin(words, meta, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
     shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
     for tile in range(gl.program_id(0), tiles_of(OUTPUTS, PAIRS, ROWS), PROGRAMS):
         y = _products(
-            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER,
-            PROGRAMS, DEPTH,
-        )  # fmt: skip
+            places,
+            shared,
+            quarters,
+            factor,
+            words,
+            meta,
+            outer,
+            tile,
+            OUTPUTS,
+            PAIRS,
+            INPUTS,
+            ROWS,
+            WARPS,
+            GROUP,
+            ZERO,
+            KIND,
+            OUTER,
+            PROGRAMS,
+            DEPTH,
+        )
         pair = tile * (ROWS // 2) + gl.arange(0, ROWS // 2, layout=_plain(WARPS))
         gate, up = _halves(y, bias, gl.minimum(pair, PAIRS - 1), PAIRS, ROWS, WARPS, BIASED)
         gl.store(out + pair, (activated(gate, NAME) * up).to(out.dtype.element_ty), pair < PAIRS)
@@ -342,11 +525,38 @@ def gate_up(
 @entry
 @gluon.jit
 def heads(
-    x, norm, words, meta, outer, bias, angles, positions, slots, q, k_pool, v_pool, eps, k_scale, v_scale,
-    QUERIES: gl.constexpr, KEYS: gl.constexpr, HALF: gl.constexpr, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, ROWS: gl.constexpr,
-    WARPS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr, NORMED: gl.constexpr,
-    BIASED: gl.constexpr, PROGRAMS: gl.constexpr, DEPTH: gl.constexpr, DEPENDENT: gl.constexpr,
-):  # fmt: skip
+    x,
+    norm,
+    words,
+    meta,
+    outer,
+    bias,
+    angles,
+    positions,
+    slots,
+    q,
+    k_pool,
+    v_pool,
+    eps,
+    k_scale,
+    v_scale,
+    QUERIES: gl.constexpr,
+    KEYS: gl.constexpr,
+    HALF: gl.constexpr,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+    GROUP: gl.constexpr,
+    ZERO: gl.constexpr,
+    KIND: gl.constexpr,
+    OUTER: gl.constexpr,
+    NORMED: gl.constexpr,
+    BIASED: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+    DEPTH: gl.constexpr,
+    DEPENDENT: gl.constexpr,
+):
     """Queries, keys and values, rotated and written to their place, see `gemv_kernels.heads`; grid (PROGRAMS,)."""
     PAIRS: gl.constexpr = ROWS // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
@@ -356,8 +566,27 @@ def heads(
         head, dim = tile // PARTS, tile % PARTS * PAIRS + gl.arange(0, PAIRS, layout=_plain(WARPS))
         cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
         y = _products(
-            places, shared, quarters, factor, words, meta, outer, tile, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, ZERO, KIND, OUTER,
-            PROGRAMS, DEPTH,
-        )  # fmt: skip
+            places,
+            shared,
+            quarters,
+            factor,
+            words,
+            meta,
+            outer,
+            tile,
+            OUTPUTS,
+            HALF,
+            INPUTS,
+            ROWS,
+            WARPS,
+            GROUP,
+            ZERO,
+            KIND,
+            OUTER,
+            PROGRAMS,
+            DEPTH,
+        )
         low, high = _halves(y, bias, head * 2 * HALF + gl.minimum(dim, HALF - 1), HALF, ROWS, WARPS, BIASED)
-        rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)
+        rotated_and_stored(
+            low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF
+        )

@@ -16,7 +16,9 @@ _all_threads: list[None] = []  # one for each kernel that was compiled
 
 
 def entry(kernel: Any) -> Any:
-    """Marks a Triton kernel that the host launches: within `compiling`, a launch has it compiled and does not run it."""
+    """Marks a Triton kernel that the host launches: within `compiling`, a
+    launch has it compiled and does not run it.
+    """
     launch = kernel.run
 
     def run(*args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
@@ -60,7 +62,9 @@ class CompileJobs:
 
 @contextmanager
 def compiling(jobs: CompileJobs) -> Iterator[None]:
-    """Within, the kernels that this thread launches are compiled by `jobs` and do not run: what they would write is undefined."""
+    """Within, the kernels that this thread launches are compiled by `jobs` and do
+    not run: what they would write is undefined.
+    """
     _here.jobs = jobs
     try:
         yield

@@ -15,15 +15,20 @@ ABOVE = {torch.bfloat16: 128, torch.float16: 1024}  # what a code is put on top 
 
 @dataclass(frozen=True, slots=True)
 class PackedWeight:
-    """A weight [out, in] for activations in `dtype`: w = (v * scale + shift) * outer, v a stored code less its group's zero.
+    """A weight [out, in] for activations in `dtype`: w = (v * scale + shift) * outer, v a stored code less its group's
+    zero.
 
-    words: int16 [blocks, out, words of a block], word j of a block holds its inputs j, j + words, j + 2 words, j + 3 words, low
-    half byte first; or int8 or float8_e4m3fn [out, in].  form: NIBBLES (whole numbers), FLOATS (of 4 bits), BYTES, TABLE (of 16
+    words: int16 [blocks, out, words of a block], word j of a block holds its inputs j, j + words, j + 2 words, j + 3
+        words, low
+    half byte first; or int8 or float8_e4m3fn [out, in].  form: NIBBLES (whole numbers), FLOATS (of 4 bits), BYTES,
+    TABLE (of 16
     numbers: `table`, numbers of `dtype`).
     kind: "plain", "scaled", "shifted", or with zeros of their own, as floats or of a table ("zeros, scaled", ...).
-    meta: int32 [groups, out], the bits of the scale in the low half, above those of the shift, or of minus the zero; all in `dtype`,
+    meta: int32 [groups, out], the bits of the scale in the low half, above those of the shift, or of minus the zero;
+        all in `dtype`,
     so that scales and shifts of more bits are rounded.
-    outer: float32 [out] or None.  order: int64 [in], which input each column belongs to.  counters: the kernels' own, zeros.
+    outer: float32 [out] or None.  order: int64 [in], which input each column belongs to.  counters: the kernels' own,
+        zeros.
     """
 
     form: int

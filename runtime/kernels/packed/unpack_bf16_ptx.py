@@ -1,4 +1,5 @@
-"""How two half bytes, or bytes, of two words of 16 bits become two numbers of bfloat16, in PTX; $1 the words, $2 minus the zero where there is one.
+"""How two half bytes, or bytes, of two words of 16 bits become two numbers of bfloat16, in PTX; $1 the words, $2 minus
+the zero where there is one.
 
 Scales are not in them: they go into sums.
 """
@@ -9,8 +10,8 @@ from collections.abc import Iterator
 
 import torch
 
-from .unpack_ptx import text
 from .packed_weight import BYTES, NIBBLES, PackedWeight
+from .unpack_ptx import text
 
 
 def texts_of(weight: PackedWeight) -> str:
@@ -38,7 +39,9 @@ def _whole(at: int, zero: int | None) -> str:
 
 
 def _signed(at: int) -> str:
-    """Seven bits on top of a power of 2, and the sum with minus that, or where the sign is set with minus that and 128."""
+    """Seven bits on top of a power of 2, and the sum with minus that, or where
+    the sign is set with minus that and 128.
+    """
     pick = f"prmt.b32 w, $1, 0, {'0x4240' if at == 0 else '0x4341'};"  # below bytes of zeros
     parts = "lop3.b32 s, w, 0x00800080, 0xC300C300, 0xEA; lop3.b32 w, w, 0x007F007F, 0x43004300, 0xEA;"
     return f"{{ .reg .b32 w, s; {pick} {parts} add.rn.bf16x2 $0, w, s; }}"
@@ -48,4 +51,7 @@ def _small_float(at: int) -> str:
     """e4m3 without NaN: sign, exponent and mantissa where bfloat16 has its own; a power of 2 makes up for the bias."""
     pick = f"prmt.b32 w, $1, 0, {'0x2404' if at == 0 else '0x3414'};"  # above bytes of zeros
     spread = "and.b32 s, w, 0x80008000; shr.u32 w, w, 4; lop3.b32 w, w, 0x07F007F0, s, 0xEA;"
-    return f"{{ .reg .b32 w, s, m, z; {pick} {spread} mov.b32 m, 0x7B807B80; mov.b32 z, 0x80008000; fma.rn.bf16x2 $0, w, m, z; }}"
+    return (
+        f"{{ .reg .b32 w, s, m, z; {pick} {spread} mov.b32 m, 0x7B807B80; mov.b32 z, 0x80008000; fma.rn.bf16x2 "
+        f"$0, w, m, z; }}"
+    )

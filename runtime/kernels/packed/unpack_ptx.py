@@ -1,9 +1,14 @@
-"""How two half bytes of two words of 16 bits become two numbers, in PTX, or two bytes. Of half bytes: $1 the words, $2 the scale, $3 the shift or minus the zero.
+"""How two half bytes of two words of 16 bits become two numbers, in PTX, or two bytes. Of half bytes: $1 the words, $2
+the scale, $3 the shift or minus the zero.
 
-Whole numbers: a half byte is put behind the exponent of 128 (bfloat16) or 1024 (float16), which makes it that plus the code, exactly;
-a sum takes it away again, and the zero. Floats of 4 bits: exponent, mantissa and sign are put where the type has its own; a power of 2
-makes up for the bias. Codes of a table: bytes are chosen by byte permutations, four half bytes of a word at a time; what the texts of the four
-half bytes have in common the assembler computes once. All arithmetic is by fused multiply-add, which every GPU has for two numbers at a time.
+Whole numbers: a half byte is put behind the exponent of 128 (bfloat16) or 1024 (float16), which makes it that plus the
+    code, exactly;
+a sum takes it away again, and the zero. Floats of 4 bits: exponent, mantissa and sign are put where the type has its
+own; a power of 2
+makes up for the bias. Codes of a table: bytes are chosen by byte permutations, four half bytes of a word at a time;
+    what the texts of the four
+half bytes have in common the assembler computes once. All arithmetic is by fused multiply-add, which every GPU has for
+two numbers at a time.
 """
 
 from __future__ import annotations
@@ -26,15 +31,23 @@ NONE = 0x8000  # -0, which a sum leaves as it is
 def texts(weight: PackedWeight) -> dict[str, str]:
     """TEXT0 to TEXT3 of the kernels: of the half bytes of its words; of bytes all are the same."""
     if weight.form == BYTES:
-        return dict.fromkeys(("TEXT0", "TEXT1", "TEXT2", "TEXT3"), text_of_bytes(weight.kind, weight.dtype, weight.words.dtype == torch.float8_e4m3fn))
+        return dict.fromkeys(
+            ("TEXT0", "TEXT1", "TEXT2", "TEXT3"),
+            text_of_bytes(weight.kind, weight.dtype, weight.words.dtype == torch.float8_e4m3fn),
+        )
     return {f"TEXT{at}": text(weight.kind, weight.dtype, at, weight.zero, weight.table) for at in range(4)}
 
 
 @cache
 def text(kind: str, dtype: torch.dtype, at: int, zero: int, table: tuple[float, ...] = ()) -> str:
-    """Of half byte `at`, 0 to 3; kind: of a `PackedWeight` weight; zero: what is taken from every code; table: what 16 codes stand for."""
+    """Of half byte `at`, 0 to 3; kind: of a `PackedWeight` weight; zero: what is taken
+    from every code; table: what 16 codes stand for.
+    """
     lines = [".reg .b32 word, sign, number;", *_numbers(kind, dtype, at, zero, table)]
-    scale, shift = ("$2" if kind.endswith("scaled") or kind == "shifted" else None), "$3" if kind == "shifted" else _twice(NONE)
+    scale, shift = (
+        ("$2" if kind.endswith("scaled") or kind == "shifted" else None),
+        "$3" if kind == "shifted" else _twice(NONE),
+    )
     if scale is None:
         lines.append("mov.b32 $0, word;")
     else:
@@ -47,7 +60,11 @@ def _numbers(kind: str, dtype: torch.dtype, at: int, zero: int, table: tuple[flo
     if kind.startswith("table"):
         return _looked_up(dtype, at, table)
     half = [f"shr.u32 word, $1, {4 * at};"]
-    return half + (_floats(dtype) if kind.startswith("floats") else _whole(dtype, "$3" if kind.startswith("zeros") else _minus(zero, dtype)))
+    return half + (
+        _floats(dtype)
+        if kind.startswith("floats")
+        else _whole(dtype, "$3" if kind.startswith("zeros") else _minus(zero, dtype))
+    )
 
 
 def _looked_up(dtype: torch.dtype, at: int, table: tuple[float, ...]) -> list[str]:
@@ -61,8 +78,15 @@ def _looked_up(dtype: torch.dtype, at: int, table: tuple[float, ...]) -> list[st
     bits = torch.tensor(table, dtype=dtype).view(torch.uint8).view(16, 2)
     for into in ("left", "right"):  # the two words
         for name, column in (("low", 0), ("high", 1)):
-            four = [f"0x{int(part):08X}" for part in bits[:, column].contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF]
-            lines += [f"prmt.b32 sign, {four[0]}, {four[1]}, code;", f"prmt.b32 number, {four[2]}, {four[3]}, code;", f"prmt.b32 {name}, sign, number, upper;"]
+            four = [
+                f"0x{int(part):08X}"
+                for part in bits[:, column].contiguous().view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+            ]
+            lines += [
+                f"prmt.b32 sign, {four[0]}, {four[1]}, code;",
+                f"prmt.b32 number, {four[2]}, {four[3]}, code;",
+                f"prmt.b32 {name}, sign, number, upper;",
+            ]
         lines.append(f"prmt.b32 {into}, low, high, {'0x5140' if at < 2 else '0x7362'};")
         lines += ["shr.u32 code, code, 16;", "shr.u32 upper, upper, 16;"] if into == "left" else []
     return [*lines, f"prmt.b32 word, left, right, {'0x5410' if at % 2 == 0 else '0x7632'};"]
@@ -91,15 +115,26 @@ def _floats(dtype: torch.dtype) -> list[str]:
 
 @cache
 def text_of_bytes(kind: str, dtype: torch.dtype, floats: bool) -> str:
-    """Two bytes of the half register $1 as two numbers in $0; $2: their scales; $3: their shifts. floats: e4m3 without NaN, or int8."""
-    lines = [".reg .b32 word, sign, number;", "cvt.u32.u16 word, $1;", *(_small_floats(dtype) if floats else _signed(dtype))]
+    """Two bytes of the half register $1 as two numbers in $0; $2: their scales; $3:
+    their shifts. floats: e4m3 without NaN, or int8.
+    """
+    lines = [
+        ".reg .b32 word, sign, number;",
+        "cvt.u32.u16 word, $1;",
+        *(_small_floats(dtype) if floats else _signed(dtype)),
+    ]
     if kind != "plain":
-        lines += [f"mov.b32 number, {'$3' if kind == 'shifted' else _twice(NONE)};", f"fma.rn.{TYPES[dtype]} word, word, $2, number;"]
+        lines += [
+            f"mov.b32 number, {'$3' if kind == 'shifted' else _twice(NONE)};",
+            f"fma.rn.{TYPES[dtype]} word, word, $2, number;",
+        ]
     return "{\n" + "\n".join([*lines, "mov.b32 $0, word;"]) + "\n}"
 
 
 def _small_floats(dtype: torch.dtype) -> list[str]:
-    """Sign, exponent and mantissa where the type has its own; a power of 2 makes up for the bias, of numbers below the normal ones too."""
+    """Sign, exponent and mantissa where the type has its own; a power of 2 makes up for
+    the bias, of numbers below the normal ones too.
+    """
     down, kept = (4, 0x07F0) if dtype == torch.bfloat16 else (1, 0x3F80)
     return [
         "prmt.b32 word, word, 0, 0x1404;",  # each above a byte of zeros
@@ -113,7 +148,9 @@ def _small_floats(dtype: torch.dtype) -> list[str]:
 
 
 def _signed(dtype: torch.dtype) -> list[str]:
-    """Seven bits on top of a power of 2, and the sum with minus that, or where the sign is set with minus that and 128."""
+    """Seven bits on top of a power of 2, and the sum with minus that, or where
+    the sign is set with minus that and 128.
+    """
     above = ABOVE[dtype]
     return [
         "prmt.b32 word, word, 0, 0x4140;",  # each below a byte of zeros

@@ -1,4 +1,6 @@
-"""Rows of activations as float8 or int8 with a scale each: the largest magnitude, the division and the cast in one kernel."""
+"""Rows of activations as float8 or int8 with a scale each: the largest magnitude,
+the division and the cast in one kernel.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ NUMBERS_PER_WARP = 1024
 @entry
 @triton.jit
 def quantize_each_row(x, y, scales, inputs, stride, BLOCK: tl.constexpr, TOP: tl.constexpr):
-    """One program a row, held in registers between the two passes. A NaN or an infinity makes its row NaN, or in int8 its scale."""
+    """One program a row, held in registers between the two passes.
+
+    A NaN or an infinity makes its row NaN, or in int8 its scale.
+    """
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     values = tl.load(x + row * stride + at, at < inputs, other=0.0).to(tl.float32)
@@ -33,7 +38,9 @@ def quantize_each_row(x, y, scales, inputs, stride, BLOCK: tl.constexpr, TOP: tl
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
-    """x [T, in], rows contiguous -> `dtype` [T, in], float8 or int8, and float32 scales [T], as `layers.float8` does it."""
+    """x [T, in], rows contiguous -> `dtype` [T, in], float8 or int8, and
+    float32 scales [T], as `layers.float8` does it.
+    """
     rows, inputs = x.shape
     y = torch.empty(rows, inputs, dtype=dtype, device=x.device)
     scales = torch.empty(rows, dtype=torch.float32, device=x.device)

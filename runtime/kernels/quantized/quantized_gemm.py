@@ -9,15 +9,15 @@ import torch
 import triton
 from torch import Tensor
 
-from . import quantized_gemm_kernels as kernels
-from . import skinny_gemm, wgmma_gemm
-from ..packed.unpack_ptx import texts
-from ..packed.packed_weight import ABOVE, MOST_TILES, PackedWeight
-from .split_k_gemm import SplitKTile, NormedInput
-from .skinny_gemm import SkinnyGemmTile
-from .wgmma_gemm import WgmmaTile
 from ..batch_invariant_matmul import processors
 from ..launch.programmatic_launch import launched
+from ..packed.packed_weight import ABOVE, MOST_TILES, PackedWeight
+from ..packed.unpack_ptx import texts
+from . import quantized_gemm_kernels as kernels
+from . import skinny_gemm, wgmma_gemm
+from .skinny_gemm import SkinnyGemmTile
+from .split_k_gemm import NormedInput, SplitKTile
+from .wgmma_gemm import WgmmaTile
 
 DEQUANTIZED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
 DEQUANTIZED_PART = 2**27  # numbers of it at a time: smaller parts make products whose tiles come out less even
@@ -47,7 +47,9 @@ def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.dev
     lanes, count = 128 if wide else 64, next((count for count in (16, 32, 64) if rows <= count), 128)
     tiles = triton.cdiv(outputs, lanes) * max(1, triton.cdiv(rows, count))
     split = max(1, min(triton.cdiv(inputs, block) // 4, round(many / tiles)))
-    return QuantizedGemmTile(count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4, apart=rows <= 64)
+    return QuantizedGemmTile(
+        count, lanes, split, 4 if rows <= 32 else 3, 8 if wide and rows > 32 else 4, apart=rows <= 64
+    )
 
 
 def fitted(tile: QuantizedGemmTile, rows: int) -> QuantizedGemmTile:
@@ -57,12 +59,20 @@ def fitted(tile: QuantizedGemmTile, rows: int) -> QuantizedGemmTile:
 
 
 def matmul(
-    x: Tensor | NormedInput, weight: PackedWeight, bias: Tensor | None = None, *, added_to: Tensor | None = None, ready: tuple[Tensor, float] | None = None,
-    name: str = "", tile: QuantizedGemmTile | SkinnyGemmTile | SplitKTile | WgmmaTile | None = None, overlap: bool = False,
-) -> Tensor | NormedInput:  # fmt: skip
+    x: Tensor | NormedInput,
+    weight: PackedWeight,
+    bias: Tensor | None = None,
+    *,
+    added_to: Tensor | None = None,
+    ready: tuple[Tensor, float] | None = None,
+    name: str = "",
+    tile: QuantizedGemmTile | SkinnyGemmTile | SplitKTile | WgmmaTile | None = None,
+    overlap: bool = False,
+) -> Tensor | NormedInput:
     """x [T, in] @ W^T + bias [out] -> [T, out] in x's dtype.
 
-    added_to: [T, out], written into and given back.  ready: weight and eps of the norm behind the product: gives what it is of.
+    added_to: [T, out], written into and given back.  ready: weight and eps of the norm behind the product: gives what
+        it is of.
     name: of an activation; W holds gate above up, and activation(gate) * up is given, [T, out / 2].
     overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
@@ -77,13 +87,33 @@ def matmul(
     if isinstance(tile, WgmmaTile) or (tile is None and wgmma_gemm.supports(x, weight, bool(name))):
         squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
         after, left = wgmma_gemm.matmul(
-            x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
+            x,
+            weight,
+            y,
+            bias,
+            squares,
+            eps,
+            added=added_to is not None,
+            ready=ready,
+            name=name,
+            overlap=overlap,
+            tile=tile,
         )
         return NormedInput(after, left, ready[1]) if ready else y
     if isinstance(tile, SkinnyGemmTile | SplitKTile) or (tile is None and skinny_gemm.supports(x, weight)):
         squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
         after, left = skinny_gemm.matmul(
-            x, weight, y, bias, squares, eps, added=added_to is not None, ready=ready, name=name, overlap=overlap, tile=tile
+            x,
+            weight,
+            y,
+            bias,
+            squares,
+            eps,
+            added=added_to is not None,
+            ready=ready,
+            name=name,
+            overlap=overlap,
+            tile=tile,
         )
         return NormedInput(after, left, ready[1]) if ready else y
     tile = tile or tile_for(rows, outputs, inputs, weight.block, x.device)
@@ -92,23 +122,58 @@ def matmul(
     tiles = row_tiles * output_tiles
     through = tile.split > 1 or bool(name)
     if through and tiles > MOST_TILES:
-        raise ValueError(f"a product of {rows} rows and {outputs} outputs cannot be split: {tiles} tiles, {MOST_TILES} at most")
-    partial = torch.empty(tiles * tile.split * tile.outputs * tile.rows if through else 0, dtype=torch.float32, device=x.device)
+        raise ValueError(
+            f"a product of {rows} rows and {outputs} outputs cannot be split: {tiles} tiles, {MOST_TILES} at most"
+        )
+    partial = torch.empty(
+        tiles * tile.split * tile.outputs * tile.rows if through else 0, dtype=torch.float32, device=x.device
+    )
     squares = torch.empty(output_tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
     after = torch.empty_like(y) if ready else y
     if rows:
         kernels.multiply[(tiles, tile.split)](
-            x, *kernel_tensors(weight), x if bias is None else bias, x if readied is None else readied.squares, y,
-            ready[0] if ready else x, after, squares, partial, weight.counters, rows, outputs, inputs, x.stride(0), y.stride(0),
-            readied.eps if readied else 0.0, **constants(weight, x.is_cuda), BIASED=bias is not None, NORMED=readied is not None,
-            TILES=len(readied.squares) if readied else 1, ADDED=added_to is not None, READY=ready is not None, NAME=name,
-            OUTPUTS=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, APART=tile.apart, num_warps=tile.warps, num_stages=tile.stages,
+            x,
+            *kernel_tensors(weight),
+            x if bias is None else bias,
+            x if readied is None else readied.squares,
+            y,
+            ready[0] if ready else x,
+            after,
+            squares,
+            partial,
+            weight.counters,
+            rows,
+            outputs,
+            inputs,
+            x.stride(0),
+            y.stride(0),
+            readied.eps if readied else 0.0,
+            **constants(weight, x.is_cuda),
+            BIASED=bias is not None,
+            NORMED=readied is not None,
+            TILES=len(readied.squares) if readied else 1,
+            ADDED=added_to is not None,
+            READY=ready is not None,
+            NAME=name,
+            OUTPUTS=tile.outputs,
+            ROWS=tile.rows,
+            SPLIT=tile.split,
+            APART=tile.apart,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
             **launched(overlap),
-        )  # fmt: skip
+        )
     return NormedInput(after, squares, ready[1]) if ready else y
 
 
-def product(x: Tensor, weight: PackedWeight, bias: Tensor | None = None, tile: QuantizedGemmTile | WgmmaTile | None = None, *, name: str = "") -> Tensor:
+def product(
+    x: Tensor,
+    weight: PackedWeight,
+    bias: Tensor | None = None,
+    tile: QuantizedGemmTile | WgmmaTile | None = None,
+    *,
+    name: str = "",
+) -> Tensor:
     """`matmul` of what is a tensor, into another."""
     y = matmul(x, weight, bias, tile=tile, name=name)
     assert isinstance(y, Tensor)
@@ -131,7 +196,14 @@ def dequantized(weight: PackedWeight, rows: slice) -> Tensor:
     out = torch.empty(last - first, weight.inputs, dtype=weight.dtype, device=weight.words.device)
     grid = (triton.cdiv(last - first, 64), triton.cdiv(weight.inputs, weight.block))
     kernels.restore[grid](
-        *kernel_tensors(weight), out, first, last, weight.outputs, weight.inputs, **constants(weight, out.is_cuda), OUTPUTS=64
+        *kernel_tensors(weight),
+        out,
+        first,
+        last,
+        weight.outputs,
+        weight.inputs,
+        **constants(weight, out.is_cuda),
+        OUTPUTS=64,
     )
     return out
 
@@ -155,10 +227,29 @@ def kernel_tensors(weight: PackedWeight) -> tuple[Tensor, Tensor, Tensor]:
 
 def constants(weight: PackedWeight, compiled: bool) -> dict[str, Any]:
     return {
-        "FORM": weight.form, "WORDS": weight.block // 4, "GROUP": weight.group, "KIND": weight.kind, "OUTER": weight.outer is not None,
-        "ZERO": weight.table if weight.table else weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
+        "FORM": weight.form,
+        "WORDS": weight.block // 4,
+        "GROUP": weight.group,
+        "KIND": weight.kind,
+        "OUTER": weight.outer is not None,
+        "ZERO": weight.table
+        if weight.table
+        else weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
         **(texts(weight) if compiled else dict.fromkeys(("TEXT0", "TEXT1", "TEXT2", "TEXT3"), "")),
-    }  # fmt: skip
+    }
 
 
-__all__ = ["DEQUANTIZED_ROWS", "PackedWeight", "NormedInput", "QuantizedGemmTile", "fitted", "fuses_gate", "matmul", "multiply_dequantized", "product", "dequantized", "dequantizes_first", "tile_for"]
+__all__ = [
+    "DEQUANTIZED_ROWS",
+    "NormedInput",
+    "PackedWeight",
+    "QuantizedGemmTile",
+    "dequantized",
+    "dequantizes_first",
+    "fitted",
+    "fuses_gate",
+    "matmul",
+    "multiply_dequantized",
+    "product",
+    "tile_for",
+]

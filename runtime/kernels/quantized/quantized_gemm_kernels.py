@@ -1,9 +1,13 @@
-"""Triton kernels that multiply with a weight of 4 or 8 bits a number: read as it lies, restored in registers, multiplied by the
+"""Triton kernels that multiply with a weight of 4 or 8 bits a number: read as it lies, restored in registers,
+multiplied by the
 tensor cores (Frantar et al. 2024, arXiv:2408.11743, is the idea; the layout is ours).
 
-A group's scale is multiplied in there, in the type of the products: the weight is what it would be in that type, and its sums stay in
-the tensor cores until the end. The weight is the left operand, which tensor cores take from registers: nothing that was restored goes
-back through memory. Inputs may be split over programs; the last one of a tile adds what all of them left, in their order, so that the bits of a
+A group's scale is multiplied in there, in the type of the products: the weight is what it would be in that type, and
+its sums stay in
+the tensor cores until the end. The weight is the left operand, which tensor cores take from registers: nothing that was
+restored goes
+back through memory. Inputs may be split over programs; the last one of a tile adds what all of them left, in their
+order, so that the bits of a
 product do not depend on which one that is.
 """
 
@@ -23,7 +27,9 @@ AHEAD = tl.constexpr(32)  # blocks
 @triton.jit
 def _ahead(places):
     """Begins to bring what lies there into the L2 cache: weights do not wait for the kernel in front."""
-    tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
+    )
 
 
 @triton.jit
@@ -34,20 +40,30 @@ def _half(meta, LOW: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _quarter(words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
+def _quarter(
+    words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr
+):
     """Half bytes number AT of words int16 [OUTPUTS, W] as what they stand for. meta int32 [OUTPUTS]: see `Packed`."""
     scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
     if TEXT == "":
-        return _plainly((words.to(tl.int32) >> 4 * AT) & 15, scale.to(tl.float32), second.to(tl.float32), ZERO, KIND).to(DTYPE)
-    if KIND == "plain" or KIND == "floats" or KIND == "table":  # beside constants the compiler would send the numbers through shared memory
+        return _plainly(
+            (words.to(tl.int32) >> 4 * AT) & 15, scale.to(tl.float32), second.to(tl.float32), ZERO, KIND
+        ).to(DTYPE)
+    if (
+        KIND == "plain" or KIND == "floats" or KIND == "table"
+    ):  # beside constants the compiler would send the numbers through shared memory
         if tl.bfloat16 == DTYPE:
             return tl.inline_asm_elementwise(TEXT, "=r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
         else:
             return tl.inline_asm_elementwise(TEXT, "=r,r", [words], dtype=tl.float16, is_pure=True, pack=2)
     elif tl.bfloat16 == DTYPE:
-        return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2)
+        return tl.inline_asm_elementwise(
+            TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
     else:
-        return tl.inline_asm_elementwise(TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.float16, is_pure=True, pack=2)
+        return tl.inline_asm_elementwise(
+            TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.float16, is_pure=True, pack=2
+        )
 
 
 @triton.jit
@@ -67,13 +83,19 @@ def _plainly(code, scale, second, ZERO: tl.constexpr, KIND: tl.constexpr):
         value = code.to(tl.float32) - ZERO
     if KIND == "shifted":
         return value * scale + second
-    return value * scale if KIND == "scaled" or KIND == "zeros, scaled" or KIND == "floats, scaled" or KIND == "table, scaled" else value
+    return (
+        value * scale
+        if KIND == "scaled" or KIND == "zeros, scaled" or KIND == "floats, scaled" or KIND == "table, scaled"
+        else value
+    )
 
 
 @triton.jit
 def _x(x, k, row, rows, inputs, stride):
     """[len(k), ROWS]; zeros outside."""
-    return tl.load(x + row.to(tl.int64)[None, :] * stride + k[:, None], (row < rows)[None, :] & (k < inputs)[:, None], other=0.0)
+    return tl.load(
+        x + row.to(tl.int64)[None, :] * stride + k[:, None], (row < rows)[None, :] & (k < inputs)[:, None], other=0.0
+    )
 
 
 @triton.jit
@@ -94,10 +116,28 @@ def _meta(meta, at, KIND: tl.constexpr):
 
 @triton.jit
 def nibble_sums(
-    sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride, WORDS: tl.constexpr, GROUP: tl.constexpr,
-    ZERO: tl.constexpr, KIND: tl.constexpr, TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
+    sums,
+    x,
+    words,
+    meta,
+    output,
+    row,
+    first,
+    last,
+    rows,
+    outputs,
+    inputs,
+    stride,
+    WORDS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    TEXT0: tl.constexpr,
+    TEXT1: tl.constexpr,
+    TEXT2: tl.constexpr,
+    TEXT3: tl.constexpr,
     APART: tl.constexpr,
-):  # fmt: skip
+):
     """Blocks `first` to `last` - 1: 4 * WORDS inputs each, quarter by quarter in the half bytes of a word.
 
     APART: each quarter has sums of its own, so that no product waits for the one before.
@@ -117,7 +157,11 @@ def nibble_sums(
             m2 = _meta(meta, at + outputs, KIND)
             m3 = m2
         elif GROUP == WORDS:
-            m1, m2, m3 = _meta(meta, at + outputs, KIND), _meta(meta, at + 2 * outputs, KIND), _meta(meta, at + 3 * outputs, KIND)
+            m1, m2, m3 = (
+                _meta(meta, at + outputs, KIND),
+                _meta(meta, at + 2 * outputs, KIND),
+                _meta(meta, at + 3 * outputs, KIND),
+            )
         else:
             tl.static_assert(GROUP % BLOCK == 0)
         x0 = _x(x, k, row, rows, inputs, stride)
@@ -149,21 +193,41 @@ def _of_bytes(codes, meta, TEXT: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.con
             else:
                 return tl.inline_asm_elementwise(TEXT, "=r,h", [bytes_], dtype=tl.float16, is_pure=True, pack=2)
         elif tl.bfloat16 == DTYPE:
-            return tl.inline_asm_elementwise(TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2)
+            return tl.inline_asm_elementwise(
+                TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2
+            )
         else:
-            return tl.inline_asm_elementwise(TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.float16, is_pure=True, pack=2)
+            return tl.inline_asm_elementwise(
+                TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.float16, is_pure=True, pack=2
+            )
     if KIND == "scaled":
         return (codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32)).to(DTYPE)
     elif KIND == "shifted":
-        return (codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32) + _half(meta, False, DTYPE).to(tl.float32)).to(DTYPE)
+        return (
+            codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32) + _half(meta, False, DTYPE).to(tl.float32)
+        ).to(DTYPE)
     return codes.to(DTYPE)
 
 
 @triton.jit
 def byte_sums(
-    sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride,
-    WORDS: tl.constexpr, GROUP: tl.constexpr, KIND: tl.constexpr, TEXT: tl.constexpr,
-):  # fmt: skip
+    sums,
+    x,
+    words,
+    meta,
+    output,
+    row,
+    first,
+    last,
+    rows,
+    outputs,
+    inputs,
+    stride,
+    WORDS: tl.constexpr,
+    GROUP: tl.constexpr,
+    KIND: tl.constexpr,
+    TEXT: tl.constexpr,
+):
     """Blocks of 4 * WORDS inputs, a byte each, GROUP a multiple of that."""
     BLOCK: tl.constexpr = 4 * WORDS
     DTYPE: tl.constexpr = x.dtype.element_ty
@@ -206,20 +270,55 @@ def _factor(squares, r, rows, inputs, eps, TILES: tl.constexpr, NORMED: tl.const
     if not NORMED:
         return tl.full([r.shape[0]], 1.0, tl.float32)
     tile = tl.arange(0, triton.next_power_of_2(TILES))
-    found = tl.load(squares + tile[:, None] * rows + r[None, :], (tile < TILES)[:, None] & (r < rows)[None, :], other=0.0)
+    found = tl.load(
+        squares + tile[:, None] * rows + r[None, :], (tile < TILES)[:, None] & (r < rows)[None, :], other=0.0
+    )
     return tl.rsqrt(tl.sum(found, 0) / inputs + eps)
 
 
 @entry
 @triton.jit(do_not_specialize=["rows"])
 def multiply(
-    x, words, meta, outer, bias, squares, y, norm, ready, left_squares, partial, counters,
-    rows, outputs, inputs, stride, y_stride, eps,
-    FORM: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
-    TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr,
-    BIASED: tl.constexpr, NORMED: tl.constexpr, TILES: tl.constexpr, ADDED: tl.constexpr, READY: tl.constexpr, NAME: tl.constexpr,
-    OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SPLIT: tl.constexpr, APART: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    words,
+    meta,
+    outer,
+    bias,
+    squares,
+    y,
+    norm,
+    ready,
+    left_squares,
+    partial,
+    counters,
+    rows,
+    outputs,
+    inputs,
+    stride,
+    y_stride,
+    eps,
+    FORM: tl.constexpr,
+    WORDS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+    TEXT0: tl.constexpr,
+    TEXT1: tl.constexpr,
+    TEXT2: tl.constexpr,
+    TEXT3: tl.constexpr,
+    BIASED: tl.constexpr,
+    NORMED: tl.constexpr,
+    TILES: tl.constexpr,
+    ADDED: tl.constexpr,
+    READY: tl.constexpr,
+    NAME: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    APART: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """y [rows, outputs] = x [rows, inputs] W^T + bias. Grid (row tiles * output tiles, SPLIT).
 
     NORMED: x was not divided by its root mean square yet, TILES `squares` a row say it.  ADDED: y += it.
@@ -248,17 +347,65 @@ def multiply(
         gdc_wait()
     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
     if FORM == BYTES:
-        sums = byte_sums(sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0)
+        sums = byte_sums(
+            sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0
+        )
     else:
         sums = nibble_sums(
-            sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, ZERO, KIND,
-            TEXT0, TEXT1, TEXT2, TEXT3, APART,
-        )  # fmt: skip
+            sums,
+            x,
+            words,
+            meta,
+            output,
+            r,
+            first,
+            last,
+            rows,
+            outputs,
+            inputs,
+            stride,
+            WORDS,
+            GROUP,
+            ZERO,
+            KIND,
+            TEXT0,
+            TEXT1,
+            TEXT2,
+            TEXT3,
+            APART,
+        )
     if SPLIT == 1 and NAME == "":
         factor = _factor(squares, r, rows, inputs, eps, TILES, NORMED)
-        _write(sums, outer, bias, factor, output_tile * OUTPUTS + lane, output, r, y, norm, ready, left_squares, output_tile, rows, outputs, y_stride, OUTER, BIASED, ADDED, READY)
+        _write(
+            sums,
+            outer,
+            bias,
+            factor,
+            output_tile * OUTPUTS + lane,
+            output,
+            r,
+            y,
+            norm,
+            ready,
+            left_squares,
+            output_tile,
+            rows,
+            outputs,
+            y_stride,
+            OUTER,
+            BIASED,
+            ADDED,
+            READY,
+        )
     else:
-        tl.store(partial + (tile.to(tl.int64) * SPLIT + split) * (OUTPUTS * ROWS) + lane[:, None] * ROWS + tl.arange(0, ROWS)[None, :], sums, (r < rows)[None, :])
+        tl.store(
+            partial
+            + (tile.to(tl.int64) * SPLIT + split) * (OUTPUTS * ROWS)
+            + lane[:, None] * ROWS
+            + tl.arange(0, ROWS)[None, :],
+            sums,
+            (r < rows)[None, :],
+        )
         tl.debug_barrier()
         if tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT - 1:
             tl.store(counters + tile, 0)
@@ -268,20 +415,73 @@ def multiply(
                 half = tl.arange(0, HALF)
                 place = output_tile * HALF + half
                 pair = tl.minimum(place, outputs // 2 - 1)
-                gate = _finished(_left(partial, tile, half, here, left, SPLIT, OUTPUTS, ROWS), outer, bias, factor, pair, OUTER, BIASED)
-                up = _finished(_left(partial, tile, HALF + half, here, left, SPLIT, OUTPUTS, ROWS), outer, bias, factor, pair + outputs // 2, OUTER, BIASED)
+                gate = _finished(
+                    _left(partial, tile, half, here, left, SPLIT, OUTPUTS, ROWS),
+                    outer,
+                    bias,
+                    factor,
+                    pair,
+                    OUTER,
+                    BIASED,
+                )
+                up = _finished(
+                    _left(partial, tile, HALF + half, here, left, SPLIT, OUTPUTS, ROWS),
+                    outer,
+                    bias,
+                    factor,
+                    pair + outputs // 2,
+                    OUTER,
+                    BIASED,
+                )
                 inside = (place < outputs // 2)[:, None] & (r < rows)[None, :]
                 tl.store(y + r.to(tl.int64)[None, :] * y_stride + place[:, None], activated(gate, NAME) * up, inside)
             else:
                 total = _left(partial, tile, lane, here, left, SPLIT, OUTPUTS, ROWS)
-                _write(total, outer, bias, factor, output_tile * OUTPUTS + lane, output, r, y, norm, ready, left_squares, output_tile, rows, outputs, y_stride, OUTER, BIASED, ADDED, READY)
+                _write(
+                    total,
+                    outer,
+                    bias,
+                    factor,
+                    output_tile * OUTPUTS + lane,
+                    output,
+                    r,
+                    y,
+                    norm,
+                    ready,
+                    left_squares,
+                    output_tile,
+                    rows,
+                    outputs,
+                    y_stride,
+                    OUTER,
+                    BIASED,
+                    ADDED,
+                    READY,
+                )
 
 
 @triton.jit
 def _write(
-    total, outer, bias, factor, place, output, r, y, norm, ready, left_squares, output_tile, rows, outputs, y_stride,
-    OUTER: tl.constexpr, BIASED: tl.constexpr, ADDED: tl.constexpr, READY: tl.constexpr,
-):  # fmt: skip
+    total,
+    outer,
+    bias,
+    factor,
+    place,
+    output,
+    r,
+    y,
+    norm,
+    ready,
+    left_squares,
+    output_tile,
+    rows,
+    outputs,
+    y_stride,
+    OUTER: tl.constexpr,
+    BIASED: tl.constexpr,
+    ADDED: tl.constexpr,
+    READY: tl.constexpr,
+):
     total = _finished(total, outer, bias, factor, output, OUTER, BIASED)
     inside = (place < outputs)[:, None] & (r < rows)[None, :]
     at = r.to(tl.int64)[None, :] * y_stride + place[:, None]
@@ -299,11 +499,30 @@ def _write(
 @entry
 @triton.jit
 def restore(
-    words, meta, outer, out, first, last, outputs, inputs,
-    FORM: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
-    TEXT0: tl.constexpr, TEXT1: tl.constexpr, TEXT2: tl.constexpr, TEXT3: tl.constexpr, OUTPUTS: tl.constexpr,
-):  # fmt: skip
-    """out [some outputs from `first` on, inputs] = the weight, in out's type. Grid (ceil(outputs / OUTPUTS), blocks of 4 * WORDS)."""
+    words,
+    meta,
+    outer,
+    out,
+    first,
+    last,
+    outputs,
+    inputs,
+    FORM: tl.constexpr,
+    WORDS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+    TEXT0: tl.constexpr,
+    TEXT1: tl.constexpr,
+    TEXT2: tl.constexpr,
+    TEXT3: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+):
+    """out [some outputs from `first` on, inputs] = the weight, in out's type.
+
+    Grid (ceil(outputs / OUTPUTS), blocks of 4 * WORDS).
+    """
     BLOCK: tl.constexpr = 4 * WORDS
     DTYPE: tl.constexpr = out.dtype.element_ty
     here, block = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.program_id(1)
@@ -315,21 +534,117 @@ def restore(
         k = block * BLOCK + tl.arange(0, BLOCK)
         inside = (k < inputs)[None, :] & present
         codes = tl.load(words + output.to(tl.int64)[:, None] * inputs + k[None, :], inside, other=0.0)
-        _restored(_of_bytes(codes, _meta(meta, at, KIND), TEXT0, KIND, tl.float32 if TEXT0 == "" and KIND == "plain" else DTYPE), outer, output, places + k[None, :], inside, OUTER)
+        _restored(
+            _of_bytes(
+                codes, _meta(meta, at, KIND), TEXT0, KIND, tl.float32 if TEXT0 == "" and KIND == "plain" else DTYPE
+            ),
+            outer,
+            output,
+            places + k[None, :],
+            inside,
+            OUTER,
+        )
     else:
         j = tl.arange(0, WORDS)
         codes = tl.load(words + (block * outputs + output).to(tl.int64)[:, None] * WORDS + j[None, :])
-        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 0, TEXT0, WORDS, GROUP, ZERO, KIND, OUTER)
-        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 1, TEXT1, WORDS, GROUP, ZERO, KIND, OUTER)
-        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 2, TEXT2, WORDS, GROUP, ZERO, KIND, OUTER)
-        _quarter_restored(codes, meta, at, outputs, outer, output, places, present, inputs, block, 3, TEXT3, WORDS, GROUP, ZERO, KIND, OUTER)
+        _quarter_restored(
+            codes,
+            meta,
+            at,
+            outputs,
+            outer,
+            output,
+            places,
+            present,
+            inputs,
+            block,
+            0,
+            TEXT0,
+            WORDS,
+            GROUP,
+            ZERO,
+            KIND,
+            OUTER,
+        )
+        _quarter_restored(
+            codes,
+            meta,
+            at,
+            outputs,
+            outer,
+            output,
+            places,
+            present,
+            inputs,
+            block,
+            1,
+            TEXT1,
+            WORDS,
+            GROUP,
+            ZERO,
+            KIND,
+            OUTER,
+        )
+        _quarter_restored(
+            codes,
+            meta,
+            at,
+            outputs,
+            outer,
+            output,
+            places,
+            present,
+            inputs,
+            block,
+            2,
+            TEXT2,
+            WORDS,
+            GROUP,
+            ZERO,
+            KIND,
+            OUTER,
+        )
+        _quarter_restored(
+            codes,
+            meta,
+            at,
+            outputs,
+            outer,
+            output,
+            places,
+            present,
+            inputs,
+            block,
+            3,
+            TEXT3,
+            WORDS,
+            GROUP,
+            ZERO,
+            KIND,
+            OUTER,
+        )
 
 
 @triton.jit
 def _quarter_restored(
-    codes, meta, at, outputs, outer, output, places, present, inputs, block,
-    AT: tl.constexpr, TEXT: tl.constexpr, WORDS: tl.constexpr, GROUP: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, OUTER: tl.constexpr,
-):  # fmt: skip
+    codes,
+    meta,
+    at,
+    outputs,
+    outer,
+    output,
+    places,
+    present,
+    inputs,
+    block,
+    AT: tl.constexpr,
+    TEXT: tl.constexpr,
+    WORDS: tl.constexpr,
+    GROUP: tl.constexpr,
+    ZERO: tl.constexpr,
+    KIND: tl.constexpr,
+    OUTER: tl.constexpr,
+):
     part = at + (AT * WORDS // GROUP) * outputs if GROUP < 4 * WORDS else at
     k = (4 * block + AT) * WORDS + tl.arange(0, WORDS)
     values = _quarter(codes, _meta(meta, part, KIND), AT, TEXT, ZERO, KIND, places.dtype.element_ty)

@@ -1,7 +1,10 @@
-"""A Gluon kernel that multiplies 2 to 64 rows with a weight of four bits a number by the tensor cores; see `gemv_tensor_core_kernels`.
+"""A Gluon kernel that multiplies 2 to 64 rows with a weight of four bits a number by the tensor cores; see
+`gemv_tensor_core_kernels`.
 
-The weight is the left operand, as it lies; the rows are the columns of the right one. Warps share the outputs of a program and split its
-inputs, so that a program has whole sums and no other has to add to them. Words, scales and x come through one ring of shared memory,
+The weight is the left operand, as it lies; the rows are the columns of the right one. Warps share the outputs of a
+program and split its
+inputs, so that a program has whole sums and no other has to add to them. Words, scales and x come through one ring of
+shared memory,
 those of the program's next outputs too. A group's scale goes into its sums: no weight is rounded.
 """
 
@@ -15,16 +18,18 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..activation_kernels import activated
-from ..launch.compile_ahead import entry
 from ..gemv.gemv_launch import tiles_of
 from ..gemv.gemv_tensor_core_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
+from ..launch.compile_ahead import entry
 
 BLOCK = gl.constexpr(128)  # inputs
 
 
 @gluon.constexpr_function
 def _text(at, zero):
-    """Half bytes number `at` of two words as numbers: behind the exponent of 128, and that and the zero taken away; None: it comes along."""
+    """Half bytes number `at` of two words as numbers: behind the exponent of 128, and that
+    and the zero taken away; None: it comes along.
+    """
     put = f"shr.u32 w, $1, {4 * at}; lop3.b32 w, w, 0x000F000F, 0x43004300, 0xEA;"
     if zero is None:
         return f"{{ .reg .b32 w; {put} add.rn.bf16x2 $0, w, $2; }}"
@@ -86,9 +91,21 @@ def _power(count):
 
 @gluon.jit
 def _copy_weight(
-    to_words, to_meta, slot, words, meta, tile, step, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, TILE: gl.constexpr,
-    SPLIT: gl.constexpr, SIDE: gl.constexpr, GROUP: gl.constexpr,
-):  # fmt: skip
+    to_words,
+    to_meta,
+    slot,
+    words,
+    meta,
+    tile,
+    step,
+    OUTPUTS: gl.constexpr,
+    HALF: gl.constexpr,
+    INPUTS: gl.constexpr,
+    TILE: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SIDE: gl.constexpr,
+    GROUP: gl.constexpr,
+):
     """Begins to bring a block of each part of the inputs; the last stands for those behind it, whose x is 0."""
     LEFT: gl.constexpr = _words_layout(SPLIT, SIDE)
     META: gl.constexpr = _meta_copied(SPLIT, SIDE)
@@ -106,7 +123,9 @@ def _copy_weight(
 
 
 @gluon.jit
-def _copy_x(to_x, x, step, rows, stride, INPUTS: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr):
+def _copy_x(
+    to_x, x, step, rows, stride, INPUTS: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr
+):
     """Begins to bring the inputs of a step, quarters of blocks first; zeros where there are none."""
     LAYOUT: gl.constexpr = _x_copied(SPLIT * SIDE)
     part = index(0, 4 * SPLIT, LAYOUT)
@@ -117,19 +136,34 @@ def _copy_x(to_x, x, step, rows, stride, INPUTS: gl.constexpr, ROWS: gl.constexp
 
 @gluon.jit
 def _numbers(codes, meta, AT: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr):
-    """Half bytes number AT of codes int16 [SPLIT, TILE, WORDS], less their zeros, in bfloat16.  meta: [SPLIT, TILE, WORDS] or not used."""
+    """Half bytes number AT of codes int16 [SPLIT, TILE, WORDS], less their zeros, in bfloat16.
+
+    meta: [SPLIT, TILE, WORDS] or not used.
+    """
     if KIND == "zeros, scaled":
         minus = (meta >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
-        return gl.inline_asm_elementwise(_text(AT, None), "=r,r,r", [codes, minus], dtype=gl.bfloat16, is_pure=True, pack=2)
+        return gl.inline_asm_elementwise(
+            _text(AT, None), "=r,r,r", [codes, minus], dtype=gl.bfloat16, is_pure=True, pack=2
+        )
     else:
         return gl.inline_asm_elementwise(_text(AT, ZERO), "=r,r", [codes], dtype=gl.bfloat16, is_pure=True, pack=2)
 
 
 @gluon.jit
 def _block_sums(
-    sums, words, meta, slot, x, TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr, GROUP: gl.constexpr,
-    ZERO: gl.constexpr, KIND: gl.constexpr,
-):  # fmt: skip
+    sums,
+    words,
+    meta,
+    slot,
+    x,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SIDE: gl.constexpr,
+    GROUP: gl.constexpr,
+    ZERO: gl.constexpr,
+    KIND: gl.constexpr,
+):
     """sums [SPLIT, TILE, ROWS] and what a block of each part adds; the others are places in shared memory."""
     SUMS: gl.constexpr = _sums_layout(SPLIT, SIDE)
     LEFT: gl.constexpr = _words_layout(SPLIT, SIDE)
@@ -138,7 +172,11 @@ def _block_sums(
     for start in gl.static_range(0, 4, PIECE):
         group = gl.zeros([SPLIT, TILE, ROWS], gl.float32, SUMS)
         place = meta.index(slot * pieces(GROUP, "scaled") + start // PIECE)
-        minus = place.load(gl.SliceLayout(2, LEFT))[:, :, None].broadcast_to(SPLIT, TILE, WORDS) if KIND == "zeros, scaled" else codes
+        minus = (
+            place.load(gl.SliceLayout(2, LEFT))[:, :, None].broadcast_to(SPLIT, TILE, WORDS)
+            if KIND == "zeros, scaled"
+            else codes
+        )
         for at in gl.static_range(start, start + PIECE):
             values = x.slice(at * SPLIT, SPLIT).permute((0, 2, 1)).load(_x_layout(SPLIT, SIDE))
             group = mma_v2(_numbers(codes, minus, at, ZERO, KIND), values, group)
@@ -151,7 +189,9 @@ def _factor(squares, rows, eps, INPUTS: gl.constexpr, ROWS: gl.constexpr, TILES:
     """1 / the root of the mean square of each row, from sums [TILES, rows] of its squares."""
     tile = gl.arange(0, _power(TILES), layout=gl.SliceLayout(1, LAYOUT))[:, None]
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    return gl.rsqrt(gl.sum(gl.load(squares + tile * rows + row, (tile < TILES) & (row < rows), other=0.0), 0) / INPUTS + eps)
+    return gl.rsqrt(
+        gl.sum(gl.load(squares + tile * rows + row, (tile < TILES) & (row < rows), other=0.0), 0) / INPUTS + eps
+    )
 
 
 @gluon.jit
@@ -176,13 +216,43 @@ def _finished(total, outer, bias, factor, output, OUTER: gl.constexpr, BIASED: g
 @entry
 @gluon.jit(do_not_specialize=["rows"])
 def multiply(
-    x, words, meta, outer, bias, squares, y, norm, ready, left_squares, rows, stride, y_stride, eps,
-    OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, GROUP: gl.constexpr, ZERO: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr,
-    BIASED: gl.constexpr, NORMED: gl.constexpr, TILES: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr, NAME: gl.constexpr,
-    TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr, RING: gl.constexpr, PROGRAMS: gl.constexpr,
+    x,
+    words,
+    meta,
+    outer,
+    bias,
+    squares,
+    y,
+    norm,
+    ready,
+    left_squares,
+    rows,
+    stride,
+    y_stride,
+    eps,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    GROUP: gl.constexpr,
+    ZERO: gl.constexpr,
+    KIND: gl.constexpr,
+    OUTER: gl.constexpr,
+    BIASED: gl.constexpr,
+    NORMED: gl.constexpr,
+    TILES: gl.constexpr,
+    ADDED: gl.constexpr,
+    READY: gl.constexpr,
+    NAME: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SIDE: gl.constexpr,
+    RING: gl.constexpr,
+    PROGRAMS: gl.constexpr,
     DEPENDENT: gl.constexpr,
-):  # fmt: skip
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around it; grid (PROGRAMS,)."""
+):
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply`
+    for what may stand around it; grid (PROGRAMS,).
+    """
     HALF: gl.constexpr = OUTPUTS // 2 if NAME != "" else 0
     STEPS: gl.constexpr = _steps(INPUTS, SPLIT)
     WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
@@ -193,7 +263,9 @@ def multiply(
     first = gl.program_id(0)
     for item in gl.static_range(RING - 1):
         tile, step = first + item // STEPS * PROGRAMS, item % STEPS
-        _copy_weight(place_words, place_meta, item, words, meta, tile, step, OUTPUTS, HALF, INPUTS, TILE, SPLIT, SIDE, GROUP)
+        _copy_weight(
+            place_words, place_meta, item, words, meta, tile, step, OUTPUTS, HALF, INPUTS, TILE, SPLIT, SIDE, GROUP
+        )
     if DEPENDENT:
         gdc_wait()
     for item in gl.static_range(RING - 1):
@@ -210,16 +282,41 @@ def multiply(
             ahead = step + RING - 1
             to_tile, to_step = tile + ahead // STEPS * PROGRAMS, ahead % STEPS
             _copy_weight(
-                place_words, place_meta, free, words, meta, to_tile, to_step, OUTPUTS, HALF, INPUTS, TILE, SPLIT, SIDE, GROUP
+                place_words,
+                place_meta,
+                free,
+                words,
+                meta,
+                to_tile,
+                to_step,
+                OUTPUTS,
+                HALF,
+                INPUTS,
+                TILE,
+                SPLIT,
+                SIDE,
+                GROUP,
             )
             _copy_x(place_x.index(free), x, to_step, rows, stride, INPUTS, ROWS, SPLIT, SIDE)
             async_copy.commit_group()
             sums = _block_sums(
-                sums, place_words.index(slot), place_meta, slot, place_x.index(slot), TILE, ROWS, SPLIT, SIDE, GROUP, ZERO, KIND
+                sums,
+                place_words.index(slot),
+                place_meta,
+                slot,
+                place_x.index(slot),
+                TILE,
+                ROWS,
+                SPLIT,
+                SIDE,
+                GROUP,
+                ZERO,
+                KIND,
             )
             slot = (slot + 1) % RING
         if DEPENDENT and tile + PROGRAMS >= tiles_of(OUTPUTS, HALF, TILE):
-            gdc_launch_dependents()  # not before: what the next kernel reads would take the room that this one's steps need
+            # not before: what the next kernel reads would take the room that this one's steps need
+            gdc_launch_dependents()
         total = gl.sum(sums, 0)
         lane = tile * WIDE + gl.arange(0, WIDE, layout=gl.SliceLayout(1, OUT))[:, None]
         if NAME != "":

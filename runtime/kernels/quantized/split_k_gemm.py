@@ -1,4 +1,6 @@
-"""Products of 2 to 16 rows with weights of four and eight bits, whose programs have a slice of the inputs each; see few_rows_parts_kernels."""
+"""Products of 2 to 16 rows with weights of four and eight bits, whose programs have a slice
+of the inputs each; see few_rows_parts_kernels.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,20 @@ import torch
 import triton
 from torch import Tensor
 
-from . import split_k_gemm_kernels as kernels
-from ..packed.packed_weight import BYTES, PackedWeight
-from ..packed.unpack_bf16_ptx import texts_of
-from .split_k_gemm_kernels import block_of, steps_of
 from ..batch_invariant_matmul import processors
 from ..gemv.gemv_launch import SHARED, has_room, tiles_of
 from ..launch.programmatic_launch import launched
+from ..packed.packed_weight import BYTES, PackedWeight
+from ..packed.unpack_bf16_ptx import texts_of
+from . import split_k_gemm_kernels as kernels
+from .split_k_gemm_kernels import block_of, steps_of
 
 MOST_ROWS = 16  # of 17 to 32 few_rows_tensor_kernels are faster
 FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words
-WORDS_RATE, OTHER_RATE = 25.0, 45.0  # bytes a nanosecond that a multiprocessor reads: from memory, and from the L2 cache
+WORDS_RATE, OTHER_RATE = (
+    25.0,
+    45.0,
+)  # bytes a nanosecond that a multiprocessor reads: from memory, and from the L2 cache
 WARPS = 16  # of a multiprocessor, that have as many words under way as the memory needs
 FINISH, TURN = 1500.0, 150.0  # nanoseconds: sums of slices added up, and those of warps
 
@@ -54,8 +59,10 @@ class QkvStoreArguments(NamedTuple):
 
 
 class SplitKTile(NamedTuple):
-    """Powers of 2 but `full`. outputs: of a program at a time; split: parts of its inputs; side: warps along the outputs, 16 or more each;
-    slices: of the inputs, each of programs of its own; full: programs a multiprocessor; ahead: blocks of a warp under way;
+    """Powers of 2 but `full`. outputs: of a program at a time; split: parts of its inputs; side: warps along the
+    outputs, 16 or more each;
+    slices: of the inputs, each of programs of its own; full: programs a multiprocessor; ahead: blocks of a warp under
+        way;
     waits: 2: a program begins when half of its x is there.
     """
 
@@ -82,7 +89,11 @@ class SplitKTile(NamedTuple):
         words = turns * self.outputs * slice * (0.5625 if form == "nibbles" else 1)
         sums = 8 * turns * self.outputs * rows if self.slices > 1 else 0
         idle = max(1.0, WARPS / (min(self.full, programs) * self.split * self.side))
-        return programs * (idle * words / WORDS_RATE + (2 * slice * rows + sums) / OTHER_RATE) + (FINISH if self.slices > 1 else 0) + TURN * turns
+        return (
+            programs * (idle * words / WORDS_RATE + (2 * slice * rows + sums) / OTHER_RATE)
+            + (FINISH if self.slices > 1 else 0)
+            + TURN * turns
+        )
 
     def stride(self, tiles: int, processors: int) -> int:
         """Programs of a slice, which have about equally many tiles each."""
@@ -92,11 +103,22 @@ class SplitKTile(NamedTuple):
 
 CUTS = [
     SplitKTile(outputs, split, side, slices, full, 1 if outputs // side == 32 else 2)
-    for outputs, split, side, full in ((32, 4, 2, 2), (64, 4, 2, 2), (64, 2, 4, 2), (128, 2, 4, 2), (32, 8, 2, 1), (64, 4, 4, 1), (32, 16, 1, 1), (128, 4, 4, 1))
+    for outputs, split, side, full in (
+        (32, 4, 2, 2),
+        (64, 4, 2, 2),
+        (64, 2, 4, 2),
+        (128, 2, 4, 2),
+        (32, 8, 2, 1),
+        (64, 4, 4, 1),
+        (32, 16, 1, 1),
+        (128, 4, 4, 1),
+    )
     for slices in (1, 2, 4, 7, 8, 14, 16, 32)
-]  # fmt: skip
+]
 SMALLEST = SplitKTile(16, 8, 1, 64, 2)
-TUNED: dict[tuple[int, int, bool], SplitKTile] = {  # by outputs, inputs, and whether it is of bytes; measured on an H100 at 16 rows, float8 of the bytes
+TUNED: dict[
+    tuple[int, int, bool], SplitKTile
+] = {  # by outputs, inputs, and whether it is of bytes; measured on an H100 at 16 rows, float8 of the bytes
     (28672, 4096, False): SplitKTile(64, 4, 4, 1, 1),
     (4096, 14336, False): SplitKTile(128, 4, 4, 4, 1, 1),
     (6144, 4096, False): SplitKTile(32, 4, 2, 4, 2, waits=2),
@@ -125,18 +147,30 @@ def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int)
     """The tile of those that fit; half a tile of heads lies within half a head."""
     if (tuned := TUNED.get((outputs, inputs, form != "nibbles"))) is not None and count <= 16:
         return tuned
-    fitting = [tile for tile in CUTS if tile.room(count, inputs, form) <= SHARED // tile.full - 1024 and (not dim or tile.outputs <= dim)]
+    fitting = [
+        tile
+        for tile in CUTS
+        if tile.room(count, inputs, form) <= SHARED // tile.full - 1024 and (not dim or tile.outputs <= dim)
+    ]
     return min(fitting or [SMALLEST], key=lambda tile: tile.expected(count, outputs, inputs, form, dim // 2, many))
 
 
 def supports_weight(weight: PackedWeight) -> bool:
-    """Whether `matmul` takes the weight: four bits in blocks of 128 inputs without shifts, or bytes in steps of 64, for bfloat16, on a GPU with the room."""
+    """Whether `matmul` takes the weight: four bits in blocks of 128 inputs without shifts, or bytes
+    in steps of 64, for bfloat16, on a GPU with the room.
+    """
     if weight.form == BYTES:
         whole = weight.inputs % block_of("bytes") == 0 and weight.outputs * weight.inputs < 2**32
-        known = whole and weight.kind in ("plain", "scaled") and (weight.kind == "plain" or weight.group % block_of("bytes") == 0)
+        known = (
+            whole
+            and weight.kind in ("plain", "scaled")
+            and (weight.kind == "plain" or weight.group % block_of("bytes") == 0)
+        )
     else:
         known = weight.block == block_of("nibbles") and weight.kind != "shifted"
-    return known and weight.dtype == torch.bfloat16 and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
+    return (
+        known and weight.dtype == torch.bfloat16 and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
+    )
 
 
 def supports(x: Tensor, weight: PackedWeight) -> bool:
@@ -146,10 +180,23 @@ def supports(x: Tensor, weight: PackedWeight) -> bool:
 
 
 def matmul(
-    x: Tensor, weight: PackedWeight, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
-    name: str, overlap: bool, tile: SplitKTile, heads: QkvStoreArguments | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of each program's outputs, or what is not of use."""
+    x: Tensor,
+    weight: PackedWeight,
+    y: Tensor,
+    bias: Tensor | None,
+    squares: Tensor | None,
+    eps: float,
+    *,
+    added: bool,
+    ready: tuple[Tensor, float] | None,
+    name: str,
+    overlap: bool,
+    tile: SplitKTile,
+    heads: QkvStoreArguments | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of
+    each program's outputs, or what is not of use.
+    """
     rows, outputs, form = x.shape[0], weight.outputs, FORMS[weight.words.dtype]
     count = columns(rows)
     tiles = tiles_of(outputs, heads.dim // 2 if heads else outputs // 2 if name else 0, tile.outputs)
@@ -157,23 +204,71 @@ def matmul(
     words, warps = weight.words.view(torch.int16), tile.split * tile.side
     x = x if form == "nibbles" else x.view(torch.int32)
     left = torch.empty(tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
-    partial = torch.empty(tile.slices * tiles * count * tile.outputs if tile.slices > 1 else 0, dtype=torch.float32, device=x.device)
+    partial = torch.empty(
+        tile.slices * tiles * count * tile.outputs if tile.slices > 1 else 0, dtype=torch.float32, device=x.device
+    )
     after = torch.empty_like(y) if ready else y
     kernels.multiply[(stride * tile.slices,)](
-        x, words, words if weight.meta is None else weight.meta, words if weight.outer is None else weight.outer, y if bias is None else bias,
-        words if squares is None else squares, y, ready[0] if ready else y, after, left, partial, weight.counters,
-        *((y, weight.counters, weight.counters, y, y) if heads is None else heads[2:7]), rows, x.stride(0), y.stride(0), eps, *((1.0, 1.0) if heads is None else heads[7:]),
-        OUTPUTS=outputs, INPUTS=weight.inputs, GROUP=weight.group, KIND=weight.kind, FORM=form, OUTER=weight.outer is not None,
-        TEXTS=texts_of(weight), BIASED=bias is not None,
-        NORMED=squares is not None, SQUARES=1 if squares is None else len(squares), ADDED=added, READY=ready is not None, NAME=name,
-        **({"QUERIES": 0, "KEYS": 0, "DIM": 0} if heads is None else {"QUERIES": heads.queries, "KEYS": heads.keys, "DIM": heads.dim}),
-        TILE=tile.outputs, ROWS=count, SPLIT=tile.split, SIDE=tile.side, SLICES=tile.slices, AHEAD=tile.ahead, MOST_WAITS=tile.waits, PROGRAMS=stride * tile.slices,
-        num_warps=warps, maxnreg=128, **launched(overlap),
-    )  # fmt: skip
+        x,
+        words,
+        words if weight.meta is None else weight.meta,
+        words if weight.outer is None else weight.outer,
+        y if bias is None else bias,
+        words if squares is None else squares,
+        y,
+        ready[0] if ready else y,
+        after,
+        left,
+        partial,
+        weight.counters,
+        *((y, weight.counters, weight.counters, y, y) if heads is None else heads[2:7]),
+        rows,
+        x.stride(0),
+        y.stride(0),
+        eps,
+        *((1.0, 1.0) if heads is None else heads[7:]),
+        OUTPUTS=outputs,
+        INPUTS=weight.inputs,
+        GROUP=weight.group,
+        KIND=weight.kind,
+        FORM=form,
+        OUTER=weight.outer is not None,
+        TEXTS=texts_of(weight),
+        BIASED=bias is not None,
+        NORMED=squares is not None,
+        SQUARES=1 if squares is None else len(squares),
+        ADDED=added,
+        READY=ready is not None,
+        NAME=name,
+        **(
+            {"QUERIES": 0, "KEYS": 0, "DIM": 0}
+            if heads is None
+            else {"QUERIES": heads.queries, "KEYS": heads.keys, "DIM": heads.dim}
+        ),
+        TILE=tile.outputs,
+        ROWS=count,
+        SPLIT=tile.split,
+        SIDE=tile.side,
+        SLICES=tile.slices,
+        AHEAD=tile.ahead,
+        MOST_WAITS=tile.waits,
+        PROGRAMS=stride * tile.slices,
+        num_warps=warps,
+        maxnreg=128,
+        **launched(overlap),
+    )
     return after, left
 
 
-def qkv_rope_store(x: Tensor | NormedInput, weight: PackedWeight, bias: Tensor | None, heads: QkvStoreArguments, *, overlap: bool, tile: SplitKTile | None = None) -> Tensor:
+def qkv_rope_store(
+    x: Tensor | NormedInput,
+    weight: PackedWeight,
+    bias: Tensor | None,
+    heads: QkvStoreArguments,
+    *,
+    overlap: bool,
+    tile: SplitKTile | None = None,
+) -> Tensor:
     """Queries of x [T, in], rotated: [T, queries, dim]; keys and values go to their slots."""
     (x, squares, eps) = x if isinstance(x, NormedInput) else (x, None, 0.0)
     q = x.new_empty(x.shape[0], heads.queries * heads.dim)
@@ -182,4 +277,14 @@ def qkv_rope_store(x: Tensor | NormedInput, weight: PackedWeight, bias: Tensor |
     return q.view(len(q), heads.queries, heads.dim)
 
 
-__all__ = ["MOST_ROWS", "QkvStoreArguments", "SplitKTile", "NormedInput", "matmul", "qkv_rope_store", "supports", "supports_weight", "tile_for"]
+__all__ = [
+    "MOST_ROWS",
+    "NormedInput",
+    "QkvStoreArguments",
+    "SplitKTile",
+    "matmul",
+    "qkv_rope_store",
+    "supports",
+    "supports_weight",
+    "tile_for",
+]

@@ -1,9 +1,13 @@
 """A Gluon kernel that multiplies 2 to 16 rows with a weight of four or eight bits a number by the tensor cores.
 
-The weight is the left operand, as it lies; the rows are the columns of the right one. A program has a slice of the inputs: it brings the rows'
-values of it into shared memory once, and goes over the outputs of one tile after the other. The warps of a program share the outputs of a tile
-and split its slice; each has the words of its next blocks under way in registers of its own, those of the next tile too, so no warp waits for
-another before a tile is done. Programs with other slices of the same outputs leave what they found, and the last of them adds it up in order.
+The weight is the left operand, as it lies; the rows are the columns of the right one. A program has a slice of the
+inputs: it brings the rows'
+values of it into shared memory once, and goes over the outputs of one tile after the other. The warps of a program
+share the outputs of a tile
+and split its slice; each has the words of its next blocks under way in registers of its own, those of the next tile
+too, so no warp waits for
+another before a tile is done. Programs with other slices of the same outputs leave what they found, and the last of
+them adds it up in order.
 A group's scale goes into its sums: no weight is rounded.
 """
 
@@ -17,9 +21,9 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..activation_kernels import activated
-from ..launch.compile_ahead import entry
 from ..gemv.gemv_launch import tiles_of
 from ..gemv.gemv_tensor_core_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
+from ..launch.compile_ahead import entry
 
 barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # as older Tritons call it
 
@@ -38,7 +42,9 @@ def steps_of(inputs, form, slices, split):
 
 @gluon.constexpr_function
 def turn_of(steps, lanes, form):
-    """Blocks in a turn of the loop: more of them would have more values in registers than there are. lanes: outputs of a warp."""
+    """Blocks in a turn of the loop: more of them would have more values in
+    registers than there are. lanes: outputs of a warp.
+    """
     return 2 if steps % 2 == 0 and (steps == 2 or lanes == 16 or form != "nibbles") else 1
 
 
@@ -109,7 +115,9 @@ def _written(outputs, warps):
 
 @gluon.constexpr_function
 def _together(split, outputs, rows, warps):
-    """Of [split, outputs, rows]: a thread has all parts, and of outputs those that lie eight apart; else outputs lie side by side."""
+    """Of [split, outputs, rows]: a thread has all parts, and of outputs those that lie
+    eight apart; else outputs lie side by side.
+    """
     pairs = [[0, 8, 0]] if outputs > 8 else []
     along = [[0, 1 << bit, 0] for bit in range(outputs.bit_length() - 1) if bit != 3]
     spread = along + [[0, 0, 1 << bit] for bit in range(rows.bit_length() - 1)]
@@ -127,9 +135,21 @@ def _power(count):
 
 @gluon.jit
 def _read(
-    words, meta, tile, step, present, OUTPUTS: gl.constexpr, HALF: gl.constexpr, INPUTS: gl.constexpr, TILE: gl.constexpr, SPLIT: gl.constexpr,
-    SIDE: gl.constexpr, GROUP: gl.constexpr, KIND: gl.constexpr, FORM: gl.constexpr,
-):  # fmt: skip
+    words,
+    meta,
+    tile,
+    step,
+    present,
+    OUTPUTS: gl.constexpr,
+    HALF: gl.constexpr,
+    INPUTS: gl.constexpr,
+    TILE: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SIDE: gl.constexpr,
+    GROUP: gl.constexpr,
+    KIND: gl.constexpr,
+    FORM: gl.constexpr,
+):
     """Begins to read a block of each part of the inputs: words [SPLIT, TILE, WORDS] and for each group [SPLIT, TILE].
 
     The last block stands for those behind it, whose x is 0.
@@ -156,8 +176,21 @@ def _read(
 
 
 @gluon.jit
-def _copy_x(to_x, x, step, rows, stride, INPUTS: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, WARPS: gl.constexpr, FORM: gl.constexpr):
-    """Begins to bring the inputs of a step, of nibbles quarters of blocks first, of bytes two at a time; zeros where there are none."""
+def _copy_x(
+    to_x,
+    x,
+    step,
+    rows,
+    stride,
+    INPUTS: gl.constexpr,
+    ROWS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    WARPS: gl.constexpr,
+    FORM: gl.constexpr,
+):
+    """Begins to bring the inputs of a step, of nibbles quarters of blocks first, of
+    bytes two at a time; zeros where there are none.
+    """
     PARTS: gl.constexpr = 4 * SPLIT if FORM == "nibbles" else SPLIT
     LAYOUT: gl.constexpr = _x_copied(PARTS, WARPS, 2 if FORM == "nibbles" else 4)
     part = index(0, PARTS, LAYOUT)
@@ -168,7 +201,10 @@ def _copy_x(to_x, x, step, rows, stride, INPUTS: gl.constexpr, ROWS: gl.constexp
 
 @gluon.jit
 def _numbers(codes, meta, TEXT: gl.constexpr, KIND: gl.constexpr):
-    """Some of the bits of codes int16 [SPLIT, TILE, WORDS] as numbers in bfloat16, less their zeros.  meta: [SPLIT, TILE, WORDS] or not used."""
+    """Some of the bits of codes int16 [SPLIT, TILE, WORDS] as numbers in bfloat16, less their zeros.
+
+    meta: [SPLIT, TILE, WORDS] or not used.
+    """
     if with_zeros(KIND):
         minus = (meta >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
         return gl.inline_asm_elementwise(TEXT, "=r,r,r", [codes, minus], dtype=gl.bfloat16, is_pure=True, pack=2)
@@ -178,10 +214,22 @@ def _numbers(codes, meta, TEXT: gl.constexpr, KIND: gl.constexpr):
 
 @gluon.jit
 def _block_sums(
-    sums, codes, metas, x, TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr, GROUP: gl.constexpr,
-    TEXTS: gl.constexpr, KIND: gl.constexpr, FORM: gl.constexpr,
-):  # fmt: skip
-    """sums [SPLIT, TILE, ROWS] and what a block of each part adds; x: its place in shared memory.  TEXTS: see `texts_of`."""
+    sums,
+    codes,
+    metas,
+    x,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SIDE: gl.constexpr,
+    GROUP: gl.constexpr,
+    TEXTS: gl.constexpr,
+    KIND: gl.constexpr,
+    FORM: gl.constexpr,
+):
+    """sums [SPLIT, TILE, ROWS] and what a block of each part adds; x: its place
+    in shared memory.  TEXTS: see `texts_of`.
+    """
     SUMS: gl.constexpr = _sums_layout(SPLIT, SIDE)
     RIGHT: gl.constexpr = _x_layout(SPLIT, SIDE)
     PARTS: gl.constexpr = 4 if FORM == "nibbles" else 2
@@ -218,7 +266,9 @@ def _factor(squares, rows, eps, INPUTS: gl.constexpr, ROWS: gl.constexpr, TILES:
     """1 / the root of the mean square of each row, from sums [TILES, rows] of its squares."""
     tile = gl.arange(0, _power(TILES), layout=gl.SliceLayout(1, LAYOUT))[:, None]
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    return gl.rsqrt(gl.sum(gl.load(squares + tile * rows + row, (tile < TILES) & (row < rows), other=0.0), 0) / INPUTS + eps)
+    return gl.rsqrt(
+        gl.sum(gl.load(squares + tile * rows + row, (tile < TILES) & (row < rows), other=0.0), 0) / INPUTS + eps
+    )
 
 
 @gluon.jit
@@ -242,9 +292,27 @@ def _finished(total, outer, bias, factor, output, OUTER: gl.constexpr, BIASED: g
 
 @gluon.jit
 def _write(
-    total, tile, outer, bias, factor, y, norm, ready, left_squares, rows, y_stride, OUTPUTS: gl.constexpr, OUTER: gl.constexpr,
-    BIASED: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr, NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
-):  # fmt: skip
+    total,
+    tile,
+    outer,
+    bias,
+    factor,
+    y,
+    norm,
+    ready,
+    left_squares,
+    rows,
+    y_stride,
+    OUTPUTS: gl.constexpr,
+    OUTER: gl.constexpr,
+    BIASED: gl.constexpr,
+    ADDED: gl.constexpr,
+    READY: gl.constexpr,
+    NAME: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+):
     """total [TILE, ROWS]: of all inputs, in any layout."""
     HALF: gl.constexpr = OUTPUTS // 2 if NAME != "" else 0
     WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
@@ -274,10 +342,33 @@ def _write(
 
 @gluon.jit
 def _write_heads(
-    total, tile, outer, bias, factor, y, angles, positions, slots, k_pool, v_pool, k_scale, v_scale, rows, y_stride, QUERIES: gl.constexpr,
-    KEYS: gl.constexpr, HALF: gl.constexpr, OUTER: gl.constexpr, BIASED: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
-):  # fmt: skip
-    """total [TILE, ROWS] are dimensions of one head: rotated, queries to y, keys and values to their slots; see `heads.norm_rope_store`."""
+    total,
+    tile,
+    outer,
+    bias,
+    factor,
+    y,
+    angles,
+    positions,
+    slots,
+    k_pool,
+    v_pool,
+    k_scale,
+    v_scale,
+    rows,
+    y_stride,
+    QUERIES: gl.constexpr,
+    KEYS: gl.constexpr,
+    HALF: gl.constexpr,
+    OUTER: gl.constexpr,
+    BIASED: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    """total [TILE, ROWS] are dimensions of one head: rotated, queries to y, keys and
+    values to their slots; see `heads.norm_rope_store`.
+    """
     PAIRS: gl.constexpr = TILE // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUT: gl.constexpr = _written(PAIRS, WARPS)
@@ -320,15 +411,57 @@ def _left(partial, tile, TILE: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.cons
 @entry
 @gluon.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["positions", "slots"])
 def multiply(
-    x, words, meta, outer, bias, squares, y, norm, ready, left_squares, partial, counters, angles, positions, slots, k_pool, v_pool,
-    rows, stride, y_stride, eps, k_scale, v_scale,
-    OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, GROUP: gl.constexpr, TEXTS: gl.constexpr, KIND: gl.constexpr, FORM: gl.constexpr, OUTER: gl.constexpr,
-    BIASED: gl.constexpr, NORMED: gl.constexpr, SQUARES: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr, NAME: gl.constexpr,
-    QUERIES: gl.constexpr, KEYS: gl.constexpr, DIM: gl.constexpr,
-    TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr, SLICES: gl.constexpr, AHEAD: gl.constexpr,
-    MOST_WAITS: gl.constexpr, PROGRAMS: gl.constexpr, DEPENDENT: gl.constexpr,
-):  # fmt: skip
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around it; grid (PROGRAMS,).
+    x,
+    words,
+    meta,
+    outer,
+    bias,
+    squares,
+    y,
+    norm,
+    ready,
+    left_squares,
+    partial,
+    counters,
+    angles,
+    positions,
+    slots,
+    k_pool,
+    v_pool,
+    rows,
+    stride,
+    y_stride,
+    eps,
+    k_scale,
+    v_scale,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    GROUP: gl.constexpr,
+    TEXTS: gl.constexpr,
+    KIND: gl.constexpr,
+    FORM: gl.constexpr,
+    OUTER: gl.constexpr,
+    BIASED: gl.constexpr,
+    NORMED: gl.constexpr,
+    SQUARES: gl.constexpr,
+    ADDED: gl.constexpr,
+    READY: gl.constexpr,
+    NAME: gl.constexpr,
+    QUERIES: gl.constexpr,
+    KEYS: gl.constexpr,
+    DIM: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    SIDE: gl.constexpr,
+    SLICES: gl.constexpr,
+    AHEAD: gl.constexpr,
+    MOST_WAITS: gl.constexpr,
+    PROGRAMS: gl.constexpr,
+    DEPENDENT: gl.constexpr,
+):
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around
+    it; grid (PROGRAMS,).
 
     DIM: not 0: the outputs are heads of so many, QUERIES, KEYS and as many of values; see `_write_heads`.
     Program p has slice p % SLICES and every PROGRAMS / SLICES-th tile from p / SLICES on.
@@ -346,9 +479,28 @@ def multiply(
     held = ()
     for item in gl.static_range(AHEAD):
         tile = first + item // STEPS * STRIDE
-        held = held + (_read(words, meta, tile, part * STEPS + item % STEPS, tile < TILES, OUTPUTS, HALF, INPUTS, TILE, SPLIT, SIDE, GROUP, KIND, FORM),)
+        held = held + (
+            _read(
+                words,
+                meta,
+                tile,
+                part * STEPS + item % STEPS,
+                tile < TILES,
+                OUTPUTS,
+                HALF,
+                INPUTS,
+                TILE,
+                SPLIT,
+                SIDE,
+                GROUP,
+                KIND,
+                FORM,
+            ),
+        )
     PARTS: gl.constexpr = 4 * SPLIT if FORM == "nibbles" else SPLIT
-    place = gl.allocate_shared_memory(gl.bfloat16 if FORM == "nibbles" else gl.int32, [STEPS, PARTS, ROWS, WORDS], _flat(3))
+    place = gl.allocate_shared_memory(
+        gl.bfloat16 if FORM == "nibbles" else gl.int32, [STEPS, PARTS, ROWS, WORDS], _flat(3)
+    )
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -370,15 +522,88 @@ def multiply(
                 for at in gl.static_range(TURN):
                     now = (stretch * (STEPS // TURN // WAITS) + turn) * TURN + at
                     to_tile, to_step = tile + (now + AHEAD) // STEPS * STRIDE, part * STEPS + (now + AHEAD) % STEPS
-                    coming = _read(words, meta, to_tile, to_step, to_tile < TILES, OUTPUTS, HALF, INPUTS, TILE, SPLIT, SIDE, GROUP, KIND, FORM)
-                    sums = _block_sums(sums, held[0][0], held[0][1], place.index(now), TILE, ROWS, SPLIT, SIDE, GROUP, TEXTS, KIND, FORM)
+                    coming = _read(
+                        words,
+                        meta,
+                        to_tile,
+                        to_step,
+                        to_tile < TILES,
+                        OUTPUTS,
+                        HALF,
+                        INPUTS,
+                        TILE,
+                        SPLIT,
+                        SIDE,
+                        GROUP,
+                        KIND,
+                        FORM,
+                    )
+                    sums = _block_sums(
+                        sums,
+                        held[0][0],
+                        held[0][1],
+                        place.index(now),
+                        TILE,
+                        ROWS,
+                        SPLIT,
+                        SIDE,
+                        GROUP,
+                        TEXTS,
+                        KIND,
+                        FORM,
+                    )
                     held = _moved(held, coming, AHEAD)
         total = gl.sum(gl.convert_layout(sums, TOGETHER), 0)
         if SLICES == 1:
             if DIM > 0:
-                _write_heads(total, tile, outer, bias, factor, y, angles, positions, slots, k_pool, v_pool, k_scale, v_scale, rows, y_stride, QUERIES, KEYS, HALF, OUTER, BIASED, TILE, ROWS, WARPS)
+                _write_heads(
+                    total,
+                    tile,
+                    outer,
+                    bias,
+                    factor,
+                    y,
+                    angles,
+                    positions,
+                    slots,
+                    k_pool,
+                    v_pool,
+                    k_scale,
+                    v_scale,
+                    rows,
+                    y_stride,
+                    QUERIES,
+                    KEYS,
+                    HALF,
+                    OUTER,
+                    BIASED,
+                    TILE,
+                    ROWS,
+                    WARPS,
+                )
             else:
-                _write(total, tile, outer, bias, factor, y, norm, ready, left_squares, rows, y_stride, OUTPUTS, OUTER, BIASED, ADDED, READY, NAME, TILE, ROWS, WARPS)
+                _write(
+                    total,
+                    tile,
+                    outer,
+                    bias,
+                    factor,
+                    y,
+                    norm,
+                    ready,
+                    left_squares,
+                    rows,
+                    y_stride,
+                    OUTPUTS,
+                    OUTER,
+                    BIASED,
+                    ADDED,
+                    READY,
+                    NAME,
+                    TILE,
+                    ROWS,
+                    WARPS,
+                )
         else:
             gl.store(_left(partial, part * TILES + tile, TILE, ROWS, gl.SliceLayout(0, TOGETHER)), total)
     if SLICES > 1:
@@ -393,6 +618,51 @@ def multiply(
                 for slice in gl.static_range(1, SLICES):
                     total += gl.load(_left(partial, slice * TILES + tile, TILE, ROWS, ALL), cache_modifier=".cg")
                 if DIM > 0:
-                    _write_heads(total, tile, outer, bias, factor, y, angles, positions, slots, k_pool, v_pool, k_scale, v_scale, rows, y_stride, QUERIES, KEYS, HALF, OUTER, BIASED, TILE, ROWS, WARPS)
+                    _write_heads(
+                        total,
+                        tile,
+                        outer,
+                        bias,
+                        factor,
+                        y,
+                        angles,
+                        positions,
+                        slots,
+                        k_pool,
+                        v_pool,
+                        k_scale,
+                        v_scale,
+                        rows,
+                        y_stride,
+                        QUERIES,
+                        KEYS,
+                        HALF,
+                        OUTER,
+                        BIASED,
+                        TILE,
+                        ROWS,
+                        WARPS,
+                    )
                 else:
-                    _write(total, tile, outer, bias, factor, y, norm, ready, left_squares, rows, y_stride, OUTPUTS, OUTER, BIASED, ADDED, READY, NAME, TILE, ROWS, WARPS)
+                    _write(
+                        total,
+                        tile,
+                        outer,
+                        bias,
+                        factor,
+                        y,
+                        norm,
+                        ready,
+                        left_squares,
+                        rows,
+                        y_stride,
+                        OUTPUTS,
+                        OUTER,
+                        BIASED,
+                        ADDED,
+                        READY,
+                        NAME,
+                        TILE,
+                        ROWS,
+                        WARPS,
+                    )

@@ -9,12 +9,12 @@ import triton
 from torch import Tensor
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from . import wgmma_gemm_kernels as kernels
-from ..packed.unpack_ptx import texts
-from ..packed.packed_weight import BYTES, NIBBLES, PackedWeight
 from ..batch_invariant_matmul import capability, processors
 from ..gemv.gemv_launch import SHARED
 from ..launch.programmatic_launch import launched
+from ..packed.packed_weight import BYTES, NIBBLES, PackedWeight
+from ..packed.unpack_ptx import texts
+from . import wgmma_gemm_kernels as kernels
 
 LEAST_ROWS, MOST_ROWS = 33, 1024  # others are faster below, and were not compared above
 KINDS = ("plain", "scaled", "zeros, scaled")  # of whole numbers of four bits
@@ -25,9 +25,11 @@ SPARE = 2048  # bytes of shared memory for barriers and what stands around the r
 
 
 class WgmmaTile(NamedTuple):
-    """Powers of 2. outputs x rows of the result a program, 64 outputs at least for each four warps; its inputs split in so many.
+    """Powers of 2. outputs x rows of the result a program, 64 outputs at least for each four warps; its inputs split in
+    so many.
 
-    full: programs that have room on a multiprocessor at a time. All programs run at the same time where inputs are split.
+    full: programs that have room on a multiprocessor at a time. All programs run at the same time where inputs are
+        split.
     """
 
     outputs: int
@@ -50,7 +52,9 @@ class WgmmaTile(NamedTuple):
         return None if self.full == 1 else min(255, REGISTERS // (32 * self.warps * self.full) // 8 * 8)
 
 
-TUNED: dict[tuple[int, int, int], WgmmaTile] = {  # by rows (64, 128, 256, 512, 1024), outputs, inputs; measured on an H100
+TUNED: dict[
+    tuple[int, int, int], WgmmaTile
+] = {  # by rows (64, 128, 256, 512, 1024), outputs, inputs; measured on an H100
     (64, 4096, 4096): WgmmaTile(64, 64, 4, 4, 2),
     (128, 6144, 4096): WgmmaTile(128, 128, 4, 8, 2),
     (256, 6144, 4096): WgmmaTile(128, 128),
@@ -60,7 +64,9 @@ LEAST_BLOCKS = 8  # of a program
 
 
 def tile_for(rows: int, outputs: int, inputs: int, device: torch.device) -> WgmmaTile:
-    """As measured, or what was best at most sizes: as many programs as run at a time, as long as each has some blocks of inputs."""
+    """As measured, or what was best at most sizes: as many programs as run at a time,
+    as long as each has some blocks of inputs.
+    """
     tuned = TUNED.get((width_of(rows), outputs, inputs))
     if tuned and (tuned.split == 1 or tuned.programs(rows, outputs) <= tuned.full * processors(device)):
         return tuned
@@ -90,35 +96,85 @@ def supports_weight(weight: PackedWeight, gated: bool = False) -> bool:
 
 def supports(x: Tensor, weight: PackedWeight, gated: bool) -> bool:
     """Whether `matmul` is to be used: x's rows lie at multiples of 16 bytes."""
-    return LEAST_ROWS <= x.shape[0] <= MOST_ROWS and x.data_ptr() % 16 == 0 and x.stride(0) % 8 == 0 and supports_weight(weight, gated)
+    return (
+        LEAST_ROWS <= x.shape[0] <= MOST_ROWS
+        and x.data_ptr() % 16 == 0
+        and x.stride(0) % 8 == 0
+        and supports_weight(weight, gated)
+    )
 
 
 def matmul(
-    x: Tensor, weight: PackedWeight, y: Tensor, bias: Tensor | None, squares: Tensor | None, eps: float, *, added: bool, ready: tuple[Tensor, float] | None,
-    name: str, overlap: bool, tile: WgmmaTile | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of each tile's outputs, or what is not of use."""
+    x: Tensor,
+    weight: PackedWeight,
+    y: Tensor,
+    bias: Tensor | None,
+    squares: Tensor | None,
+    eps: float,
+    *,
+    added: bool,
+    ready: tuple[Tensor, float] | None,
+    name: str,
+    overlap: bool,
+    tile: WgmmaTile | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of
+    each tile's outputs, or what is not of use.
+    """
     rows, outputs = x.shape[0], weight.outputs
     tile = tile or tile_for(rows, outputs, weight.inputs, x.device)
     output_tiles = triton.cdiv(outputs, tile.outputs)
     tiles = output_tiles * triton.cdiv(rows, tile.rows)
     if tile.split > 1 and tile.programs(rows, outputs) > tile.full * processors(x.device):
-        raise ValueError(f"{tiles} tiles cannot be split in {tile.split}: {tile.full * processors(x.device)} programs run at the same time")
+        raise ValueError(
+            f"{tiles} tiles cannot be split in {tile.split}: {tile.full * processors(x.device)} programs run at the "
+            "same time"
+        )
     left = torch.empty(output_tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
     after = torch.empty_like(y, memory_format=torch.contiguous_format) if ready else y
-    partial = torch.empty(tiles * tile.split * tile.outputs * tile.rows if tile.split > 1 else 0, dtype=torch.float32, device=x.device)
+    partial = torch.empty(
+        tiles * tile.split * tile.outputs * tile.rows if tile.split > 1 else 0, dtype=torch.float32, device=x.device
+    )
     none = weight.words
     if rows:
         kernels.multiply[(tiles, tile.split)](
-            _rows(x, tile.rows), _codes(weight, tile.outputs, bool(name)), none if weight.meta is None else weight.meta,
-            none if weight.outer is None else weight.outer, x if bias is None else bias, none if squares is None else squares, y,
-            ready[0] if ready else x, after, left, partial, weight.counters, rows, y.stride(0), eps,
-            OUTPUTS=outputs, INPUTS=weight.inputs, FORM=weight.form, GROUP=weight.group, KIND=weight.kind, OUTER=weight.outer is not None,
-            **texts(weight), BIASED=bias is not None, NORMED=squares is not None, PARTS=1 if squares is None else len(squares), ADDED=added,
-            READY=ready is not None, NAME=name, TILE=tile.outputs, ROWS=tile.rows, SPLIT=tile.split, RING=tile.ring(weight.form),
-            WARPS=tile.warps, num_warps=tile.warps, **({"maxnreg": tile.registers} if tile.registers else {}),
+            _rows(x, tile.rows),
+            _codes(weight, tile.outputs, bool(name)),
+            none if weight.meta is None else weight.meta,
+            none if weight.outer is None else weight.outer,
+            x if bias is None else bias,
+            none if squares is None else squares,
+            y,
+            ready[0] if ready else x,
+            after,
+            left,
+            partial,
+            weight.counters,
+            rows,
+            y.stride(0),
+            eps,
+            OUTPUTS=outputs,
+            INPUTS=weight.inputs,
+            FORM=weight.form,
+            GROUP=weight.group,
+            KIND=weight.kind,
+            OUTER=weight.outer is not None,
+            **texts(weight),
+            BIASED=bias is not None,
+            NORMED=squares is not None,
+            PARTS=1 if squares is None else len(squares),
+            ADDED=added,
+            READY=ready is not None,
+            NAME=name,
+            TILE=tile.outputs,
+            ROWS=tile.rows,
+            SPLIT=tile.split,
+            RING=tile.ring(weight.form),
+            WARPS=tile.warps,
+            num_warps=tile.warps,
+            **({"maxnreg": tile.registers} if tile.registers else {}),
             **launched(overlap),
-        )  # fmt: skip
+        )
     return after, left
 
 
@@ -139,7 +195,9 @@ def _places(weight: PackedWeight, gated: bool) -> tuple[list[int], list[int]]:
     """Sizes and strides of the words, or bytes, as `_codes` takes them."""
     outputs, inputs = weight.outputs, weight.inputs
     if weight.form == BYTES:
-        between: Any = ([outputs // 16, 2, 8], [8 * inputs, outputs // 2 * inputs, inputs]) if gated else ([outputs], [inputs])
+        between: Any = (
+            ([outputs // 16, 2, 8], [8 * inputs, outputs // 2 * inputs, inputs]) if gated else ([outputs], [inputs])
+        )
         return [inputs // QUARTER, *between[0], QUARTER], [QUARTER, *between[1], 1]
     blocks = triton.cdiv(inputs, BLOCK)
     if gated:
@@ -147,4 +205,13 @@ def _places(weight: PackedWeight, gated: bool) -> tuple[list[int], list[int]]:
     return [blocks * outputs, QUARTER], [QUARTER, 1]
 
 
-__all__ = ["LEAST_ROWS", "MOST_ROWS", "WgmmaTile", "supports_shape", "matmul", "supports", "supports_weight", "tile_for"]
+__all__ = [
+    "LEAST_ROWS",
+    "MOST_ROWS",
+    "WgmmaTile",
+    "matmul",
+    "supports",
+    "supports_shape",
+    "supports_weight",
+    "tile_for",
+]

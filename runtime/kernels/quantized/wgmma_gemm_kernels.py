@@ -1,8 +1,12 @@
-"""A Gluon kernel that multiplies tens to hundreds of rows with a weight of 4 or 8 bits by Hopper's wide tensor core instructions (wgmma).
+"""A Gluon kernel that multiplies tens to hundreds of rows with a weight of 4 or 8 bits by Hopper's wide tensor core
+instructions (wgmma).
 
-The weight is the left operand, which these instructions take from registers: codes come to shared memory as they lie, each thread reads
-those of its place in the operand, restores them there, scaled, and nothing that was restored goes back through memory. While a quarter of a
-block is multiplied, the next is restored. x is the right operand, in shared memory. Codes and x of the next blocks are brought by the
+The weight is the left operand, which these instructions take from registers: codes come to shared memory as they lie,
+each thread reads
+those of its place in the operand, restores them there, scaled, and nothing that was restored goes back through memory.
+While a quarter of a
+block is multiplied, the next is restored. x is the right operand, in shared memory. Codes and x of the next blocks are
+brought by the
 copy engine into a ring, one barrier each. Inputs may be split over programs, which run at the same time: each
 adds what all of a tile left of some of its rows, in their order.
 """
@@ -23,9 +27,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..activation_kernels import activated
+from ..gemv.gemv_tensor_core_kernels import outputs_of
 from ..launch.compile_ahead import entry
 from ..packed.packed_weight import BYTES as OF_BYTES
-from ..gemv.gemv_tensor_core_kernels import outputs_of
 
 BLOCK = gl.constexpr(128)  # inputs
 QUARTER = gl.constexpr(32)
@@ -82,7 +86,18 @@ def _some(rows, split):
 
 @gluon.jit
 def _bring_codes(
-    codes, to_codes, full, slot, tile, block, more, FORM: gl.constexpr, TILE: gl.constexpr, GATED: gl.constexpr, OUTPUTS: gl.constexpr, STEP: gl.constexpr
+    codes,
+    to_codes,
+    full,
+    slot,
+    tile,
+    block,
+    more,
+    FORM: gl.constexpr,
+    TILE: gl.constexpr,
+    GATED: gl.constexpr,
+    OUTPUTS: gl.constexpr,
+    STEP: gl.constexpr,
 ):
     """Begins to bring a block of codes; its barrier waits for STEP bytes, those of x too."""
     bar = full.index(slot)
@@ -112,12 +127,21 @@ def _metas(meta, output, block, OUTPUTS: gl.constexpr, GROUP: gl.constexpr, PIEC
 
 
 @gluon.jit
-def _prefetch(meta, output, block, BLOCKS: gl.constexpr, OUTPUTS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr):
+def _prefetch(
+    meta, output, block, BLOCKS: gl.constexpr, OUTPUTS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr
+):
     """Begins to bring scales into the L2 cache."""
     block = gl.minimum(block, BLOCKS - 1)
     for piece in gl.static_range(PIECES):
         places = meta + (block * BLOCK // (GROUP * PIECES) * PIECES + piece) * OUTPUTS + output
-        gl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)
+        gl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;",
+            "=r,l",
+            [places.to(gl.int64)],
+            dtype=gl.int32,
+            is_pure=False,
+            pack=1,
+        )
 
 
 @gluon.jit
@@ -150,10 +174,21 @@ def _restored(codes, meta, TEXT: gl.constexpr, GROUPED: gl.constexpr, FORM: gl.c
 
 @gluon.jit
 def _quarter(
-    words, bytes_, meta, AT: gl.constexpr, TEXT: gl.constexpr, FORM: gl.constexpr, GROUPED: gl.constexpr, TILE: gl.constexpr, LEFT: gl.constexpr,
+    words,
+    bytes_,
+    meta,
+    AT: gl.constexpr,
+    TEXT: gl.constexpr,
+    FORM: gl.constexpr,
+    GROUPED: gl.constexpr,
+    TILE: gl.constexpr,
+    LEFT: gl.constexpr,
     DTYPE: gl.constexpr,
-):  # fmt: skip
-    """A quarter of a block's inputs [TILE, QUARTER] in DTYPE. words: each holds a code of every quarter; bytes_: place of codes in shared memory; meta [TILE]."""
+):
+    """A quarter of a block's inputs [TILE, QUARTER] in DTYPE.
+
+    words: each holds a code of every quarter; bytes_: place of codes in shared memory; meta [TILE].
+    """
     found = bytes_.index(AT).load(LEFT) if FORM == BYTES else words
     return _restored(found, meta[:, None].broadcast_to(TILE, QUARTER), TEXT, GROUPED, FORM, DTYPE)
 
@@ -169,9 +204,20 @@ def _factor(squares, row, rows, eps, INPUTS: gl.constexpr, PARTS: gl.constexpr):
 
 @gluon.jit
 def _finished(
-    total, outer, bias, squares, output, row, rows, eps, INPUTS: gl.constexpr, OUTER: gl.constexpr, BIASED: gl.constexpr, NORMED: gl.constexpr,
+    total,
+    outer,
+    bias,
+    squares,
+    output,
+    row,
+    rows,
+    eps,
+    INPUTS: gl.constexpr,
+    OUTER: gl.constexpr,
+    BIASED: gl.constexpr,
+    NORMED: gl.constexpr,
     PARTS: gl.constexpr,
-):  # fmt: skip
+):
     """total [outputs, rows] times what belongs to each output and to each row, and the bias."""
     if OUTER:
         total *= gl.load(outer + output)[:, None]
@@ -191,7 +237,19 @@ def _gated(total, NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr):
 
 @gluon.jit
 def _write(
-    total, y, norm, ready, left_squares, tile, output, row, rows, y_stride, OUTPUTS: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr
+    total,
+    y,
+    norm,
+    ready,
+    left_squares,
+    tile,
+    output,
+    row,
+    rows,
+    y_stride,
+    OUTPUTS: gl.constexpr,
+    ADDED: gl.constexpr,
+    READY: gl.constexpr,
 ):
     """total [outputs, rows] to its place in y, and all that is wanted of it."""
     inside = (output < OUTPUTS)[:, None] & (row < rows)[None, :]
@@ -203,7 +261,11 @@ def _write(
     if READY:
         total = gl.where(inside, stored.to(gl.float32), 0.0)
         weighed = gl.load(norm + output, output < OUTPUTS, other=0.0).to(gl.float32)[:, None]
-        gl.store(ready + row.to(gl.int64)[None, :] * OUTPUTS + output[:, None], (total * weighed).to(y.dtype.element_ty), inside)
+        gl.store(
+            ready + row.to(gl.int64)[None, :] * OUTPUTS + output[:, None],
+            (total * weighed).to(y.dtype.element_ty),
+            inside,
+        )
         gl.store(left_squares + tile * rows + row, gl.sum(total * total, 0), row < rows)
 
 
@@ -243,10 +305,34 @@ def _sum_of_parts(places, inside, PART: gl.constexpr, SPLIT: gl.constexpr):
 
 @gluon.jit
 def _finish_parts(
-    partial, split, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr, OUTER: gl.constexpr, BIASED: gl.constexpr, NORMED: gl.constexpr, PARTS: gl.constexpr, ADDED: gl.constexpr,
-    READY: gl.constexpr, NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, WARPS: gl.constexpr,
-):  # fmt: skip
+    partial,
+    split,
+    outer,
+    bias,
+    squares,
+    y,
+    norm,
+    ready,
+    left_squares,
+    tile,
+    row_tile,
+    rows,
+    y_stride,
+    eps,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    OUTER: gl.constexpr,
+    BIASED: gl.constexpr,
+    NORMED: gl.constexpr,
+    PARTS: gl.constexpr,
+    ADDED: gl.constexpr,
+    READY: gl.constexpr,
+    NAME: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    WARPS: gl.constexpr,
+):
     """Each program of a tile finishes some of its rows."""
     SOME: gl.constexpr = _some(ROWS, SPLIT)
     WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
@@ -261,9 +347,14 @@ def _finish_parts(
         inside = (row < rows)[None, :] & (lane >= 0)[:, None]
         if NAME != "":
             places = partial + column[None, :] * TILE + (lane // 8 * 16 + lane % 8)[:, None]
-            gate, up = _sum_of_parts(places, inside, TILE * ROWS, SPLIT), _sum_of_parts(places + 8, inside, TILE * ROWS, SPLIT)
+            gate, up = (
+                _sum_of_parts(places, inside, TILE * ROWS, SPLIT),
+                _sum_of_parts(places + 8, inside, TILE * ROWS, SPLIT),
+            )
             gate = _finished(gate, outer, bias, squares, known, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
-            up = _finished(up, outer, bias, squares, known + WRITTEN, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
+            up = _finished(
+                up, outer, bias, squares, known + WRITTEN, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS
+            )
             total = activated(gate, NAME) * up
         else:
             total = _sum_of_parts(partial + column[None, :] * TILE + lane[:, None], inside, TILE * ROWS, SPLIT)
@@ -273,15 +364,39 @@ def _finish_parts(
 
 @gluon.jit
 def _finish(
-    total, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS: gl.constexpr, INPUTS: gl.constexpr,
-    OUTER: gl.constexpr, BIASED: gl.constexpr, NORMED: gl.constexpr, PARTS: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr,
-    NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr, WARPS: gl.constexpr,
-):  # fmt: skip
+    total,
+    outer,
+    bias,
+    squares,
+    y,
+    norm,
+    ready,
+    left_squares,
+    tile,
+    row_tile,
+    rows,
+    y_stride,
+    eps,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    OUTER: gl.constexpr,
+    BIASED: gl.constexpr,
+    NORMED: gl.constexpr,
+    PARTS: gl.constexpr,
+    ADDED: gl.constexpr,
+    READY: gl.constexpr,
+    NAME: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+):
     """Sums of all inputs [TILE, ROWS]; they change hands so that a thread writes outputs that lie side by side."""
     SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
     WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
     OUT: gl.constexpr = _written(WIDE, WARPS)
-    output = outputs_of(gl.arange(0, TILE, layout=gl.SliceLayout(1, SUMS)), tile, OUTPUTS, OUTPUTS // 2 if NAME != "" else 0, TILE)
+    output = outputs_of(
+        gl.arange(0, TILE, layout=gl.SliceLayout(1, SUMS)), tile, OUTPUTS, OUTPUTS // 2 if NAME != "" else 0, TILE
+    )
     row = row_tile * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, SUMS))
     total = _finished(total, outer, bias, squares, output, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
     if NAME != "":
@@ -297,13 +412,46 @@ def _finish(
 @entry
 @gluon.jit(do_not_specialize=["rows"])
 def multiply(
-    x, codes, meta, outer, bias, squares, y, norm, ready, left_squares, partial, counters, rows, y_stride, eps,
-    OUTPUTS: gl.constexpr, INPUTS: gl.constexpr, FORM: gl.constexpr, GROUP: gl.constexpr, KIND: gl.constexpr, OUTER: gl.constexpr,
-    TEXT0: gl.constexpr, TEXT1: gl.constexpr, TEXT2: gl.constexpr, TEXT3: gl.constexpr,
-    BIASED: gl.constexpr, NORMED: gl.constexpr, PARTS: gl.constexpr, ADDED: gl.constexpr, READY: gl.constexpr, NAME: gl.constexpr,
-    TILE: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, RING: gl.constexpr, WARPS: gl.constexpr, DEPENDENT: gl.constexpr,
-):  # fmt: skip
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around it. Grid (row tiles * output tiles, SPLIT).
+    x,
+    codes,
+    meta,
+    outer,
+    bias,
+    squares,
+    y,
+    norm,
+    ready,
+    left_squares,
+    partial,
+    counters,
+    rows,
+    y_stride,
+    eps,
+    OUTPUTS: gl.constexpr,
+    INPUTS: gl.constexpr,
+    FORM: gl.constexpr,
+    GROUP: gl.constexpr,
+    KIND: gl.constexpr,
+    OUTER: gl.constexpr,
+    TEXT0: gl.constexpr,
+    TEXT1: gl.constexpr,
+    TEXT2: gl.constexpr,
+    TEXT3: gl.constexpr,
+    BIASED: gl.constexpr,
+    NORMED: gl.constexpr,
+    PARTS: gl.constexpr,
+    ADDED: gl.constexpr,
+    READY: gl.constexpr,
+    NAME: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    SPLIT: gl.constexpr,
+    RING: gl.constexpr,
+    WARPS: gl.constexpr,
+    DEPENDENT: gl.constexpr,
+):
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around
+    it. Grid (row tiles * output tiles, SPLIT).
 
     x, codes: what the copy engine brings a block of at a time, see `wgmma_gemm`.
     """
@@ -321,7 +469,9 @@ def multiply(
     row_tiles = (rows + ROWS - 1) // ROWS
     row_tile, tile = gl.program_id(0) % row_tiles, gl.program_id(0) // row_tiles
     split = gl.program_id(1)
-    COUNT: gl.constexpr = (BLOCKS + SPLIT - 1) // SPLIT  # of a program; those behind the last have no x, and add nothing
+    COUNT: gl.constexpr = (
+        BLOCKS + SPLIT - 1
+    ) // SPLIT  # of a program; those behind the last have no x, and add nothing
     first = split * COUNT
 
     to_x = gl.allocate_shared_memory(DTYPE, [RING, 4, ROWS, QUARTER], shared(16, 3))
@@ -378,12 +528,60 @@ def multiply(
         _leave(total, place, split, rows - row_tile * ROWS, TILE, ROWS, SUMS)
         _meet(counters + gl.program_id(0), SPLIT)
         _finish_parts(
-            place, split, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS, INPUTS, OUTER,
-            BIASED, NORMED, PARTS, ADDED, READY, NAME, TILE, ROWS, SPLIT, WARPS,
-        )  # fmt: skip
+            place,
+            split,
+            outer,
+            bias,
+            squares,
+            y,
+            norm,
+            ready,
+            left_squares,
+            tile,
+            row_tile,
+            rows,
+            y_stride,
+            eps,
+            OUTPUTS,
+            INPUTS,
+            OUTER,
+            BIASED,
+            NORMED,
+            PARTS,
+            ADDED,
+            READY,
+            NAME,
+            TILE,
+            ROWS,
+            SPLIT,
+            WARPS,
+        )
         _depart(counters + gl.program_id(0), SPLIT)
     else:
         _finish(
-            total, outer, bias, squares, y, norm, ready, left_squares, tile, row_tile, rows, y_stride, eps, OUTPUTS, INPUTS, OUTER, BIASED,
-            NORMED, PARTS, ADDED, READY, NAME, TILE, ROWS, WARPS,
-        )  # fmt: skip
+            total,
+            outer,
+            bias,
+            squares,
+            y,
+            norm,
+            ready,
+            left_squares,
+            tile,
+            row_tile,
+            rows,
+            y_stride,
+            eps,
+            OUTPUTS,
+            INPUTS,
+            OUTER,
+            BIASED,
+            NORMED,
+            PARTS,
+            ADDED,
+            READY,
+            NAME,
+            TILE,
+            ROWS,
+            WARPS,
+        )

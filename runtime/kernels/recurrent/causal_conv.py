@@ -17,10 +17,29 @@ BLOCK, TOKENS = 512, 16  # channels and tokens of a program
 @entry
 @triton.jit
 def _convolve(
-    x, gate_in, gate_out, taps, bias, memory, read, write, starts, out, stride,
-    CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, TOKENS: tl.constexpr, BIASED: tl.constexpr,
-    NAME: tl.constexpr, GATED: tl.constexpr, GIVES: tl.constexpr, LEAVES: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    gate_in,
+    gate_out,
+    taps,
+    bias,
+    memory,
+    read,
+    write,
+    starts,
+    out,
+    stride,
+    CHANNELS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TOKENS: tl.constexpr,
+    BIASED: tl.constexpr,
+    NAME: tl.constexpr,
+    GATED: tl.constexpr,
+    GIVES: tl.constexpr,
+    LEAVES: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """One program for some channels of some tokens of a sequence. ROWS: WIDTH or the next power of 2.
 
     GATED: inputs are multiplied with `gate_in` and outputs with `gate_out`, which lie as x does.
@@ -61,15 +80,28 @@ def _convolve(
 
 
 def convolve(
-    x: Tensor, taps: Tensor, bias: Tensor | None, name: str | None, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int,
-    overlap: bool = False, gates: tuple[Tensor, Tensor] | None = None,
-) -> Tensor:  # fmt: skip
-    """x [T, channels], rows contiguous -> float32 [T, channels]; of sequences that begin at starts int [S + 1], `longest` tokens at most.
+    x: Tensor,
+    taps: Tensor,
+    bias: Tensor | None,
+    name: str | None,
+    memory: Tensor,
+    read: Tensor,
+    write: Tensor,
+    starts: Tensor,
+    longest: int,
+    overlap: bool = False,
+    gates: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """x [T, channels], rows contiguous -> float32 [T, channels]; of sequences that begin at starts int [S + 1],
+    `longest` tokens at most.
 
-    taps: float32 [width, channels], the latest token's last.  bias: float32 [channels].  name: of the activation; None: none.
-    memory: [slots, width - 1, channels], of x's type, the inputs before each sequence; they are read from the slots `read` and left in
+    taps: float32 [width, channels], the latest token's last.  bias: float32 [channels].  name: of the activation; None:
+        none.
+    memory: [slots, width - 1, channels], of x's type, the inputs before each sequence; they are read from the slots
+        `read` and left in
     the slots `write`, int [S]. A slot may be read and written by the same sequence; what one writes no other may read.
-    gates: what inputs and outputs are multiplied with, in rows as far apart as x's; then x, and what is given, is of x's type.
+    gates: what inputs and outputs are multiplied with, in rows as far apart as x's; then x, and what is given, is of
+        x's type.
     """
     width, channels = taps.shape
     out = x.new_empty(len(x), channels, dtype=taps.dtype if gates is None else x.dtype)
@@ -78,9 +110,17 @@ def convolve(
         return out
     parts = (x, *(gates or (x, x)), taps, taps if bias is None else bias, memory, read, write, starts, out, x.stride(0))
     cut = {
-        "CHANNELS": channels, "WIDTH": width, "ROWS": triton.next_power_of_2(width), "BLOCK": min(BLOCK, triton.next_power_of_2(channels)),
-        "TOKENS": TOKENS, "BIASED": bias is not None, "NAME": name or "", "GATED": gates is not None, "num_warps": 4, **launched(overlap),
-    }  # fmt: skip
+        "CHANNELS": channels,
+        "WIDTH": width,
+        "ROWS": triton.next_power_of_2(width),
+        "BLOCK": min(BLOCK, triton.next_power_of_2(channels)),
+        "TOKENS": TOKENS,
+        "BIASED": bias is not None,
+        "NAME": name or "",
+        "GATED": gates is not None,
+        "num_warps": 4,
+        **launched(overlap),
+    }
     grid = (sequences, triton.cdiv(channels, BLOCK))
     if longest == 1:
         _convolve[(*grid, 1)](*parts, **cut, GIVES=True, LEAVES=True)

@@ -1,7 +1,10 @@
-"""As `chunked_linear_attention`, where each channel of keys decays at its own rate (KDA): products of pairs of tokens do not factor there.
+"""As `chunked_linear_attention`, where each channel of keys decays at its own rate (KDA): products of pairs of tokens
+do not factor there.
 
-What a token of a chunk is to an earlier one is a sum over channels, each with its own decay since then, taken pair by pair; chunks are
-short for that reason. One kernel solves all chunks at once, one goes through them from state to state and gives what is read on the way.
+What a token of a chunk is to an earlier one is a sum over channels, each with its own decay since then, taken pair by
+pair; chunks are
+short for that reason. One kernel solves all chunks at once, one goes through them from state to state and gives what is
+read on the way.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ COLUMNS = 32  # of a head's state for one program
 
 @triton.jit
 def _decayed(a, bias, rate, token, there, head, a_stride, least, most, KEY: tl.constexpr, KEY_BLOCK: tl.constexpr):
-    """Sums of decays since the chunk's start, float64 [SIZE, KEY_BLOCK]: the difference of two is exact, however much has decayed before."""
+    """Sums of decays since the chunk's start, float64 [SIZE, KEY_BLOCK]: the difference of
+    two is exact, however much has decayed before.
+    """
     keys = tl.arange(0, KEY_BLOCK)[None, :]
     inside = there[:, None] & (keys < KEY)
     step = tl.load(a + token[:, None] * a_stride + head * KEY + keys, inside, other=0.0).to(tl.float32)
@@ -39,13 +44,45 @@ def _row(x, at, SIZE: tl.constexpr):
 @entry
 @triton.jit
 def _solve(
-    q, k, v, a, b, bias, rate, starts, own, past, seen, stride, a_stride, b_stride, scale, unit, reach, least, most,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, TILED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr,
-    VALUE_BLOCK: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """u = own - past S of a chunk of a head, see `chunked_linear_attention`. seen: [T, HEADS, SIZE], what each token's query finds of the chunk's keys."""
+    q,
+    k,
+    v,
+    a,
+    b,
+    bias,
+    rate,
+    starts,
+    own,
+    past,
+    seen,
+    stride,
+    a_stride,
+    b_stride,
+    scale,
+    unit,
+    reach,
+    least,
+    most,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    TILED: tl.constexpr,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    UNIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """u = own - past S of a chunk of a head, see `chunked_linear_attention`.
+
+    seen: [T, HEADS, SIZE], what each token's query finds of the chunk's keys.
+    """
     sequence, head = tl.program_id(0), tl.program_id(1)
-    first, last = tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE, tl.load(starts + sequence + 1).to(tl.int64)
+    first, last = (
+        tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE,
+        tl.load(starts + sequence + 1).to(tl.int64),
+    )
     if first < last:
         row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
         token = first + tl.arange(0, SIZE)
@@ -64,20 +101,52 @@ def _solve(
         columns, keys = tl.arange(0, VALUE_BLOCK)[None, :], tl.arange(0, KEY_BLOCK)[None, :]
         present, place = there[:, None] & (columns < VALUE), (token * HEADS + head)[:, None]
         value = tl.load(v + token[:, None] * stride + head * VALUE + columns, present, other=0.0)
-        tl.store(own + place * VALUE + columns, tl.dot(inverse, value * beta[:, None], input_precision=PRECISION), present)
+        tl.store(
+            own + place * VALUE + columns, tl.dot(inverse, value * beta[:, None], input_precision=PRECISION), present
+        )
         key *= beta[:, None] * tl.exp(total.to(tl.float32))
-        tl.store(past + place * KEY + keys, tl.dot(inverse, key, input_precision=PRECISION), there[:, None] & (keys < KEY))
+        tl.store(
+            past + place * KEY + keys, tl.dot(inverse, key, input_precision=PRECISION), there[:, None] & (keys < KEY)
+        )
         tl.store(seen + place * SIZE + column, found, there[:, None])
 
 
 @entry
 @triton.jit
 def _pass(
-    q, k, a, bias, rate, own, past, seen, states, read, write, starts, out, stride, a_stride, scale, unit, least, most,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, TILED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Through the chunks of a sequence, for some columns of a head's state: what the tokens read, and the state behind the last."""
+    q,
+    k,
+    a,
+    bias,
+    rate,
+    own,
+    past,
+    seen,
+    states,
+    read,
+    write,
+    starts,
+    out,
+    stride,
+    a_stride,
+    scale,
+    unit,
+    least,
+    most,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    TILED: tl.constexpr,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SIZE: tl.constexpr,
+    UNIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Through the chunks of a sequence, for some columns of a head's state: what the
+    tokens read, and the state behind the last.
+    """
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys, columns = tl.arange(0, KEY_BLOCK), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     place, inside = keys[:, None] * VALUE + columns[None, :], (keys < KEY)[:, None] & (columns < VALUE)[None, :]
@@ -91,11 +160,17 @@ def _pass(
         there, at = token < last, (token * HEADS + head)[:, None]
         total = _decayed(a, bias, rate, token, there, head, a_stride, least, most, KEY, KEY_BLOCK)
         whole = _row(total, SIZE - 1, SIZE)
-        query = _heads(q, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT) * (tl.exp(total.to(tl.float32)) * scale)
-        key = _heads(k, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT) * tl.exp((whole[None, :] - total).to(tl.float32))
+        query = _heads(q, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT) * (
+            tl.exp(total.to(tl.float32)) * scale
+        )
+        key = _heads(k, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT) * tl.exp(
+            (whole[None, :] - total).to(tl.float32)
+        )
         present = there[:, None] & (columns < VALUE)[None, :]
         before = tl.load(past + at * KEY + keys[None, :], there[:, None] & (keys < KEY)[None, :], other=0.0)
-        u = tl.load(own + at * VALUE + columns[None, :], present, other=0.0) - tl.dot(before, state, input_precision=PRECISION)
+        u = tl.load(own + at * VALUE + columns[None, :], present, other=0.0) - tl.dot(
+            before, state, input_precision=PRECISION
+        )
         pairs = tl.load(seen + at * SIZE + column, there[:, None] & (row >= column), other=0.0)
         y = tl.dot(pairs, u, tl.dot(query, state, input_precision=PRECISION), input_precision=PRECISION)
         tl.store(out + at * VALUE + columns[None, :], y, present)
@@ -103,22 +178,69 @@ def _pass(
     tl.store(states + (target * HEADS + head) * KEY * VALUE + place, state, inside)
 
 
-def advance_kda_by_chunks(said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor) -> None:
+def advance_kda_by_chunks(
+    said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor
+) -> None:
     """As `chunked_linear_attention.advance_by_chunks`, by the delta rule, of a decay for each channel."""
     (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
     block, blocks = max(triton.next_power_of_2(key), 16), max(triton.next_power_of_2(value), 16)
     usual = {
-        "HEADS": heads, "SHARED": heads // key_heads, "TILED": said.tiled, "KEY": key, "VALUE": value, "KEY_BLOCK": block, "SIZE": SIZE,
-        "UNIT": said.unit is not None, "PRECISION": "tf32x3" if said.a.dtype == torch.float32 else "tf32", "num_warps": 4,
-    }  # fmt: skip
+        "HEADS": heads,
+        "SHARED": heads // key_heads,
+        "TILED": said.tiled,
+        "KEY": key,
+        "VALUE": value,
+        "KEY_BLOCK": block,
+        "SIZE": SIZE,
+        "UNIT": said.unit is not None,
+        "PRECISION": "tf32x3" if said.a.dtype == torch.float32 else "tf32",
+        "num_warps": 4,
+    }
     assert said.b is not None
     own, past, seen = torch.empty_like(out), out.new_empty(rows, heads, key), out.new_empty(rows, heads, SIZE)
-    decays, strides, limits = (said.a, said.bias, said.rate), (said.v.stride(0), said.a.stride(0)), (said.least, said.most)
+    decays, strides, limits = (
+        (said.a, said.bias, said.rate),
+        (said.v.stride(0), said.a.stride(0)),
+        (said.least, said.most),
+    )
     _solve[(len(read), heads, triton.cdiv(longest, SIZE))](
-        said.q, said.k, said.v, said.a, said.b, said.bias, said.rate, starts, own, past, seen, *strides, said.b.stride(0), said.scale, said.unit or 0.0,
-        said.reach, *limits, VALUE_BLOCK=blocks, **usual,
-    )  # fmt: skip
+        said.q,
+        said.k,
+        said.v,
+        said.a,
+        said.b,
+        said.bias,
+        said.rate,
+        starts,
+        own,
+        past,
+        seen,
+        *strides,
+        said.b.stride(0),
+        said.scale,
+        said.unit or 0.0,
+        said.reach,
+        *limits,
+        VALUE_BLOCK=blocks,
+        **usual,
+    )
     columns = min(COLUMNS, blocks)
     _pass[(len(read), heads, triton.cdiv(value, columns))](
-        said.q, said.k, *decays, own, past, seen, memory, read, write, starts, out, *strides, said.scale, said.unit or 0.0, *limits, COLUMNS=columns, **usual,
-    )  # fmt: skip
+        said.q,
+        said.k,
+        *decays,
+        own,
+        past,
+        seen,
+        memory,
+        read,
+        write,
+        starts,
+        out,
+        *strides,
+        said.scale,
+        said.unit or 0.0,
+        *limits,
+        COLUMNS=columns,
+        **usual,
+    )

@@ -1,7 +1,9 @@
 """Linear attention whose state decays, over prompts: by chunks of tokens, whose products are those of matrices.
 
-Within a chunk the u of the delta rule solve a triangular system, of which all but the state before the chunk is known beforehand:
-u = own - past S (the WY form). One kernel solves it for all chunks at once, one goes through them from state to state, and one gives what
+Within a chunk the u of the delta rule solve a triangular system, of which all but the state before the chunk is known
+beforehand:
+u = own - past S (the WY form). One kernel solves it for all chunks at once, one goes through them from state to state,
+and one gives what
 the tokens of all chunks read. Bits of a token depend on where a
 prompt is cut; see `states` for the law of each token, and for what tokens say.
 """
@@ -13,14 +15,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..launch.compile_ahead import entry
 from ..gemv.gemv_launch import has_room
+from ..launch.compile_ahead import entry
 from .linear_attention_scan import LinearAttentionInputs, softplus
 
 SIZE = 64  # tokens of a chunk
 COLUMNS = 32  # of a head's state for one program
 LEAST = 32  # tokens of the longest sequence from which chunks are quicker than a token after the other
-AT_ONCE = 3  # sequences like the longest up to which they are: on an H200 8,192 tokens of one take 2.9 ms by chunks and 8.1 token by token, of four 3.0 and 2.4
+# sequences like the longest up to which they are: on an H200 8,192 tokens of one take 2.9 ms by chunks and 8.1 token
+# by token, of four 3.0 and 2.4
+AT_ONCE = 3
 
 
 @triton.jit
@@ -42,7 +46,9 @@ def _heads(start, token, there, shared, stride, eps, KEY: tl.constexpr, KEY_BLOC
 
 @triton.jit
 def _since(total, later, SIZE: tl.constexpr):
-    """e^decay from the token of a column to that of a row, [SIZE, SIZE]; 0 where it is not `later`. Only differences are raised."""
+    """e^decay from the token of a column to that of a row, [SIZE, SIZE]; 0 where it
+    is not `later`. Only differences are raised.
+    """
     passed = (total[:, None] - total[None, :]).to(tl.float32)
     return tl.where(later, tl.exp(tl.where(later, passed, 0.0)), 0.0)
 
@@ -61,13 +67,39 @@ def _inverse(turned, SIZE: tl.constexpr):
 @entry
 @triton.jit
 def _solve(
-    k, v, a, b, bias, rate, starts, own, past, stride, a_stride, b_stride, unit, reach, least, most,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, TILED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr,
-    VALUE_BLOCK: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    k,
+    v,
+    a,
+    b,
+    bias,
+    rate,
+    starts,
+    own,
+    past,
+    stride,
+    a_stride,
+    b_stride,
+    unit,
+    reach,
+    least,
+    most,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    TILED: tl.constexpr,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    UNIT: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """u = own - past S of a chunk of a head of a sequence. own: [T, HEADS, VALUE].  past: [T, HEADS, KEY]."""
     sequence, head = tl.program_id(0), tl.program_id(1)
-    first, last = tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE, tl.load(starts + sequence + 1).to(tl.int64)
+    first, last = (
+        tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE,
+        tl.load(starts + sequence + 1).to(tl.int64),
+    )
     if first < last:
         row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
         token = first + tl.arange(0, SIZE)
@@ -75,13 +107,17 @@ def _solve(
         _, total = _steps(a, bias, rate, token, there, head, a_stride, least, most)
         key = _heads(k, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT)
         beta = reach / (1.0 + tl.exp(-tl.load(b + token * b_stride + head, there, other=0.0).to(tl.float32)))
-        turned = tl.dot(key, tl.trans(key), input_precision=PRECISION) * _since(-total, row < column, SIZE) * beta[None, :]
+        turned = (
+            tl.dot(key, tl.trans(key), input_precision=PRECISION) * _since(-total, row < column, SIZE) * beta[None, :]
+        )
         inverse = _inverse(turned, SIZE)
         columns, keys = tl.arange(0, VALUE_BLOCK)[None, :], tl.arange(0, KEY_BLOCK)[None, :]
         present, inside = there[:, None] & (columns < VALUE), there[:, None] & (keys < KEY)
         value = tl.load(v + token[:, None] * stride + head * VALUE + columns, present, other=0.0)
         place = (token * HEADS + head)[:, None]
-        tl.store(own + place * VALUE + columns, tl.dot(inverse, value * beta[:, None], input_precision=PRECISION), present)
+        tl.store(
+            own + place * VALUE + columns, tl.dot(inverse, value * beta[:, None], input_precision=PRECISION), present
+        )
         key *= (beta * tl.exp(total.to(tl.float32)))[:, None]
         tl.store(past + place * KEY + keys, tl.dot(inverse, key, input_precision=PRECISION), inside)
 
@@ -95,11 +131,39 @@ def _place(starts, sequence, SIZE: tl.constexpr):
 @entry
 @triton.jit
 def _pass(
-    k, v, a, bias, rate, own, past, states, befores, read, write, starts, stride, a_stride, unit, least, most,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, TILED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, DELTA: tl.constexpr, TIMES: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Through the chunks of a sequence, for some columns of a head's state: the state before each, and u of all tokens in place of `own`."""
+    k,
+    v,
+    a,
+    bias,
+    rate,
+    own,
+    past,
+    states,
+    befores,
+    read,
+    write,
+    starts,
+    stride,
+    a_stride,
+    unit,
+    least,
+    most,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    TILED: tl.constexpr,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    SIZE: tl.constexpr,
+    UNIT: tl.constexpr,
+    DELTA: tl.constexpr,
+    TIMES: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """Through the chunks of a sequence, for some columns of a head's state: the state
+    before each, and u of all tokens in place of `own`.
+    """
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys, columns = tl.arange(0, KEY_BLOCK), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     place, inside = keys[:, None] * VALUE + columns[None, :], (keys < KEY)[:, None] & (columns < VALUE)[None, :]
@@ -125,7 +189,10 @@ def _pass(
             u = tl.load(v + token[:, None] * stride + head * VALUE + columns[None, :], present, other=0.0)
             u = u * step[:, None] if TIMES else u
         tl.store(own + at * VALUE + columns[None, :], u, present)
-        key = _heads(k, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT) * tl.exp((whole - total).to(tl.float32))[:, None]
+        key = (
+            _heads(k, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT)
+            * tl.exp((whole - total).to(tl.float32))[:, None]
+        )
         state = tl.dot(tl.trans(key), u, state * tl.exp(whole.to(tl.float32)), input_precision=PRECISION)
     tl.store(states + (target * HEADS + head) * KEY * VALUE + place, state, inside)
 
@@ -133,13 +200,41 @@ def _pass(
 @entry
 @triton.jit
 def _give(
-    q, k, v, a, bias, rate, skip, own, befores, starts, out, stride, a_stride, scale, unit, least, most,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, TILED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr,
-    VALUE_BLOCK: tl.constexpr, SIZE: tl.constexpr, UNIT: tl.constexpr, SKIP: tl.constexpr, PRECISION: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    a,
+    bias,
+    rate,
+    skip,
+    own,
+    befores,
+    starts,
+    out,
+    stride,
+    a_stride,
+    scale,
+    unit,
+    least,
+    most,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    TILED: tl.constexpr,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    VALUE_BLOCK: tl.constexpr,
+    SIZE: tl.constexpr,
+    UNIT: tl.constexpr,
+    SKIP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
     """What the tokens of a chunk of a head give, once u and the state before the chunk are there."""
     sequence, head = tl.program_id(0), tl.program_id(1)
-    first, last = tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE, tl.load(starts + sequence + 1).to(tl.int64)
+    first, last = (
+        tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE,
+        tl.load(starts + sequence + 1).to(tl.int64),
+    )
     if first < last:
         row, column = tl.arange(0, SIZE)[:, None], tl.arange(0, SIZE)[None, :]
         keys, columns = tl.arange(0, KEY_BLOCK)[:, None], tl.arange(0, VALUE_BLOCK)[None, :]
@@ -150,7 +245,11 @@ def _give(
         key = _heads(k, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT)
         seen = tl.dot(query, tl.trans(key), input_precision=PRECISION) * _since(total, row >= column, SIZE)
         chunk = _place(starts, sequence, SIZE) + tl.program_id(2)
-        state = tl.load(befores + (chunk * HEADS + head) * KEY * VALUE + keys * VALUE + columns, (keys < KEY) & (columns < VALUE), other=0.0)
+        state = tl.load(
+            befores + (chunk * HEADS + head) * KEY * VALUE + keys * VALUE + columns,
+            (keys < KEY) & (columns < VALUE),
+            other=0.0,
+        )
         y = tl.dot(query * tl.exp(total.to(tl.float32))[:, None], state, input_precision=PRECISION)
         present, at = there[:, None] & (columns < VALUE), (token * HEADS + head)[:, None]
         y = tl.dot(seen, tl.load(own + at * VALUE + columns, present, other=0.0), y, input_precision=PRECISION)
@@ -162,7 +261,9 @@ def _give(
 
 def supports(said: LinearAttentionInputs, longest: int) -> bool:
     """Whether chunks are quicker. See `chunked_kda` for decays of each channel."""
-    return longest >= LEAST and AT_ONCE * longest >= len(said.v) and (said.b is not None or not decays_per_channel(said))
+    return (
+        longest >= LEAST and AT_ONCE * longest >= len(said.v) and (said.b is not None or not decays_per_channel(said))
+    )
 
 
 def decays_per_channel(said: LinearAttentionInputs) -> bool:
@@ -175,17 +276,28 @@ def stages_for(key_block: int, device: torch.device) -> int:
     return 3 if key_block <= 128 and has_room(device) else 1
 
 
-def advance_by_chunks(said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor) -> None:
-    """What the tokens of sequences that begin at starts int [S + 1] give, into `out` float32 [T, heads, value]; see `states.advance`.
+def advance_by_chunks(
+    said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor
+) -> None:
+    """What the tokens of sequences that begin at starts int [S + 1] give, into `out` float32 [T, heads, value]; see
+    `states.advance`.
 
     longest: the most tokens of any.
     """
     (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
     block, blocks = max(triton.next_power_of_2(key), 16), max(triton.next_power_of_2(value), 16)
     usual = {
-        "HEADS": heads, "SHARED": heads // key_heads, "TILED": said.tiled, "KEY": key, "VALUE": value, "KEY_BLOCK": block, "SIZE": SIZE,
-        "UNIT": said.unit is not None, "PRECISION": "tf32x3" if said.a.dtype == torch.float32 else "tf32", "num_warps": 8,
-    }  # fmt: skip
+        "HEADS": heads,
+        "SHARED": heads // key_heads,
+        "TILED": said.tiled,
+        "KEY": key,
+        "VALUE": value,
+        "KEY_BLOCK": block,
+        "SIZE": SIZE,
+        "UNIT": said.unit is not None,
+        "PRECISION": "tf32x3" if said.a.dtype == torch.float32 else "tf32",
+        "num_warps": 8,
+    }
     own, delta = torch.empty_like(out), said.b is not None
     past = out.new_empty(rows, heads, key) if delta else own
     befores = out.new_empty(rows // SIZE + len(read), heads, key, value)
@@ -193,15 +305,59 @@ def advance_by_chunks(said: LinearAttentionInputs, memory: Tensor, read: Tensor,
     strides, limits = (said.v.stride(0), said.a.stride(0)), (said.least, said.most)
     if said.b is not None:
         _solve[chunks](
-            said.k, said.v, said.a, said.b, said.bias, said.rate, starts, own, past, *strides, said.b.stride(0), said.unit or 0.0, said.reach, *limits,
-            VALUE_BLOCK=blocks, **usual,
-        )  # fmt: skip
+            said.k,
+            said.v,
+            said.a,
+            said.b,
+            said.bias,
+            said.rate,
+            starts,
+            own,
+            past,
+            *strides,
+            said.b.stride(0),
+            said.unit or 0.0,
+            said.reach,
+            *limits,
+            VALUE_BLOCK=blocks,
+            **usual,
+        )
     columns = min(COLUMNS, blocks)
     _pass[(len(read), heads, triton.cdiv(value, columns))](
-        said.k, said.v, *decays, own, past, memory, befores, read, write, starts, *strides, said.unit or 0.0, *limits,
-        COLUMNS=columns, DELTA=delta, TIMES=said.times, num_stages=stages_for(block, out.device), **usual,
-    )  # fmt: skip
+        said.k,
+        said.v,
+        *decays,
+        own,
+        past,
+        memory,
+        befores,
+        read,
+        write,
+        starts,
+        *strides,
+        said.unit or 0.0,
+        *limits,
+        COLUMNS=columns,
+        DELTA=delta,
+        TIMES=said.times,
+        num_stages=stages_for(block, out.device),
+        **usual,
+    )
     _give[chunks](
-        said.q, said.k, said.v, *decays, said.rate if said.skip is None else said.skip, own, befores, starts, out, *strides, said.scale, said.unit or 0.0,
-        *limits, VALUE_BLOCK=blocks, SKIP=said.skip is not None, **usual,
-    )  # fmt: skip
+        said.q,
+        said.k,
+        said.v,
+        *decays,
+        said.rate if said.skip is None else said.skip,
+        own,
+        befores,
+        starts,
+        out,
+        *strides,
+        said.scale,
+        said.unit or 0.0,
+        *limits,
+        VALUE_BLOCK=blocks,
+        SKIP=said.skip is not None,
+        **usual,
+    )

@@ -1,7 +1,10 @@
-"""Linear attention whose state decays, a token after the other: from what a layer's products and convolution gave to what its output takes.
+"""Linear attention whose state decays, a token after the other: from what a layer's products and convolution gave to
+what its output takes.
 
-Queries and keys are brought to their length, beta and decay worked out, the state advanced and read, the outputs normed and gated in
-one kernel: the state is read and written once for all tokens of a step. The bits of a token depend neither on where its sequence is
+Queries and keys are brought to their length, beta and decay worked out, the state advanced and read, the outputs normed
+and gated in
+one kernel: the state is read and written once for all tokens of a step. The bits of a token depend neither on where its
+    sequence is
 cut nor on the others.
 """
 
@@ -46,13 +49,48 @@ def _unit(x, eps):
 @entry
 @triton.jit
 def _advance(
-    q, k, v, a, b, bias, rate, skip, z, norm, states, read, write, starts, out,
-    stride, a_stride, b_stride, z_stride, scale, unit, reach, least, most, eps,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, TILED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr,
-    COLUMNS: tl.constexpr, CHANNELS: tl.constexpr, UNIT: tl.constexpr, DELTA: tl.constexpr, TIMES: tl.constexpr, SKIP: tl.constexpr,
-    GATE: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
-    """One program for some columns of a head's state of a sequence. CHANNELS: each channel of keys decays at its own rate.
+    q,
+    k,
+    v,
+    a,
+    b,
+    bias,
+    rate,
+    skip,
+    z,
+    norm,
+    states,
+    read,
+    write,
+    starts,
+    out,
+    stride,
+    a_stride,
+    b_stride,
+    z_stride,
+    scale,
+    unit,
+    reach,
+    least,
+    most,
+    eps,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    TILED: tl.constexpr,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    UNIT: tl.constexpr,
+    DELTA: tl.constexpr,
+    TIMES: tl.constexpr,
+    SKIP: tl.constexpr,
+    GATE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """One program for some columns of a head's state of a sequence. CHANNELS: each channel of keys decays at its own
+    rate.
 
     The state of the step before and weights are under way before the kernels in front have ended.
     """
@@ -104,9 +142,12 @@ def _advance(
 class LinearAttentionInputs(NamedTuple):
     """What the tokens of a batch say. See `layers.recurrent.LinearAttention`.
 
-    q, k: float32 [T, key heads, key].  v: float32 [T, heads, value].  Views of one tensor: their rows lie equally far apart.
-    a: [T, heads], what gives decays, or of each channel [T, heads * key].  b: [T, heads], what gives beta, up to `reach`; None: without the delta rule.
-    bias: float32, of `a`.  rate: float32 [heads].  least, most: of softplus(a + bias).  times: values are multiplied with that.
+    q, k: float32 [T, key heads, key].  v: float32 [T, heads, value].  Views of one tensor: their rows lie equally far
+        apart.
+    a: [T, heads], what gives decays, or of each channel [T, heads * key].  b: [T, heads], what gives beta, up to
+        `reach`; None: without the delta rule.
+    bias: float32, of `a`.  rate: float32 [heads].  least, most: of softplus(a + bias).  times: values are multiplied
+        with that.
     tiled: see `recurrent_spec.Delta`.  skip: float32 [heads].
     """
 
@@ -128,7 +169,9 @@ class LinearAttentionInputs(NamedTuple):
 
 
 class HeadNormGate(NamedTuple):
-    """What stands behind each head: an RMS norm, weight float32 [value], times the activation `name` of z [T, heads * value], rows contiguous."""
+    """What stands behind each head: an RMS norm, weight float32 [value], times the activation
+    `name` of z [T, heads * value], rows contiguous.
+    """
 
     z: Tensor
     weight: Tensor
@@ -137,31 +180,78 @@ class HeadNormGate(NamedTuple):
 
 
 def advance(
-    said: LinearAttentionInputs, gate: HeadNormGate | None, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, part: int | None = None, overlap: bool = False,
+    said: LinearAttentionInputs,
+    gate: HeadNormGate | None,
+    memory: Tensor,
+    read: Tensor,
+    write: Tensor,
+    starts: Tensor,
+    part: int | None = None,
+    overlap: bool = False,
     out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """What the tokens of sequences give, that begin at starts int [S + 1]: [T, heads, value] float32, or gated, of z's type.
+) -> Tensor:
+    """What the tokens of sequences give, that begin at starts int [S + 1]: [T, heads, value] float32, or gated, of z's
+    type.
 
-    memory: float32 [slots, heads, key, value], contiguous; slots: see `convolve`.  gate: without `part` only.  out: where that goes.
-    part: numbers of a head's state for one program, PART where there are many sequences, NARROW where these have many tokens; None: all.
+    memory: float32 [slots, heads, key, value], contiguous; slots: see `convolve`.  gate: without `part` only.  out:
+        where that goes.
+    part: numbers of a head's state for one program, PART where there are many sequences, NARROW where these have many
+        tokens; None: all.
     """
     (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
     if out is None:
-        out = torch.empty(rows, heads, value, dtype=torch.float32 if gate is None else gate.z.dtype, device=said.v.device)
+        out = torch.empty(
+            rows, heads, value, dtype=torch.float32 if gate is None else gate.z.dtype, device=said.v.device
+        )
     if not rows or not len(read):
         return out
     assert part is None or gate is None
     key_block = triton.next_power_of_2(key)
-    columns = triton.next_power_of_2(value) if part is None else min(max(part // key_block, 4), triton.next_power_of_2(value))
+    columns = (
+        triton.next_power_of_2(value) if part is None else min(max(part // key_block, 4), triton.next_power_of_2(value))
+    )
     unused, channels = said.rate, said.a.shape[1] > heads
     registers = {"maxnreg": REGISTERS} if part is None else {}
     _advance[(len(read), heads, triton.cdiv(value, columns))](
-        said.q, said.k, said.v, said.a, unused if said.b is None else said.b, said.bias, said.rate, unused if said.skip is None else said.skip,
-        *((unused, unused) if gate is None else (gate.z, gate.weight)), memory, read, write, starts, out,
-        said.v.stride(0), said.a.stride(0), 0 if said.b is None else said.b.stride(0), 0 if gate is None else gate.z.stride(0),
-        said.scale, said.unit or 0.0, said.reach, said.least, said.most, 0.0 if gate is None else gate.eps,
-        HEADS=heads, SHARED=heads // key_heads, TILED=said.tiled, KEY=key, VALUE=value, KEY_BLOCK=key_block, COLUMNS=columns,
-        CHANNELS=channels, UNIT=said.unit is not None, DELTA=said.b is not None, TIMES=said.times, SKIP=said.skip is not None,
-        GATE="" if gate is None else gate.name, num_warps=min(max(key_block * columns // (2048 if part is None else 1024), 1), 8), **registers, **launched(overlap),
-    )  # fmt: skip
+        said.q,
+        said.k,
+        said.v,
+        said.a,
+        unused if said.b is None else said.b,
+        said.bias,
+        said.rate,
+        unused if said.skip is None else said.skip,
+        *((unused, unused) if gate is None else (gate.z, gate.weight)),
+        memory,
+        read,
+        write,
+        starts,
+        out,
+        said.v.stride(0),
+        said.a.stride(0),
+        0 if said.b is None else said.b.stride(0),
+        0 if gate is None else gate.z.stride(0),
+        said.scale,
+        said.unit or 0.0,
+        said.reach,
+        said.least,
+        said.most,
+        0.0 if gate is None else gate.eps,
+        HEADS=heads,
+        SHARED=heads // key_heads,
+        TILED=said.tiled,
+        KEY=key,
+        VALUE=value,
+        KEY_BLOCK=key_block,
+        COLUMNS=columns,
+        CHANNELS=channels,
+        UNIT=said.unit is not None,
+        DELTA=said.b is not None,
+        TIMES=said.times,
+        SKIP=said.skip is not None,
+        GATE="" if gate is None else gate.name,
+        num_warps=min(max(key_block * columns // (2048 if part is None else 1024), 1), 8),
+        **registers,
+        **launched(overlap),
+    )
     return out

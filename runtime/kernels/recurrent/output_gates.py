@@ -42,9 +42,21 @@ def times_sigmoid(x: Tensor, gate: Tensor, overlap: bool = False) -> Tensor:
 @entry
 @triton.jit
 def _normed(
-    x, z, weight, out, z_stride, eps, SPANS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, NORM: tl.constexpr, WEIGHTS: tl.constexpr,
-    GATE_FIRST: tl.constexpr, NAME: tl.constexpr, DEPENDENT: tl.constexpr,
-):  # fmt: skip
+    x,
+    z,
+    weight,
+    out,
+    z_stride,
+    eps,
+    SPANS: tl.constexpr,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    NORM: tl.constexpr,
+    WEIGHTS: tl.constexpr,
+    GATE_FIRST: tl.constexpr,
+    NAME: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
     """Grid (rows, SPANS). WEIGHTS: 0, SIZE for all spans, or SPANS * SIZE."""
     row, span = tl.program_id(0).to(tl.int64), tl.program_id(1)
     columns = tl.arange(0, BLOCK)
@@ -68,15 +80,35 @@ def _normed(
 
 
 def gated(
-    x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, name: str, gate_first: bool = False, overlap: bool = False
+    x: Tensor,
+    z: Tensor,
+    weight: Tensor | None,
+    eps: float | None,
+    name: str,
+    gate_first: bool = False,
+    overlap: bool = False,
 ) -> Tensor:
-    """`models.recurrence.gated` of x float32 [T, spans, n] contiguous and z [T, spans * n], rows contiguous: of z's shape and type."""
+    """`models.recurrence.gated` of x float32 [T, spans, n] contiguous and z [T, spans *
+    n], rows contiguous: of z's shape and type.
+    """
     (rows, spans, size), out = x.shape, z.new_empty(z.shape)
     block = triton.next_power_of_2(size)
     if rows:
         _normed[(rows, spans)](
-            x, z, x if weight is None else weight, out, z.stride(0), eps or 0.0, SPANS=spans, SIZE=size, BLOCK=block, NORM=eps is not None,
-            WEIGHTS=0 if weight is None else len(weight), GATE_FIRST=gate_first, NAME=name,
-            num_warps=min(max(block // 256, 1), 8), **launched(overlap),
-        )  # fmt: skip
+            x,
+            z,
+            x if weight is None else weight,
+            out,
+            z.stride(0),
+            eps or 0.0,
+            SPANS=spans,
+            SIZE=size,
+            BLOCK=block,
+            NORM=eps is not None,
+            WEIGHTS=0 if weight is None else len(weight),
+            GATE_FIRST=gate_first,
+            NAME=name,
+            num_warps=min(max(block // 256, 1), 8),
+            **launched(overlap),
+        )
     return out

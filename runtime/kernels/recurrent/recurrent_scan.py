@@ -1,4 +1,6 @@
-"""Mixers with states, which are read and written once a step: one token of linear attention, any tokens of a selective scan."""
+"""Mixers with states, which are read and written once a step: one token of linear
+attention, any tokens of a selective scan.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,24 @@ NUMBERS = 512  # of the states of channels for one program
 @entry
 @triton.jit
 def _advance(
-    q, k, v, decay, beta, states, read, write, out,
-    HEADS: tl.constexpr, SHARED: tl.constexpr, KEY: tl.constexpr, VALUE: tl.constexpr, KEY_BLOCK: tl.constexpr, COLUMNS: tl.constexpr,
-    CHANNELS: tl.constexpr, DELTA: tl.constexpr,
-):  # fmt: skip
+    q,
+    k,
+    v,
+    decay,
+    beta,
+    states,
+    read,
+    write,
+    out,
+    HEADS: tl.constexpr,
+    SHARED: tl.constexpr,
+    KEY: tl.constexpr,
+    VALUE: tl.constexpr,
+    KEY_BLOCK: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    CHANNELS: tl.constexpr,
+    DELTA: tl.constexpr,
+):
     """One program for some columns of a head of a sequence. CHANNELS: each channel of keys decays at its own rate."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys, columns = tl.arange(0, KEY_BLOCK), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -49,9 +65,11 @@ def _advance(
 
 
 def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor) -> Tensor:
-    """`LinearAttention.advanced` of what is plain, from the slots `read` into the slots `write`, int [S]; gives [S, heads, value] float32.
+    """`LinearAttention.advanced` of what is plain, from the slots `read` into the slots `write`, int [S]; gives [S,
+    heads, value] float32.
 
-    memory: [slots, heads, key, value] float32, contiguous. A slot may be read and written by the same sequence; what one
+    memory: [slots, heads, key, value] float32, contiguous. A slot may be read and written by the same sequence; what
+        one
     writes no other may read in the same step. Slots written by several hold anything.
     """
     parts = [None if part is None else part.contiguous() for part in said[:5]]
@@ -60,18 +78,43 @@ def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor) 
     key, key_heads = said.k.shape[2], said.k.shape[1]
     if rows:
         _advance[(rows, heads, triton.cdiv(value, COLUMNS))](
-            *parts, memory, read, write, out, HEADS=heads, SHARED=heads // key_heads, KEY=key, VALUE=value, KEY_BLOCK=triton.next_power_of_2(key),
-            COLUMNS=COLUMNS, CHANNELS=said.decay.shape[2] > 1, DELTA=said.beta is not None, num_warps=4,
-        )  # fmt: skip
+            *parts,
+            memory,
+            read,
+            write,
+            out,
+            HEADS=heads,
+            SHARED=heads // key_heads,
+            KEY=key,
+            VALUE=value,
+            KEY_BLOCK=triton.next_power_of_2(key),
+            COLUMNS=COLUMNS,
+            CHANNELS=said.decay.shape[2] > 1,
+            DELTA=said.beta is not None,
+            num_warps=4,
+        )
     return out
 
 
 @entry
 @triton.jit
 def _select(
-    x, dt, a, b, c, states, read, write, starts, out,
-    CHANNELS: tl.constexpr, SIZE: tl.constexpr, SIZE_BLOCK: tl.constexpr, BLOCK: tl.constexpr, SINGLE: tl.constexpr,
-):  # fmt: skip
+    x,
+    dt,
+    a,
+    b,
+    c,
+    states,
+    read,
+    write,
+    starts,
+    out,
+    CHANNELS: tl.constexpr,
+    SIZE: tl.constexpr,
+    SIZE_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
+    SINGLE: tl.constexpr,
+):
     """One program for some channels of a sequence, token after token. SINGLE: each sequence has one."""
     row = tl.program_id(0).to(tl.int64)
     channels, sizes = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, SIZE_BLOCK)
@@ -85,7 +128,9 @@ def _select(
     for token in range(first, last):
         step = tl.load(dt + token * CHANNELS + channels, in_channels, other=0.0)
         given = step * tl.load(x + token * CHANNELS + channels, in_channels, other=0.0)
-        state = state * tl.exp(step[:, None] * rate) + given[:, None] * tl.load(b + token * SIZE + sizes, in_size, other=0.0)
+        state = state * tl.exp(step[:, None] * rate) + given[:, None] * tl.load(
+            b + token * SIZE + sizes, in_size, other=0.0
+        )
         seen = tl.sum(state * tl.load(c + token * SIZE + sizes, in_size, other=0.0), 1)
         tl.store(out + token * CHANNELS + channels, seen, in_channels)
     tl.store(states + target * CHANNELS * SIZE + place, state, inside)
@@ -103,6 +148,17 @@ def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, rag
     starts = read if ragged.single else ragged.starts
     if len(read):
         _select[(len(read), triton.cdiv(out.shape[1], block))](
-            *parts, memory, read, write, starts, out, CHANNELS=out.shape[1], SIZE=size, SIZE_BLOCK=sizes, BLOCK=block, SINGLE=ragged.single, num_warps=4,
-        )  # fmt: skip
+            *parts,
+            memory,
+            read,
+            write,
+            starts,
+            out,
+            CHANNELS=out.shape[1],
+            SIZE=size,
+            SIZE_BLOCK=sizes,
+            BLOCK=block,
+            SINGLE=ragged.single,
+            num_warps=4,
+        )
     return out.addcmul_(parts[0], skip)

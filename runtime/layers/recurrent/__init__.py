@@ -1,8 +1,8 @@
 """What mixes tokens by a state of fixed size that each sequence carries along, on ragged batches; exact in float32."""
 
 from . import cpu_recurrent_kernels
-from .ragged_causal_conv import causal_convolution
 from .linear_attention import LinearAttention
+from .ragged_causal_conv import causal_convolution
 from .ragged_sequences import RaggedSequences
 from .selective_scan import SelectiveScan
 

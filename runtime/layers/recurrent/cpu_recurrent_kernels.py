@@ -1,6 +1,8 @@
-"""The C kernels of layers with states (csrc/recurrent/recurrent.h): a token after the other, on a CPU. Torch's operations are their oracle.
+"""The C kernels of layers with states (csrc/recurrent/recurrent.h): a token after the other, on a CPU. Torch's
+operations are their oracle.
 
-A slot may be read and written by the same sequence; what one writes no other may read in the same call. The bits of a token depend
+A slot may be read and written by the same sequence; what one writes no other may read in the same call. The bits of a
+token depend
 neither on where its sequence is cut nor on the others.
 """
 
@@ -28,12 +30,45 @@ def _struct(*fields: str) -> Struct:
 
 SEQUENCES = ("count", "starts", "read", "write")
 LINEAR = _struct(
-    "q", "k", "v", "stride", "decay", "beta", "times", "skip", "memory", "out", *SEQUENCES, "heads", "shared", "key", "value", "channels", "scale.", "unit.",
-)  # fmt: skip
+    "q",
+    "k",
+    "v",
+    "stride",
+    "decay",
+    "beta",
+    "times",
+    "skip",
+    "memory",
+    "out",
+    *SEQUENCES,
+    "heads",
+    "shared",
+    "key",
+    "value",
+    "channels",
+    "scale.",
+    "unit.",
+)
 SELECTIVE = _struct("x", "dt", "a", "b", "c", "skip", "memory", "out", *SEQUENCES, "channels", "size")
 CONVOLVE = _struct("x", "stride", "kernel", "bias", "memory", "out", *SEQUENCES, "channels", "width", "activation")
 GATED = _struct("x", "weight", "z", "out", "stride", "rows", "spans", "n", "apart", "gate", "gate_first", "eps.")
-RATES = _struct("x", "stride", "rows", "heads", "each", "bias", "rate", "steps", "decay", "least.", "most.", "b", "b_stride", "beta", "reach.")
+RATES = _struct(
+    "x",
+    "stride",
+    "rows",
+    "heads",
+    "each",
+    "bias",
+    "rate",
+    "steps",
+    "decay",
+    "least.",
+    "most.",
+    "b",
+    "b_stride",
+    "beta",
+    "reach.",
+)
 GATES = {"silu": cpu_kernels.ACTIVATIONS["silu"], "sigmoid": max(cpu_kernels.ACTIVATIONS.values()) + 1}
 
 
@@ -44,12 +79,18 @@ def takes(x: Tensor) -> bool:
 
 def supports_state(memory: Tensor) -> bool:
     """Whether they advance states of this size: [slots, heads, key, value], or [slots, channels, state]."""
-    return takes(memory) and memory.shape[2] <= (cpu_kernels.kernels.MOST_KEYS if memory.dim() == 4 else cpu_kernels.kernels.NUMBERS)
+    return takes(memory) and memory.shape[2] <= (
+        cpu_kernels.kernels.MOST_KEYS if memory.dim() == 4 else cpu_kernels.kernels.NUMBERS
+    )
 
 
 def supports_convolution(width: int, activation: str | None) -> bool:
     """Whether they have such a convolution."""
-    return cpu_kernels.kernels is not None and width <= cpu_kernels.kernels.MOST_SEEN and (activation is None or activation in cpu_kernels.ACTIVATIONS)
+    return (
+        cpu_kernels.kernels is not None
+        and width <= cpu_kernels.kernels.MOST_SEEN
+        and (activation is None or activation in cpu_kernels.ACTIVATIONS)
+    )
 
 
 def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
@@ -63,32 +104,69 @@ def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, 
     beta, times = (None if each is None else each.contiguous() for each in (said.beta, said.times))
     decay, skip, heads = said.decay.contiguous(), said.skip, v.shape[1]
     words = LINEAR.pack(
-        q.data_ptr(), k.data_ptr(), v.data_ptr(), v.stride(0), decay.data_ptr(), _at(beta), _at(times), _at(skip), memory.data_ptr(), out.data_ptr(),
-        *_sequences(read, write, ragged), heads, heads // k.shape[1], k.shape[2], v.shape[2], channels, said.scale, -1.0 if said.unit is None else said.unit,
-    )  # fmt: skip
+        q.data_ptr(),
+        k.data_ptr(),
+        v.data_ptr(),
+        v.stride(0),
+        decay.data_ptr(),
+        _at(beta),
+        _at(times),
+        _at(skip),
+        memory.data_ptr(),
+        out.data_ptr(),
+        *_sequences(read, write, ragged),
+        heads,
+        heads // k.shape[1],
+        k.shape[2],
+        v.shape[2],
+        channels,
+        said.scale,
+        -1.0 if said.unit is None else said.unit,
+    )
     cpu_kernels.kernels.advance(words)
     return out
 
 
 def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
-    """`SelectiveScan.scan` from slots into slots, see `advance`; [T, channels] float32. memory: [slots, channels, state] float32."""
+    """`SelectiveScan.scan` from slots into slots, see `advance`; [T, channels]
+    float32. memory: [slots, channels, state] float32.
+    """
     x, dt, a, b, c, skip = (part.contiguous() for part in said)
     out = torch.empty_like(x)
-    words = SELECTIVE.pack(*(part.data_ptr() for part in (x, dt, a, b, c, skip, memory, out)), *_sequences(read, write, ragged), *a.shape)
+    words = SELECTIVE.pack(
+        *(part.data_ptr() for part in (x, dt, a, b, c, skip, memory, out)), *_sequences(read, write, ragged), *a.shape
+    )
     cpu_kernels.kernels.selective(words)
     return out
 
 
 def convolve(
-    x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    activation: str | None,
+    memory: Tensor,
+    read: Tensor,
+    write: Tensor,
+    ragged: RaggedSequences,
 ) -> Tensor:
-    """`causal_convolution` from slots into slots of memory [slots, width - 1, channels], and the activation; [T, channels] float32."""
+    """`causal_convolution` from slots into slots of memory [slots, width - 1,
+    channels], and the activation; [T, channels] float32.
+    """
     x, (width, channels) = _rows(x), weight.shape
     out = torch.empty(x.shape, dtype=torch.float32)
     words = CONVOLVE.pack(
-        x.data_ptr(), x.stride(0), weight.data_ptr(), _at(bias), memory.data_ptr(), out.data_ptr(), *_sequences(read, write, ragged), channels, width,
+        x.data_ptr(),
+        x.stride(0),
+        weight.data_ptr(),
+        _at(bias),
+        memory.data_ptr(),
+        out.data_ptr(),
+        *_sequences(read, write, ragged),
+        channels,
+        width,
         -1 if activation is None else cpu_kernels.ACTIVATIONS[activation],
-    )  # fmt: skip
+    )
     cpu_kernels.kernels.convolve(cpu_kernels.KINDS[x.dtype], words)
     return out
 
@@ -99,9 +177,19 @@ def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: 
     rows, spans, n = x.shape
     out = torch.empty(rows, spans * n, dtype=z.dtype)
     words = GATED.pack(
-        x.data_ptr(), _at(weight), z.data_ptr(), out.data_ptr(), z.stride(0), rows, spans, n, weight is not None and len(weight) > n, GATES[gate], gate_first,
+        x.data_ptr(),
+        _at(weight),
+        z.data_ptr(),
+        out.data_ptr(),
+        z.stride(0),
+        rows,
+        spans,
+        n,
+        weight is not None and len(weight) > n,
+        GATES[gate],
+        gate_first,
         -1.0 if eps is None else eps,
-    )  # fmt: skip
+    )
     cpu_kernels.kernels.gated(cpu_kernels.KINDS[z.dtype], words)
     return out
 
@@ -112,9 +200,21 @@ def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[flo
     steps = torch.empty(x.shape, dtype=torch.float32)
     decay = steps if rate is None else torch.empty_like(steps)
     words = RATES.pack(
-        x.data_ptr(), x.stride(0), len(x), heads, x.shape[1] // heads, _at(bias), _at(rate), steps.data_ptr(), 0 if rate is None else decay.data_ptr(),
-        *limits, 0, 0, 0, 0.0,
-    )  # fmt: skip
+        x.data_ptr(),
+        x.stride(0),
+        len(x),
+        heads,
+        x.shape[1] // heads,
+        _at(bias),
+        _at(rate),
+        steps.data_ptr(),
+        0 if rate is None else decay.data_ptr(),
+        *limits,
+        0,
+        0,
+        0,
+        0.0,
+    )
     cpu_kernels.kernels.rates(cpu_kernels.KINDS[x.dtype], words)
     return steps, decay
 
@@ -122,7 +222,9 @@ def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[flo
 def sigmoid(x: Tensor, reach: float) -> Tensor:
     """x [T, n] -> reach times its sigmoid, float32."""
     x, out = _rows(x), torch.empty(x.shape, dtype=torch.float32)
-    words = RATES.pack(0, 0, len(x), x.shape[1], 0, 0, 0, 0, 0, 0.0, math.inf, x.data_ptr(), x.stride(0), out.data_ptr(), reach)
+    words = RATES.pack(
+        0, 0, len(x), x.shape[1], 0, 0, 0, 0, 0, 0.0, math.inf, x.data_ptr(), x.stride(0), out.data_ptr(), reach
+    )
     cpu_kernels.kernels.rates(cpu_kernels.KINDS[x.dtype], words)
     return out
 

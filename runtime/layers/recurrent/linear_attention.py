@@ -11,18 +11,24 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .ragged_sequences import ScanChunks, RaggedSequences
+from .ragged_sequences import RaggedSequences, ScanChunks
 
-CHUNK, CHANNEL_CHUNK = 64, 16  # tokens that are multiplied at once; with a decay for each channel pairs of tokens cannot be factored
+CHUNK, CHANNEL_CHUNK = (
+    64,
+    16,
+)  # tokens that are multiplied at once; with a decay for each channel pairs of tokens cannot be factored
 
 
 class LinearAttention(NamedTuple):
     """What the tokens of a batch say, float32.
 
-    q, k: [T, key heads, key], each for as many heads in a row.  v: [T, heads, value].  decay: [T, heads, 1], or of each channel [T, heads, key]; g, not above 0.
+    q, k: [T, key heads, key], each for as many heads in a row.  v: [T, heads, value].  decay: [T, heads, 1], or of each
+        channel [T, heads, key]; g, not above 0.
     beta: [T, heads, 1]; None: without the delta rule.
-    unit: queries and keys are brought to length 1, with this added to its square; None: they are taken as they are.  scale: of the queries.
-    times: [T, heads, 1] that values are multiplied with.  skip: [heads], what of a value is added to what the state gives.
+    unit: queries and keys are brought to length 1, with this added to its square; None: they are taken as they are.
+        scale: of the queries.
+    times: [T, heads, 1] that values are multiplied with.  skip: [heads], what of a value is added to what the state
+        gives.
     """
 
     q: Tensor
@@ -38,7 +44,13 @@ class LinearAttention(NamedTuple):
     def plain(self) -> LinearAttention:
         """The same with nothing but the first five, but for what goes past the state: see `passed`."""
         q, k = (self.q, self.k) if self.unit is None else (_unit(each, self.unit) for each in (self.q, self.k))
-        return LinearAttention(q if self.scale == 1 else q * self.scale, k, self.v if self.times is None else self.v * self.times, self.decay, self.beta)
+        return LinearAttention(
+            q if self.scale == 1 else q * self.scale,
+            k,
+            self.v if self.times is None else self.v * self.times,
+            self.decay,
+            self.beta,
+        )
 
     def passed(self, out: Tensor) -> Tensor:
         """What the state gives, with what goes past it."""
@@ -57,7 +69,9 @@ class LinearAttention(NamedTuple):
             return self._by_chunks(state, ragged)
         state = state.clone()
         out[parts.one_rows], state[parts.ones] = self._rows(parts.one_rows).advanced(state[parts.ones])
-        out[parts.longer_rows], state[parts.longer] = self._rows(parts.longer_rows)._by_chunks(state[parts.longer], parts.own)
+        out[parts.longer_rows], state[parts.longer] = self._rows(parts.longer_rows)._by_chunks(
+            state[parts.longer], parts.own
+        )
         return out, state
 
     def advanced(self, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,14 +86,19 @@ class LinearAttention(NamedTuple):
     def _spread(self) -> LinearAttention:
         """The same with queries and keys of each head."""
         many = self.v.shape[1] // self.k.shape[1]
-        return self if many == 1 else self._replace(q=self.q.repeat_interleave(many, 1), k=self.k.repeat_interleave(many, 1))
+        return (
+            self
+            if many == 1
+            else self._replace(q=self.q.repeat_interleave(many, 1), k=self.k.repeat_interleave(many, 1))
+        )
 
     def _rows(self, rows: Tensor) -> LinearAttention:
         return LinearAttention(*(None if part is None else part[rows] for part in self[:5]))  # type: ignore[arg-type]
 
     def _by_chunks(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
         chunks = ragged.chunks(CHUNK if self.decay.shape[-1] == 1 else CHANNEL_CHUNK)
-        taken = LinearAttention(*(None if part is None else chunks.taken(part).transpose(1, 2) for part in self._spread()[:5]))  # type: ignore[arg-type]
+        parts = (None if part is None else chunks.taken(part).transpose(1, 2) for part in self._spread()[:5])
+        taken = LinearAttention(*parts)  # type: ignore[arg-type]
         out, state = _chunked(taken, state[chunks.order], chunks)
         return chunks.laid(out.transpose(1, 2)), state[chunks.back]
 
@@ -108,7 +127,9 @@ def _chunked(said: LinearAttention, state: Tensor, chunks: ScanChunks) -> tuple[
     if beta is not None:
         system = _pairs(k, k, decays).tril(-1) * beta
         known = torch.cat([v, k * since], -1) * beta
-        own, past = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True).split_with_sizes((v.shape[-1], k.shape[-1]), -1)
+        own, past = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True).split_with_sizes(
+            (v.shape[-1], k.shape[-1]), -1
+        )
     out = torch.empty_like(v)
     for start, stop in chunks.steps:
         before, at = state[: stop - start], slice(start, stop)
@@ -119,7 +140,8 @@ def _chunked(said: LinearAttention, state: Tensor, chunks: ScanChunks) -> tuple[
 
 
 def _decays(total: Tensor) -> Tensor:
-    """[N, heads, size, size, 1 or key]: e^decay from one token to each later one, 0 to earlier ones. total: since the chunk's start, float64.
+    """[N, heads, size, size, 1 or key]: e^decay from one token to each later one, 0 to earlier ones. total: since the
+    chunk's start, float64.
 
     Only differences are raised: e^total by itself would be beyond float32.
     """

@@ -8,10 +8,13 @@ from torch import Tensor
 from .ragged_sequences import RaggedSequences
 
 
-def causal_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
+def causal_convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, ragged: RaggedSequences
+) -> tuple[Tensor, Tensor]:
     """x [T, channels] -> what each row gives, float32, and the state behind each sequence, of x's type.
 
-    weight: float32 [width, channels], the latest row last.  bias: float32 [channels].  state: [S, width - 1, channels], the rows before.
+    weight: float32 [width, channels], the latest row last.  bias: float32 [channels].  state: [S, width - 1, channels],
+        the rows before.
     """
     if ragged.single:
         seen = torch.cat([state, x[:, None]], 1)

@@ -51,7 +51,9 @@ class RaggedSequences:
         return self._windows[width]
 
     def _behind(self, rows: np.ndarray, owners: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
-        """Rows of sequences, [N, any] with their owners [N], as offsets into the states' rows followed by the step's."""
+        """Rows of sequences, [N, any] with their owners [N], as offsets into
+        the states' rows followed by the step's.
+        """
         first = starts[owners][:, None]
         states = (owners[:, None] + 1) * (width - 1) + rows - first
         return np.where(rows < first, states, len(self.lens) * (width - 1) + rows)
@@ -91,7 +93,9 @@ def _starts(lens: Iterable[int]) -> np.ndarray:
 
 
 class SequenceSplit(NamedTuple):
-    """ones, longer: int64, which sequences they are.  one_rows, longer_rows: int64, their rows.  own: how the longer ones lie."""
+    """ones, longer: int64, which sequences they are.  one_rows, longer_rows: int64,
+    their rows.  own: how the longer ones lie.
+    """
 
     ones: Tensor
     one_rows: Tensor
@@ -113,7 +117,8 @@ class ConvolutionWindows(NamedTuple):
 class ScanChunks(NamedTuple):
     """Sequences cut into chunks of equal size, the first chunks of all before the second ones, longest sequences first.
 
-    rows: int64 [N, size], the row at each place, T where there is none.  places: int64 [T], where in [N * size] each row is.
+    rows: int64 [N, size], the row at each place, T where there is none.  places: int64 [T], where in [N * size] each
+        row is.
     order, back: int64 [S], which sequence is at each place, and where each sequence is.
     steps: of the n-th chunks start and stop; they are those of the first `stop - start` sequences.
     """

@@ -11,9 +11,11 @@ from .ragged_sequences import RaggedSequences
 
 
 class SelectiveScan(NamedTuple):
-    """What the tokens of a batch say, float32: a channel's h [state] becomes e^(dt a) h + dt x b and gives h c + skip x.
+    """What the tokens of a batch say, float32: a channel's h [state] becomes e^(dt a) h + dt x b and gives h c + skip
+    x.
 
-    x, dt: [T, channels].  a: [channels, state], below 0, of all tokens.  b, c: [T, state].  skip: [channels], of all tokens.
+    x, dt: [T, channels].  a: [channels, state], below 0, of all tokens.  b, c: [T, state].  skip: [channels], of all
+        tokens.
     """
 
     x: Tensor
@@ -32,7 +34,9 @@ class SelectiveScan(NamedTuple):
         x, dt, b, c = (part[rows] for part in (self.x, self.dt, self.b, self.c))
         for start, stop in tokens.steps:
             at = slice(start, stop)
-            out[at], state[: stop - start] = SelectiveScan(x[at], dt[at], self.a, b[at], c[at], self.skip).advanced(state[: stop - start])
+            out[at], state[: stop - start] = SelectiveScan(x[at], dt[at], self.a, b[at], c[at], self.skip).advanced(
+                state[: stop - start]
+            )
         return out[tokens.places], state[tokens.back]
 
     def advanced(self, state: Tensor) -> tuple[Tensor, Tensor]:

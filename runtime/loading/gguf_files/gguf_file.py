@@ -1,4 +1,6 @@
-"""What a GGUF file says it holds: keys with values, then tensors with their places; checked before memory is taken for it."""
+"""What a GGUF file says it holds: keys with values, then tensors with their
+places; checked before memory is taken for it.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +22,38 @@ from ..tensor_files.safetensors_header import FLOATS, StoredTensor, damaged_file
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MOST_HEADER, MOST_STRING, MOST_NAME = 2**26, 2**24, 2**16  # bytes: of all before the tensors, of one value, of one name
-MOST_ITEMS, MOST_KEYS, MOST_TENSORS = 3 * 2**19, 2**16, 2**16  # MOST_ITEMS: values of all arrays together; MOST_TENSORS: of all parts
+MOST_ITEMS, MOST_KEYS, MOST_TENSORS = (
+    3 * 2**19,
+    2**16,
+    2**16,
+)  # MOST_ITEMS: values of all arrays together; MOST_TENSORS: of all parts
 MOST_DIMENSIONS = 4
 PIECE = 2**20  # bytes read at a time
 ALIGNMENT = "general.alignment"
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
-_NUMBERS = {0: "<u1", 1: "<i1", 2: "<u2", 3: "<i2", 4: "<u4", 5: "<i4", 6: "<f4", 7: "<u1", 10: "<u8", 11: "<i8", 12: "<f8"}
+_NUMBERS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "<u1",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 _KINDS = {0: "F32", 1: "F16", 28: "F64", 30: "BF16"} | {block.id: name for name, block in BLOCKS.items()}
 _LEAST_KEY, _LEAST_TENSOR = 13, 32  # bytes that an entry takes at least
 
 
 class GGUFFile(NamedTuple):
-    """metadata: numbers, bools, texts and lists of them.  tensors: in the order of their bytes; shapes are [out, in]."""
+    """metadata: numbers, bools, texts and lists of them.  tensors: in the
+    order of their bytes; shapes are [out, in].
+    """
 
     file: Path
     metadata: dict[str, Any]
@@ -62,7 +82,8 @@ def read_gguf(file: Path) -> GGUFFile:
 def read_parts(file: Path) -> list[GGUFFile]:
     """All parts of a model, the first one with its metadata; one, where the file is not split.
 
-    file: any part `NAME-0000K-of-0000N.gguf`. Raises CheckpointError as `read_gguf` does, and where parts are missing or
+    file: any part `NAME-0000K-of-0000N.gguf`. Raises CheckpointError as `read_gguf` does, and where parts are missing
+        or
     do not belong together.
     """
     files = _part_files(file)
@@ -70,7 +91,9 @@ def read_parts(file: Path) -> list[GGUFFile]:
     for name in files:
         parts.append(read_gguf(name))
         if (held := sum(len(each.tensors) for each in parts)) > MOST_TENSORS:
-            raise CheckpointError(f"{file}: its parts hold {held:,} tensors and more, at most {MOST_TENSORS:,} are read")
+            raise CheckpointError(
+                f"{file}: its parts hold {held:,} tensors and more, at most {MOST_TENSORS:,} are read"
+            )
     for number, part in enumerate(parts):
         _check_part(part, number, len(parts))
     tensors = [stored.name for part in parts for stored in part.tensors]
@@ -79,7 +102,10 @@ def read_parts(file: Path) -> list[GGUFFile]:
         raise CheckpointError(f"{file}: tensor {shown(twice)} is in two of its {len(parts)} parts; fetch them again")
     count = parts[0].metadata.get("split.tensors.count")
     if count not in (None, len(tensors)):
-        raise CheckpointError(f"{file}: split.tensors.count={shown(count)}, but its {len(parts)} parts hold {len(tensors)} tensors; fetch them again")
+        raise CheckpointError(
+            f"{file}: split.tensors.count={shown(count)}, but its {len(parts)} parts hold {len(tensors)} tensors; "
+            "fetch them again"
+        )
     return parts
 
 
@@ -104,13 +130,16 @@ def _check_part(part: GGUFFile, number: int, count: int) -> None:
     said, of = part.metadata.get("split.no", number), part.metadata.get("split.count", count)
     if (said, of) != (number, count) and not (count == 1 and of == 0):
         raise CheckpointError(
-            f"{part.file}: split.no={shown(said)}, split.count={shown(of)}, by its name it is part {number} (from 0) of {count}; "
+            f"{part.file}: split.no={shown(said)}, split.count={shown(of)}, by its name it is part {number} (from 0) "
+            f"of {count}; "
             "give the files their own names back: NAME-00001-of-0000N.gguf"
         )
 
 
 class _GGUFHeader:
-    """The begin of a file, read piece by piece as it is asked for; never beyond the file's end, nor beyond MOST_HEADER."""
+    """The begin of a file, read piece by piece as it is asked for; never beyond
+    the file's end, nor beyond MOST_HEADER.
+    """
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self.size = stream, size
@@ -169,7 +198,11 @@ def _read(file: Path, header: _GGUFHeader) -> GGUFFile:
     version = header.u32()
     if version not in VERSIONS:
         swapped = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
-        why = "its numbers are written with the high byte first" if swapped else f"supported are {VERSIONS[0]} and {VERSIONS[1]}"
+        why = (
+            "its numbers are written with the high byte first"
+            if swapped
+            else f"supported are {VERSIONS[0]} and {VERSIONS[1]}"
+        )
         raise CheckpointError(f"{file} is GGUF of version {version:,}: {why}; convert the model again")
     tensors = header.require(header.u64(), _LEAST_TENSOR, MOST_TENSORS, "tensors")
     keys = header.require(header.u64(), _LEAST_KEY, MOST_KEYS, "keys")
@@ -211,7 +244,9 @@ def _array(header: _GGUFHeader) -> list[Any]:
     kind, count = header.u32(), header.u64()
     if kind not in _NUMBERS and kind != _STRING:
         raise ValueError(f"arrays of type {kind:,} are not read")
-    header.require(count, 8 if kind == _STRING else int(_NUMBERS[kind][2]), MOST_ITEMS - header.items, "values of an array")
+    header.require(
+        count, 8 if kind == _STRING else int(_NUMBERS[kind][2]), MOST_ITEMS - header.items, "values of an array"
+    )
     header.items += count
     if kind == _STRING:
         return [header.text() for _ in range(count)]
@@ -270,5 +305,7 @@ def _stored(described: dict[str, tuple[str, list[int], int]], begin: int) -> Ite
     for name, (kind, shape, offset) in described.items():
         elements, size = (BLOCKS[kind].elements, BLOCKS[kind].bytes) if kind in BLOCKS else (1, FLOATS[kind].itemsize)
         if shape[-1] % elements:
-            raise ValueError(f"tensor {shown(name)} of kind {kind} has rows of {shape[-1]:,} numbers, no multiple of {elements}")
+            raise ValueError(
+                f"tensor {shown(name)} of kind {kind} has rows of {shape[-1]:,} numbers, no multiple of {elements}"
+            )
         yield StoredTensor(name, kind, shape, begin + offset, begin + offset + prod(shape) // elements * size)

@@ -1,6 +1,8 @@
-"""What a GGUF file says of layers that carry a state along: Mamba 1 and 2, Jamba, Falcon-H1, Granite 4, gated delta nets of Qwen.
+"""What a GGUF file says of layers that carry a state along: Mamba 1 and 2, Jamba, Falcon-H1, Granite 4, gated delta
+nets of Qwen.
 
-Such files hold -e^A where checkpoints hold the logarithm A, and heads of values of Qwen 3.5 lie so that neighbours read different heads of keys.
+Such files hold -e^A where checkpoints hold the logarithm A, and heads of values of Qwen 3.5 lie so that neighbours read
+different heads of keys.
 Falcon-H1's multipliers are in its matrices already.
 """
 
@@ -13,42 +15,80 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...models.spec.json_fields import JsonFields
-from ...models.spec.tensor_names import DeltaNetTensorNames, TensorNames
+from ...models.spec.model_spec import Mixer, ModelSpec, ParallelMixersSpec
 from ...models.spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
-from ...models.spec.model_spec import ParallelMixersSpec, Mixer, ModelSpec
+from ...models.spec.tensor_names import DeltaNetTensorNames, TensorNames
 
 OF_STATES = re.compile(r"blk\.(\d+)\.(ssm_\w+|attn_qkv|attn_gate)(?:\.(\w+))?")
 OF_MAMBA = {
-    "ssm_in": "in_proj", "ssm_x": "x_proj", "ssm_dt": "dt_proj", "ssm_conv1d": "conv1d", "ssm_out": "out_proj", "ssm_norm": "norm", "ssm_a": "A_log",
-    "ssm_d": "D", "ssm_dt_norm": "dt_layernorm", "ssm_b_norm": "b_layernorm", "ssm_c_norm": "c_layernorm",
-}  # fmt: skip
+    "ssm_in": "in_proj",
+    "ssm_x": "x_proj",
+    "ssm_dt": "dt_proj",
+    "ssm_conv1d": "conv1d",
+    "ssm_out": "out_proj",
+    "ssm_norm": "norm",
+    "ssm_a": "A_log",
+    "ssm_d": "D",
+    "ssm_dt_norm": "dt_layernorm",
+    "ssm_b_norm": "b_layernorm",
+    "ssm_c_norm": "c_layernorm",
+}
 OF_DELTA = {
-    "attn_qkv": "in_proj_qkv", "attn_gate": "in_proj_z", "ssm_ba": "in_proj_ba", "ssm_beta": "in_proj_b", "ssm_alpha": "in_proj_a", "ssm_conv1d": "conv1d",
-    "ssm_norm": "norm", "ssm_out": "out_proj", "ssm_a": "A_log",
-}  # fmt: skip
-SIZES = {"ssm.conv_kernel": "conv_kernel", "ssm.state_size": "state_size", "attention.layer_norm_rms_epsilon": "layer_norm_epsilon"}
+    "attn_qkv": "in_proj_qkv",
+    "attn_gate": "in_proj_z",
+    "ssm_ba": "in_proj_ba",
+    "ssm_beta": "in_proj_b",
+    "ssm_alpha": "in_proj_a",
+    "ssm_conv1d": "conv1d",
+    "ssm_norm": "norm",
+    "ssm_out": "out_proj",
+    "ssm_a": "A_log",
+}
+SIZES = {
+    "ssm.conv_kernel": "conv_kernel",
+    "ssm.state_size": "state_size",
+    "attention.layer_norm_rms_epsilon": "layer_norm_epsilon",
+}
 MAMBA1_KEYS = SIZES | {"ssm.time_step_rank": "time_step_rank"}
 MAMBA2_KEYS = SIZES | {"ssm.time_step_rank": "num_heads", "ssm.group_count": "n_groups"}
 MAMBA_FLAGS = {"use_bias": "blk.0.ssm_in.bias", "use_conv_bias": "blk.0.ssm_conv1d.bias"}
 JAMBA_KEYS = {
-    "ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state", "ssm.time_step_rank": "mamba_dt_rank", "expert_count": "num_experts",
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.time_step_rank": "mamba_dt_rank",
+    "expert_count": "num_experts",
     "expert_used_count": "num_experts_per_tok",
-}  # fmt: skip
+}
 DELTA_KEYS = {
-    "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim", "ssm.group_count": "linear_num_key_heads",
-    "ssm.time_step_rank": "linear_num_value_heads", "full_attention_interval": "full_attention_interval",
-}  # fmt: skip
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "full_attention_interval": "full_attention_interval",
+}
 
 
 FALCON_KEYS = {
-    "ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state", "ssm.group_count": "mamba_n_groups", "ssm.time_step_rank": "mamba_n_heads",
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
     "ssm.inner_size": "mamba_d_ssm",
-}  # fmt: skip
-FALCON_FLAGS = {"mamba_rms_norm": "blk.0.ssm_norm.weight", "mamba_conv_bias": "blk.0.ssm_conv1d.bias", "own_head": "output.weight"}
+}
+FALCON_FLAGS = {
+    "mamba_rms_norm": "blk.0.ssm_norm.weight",
+    "mamba_conv_bias": "blk.0.ssm_conv1d.bias",
+    "own_head": "output.weight",
+}
 GRANITE_KEYS = {
-    "ssm.conv_kernel": "mamba_d_conv", "ssm.state_size": "mamba_d_state", "ssm.group_count": "mamba_n_groups", "ssm.time_step_rank": "mamba_n_heads",
-    "expert_count": "num_local_experts", "expert_used_count": "num_experts_per_tok", "expert_shared_feed_forward_length": "shared_intermediate_size",
-}  # fmt: skip
+    "ssm.conv_kernel": "mamba_d_conv",
+    "ssm.state_size": "mamba_d_state",
+    "ssm.group_count": "mamba_n_groups",
+    "ssm.time_step_rank": "mamba_n_heads",
+    "expert_count": "num_local_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_shared_feed_forward_length": "shared_intermediate_size",
+}
 
 
 def mamba_1(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
@@ -74,14 +114,19 @@ def jamba(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     count = keys.positive("block_count")
     kinds, routed = config.pop("layer_types", ["full_attention"] * count), config.pop("routed")
     found = {"mamba_expand": _share(keys, "ssm.inner_size", "embedding_length")}
-    found |= _periodic(keys, "attn_layer", [index for index, kind in enumerate(kinds) if kind == "full_attention"], count)
+    found |= _periodic(
+        keys, "attn_layer", [index for index, kind in enumerate(kinds) if kind == "full_attention"], count
+    )
     return found | (_periodic(keys, "expert_layer", routed, count) if routed else {})
 
 
 def falcon_h1(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """The norm, where there is one, stands behind the gate."""
     if not config.pop("own_head"):
-        raise ConfigError(f"{keys.where}: the file has no tensor output.weight, so by what the head is multiplied is not known; take the model's safetensors checkpoint")
+        raise ConfigError(
+            f"{keys.where}: the file has no tensor output.weight, so by what the head is multiplied is not known; "
+            "take the model's safetensors checkpoint"
+        )
     return {"mamba_d_head": _share(keys, "ssm.inner_size", "ssm.time_step_rank"), "mamba_norm_before_gate": False}
 
 
@@ -93,7 +138,10 @@ def granite(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     config.setdefault("num_local_experts", 0)
     config.setdefault("layer_types", ["full_attention"] * keys.positive("block_count"))
     biases = {"mamba_proj_bias": bool(config.pop("projected")), "mamba_conv_bias": bool(config.pop("convolved"))}
-    sizes = {"mamba_expand": _share(keys, "ssm.inner_size", "embedding_length"), "mamba_d_head": _share(keys, "ssm.inner_size", "ssm.time_step_rank")}
+    sizes = {
+        "mamba_expand": _share(keys, "ssm.inner_size", "embedding_length"),
+        "mamba_d_head": _share(keys, "ssm.inner_size", "ssm.time_step_rank"),
+    }
     return sizes | biases | {"position_embedding_type": "nope"}
 
 
@@ -101,7 +149,10 @@ def delta(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
     """Layers that predict further tokens are counted with the others, and stand behind them."""
     keys.raw("rope.dimension_sections")  # of pictures' positions: those of a text are equal
     more = keys.get("nextn_predict_layers", int, 0)
-    found = {"linear_value_head_dim": _share(keys, "ssm.inner_size", "ssm.time_step_rank"), "num_hidden_layers": keys.positive("block_count") - more}
+    found = {
+        "linear_value_head_dim": _share(keys, "ssm.inner_size", "ssm.time_step_rank"),
+        "num_hidden_layers": keys.positive("block_count") - more,
+    }
     if "num_experts" in config and config["architectures"] == ["Qwen3NextForCausalLM"]:
         found["norm_topk_prob"] = keys.get("expert_weights_norm", bool, True)
     return found
@@ -119,7 +170,10 @@ def _periodic(keys: JsonFields, name: str, layers: Sequence[int], count: int) ->
     first = layers[0] if layers else 0
     period = layers[1] - first if len(layers) > 1 else count
     if list(layers) != [index for index in range(count) if index % period == first]:
-        raise ConfigError(f"{keys.where}: layers {list(layers)} of {count} are not every so many of them ({name}); take the model's safetensors checkpoint")
+        raise ConfigError(
+            f"{keys.where}: layers {list(layers)} of {count} are not every so many of them ({name}); take the "
+            "model's safetensors checkpoint"
+        )
     return {f"{name}_period": period, f"{name}_offset": first}
 
 
@@ -143,9 +197,13 @@ def mixer_in_file_order(mixer: Mixer, tiled: bool) -> Mixer:
 
 
 def names_in_file(names: TensorNames) -> TensorNames:
-    """Queries, keys and values of a delta net in one tensor and gates in another; where beta and decay are one, they lie by key head."""
+    """Queries, keys and values of a delta net in one tensor and gates in another; where
+    beta and decay are one, they lie by key head.
+    """
     own = names.delta
-    return replace(names, delta=replace(own, inputs=DeltaNetTensorNames().inputs, by_head=("rates",) if own.by_head else ()))
+    return replace(
+        names, delta=replace(own, inputs=DeltaNetTensorNames().inputs, by_head=("rates",) if own.by_head else ())
+    )
 
 
 def place_of(name: str, model: ModelSpec) -> str | None:

@@ -26,7 +26,11 @@ def rope_of_gguf(keys: JsonFields, factors: Mapping[str, list[float]], width: in
     factors: what divides frequencies, by the tensor that holds it: rope_freqs for all lengths, rope_factors_short and
     rope_factors_long for those below and above the original context.  width: of a head, where no key says it.
     """
-    width = width or keys.optional("attention.key_length", int) or keys.positive("embedding_length") // keys.positive("attention.head_count")
+    width = (
+        width
+        or keys.optional("attention.key_length", int)
+        or keys.positive("embedding_length") // keys.positive("attention.head_count")
+    )
     turned = keys.positive("rope.dimension_count", width)
     theta = keys.rate("rope.freq_base", 1e4)
     found: dict[str, Any] = {"rope_theta": theta}
@@ -35,7 +39,9 @@ def rope_of_gguf(keys: JsonFields, factors: Mapping[str, list[float]], width: in
     scaling = _factors(keys, factors, turned, theta) if factors else _written(keys)
     if scaling is None:
         return found
-    beside = {BESIDE: scaling[BESIDE]} if scaling["rope_type"] == "longrope" else {}  # which counts before the one inside
+    beside = (
+        {BESIDE: scaling[BESIDE]} if scaling["rope_type"] == "longrope" else {}
+    )  # which counts before the one inside
     return found | beside | {"rope_scaling": scaling}
 
 
@@ -46,20 +52,27 @@ def _written(keys: JsonFields) -> dict[str, Any] | None:
     if kind == "yarn":
         return _yarn(keys, original, attention)
     if kind not in ("none", "linear"):
-        raise ConfigError(f"{keys.where}.rope.scaling.type={shown(kind)} is not supported without factors; supported: none, linear, yarn")
+        raise ConfigError(
+            f"{keys.where}.rope.scaling.type={shown(kind)} is not supported without factors; supported: none, "
+            "linear, yarn"
+        )
     factor = keys.optional("rope.scaling.factor", float)
     return {"rope_type": "linear", "factor": factor} if kind == "linear" and factor is not None else None
 
 
 def _yarn(keys: JsonFields, original: int | None, attention: float | None) -> dict[str, Any]:
     if attention not in (None, 1.0):
-        raise ConfigError(f"{keys.where}.rope.scaling.attn_factor={attention} beside yarn is not supported; take a newer GGUF file")
+        raise ConfigError(
+            f"{keys.where}.rope.scaling.attn_factor={attention} beside yarn is not supported; take a newer GGUF file"
+        )
     keys.require("rope.scaling.yarn_ext_factor", 1.0)
     said = {
-        "factor": keys.rate("rope.scaling.factor"), "original_max_position_embeddings": original,
+        "factor": keys.rate("rope.scaling.factor"),
+        "original_max_position_embeddings": original,
         "attention_factor": keys.optional("rope.scaling.yarn_attn_factor", float),
-        "beta_fast": keys.optional("rope.scaling.yarn_beta_fast", float), "beta_slow": keys.optional("rope.scaling.yarn_beta_slow", float),
-    }  # fmt: skip
+        "beta_fast": keys.optional("rope.scaling.yarn_beta_fast", float),
+        "beta_slow": keys.optional("rope.scaling.yarn_beta_slow", float),
+    }
     return {"rope_type": "yarn"} | {key: value for key, value in said.items() if value is not None}
 
 
@@ -67,7 +80,10 @@ def _factors(keys: JsonFields, factors: Mapping[str, list[float]], turned: int, 
     """Of a scaling that tensors hold; nothing may be scaled besides."""
     for name, values in factors.items():
         if len(values) != turned // 2 or not all(0 < value < math.inf for value in values):
-            raise ConfigError(f"{keys.where}: tensor {name}={shown(values)} must hold {turned // 2} numbers above 0; fetch the file again")
+            raise ConfigError(
+                f"{keys.where}: tensor {name}={shown(values)} must hold {turned // 2} numbers above 0; fetch the "
+                "file again"
+            )
     short, long = factors.get("rope_factors_short"), factors.get("rope_factors_long")
     if short is not None and long is not None:
         keys.require("rope.scaling.type", "none", "longrope")
@@ -82,7 +98,12 @@ def _longrope(keys: JsonFields, short: list[float], long: list[float]) -> dict[s
     longest = keys.positive("context_length")
     original, attention = keys.positive(ORIGINAL, longest), keys.optional("rope.scaling.attn_factor", float)
     natural = math.sqrt(1 + math.log(longest / original) / math.log(original)) if longest > original > 1 else 1.0
-    found = {"rope_type": "longrope", "short_factor": short, "long_factor": long, "original_max_position_embeddings": original}
+    found = {
+        "rope_type": "longrope",
+        "short_factor": short,
+        "long_factor": long,
+        "original_max_position_embeddings": original,
+    }
     if attention is not None and not math.isclose(attention, natural, rel_tol=CLOSE):
         found["attention_factor"] = attention
     return found
@@ -92,22 +113,39 @@ def _exactly(keys: JsonFields, factors: list[float]) -> dict[str, Any]:
     """Any factors, the same for all lengths."""
     original = keys.positive("context_length")
     return {
-        "rope_type": "longrope", "short_factor": factors, "long_factor": factors, "attention_factor": 1.0,
+        "rope_type": "longrope",
+        "short_factor": factors,
+        "long_factor": factors,
+        "attention_factor": 1.0,
         "original_max_position_embeddings": original,
-    }  # fmt: skip
+    }
 
 
 def _llama3(keys: JsonFields, factors: list[float], turned: int, theta: float) -> dict[str, Any] | None:
-    """The parameters of Llama 3.1 that give these factors, so that the frequencies are those of its other checkpoints."""
+    """The parameters of Llama 3.1 that give these factors, so that the
+    frequencies are those of its other checkpoints.
+    """
     said, stored = keys.optional(ORIGINAL, int), torch.tensor(factors)
     plain = frequencies(RopeParameters(theta, turned, turned))
     for original, low, high in product((said,) if said else PUBLISHED, (1.0,), (4.0,)):
-        rope = RopeParameters(theta, turned, turned, "llama3", factor=max(factors), original_context=original, low_freq_factor=low, high_freq_factor=high)
+        rope = RopeParameters(
+            theta,
+            turned,
+            turned,
+            "llama3",
+            factor=max(factors),
+            original_context=original,
+            low_freq_factor=low,
+            high_freq_factor=high,
+        )
         if _close(plain / frequencies(rope), stored):
             return {
-                "rope_type": "llama3", "factor": max(factors), "low_freq_factor": low, "high_freq_factor": high,
+                "rope_type": "llama3",
+                "factor": max(factors),
+                "low_freq_factor": low,
+                "high_freq_factor": high,
                 "original_max_position_embeddings": original,
-            }  # fmt: skip
+            }
     return None
 
 

@@ -9,42 +9,72 @@ from operator import attrgetter
 
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
-from ...models.spec.tensor_names import ExpertTensorNames, MergedProjections, TensorNames, StackedExpertTensor
 from ...models.spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     ModelSpec,
     NormSpec,
-    LayerNorms,
+    QkNormSpec,
 )
+from ...models.spec.tensor_names import ExpertTensorNames, MergedProjections, StackedExpertTensor, TensorNames
+from ..tensor_files.safetensors_header import StoredTensor
 from . import gguf_recurrent_config
 from .gguf_config import GGUFArchitecture
-from ..tensor_files.safetensors_header import StoredTensor
 
 FACTORS = ("rope_freqs", "rope_factors_long", "rope_factors_short")  # of the rotation
 UNUSED = re.compile(r"blk\.\d+\.attn_rot_embd\.weight")  # tables that are computed
 WHOLE = {"token_embd": "embedding", "position_embd": "positions", "output_norm": "norm", "output": "head"}
 IN_LAYER = {
-    "attn_norm": "before_mixer", "post_attention_norm": "after_mixer", "ffn_norm": "before_ffn", "post_ffw_norm": "after_ffn",
-    "attn_q": "q", "attn_k": "k", "attn_v": "v", "attn_qkv": "qkv", "attn_output": "output", "attn_q_norm": "q_norm", "attn_k_norm": "k_norm",
-    "attn_sinks": "sinks", "ffn_gate": "gate", "ffn_up": "up", "ffn_down": "down",
-}  # fmt: skip
-STACKED = {"ffn_gate_exps": "gate", "ffn_up_exps": "up", "ffn_down_exps": "down"}  # [experts, out, in]; biases [experts, out]
-OF_EXPERTS = {"ffn_gate_inp": "router", "exp_probs_b": "correction", "ffn_gate_shexp": "shared_gate", "ffn_up_shexp": "shared_up", "ffn_down_shexp": "shared_down", "ffn_gate_inp_shexp": "switch"}
+    "attn_norm": "before_mixer",
+    "post_attention_norm": "after_mixer",
+    "ffn_norm": "before_ffn",
+    "post_ffw_norm": "after_ffn",
+    "attn_q": "q",
+    "attn_k": "k",
+    "attn_v": "v",
+    "attn_qkv": "qkv",
+    "attn_output": "output",
+    "attn_q_norm": "q_norm",
+    "attn_k_norm": "k_norm",
+    "attn_sinks": "sinks",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+}
+STACKED = {
+    "ffn_gate_exps": "gate",
+    "ffn_up_exps": "up",
+    "ffn_down_exps": "down",
+}  # [experts, out, in]; biases [experts, out]
+OF_EXPERTS = {
+    "ffn_gate_inp": "router",
+    "exp_probs_b": "correction",
+    "ffn_gate_shexp": "shared_gate",
+    "ffn_up_shexp": "shared_up",
+    "ffn_down_shexp": "shared_down",
+    "ffn_gate_inp_shexp": "switch",
+}
 OF_MIXER = {  # other than attention over heads; what `TensorNames` calls them
-    "attn_q_a": "latent.query_down", "attn_q_a_norm": "latent.query_norm", "attn_q_b": "latent.query_up", "attn_kv_a_mqa": "latent.down",
-    "attn_kv_a_norm": "latent.norm", "attn_kv_b": "latent.up", "shortconv.in_proj": "conv.into", "shortconv.conv": "conv.kernel",
+    "attn_q_a": "latent.query_down",
+    "attn_q_a_norm": "latent.query_norm",
+    "attn_q_b": "latent.query_up",
+    "attn_kv_a_mqa": "latent.down",
+    "attn_kv_a_norm": "latent.norm",
+    "attn_kv_b": "latent.up",
+    "shortconv.in_proj": "conv.into",
+    "shortconv.conv": "conv.kernel",
     "shortconv.out_proj": "conv.output",
-}  # fmt: skip
+}
 HALVES = ("attn_k_b", "attn_v_b")  # [heads, rank, numbers of a key], [heads, numbers of a value, rank]
 OF_LAYER = re.compile(r"blk\.(\d+)\.(\w+(?:\.\w+)?)\.(\w+)")
 OF_MODEL = re.compile(r"(\w+)\.(\w+)")
 
 
 def to_model_layout(tensor: StoredTensor) -> StoredTensor:
-    """In the shape that the model asks for, whose numbers lie alike: what switches shared experts has one row, which some files do not
+    """In the shape that the model asks for, whose numbers lie alike: what switches shared experts has one row, which
+    some files do not
     count; what leads from latents to heads lies by head; the channels of a convolution are each other's rows."""
     part, shape = tensor.name.removeprefix("blk.").partition(".")[2].removesuffix(".weight"), tensor.shape
     if part == "ffn_gate_inp_shexp" and len(shape) == 1:
@@ -57,7 +87,9 @@ def to_model_layout(tensor: StoredTensor) -> StoredTensor:
 
 
 def as_stored(model: ModelSpec, found: GGUFArchitecture, tensors: Iterable[StoredTensor]) -> ModelSpec:
-    """The same model, its weights as a GGUF file holds them: their order of rows, what its norms add, what is merged."""
+    """The same model, its weights as a GGUF file holds them: their order of
+    rows, what its norms add, what is merged.
+    """
     there = {tensor.name for tensor in tensors}
     merged = "blk.0.attn_qkv.weight" in there and isinstance(model.layers[0].mixer, AttentionSpec)
     names = gguf_recurrent_config.names_in_file(replace(model.names, transposed=False, prefixes=()))
@@ -77,13 +109,20 @@ def _apart(names: ExpertTensorNames) -> ExpertTensorNames:
     """Gate and up in stacks of their own, as [out, in]."""
     own = replace(names if names.gate_up is None else ExpertTensorNames(router=names.router), shared_gate_up=None)
     parts = {name: getattr(own, role) for name, role in STACKED.items()}
-    stacks = tuple(StackedExpertTensor(f"{name}.{suffix}", (f"{part}.{suffix}",)) for name, part in parts.items() for suffix in ("weight", "bias"))
+    stacks = tuple(
+        StackedExpertTensor(f"{name}.{suffix}", (f"{part}.{suffix}",))
+        for name, part in parts.items()
+        for suffix in ("weight", "bias")
+    )
     return replace(own, stacks=stacks)
 
 
 def _layer(layer: LayerSpec, found: GGUFArchitecture) -> LayerSpec:
     norms = layer.norms
-    around, ffn = (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)), (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found))
+    around, ffn = (
+        (_norm(norms.before_mixer, found), _norm(norms.after_mixer, found)),
+        (_norm(norms.before_ffn, found), _norm(norms.after_ffn, found)),
+    )
     mixer = _attention(layer.mixer, found) if isinstance(layer.mixer, AttentionSpec) else layer.mixer
     mixer = None if mixer is None else gguf_recurrent_config.mixer_in_file_order(mixer, found.tiled)
     return replace(layer, mixer=mixer, norms=LayerNorms(*around, *ffn, norms.parallel, norms.of_sum))
@@ -91,7 +130,11 @@ def _layer(layer: LayerSpec, found: GGUFArchitecture) -> LayerSpec:
 
 def _attention(part: AttentionSpec, found: GGUFArchitecture) -> AttentionSpec:
     rope = replace(part.rope, interleaved=True) if part.rope is not None and found.interleaved else part.rope
-    heads = None if part.norm is None else QkNormSpec(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
+    heads = (
+        None
+        if part.norm is None
+        else QkNormSpec(_norm(part.norm.norm, found) or part.norm.norm, part.norm.over, part.norm.after)
+    )
     return replace(part, rope=rope, norm=heads)
 
 
@@ -99,22 +142,30 @@ def _norm(norm: NormSpec | None, found: GGUFArchitecture) -> NormSpec | None:
     return replace(norm, offset=norm.offset - 1) if norm is not None and found.raised else norm
 
 
-def places_of(model: ModelSpec, tensors: Iterable[StoredTensor], where: str, roles: Mapping[str, str]) -> dict[str, str]:
+def places_of(
+    model: ModelSpec, tensors: Iterable[StoredTensor], where: str, roles: Mapping[str, str]
+) -> dict[str, str]:
     """Of each tensor that the model needs, what it is called there.
 
-    roles: see `GGUFArchitecture`. A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is. Raises CheckpointError for tensors
+    roles: see `GGUFArchitecture`. A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is.
+        Raises CheckpointError for tensors
     that have no place.
     """
     found: dict[str, str] = {}
     mixed = any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)
     for tensor in tensors:
-        if tensor.name.removesuffix(".weight") in FACTORS or UNUSED.fullmatch(tensor.name) or _behind(tensor.name, model):
+        if (
+            tensor.name.removesuffix(".weight") in FACTORS
+            or UNUSED.fullmatch(tensor.name)
+            or _behind(tensor.name, model)
+        ):
             continue
         place = _of_experts(tensor.name, model.names) if mixed else None
         place = place or gguf_recurrent_config.place_of(tensor.name, model) or _place(tensor.name, model.names, roles)
         if place is None:
             raise CheckpointError(
-                f"{where}: tensor {shown(tensor.name)} has no place in {model.architecture}; take the model's safetensors checkpoint"
+                f"{where}: tensor {shown(tensor.name)} has no place in {model.architecture}; take the model's "
+                "safetensors checkpoint"
             )
         found[tensor.name] = place
     return found
@@ -124,7 +175,11 @@ def _behind(name: str, model: ModelSpec) -> bool:
     """A tensor of the layers behind the last one, which the family leaves aside."""
     own = re.match(r"blk\.(\d+)\.", name)
     called = "" if own is None else model.names.layer.format(int(own[1]))
-    return own is not None and int(own[1]) >= len(model.layers) and any(re.fullmatch(each, called) for each in model.names.ignored)
+    return (
+        own is not None
+        and int(own[1]) >= len(model.layers)
+        and any(re.fullmatch(each, called) for each in model.names.ignored)
+    )
 
 
 def _of_experts(name: str, names: TensorNames) -> str | None:

@@ -7,9 +7,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from ...common.argument_checks import MOST_VALUES, require_little_json
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
-from ...common.argument_checks import MOST_VALUES, require_little_json
 
 DEEPEST = 40  # of objects and lists in each other
 MOST_JSON = 4 * 2**20  # bytes of a file, but for those that may have more
@@ -38,7 +38,9 @@ def _bounded(path: Path, most: int) -> bytes:
 
 
 def parse_object(data: bytes, most: int = MOST_VALUES) -> dict[str, Any]:
-    """most: values that it may hold. Raises ValueError for what is no JSON object, holds more, nests too deep or has a name twice."""
+    """most: values that it may hold. Raises ValueError for what is no JSON object,
+    holds more, nests too deep or has a name twice.
+    """
     require_little_json(data, most)
     try:
         value = json.loads(data, object_pairs_hook=_once)

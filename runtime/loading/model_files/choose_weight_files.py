@@ -14,7 +14,14 @@ from .bounded_json import MOST_JSON, read_json
 
 MOST_INDEX = 48 * 2**20  # bytes
 MOST_SMALL = 64 * 2**20  # bytes of a file that is neither weights nor named in SETTINGS
-SETTINGS = ("config.json", "generation_config.json", "sgl.json", "quantize_config.json", "hf_quant_config.json", "adapter_config.json")
+SETTINGS = (
+    "config.json",
+    "generation_config.json",
+    "sgl.json",
+    "quantize_config.json",
+    "hf_quant_config.json",
+    "adapter_config.json",
+)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES, PICKLE_INDEX = ("pytorch_model.bin", "pytorch_model.pt", "model.pt"), "pytorch_model.bin.index.json"
 HOLDING = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # ends of files that hold weights
@@ -47,14 +54,22 @@ def weight_names(there: Collection[str], open_index: Callable[[str], Path], load
 
 def no_weights_error(there: Iterable[str], absent: list[str], where: str) -> CheckpointError:
     found = sorted(name for name in there if name.endswith(HOLDING))
-    return CheckpointError(f"{where} lacks the weights {some(absent)} (found: {some(found) or 'no weights at all'}); {_remedy(found)}")
+    return CheckpointError(
+        f"{where} lacks the weights {some(absent)} (found: {some(found) or 'no weights at all'}); {_remedy(found)}"
+    )
 
 
 def _remedy(found: list[str]) -> str:
     if any(name == PICKLE_INDEX or name in PICKLES for name in found):
-        return "pickled weights are read with load_format='pt', without running what they bring; or convert the checkpoint to safetensors"
+        return (
+            "pickled weights are read with load_format='pt', without running what they bring; or convert the "
+            "checkpoint to safetensors"
+        )
     if any(name.endswith(".pth") for name in found):
-        return ".pth files of a model's makers have names and cuts of their own, which are not read; take the model in Hugging Face format"
+        return (
+            ".pth files of a model's makers have names and cuts of their own, which are not read; take the model "
+            "in Hugging Face format"
+        )
     return "complete the download, or convert the checkpoint to safetensors"
 
 
@@ -90,7 +105,10 @@ def chosen_gguf(names: Iterable[str], word: str | None, where: str) -> list[str]
     fitting = _fitting(list(models), word)
     if len(fitting) != 1:
         told = f"{len(fitting) or 'no'} GGUF models{'' if word is None else f' with {word!r} as a word of the name'}"
-        raise CheckpointError(f"{where} has {told}, one is wanted (found: {some(fitting or list(models)) or 'no GGUF file'}); name one of them")
+        raise CheckpointError(
+            f"{where} has {told}, one is wanted (found: {some(fitting or list(models)) or 'no GGUF file'}); name one "
+            "of them"
+        )
     return models[fitting[0]]
 
 
@@ -98,7 +116,9 @@ def _fitting(names: list[str], word: str | None) -> list[str]:
     """The names that are the word; else those that hold it between other words: `Q4_K` is none of `Q4_K_M`."""
     if word is None:
         return names
-    same = [name for name in names if word in (name, os.path.basename(name), os.path.basename(name).removesuffix(".gguf"))]
+    same = [
+        name for name in names if word in (name, os.path.basename(name), os.path.basename(name).removesuffix(".gguf"))
+    ]
     apart = re.compile(rf"(?<![a-z0-9_]){re.escape(word.lower())}(?![a-z0-9_])")
     return same or [name for name in names if apart.search(os.path.basename(name).lower())]
 

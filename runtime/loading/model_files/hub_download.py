@@ -12,7 +12,14 @@ from typing import NamedTuple
 from ...errors import CheckpointError
 from .choose_weight_files import HOLDING, chosen_gguf, require_small, weight_names
 
-SMALL = ("*.json", "*.model", "tokenizer.model.v*", "*.tiktoken", "*.txt", "*.jinja")  # beside the weights, not in folders
+SMALL = (
+    "*.json",
+    "*.model",
+    "tokenizer.model.v*",
+    "*.tiktoken",
+    "*.txt",
+    "*.jinja",
+)  # beside the weights, not in folders
 TEMPLATES = "additional_chat_templates/*.jinja"
 
 
@@ -34,7 +41,10 @@ class HubModelId(NamedTuple):
 
 
 def snapshot(asked: HubModelId, weights: bool, load_format: str) -> Path:
-    """The directory of a snapshot, or in it the GGUF file. Raises CheckpointError where it is neither cached nor to be had."""
+    """The directory of a snapshot, or in it the GGUF file.
+
+    Raises CheckpointError where it is neither cached nor to be had.
+    """
     return _cached(asked, weights, load_format) or _download(asked, weights, load_format)
 
 
@@ -45,7 +55,13 @@ def _cached(asked: HubModelId, weights: bool, load_format: str) -> Path | None:
 
     small = list(SMALL) if asked.word is None else []  # the client says whether these are complete
     try:
-        found = snapshot_download(asked.repository, revision=asked.revision, local_files_only=True, allow_patterns=small, ignore_patterns=["*/*"])
+        found = snapshot_download(
+            asked.repository,
+            revision=asked.revision,
+            local_files_only=True,
+            allow_patterns=small,
+            ignore_patterns=["*/*"],
+        )
     except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError):
         return None
     path = Path(found)
@@ -71,26 +87,38 @@ def _download(asked: HubModelId, weights: bool, load_format: str) -> Path:
         for name in names:
             if not name.endswith(HOLDING):
                 require_small(name, sizes.get(name), f"the repository {asked.repository!r}")
-        path = snapshot_download(asked.repository, revision=asked.revision, allow_patterns=[glob.escape(name) for name in names])
+        path = snapshot_download(
+            asked.repository, revision=asked.revision, allow_patterns=[glob.escape(name) for name in names]
+        )
         return _place(Path(path), names)
     except CheckpointError:
         raise
     except Exception as error:  # the hub client raises a dozen unrelated types for "could not get it"
         raise CheckpointError(
-            f"model {str(asked)!r} is not a local directory, is not in the Hugging Face cache, and could not be downloaded "
+            f"model {str(asked)!r} is not a local directory, is not in the Hugging Face cache, and could not be "
+            "downloaded "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
             "give a local path, or check the name and the network"
         ) from None
 
 
-def _needed(asked: HubModelId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]) -> list[str]:
+def _needed(
+    asked: HubModelId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]
+) -> list[str]:
     """The names of a repository's files that the model needs; a GGUF model needs none but its own."""
     where = f"the repository {asked.repository!r}"
     if asked.word is not None or ("config.json" not in there and any(name.endswith(".gguf") for name in there)):
         return chosen_gguf(there, asked.word, where)
     if "config.json" not in there:
-        raise CheckpointError(f"{where} has neither config.json nor GGUF files, so it is not a model that sgl can load; use another repository")
-    small = [name for name in there if ("/" not in name and any(fnmatch(name, pattern) for pattern in SMALL)) or fnmatch(name, TEMPLATES)]
+        raise CheckpointError(
+            f"{where} has neither config.json nor GGUF files, so it is not a model that sgl can load; use another "
+            "repository"
+        )
+    small = [
+        name
+        for name in there
+        if ("/" not in name and any(fnmatch(name, pattern) for pattern in SMALL)) or fnmatch(name, TEMPLATES)
+    ]
     return sorted(small) + (weight_names(there, open_file, load_format, where) if weights else [])
 
 

@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from ...errors import CheckpointError, ConfigError
-from .choose_weight_files import chosen_gguf
 from ..gguf_files.gguf_model import is_gguf
-from .hub_download import HubModelId, snapshot
 from ..remote import fetch_model, is_url
+from .choose_weight_files import chosen_gguf
+from .hub_download import HubModelId, snapshot
 
 CONFIG = "config.json"
 BUNDLED = Path(__file__).parents[2] / "nano"
@@ -19,15 +19,22 @@ NAMES = ("nano", "sgl-nano")  # of the bundled model, where no directory of the 
 
 
 def resolve_model(name: str | Path, weights: bool = True, load_format: str = "auto") -> Path:
-    """The directory of a model, or its GGUF file: a local one as it is, otherwise a hub id's snapshot, with its weights if they are wanted.
+    """The directory of a model, or its GGUF file: a local one as it is, otherwise a hub id's snapshot, with its weights
+    if they are wanted.
 
-    name: "nano" for the bundled model, a directory, a `.gguf` file (any part of a split one), a URL (see `remote`), or a hub id: `organisation/name`, then maybe `@revision`, then
-    maybe `:WORD` for the one GGUF file whose name holds that word. load_format: see `EngineConfig`. A snapshot that is complete
-    in the Hugging Face cache costs no network call; of a repository only the files that are needed are fetched, and a download
+    name: "nano" for the bundled model, a directory, a `.gguf` file (any part of a split one), a URL (see `remote`), or
+        a hub id: `organisation/name`, then maybe `@revision`, then
+    maybe `:WORD` for the one GGUF file whose name holds that word. load_format: see `EngineConfig`. A snapshot that is
+    complete
+    in the Hugging Face cache costs no network call; of a repository only the files that are needed are fetched, and a
+    download
     that broke off goes on where it was. Raises CheckpointError saying what was looked for and what to do.
     """
     if not isinstance(name, str | os.PathLike):
-        raise ConfigError(f"a model is named by a directory, a GGUF file, a URL or a hub id, not by {type(name).__name__}; tensors go into update_weights of an engine that runs")
+        raise ConfigError(
+            f"a model is named by a directory, a GGUF file, a URL or a hub id, not by {type(name).__name__}; tensors "
+            "go into update_weights of an engine that runs"
+        )
     if isinstance(name, str) and is_url(name):
         return fetch_model(name) if (local := _file_url(name)) is None else resolve_model(local, weights, load_format)
     path = Path(name).expanduser()
@@ -38,7 +45,10 @@ def resolve_model(name: str | Path, weights: bool = True, load_format: str = "au
     if name in NAMES:
         return BUNDLED
     if isinstance(name, Path) or (asked := HubModelId.of(name)) is None:
-        raise CheckpointError(f"no directory {str(name)!r}; give the path of a Hugging Face model directory or of a GGUF file, or a hub id")
+        raise CheckpointError(
+            f"no directory {str(name)!r}; give the path of a Hugging Face model directory or of a GGUF file, or a "
+            "hub id"
+        )
     return snapshot(asked, weights, load_format)
 
 
@@ -61,4 +71,6 @@ def _in_directory(path: Path) -> Path:
 def _file(path: Path) -> Path:
     if is_gguf(path):
         return path
-    raise CheckpointError(f"{str(path)!r} is a file; give a GGUF file, or the directory that holds config.json and the weights")
+    raise CheckpointError(
+        f"{str(path)!r} is a file; give a GGUF file, or the directory that holds config.json and the weights"
+    )

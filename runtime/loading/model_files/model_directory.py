@@ -12,8 +12,8 @@ from ...errors import CheckpointError, ConfigError
 from ...models.families import read_model
 from ...models.spec.json_fields import shown
 from ...models.spec.model_spec import ModelSpec
-from .choose_weight_files import weight_names, no_weights_error
 from .bounded_json import read_json
+from .choose_weight_files import no_weights_error, weight_names
 
 OWN = "sgl.json"  # what a model says to sgl alone
 WRITING = {"whitespace", "ascii", "integers"}  # options that change how JSON is written, not what is enforced
@@ -30,11 +30,15 @@ BESIDE = ("quantize_config.json", "hf_quant_config.json")  # what some writers p
 
 
 def quantization_of(path: Path) -> tuple[dict[str, Any] | None, str, dict[str, dict[str, Any]]]:
-    """What a directory says of weights in few bits: config.json's object, its place for errors, and other files' objects by name."""
+    """What a directory says of weights in few bits: config.json's object, its place
+    for errors, and other files' objects by name.
+    """
     values = read_json(path / "config.json")
     places = [values, *(value for key in ("text_config", "llm_config") if isinstance(value := values.get(key), dict))]
     said = next((found for place in places for key in QUANTIZATION if (found := place.get(key)) is not None), None)
-    if said is None and isinstance(older := values.get("quantization"), dict) and "bits" in older:  # MLX', before it wrote both
+    if (
+        said is None and isinstance(older := values.get("quantization"), dict) and "bits" in older
+    ):  # MLX', before it wrote both
         said = older
     where = f"{path / 'config.json'}: quantization_config"
     if said is not None and not isinstance(said, dict):
@@ -59,7 +63,10 @@ def load_json_options(path: str | Path) -> dict[str, Any]:
 
 
 def weight_files(path: Path, load_format: str = "auto") -> list[Path]:
-    """The files of a directory that hold its weights, see `choosing.weight_names`. Raises CheckpointError where one is missing."""
+    """The files of a directory that hold its weights, see `choosing.weight_names`.
+
+    Raises CheckpointError where one is missing.
+    """
     there = set(os.listdir(path))  # an index may name 100,000 files that are not
     names = weight_names(there, lambda name: path / name, load_format, str(path))
     if absent := [name for name in names if name not in there or not (path / name).is_file()]:

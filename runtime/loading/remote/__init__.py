@@ -1,4 +1,6 @@
-"""Models that lie in a store elsewhere: small files are copied to this machine, weights are streamed into their places."""
+"""Models that lie in a store elsewhere: small files are copied to this machine,
+weights are streamed into their places.
+"""
 
 from .remote_model_folder import fetch_model, is_remote, remote_sources
 from .remote_store import is_url

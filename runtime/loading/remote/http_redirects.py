@@ -1,4 +1,6 @@
-"""Where a web server may send who reads a model: to public addresses of other hosts. Any other address is one that the user names."""
+"""Where a web server may send who reads a model: to public addresses of other hosts.
+Any other address is one that the user names.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ PORTS = {"http": 80, "https": 443}
 
 
 def require_allowed(first: httpx.URL, to: httpx.URL) -> None:
-    """first: of the address that the user gave.  to: asked now, by itself or by a redirect. Raises CheckpointError before anything is sent there."""
+    """first: of the address that the user gave.  to: asked now, by itself or by a redirect.
+    Raises CheckpointError before anything is sent there.
+    """
     if _origin(first) == _origin(to):
         return
     if to.scheme not in PORTS or (first.scheme, to.scheme) == ("https", "http"):
@@ -26,7 +30,10 @@ def require_allowed(first: httpx.URL, to: httpx.URL) -> None:
 
 
 def _not_followed(first: httpx.URL, to: httpx.URL, why: str) -> CheckpointError:
-    return CheckpointError(f"{shown_url(str(first))} redirects to {shown_url(str(to))}, {why}: that is not followed; give this address yourself if the model lies there")
+    return CheckpointError(
+        f"{shown_url(str(first))} redirects to {shown_url(str(to))}, {why}: that is not followed; give this address "
+        "yourself if the model lies there"
+    )
 
 
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
@@ -38,7 +45,10 @@ def _port(url: httpx.URL) -> int | None:
 
 
 def _private(url: httpx.URL) -> str | None:
-    """An address of the host that is not of the public network. None: there is none, or the name is known to a proxy alone."""
+    """An address of the host that is not of the public network.
+
+    None: there is none, or the name is known to a proxy alone.
+    """
     try:
         found = socket.getaddrinfo(url.host, url.port or PORTS[url.scheme], type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):

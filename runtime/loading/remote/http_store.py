@@ -23,12 +23,16 @@ class HttpStore:
         self.url, self._base, first = shown_url(url), url, httpx.URL(url)
         limits = httpx.Limits(max_connections=2 * AT_A_TIME, max_keepalive_connections=2 * AT_A_TIME)
         hooks = {"request": [lambda request: require_allowed(first, request.url)]}  # of each redirect too
-        self._client = httpx.Client(timeout=SECONDS, follow_redirects=True, limits=limits, headers=PLAIN, event_hooks=hooks)
+        self._client = httpx.Client(
+            timeout=SECONDS, follow_redirects=True, limits=limits, headers=PLAIN, event_hooks=hooks
+        )
 
     def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         names = list(wanted)
         with ThreadPoolExecutor(AT_A_TIME, "sgl-find") as beside:
-            return {name: file for name, file in zip(names, beside.map(self._find, names), strict=True) if file is not None}
+            return {
+                name: file for name, file in zip(names, beside.map(self._find, names), strict=True) if file is not None
+            }
 
     def _find(self, name: str) -> RemoteFile | None:
         try:
@@ -74,10 +78,14 @@ class HttpStore:
         if answer.status_code == 200 and not whole:
             raise lost(self, name, "the server does not answer ranges of a file; use one that does")
         said = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", answer.headers.get("Content-Range", ""))
-        if answer.status_code == 206 and (said is None or tuple(map(int, said.groups())) != (start, start + count - 1, file.size)):
+        if answer.status_code == 206 and (
+            said is None or tuple(map(int, said.groups())) != (start, start + count - 1, file.size)
+        ):
             raise changed(self, name, file, answer.headers.get("Content-Range", "no Content-Range"))
         if answer.headers.get("Content-Encoding", "identity") != "identity":
-            raise CheckpointError(f"{self.url}/{name} comes compressed, which a range cannot be; let the server send it as it is")
+            raise CheckpointError(
+                f"{self.url}/{name} comes compressed, which a range cannot be; let the server send it as it is"
+            )
 
     def _address(self, name: str) -> str:
         return f"{self._base}/{quote(name)}"

@@ -1,4 +1,6 @@
-"""Files in buckets: s3://, gs://, az://, through the package obstore, which takes keys and endpoints from the environment as others do."""
+"""Files in buckets: s3://, gs://, az://, through the package obstore, which takes keys
+and endpoints from the environment as others do.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ class ObjectStore:
         try:  # allow_http: where the environment names an endpoint without TLS; those of the clouds have it
             self._store = self._obstore.store.from_url(
                 url,
-                client_options={"timeout": timedelta(seconds=LONGEST), "connect_timeout": timedelta(seconds=SECONDS), "allow_http": True},
+                client_options={
+                    "timeout": timedelta(seconds=LONGEST),
+                    "connect_timeout": timedelta(seconds=SECONDS),
+                    "allow_http": True,
+                },
                 retry_config={"max_retries": TRIES - 1, "retry_timeout": timedelta(seconds=2 * SECONDS)},
             )
         except self._obstore.exceptions.BaseError as error:
@@ -30,7 +36,9 @@ class ObjectStore:
     def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         names = list(wanted)
         with ThreadPoolExecutor(AT_A_TIME, "sgl-find") as beside:
-            return {name: file for name, file in zip(names, beside.map(self._find, names), strict=True) if file is not None}
+            return {
+                name: file for name, file in zip(names, beside.map(self._find, names), strict=True) if file is not None
+            }
 
     def _find(self, name: str) -> RemoteFile | None:
         try:

@@ -21,5 +21,7 @@ class RangeSource:
     def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         data = np.frombuffer(self._fetch(stored.start + offset, len(part)), np.uint8)
         if len(data) != len(part):
-            raise damaged_file(self.name, self.bytes, f"{len(data):,} of {len(part):,} bytes came of tensor {shown(stored.name)}")
+            raise damaged_file(
+                self.name, self.bytes, f"{len(data):,} of {len(part):,} bytes came of tensor {shown(stored.name)}"
+            )
         part.numpy()[:] = data

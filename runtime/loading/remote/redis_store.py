@@ -1,9 +1,12 @@
 """Files in a redis server, cut so that each tensor is a value.
 
-    PREFIX:manifest            {"version": 1, "key": KEY, "files": {name: {"size": bytes, "digest": sha256, "starts": [0, ...]}}}
-    PREFIX:KEY:NAME:START      the bytes of a file from START to the next start: the header, a tensor, or up to 256 MB of one
+    PREFIX:manifest            {"version": 1, "key": KEY, "files": {name: {"size": bytes, "digest": sha256, "starts":
+    [0, ...]}}}
+    PREFIX:KEY:NAME:START      the bytes of a file from START to the next start: the header, a tensor, or up to 256 MB
+    of one
 
-KEY is made of all digests. The manifest is written last and the values of the one before go after that, so a reader sees one
+KEY is made of all digests. The manifest is written last and the values of the one before go after that, so a reader
+sees one
 model or the other, or learns that its own is gone.
 """
 
@@ -19,8 +22,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 from ...errors import CheckpointError, ConfigError
-from ..tensor_files.safetensors_header import read_header
 from ..model_files.bounded_json import parse_object
+from ..tensor_files.safetensors_header import read_header
 from .remote_store import SECONDS, TRIES, RemoteFile, extra, lost, shown_url
 
 MOST_VALUE = 256 * 2**20  # bytes; redis itself takes 512 MB
@@ -43,10 +46,15 @@ class RedisStore:
         if not self._prefix:
             raise ConfigError(f"{self.url}: give the model a name there, such as {self.url}/my-model")
         self._redis = extra("redis", url)
-        retry = extra("redis.retry", url).Retry(extra("redis.backoff", url).ExponentialBackoff(cap=1, base=0.1), TRIES - 1)
+        retry = extra("redis.retry", url).Retry(
+            extra("redis.backoff", url).ExponentialBackoff(cap=1, base=0.1), TRIES - 1
+        )
         try:
             self._client = self._redis.Redis.from_url(
-                urlunsplit((parts.scheme, parts.netloc, "/0", "", "")), socket_timeout=SECONDS, socket_connect_timeout=SECONDS, retry=retry
+                urlunsplit((parts.scheme, parts.netloc, "/0", "", "")),
+                socket_timeout=SECONDS,
+                socket_connect_timeout=SECONDS,
+                retry=retry,
             )
         except ValueError as error:
             raise ConfigError(f"{self.url}: {error}; write redis://host:port/name") from error
@@ -54,14 +62,20 @@ class RedisStore:
 
     def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         if not self._key and not self._read_manifest():
-            raise CheckpointError(f"{self.url} holds no model: there is no key {self._name(MANIFEST)}; write it with: sgl push MODEL {self.url}")
+            raise CheckpointError(
+                f"{self.url} holds no model: there is no key {self._name(MANIFEST)}; write it with: sgl push MODEL "
+                f"{self.url}"
+            )
         return {name: self._file(name) for name in wanted if name in self._cuts}
 
     def read(self, name: str, file: RemoteFile, start: int, count: int) -> bytes:
         if not self._key:
             self._read_manifest()
         if name not in self._cuts or self._file(name) != file:
-            raise CheckpointError(f"{self.url} holds another model than when it was opened: {name} is changed or gone; open the model again")
+            raise CheckpointError(
+                f"{self.url} holds another model than when it was opened: {name} is changed or gone; open the model "
+                "again"
+            )
         return b"".join(self._pieces(name, start, start + count))
 
     def _pieces(self, name: str, start: int, stop: int) -> Iterator[bytes]:
@@ -73,7 +87,8 @@ class RedisStore:
             data: bytes = self._ask(name, "getrange", key, start - starts[at], until - starts[at] - 1)
             if len(data) != until - start:
                 raise CheckpointError(
-                    f"{self.url}: the key {key} has {len(data):,} of {until - start:,} bytes of {name} from {start:,} on: it is gone or cut short; push the model again"
+                    f"{self.url}: the key {key} has {len(data):,} of {until - start:,} bytes of {name} from "
+                    f"{start:,} on: it is gone or cut short; push the model again"
                 )
             yield data
             start = until
@@ -84,12 +99,19 @@ class RedisStore:
             return False
         try:
             said = parse_object(data)
-            cuts = {name: RedisChunks(int(file["size"]), str(file["digest"]), [int(start) for start in file["starts"]]) for name, file in said["files"].items()}
-            if said["version"] != 1 or not all(cut.starts[0] == 0 and sorted(set(cut.starts)) == cut.starts for cut in cuts.values()):
+            cuts = {
+                name: RedisChunks(int(file["size"]), str(file["digest"]), [int(start) for start in file["starts"]])
+                for name, file in said["files"].items()
+            }
+            if said["version"] != 1 or not all(
+                cut.starts[0] == 0 and sorted(set(cut.starts)) == cut.starts for cut in cuts.values()
+            ):
                 raise ValueError("it is of another version or without order")
             self._key, self._cuts = str(said["key"]), cuts
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            raise CheckpointError(f"{self.url}: the key {self._name(MANIFEST)} is damaged ({error}); push the model again") from error
+            raise CheckpointError(
+                f"{self.url}: the key {self._name(MANIFEST)} is damaged ({error}); push the model again"
+            ) from error
         return True
 
     def _file(self, name: str) -> RemoteFile:
@@ -105,10 +127,17 @@ class RedisStore:
             raise lost(self, name, error) from error
 
     def push(self, files: Iterable[Path]) -> int:
-        """Write a model in place of what was there; returns its bytes. Raises CheckpointError where the server does not take it."""
+        """Write a model in place of what was there; returns its bytes. Raises
+        CheckpointError where the server does not take it.
+        """
         self._read_manifest()
         before, cuts = self._keys(), {file.name: _cut(file) for file in files}
-        self._cuts, self._key = cuts, hashlib.sha256(json.dumps(sorted((name, cut.digest) for name, cut in cuts.items())).encode()).hexdigest()[:24]
+        self._cuts, self._key = (
+            cuts,
+            hashlib.sha256(json.dumps(sorted((name, cut.digest) for name, cut in cuts.items())).encode()).hexdigest()[
+                :24
+            ],
+        )
         for file in files:
             self._write(file, cuts[file.name])
         told = {"version": 1, "key": self._key, "files": {name: cut._asdict() for name, cut in cuts.items()}}

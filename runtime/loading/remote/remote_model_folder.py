@@ -4,7 +4,8 @@
         config.json, tokenizer.json ...
         remote.json                   {"url": ..., "weights": {"model.safetensors": [size, tag], ...}}
 
-KEY is made of the URL and of the sizes and tags of all files: what changes there is another folder here. Anywhere else a remote.json
+KEY is made of the URL and of the sizes and tags of all files: what changes there is another folder here. Anywhere else
+a remote.json
 means nothing: what a folder holds causes no request.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
+from ..model_files.bounded_json import read_json
 from ..model_files.choose_weight_files import (
     INDEX,
     MOST_SMALL,
@@ -30,25 +32,46 @@ from ..model_files.choose_weight_files import (
     weight_names,
 )
 from ..tensor_files.safetensors_header import header_of
-from ..model_files.bounded_json import read_json
 from .range_source import RangeSource
 from .remote_store import RemoteFile, RemoteStore, open_store
 
 REMOTE = "remote.json"
 SMALL = (
-    "config.json", "generation_config.json", "sgl.json", "quantize_config.json", "hf_quant_config.json", "tokenizer.json", "tokenizer_config.json",
-    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", "vocab.json", "vocab.txt", "merges.txt",
-    "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", INDEX,
-)  # fmt: skip
+    "config.json",
+    "generation_config.json",
+    "sgl.json",
+    "quantize_config.json",
+    "hf_quant_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    INDEX,
+)
 MOST_FILES = 4096
 
 
 def fetch_model(url: str) -> Path:
-    """The folder for a URL, with its small files. Raises CheckpointError for what is missing there or cannot be reached."""
+    """The folder for a URL, with its small files.
+
+    Raises CheckpointError for what is missing there or cannot be reached.
+    """
     store = open_store(url)
     found = store.find([*SMALL, WEIGHTS])
     if "config.json" not in found:
-        raise CheckpointError(f"{store.url}/config.json is missing; the URL must be that of a folder in Hugging Face format, its weights in safetensors")
+        raise CheckpointError(
+            f"{store.url}/config.json is missing; the URL must be that of a folder in Hugging Face format, its "
+            "weights in safetensors"
+        )
     _cache().mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix="new-", dir=_cache()))  # for this user alone: the URL may hold a password
     try:
@@ -101,7 +124,9 @@ def _weights(store: RemoteStore, folder: Path, found: dict[str, RemoteFile]) -> 
         raise CheckpointError(f"{store.url}/{INDEX} names {len(names):,} files, at most {MOST_FILES:,} are read")
     there = store.find(names)
     if absent := sorted(set(names) - set(there)):
-        raise CheckpointError(f"{store.url}/{absent[0]} is missing, of {len(names)} files that its index names; upload the model again")
+        raise CheckpointError(
+            f"{store.url}/{absent[0]} is missing, of {len(names)} files that its index names; upload the model again"
+        )
     return there
 
 
@@ -115,11 +140,16 @@ def remote_sources(path: Path) -> list[RangeSource]:
     """The weights of such a folder, their headers read. Raises CheckpointError for what is damaged, changed or gone."""
     said = read_json(path / REMOTE, MOST_SMALL)
     try:
-        url, files = str(said["url"]), {str(name): RemoteFile(int(size), str(tag)) for name, (size, tag) in said["weights"].items()}
+        url, files = (
+            str(said["url"]),
+            {str(name): RemoteFile(int(size), str(tag)) for name, (size, tag) in said["weights"].items()},
+        )
         if strange := next((name for name in files if not is_settings_file(name, ".safetensors")), None):
             raise ValueError(f"{shown(strange)} is no name of a file")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(f"{path / REMOTE} is damaged ({error}); remove its folder and open the model again") from error
+        raise CheckpointError(
+            f"{path / REMOTE} is damaged ({error}); remove its folder and open the model again"
+        ) from error
     store = open_store(url)
     return [_source(store, name, file) for name, file in files.items()]
 
@@ -134,4 +164,6 @@ def _source(store: RemoteStore, name: str, file: RemoteFile) -> RangeSource:
         return bytes(store.read(name, file, at - count, count))
 
     header = header_of(f"{store.url}/{name}", file.size, read)
-    return RangeSource(f"{store.url}/{name}", file.size, header, lambda start, count: store.read(name, file, start, count))
+    return RangeSource(
+        f"{store.url}/{name}", file.size, header, lambda start, count: store.read(name, file, start, count)
+    )

@@ -11,9 +11,14 @@ from urllib.parse import urlsplit, urlunsplit
 from ...errors import CheckpointError, ConfigError, brief
 
 SCHEMES = {
-    "http": "http_store", "https": "http_store", "redis": "redis_store", "rediss": "redis_store",
-    "s3": "object_store", "gs": "object_store", "az": "object_store",
-}  # fmt: skip
+    "http": "http_store",
+    "https": "http_store",
+    "redis": "redis_store",
+    "rediss": "redis_store",
+    "s3": "object_store",
+    "gs": "object_store",
+    "az": "object_store",
+}
 SECONDS, LONGEST = 30.0, 600.0  # for the next bytes of an answer, for one answer
 TRIES = 3
 
@@ -26,7 +31,10 @@ class RemoteFile(NamedTuple):
 
 
 class RemoteStore(Protocol):
-    """A folder of files under a URL. Several threads may read at a time. All methods raise CheckpointError, within bounded time."""
+    """A folder of files under a URL.
+
+    Several threads may read at a time. All methods raise CheckpointError, within bounded time.
+    """
 
     url: str  # as errors show it
 
@@ -34,7 +42,10 @@ class RemoteStore(Protocol):
         """Those of the wanted files that are there."""
 
     def read(self, name: str, file: RemoteFile, start: int, count: int) -> Any:
-        """Exactly those bytes, as a buffer. Raises CheckpointError where the file is no longer the one that was found."""
+        """Exactly those bytes, as a buffer.
+
+        Raises CheckpointError where the file is no longer the one that was found.
+        """
 
 
 def is_url(text: str) -> bool:
@@ -45,9 +56,13 @@ def open_store(url: str) -> RemoteStore:
     """Raises ConfigError for a URL of another kind, and where a package is missing."""
     scheme = urlsplit(url).scheme.lower()
     if scheme not in SCHEMES:
-        raise ConfigError(f"{shown_url(url)}: a model's URL begins with {', '.join(f'{name}://' for name in (*SCHEMES, 'file'))}")
+        raise ConfigError(
+            f"{shown_url(url)}: a model's URL begins with {', '.join(f'{name}://' for name in (*SCHEMES, 'file'))}"
+        )
     if urlsplit(url).query or urlsplit(url).fragment:
-        raise ConfigError(f"{shown_url(url)}: a model's URL names a folder and ends with its path; leave out what follows '?' or '#'")
+        raise ConfigError(
+            f"{shown_url(url)}: a model's URL names a folder and ends with its path; leave out what follows '?' or '#'"
+        )
     store: RemoteStore = import_module(f".{SCHEMES[scheme]}", __package__).connect(url.rstrip("/"))
     return store
 
@@ -73,7 +88,8 @@ def lost(store: RemoteStore, name: str, why: object) -> CheckpointError:
 
 def changed(store: RemoteStore, name: str, before: RemoteFile, now: object) -> CheckpointError:
     return CheckpointError(
-        f"{store.url}/{name} is another file than when the model was opened (then {before.size:,} bytes, {before.tag or 'no tag'}; now {now}); open the model again"
+        f"{store.url}/{name} is another file than when the model was opened (then {before.size:,} bytes, "
+        f"{before.tag or 'no tag'}; now {now}); open the model again"
     )
 
 

@@ -7,12 +7,18 @@ from typing import IO, Any
 
 MOST_STEPS = 400_000  # some twenty for each tensor
 MOST_IN_TUPLE = 10_000  # parts of a tuple, those of the tuples in it among them: as a key, it is hashed by all of them
-AMPLIFYING = {"builtins bytearray", "__builtin__ bytearray", "torch.storage _load_from_bytes"}  # a number makes memory of that size; a pickle in a pickle
+AMPLIFYING = {
+    "builtins bytearray",
+    "__builtin__ bytearray",
+    "torch.storage _load_from_bytes",
+}  # a number makes memory of that size; a pickle in a pickle
 _TUPLES = {"EMPTY_TUPLE": 0, "TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 def require_few_steps(stream: IO[bytes], most: int) -> int:
-    """Of one pickle, at the end of which the stream is left; returns its steps, `most` at most. Raises ValueError for what is too much, and for no pickle."""
+    """Of one pickle, at the end of which the stream is left; returns its steps, `most` at most. Raises
+    ValueError for what is too much, and for no pickle.
+    """
     stack, memo, steps = _PickleStack(), dict[Any, int](), 0
     for steps, (operation, argument, _) in enumerate(pickletools.genops(stream), 1):
         if steps > most:

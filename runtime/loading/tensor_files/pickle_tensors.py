@@ -25,18 +25,23 @@ CALLED = re.compile(r"GLOBAL (\S{1,200})")
 def pickle_source(file: Path) -> MemoryWeightSource:
     """The tensors of a .bin or .pt file, read from it as they are asked for, unless torch wrote it before 1.6.
 
-    Raises CheckpointError for all else: objects that are no tensors, tensors that lie elsewhere than in the file, damage.
+    Raises CheckpointError for all else: objects that are no tensors, tensors that lie elsewhere than in the file,
+        damage.
     """
     try:
         found = _unpickled(file)
     except (Exception, RecursionError) as error:  # the unpickler raises many types
         why = _why(error)
-        raise CheckpointError(f"{file} cannot be read as pickled tensors alone ({why}); convert it to safetensors where it comes from") from error
+        raise CheckpointError(
+            f"{file} cannot be read as pickled tensors alone ({why}); convert it to safetensors where it comes from"
+        ) from error
     if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):
         found = found["state_dict"]
     if not isinstance(found, Mapping):
         raise CheckpointError(f"{file} holds {type(found).__name__}, not tensors by name")
-    return MemoryWeightSource(str(file), {_name(file, name): _plain(file, name, tensor) for name, tensor in found.items()})
+    return MemoryWeightSource(
+        str(file), {_name(file, name): _plain(file, name, tensor) for name, tensor in found.items()}
+    )
 
 
 def _why(error: BaseException) -> str:
@@ -62,7 +67,10 @@ def _require_stored(file: Path) -> None:
         for entry in archive.infolist():
             most = MOST_PICKLE if entry.filename.endswith(".pkl") else file.stat().st_size
             if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > most:
-                raise ValueError(f"{entry.filename[:80]} in it is compressed, or of {entry.file_size:,} bytes; at most {most:,} are read")
+                raise ValueError(
+                    f"{entry.filename[:80]} in it is compressed, or of {entry.file_size:,} bytes; at most {most:,} "
+                    "are read"
+                )
             if entry.filename.endswith(".pkl"):
                 with archive.open(entry) as stream:
                     require_few_steps(stream, MOST_STEPS)
@@ -86,6 +94,13 @@ def _plain(file: Path, name: str, tensor: Any) -> Any:
     if not isinstance(tensor, Tensor):
         return tensor
     kind = "sparse" if tensor.layout is not torch.strided else "quantised" if tensor.is_quantized else None
-    if kind is None and tensor.device.type == "cpu" and tensor.numel() * tensor.itemsize <= tensor.untyped_storage().nbytes() <= file.stat().st_size:
+    if (
+        kind is None
+        and tensor.device.type == "cpu"
+        and tensor.numel() * tensor.itemsize <= tensor.untyped_storage().nbytes() <= file.stat().st_size
+    ):
         return tensor.detach().resolve_neg()
-    raise CheckpointError(f"{file}: {shown(name)} is {kind or 'larger than its bytes in the file'}, not a plain tensor; convert the checkpoint to safetensors")
+    raise CheckpointError(
+        f"{file}: {shown(name)} is {kind or 'larger than its bytes in the file'}, not a plain tensor; convert the "
+        "checkpoint to safetensors"
+    )

@@ -20,10 +20,19 @@ MOST_DIMENSIONS = 16
 BESIDE = "__metadata__"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 DTYPES = FLOATS | {
-    "I8": torch.int8, "U8": torch.uint8, "I16": torch.int16, "U16": torch.uint16, "I32": torch.int32, "U32": torch.uint32,
-    "I64": torch.int64, "U64": torch.uint64, "BOOL": torch.bool,
-    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "F8_E8M0": torch.float8_e8m0fnu,
-}  # fmt: skip
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E8M0": torch.float8_e8m0fnu,
+}
 
 
 class StoredTensor(NamedTuple):
@@ -37,7 +46,9 @@ class StoredTensor(NamedTuple):
 
 
 class SafetensorsHeader(NamedTuple):
-    """tensors: in the order of their bytes.  beside: what the file says beside them; some writers put there what a weight's tensors mean."""
+    """tensors: in the order of their bytes.  beside: what the file says beside them; some
+    writers put there what a weight's tensors mean.
+    """
 
     tensors: list[StoredTensor]
     beside: dict[str, Any]
@@ -50,7 +61,10 @@ def read_header(file: Path) -> SafetensorsHeader:
 
 
 def header_of(name: str, size: int, read: Callable[[int], bytes]) -> SafetensorsHeader:
-    """The same of a file that lies anywhere. read: gives the next bytes, as many as it is asked for, fewer at the end."""
+    """The same of a file that lies anywhere.
+
+    read: gives the next bytes, as many as it is asked for, fewer at the end.
+    """
     try:
         length, entries = _entries(size, read)
         if len(entries) > MOST_TENSORS + 1:
@@ -124,7 +138,10 @@ def _check(tensors: list[StoredTensor], begin: int, size: int) -> None:
     for tensor in tensors:
         known = DTYPES.get(tensor.dtype)
         if known is not None and tensor.stop - tensor.start != math.prod(tensor.shape) * known.itemsize:
-            raise ValueError(f"tensor {shown(tensor.name)} has {tensor.stop - tensor.start:,} bytes for {tensor.dtype} {tensor.shape}")
+            raise ValueError(
+                f"tensor {shown(tensor.name)} has {tensor.stop - tensor.start:,} bytes for {tensor.dtype} "
+                f"{tensor.shape}"
+            )
         if tensor.start != begin or tensor.stop < begin:
             raise ValueError(f"tensor {shown(tensor.name)} begins at byte {tensor.start:,}, not at {begin:,}")
         begin = tensor.stop

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ...models.spec.tensor_names import TensorNames
 from ...models.spec.model_spec import ExpertsSpec, ModelSpec
+from ...models.spec.tensor_names import TensorNames
 from .safetensors_header import StoredTensor
 from .tensor_source import WeightSource
 
@@ -51,15 +51,25 @@ def split_stacked_experts(source: WeightSource, model: ModelSpec) -> WeightSourc
 
 
 def with_stacks_as_stored(model: ModelSpec, sources: Iterable[WeightSource]) -> ModelSpec:
-    """The model with its experts' matrices as [out, in] where its files hold them so, though the first files of its kind did not.
+    """The model with its experts' matrices as [out, in] where its files hold them so, though the first files of its
+    kind did not.
 
-    transformers 5 writes the experts of Qwen3-VL-MoE so. Raises nothing: shapes that fit neither way are seen by who plans.
+    transformers 5 writes the experts of Qwen3-VL-MoE so. Raises nothing: shapes that fit neither way are seen by who
+    plans.
     """
-    names, part = model.names.experts, next((layer.ffn for layer in model.layers if isinstance(layer.ffn, ExpertsSpec)), None)
+    names, part = (
+        model.names.experts,
+        next((layer.ffn for layer in model.layers if isinstance(layer.ffn, ExpertsSpec)), None),
+    )
     if part is None or not names.transposed:
         return model
     known = _known(model)
-    stored = [each for source in sources for each in source.tensors if _renamed(each.name, model.names) in known and len(each.shape) == 3]
+    stored = [
+        each
+        for source in sources
+        for each in source.tensors
+        if _renamed(each.name, model.names) in known and len(each.shape) == 3
+    ]
     down = {tuple(each.shape[1:]) for each in stored if "down" in each.name}
     turned = (model.hidden_size, part.expert.inner)
     if down != {turned} or turned[0] == turned[1]:
@@ -68,7 +78,9 @@ def with_stacks_as_stored(model: ModelSpec, sources: Iterable[WeightSource]) -> 
 
 
 def _known(model: ModelSpec) -> dict[str, tuple[tuple[str, ...], int]]:
-    """By the name of a stacked tensor what its parts are called, {} for the expert's number, and how many experts it has."""
+    """By the name of a stacked tensor what its parts are called, {} for the
+    expert's number, and how many experts it has.
+    """
     return {
         f"{prefix}{stack.name}": (tuple(prefix + part for part in stack.parts), layer.ffn.count)
         for index, layer in enumerate(model.layers)

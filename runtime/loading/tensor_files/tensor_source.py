@@ -20,7 +20,9 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class WeightSource(Protocol):
-    """name: for errors.  tensors: all that it holds.  bytes: that it has where it lies.  Several threads may read at a time."""
+    """name: for errors.  tensors: all that it holds.  bytes: that it has where it
+    lies.  Several threads may read at a time.
+    """
 
     name: str
     tensors: list[StoredTensor]
@@ -34,7 +36,13 @@ class FileWeightSource:
     """A file whose tensors lie in it one after the other, each as its bytes. beside: see `SafetensorsHeader`."""
 
     def __init__(self, file: Path, tensors: list[StoredTensor], beside: Mapping[str, Any] = NOTHING) -> None:
-        self.file, self.name, self.tensors, self.bytes, self.beside = file, str(file), tensors, file.stat().st_size, beside
+        self.file, self.name, self.tensors, self.bytes, self.beside = (
+            file,
+            str(file),
+            tensors,
+            file.stat().st_size,
+            beside,
+        )
 
     def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         view = part.numpy().data
@@ -64,18 +72,25 @@ class MemoryWeightSource:
     def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         tensor = self._held[stored.name]
         first, count = offset // tensor.itemsize, len(part) // tensor.itemsize
-        if tensor.dim() > 1 and not tensor.is_contiguous():  # then it is copied: no more of it than the rows that are asked for
+        if (
+            tensor.dim() > 1 and not tensor.is_contiguous()
+        ):  # then it is copied: no more of it than the rows that are asked for
             row = tensor[0].numel()
             tensor, first = tensor[first // row : -(-(first + count) // row)], first % row
         part.view(tensor.dtype).copy_(tensor.detach().reshape(-1)[first : first + count])
 
 
 def tensors_as_source(given: Mapping[str, Tensor] | Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors by name, of a mapping or of pairs. Raises CheckpointError for what is neither, and for a name that comes twice."""
+    """Tensors by name, of a mapping or of pairs.
+
+    Raises CheckpointError for what is neither, and for a name that comes twice.
+    """
     found: dict[str, Tensor] = {}
     for pair in given.items() if isinstance(given, Mapping) else given if isinstance(given, Iterable) else [given]:
         if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], str)):
-            raise CheckpointError(f"weights are a model directory, tensors by name, or pairs of name and tensor, not {shown(pair)}")
+            raise CheckpointError(
+                f"weights are a model directory, tensors by name, or pairs of name and tensor, not {shown(pair)}"
+            )
         if pair[0] in found:
             raise CheckpointError(f"the weights have {shown(pair[0])} twice")
         found[pair[0]] = pair[1]

@@ -1,7 +1,7 @@
 """Moves large tensors' bytes into their places with many threads: from files, or back from the main memory.
 
-    reader 1:  read ─ copy ─ read ─ copy       each reader has two page-locked buffers and a stream of its own:
-    reader 2:  read ─ copy ─ read ─ copy       it fills one while the device takes in the other
+reader 1:  read ─ copy ─ read ─ copy       each reader has two page-locked buffers and a stream of its own:
+reader 2:  read ─ copy ─ read ─ copy       it fills one while the device takes in the other
 """
 
 from __future__ import annotations
@@ -55,7 +55,10 @@ def transfer(work: Iterable[TransferChunk], device: torch.device, done: Callable
 
 
 class TransferJob:
-    """Chunks that were asked for together. `wait` returns when they are in their places, for what the caller's stream does next."""
+    """Chunks that were asked for together.
+
+    `wait` returns when they are in their places, for what the caller's stream does next.
+    """
 
     def __init__(self, chunks: list[TransferChunk], stream: torch.cuda.Stream | None) -> None:
         self._left, self._lock, self._over = len(chunks), threading.Lock(), threading.Event()

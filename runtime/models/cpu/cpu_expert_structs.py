@@ -1,4 +1,6 @@
-"""The struct Experts of the compiled kernels (csrc/experts/experts.h), of a sealed mixture; and the call that computes it."""
+"""The struct Experts of the compiled kernels (csrc/experts/experts.h), of a
+sealed mixture; and the call that computes it.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,21 @@ if TYPE_CHECKING:
     from ..reference.reference_experts import ReferenceExperts
 
 AT_ONCE = 512  # rows, whose pairs with experts take memory that a thread keeps
-EXPERTS = np.dtype([
-    *((name, "i8") for name in ("count", "top_k", "hidden", "inner", "activation", "shared_inner", "shared_activation")),
-    *((name, "i8") for name in ("sigmoid", "best_first", "groups", "kept_groups", "two_best", "normalise")),
-    *((name, "f8") for name in ("outside", "floor", "scale", "limit", "shared_limit")),
-    *((name, "i8") for name in ("correction", "chosen_before", "router", "shared_up", "shared_down", "switched", "up", "down")),
-    *((name, "i8") for name in ("here", "most_copies", "copies", "places")),
-])  # fmt: skip
+EXPERTS = np.dtype(
+    [
+        *(
+            (name, "i8")
+            for name in ("count", "top_k", "hidden", "inner", "activation", "shared_inner", "shared_activation")
+        ),
+        *((name, "i8") for name in ("sigmoid", "best_first", "groups", "kept_groups", "two_best", "normalise")),
+        *((name, "f8") for name in ("outside", "floor", "scale", "limit", "shared_limit")),
+        *(
+            (name, "i8")
+            for name in ("correction", "chosen_before", "router", "shared_up", "shared_down", "switched", "up", "down")
+        ),
+        *((name, "i8") for name in ("here", "most_copies", "copies", "places")),
+    ]
+)
 
 
 def refusal(part: ExpertsSpec) -> str | None:
@@ -56,7 +66,11 @@ class ExpertsStruct:
     @classmethod
     def of(cls, part: ReferenceExperts) -> ExpertsStruct | None:
         """None where the kernels do not take it."""
-        there = cpu_kernels.can_compute(part.dtype, part.device) and refusal(part.part) is None and not (part.spread and part.spread.ordered)
+        there = (
+            cpu_kernels.can_compute(part.dtype, part.device)
+            and refusal(part.part) is None
+            and not (part.spread and part.spread.ordered)
+        )
         blocked = there and all(isinstance(getattr(*place), BlockedLinear) for place in part.products())
         return cls(part) if blocked else None
 
@@ -80,10 +94,15 @@ class ExpertsStruct:
         words["router"] = self._address(part.router)
         if part.shared is not None:
             words["shared_inner"], words["shared_activation"], words["shared_limit"] = _of_network(part.shared.part)
-            words["shared_up"], words["shared_down"] = self._address(getattr(part.shared, part.shared.into)), self._address(part.shared.down)
+            words["shared_up"], words["shared_down"] = (
+                self._address(getattr(part.shared, part.shared.into)),
+                self._address(part.shared.down),
+            )
         if part.switch is not None:
             words["switched"] = self._address(part.switch)
-        self._up, self._down = (self._addresses([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
+        self._up, self._down = (
+            self._addresses([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down")
+        )
         words["up"], words["down"], words["here"] = self._up.ctypes.data, self._down.ctypes.data, len(part.experts)
         if part.spread is not None:
             self.place(part.spread)
@@ -91,7 +110,11 @@ class ExpertsStruct:
     def place(self, spread: ExpertParallelPlan) -> None:
         """From now on experts lie so."""
         words = self._words
-        words["most_copies"], words["copies"], words["places"] = spread.table.shape[1], spread.copies.data_ptr(), spread.table.data_ptr()
+        words["most_copies"], words["copies"], words["places"] = (
+            spread.table.shape[1],
+            spread.copies.data_ptr(),
+            spread.table.data_ptr(),
+        )
         self._spread = spread.copies, spread.table
 
     def _addresses(self, products: Sequence[Linear]) -> np.ndarray:

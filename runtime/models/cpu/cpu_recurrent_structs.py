@@ -12,22 +12,40 @@ from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...layers import cpu_kernels
 from ...layers.linear_layers import BlockedLinear, Linear
 from ...layers.recurrent import cpu_recurrent_kernels
-from ..reference.reference_short_conv import ReferenceShortConv
 from ..reference.reference_delta_net import UNIT_EPS, ReferenceDeltaNet
 from ..reference.reference_mamba1 import ReferenceMamba1
 from ..reference.reference_mamba2 import ReferenceMamba2
 from ..reference.reference_recurrence import ReferenceConvolution
-from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..reference.reference_short_conv import ReferenceShortConv
 from ..spec.model_spec import ShortConvSpec
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
 
 KINDS: dict[type, int] = {ReferenceDeltaNet: 0, ReferenceMamba2: 1, ReferenceMamba1: 2, ReferenceShortConv: 3}
-RECURRENT = np.dtype([
-    *((name, "i8") for name in ("kind", "heads", "shared", "key", "value", "channels", "width", "activation")),
-    *((name, "i8") for name in ("gate", "gate_first", "spans", "apart", "rank")),
-    *((name, "f8") for name in ("scale", "unit", "reach", "least", "most", "eps")),
-    *((name, "i8") for name in ("kernel", "kernel_bias", "bias", "rate", "skip", "weight", "input", "others", "spread", "gates")),
-    ("norms", cpu_kernels.NORM, 3), ("windows", "i8"), ("states", "i8"),
-])  # fmt: skip
+RECURRENT = np.dtype(
+    [
+        *((name, "i8") for name in ("kind", "heads", "shared", "key", "value", "channels", "width", "activation")),
+        *((name, "i8") for name in ("gate", "gate_first", "spans", "apart", "rank")),
+        *((name, "f8") for name in ("scale", "unit", "reach", "least", "most", "eps")),
+        *(
+            (name, "i8")
+            for name in (
+                "kernel",
+                "kernel_bias",
+                "bias",
+                "rate",
+                "skip",
+                "weight",
+                "input",
+                "others",
+                "spread",
+                "gates",
+            )
+        ),
+        ("norms", cpu_kernels.NORM, 3),
+        ("windows", "i8"),
+        ("states", "i8"),
+    ]
+)
 RecurrentPart = ReferenceDeltaNet | ReferenceMamba2 | ReferenceMamba1 | ReferenceShortConv
 
 
@@ -35,7 +53,10 @@ def refusal(mixer: DeltaNetSpec | Mamba1Spec | Mamba2Spec | ShortConvSpec) -> It
     """Why the compiled step leaves such a mixer, for people."""
     activation = None if isinstance(mixer, ShortConvSpec) else mixer.activation
     if not cpu_recurrent_kernels.supports_convolution(mixer.width, activation):
-        yield f"a convolution of {mixer.width} tokens, activation {activation!r}; the compiled kernels take up to {cpu_kernels.most_seen()}"
+        yield (
+            f"a convolution of {mixer.width} tokens, activation {activation!r}; the compiled kernels take up to "
+            f"{cpu_kernels.most_seen()}"
+        )
     if isinstance(mixer, DeltaNetSpec | Mamba2Spec) and mixer.state[1].shape[1] > cpu_kernels.most_keys():
         yield f"states of {mixer.state[1].shape[1]} keys; the compiled kernels take up to {cpu_kernels.most_keys()}"
     if isinstance(mixer, Mamba1Spec) and mixer.size > cpu_kernels.max_channel_numbers():
@@ -69,7 +90,12 @@ def _fill_convolution(words: Any, convolution: ReferenceConvolution) -> None:
 
 def _fill_delta(words: Any, mixer: ReferenceDeltaNet) -> None:
     part = mixer.part
-    words["heads"], words["shared"], words["key"], words["value"] = part.heads, part.heads // part.key_heads, part.dim, part.value_dim
+    words["heads"], words["shared"], words["key"], words["value"] = (
+        part.heads,
+        part.heads // part.key_heads,
+        part.dim,
+        part.value_dim,
+    )
     words["spans"], words["gate"], words["rank"] = part.heads, cpu_recurrent_kernels.GATES[part.gate], part.rank or 0
     words["scale"], words["unit"], words["reach"], words["eps"] = part.dim**-0.5, UNIT_EPS, part.reach, part.eps
     words["bias"], words["rate"], words["weight"] = mixer.bias.data_ptr(), mixer.rate.data_ptr(), mixer.norm.data_ptr()
@@ -78,9 +104,21 @@ def _fill_delta(words: Any, mixer: ReferenceDeltaNet) -> None:
 
 def _fill_mamba2(words: Any, mixer: ReferenceMamba2) -> None:
     part = mixer.part
-    words["heads"], words["shared"], words["key"], words["value"] = part.heads, part.heads // part.groups, part.size, part.dim
-    words["spans"], words["gate"], words["gate_first"] = part.groups, cpu_recurrent_kernels.GATES["silu"], not part.norm_first
-    words["apart"], words["weight"] = mixer.norm is not None and len(mixer.norm) > part.inner // part.groups, _at(mixer.norm)
+    words["heads"], words["shared"], words["key"], words["value"] = (
+        part.heads,
+        part.heads // part.groups,
+        part.size,
+        part.dim,
+    )
+    words["spans"], words["gate"], words["gate_first"] = (
+        part.groups,
+        cpu_recurrent_kernels.GATES["silu"],
+        not part.norm_first,
+    )
+    words["apart"], words["weight"] = (
+        mixer.norm is not None and len(mixer.norm) > part.inner // part.groups,
+        _at(mixer.norm),
+    )
     words["least"], words["most"], words["eps"] = part.least, part.most, -1.0 if part.eps is None else part.eps
     words["bias"], words["rate"], words["skip"] = mixer.bias.data_ptr(), mixer.rate.data_ptr(), mixer.skip.data_ptr()
     _fill_products(words, input=mixer.input)
@@ -89,7 +127,11 @@ def _fill_mamba2(words: Any, mixer: ReferenceMamba2) -> None:
 def _fill_mamba1(words: Any, mixer: ReferenceMamba1) -> None:
     part = mixer.part
     words["heads"], words["key"], words["value"], words["rank"] = part.inner, part.size, 1, part.rank
-    words["gate"], words["rate"], words["skip"] = cpu_recurrent_kernels.GATES["silu"], mixer.rate.data_ptr(), mixer.skip.data_ptr()
+    words["gate"], words["rate"], words["skip"] = (
+        cpu_recurrent_kernels.GATES["silu"],
+        mixer.rate.data_ptr(),
+        mixer.skip.data_ptr(),
+    )
     for place, norm in enumerate(mixer.norms):
         if norm is not None:
             words["norms"][place] = norm.words
@@ -100,7 +142,12 @@ def _fill_short(words: Any, mixer: ReferenceShortConv) -> None:
     _fill_products(words, input=mixer.into)
 
 
-FILLS: dict[type, Any] = {ReferenceDeltaNet: _fill_delta, ReferenceMamba2: _fill_mamba2, ReferenceMamba1: _fill_mamba1, ReferenceShortConv: _fill_short}
+FILLS: dict[type, Any] = {
+    ReferenceDeltaNet: _fill_delta,
+    ReferenceMamba2: _fill_mamba2,
+    ReferenceMamba1: _fill_mamba1,
+    ReferenceShortConv: _fill_short,
+}
 
 
 def _fill_products(words: Any, **products: Linear | None) -> None:

@@ -22,12 +22,12 @@ from ...layers.linear_layers import BlockedLinear
 from ...layers.recurrent import RaggedSequences
 from ...step.step_batch import StepBatch
 from ..reference.reference_attention import ReferenceAttention
-from .cpu_support import cpu_refusal
 from .cpu_step_structs import ModelStruct
+from .cpu_support import cpu_refusal
 
 if TYPE_CHECKING:
-    from ..reference.reference_block import ReferenceBlock
     from ..decoder import Decoder
+    from ..reference.reference_block import ReferenceBlock
 
 FIELDS = 18  # of the struct Step
 SEEN = 10  # of them, where what rows see stands; then the tables
@@ -43,7 +43,10 @@ class LayerSpan(NamedTuple):
 
 
 class CpuStepPlan(NamedTuple):
-    """A step's spans. seen: pointers to what rows see and where they store, four for each kind of layers that see the same."""
+    """A step's spans.
+
+    seen: pointers to what rows see and where they store, four for each kind of layers that see the same.
+    """
 
     spans: tuple[LayerSpan, ...]
     seen: list[int]
@@ -68,9 +71,13 @@ class CpuStep:
         firsts = {kind: i for i, kind in reversed(kinds.items())}  # a layer of each kind that sees the same
         self._attending = set(kinds)
         self._firsts = sorted(firsts.values())
-        self._keeps = [layer.mixer is not None and not isinstance(layer.mixer, ReferenceAttention) for layer in model.layers]
+        self._keeps = [
+            layer.mixer is not None and not isinstance(layer.mixer, ReferenceAttention) for layer in model.layers
+        ]
         self._sees = [self._firsts.index(firsts[kinds[i]]) if i in kinds else 0 for i in range(len(model.layers))]
-        self._words = ModelStruct(model, [block for block, ours in zip(model.layers, claimed, strict=True) if ours], self._sees)
+        self._words = ModelStruct(
+            model, [block for block, ours in zip(model.layers, claimed, strict=True) if ours], self._sees
+        )
         self._embeds = claimed[0] and model.embedding.plain
         self._ends = claimed[-1] and model.head.project is None and isinstance(model.head.product, BlockedLinear)
         self._space = torch.empty(0, dtype=model.dtype)
@@ -104,34 +111,69 @@ class CpuStep:
 
     def _cut(self, few: bool, attended: tuple[bool, ...]) -> tuple[LayerSpan, ...]:
         """few: there are no more rows than go through the layers at once: states are kept through all of a sequence."""
-        ours = [claim and (few if keeps else not attended or attended[sees]) for claim, keeps, sees in zip(self.claimed, self._keeps, self._sees, strict=True)]
-        runs = [(compiled, [layer for layer, _ in group]) for compiled, group in groupby(enumerate(ours), lambda each: each[1])]
+        ours = [
+            claim and (few if keeps else not attended or attended[sees])
+            for claim, keeps, sees in zip(self.claimed, self._keeps, self._sees, strict=True)
+        ]
+        runs = [
+            (compiled, [layer for layer, _ in group])
+            for compiled, group in groupby(enumerate(ours), lambda each: each[1])
+        ]
         return tuple(LayerSpan(layers[0], layers[-1] + 1, compiled) for compiled, layers in runs)
 
     def run(
-        self, model: Decoder, span: LayerSpan, x: Tensor | None, batch: StepBatch, attention: AttentionBackend, seen: list[int], memory: RecurrentStateMemory | None = None
-    ) -> Tensor:  # fmt: skip
+        self,
+        model: Decoder,
+        span: LayerSpan,
+        x: Tensor | None,
+        batch: StepBatch,
+        attention: AttentionBackend,
+        seen: list[int],
+        memory: RecurrentStateMemory | None = None,
+    ) -> Tensor:
         """Hidden states behind the span's layers, from those before it; behind the last layer the logits.
 
         x: [T, hidden], written over; None before the first layer.  The batch's `logit_rows` are in rising order.
         """
         self._bind(attention)
-        ragged = None if memory is None else RaggedSequences.of(batch.query_lens, batch.token_ids.device)  # kept until the call is over
+        ragged = (
+            None if memory is None else RaggedSequences.of(batch.query_lens, batch.token_ids.device)
+        )  # kept until the call is over
         states = self._bind_states(batch, memory, ragged)
         rows, last = len(batch.token_ids), span.stop == len(model.layers)
         results = len(batch.logit_rows) if last and not batch.whole else rows
-        logits = torch.empty(results, model.config.vocab_size, dtype=torch.float32) if last and self._ends and not batch.whole else None
+        logits = (
+            torch.empty(results, model.config.vocab_size, dtype=torch.float32)
+            if last and self._ends and not batch.whole
+            else None
+        )
         space, tokens = self._room(rows), 0
         if x is None and self._embeds:
             x, tokens = space, batch.token_ids.data_ptr()
         x = (model.embedded(batch) if x is None else x).contiguous()
         longest = max(batch.context_lens)
         tables = [rotary.reach(longest).data_ptr() for rotary in model.rotaries.values()]
-        step = np.array([
-            span.start, span.stop, rows, results, tokens, batch.positions.data_ptr(),
-            0 if results == rows else batch.logit_rows.data_ptr(), x.data_ptr(), space.data_ptr() + rows * self._row * space.itemsize,
-            0 if logits is None else logits.data_ptr(), 0, 0, *adapters_of(batch), *states, *seen, *tables,
-        ], np.int64)  # fmt: skip
+        step = np.array(
+            [
+                span.start,
+                span.stop,
+                rows,
+                results,
+                tokens,
+                batch.positions.data_ptr(),
+                0 if results == rows else batch.logit_rows.data_ptr(),
+                x.data_ptr(),
+                space.data_ptr() + rows * self._row * space.itemsize,
+                0 if logits is None else logits.data_ptr(),
+                0,
+                0,
+                *adapters_of(batch),
+                *states,
+                *seen,
+                *tables,
+            ],
+            np.int64,
+        )
         address = step.ctypes.data
         step[SEEN], step[SEEN + 1] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
         cpu_kernels.kernels.step(self._words.address, address)
@@ -140,13 +182,22 @@ class CpuStep:
         x = x.view(-1)[: rows * self._row].view(rows, self._row)
         return model.finished(x[:results], batch) if last else x
 
-    def _bind_states(self, batch: StepBatch, memory: RecurrentStateMemory | None, ragged: RaggedSequences | None) -> tuple[int, int, int, int]:
-        """Where the layers' states lie; how many sequences there are, and pointers to where their rows begin and their slots stand."""
+    def _bind_states(
+        self, batch: StepBatch, memory: RecurrentStateMemory | None, ragged: RaggedSequences | None
+    ) -> tuple[int, int, int, int]:
+        """Where the layers' states lie; how many sequences there are, and pointers to
+        where their rows begin and their slots stand.
+        """
         if memory is None or ragged is None or batch.state_read is None or batch.state_write is None:
             return 0, 0, 0, 0
         for words in self._words.states.values():
             words.bind(memory)
-        return len(batch.query_lens), ragged.starts.data_ptr(), batch.state_read.data_ptr(), batch.state_write.data_ptr()
+        return (
+            len(batch.query_lens),
+            ragged.starts.data_ptr(),
+            batch.state_read.data_ptr(),
+            batch.state_write.data_ptr(),
+        )
 
     def _room(self, rows: int) -> Tensor:
         wanted = rows * self._row + min(rows, cpu_kernels.STEP_ROWS) * self._words.space

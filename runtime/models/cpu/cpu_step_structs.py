@@ -13,27 +13,47 @@ from ..reference.reference_attention import ReferenceAttention
 from ..reference.reference_block import NORMS, ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
 from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
-from .cpu_recurrent_structs import RecurrentPart, RecurrentStruct
 from ..spec.model_spec import GatedFFNSpec
+from .cpu_recurrent_structs import RecurrentPart, RecurrentStruct
 
 if TYPE_CHECKING:
     from ..decoder import Decoder
 
 WEIGHT = np.dtype((np.int64, 6))
 INPUTS = 5  # of its numbers, how many inputs the weight has
-LAYER = np.dtype([
-    *((name, "i8") for name in ("heads", "kv_heads", "dim", "stores", "eight", "seen", "turn", "norm_whole", "norm_after", "gate")),
-    *((name, "i8") for name in ("activation", "gated", "inner", "parallel", "of_sum")),
-    *((name, "f8") for name in ("scale", "softcap", "clip", "branch", "k_scale", "v_scale")),
-    *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
-    *((name, cpu_kernels.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
-    *((name, WEIGHT) for name in ("qkv", "output", "up", "down")),
-    *((name, "i8") for name in ("experts", "recurrent", "mixes", "feeds")),
-])  # fmt: skip
-MODEL = np.dtype([
-    *((name, "i8") for name in ("kind", "layers", "hidden", "wide", "mixed", "embedding")),
-    ("embed_scale", "f8"), ("norm", cpu_kernels.NORM), ("head", WEIGHT),
-])  # fmt: skip
+LAYER = np.dtype(
+    [
+        *(
+            (name, "i8")
+            for name in (
+                "heads",
+                "kv_heads",
+                "dim",
+                "stores",
+                "eight",
+                "seen",
+                "turn",
+                "norm_whole",
+                "norm_after",
+                "gate",
+            )
+        ),
+        *((name, "i8") for name in ("activation", "gated", "inner", "parallel", "of_sum")),
+        *((name, "f8") for name in ("scale", "softcap", "clip", "branch", "k_scale", "v_scale")),
+        *((name, "i8") for name in ("keys", "values", "sinks", "scalar")),
+        *((name, cpu_kernels.NORM) for name in ("query_norm", "key_norm", "value_norm", *NORMS)),
+        *((name, WEIGHT) for name in ("qkv", "output", "up", "down")),
+        *((name, "i8") for name in ("experts", "recurrent", "mixes", "feeds")),
+    ]
+)
+MODEL = np.dtype(
+    [
+        *((name, "i8") for name in ("kind", "layers", "hidden", "wide", "mixed", "embedding")),
+        ("embed_scale", "f8"),
+        ("norm", cpu_kernels.NORM),
+        ("head", WEIGHT),
+    ]
+)
 
 
 class ModelStruct:
@@ -50,7 +70,9 @@ class ModelStruct:
         self.address = self._memory.ctypes.data
         self.layers = bytes_[MODEL.itemsize :].view(LAYER)
         turns = list(model.rotaries)
-        self.states = {block.index: RecurrentStruct(block.mixer) for block in claimed if isinstance(block.mixer, RecurrentPart)}
+        self.states = {
+            block.index: RecurrentStruct(block.mixer) for block in claimed if isinstance(block.mixer, RecurrentPart)
+        }
         for block in claimed:
             fill(self.layers[block.index], block)
             if isinstance(block.mixer, ReferenceAttention):
@@ -59,14 +81,23 @@ class ModelStruct:
             if block.index in self.states:
                 self.layers[block.index]["recurrent"] = self.states[block.index].address
         self.layers["seen"] = seen
-        wide = max((_product(block, name).outputs for block in claimed for name in _products(block) if name in ("qkv", "up")), default=0)
+        wide = max(
+            (_product(block, name).outputs for block in claimed for name in _products(block) if name in ("qkv", "up")),
+            default=0,
+        )
         mixed = max(_mixed(block) for block in claimed)
         _fill_model(bytes_[: MODEL.itemsize].view(MODEL)[0], model, wide, mixed)
-        self.space = model.config.hidden_size + wide + mixed + max(_inner(block, model.config.hidden_size) for block in claimed)
+        self.space = (
+            model.config.hidden_size + wide + mixed + max(_inner(block, model.config.hidden_size) for block in claimed)
+        )
 
 
 def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
-    words["kind"], words["layers"], words["hidden"] = cpu_kernels.KINDS[model.dtype], len(model.layers), model.config.hidden_size
+    words["kind"], words["layers"], words["hidden"] = (
+        cpu_kernels.KINDS[model.dtype],
+        len(model.layers),
+        model.config.hidden_size,
+    )
     words["wide"], words["mixed"] = wide, mixed
     words["embedding"], words["embed_scale"] = model.embedding.table.data_ptr(), model.embedding.scale
     if model.head.norm is not None:
@@ -95,12 +126,21 @@ def fill(words: Any, block: ReferenceBlock) -> None:
         words["experts"] = block.ffn.compiled.address
     elif block.ffn is not None:
         ffn = block.dense.part
-        words["activation"], words["inner"], words["gated"] = cpu_kernels.ACTIVATIONS[ffn.activation], ffn.inner, isinstance(ffn, GatedFFNSpec)
+        words["activation"], words["inner"], words["gated"] = (
+            cpu_kernels.ACTIVATIONS[ffn.activation],
+            ffn.inner,
+            isinstance(ffn, GatedFFNSpec),
+        )
 
 
 def _fill_attention(words: Any, block: ReferenceBlock) -> None:
     part, mixer = block.layer.attention, block.attention
-    words["heads"], words["kv_heads"], words["dim"], words["stores"] = part.heads, part.kv_heads, part.dim, part.source is None
+    words["heads"], words["kv_heads"], words["dim"], words["stores"] = (
+        part.heads,
+        part.kv_heads,
+        part.dim,
+        part.source is None,
+    )
     words["scale"], words["softcap"], words["clip"] = part.scale, part.softcap or 0, part.clip or 0
     words["sinks"], words["gate"] = _pointer(mixer.sinks), part.gate
     if mixer.norm is not None:

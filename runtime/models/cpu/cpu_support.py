@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ...layers import cpu_kernels
-from .cpu_expert_structs import refusal
-from ..spec.unsupported_fields import unsupported_fields
-from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
-from .cpu_recurrent_structs import refusal as state_refusal
 from ..spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     NormSpec,
-    LayerNorms,
     PlainFFNSpec,
+    QkNormSpec,
     RouterSpec,
     ShortConvSpec,
 )
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..spec.unsupported_fields import unsupported_fields
+from .cpu_expert_structs import refusal
+from .cpu_recurrent_structs import refusal as state_refusal
 
 if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
@@ -30,12 +30,53 @@ COMPILED: dict[type, set[str]] = {  # what of each part the compiled step comput
     LayerSpec: {"norms", "mixer", "ffn", "branch", "scalar"},
     LayerNorms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
     AttentionSpec: {
-        "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip",
-        "window", "chunk", "softcap", "sinks", "value_is_key", "source", "gate",
+        "heads",
+        "kv_heads",
+        "dim",
+        "scale",
+        "value_dim",
+        "rope",
+        "bias",
+        "out_bias",
+        "norm",
+        "value_norm_eps",
+        "clip",
+        "window",
+        "chunk",
+        "softcap",
+        "sinks",
+        "value_is_key",
+        "source",
+        "gate",
     },
-    DeltaNetSpec: {"heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate"},
+    DeltaNetSpec: {
+        "heads",
+        "key_heads",
+        "dim",
+        "value_dim",
+        "width",
+        "eps",
+        "activation",
+        "rank",
+        "reach",
+        "gate",
+        "log_rate",
+    },
     Mamba2Spec: {
-        "heads", "dim", "size", "groups", "width", "eps", "activation", "bias", "out_bias", "conv_bias", "least", "most", "norm_first", "log_rate",
+        "heads",
+        "dim",
+        "size",
+        "groups",
+        "width",
+        "eps",
+        "activation",
+        "bias",
+        "out_bias",
+        "conv_bias",
+        "least",
+        "most",
+        "norm_first",
+        "log_rate",
     },
     Mamba1Spec: {"inner", "size", "rank", "width", "activation", "bias", "conv_bias", "norm", "log_rate"},
     ShortConvSpec: {"channels", "width", "bias"},
@@ -44,10 +85,21 @@ COMPILED: dict[type, set[str]] = {  # what of each part the compiled step comput
     GatedFFNSpec: {"inner", "activation", "bias", "limit"},
     ExpertsSpec: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched"},
     RouterSpec: {
-        "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
+        "score",
+        "best_first",
+        "bias",
+        "correction",
+        "groups",
+        "kept_groups",
+        "group_score",
+        "outside",
+        "normalise",
+        "floor",
+        "scale",
+        "jitter",
     },
     PlainFFNSpec: {"inner", "activation", "bias"},
-}  # fmt: skip
+}
 
 
 def cpu_refusal(block: ReferenceBlock) -> str | None:

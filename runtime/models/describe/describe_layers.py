@@ -6,21 +6,21 @@ from collections.abc import Iterator
 
 from ...attention.attention_layout import LayerAttention
 from ..spec.latent_attention_spec import LatentAttentionSpec
-from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
-from ..spec.sparse_attention_spec import SparseAttentionSpec
 from ..spec.model_spec import (
     AttentionSpec,
-    ParallelMixersSpec,
     ExpertsSpec,
     Feedforward,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     Mixer,
     NormSpec,
-    LayerNorms,
+    ParallelMixersSpec,
     PlainFFNSpec,
+    QkNormSpec,
     ShortConvSpec,
 )
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..spec.sparse_attention_spec import SparseAttentionSpec
 
 OVER = {"head": "QK-norm per head", "each": "QK-norms of each head", "all": "QK-norm over all heads"}
 SIDES: dict[tuple[bool, ...], str] = {
@@ -67,7 +67,10 @@ def _latent(part: LatentAttentionSpec) -> Iterator[str]:
     if part.share is not None:
         yield f"of one part in {part.share.ranks} of a step's rows"
     if part.indexer is not None:
-        yield f"{part.indexer.most:,} tokens chosen by {'the layer before' if part.indexer.shared else f'{part.indexer.heads} heads of {part.indexer.dim}'}"
+        yield (
+            f"{part.indexer.most:,} tokens chosen by "
+            f"{'the layer before' if part.indexer.shared else f'{part.indexer.heads} heads of {part.indexer.dim}'}"
+        )
 
 
 def _sparse(part: SparseAttentionSpec) -> Iterator[str]:
@@ -90,10 +93,23 @@ def _delta(part: DeltaNetSpec) -> Iterator[str]:
 
 def describe_attention(part: LayerAttention) -> str:
     """Of a layer of which only the attention is known."""
-    return ", ".join(_attention(AttentionSpec(
-        part.query_heads, part.kv_heads, part.key_dim, part.scale, part.value_dim, window=part.window, chunk=part.chunk,
-        softcap=part.softcap, alibi=part.alibi, source=part.source,
-    ), known=False))  # fmt: skip
+    return ", ".join(
+        _attention(
+            AttentionSpec(
+                part.query_heads,
+                part.kv_heads,
+                part.key_dim,
+                part.scale,
+                part.value_dim,
+                window=part.window,
+                chunk=part.chunk,
+                softcap=part.softcap,
+                alibi=part.alibi,
+                source=part.source,
+            ),
+            known=False,
+        )
+    )
 
 
 def _attention(part: AttentionSpec, known: bool = True) -> Iterator[str]:
@@ -114,7 +130,11 @@ def _attention(part: AttentionSpec, known: bool = True) -> Iterator[str]:
 def _positions(part: AttentionSpec | LatentAttentionSpec | SparseAttentionSpec) -> Iterator[str]:
     rope = part.rope
     if rope is None:
-        yield "no RoPE" if isinstance(part, LatentAttentionSpec | SparseAttentionSpec) or part.alibi is None else "ALiBi positions"
+        yield (
+            "no RoPE"
+            if isinstance(part, LatentAttentionSpec | SparseAttentionSpec) or part.alibi is None
+            else "ALiBi positions"
+        )
         return
     if rope.dim != rope.width:
         yield f"RoPE on {rope.dim}"

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 class LayerGroup:
     """Layers that are the same and run the same.
 
-    layers: their numbers, "0-3, 5-8".  parts: what each is made of.  executor: "fused", "compiled", "torch", "transformers".
-    attention: the backend's name, "none" where it does not attend.  why, attention_why: not a faster one; None: there is none.
+    layers: their numbers, "0-3, 5-8".  parts: what each is made of.  executor: "fused", "compiled", "torch",
+        "transformers".
+    attention: the backend's name, "none" where it does not attend.  why, attention_why: not a faster one; None: there
+        is none.
     """
 
     layers: str
@@ -38,22 +40,37 @@ def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[LayerGrou
     return planned_layers(model, model.executors(), attention)
 
 
-def planned_layers(model: AnyDecoder, executors: Sequence[tuple[str, str | None]], attention: AttentionBackend) -> tuple[LayerGroup, ...]:
+def planned_layers(
+    model: AnyDecoder, executors: Sequence[tuple[str, str | None]], attention: AttentionBackend
+) -> tuple[LayerGroup, ...]:
     """Of a model whose layers are to be run by `executors`."""
     layers = model.config.attention.layers
-    attends = [LayerExecutorChoice("none", None) if layer is None else LayerExecutorChoice(*attention.reasons(index)) for index, layer in enumerate(layers)]
+    attends = [
+        LayerExecutorChoice("none", None) if layer is None else LayerExecutorChoice(*attention.reasons(index))
+        for index, layer in enumerate(layers)
+    ]
     runs = [_with_attention(LayerExecutorChoice(*ran), by) for ran, (by, _) in zip(executors, attends, strict=True)]
     blocks = getattr(model, "layers", None)
-    parts = [describe_attention(layer) for layer in layers if layer is not None] if blocks is None else [describe_layer(block.layer) for block in blocks]
+    parts = (
+        [describe_attention(layer) for layer in layers if layer is not None]
+        if blocks is None
+        else [describe_layer(block.layer) for block in blocks]
+    )
     return table(parts, runs, attends)
 
 
 def _with_attention(ran: LayerExecutorChoice, attention: str) -> LayerExecutorChoice:
     """Compiled layers attend by the compiled kernels, or not at all."""
-    return LayerExecutorChoice("torch", f"its attention uses {attention}") if ran.by == "compiled" and attention not in ("cpu", "none") else ran
+    return (
+        LayerExecutorChoice("torch", f"its attention uses {attention}")
+        if ran.by == "compiled" and attention not in ("cpu", "none")
+        else ran
+    )
 
 
-def table(parts: Sequence[str], runs: Sequence[LayerExecutorChoice], attends: Sequence[LayerExecutorChoice]) -> tuple[LayerGroup, ...]:
+def table(
+    parts: Sequence[str], runs: Sequence[LayerExecutorChoice], attends: Sequence[LayerExecutorChoice]
+) -> tuple[LayerGroup, ...]:
     """Of each layer what it is made of, who runs it and who attends."""
     found: dict[tuple[str, LayerExecutorChoice, LayerExecutorChoice], list[int]] = {}
     for index, layer in enumerate(zip(parts, runs, attends, strict=True)):
@@ -65,7 +82,9 @@ def table(parts: Sequence[str], runs: Sequence[LayerExecutorChoice], attends: Se
 
 
 def slower(rows: Iterable[LayerGroup]) -> list[str]:
-    """The layers that do not take the fastest path, with counts: "30 of 36 layers use the torch executor: ALiBi positions"."""
+    """The layers that do not take the fastest path, with counts: "30 of 36 layers
+    use the torch executor: ALiBi positions".
+    """
     rows = list(rows)
     total, runs, attends = sum(row.count for row in rows), Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for row in rows:

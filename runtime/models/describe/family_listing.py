@@ -11,29 +11,29 @@ import torch
 
 from ...layers.rotary_embedding import RopeParameters
 from ..decoder import Decoder
-from ..layer_executors import LayerExecutorChoice, expected_executors
 from ..families import FAMILIES
+from ..layer_executors import LayerExecutorChoice, expected_executors
 from ..spec.latent_attention_spec import LatentAttentionSpec
-from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
-from ..spec.sparse_attention_spec import SparseAttentionSpec
 from ..spec.model_spec import (
     AttentionSpec,
-    ParallelMixersSpec,
     ExpertsSpec,
     Feedforward,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     LearnedPositions,
     ModelSpec,
     NormSpec,
-    LayerNorms,
+    ParallelMixersSpec,
     PerLayerEmbeddingsSpec,
     PlainFFNSpec,
+    QkNormSpec,
+    QueryTemperature,
     RouterSpec,
     ShortConvSpec,
-    QueryTemperature,
 )
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..spec.sparse_attention_spec import SparseAttentionSpec
 
 HIDDEN, VOCABULARY, CONTEXT = 64, 32, 64
 RMS, MEAN = NormSpec(1e-6), NormSpec(1e-6, "layer", bias=True)
@@ -53,7 +53,11 @@ def lineages() -> list[FamilyFile]:
     for name, family in FAMILIES.items():
         found.setdefault(family.read.__module__, []).append(name)
     return [
-        FamilyFile(f"{module.rpartition('.')[2]}.py", (sys.modules[module].__doc__ or "").partition("\n")[0], tuple(sorted(names)))
+        FamilyFile(
+            f"{module.rpartition('.')[2]}.py",
+            (sys.modules[module].__doc__ or "").partition("\n")[0],
+            tuple(sorted(names)),
+        )
         for module, names in sorted(found.items())
     ]
 
@@ -84,13 +88,17 @@ def _per_layer() -> ModelSpec:
 
 
 MAMBA2 = Mamba2Spec(4, 16, 16, 1, 4, 1e-6)
-PLAIN = LayerSpec(LayerNorms.pre(RMS), AttentionSpec(4, 2, 64, 0.125, rope=RopeParameters(1e4, 64, 64)), GatedFFNSpec(128))
+PLAIN = LayerSpec(
+    LayerNorms.pre(RMS), AttentionSpec(4, 2, 64, 0.125, rope=RopeParameters(1e4, 64, 64)), GatedFFNSpec(128)
+)
 PARTS: dict[str, Callable[[], ModelSpec]] = {
     "Llama's layer: RMS pre-norms, RoPE, grouped-query attention, gated silu": lambda: _model(PLAIN),
     "LayerNorm": lambda: _norms(LayerNorms.pre(MEAN), MEAN),
     "post-norms": lambda: _norms(LayerNorms.post(RMS)),
     "pre- and post-norms": lambda: _norms(LayerNorms.both(RMS)),
-    "norms after the residual addition": lambda: _norms(LayerNorms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), None),
+    "norms after the residual addition": lambda: _norms(
+        LayerNorms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), None
+    ),
     "attention and feedforward in parallel": lambda: _norms(LayerNorms.beside(MEAN), MEAN),
     "scaled branches": lambda: _model(replace(PLAIN, branch=0.5)),
     "layers scaled by a learned number": lambda: _model(replace(PLAIN, scalar=True)),
@@ -108,7 +116,9 @@ PARTS: dict[str, Callable[[], ModelSpec]] = {
     "clipped queries, keys, values": lambda: _attention(clip=8.0),
     "queries scaled by position": lambda: _attention(temperature=QueryTemperature(0.1, 8.0)),
     "keys that are also the values": lambda: _attention(value_is_key=True),
-    "layers that reuse the keys of an earlier layer": lambda: _model(PLAIN, (replace(PLAIN, mixer=replace(PLAIN.attention, source=0)),)),
+    "layers that reuse the keys of an earlier layer": lambda: _model(
+        PLAIN, (replace(PLAIN, mixer=replace(PLAIN.attention, source=0)),)
+    ),
     "values narrower than keys": lambda: _attention(value_dim=32),
     "head dimension 80": lambda: _head(80),
     "head dimension 256": lambda: _head(256),
@@ -118,21 +128,33 @@ PARTS: dict[str, Callable[[], ModelSpec]] = {
     "no RoPE": lambda: _attention(rope=None),
     "ALiBi": lambda: _attention(rope=None, alibi=(0.5, 0.25, 0.125, 0.0625)),
     "gated heads": lambda: _attention(gate=True),
-    "latent attention": lambda: _model(replace(PLAIN, mixer=LatentAttentionSpec(4, 32, 16, 16, 16, 0.2, RMS, RopeParameters(1e4, 16, 16, interleaved=True)))),
-    "compressed, chosen and latest tokens (NSA)": lambda: _model(replace(PLAIN, mixer=SparseAttentionSpec(4, 2, 64, 0.125, 32, RopeParameters(1e4, 64, 64)))),
+    "latent attention": lambda: _model(
+        replace(
+            PLAIN, mixer=LatentAttentionSpec(4, 32, 16, 16, 16, 0.2, RMS, RopeParameters(1e4, 16, 16, interleaved=True))
+        )
+    ),
+    "compressed, chosen and latest tokens (NSA)": lambda: _model(
+        replace(PLAIN, mixer=SparseAttentionSpec(4, 2, 64, 0.125, 32, RopeParameters(1e4, 64, 64)))
+    ),
     "short convolution": lambda: _model(replace(PLAIN, mixer=ShortConvSpec(HIDDEN, 3))),
     "gated delta net": lambda: _model(replace(PLAIN, mixer=DeltaNetSpec(4, 2, 16, 16, 4, 1e-6))),
-    "KDA: a gated delta net with decays of each channel": lambda: _model(replace(PLAIN, mixer=DeltaNetSpec(4, 4, 16, 16, 4, 1e-6, rank=16, gate="sigmoid"))),
+    "KDA: a gated delta net with decays of each channel": lambda: _model(
+        replace(PLAIN, mixer=DeltaNetSpec(4, 4, 16, 16, 4, 1e-6, rank=16, gate="sigmoid"))
+    ),
     "Mamba 1": lambda: _model(replace(PLAIN, mixer=Mamba1Spec(64, 16, 4, 4))),
     "Mamba 2": lambda: _model(replace(PLAIN, mixer=MAMBA2)),
-    "attention and Mamba 2 in parallel": lambda: _model(replace(PLAIN, mixer=ParallelMixersSpec((PLAIN.attention, MAMBA2), (1.0, 1.0), (1.0, 1.0)))),
+    "attention and Mamba 2 in parallel": lambda: _model(
+        replace(PLAIN, mixer=ParallelMixersSpec((PLAIN.attention, MAMBA2), (1.0, 1.0), (1.0, 1.0)))
+    ),
     "layers of one part": lambda: _model(replace(PLAIN, ffn=None), (replace(PLAIN, mixer=None),)),
     "learned positions": lambda: _model(PLAIN, positions=LearnedPositions(CONTEXT)),
     "gated gelu": lambda: _ffn(GatedFFNSpec(128, "gelu_tanh")),
     "plain gelu": lambda: _ffn(PlainFFNSpec(128, "gelu", True)),
     "plain relu²": lambda: _ffn(PlainFFNSpec(128, "relu2")),
     "plain xIELU": lambda: _ffn(PlainFFNSpec(128, "xielu")),
-    "mixture of experts": lambda: _ffn(ExpertsSpec(8, 2, GatedFFNSpec(32), RouterSpec(normalise=True), shared=GatedFFNSpec(32))),
+    "mixture of experts": lambda: _ffn(
+        ExpertsSpec(8, 2, GatedFFNSpec(32), RouterSpec(normalise=True), shared=GatedFFNSpec(32))
+    ),
     "scaled embeddings": lambda: _model(PLAIN, embed_scale=8.0),
     "norm after the embeddings": lambda: _model(PLAIN, embed_norm=MEAN),
     "embeddings narrower than layers": lambda: _model(PLAIN, embed_size=32),

@@ -1,11 +1,13 @@
-"""Baichuan 1 and 2: Llama with a fused QKV projection; 13B uses ALiBi, version 2 normalises the rows of its output head."""
+"""Baichuan 1 and 2: Llama with a fused QKV projection; 13B uses ALiBi, version
+2 normalises the rows of its output head.
+"""
 
 from __future__ import annotations
 
 from ..spec.alibi_slopes import alibi_slopes
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import AttentionSpec, LayerNorms, ModelSpec
 from ..spec.tensor_names import MergedProjections, TensorNames
-from ..spec.model_spec import AttentionSpec, ModelSpec, LayerNorms
 from .family_registry import family
 
 BAICHUAN = TensorNames(qkv=MergedProjections("self_attn.W_pack"))
@@ -15,7 +17,9 @@ WIDE = 5_120  # hidden size of 13B, which has ALiBi even where its config.json n
 
 def _baichuan(c: ModelConfig, mixer: AttentionSpec, longest: int, unit: bool = False) -> ModelSpec:
     rms = c.rms()
-    return c.model([c.layer(LayerNorms.pre(rms), mixer)] * c.count, rms, names=BAICHUAN, max_position=longest, head_unit=unit)
+    return c.model(
+        [c.layer(LayerNorms.pre(rms), mixer)] * c.count, rms, names=BAICHUAN, max_position=longest, head_unit=unit
+    )
 
 
 @family("BaiChuanForCausalLM")

@@ -6,20 +6,31 @@ from dataclasses import replace
 
 from ...errors import ConfigError
 from ..spec.alibi_slopes import alibi_slopes
-from ..spec.model_config import MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
+from ..spec.model_config import MOST_WIDTH, ModelConfig
+from ..spec.model_spec import AttentionSpec, LayerNorms, ModelSpec, NormSpec, PlainFFNSpec
 from ..spec.tensor_names import MergedProjections, TensorNames
-from ..spec.model_spec import AttentionSpec, ModelSpec, NormSpec, LayerNorms, PlainFFNSpec
 from .family_registry import family
 
 BLOOM = TensorNames(
-    embedding="transformer.word_embeddings", embed_norm="transformer.word_embeddings_layernorm", norm="transformer.ln_f",
-    layer="transformer.h.{}.", qkv=MergedProjections("self_attention.query_key_value", "groups"), output="self_attention.dense",
-    up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
+    embedding="transformer.word_embeddings",
+    embed_norm="transformer.word_embeddings_layernorm",
+    norm="transformer.ln_f",
+    layer="transformer.h.{}.",
+    qkv=MergedProjections("self_attention.query_key_value", "groups"),
+    output="self_attention.dense",
+    up="mlp.dense_h_to_4h",
+    down="mlp.dense_4h_to_h",
     prefixes=tuple((begin, f"transformer.{begin}") for begin in ("word_embeddings", "h.", "ln_f.")),
-)  # fmt: skip
+)
 EPS = "layer_norm_epsilon"
-OF_KERNELS = ("attention_softmax_in_fp32", "masked_softmax_fusion", "bias_dropout_fusion", "skip_bias_add", "skip_bias_add_qkv")
+OF_KERNELS = (
+    "attention_softmax_in_fp32",
+    "masked_softmax_fusion",
+    "bias_dropout_fusion",
+    "skip_bias_add",
+    "skip_bias_add_qkv",
+)
 UNWRITTEN = 2048  # the longest sequence, where config.json does not say
 
 
@@ -49,10 +60,16 @@ def falcon(c: ModelConfig) -> ModelSpec:
     c.raw("rope_parameters", "rope_scaling", "rope_theta")  # may be there beside ALiBi
     alibi = alibi_slopes(c.heads, dim**-0.5) if c.flag("alibi") else None  # added before the scores are scaled
     rope = None if alibi else c.rope(dim)
-    mixer = AttentionSpec(c.heads, _kv_heads(c, grouped), dim, dim**-0.5, rope=rope, bias=bias, out_bias=bias, alibi=alibi)
-    ffn = PlainFFNSpec(c.positive("ffn_hidden_size", 4 * c.hidden, MOST_WIDTH), c.activation("gelu", "activation"), bias)
+    mixer = AttentionSpec(
+        c.heads, _kv_heads(c, grouped), dim, dim**-0.5, rope=rope, bias=bias, out_bias=bias, alibi=alibi
+    )
+    ffn = PlainFFNSpec(
+        c.positive("ffn_hidden_size", 4 * c.hidden, MOST_WIDTH), c.activation("gelu", "activation"), bias
+    )
     longest = c.positive("max_position_embeddings", UNWRITTEN)
-    return c.model([c.layer(norms, mixer, ffn)] * c.count, c.layer_norm(key=EPS), tied=True, names=names, max_position=longest)
+    return c.model(
+        [c.layer(norms, mixer, ffn)] * c.count, c.layer_norm(key=EPS), tied=True, names=names, max_position=longest
+    )
 
 
 def _placement(c: ModelConfig, norm: NormSpec, grouped: bool) -> tuple[LayerNorms, TensorNames]:
@@ -77,14 +94,23 @@ def _kv_heads(c: ModelConfig, grouped: bool) -> int:
 
 
 MPT = TensorNames(
-    embedding="transformer.wte", norm="transformer.norm_f", layer="transformer.blocks.{}.", before_mixer="norm_1",
-    before_ffn="norm_2", qkv=MergedProjections("attn.Wqkv"), output="attn.out_proj", up="ffn.up_proj", down="ffn.down_proj",
-)  # fmt: skip
+    embedding="transformer.wte",
+    norm="transformer.norm_f",
+    layer="transformer.blocks.{}.",
+    before_mixer="norm_1",
+    before_ffn="norm_2",
+    qkv=MergedProjections("attn.Wqkv"),
+    output="attn.out_proj",
+    up="ffn.up_proj",
+    down="ffn.down_proj",
+)
 
 
 @family("MptForCausalLM", "MPTForCausalLM")
 def mpt(c: ModelConfig) -> ModelSpec:
-    c.raw("learned_pos_emb", "init_config", "init_device", "embedding_fraction", "emb_pdrop", "tokenizer_name", "verbose")
+    c.raw(
+        "learned_pos_emb", "init_config", "init_device", "embedding_fraction", "emb_pdrop", "tokenizer_name", "verbose"
+    )
     c.require("expansion_ratio", 4)
     c.require("no_bias", True)
     c.require("norm_type", "low_precision_layernorm", "layernorm")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig, every
-from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms
+from ..spec.model_spec import LayerNorms, ModelSpec, QkNormSpec
 from .family_registry import family
 
 
@@ -12,7 +12,12 @@ def cohere(c: ModelConfig) -> ModelSpec:
     norm, bias, dim = c.layer_norm(bias=False), c.flag("attention_bias"), c.width()
     heads = QkNormSpec(norm, "each") if c.flag("use_qk_norm") else None
     mixer = c.attention(norm=heads, bias=bias, out_bias=bias, rope=c.rope(dim, theta=5e5, interleaved=True))
-    return c.model([c.layer(LayerNorms.beside(norm), mixer)] * c.count, norm, tied=True, logit_scale=c.number("logit_scale", 0.0625))
+    return c.model(
+        [c.layer(LayerNorms.beside(norm), mixer)] * c.count,
+        norm,
+        tied=True,
+        logit_scale=c.number("logit_scale", 0.0625),
+    )
 
 
 @family("Cohere2ForCausalLM")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig, every
-from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from .family_registry import family
 
 
@@ -11,7 +11,12 @@ from .family_registry import family
 def cwm(c: ModelConfig) -> ModelSpec:
     c.assume(num_key_value_heads=8, head_dim=128, sliding_window=8192)
     c.assume_rope(
-        rope_type="llama3", rope_theta=1e6, factor=16.0, original_max_position_embeddings=8192, low_freq_factor=1.0, high_freq_factor=4.0
+        rope_type="llama3",
+        rope_theta=1e6,
+        factor=16.0,
+        original_max_position_embeddings=8192,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
     )
     rms, rope = c.rms(1e-5), c.rope(c.width(), theta=1e6)
     mixers = [c.attention(rope=rope, window=window) for window in c.windows(every(c.count + 3, 4)[3:])]

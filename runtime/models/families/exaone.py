@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig, every
-from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms
+from ..spec.model_spec import LayerNorms, ModelSpec, QkNormSpec
 from .family_registry import family
 
 

@@ -9,8 +9,8 @@ from functools import lru_cache
 from typing import Any
 
 from ...errors import ConfigError
-from ..spec.model_config import ModelConfig
 from ..spec.json_fields import shown
+from ..spec.model_config import ModelConfig
 from ..spec.model_spec import ModelSpec
 from ..spec.unused_config_keys import spelled, stray_keys
 
@@ -21,7 +21,11 @@ MOST_TOLD = 8
 OUTER = ("tie_word_embeddings", "quantization_config")  # keys of a wrapper that count before those of its text model
 TIED = {"Mistral3ForConditionalGeneration", "InternVLForConditionalGeneration"}  # if nothing says otherwise
 TOWER_KEYS = ("vision_config", "audio_config")
-WRAPPED = (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.lm_head", "lm_head"))
+WRAPPED = (
+    ("model.language_model.", "model."),
+    ("language_model.model.", "model."),
+    ("language_model.lm_head", "lm_head"),
+)
 TOWERS = (
     r"(model\.)?(visual|vision_tower|vision_model|vision_embedder|audio_tower|embed_vision|embed_audio|multi_modal_projector|mm_projector|"
     r"vision_projection|connector)\..*",
@@ -56,13 +60,19 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
     """The model that a decoded config.json describes. context: the longest sequence that is wanted.
 
     Of a wrapper around a text model (`text_config`) it is the text model; `ModelSpec.notes` says so. Raises ConfigError
-    naming `where`, the key and its value; also for a key that may change results and is not understood. Keys that transformers' own
-    class of the `model_type` does not have are left out, as it does, but for those that the family's own code names: `ModelSpec.stray`
+    naming `where`, the key and its value; also for a key that may change results and is not understood. Keys that
+    transformers' own
+    class of the `model_type` does not have are left out, as it does, but for those that the family's own code names:
+    `ModelSpec.stray`
     has them, and a note says so.
     """
     name, text = architecture_of(values, where), _text_of(values, where)
-    config = ModelConfig(values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context)
-    own = _spelled(FAMILIES[name].read)  # keys of published files that the family reads, whatever transformers' class has
+    config = ModelConfig(
+        values if text is None else text, f"{where}: text_config" if "text_config" in values else where, name, context
+    )
+    own = _spelled(
+        FAMILIES[name].read
+    )  # keys of published files that the family reads, whatever transformers' class has
     config.leave_out(stray_keys(config.values, config.judged() - own, name if text is None else None))
     if text is not None:
         config.notes.append(f"{name}: its text model only; towers and projectors of pictures or sound are left aside")

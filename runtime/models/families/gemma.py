@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..spec.model_config import ModelConfig, every
-from ..spec.tensor_names import TensorNames
 from ..spec.model_spec import (
     Activation,
     AttentionSpec,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     ModelSpec,
     NormSpec,
-    LayerNorms,
+    QkNormSpec,
 )
+from ..spec.tensor_names import TensorNames
 from .family_registry import family
 
 SANDWICH = TensorNames(before_ffn="pre_feedforward_layernorm")
@@ -25,7 +25,14 @@ def _gelu(c: ModelConfig) -> Activation:
     return c.activation("gelu_tanh", "hidden_activation")
 
 
-def _model(c: ModelConfig, mixers: list[AttentionSpec], norms: LayerNorms, last: NormSpec, ffn: GatedFFNSpec, names: TensorNames) -> ModelSpec:
+def _model(
+    c: ModelConfig,
+    mixers: list[AttentionSpec],
+    norms: LayerNorms,
+    last: NormSpec,
+    ffn: GatedFFNSpec,
+    names: TensorNames,
+) -> ModelSpec:
     cap = c.optional("final_logit_softcapping", float)
     layers = [c.layer(norms, mixer, ffn) for mixer in mixers]
     return c.model(layers, last, tied=True, embed_scale=c.hidden**0.5, logit_softcap=cap, names=names)
@@ -47,9 +54,12 @@ def _second(c: ModelConfig) -> list[AttentionSpec]:
     c.assume(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
     dim, bias = c.width(256), c.flag("attention_bias")
     asked: dict[str, Any] = {
-        "scale": c.rate("query_pre_attn_scalar", 256.0) ** -0.5, "softcap": c.optional("attn_logit_softcapping", float),
-        "rope": c.rope(dim), "bias": bias, "out_bias": bias,
-    }  # fmt: skip
+        "scale": c.rate("query_pre_attn_scalar", 256.0) ** -0.5,
+        "softcap": c.optional("attn_logit_softcapping", float),
+        "rope": c.rope(dim),
+        "bias": bias,
+        "out_bias": bias,
+    }
     return [c.attention(kv_heads=4, width=dim, window=window, **asked) for window in c.windows(every(c.count, 2))]
 
 
@@ -70,9 +80,16 @@ def vault_gemma(c: ModelConfig) -> ModelSpec:
 def gemma3(c: ModelConfig) -> ModelSpec:
     """Files of the wrapper leave out what the smallest one has."""
     c.assume(
-        vocab_size=262_208, hidden_size=2304, intermediate_size=9216, num_hidden_layers=26, num_attention_heads=8,
-        num_key_value_heads=4, head_dim=256, max_position_embeddings=131_072, sliding_window=4096,
-    )  # fmt: skip
+        vocab_size=262_208,
+        hidden_size=2304,
+        intermediate_size=9216,
+        num_hidden_layers=26,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=256,
+        max_position_embeddings=131_072,
+        sliding_window=4096,
+    )
     c.require("attn_logit_softcapping")
     if c.architecture == "Gemma3ForConditionalGeneration":
         c.require("final_logit_softcapping")

@@ -7,19 +7,19 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_WIDTH, ModelConfig, every
 from ..spec.json_fields import shown
-from ..spec.tensor_names import TensorNames
+from ..spec.model_config import MOST_WIDTH, ModelConfig, every
 from ..spec.model_spec import (
     AttentionSpec,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     ModelSpec,
     NormSpec,
-    LayerNorms,
     PerLayerEmbeddingsSpec,
+    QkNormSpec,
 )
+from ..spec.tensor_names import TensorNames
 from .family_registry import family
 
 OWN = {"head_dim", "num_key_value_heads"}  # what a layer may have of its own
@@ -29,10 +29,18 @@ OWN = {"head_dim", "num_key_value_heads"}  # what a layer may have of its own
 def gemma4(c: ModelConfig) -> ModelSpec:
     """The variants with experts beside the feedforward network are refused."""
     c.assume(
-        vocab_size=262_144, hidden_size=2304, intermediate_size=9216, num_hidden_layers=30, num_attention_heads=8,
-        num_key_value_heads=4, head_dim=256, max_position_embeddings=131_072, sliding_window=512,
-        hidden_size_per_layer_input=256, vocab_size_per_layer_input=262_144,
-    )  # fmt: skip
+        vocab_size=262_144,
+        hidden_size=2304,
+        intermediate_size=9216,
+        num_hidden_layers=30,
+        num_attention_heads=8,
+        num_key_value_heads=4,
+        head_dim=256,
+        max_position_embeddings=131_072,
+        sliding_window=512,
+        hidden_size_per_layer_input=256,
+        vocab_size_per_layer_input=262_144,
+    )
     _without_experts(c)
     rms, act = c.rms(), c.activation("gelu_tanh", "hidden_activation")
     kinds = [*c.kinds(every(c.count, 6))[:-1], "full_attention"]  # the last is, whatever is written
@@ -55,7 +63,9 @@ def _layers(c: ModelConfig, mixers: list[AttentionSpec], rms: NormSpec) -> list[
     """With `use_double_wide_mlp` those that read the keys of others have twice the feedforward network."""
     narrow = GatedFFNSpec(c.inner, c.activation("gelu_tanh", "hidden_activation"))
     wide = replace(narrow, inner=2 * narrow.inner) if c.flag("use_double_wide_mlp") else narrow
-    return [c.layer(LayerNorms.both(rms), mixer, narrow if mixer.source is None else wide, scalar=True) for mixer in mixers]
+    return [
+        c.layer(LayerNorms.both(rms), mixer, narrow if mixer.source is None else wide, scalar=True) for mixer in mixers
+    ]
 
 
 def _mixers(c: ModelConfig, kinds: list[str], rms: NormSpec) -> list[AttentionSpec]:
@@ -65,14 +75,24 @@ def _mixers(c: ModelConfig, kinds: list[str], rms: NormSpec) -> list[AttentionSp
     )
     bias = c.flag("attention_bias")
     plain = c.attention(scale=1.0, norm=QkNormSpec(rms), value_norm_eps=rms.eps, bias=bias, out_bias=bias)
-    windows = [window if kind == "sliding_attention" else None for kind, window in zip(kinds, c.windows(kinds), strict=True)]
+    windows = [
+        window if kind == "sliding_attention" else None for kind, window in zip(kinds, c.windows(kinds), strict=True)
+    ]
     shared, sizes, mixers = _first_shared(c), _sizes(c, kinds), list[AttentionSpec]()
     for index, (kind, window, (dim, kv_heads)) in enumerate(zip(kinds, windows, sizes, strict=True)):
         source = None if index < shared else _last(kinds[:shared], kind, c)
         keys_alone = c.flag("attention_k_eq_v") and kind == "full_attention" and source is None
-        mixers.append(replace(
-            plain, dim=dim, kv_heads=kv_heads, window=window, rope=c.rope(dim, kind), source=source, value_is_key=keys_alone,
-        ))  # fmt: skip
+        mixers.append(
+            replace(
+                plain,
+                dim=dim,
+                kv_heads=kv_heads,
+                window=window,
+                rope=c.rope(dim, kind),
+                source=source,
+                value_is_key=keys_alone,
+            )
+        )
     return mixers
 
 
@@ -86,7 +106,9 @@ def _first_shared(c: ModelConfig) -> int:
 
 def _last(kinds: list[str], kind: str, c: ModelConfig) -> int:
     if kind not in kinds:
-        raise ConfigError(f"{c.where}: layers of {kind} read the keys of one before them, and num_kv_shared_layers leaves none")
+        raise ConfigError(
+            f"{c.where}: layers of {kind} read the keys of one before them, and num_kv_shared_layers leaves none"
+        )
     return len(kinds) - 1 - kinds[::-1].index(kind)
 
 
@@ -99,13 +121,23 @@ def _sizes(c: ModelConfig, kinds: list[str]) -> list[tuple[int, int]]:
     c.raw("num_global_key_value_heads")
     own = {str(i): full for i, kind in enumerate(kinds) if kind == "full_attention"} if written is None else written
     _check_own(c, own)
-    return [(own.get(str(i), {}).get("head_dim", width), own.get(str(i), {}).get("num_key_value_heads", heads)) for i in range(c.count)]
+    return [
+        (own.get(str(i), {}).get("head_dim", width), own.get(str(i), {}).get("num_key_value_heads", heads))
+        for i in range(c.count)
+    ]
 
 
 def _check_own(c: ModelConfig, own: Any) -> None:
     layers: list[tuple[Any, Any]] = list(own.items()) if isinstance(own, Mapping) else [(None, own)]
     there = {str(index) for index in range(c.count)}
     for index, sizes in layers:
-        known = isinstance(sizes, Mapping) and set(sizes) <= OWN and all(type(size) is int and 0 < size <= MOST_WIDTH for size in sizes.values())
+        known = (
+            isinstance(sizes, Mapping)
+            and set(sizes) <= OWN
+            and all(type(size) is int and 0 < size <= MOST_WIDTH for size in sizes.values())
+        )
         if not known or index not in there:
-            raise ConfigError(f"{c.where}: per_layer_config holds {shown(index)}: {shown(sizes)}; only {' and '.join(sorted(OWN))} of a layer are supported")
+            raise ConfigError(
+                f"{c.where}: per_layer_config holds {shown(index)}: {shown(sizes)}; only {' and '.join(sorted(OWN))} "
+                "of a layer are supported"
+            )

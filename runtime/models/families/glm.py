@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import LayerNorms, ModelSpec
 from ..spec.tensor_names import MergedProjections, TensorNames
-from ..spec.model_spec import ModelSpec, LayerNorms
 from .family_registry import family
 
 GLM = TensorNames(gate_up=MergedProjections("mlp.gate_up_proj"))

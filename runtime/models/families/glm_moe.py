@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
+from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
+from ..spec.model_spec import ExpertsSpec, GatedFFNSpec, LayerNorms, ModelSpec, QkNormSpec, RouterSpec
 from ..spec.tensor_names import TensorNames
-from ..spec.model_spec import ExpertsSpec, GatedFFNSpec, QkNormSpec, ModelSpec, LayerNorms, RouterSpec
 from .family_registry import family
 
 
@@ -14,11 +14,18 @@ def routed(c: ModelConfig) -> ExpertsSpec:
     """As DeepSeek V3 has them: by sigmoids with corrections, maybe in groups; the shared ones are one network."""
     inner = c.positive("moe_intermediate_size", most=MOST_WIDTH)
     router = RouterSpec(
-        "sigmoid", correction=True, groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
-        normalise=c.said("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
-    )  # fmt: skip
+        "sigmoid",
+        correction=True,
+        groups=c.positive("n_group", 1, most=MOST_WIDTH),
+        kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
+        normalise=c.said("norm_topk_prob", True),
+        floor=1e-20,
+        scale=c.number("routed_scaling_factor", 1.0),
+    )
     shared = GatedFFNSpec(inner * c.positive("n_shared_experts", 1, most=MOST_LAYERS), c.activation())
-    return c.experts(GatedFFNSpec(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"), shared=shared)
+    return c.experts(
+        GatedFFNSpec(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"), shared=shared
+    )
 
 
 @family("Glm4MoeForCausalLM")
@@ -26,7 +33,9 @@ def glm4_moe(c: ModelConfig) -> ModelSpec:
     rms, dense, experts = c.rms(1e-5), GatedFFNSpec(c.inner, c.activation()), routed(c)
     norm = QkNormSpec(rms) if c.flag("use_qk_norm") else None
     mixer = c.attention(kv_heads=8, bias=c.flag("attention_bias"), norm=norm, rope=c.rope(c.width(), share=0.5))
-    layers = [c.layer(LayerNorms.pre(rms), mixer, dense if index < first_sparse(c) else experts) for index in range(c.count)]
+    layers = [
+        c.layer(LayerNorms.pre(rms), mixer, dense if index < first_sparse(c) else experts) for index in range(c.count)
+    ]
     return c.model(layers, rms, names=TensorNames(ignored=behind(c)))
 
 

@@ -5,20 +5,37 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
+from ..spec.model_config import MOST_WIDTH, ModelConfig
+from ..spec.model_spec import AttentionSpec, LayerNorms, LearnedPositions, ModelSpec, PlainFFNSpec
 from ..spec.tensor_names import MergedProjections, TensorNames
-from ..spec.model_spec import AttentionSpec, LearnedPositions, ModelSpec, LayerNorms, PlainFFNSpec
 from .family_registry import family
 
 EPS = "layer_norm_epsilon"
-OF_SUMMARIES = ("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels", "summary_first_dropout")
-BARE = tuple((begin, f"transformer.{begin}") for begin in ("wte.", "wpe.", "h.", "ln_f."))  # as the first files were saved
+OF_SUMMARIES = (
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+)
+BARE = tuple(
+    (begin, f"transformer.{begin}") for begin in ("wte.", "wpe.", "h.", "ln_f.")
+)  # as the first files were saved
 GPT2 = TensorNames(
-    embedding="transformer.wte", positions="transformer.wpe", norm="transformer.ln_f", layer="transformer.h.{}.",
-    before_mixer="ln_1", before_ffn="ln_2", qkv=MergedProjections("attn.c_attn"), output="attn.c_proj", up="mlp.c_fc", down="mlp.c_proj",
-    prefixes=BARE, transposed=True,
-)  # fmt: skip
+    embedding="transformer.wte",
+    positions="transformer.wpe",
+    norm="transformer.ln_f",
+    layer="transformer.h.{}.",
+    before_mixer="ln_1",
+    before_ffn="ln_2",
+    qkv=MergedProjections("attn.c_attn"),
+    output="attn.c_proj",
+    up="mlp.c_fc",
+    down="mlp.c_proj",
+    prefixes=BARE,
+    transposed=True,
+)
 
 
 def _scale(c: ModelConfig) -> float:
@@ -27,7 +44,9 @@ def _scale(c: ModelConfig) -> float:
 
 
 def _plain(c: ModelConfig, key: str = "n_inner") -> PlainFFNSpec:
-    return PlainFFNSpec(c.positive(key, 4 * c.hidden, MOST_WIDTH), c.activation("gelu_new", "activation_function"), bias=True)
+    return PlainFFNSpec(
+        c.positive(key, 4 * c.hidden, MOST_WIDTH), c.activation("gelu_new", "activation_function"), bias=True
+    )
 
 
 @family("GPT2LMHeadModel")
@@ -42,21 +61,38 @@ def gpt2(c: ModelConfig) -> ModelSpec:
 
 @family("GPTBigCodeForCausalLM")
 def gpt_bigcode(c: ModelConfig) -> ModelSpec:
-    """One head of keys for all queries, or each its own; of precision and of the first implementation's memory are the rest."""
+    """One head of keys for all queries, or each its own; of precision and of the
+    first implementation's memory are the rest.
+    """
     c.raw("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "validate_runner_input")
     c.raw("pre_allocate_kv_cache", "pad_key_length", "max_batch_size", "num_key_value_heads", *OF_SUMMARIES)
     shared = c.flag("multi_query", True)
     kv_heads = 1 if shared else c.heads
-    norm, mixer = c.layer_norm(key=EPS), AttentionSpec(c.heads, kv_heads, c.width(), _scale(c), bias=True, out_bias=True)
+    norm, mixer = (
+        c.layer_norm(key=EPS),
+        AttentionSpec(c.heads, kv_heads, c.width(), _scale(c), bias=True, out_bias=True),
+    )
     ffn = replace(_plain(c), activation=c.activation("gelu_pytorch_tanh", "activation_function"))
     names = replace(GPT2, transposed=False, qkv=MergedProjections("attn.c_attn", "rows" if shared else "heads"))
-    return c.model([c.layer(LayerNorms.pre(norm), mixer, ffn)] * c.count, norm, tied=True, positions=LearnedPositions(c.positions), names=names)
+    return c.model(
+        [c.layer(LayerNorms.pre(norm), mixer, ffn)] * c.count,
+        norm,
+        tied=True,
+        positions=LearnedPositions(c.positions),
+        names=names,
+    )
 
 
 GPT_NEO = replace(
-    GPT2, transposed=False, qkv=None, q="attn.attention.q_proj", k="attn.attention.k_proj", v="attn.attention.v_proj",
-    output="attn.attention.out_proj", ignored=(r".*\.attn\.attention\.(masked_)?bias",),
-)  # fmt: skip
+    GPT2,
+    transposed=False,
+    qkv=None,
+    q="attn.attention.q_proj",
+    k="attn.attention.k_proj",
+    v="attn.attention.v_proj",
+    output="attn.attention.out_proj",
+    ignored=(r".*\.attn\.attention\.(masked_)?bias",),
+)
 
 
 @family("GPTNeoForCausalLM")
@@ -74,21 +110,31 @@ def _reaches(c: ModelConfig) -> list[str]:
     """Of each layer, out of `attention_types`: [[kinds, times], ...]; `attention_layers` says the same at length."""
     types, kinds = c.raw("attention_types"), c.raw("attention_layers")
     try:
-        found = kinds if types is None else [kind for each, times in types for kind in list(each) * min(times, c.count + 1)]
+        found = (
+            kinds if types is None else [kind for each, times in types for kind in list(each) * min(times, c.count + 1)]
+        )
         found = ["global", "local"] * 12 if found is None else found
         if len(found) != c.count or not set(found) <= {"global", "local"} or kinds not in (None, found):
             raise ValueError
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{c.where}: attention_types={shown(types)} (attention_layers={shown(kinds)}) must give {c.count} layers of 'global' or 'local'"
+            f"{c.where}: attention_types={shown(types)} (attention_layers={shown(kinds)}) must give {c.count} layers "
+            "of 'global' or 'local'"
         ) from None
     return found
 
 
 GPT_J = replace(
-    GPT2, transposed=False, qkv=None, q="attn.q_proj", k="attn.k_proj", v="attn.v_proj", output="attn.out_proj",
-    up="mlp.fc_in", down="mlp.fc_out",
-)  # fmt: skip
+    GPT2,
+    transposed=False,
+    qkv=None,
+    q="attn.q_proj",
+    k="attn.k_proj",
+    v="attn.v_proj",
+    output="attn.out_proj",
+    up="mlp.fc_in",
+    down="mlp.fc_out",
+)
 
 
 def _beside(c: ModelConfig, names: TensorNames) -> ModelSpec:
@@ -112,16 +158,24 @@ def gptj(c: ModelConfig) -> ModelSpec:
 @family("CodeGenForCausalLM")
 def codegen(c: ModelConfig) -> ModelSpec:
     if c.heads % 4:
-        raise ConfigError(f"{c.where}: n_head={c.heads} must be a multiple of 4: the file holds queries, keys and values in quarters")
+        raise ConfigError(
+            f"{c.where}: n_head={c.heads} must be a multiple of 4: the file holds queries, keys and values in quarters"
+        )
     ignored = (r".*\.attn\.causal_mask",)
     return _beside(c, replace(GPT_J, qkv=MergedProjections("attn.qkv_proj", "quarters"), ignored=ignored))
 
 
 GPT_NEOX = TensorNames(
-    embedding="gpt_neox.embed_in", norm="gpt_neox.final_layer_norm", head="embed_out", layer="gpt_neox.layers.{}.",
-    qkv=MergedProjections("attention.query_key_value", "heads"), output="attention.dense", up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
+    embedding="gpt_neox.embed_in",
+    norm="gpt_neox.final_layer_norm",
+    head="embed_out",
+    layer="gpt_neox.layers.{}.",
+    qkv=MergedProjections("attention.query_key_value", "heads"),
+    output="attention.dense",
+    up="mlp.dense_h_to_4h",
+    down="mlp.dense_4h_to_h",
     ignored=(r".*\.attention\.(masked_)?bias",),
-)  # fmt: skip
+)
 
 
 @family("GPTNeoXForCausalLM")

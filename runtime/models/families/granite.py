@@ -7,10 +7,10 @@ from typing import Any
 
 from ...errors import ConfigError
 from ...layers.rotary_embedding import RopeParameters
-from ..spec.model_config import MOST_WIDTH, ModelConfig, every
 from ..spec.json_fields import LARGEST_FLOAT, shown
+from ..spec.model_config import MOST_WIDTH, ModelConfig, every
+from ..spec.model_spec import AttentionSpec, Feedforward, GatedFFNSpec, LayerNorms, ModelSpec, RouterSpec
 from ..spec.tensor_names import ExpertTensorNames, MergedProjections, TensorNames, stacks
-from ..spec.model_spec import AttentionSpec, Feedforward, GatedFFNSpec, ModelSpec, LayerNorms, RouterSpec
 from .family_registry import family
 
 HYPERCLOVAX = TensorNames(after_mixer="post_norm1", after_ffn="post_norm2")
@@ -21,10 +21,23 @@ def _mixer(c: ModelConfig, scale: float | None = 1.0, **options: Any) -> Attenti
     return c.attention(scale=c.optional("attention_multiplier", float) or scale, bias=bias, out_bias=bias, **options)
 
 
-def _model(c: ModelConfig, norms: LayerNorms, mixers: list[AttentionSpec], logit_scale: float, ffn: Feedforward | None = None, **options: Any) -> ModelSpec:
+def _model(
+    c: ModelConfig,
+    norms: LayerNorms,
+    mixers: list[AttentionSpec],
+    logit_scale: float,
+    ffn: Feedforward | None = None,
+    **options: Any,
+) -> ModelSpec:
     ffn, branch = ffn or GatedFFNSpec(c.inner, c.activation(), c.flag("mlp_bias")), c.number("residual_multiplier", 1.0)
     layers = [c.layer(norms, mixer, ffn, branch=branch) for mixer in mixers]
-    return c.model(layers, norms.before_mixer, embed_scale=c.number("embedding_multiplier", 1.0), logit_scale=logit_scale, **options)
+    return c.model(
+        layers,
+        norms.before_mixer,
+        embed_scale=c.number("embedding_multiplier", 1.0),
+        logit_scale=logit_scale,
+        **options,
+    )
 
 
 @family("GraniteForCausalLM")
@@ -34,11 +47,17 @@ def granite(c: ModelConfig) -> ModelSpec:
 
 
 BLOCK = "block_sparse_moe."
-MIXED = TensorNames(experts=ExpertTensorNames(
-    router=f"{BLOCK}router.layer", gate=f"{BLOCK}experts.{{}}.gate_proj", up=f"{BLOCK}experts.{{}}.up_proj", down=f"{BLOCK}experts.{{}}.down_proj",
-    shared_gate_up=MergedProjections("shared_mlp.input_linear"), shared_down="shared_mlp.output_linear",
-    stacks=stacks(f"{BLOCK}input_linear.weight", f"{BLOCK}output_linear.weight", f"{BLOCK}experts.{{}}."),
-))  # fmt: skip
+MIXED = TensorNames(
+    experts=ExpertTensorNames(
+        router=f"{BLOCK}router.layer",
+        gate=f"{BLOCK}experts.{{}}.gate_proj",
+        up=f"{BLOCK}experts.{{}}.up_proj",
+        down=f"{BLOCK}experts.{{}}.down_proj",
+        shared_gate_up=MergedProjections("shared_mlp.input_linear"),
+        shared_down="shared_mlp.output_linear",
+        stacks=stacks(f"{BLOCK}input_linear.weight", f"{BLOCK}output_linear.weight", f"{BLOCK}experts.{{}}."),
+    )
+)
 
 
 @family("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
@@ -47,8 +66,12 @@ def granite_moe(c: ModelConfig) -> ModelSpec:
     mixer, act = _mixer(c, rope=c.rope(c.width())), c.activation()
     wide = c.get("shared_intermediate_size", int, 0) if c.architecture == "GraniteMoeSharedForCausalLM" else 0
     shared = GatedFFNSpec(c.positive("shared_intermediate_size", most=MOST_WIDTH), act) if wide else None
-    experts = c.experts(GatedFFNSpec(c.inner, act), RouterSpec(best_first=True), ("num_local_experts", "num_experts"), shared=shared)
-    return _model(c, LayerNorms.pre(c.rms()), [mixer] * c.count, 1 / c.number("logits_scaling", 1.0), experts, names=MIXED)
+    experts = c.experts(
+        GatedFFNSpec(c.inner, act), RouterSpec(best_first=True), ("num_local_experts", "num_experts"), shared=shared
+    )
+    return _model(
+        c, LayerNorms.pre(c.rms()), [mixer] * c.count, 1 / c.number("logits_scaling", 1.0), experts, names=MIXED
+    )
 
 
 @family("HyperCLOVAXForCausalLM")

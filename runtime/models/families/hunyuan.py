@@ -6,18 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
-from ..spec.tensor_names import ExpertTensorNames, TensorNames
+from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from ..spec.model_spec import (
     AttentionSpec,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     ModelSpec,
     NormSpec,
-    LayerNorms,
+    QkNormSpec,
     RouterSpec,
 )
+from ..spec.tensor_names import ExpertTensorNames, TensorNames
 from .family_registry import family
 
 HUNYUAN = TensorNames(q_norm="self_attn.query_layernorm", k_norm="self_attn.key_layernorm")
@@ -32,15 +32,23 @@ def hunyuan_dense(c: ModelConfig) -> ModelSpec:
     return c.model([c.layer(LayerNorms.pre(rms), _mixer(c, rms))] * c.count, rms, names=HUNYUAN)
 
 
-MIXED = replace(HUNYUAN, experts=ExpertTensorNames(
-    router="mlp.gate.wg", shared_gate="mlp.shared_mlp.gate_proj", shared_up="mlp.shared_mlp.up_proj", shared_down="mlp.shared_mlp.down_proj",
-))  # fmt: skip
+MIXED = replace(
+    HUNYUAN,
+    experts=ExpertTensorNames(
+        router="mlp.gate.wg",
+        shared_gate="mlp.shared_mlp.gate_proj",
+        shared_up="mlp.shared_mlp.up_proj",
+        shared_down="mlp.shared_mlp.down_proj",
+    ),
+)
 
 
 @family("HunYuanMoEV1ForCausalLM")
 def hunyuan_moe(c: ModelConfig) -> ModelSpec:
     _of_the_published(c)
-    c.values = dict(c.values) | {key: _of_all(c, key) for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert")}
+    c.values = dict(c.values) | {
+        key: _of_all(c, key) for key in ("num_experts", "moe_topk", "moe_intermediate_size", "num_shared_expert")
+    }
     c.require("moe_intermediate_size", c.inner)
     c.require("num_shared_expert", 1)
     c.require("moe_layer_num_skipped", 0)
@@ -56,11 +64,23 @@ THIRD = TensorNames(experts=replace(MIXED.experts, router="mlp.router.gate", cor
 def hunyuan3(c: ModelConfig) -> ModelSpec:
     c.raw("enable_moe_fp32_combine")  # sums are always in float32
     rms, bias, act = c.rms(1e-5), c.flag("attention_bias"), c.activation()
-    mixer = c.attention(kv_heads=8, width=128, norm=QkNormSpec(rms), bias=bias, out_bias=bias, rope=c.rope(c.width(128), theta=11158840.0))
+    mixer = c.attention(
+        kv_heads=8,
+        width=128,
+        norm=QkNormSpec(rms),
+        bias=bias,
+        out_bias=bias,
+        rope=c.rope(c.width(128), theta=11158840.0),
+    )
     inner = c.positive("moe_intermediate_size", most=MOST_WIDTH)
-    router = RouterSpec("sigmoid", correction=True, normalise=True, floor=1e-20, scale=c.number("router_scaling_factor", 2.826))
+    router = RouterSpec(
+        "sigmoid", correction=True, normalise=True, floor=1e-20, scale=c.number("router_scaling_factor", 2.826)
+    )
     shared = GatedFFNSpec(inner * c.positive("num_shared_experts", 1, most=MOST_LAYERS), act, c.flag("mlp_bias"))
-    experts, dense = c.experts(GatedFFNSpec(inner, act), router, shared=shared), GatedFFNSpec(c.inner, act, c.flag("mlp_bias"))
+    experts, dense = (
+        c.experts(GatedFFNSpec(inner, act), router, shared=shared),
+        GatedFFNSpec(c.inner, act, c.flag("mlp_bias")),
+    )
     layers = [c.layer(LayerNorms.pre(rms), mixer, experts if kind == "sparse" else dense) for kind in _kinds(c)]
     return c.model(layers, rms, names=THIRD)
 
@@ -90,8 +110,25 @@ def _mixer(c: ModelConfig, rms: NormSpec) -> AttentionSpec:
 
 def _of_the_published(c: ModelConfig) -> None:
     """Keys that the published files have and that other models of the house use."""
-    c.raw("org_vocab_size", "cla_share_factor", "pad_id", "num_shared_expert", "routed_scaling_factor", "enable_lm_head_fp32")
-    c.raw("dense_list", "class_num", "pool_type", "mask_init_id", "im_start_id", "im_end_id", "im_newline_id", "text_start_id", "text_end_id")  # of classifiers and pictures
+    c.raw(
+        "org_vocab_size",
+        "cla_share_factor",
+        "pad_id",
+        "num_shared_expert",
+        "routed_scaling_factor",
+        "enable_lm_head_fp32",
+    )
+    c.raw(
+        "dense_list",
+        "class_num",
+        "pool_type",
+        "mask_init_id",
+        "im_start_id",
+        "im_end_id",
+        "im_newline_id",
+        "text_start_id",
+        "text_end_id",
+    )  # of classifiers and pictures
     c.require("attention_head_dim", c.width())
     c.require("norm_type", "rms", "hf_rms", "fused")
     c.require("use_qk_norm", True)

@@ -1,24 +1,35 @@
-"""InternLM 1 and 2: Llama with one flag for all biases; version 2 has a fused QKV projection and its own tensor names."""
+"""InternLM 1 and 2: Llama with one flag for all biases; version 2 has a fused
+QKV projection and its own tensor names.
+"""
 
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..spec.model_config import ModelConfig
 from ..spec.json_fields import JsonFields
+from ..spec.model_config import ModelConfig
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from ..spec.tensor_names import MergedProjections, TensorNames
-from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
 from .family_registry import family
 
 INTERNLM2 = TensorNames(
-    embedding="model.tok_embeddings", head="output", before_mixer="attention_norm", before_ffn="ffn_norm",
-    qkv=MergedProjections("attention.wqkv", "groups"), output="attention.wo", gate="feed_forward.w1", up="feed_forward.w3", down="feed_forward.w2",
-)  # fmt: skip
+    embedding="model.tok_embeddings",
+    head="output",
+    before_mixer="attention_norm",
+    before_ffn="ffn_norm",
+    qkv=MergedProjections("attention.wqkv", "groups"),
+    output="attention.wo",
+    gate="feed_forward.w1",
+    up="feed_forward.w3",
+    down="feed_forward.w2",
+)
 
 
 def _internlm(c: ModelConfig, names: TensorNames, theta: float = 1e4) -> ModelSpec:
     bias, rms = c.flag("bias", True), c.rms()
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width(), theta=theta))
-    return c.model([c.layer(LayerNorms.pre(rms), mixer, GatedFFNSpec(c.inner, c.activation()))] * c.count, rms, names=names)
+    return c.model(
+        [c.layer(LayerNorms.pre(rms), mixer, GatedFFNSpec(c.inner, c.activation()))] * c.count, rms, names=names
+    )
 
 
 @family("InternLMForCausalLM")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig
-from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from .family_registry import family
 
 

@@ -1,4 +1,6 @@
-"""Jamba: Mamba 1 with norms of its time steps, B and C, one attention layer among eight without positions; every other layer has experts."""
+"""Jamba: Mamba 1 with norms of its time steps, B and C, one attention layer among eight
+without positions; every other layer has experts.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +8,39 @@ import math
 
 from ...errors import ConfigError
 from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
+from ..spec.model_spec import Feedforward, GatedFFNSpec, LayerNorms, LayerSpec, Mixer, ModelSpec, RouterSpec
 from ..spec.recurrent_config import MOST_SEEN
-from ..spec.tensor_names import ExpertTensorNames, TensorNames, stacks
 from ..spec.recurrent_spec import Mamba1Spec
-from ..spec.model_spec import Feedforward, GatedFFNSpec, LayerSpec, Mixer, ModelSpec, LayerNorms, RouterSpec
+from ..spec.tensor_names import ExpertTensorNames, TensorNames, stacks
 from .family_registry import family
 
 EXPERT = "feed_forward.experts.{}."
 JAMBA = TensorNames(
-    norm="model.final_layernorm", before_ffn="pre_ff_layernorm", gate="feed_forward.gate_proj", up="feed_forward.up_proj", down="feed_forward.down_proj",
+    norm="model.final_layernorm",
+    before_ffn="pre_ff_layernorm",
+    gate="feed_forward.gate_proj",
+    up="feed_forward.up_proj",
+    down="feed_forward.down_proj",
     experts=ExpertTensorNames(
-        router="feed_forward.router", gate=f"{EXPERT}gate_proj", up=f"{EXPERT}up_proj", down=f"{EXPERT}down_proj",
+        router="feed_forward.router",
+        gate=f"{EXPERT}gate_proj",
+        up=f"{EXPERT}up_proj",
+        down=f"{EXPERT}down_proj",
         stacks=stacks("feed_forward.experts.gate_up_proj", "feed_forward.experts.down_proj", EXPERT),
     ),
-)  # fmt: skip
+)
 
 
 @family("JambaForCausalLM")
 def jamba(c: ModelConfig) -> ModelSpec:
     """Which layers attend and which have experts is said by a period and an offset each."""
-    c.raw("use_mamba_kernels", "use_mambapy", "use_associative_scan", "num_logits_to_keep", "calc_logits_for_entire_prompt")
+    c.raw(
+        "use_mamba_kernels",
+        "use_mambapy",
+        "use_associative_scan",
+        "num_logits_to_keep",
+        "calc_logits_for_entire_prompt",
+    )
     c.require("sliding_window")
     rms, recurrent, attention = c.rms(), _recurrent(c), c.attention(kv_heads=8)
     mixers: list[Mixer] = [attention if attends else recurrent for attends in _periodic(c, "attn_layer", 8, 4)]
@@ -34,11 +49,21 @@ def jamba(c: ModelConfig) -> ModelSpec:
 
 
 def _recurrent(c: ModelConfig) -> Mamba1Spec:
-    rank = math.ceil(c.hidden / 16) if c.raw("mamba_dt_rank") in (None, "auto") else c.positive("mamba_dt_rank", most=MOST_WIDTH)
+    rank = (
+        math.ceil(c.hidden / 16)
+        if c.raw("mamba_dt_rank") in (None, "auto")
+        else c.positive("mamba_dt_rank", most=MOST_WIDTH)
+    )
     return Mamba1Spec(
-        c.positive("mamba_expand", 2) * c.hidden, c.positive("mamba_d_state", 16, MOST_WIDTH), rank, c.positive("mamba_d_conv", 4, MOST_SEEN),
-        c.activation(), c.flag("mamba_proj_bias"), c.flag("mamba_conv_bias", True), c.rms(),
-    )  # fmt: skip
+        c.positive("mamba_expand", 2) * c.hidden,
+        c.positive("mamba_d_state", 16, MOST_WIDTH),
+        rank,
+        c.positive("mamba_d_conv", 4, MOST_SEEN),
+        c.activation(),
+        c.flag("mamba_proj_bias"),
+        c.flag("mamba_conv_bias", True),
+        c.rms(),
+    )
 
 
 def _ffns(c: ModelConfig) -> list[Feedforward]:

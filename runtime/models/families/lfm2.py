@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
-from ..spec.tensor_names import ExpertTensorNames, TensorNames
+from ..spec.model_config import MOST_WIDTH, ModelConfig
 from ..spec.model_spec import (
     Feedforward,
     GatedFFNSpec,
-    QkNormSpec,
-    ModelSpec,
     LayerNorms,
+    ModelSpec,
+    QkNormSpec,
     RouterSpec,
     ShortConvSpec,
 )
+from ..spec.tensor_names import ExpertTensorNames, TensorNames
 from .family_registry import family
 
 FFN = "feed_forward."
 LFM2 = TensorNames(
-    norm="model.embedding_norm", before_mixer="operator_norm", before_ffn="ffn_norm", output="self_attn.out_proj",
-    q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm", gate=f"{FFN}w1", up=f"{FFN}w3", down=f"{FFN}w2",
+    norm="model.embedding_norm",
+    before_mixer="operator_norm",
+    before_ffn="ffn_norm",
+    output="self_attn.out_proj",
+    q_norm="self_attn.q_layernorm",
+    k_norm="self_attn.k_layernorm",
+    gate=f"{FFN}w1",
+    up=f"{FFN}w3",
+    down=f"{FFN}w2",
     experts=ExpertTensorNames(
-        router=f"{FFN}gate", correction=f"{FFN}expert_bias", gate=f"{FFN}experts.{{}}.w1", up=f"{FFN}experts.{{}}.w3",
-        down=f"{FFN}experts.{{}}.w2", stacks=(),
+        router=f"{FFN}gate",
+        correction=f"{FFN}expert_bias",
+        gate=f"{FFN}experts.{{}}.w1",
+        up=f"{FFN}experts.{{}}.w3",
+        down=f"{FFN}experts.{{}}.w2",
+        stacks=(),
     ),
-)  # fmt: skip
+)
 
 
 @family("Lfm2ForCausalLM")
@@ -35,7 +46,14 @@ def lfm2(c: ModelConfig) -> ModelSpec:
     c.require("block_dim", c.hidden)
     c.require("block_use_swiglu", True)
     c.require("use_pos_enc", True)
-    c.raw("block_norm_eps", "theta", "block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init")
+    c.raw(
+        "block_norm_eps",
+        "theta",
+        "block_mlp_init_scale",
+        "block_out_init_scale",
+        "block_use_xavier_init",
+        "conv_use_xavier_init",
+    )
     return _model(c, [GatedFFNSpec(_inner(c))] * c.count)
 
 
@@ -44,9 +62,12 @@ def lfm2_moe(c: ModelConfig) -> ModelSpec:
     """The first layers have one network, the others experts."""
     dense = c.get("num_dense_layers", int, 2)
     router = RouterSpec(
-        "sigmoid", correction=c.flag("use_expert_bias", True), normalise=c.flag("norm_topk_prob", True), floor=1e-6,
+        "sigmoid",
+        correction=c.flag("use_expert_bias", True),
+        normalise=c.flag("norm_topk_prob", True),
+        floor=1e-6,
         scale=c.number("routed_scaling_factor", 1.0),
-    )  # fmt: skip
+    )
     experts = c.experts(GatedFFNSpec(c.positive("moe_intermediate_size", 1792, MOST_WIDTH)), router)
     return _model(c, [GatedFFNSpec(c.inner) if index < dense else experts for index in range(c.count)])
 
@@ -69,7 +90,11 @@ def _kinds(c: ModelConfig) -> list[str]:
         raise ConfigError(f"{c.where}: full_attn_idxs={shown(listed)} must list layers from 0 to {c.count - 1}")
     if kinds is None:
         kinds = ["full_attention" if listed is None or index in listed else "conv" for index in range(c.count)]
-    if not isinstance(kinds, list) or len(kinds) != c.count or any(kind not in ("full_attention", "conv") for kind in kinds):
+    if (
+        not isinstance(kinds, list)
+        or len(kinds) != c.count
+        or any(kind not in ("full_attention", "conv") for kind in kinds)
+    ):
         raise ConfigError(f"{c.where}: layer_types={shown(kinds)} must name full_attention or conv {c.count} times")
     return kinds
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from ..spec.tensor_names import MergedProjections, TensorNames
-from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
 from .family_registry import family
 
 

@@ -1,35 +1,47 @@
-"""Llama 4, its text model: attention in chunks with weightless QK-norm, between layers without positions; one expert a token."""
+"""Llama 4, its text model: attention in chunks with weightless QK-norm, between
+layers without positions; one expert a token.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
-from ..spec.tensor_names import ExpertTensorNames, MergedProjections, TensorNames, StackedExpertTensor
+from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from ..spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     ModelSpec,
     NormSpec,
-    LayerNorms,
-    RouterSpec,
+    QkNormSpec,
     QueryTemperature,
+    RouterSpec,
 )
+from ..spec.tensor_names import ExpertTensorNames, MergedProjections, StackedExpertTensor, TensorNames
 from .family_registry import family
 
 FF = "feed_forward."
 LLAMA4 = TensorNames(
-    gate=f"{FF}gate_proj", up=f"{FF}up_proj", down=f"{FF}down_proj",
+    gate=f"{FF}gate_proj",
+    up=f"{FF}up_proj",
+    down=f"{FF}down_proj",
     experts=ExpertTensorNames(
-        router=f"{FF}router", gate_up=MergedProjections(f"{FF}experts.{{}}.gate_up_proj"), down=f"{FF}experts.{{}}.down_proj", transposed=True,
-        shared_gate=f"{FF}shared_expert.gate_proj", shared_up=f"{FF}shared_expert.up_proj", shared_down=f"{FF}shared_expert.down_proj",
-        stacks=tuple(StackedExpertTensor(f"{FF}experts.{name}", (f"{FF}experts.{{}}.{name}.weight",)) for name in ("gate_up_proj", "down_proj")),
+        router=f"{FF}router",
+        gate_up=MergedProjections(f"{FF}experts.{{}}.gate_up_proj"),
+        down=f"{FF}experts.{{}}.down_proj",
+        transposed=True,
+        shared_gate=f"{FF}shared_expert.gate_proj",
+        shared_up=f"{FF}shared_expert.up_proj",
+        shared_down=f"{FF}shared_expert.down_proj",
+        stacks=tuple(
+            StackedExpertTensor(f"{FF}experts.{name}", (f"{FF}experts.{{}}.{name}.weight",))
+            for name in ("gate_up_proj", "down_proj")
+        ),
     ),
-)  # fmt: skip
+)
 
 
 @family("Llama4ForCausalLM", "Llama4ForConditionalGeneration")
@@ -38,7 +50,11 @@ def llama4(c: ModelConfig) -> ModelSpec:
     c.raw("rope_theta")
     rms, inner, act = c.rms(1e-5), c.inner, c.activation()
     experts = c.experts(
-        GatedFFNSpec(inner, act), RouterSpec("sigmoid", best_first=True), ("num_local_experts", "num_experts"), shared=GatedFFNSpec(inner, act), weighs_input=True
+        GatedFFNSpec(inner, act),
+        RouterSpec("sigmoid", best_first=True),
+        ("num_local_experts", "num_experts"),
+        shared=GatedFFNSpec(inner, act),
+        weighs_input=True,
     )
     dense, sparse = GatedFFNSpec(c.positive("intermediate_size_mlp", 16_384, most=MOST_WIDTH), act), _sparse(c)
     ffns: list[GatedFFNSpec | ExpertsSpec] = [experts if index in sparse else dense for index in range(c.count)]
@@ -59,15 +75,24 @@ def _mixers(c: ModelConfig, rms: NormSpec) -> list[AttentionSpec]:
     turning, dim, bias = _turning(c), c.width(128), c.flag("attention_bias")
     rope = c.rope(dim, theta=5e5, interleaved=True)
     norm = QkNormSpec(NormSpec(rms.eps, weight=False), after=True) if c.flag("use_qk_norm", True) else None
-    warm = QueryTemperature(c.number("attn_scale", 0.1), c.rate("floor_scale", 8192.0), 1) if c.flag("attn_temperature_tuning", True) else None
+    warm = (
+        QueryTemperature(c.number("attn_scale", 0.1), c.rate("floor_scale", 8192.0), 1)
+        if c.flag("attn_temperature_tuning", True)
+        else None
+    )
     chunk = 8192 if "attention_chunk_size" not in c.values else c.optional("attention_chunk_size", int)
     common: dict[str, Any] = {"kv_heads": 8, "width": dim, "bias": bias, "out_bias": bias}
     kinds = c.kinds(["chunked_attention" if turns else "full_attention" for turns in turning])
     if "sliding_attention" in kinds or (chunk is None and "chunked_attention" in kinds):
-        raise ConfigError(f"{c.where}: layer_types={shown(kinds)} with attention_chunk_size={chunk} is not supported; layers are full, or in chunks of a size")
+        raise ConfigError(
+            f"{c.where}: layer_types={shown(kinds)} with attention_chunk_size={chunk} is not supported; layers are "
+            "full, or in chunks of a size"
+        )
     chunks = [chunk if kind == "chunked_attention" else None for kind in kinds]
     return [
-        c.attention(rope=rope, norm=norm, chunk=each, **common) if turns else c.attention(temperature=warm, chunk=each, **common)
+        c.attention(rope=rope, norm=norm, chunk=each, **common)
+        if turns
+        else c.attention(temperature=warm, chunk=each, **common)
         for turns, each in zip(turning, chunks, strict=True)
     ]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec, NormSpec
 from ..spec.tensor_names import TensorNames
-from ..spec.model_spec import GatedFFNSpec, ModelSpec, NormSpec, LayerNorms
-from .llama import llama
 from .family_registry import family
+from .llama import llama
 
 family("AquilaForCausalLM", "AquilaModel")(llama)
 YI = TensorNames(before_mixer="ln1", before_ffn="ln2")

@@ -6,18 +6,36 @@ import math
 
 from ...errors import ConfigError
 from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
+from ..spec.model_spec import LayerNorms, LayerSpec, Mixer, ModelSpec, NormSpec
 from ..spec.recurrent_config import MOST_SEEN, heads_of, mamba2, time_limits
-from ..spec.tensor_names import TensorNames
 from ..spec.recurrent_spec import Mamba1Spec
-from ..spec.model_spec import LayerSpec, Mixer, ModelSpec, NormSpec, LayerNorms
+from ..spec.tensor_names import TensorNames
 from .family_registry import family
 
-MAMBA = TensorNames(embedding="backbone.embeddings", norm="backbone.norm_f", layer="backbone.layers.{}.", before_mixer="norm", mamba="mixer.")
+MAMBA = TensorNames(
+    embedding="backbone.embeddings",
+    norm="backbone.norm_f",
+    layer="backbone.layers.{}.",
+    before_mixer="norm",
+    mamba="mixer.",
+)
 # of training, of how states are computed elsewhere, and of the first versions, which is said by other keys too
 WITHOUT_EFFECT = (
-    "time_step_min", "time_step_max", "time_step_floor", "time_step_scale", "time_step_init_scheme", "rescale_prenorm_residual", "residual_in_fp32",
-    "use_mambapy", "use_falcon_mambapy", "use_associative_scan", "chunk_size", "ssm_cfg", "fused_add_norm", "pad_vocab_size_multiple",
-)  # fmt: skip
+    "time_step_min",
+    "time_step_max",
+    "time_step_floor",
+    "time_step_scale",
+    "time_step_init_scheme",
+    "rescale_prenorm_residual",
+    "residual_in_fp32",
+    "use_mambapy",
+    "use_falcon_mambapy",
+    "use_associative_scan",
+    "chunk_size",
+    "ssm_cfg",
+    "fused_add_norm",
+    "pad_vocab_size_multiple",
+)
 LONGEST = 2**20  # tokens of a sequence: nothing in these models limits them
 
 
@@ -45,9 +63,15 @@ def _model(c: ModelConfig, mixer: Mixer, tied: bool = True) -> ModelSpec:
 
 def _selective(c: ModelConfig, norm: NormSpec | None = None) -> Mamba1Spec:
     return Mamba1Spec(
-        _inner(c), c.positive("state_size", 16, MOST_WIDTH), _rank(c), c.positive("conv_kernel", 4, MOST_SEEN), c.activation(),
-        c.flag("use_bias"), c.flag("use_conv_bias", True), norm,
-    )  # fmt: skip
+        _inner(c),
+        c.positive("state_size", 16, MOST_WIDTH),
+        _rank(c),
+        c.positive("conv_kernel", 4, MOST_SEEN),
+        c.activation(),
+        c.flag("use_bias"),
+        c.flag("use_conv_bias", True),
+        norm,
+    )
 
 
 @family("MambaForCausalLM")
@@ -68,7 +92,17 @@ def mamba_2(c: ModelConfig) -> ModelSpec:
     heads, dim = heads_of(c, _inner(c), "num_heads", "head_dim", 128)
     bias, eps = c.flag("use_bias"), c.epsilon("layer_norm_epsilon", 1e-5)
     mixer = mamba2(
-        c, heads, dim, c.positive("state_size", 128, MOST_WIDTH), c.positive("n_groups", 8, MOST_HEADS), c.positive("conv_kernel", 4, MOST_SEEN), eps,
-        activation=c.activation(), bias=bias, out_bias=bias, conv_bias=c.flag("use_conv_bias", True), **time_limits(c),
-    )  # fmt: skip
+        c,
+        heads,
+        dim,
+        c.positive("state_size", 128, MOST_WIDTH),
+        c.positive("n_groups", 8, MOST_HEADS),
+        c.positive("conv_kernel", 4, MOST_SEEN),
+        eps,
+        activation=c.activation(),
+        bias=bias,
+        out_bias=bias,
+        conv_bias=c.flag("use_conv_bias", True),
+        **time_limits(c),
+    )
     return _model(c, mixer, tied=False)

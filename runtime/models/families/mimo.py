@@ -1,4 +1,6 @@
-"""MiMo: 7B is Qwen 2 with a layer that predicts further tokens, which is left aside; V2-Flash has windows with sinks, narrow values and experts."""
+"""MiMo: 7B is Qwen 2 with a layer that predicts further tokens, which is left aside; V2-Flash
+has windows with sinks, narrow values and experts.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,20 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
-from ..spec.tensor_names import TensorNames
+from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from ..spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     Feedforward,
     GatedFFNSpec,
-    ModelSpec,
     LayerNorms,
+    ModelSpec,
     RouterSpec,
 )
-from .qwen import second
+from ..spec.tensor_names import TensorNames
 from .family_registry import family
+from .qwen import second
 
 FULL, WINDOW = "full_attention", "sliding_attention"
 FLASH = TensorNames(sinks="self_attn.attention_sink_bias", ignored=(r"model\.mtp\..*",))
@@ -41,9 +43,25 @@ def mimo_v2_flash(c: ModelConfig) -> ModelSpec:
     c.raw("hybrid_block_size", "attention_chunk_size", "num_nextn_predict_layers")
     rms = c.rms(1e-5, key="layernorm_epsilon" if c.raw("layernorm_epsilon") is not None else "rms_norm_eps")
     mixers, ffns = _mixers(c), dict[str, Feedforward](dense=GatedFFNSpec(c.inner, c.activation()), sparse=_experts(c))
-    kinds = _kinds(c, "layer_types", "hybrid_layer_pattern", (FULL, WINDOW), [FULL if not index or not (index + 1) % 6 else WINDOW for index in range(c.count)])
-    feeds = _kinds(c, "mlp_layer_types", "moe_layer_freq", ("dense", "sparse"), ["sparse" if index else "dense" for index in range(c.count)])
-    return c.model([c.layer(LayerNorms.pre(rms), mixers[kind], ffns[feed]) for kind, feed in zip(kinds, feeds, strict=True)], rms, names=FLASH)
+    kinds = _kinds(
+        c,
+        "layer_types",
+        "hybrid_layer_pattern",
+        (FULL, WINDOW),
+        [FULL if not index or not (index + 1) % 6 else WINDOW for index in range(c.count)],
+    )
+    feeds = _kinds(
+        c,
+        "mlp_layer_types",
+        "moe_layer_freq",
+        ("dense", "sparse"),
+        ["sparse" if index else "dense" for index in range(c.count)],
+    )
+    return c.model(
+        [c.layer(LayerNorms.pre(rms), mixers[kind], ffns[feed]) for kind, feed in zip(kinds, feeds, strict=True)],
+        rms,
+        names=FLASH,
+    )
 
 
 def _kinds(c: ModelConfig, key: str, numbers: str, names: tuple[str, str], default: list[str]) -> list[str]:
@@ -63,7 +81,11 @@ def _mixers(c: ModelConfig) -> dict[str, AttentionSpec]:
     for key, same in zip(OF_WINDOWS, (c.heads, dim, values), strict=True):
         c.require(key, same)
     scaled = c.raw("attention_value_scale") is not None or "attention_value_scale" not in c.values
-    options: dict[str, Any] = {"value_dim": values, "value_scale": c.number("attention_value_scale", 0.707) if scaled else 1.0, "bias": c.flag("attention_bias")}
+    options: dict[str, Any] = {
+        "value_dim": values,
+        "value_scale": c.number("attention_value_scale", 0.707) if scaled else 1.0,
+        "bias": c.flag("attention_bias"),
+    }
     full = c.attention(kv_heads=4, width=dim, rope=c.rope(dim, FULL, theta=5e6, share=_share(c, FULL)), **options)
     keys = c.positive("swa_num_key_value_heads", 2 * full.kv_heads, MOST_HEADS)
     if c.heads % keys:
@@ -95,7 +117,12 @@ def _experts(c: ModelConfig) -> ExpertsSpec:
     c.assume(n_routed_experts=256, num_experts_per_tok=8)
     inner = c.positive("moe_intermediate_size", 2048, most=MOST_WIDTH)
     router = RouterSpec(
-        "sigmoid", correction=True, groups=c.positive("n_group", 1, most=MOST_WIDTH), kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
-        normalise=c.said("norm_topk_prob", True), floor=1e-20, scale=c.number("routed_scaling_factor", 1.0),
-    )  # fmt: skip
+        "sigmoid",
+        correction=True,
+        groups=c.positive("n_group", 1, most=MOST_WIDTH),
+        kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
+        normalise=c.said("norm_topk_prob", True),
+        floor=1e-20,
+        scale=c.number("routed_scaling_factor", 1.0),
+    )
     return c.experts(GatedFFNSpec(inner, c.activation()), router, ("n_routed_experts", "num_local_experts"))

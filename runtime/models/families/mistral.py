@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...layers.rotary_embedding import RopeParameters
 from ..spec.model_config import ModelConfig
-from ..spec.model_spec import ModelSpec, LayerNorms, QueryTemperature
+from ..spec.model_spec import LayerNorms, ModelSpec, QueryTemperature
 from .family_registry import family
 
 
@@ -21,9 +21,16 @@ def ministral3(c: ModelConfig) -> ModelSpec:
     """A window, if there is one, holds for all layers."""
     c.assume(num_key_value_heads=8, head_dim=128)
     c.assume_rope(
-        rope_type="yarn", rope_theta=1e6, factor=16.0, original_max_position_embeddings=16384, beta_fast=32.0,
-        beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
-    )  # fmt: skip
+        rope_type="yarn",
+        rope_theta=1e6,
+        factor=16.0,
+        original_max_position_embeddings=16384,
+        beta_fast=32.0,
+        beta_slow=1.0,
+        mscale=1.0,
+        mscale_all_dim=1.0,
+        llama_4_scaling_beta=0.1,
+    )
     c.require("layer_types", ["full_attention"] * c.count)
     rms, window = c.rms(1e-5), c.optional("sliding_window", int)
     rope = c.rope(c.width(), others=("llama_4_scaling_beta", "max_position_embeddings"))

@@ -6,15 +6,19 @@ from dataclasses import replace
 
 from ...layers.rotary_embedding import RopeParameters
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec, NormSpec, QkNormSpec, RouterSpec
 from ..spec.tensor_names import ExpertTensorNames, TensorNames
-from ..spec.model_spec import GatedFFNSpec, QkNormSpec, ModelSpec, NormSpec, LayerNorms, RouterSpec
 from .family_registry import family
 
 BLOCK = "block_sparse_moe."
 MIXTRAL = ExpertTensorNames(
-    router=f"{BLOCK}gate", correction=f"{BLOCK}e_score_correction_bias", gate=f"{BLOCK}experts.{{}}.w1", up=f"{BLOCK}experts.{{}}.w3",
-    down=f"{BLOCK}experts.{{}}.w2", stacks=(),
-)  # fmt: skip
+    router=f"{BLOCK}gate",
+    correction=f"{BLOCK}e_score_correction_bias",
+    gate=f"{BLOCK}experts.{{}}.w1",
+    up=f"{BLOCK}experts.{{}}.w3",
+    down=f"{BLOCK}experts.{{}}.w2",
+    stacks=(),
+)
 
 
 @family("MixtralForCausalLM")
@@ -36,13 +40,26 @@ def minimax_m2(c: ModelConfig) -> ModelSpec:
     rope = c.rope(dim, theta=5e6, share=1.0 if turned is None else turned / dim)
     mixer = c.attention(kv_heads=8, width=dim, norm=QkNormSpec(rms, "all"), rope=rope)
     experts = c.experts(GatedFFNSpec(c.inner, c.activation()), RouterSpec("sigmoid", correction=True, normalise=True))
-    ignored = rf"model\.layers\.(?!({'|'.join(map(str, range(c.count)))})\.)\d+\..*"  # of heads that predict several tokens
-    return c.model([c.layer(LayerNorms.pre(rms), mixer, experts)] * c.count, rms, names=TensorNames(experts=MIXTRAL, ignored=(ignored,)))
+    ignored = (
+        rf"model\.layers\.(?!({'|'.join(map(str, range(c.count)))})\.)\d+\..*"  # of heads that predict several tokens
+    )
+    return c.model(
+        [c.layer(LayerNorms.pre(rms), mixer, experts)] * c.count,
+        rms,
+        names=TensorNames(experts=MIXTRAL, ignored=(ignored,)),
+    )
 
 
 def _of_the_published(c: ModelConfig) -> None:
     """Keys that say what the model is, and of its heads for several tokens."""
-    c.raw("router_jitter_noise", "mtp_transformer_layers", "num_mtp_modules", "use_mtp", "mlp_intermediate_size", "max_model_len")
+    c.raw(
+        "router_jitter_noise",
+        "mtp_transformer_layers",
+        "num_mtp_modules",
+        "use_mtp",
+        "mlp_intermediate_size",
+        "max_model_len",
+    )
     c.require("attn_type_list", [1] * c.count)
     c.require("use_qk_norm", True)
     c.require("qk_norm_type", "per_layer")
@@ -66,9 +83,15 @@ def phimoe(c: ModelConfig) -> ModelSpec:
     c.require("num_experts_per_tok", 2)  # its router has two rounds, whatever else is written
     window = c.optional("sliding_window", int)
     norm, bias = NormSpec(c.epsilon("rms_norm_eps", 1e-5), "layer", bias=True), c.flag("attention_bias")
-    mixer = c.attention(kv_heads=8, bias=bias, out_bias=bias, rope=_scaled(c), window=None if window == c.positions else window)
-    experts = c.experts(GatedFFNSpec(c.inner, c.activation()), RouterSpec("mixer", jitter=c.number("router_jitter_noise", 0.01)))
-    return c.model([c.layer(LayerNorms.pre(norm), mixer, experts)] * c.count, norm, head_bias=c.flag("lm_head_bias"), names=PHIMOE)
+    mixer = c.attention(
+        kv_heads=8, bias=bias, out_bias=bias, rope=_scaled(c), window=None if window == c.positions else window
+    )
+    experts = c.experts(
+        GatedFFNSpec(c.inner, c.activation()), RouterSpec("mixer", jitter=c.number("router_jitter_noise", 0.01))
+    )
+    return c.model(
+        [c.layer(LayerNorms.pre(norm), mixer, experts)] * c.count, norm, head_bias=c.flag("lm_head_bias"), names=PHIMOE
+    )
 
 
 def _scaled(c: ModelConfig) -> RopeParameters:

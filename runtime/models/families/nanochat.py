@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import LayerNorms, ModelSpec, NormSpec, PlainFFNSpec, QkNormSpec
 from ..spec.tensor_names import TensorNames
-from ..spec.model_spec import QkNormSpec, ModelSpec, NormSpec, LayerNorms, PlainFFNSpec
 from .family_registry import family
 
 NANOCHAT = TensorNames(up="mlp.fc1", down="mlp.fc2")

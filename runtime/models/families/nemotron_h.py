@@ -1,42 +1,79 @@
-"""Nemotron-H and 3: layers of one part each, of Mamba 2, attention without positions, or networks of relu² without a gate, maybe experts."""
+"""Nemotron-H and 3: layers of one part each, of Mamba 2, attention without positions, or
+networks of relu² without a gate, maybe experts.
+"""
 
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
-from ..spec.recurrent_config import FULL, LINEAR, MOST_SEEN, ignored, layer_kinds, mamba2
-from ..spec.tensor_names import ExpertTensorNames, TensorNames
-from ..spec.recurrent_spec import Mamba2Spec
+from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from ..spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
+    LayerNorms,
     LayerSpec,
     ModelSpec,
     NormSpec,
-    LayerNorms,
     PlainFFNSpec,
     RouterSpec,
 )
+from ..spec.recurrent_config import FULL, LINEAR, MOST_SEEN, ignored, layer_kinds, mamba2
+from ..spec.recurrent_spec import Mamba2Spec
+from ..spec.tensor_names import ExpertTensorNames, TensorNames
 from .family_registry import family
 
 EXPERT = "mixer.experts.{}."
 NEMOTRON_H = TensorNames(
-    embedding="backbone.embeddings", norm="backbone.norm_f", layer="backbone.layers.{}.", before_mixer="norm", before_ffn="norm", mamba="mixer.",
-    q="mixer.q_proj", k="mixer.k_proj", v="mixer.v_proj", output="mixer.o_proj", up="mixer.up_proj", down="mixer.down_proj",
+    embedding="backbone.embeddings",
+    norm="backbone.norm_f",
+    layer="backbone.layers.{}.",
+    before_mixer="norm",
+    before_ffn="norm",
+    mamba="mixer.",
+    q="mixer.q_proj",
+    k="mixer.k_proj",
+    v="mixer.v_proj",
+    output="mixer.o_proj",
+    up="mixer.up_proj",
+    down="mixer.down_proj",
     experts=ExpertTensorNames(
-        router="mixer.gate", correction="mixer.gate.e_score_correction_bias", up=f"{EXPERT}up_proj", down=f"{EXPERT}down_proj",
-        narrow="mixer.fc1_latent_proj", widen="mixer.fc2_latent_proj", shared_up="mixer.shared_experts.up_proj", shared_down="mixer.shared_experts.down_proj", stacks=(),
+        router="mixer.gate",
+        correction="mixer.gate.e_score_correction_bias",
+        up=f"{EXPERT}up_proj",
+        down=f"{EXPERT}down_proj",
+        narrow="mixer.fc1_latent_proj",
+        widen="mixer.fc2_latent_proj",
+        shared_up="mixer.shared_experts.up_proj",
+        shared_down="mixer.shared_experts.down_proj",
+        stacks=(),
     ),
-    prefixes=(("model.", "backbone."),), ignored=ignored(),
-)  # fmt: skip
+    prefixes=(("model.", "backbone."),),
+    ignored=ignored(),
+)
 PATTERN = {"M": LINEAR, "*": FULL, "-": "mlp", "E": "moe"}
-# of training, of how states are computed elsewhere, of heads that predict several tokens, and what transformers does not read
+# of training, of how states are computed elsewhere, of heads that predict several tokens, and what transformers does
+# not read
 WITHOUT_EFFECT = (
-    "time_step_max", "time_step_floor", "rescale_prenorm_residual", "residual_in_fp32", "use_mamba_kernels", "chunk_size", "num_logits_to_keep",
-    "num_nextn_predict_layers", "mtp_layers_block_type", "mtp_hybrid_override_pattern", "mamba_ssm_cache_dtype", "moe_shared_expert_overlap",
-    "time_step_limit", "expand", "rope_theta", "partial_rotary_factor", "attention_bias", "mamba_proj_bias", "sliding_window",
-)  # fmt: skip
+    "time_step_max",
+    "time_step_floor",
+    "rescale_prenorm_residual",
+    "residual_in_fp32",
+    "use_mamba_kernels",
+    "chunk_size",
+    "num_logits_to_keep",
+    "num_nextn_predict_layers",
+    "mtp_layers_block_type",
+    "mtp_hybrid_override_pattern",
+    "mamba_ssm_cache_dtype",
+    "moe_shared_expert_overlap",
+    "time_step_limit",
+    "expand",
+    "rope_theta",
+    "partial_rotary_factor",
+    "attention_bias",
+    "mamba_proj_bias",
+    "sliding_window",
+)
 
 
 @family("NemotronHForCausalLM")
@@ -61,7 +98,9 @@ def _kinds(c: ModelConfig) -> list[str]:
     pattern, allowed = c.optional("hybrid_override_pattern", str), tuple(PATTERN.values())
     key = "layer_types" if c.raw("layer_types") is not None else "layers_block_type"
     if pattern is not None and set(pattern) - set(PATTERN):
-        raise ConfigError(f"{c.where}: hybrid_override_pattern={shown(pattern)} may have the letters {' '.join(PATTERN)} only")
+        raise ConfigError(
+            f"{c.where}: hybrid_override_pattern={shown(pattern)} may have the letters {' '.join(PATTERN)} only"
+        )
     kinds = layer_kinds(c, [PATTERN[letter] for letter in pattern or ""], allowed, key)
     c.assume(num_hidden_layers=len(kinds))
     c.require("num_hidden_layers", len(kinds))
@@ -72,11 +111,19 @@ def _recurrent(c: ModelConfig) -> Mamba2Spec:
     """No time step is below `time_step_min`, as in transformers; the limits that are written are not read there."""
     bias = c.flag("use_bias")
     return mamba2(
-        c, c.positive("mamba_num_heads", 128, MOST_HEADS), c.positive("mamba_head_dim", 64, MOST_WIDTH), c.positive("ssm_state_size", 128, MOST_WIDTH),
-        c.positive(("mamba_n_groups", "n_groups"), 8, MOST_HEADS), c.positive(("mamba_d_conv", "conv_kernel"), 4, MOST_SEEN),
-        c.epsilon("layer_norm_epsilon", 1e-5), activation=c.activation("silu", "mamba_hidden_act"), bias=bias, out_bias=bias,
-        conv_bias=c.flag(("mamba_conv_bias", "use_conv_bias"), True), least=c.number(("mamba_dt_min", "time_step_min"), 0.001),
-    )  # fmt: skip
+        c,
+        c.positive("mamba_num_heads", 128, MOST_HEADS),
+        c.positive("mamba_head_dim", 64, MOST_WIDTH),
+        c.positive("ssm_state_size", 128, MOST_WIDTH),
+        c.positive(("mamba_n_groups", "n_groups"), 8, MOST_HEADS),
+        c.positive(("mamba_d_conv", "conv_kernel"), 4, MOST_SEEN),
+        c.epsilon("layer_norm_epsilon", 1e-5),
+        activation=c.activation("silu", "mamba_hidden_act"),
+        bias=bias,
+        out_bias=bias,
+        conv_bias=c.flag(("mamba_conv_bias", "use_conv_bias"), True),
+        least=c.number(("mamba_dt_min", "time_step_min"), 0.001),
+    )
 
 
 def _attention(c: ModelConfig) -> AttentionSpec:
@@ -92,23 +139,55 @@ def _mixture(c: ModelConfig) -> ExpertsSpec:
     c.require("n_shared_experts", 1)
     act, bias = c.activation("relu2", "mlp_hidden_act"), c.flag("mlp_bias")
     latent = None if c.raw("moe_latent_size") is None else c.positive("moe_latent_size", most=MOST_WIDTH)
-    inner, shared = (c.positive(key, 7688, MOST_WIDTH) for key in ("moe_intermediate_size", "moe_shared_expert_intermediate_size"))
+    inner, shared = (
+        c.positive(key, 7688, MOST_WIDTH) for key in ("moe_intermediate_size", "moe_shared_expert_intermediate_size")
+    )
     router = RouterSpec(
-        "sigmoid", correction=True, groups=c.positive("n_group", 1), kept_groups=c.positive("topk_group", 1),
-        normalise=c.flag("norm_topk_prob", True), scale=c.number("routed_scaling_factor", 1.0),
-    )  # fmt: skip
-    return c.experts(PlainFFNSpec(inner, act), router, ("n_routed_experts", "num_local_experts"), shared=PlainFFNSpec(shared, act, bias), latent=latent, latent_bias=bias)
+        "sigmoid",
+        correction=True,
+        groups=c.positive("n_group", 1),
+        kept_groups=c.positive("topk_group", 1),
+        normalise=c.flag("norm_topk_prob", True),
+        scale=c.number("routed_scaling_factor", 1.0),
+    )
+    return c.experts(
+        PlainFFNSpec(inner, act),
+        router,
+        ("n_routed_experts", "num_local_experts"),
+        shared=PlainFFNSpec(shared, act, bias),
+        latent=latent,
+        latent_bias=bias,
+    )
 
 
 def _unread_of(c: ModelConfig, kinds: list[str]) -> None:
     """Keys of kinds of layers that this model has none of."""
     unused = {
-        LINEAR: ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel", "use_bias", "mamba_hidden_act", "use_conv_bias", "time_step_min"),
+        LINEAR: (
+            "mamba_num_heads",
+            "mamba_head_dim",
+            "ssm_state_size",
+            "n_groups",
+            "conv_kernel",
+            "use_bias",
+            "mamba_hidden_act",
+            "use_conv_bias",
+            "time_step_min",
+        ),
         FULL: ("num_attention_heads", "num_key_value_heads", "head_dim", "attention_head_dim"),
         "mlp": ("intermediate_size",),
         "moe": (
-            "moe_latent_size", "n_shared_experts", "moe_intermediate_size", "moe_shared_expert_intermediate_size", "n_group", "topk_group",
-            "norm_topk_prob", "routed_scaling_factor", "n_routed_experts", "num_local_experts", "num_experts_per_tok",
+            "moe_latent_size",
+            "n_shared_experts",
+            "moe_intermediate_size",
+            "moe_shared_expert_intermediate_size",
+            "n_group",
+            "topk_group",
+            "norm_topk_prob",
+            "routed_scaling_factor",
+            "n_routed_experts",
+            "num_local_experts",
+            "num_experts_per_tok",
         ),
-    }  # fmt: skip
+    }
     c.raw("mlp_hidden_act", "mlp_bias", *(key for kind, keys in unused.items() if kind not in kinds for key in keys))

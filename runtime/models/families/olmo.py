@@ -1,9 +1,11 @@
-"""OLMo: the first has norms without parameters; OLMo 2 and 3 have post-norms, and QK-norm over all heads; OLMoE has experts."""
+"""OLMo: the first has norms without parameters; OLMo 2 and 3 have post-norms, and
+QK-norm over all heads; OLMoE has experts.
+"""
 
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig, every
-from ..spec.model_spec import GatedFFNSpec, QkNormSpec, ModelSpec, NormSpec, LayerNorms, RouterSpec
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec, NormSpec, QkNormSpec, RouterSpec
 from .family_registry import family
 
 

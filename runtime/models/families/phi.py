@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import LayerNorms, ModelSpec, PlainFFNSpec, QkNormSpec
 from ..spec.tensor_names import MergedProjections, TensorNames
-from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms, PlainFFNSpec
 from .family_registry import family
 
 PHI = TensorNames(
-    norm="model.final_layernorm", q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm", output="self_attn.dense",
-    up="mlp.fc1", down="mlp.fc2",
-)  # fmt: skip
+    norm="model.final_layernorm",
+    q_norm="self_attn.q_layernorm",
+    k_norm="self_attn.k_layernorm",
+    output="self_attn.dense",
+    up="mlp.fc1",
+    down="mlp.fc2",
+)
 
 
 @family("PhiForCausalLM")
@@ -23,9 +27,14 @@ def phi(c: ModelConfig) -> ModelSpec:
 
 
 PERSIMMON = TensorNames(
-    norm="model.final_layernorm", q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm", output="self_attn.dense",
-    qkv=MergedProjections("self_attn.query_key_value", "heads"), up="mlp.dense_h_to_4h", down="mlp.dense_4h_to_h",
-)  # fmt: skip
+    norm="model.final_layernorm",
+    q_norm="self_attn.q_layernorm",
+    k_norm="self_attn.k_layernorm",
+    output="self_attn.dense",
+    qkv=MergedProjections("self_attn.query_key_value", "heads"),
+    up="mlp.dense_h_to_4h",
+    down="mlp.dense_4h_to_h",
+)
 
 
 @family("PersimmonForCausalLM")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..spec.model_config import ModelConfig
-from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms
+from ..spec.model_spec import LayerNorms, ModelSpec, QkNormSpec
 from .family_registry import family
 
 
@@ -41,7 +41,8 @@ def qwen3(c: ModelConfig) -> ModelSpec:
     bias, rms, dim = c.flag("attention_bias"), c.rms(), c.width(128)
     head, rope = QkNormSpec(rms), c.rope(dim)
     mixers = [
-        c.attention(width=dim, norm=head, bias=bias, out_bias=bias, rope=rope, window=window) for window in _late_windows(c)
+        c.attention(width=dim, norm=head, bias=bias, out_bias=bias, rope=rope, window=window)
+        for window in _late_windows(c)
     ]
     return c.model([c.layer(LayerNorms.pre(rms), mixer) for mixer in mixers], rms)
 

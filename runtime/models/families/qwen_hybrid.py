@@ -1,26 +1,33 @@
-"""Qwen3-Next, Qwen 3.5 and 3.6: gated delta nets, every fourth layer gated attention; dense, or with experts and a shared one."""
+"""Qwen3-Next, Qwen 3.5 and 3.6: gated delta nets, every fourth layer gated
+attention; dense, or with experts and a shared one.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from ..spec.model_config import ModelConfig
-from ..spec.recurrent_config import FULL, counted, delta, ignored, layer_kinds, periodic
-from ..spec.tensor_names import DeltaNetTensorNames, TensorNames
 from ..spec.model_spec import (
     ExpertsSpec,
     Feedforward,
     GatedFFNSpec,
-    QkNormSpec,
-    ModelSpec,
     LayerNorms,
+    ModelSpec,
+    QkNormSpec,
     RouterSpec,
 )
-from .qwen_moe import QWEN2, expert, sparse
+from ..spec.recurrent_config import FULL, counted, delta, ignored, layer_kinds, periodic
+from ..spec.tensor_names import DeltaNetTensorNames, TensorNames
 from .family_registry import family
+from .qwen_moe import QWEN2, expert, sparse
 
 HYBRID = replace(QWEN2, ignored=ignored())
-NEXT = replace(HYBRID, delta=DeltaNetTensorNames(inputs=(("in_proj_qkvz", "qkvz"),), rates=(("in_proj_ba", "ba"),), by_head=("inputs", "rates")))
+NEXT = replace(
+    HYBRID,
+    delta=DeltaNetTensorNames(
+        inputs=(("in_proj_qkvz", "qkvz"),), rates=(("in_proj_ba", "ba"),), by_head=("inputs", "rates")
+    ),
+)
 
 
 def _model(c: ModelConfig, ffns: list[Feedforward], names: TensorNames) -> ModelSpec:
@@ -28,9 +35,13 @@ def _model(c: ModelConfig, ffns: list[Feedforward], names: TensorNames) -> Model
     c.require("output_gate_type", "swish")
     kinds, rms, dim = counted(c, layer_kinds(c, periodic(c))), c.rms(offset=1.0), c.width(256)
     bias, recurrent = c.flag("attention_bias"), delta(c, rms.eps)
-    attention = c.attention(width=dim, norm=QkNormSpec(rms), bias=bias, out_bias=bias, rope=c.rope(dim, share=0.25), gate=True)
+    attention = c.attention(
+        width=dim, norm=QkNormSpec(rms), bias=bias, out_bias=bias, rope=c.rope(dim, share=0.25), gate=True
+    )
     mixers = [attention if kind == FULL else recurrent for kind in kinds]
-    return c.model([c.layer(LayerNorms.pre(rms), mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True)], rms, names=names)
+    return c.model(
+        [c.layer(LayerNorms.pre(rms), mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True)], rms, names=names
+    )
 
 
 def _mixture(c: ModelConfig, router: RouterSpec) -> ExpertsSpec:
@@ -39,7 +50,10 @@ def _mixture(c: ModelConfig, router: RouterSpec) -> ExpertsSpec:
 
 @family("Qwen3NextForCausalLM")
 def qwen3_next(c: ModelConfig) -> ModelSpec:
-    experts, dense = _mixture(c, RouterSpec(normalise=c.flag("norm_topk_prob", True))), GatedFFNSpec(c.inner, c.activation())
+    experts, dense = (
+        _mixture(c, RouterSpec(normalise=c.flag("norm_topk_prob", True))),
+        GatedFFNSpec(c.inner, c.activation()),
+    )
     return _model(c, [experts if each else dense for each in sparse(c)], NEXT)
 
 

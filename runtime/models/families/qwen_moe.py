@@ -1,29 +1,41 @@
-"""Qwen 2 and 3 with experts, and the text model of a vision wrapper: softmax routers; Qwen 2 has a shared expert that counts by a sigmoid."""
+"""Qwen 2 and 3 with experts, and the text model of a vision wrapper: softmax routers; Qwen
+2 has a shared expert that counts by a sigmoid.
+"""
 
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from ..spec.json_fields import shown
-from ..spec.tensor_names import ExpertTensorNames, MergedProjections, TensorNames, StackedExpertTensor
+from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
 from ..spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     GatedFFNSpec,
-    QkNormSpec,
-    ModelSpec,
     LayerNorms,
+    ModelSpec,
+    QkNormSpec,
     RouterSpec,
 )
+from ..spec.tensor_names import ExpertTensorNames, MergedProjections, StackedExpertTensor, TensorNames
 from .family_registry import family
 
-QWEN2 = TensorNames(experts=ExpertTensorNames(
-    shared_gate="mlp.shared_expert.gate_proj", shared_up="mlp.shared_expert.up_proj", shared_down="mlp.shared_expert.down_proj",
-))  # fmt: skip
-QWEN3_VL = TensorNames(experts=ExpertTensorNames(
-    gate_up=MergedProjections("mlp.experts.{}.gate_up_proj"), transposed=True,
-    stacks=tuple(StackedExpertTensor(f"mlp.experts.{name}", (f"mlp.experts.{{}}.{name}.weight",)) for name in ("gate_up_proj", "down_proj")),
-))  # fmt: skip
+QWEN2 = TensorNames(
+    experts=ExpertTensorNames(
+        shared_gate="mlp.shared_expert.gate_proj",
+        shared_up="mlp.shared_expert.up_proj",
+        shared_down="mlp.shared_expert.down_proj",
+    )
+)
+QWEN3_VL = TensorNames(
+    experts=ExpertTensorNames(
+        gate_up=MergedProjections("mlp.experts.{}.gate_up_proj"),
+        transposed=True,
+        stacks=tuple(
+            StackedExpertTensor(f"mlp.experts.{name}", (f"mlp.experts.{{}}.{name}.weight",))
+            for name in ("gate_up_proj", "down_proj")
+        ),
+    )
+)
 
 
 def sparse(c: ModelConfig) -> list[bool]:
@@ -41,7 +53,9 @@ def expert(c: ModelConfig, key: str = "moe_intermediate_size") -> GatedFFNSpec:
 def _model(c: ModelConfig, mixers: list[AttentionSpec], experts: ExpertsSpec, names: TensorNames) -> ModelSpec:
     rms, dense = c.rms(), GatedFFNSpec(c.inner, c.activation())
     ffns = [experts if each else dense for each in sparse(c)]
-    return c.model([c.layer(LayerNorms.pre(rms), mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True)], rms, names=names)
+    return c.model(
+        [c.layer(LayerNorms.pre(rms), mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True)], rms, names=names
+    )
 
 
 def _router(c: ModelConfig) -> RouterSpec:
@@ -77,10 +91,15 @@ def qwen2_moe(c: ModelConfig) -> ModelSpec:
 def _windows(c: ModelConfig) -> tuple[int | None, ...]:
     """Every other one of the first `max_window_layers`, where `layer_types` says nothing else."""
     first, wanted = c.get("max_window_layers", int, 28), c.flag("use_sliding_window")
-    default = ["sliding_attention" if wanted and index % 2 == 0 and index < first else "full_attention" for index in range(c.count)]
+    default = [
+        "sliding_attention" if wanted and index % 2 == 0 and index < first else "full_attention"
+        for index in range(c.count)
+    ]
     if wanted:
         return c.windows(default)
     c.raw("sliding_window")
     if "sliding_attention" in (kinds := c.kinds(default)):
-        raise ConfigError(f"{c.where}: layer_types={shown(kinds)} names windows, use_sliding_window=False says that there are none")
+        raise ConfigError(
+            f"{c.where}: layer_types={shown(kinds)} names windows, use_sliding_window=False says that there are none"
+        )
     return (None,) * c.count

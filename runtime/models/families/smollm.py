@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...errors import ConfigError
-from ..spec.model_config import ModelConfig
 from ..spec.json_fields import shown
-from ..spec.model_spec import GatedFFNSpec, ModelSpec, LayerNorms
+from ..spec.model_config import ModelConfig
+from ..spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from .family_registry import family
 
 

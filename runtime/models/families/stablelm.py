@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import LayerNorms, ModelSpec, QkNormSpec
 from ..spec.tensor_names import TensorNames
-from ..spec.model_spec import QkNormSpec, ModelSpec, LayerNorms
 from .family_registry import family
 
 STABLELM = TensorNames(q_norm="self_attn.q_layernorm.norms.{}", k_norm="self_attn.k_layernorm.norms.{}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..spec.model_config import ModelConfig
+from ..spec.model_spec import LayerNorms, ModelSpec, NormSpec, PlainFFNSpec
 from ..spec.tensor_names import TensorNames
-from ..spec.model_spec import ModelSpec, NormSpec, LayerNorms, PlainFFNSpec
 from .family_registry import family
 
 STARCODER = TensorNames(up="mlp.c_fc", down="mlp.c_proj")

@@ -7,31 +7,33 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from ...kernels.gemv import gemv, gemv_qk_norm
 from ...kernels.activation_kernels import activate
+from ...kernels.comm.all_reduce import AllReduceBuffers, add_norm_of_posted, sum_of_posted
+from ...kernels.gemv import gemv, gemv_qk_norm
+from ...kernels.gemv.gemv_all_reduce import post_linear
+from ...kernels.gemv.gemv_lora import GemvLora
+from ...kernels.launch.programmatic_launch import overlaps
 from ...kernels.packed.packed_weight import PackedWeight
 from ...kernels.residual_norm import NormWeights
-from ...kernels.gemv.gemv_lora import GemvLora
-from ...kernels.gemv.gemv_all_reduce import post_linear
-from ...kernels.comm.all_reduce import AllReduceBuffers, add_norm_of_posted, sum_of_posted
-from ...kernels.launch.programmatic_launch import overlaps
 from ...layers.linear_layers import Linear
-from ...quantization import GpuQuantizedLinear, Fp8Linear
+from ...quantization import Fp8Linear, GpuQuantizedLinear
 from ..reference.reference_experts import ReferenceExperts
 from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
-from .gpu_latent_attention import FusedLatentLayer
-from .gpu_layers import FusedLayer, ReferenceLayer, ReferenceMixerLayer, FusedRecurrentLayer, GpuStep
-from .gpu_residual_norm import Pending, ResidualRmsNorm
 from ..reference.tensor_parallel_linear import (
-    TensorParallelLinear,
     AllReduceLinear,
     PartialSum,
+    TensorParallelLinear,
     local_product,
 )
+from .gpu_latent_attention import FusedLatentLayer
+from .gpu_layers import FusedLayer, FusedRecurrentLayer, GpuStep, ReferenceLayer, ReferenceMixerLayer
+from .gpu_residual_norm import Pending, ResidualRmsNorm
 from .lora_gemv_linear import LoraGemvLinear
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
-LONG = 32 * 2**20  # bytes of a weight; attention that starts under the product of a larger one takes more from it than it gains
+LONG = (
+    32 * 2**20
+)  # bytes of a weight; attention that starts under the product of a larger one takes more from it than it gains
 Read = tuple[Tensor | PackedWeight, Tensor | None]
 
 
@@ -107,14 +109,21 @@ def can_fully_fuse(layer: Foldable) -> bool:
     if isinstance(output_of(layer), AllReduceLinear):  # what it adds is not there until the ranks have added up
         return False
     behind = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
-    return isinstance(layer.entry, ResidualRmsNorm) and isinstance(layer.middle, ResidualRmsNorm) and isinstance(block.ffn, ReferenceGatedFFN | ReferenceExperts) and not behind
+    return (
+        isinstance(layer.entry, ResidualRmsNorm)
+        and isinstance(layer.middle, ResidualRmsNorm)
+        and isinstance(block.ffn, ReferenceGatedFFN | ReferenceExperts)
+        and not behind
+    )
 
 
 def _fed(layer: Foldable, y: Tensor, step: GpuStep) -> Tensor | PartialSum:
     """What the feedforward network adds, of y [1, hidden], normed."""
     if layer.experts is not None:
         return layer.experts(y, step.batch.slots, overlap=overlaps(y.device))
-    return posted_product(layer.block.dense.down, _inner(layer.block.dense, y, None), not layer.block.layer.norms.parallel)
+    return posted_product(
+        layer.block.dense.down, _inner(layer.block.dense, y, None), not layer.block.layer.norms.parallel
+    )
 
 
 def output_of(layer: Foldable) -> Linear:
@@ -128,12 +137,16 @@ def can_run_gemv(product: Linear) -> bool:
     product = local_product(product)
     if isinstance(product, LoraGemvLinear):
         return product.adds_in_kernel and can_run_gemv(product.base) and isinstance(read(product)[0], Tensor)
-    return type(product) in KINDS or (isinstance(product, GpuQuantizedLinear) and product.folds and gemv.supports_weight(product.packed))
+    return type(product) in KINDS or (
+        isinstance(product, GpuQuantizedLinear) and product.folds and gemv.supports_weight(product.packed)
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PostedPartialSum(PartialSum):
-    """What all ranks' products have sent to all; `part` is where the sum goes, or its norm. It is taken before ranks add up anything else."""
+    """What all ranks' products have sent to all; `part` is where the sum goes, or its norm.
+    It is taken before ranks add up anything else.
+    """
 
     rooms: AllReduceBuffers
 
@@ -202,21 +215,32 @@ def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: GpuStep) 
 
 
 def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: GpuStep) -> tuple[Tensor, Tensor]:
-    """x's keys and values are written; all heads of x as they were projected where these have gates, and the queries."""
+    """x's keys and values are written; all heads of x as they were projected
+    where these have gates, and the queries.
+    """
     mixer, batch, index = layer.block.attention, step.batch, layer.block.index
     qkv, part = mixer.qkv, mixer.part
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
     stored, scale = read(qkv)
-    unknown = layer.head_norm is not None and (isinstance(stored, PackedWeight) or not gemv_qk_norm.supports(layer.head_norm))
+    unknown = layer.head_norm is not None and (
+        isinstance(stored, PackedWeight) or not gemv_qk_norm.supports(layer.head_norm)
+    )
     by_itself = unknown or part.clip or part.temperature or part.value_norm_eps is not None or not mixer.heads[1]
     if by_itself or layer.table is None or part.gates:
         heads = multiply(qkv, x, norm)
         return heads, layer.rotate(heads, step, overlap=overlaps(x.device))
     k_scale, v_scale = step.scales[index]
     places: dict[str, Any] = {
-        "angles_table": layer.table, "positions": batch.positions, "slots": step.attention.slots(index, batch), "k_pool": step.keys[index],
-        "v_pool": step.values[index], "k_scale": k_scale, "v_scale": v_scale, "weight_scale": scale, "pair": _pair(qkv, x, norm),
-    }  # fmt: skip
+        "angles_table": layer.table,
+        "positions": batch.positions,
+        "slots": step.attention.slots(index, batch),
+        "k_pool": step.keys[index],
+        "v_pool": step.values[index],
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+        "weight_scale": scale,
+        "pair": _pair(qkv, x, norm),
+    }
     if layer.head_norm is None:
         q = gemv.qkv_rope_store(x, weight, eps, stored, qkv.bias, *mixer.heads, **places)
         return q, q
@@ -231,4 +255,6 @@ def _inner(ffn: ReferenceGatedFFN | ReferencePlainFFN, x: Tensor, norm: NormWeig
         return activate(multiply(ffn.up, x), ffn.part.activation)
     gate_up, weight, eps = ffn.gate_up, None if norm is None else norm.weight, 0.0 if norm is None else norm.eps
     stored, scale = read(gate_up)
-    return gemv.gate_up(x, weight, eps, stored, gate_up.bias, weight_scale=scale, name=ffn.part.activation, pair=_pair(gate_up, x, norm))
+    return gemv.gate_up(
+        x, weight, eps, stored, gate_up.bias, weight_scale=scale, name=ffn.part.activation, pair=_pair(gate_up, x, norm)
+    )

@@ -7,15 +7,18 @@ from collections.abc import Iterator
 from ...layers.linear_layers import Linear
 from ...quantization.deterministic_linear import DeterministicLinear
 from ...quantization.gpu_quantized_linear import (
-    GpuQuantizedLinear,
     DeterministicGpuQuantizedLinear,
+    GpuQuantizedLinear,
     Int8ActivationLinear,
 )
-from ..reference.stacked_experts import are_alike
 from ..reference.reference_experts import ReferenceExperts
+from ..reference.stacked_experts import are_alike
 from ..spec.model_spec import GatedFFNSpec
 
-PLAIN, IN_FEW_BITS = (Linear, DeterministicLinear), (GpuQuantizedLinear, DeterministicGpuQuantizedLinear, Int8ActivationLinear)  # kinds of products; not of a subclass
+PLAIN, IN_FEW_BITS = (
+    (Linear, DeterministicLinear),
+    (GpuQuantizedLinear, DeterministicGpuQuantizedLinear, Int8ActivationLinear),
+)  # kinds of products; not of a subclass
 
 
 def refusal(part: ReferenceExperts, activations: tuple[str, ...]) -> Iterator[str]:
@@ -30,8 +33,13 @@ def refusal(part: ReferenceExperts, activations: tuple[str, ...]) -> Iterator[st
     products = [getattr(each, name) for name in (part.experts[0].into, "down") for each in part.experts]
     kinds = {type(product) for product in products}
     if len(kinds) > 1 or not kinds <= {*PLAIN, *IN_FEW_BITS}:
-        yield f"experts kept as {', '.join(sorted(kind.__name__ for kind in kinds))}: the kernels have no product for them yet"
-    elif not kinds <= set(PLAIN) and not all(are_alike(half) for half in (products[: len(products) // 2], products[len(products) // 2 :])):
+        yield (
+            f"experts kept as {', '.join(sorted(kind.__name__ for kind in kinds))}: the kernels have no product "
+            "for them yet"
+        )
+    elif not kinds <= set(PLAIN) and not all(
+        are_alike(half) for half in (products[: len(products) // 2], products[len(products) // 2 :])
+    ):
         yield "experts in few bits of different forms, or with inputs in an order of their own"
     if any(type(product) not in PLAIN for product in (part.router, part.switch) if product is not None):
         yield "a router that is not plain"

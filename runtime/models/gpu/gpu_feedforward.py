@@ -1,4 +1,6 @@
-"""A dense network on a GPU up to its last product: the activation in a kernel of its own, or at the end of the product before it."""
+"""A dense network on a GPU up to its last product: the activation in a kernel of its
+own, or at the end of the product before it.
+"""
 
 from __future__ import annotations
 

@@ -9,23 +9,23 @@ import torch
 from torch import Tensor
 
 from ...kernels.experts.expert_replica_select import ExpertReplicaTable, select_replicas
+from ...kernels.experts.expert_routing import FEW_ROWS, RouterWeights, logits, route
 from ...kernels.experts.fused_moe import (
-    SharedExpertOutput,
     ExpertSelection,
-    UnreducedExpertOutput,
+    SharedExpertOutput,
     StackedExpertWeights,
+    UnreducedExpertOutput,
     fused_moe,
     unreduced_experts,
 )
 from ...kernels.residual_norm import NormWeights
-from ...kernels.experts.expert_routing import FEW_ROWS, RouterWeights, logits, route
 from ...quantization.deterministic_linear import DeterministicLinear
 from ...quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
-from ..reference.stacked_experts import stacked_weights
 from ..reference.reference_experts import ReferenceExperts
-from .gpu_feedforward import inner_of
+from ..reference.stacked_experts import stacked_weights
 from ..reference.tensor_parallel_linear import PartialSum
 from ..spec.model_spec import GatedFFNSpec, RouterSpec
+from .gpu_feedforward import inner_of
 
 FIXED = (DeterministicLinear, DeterministicGpuQuantizedLinear)
 
@@ -47,10 +47,18 @@ class FusedExperts:
         assert isinstance(expert, GatedFFNSpec)
         counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device=router.weight.device)
         routing = RouterWeights(
-            narrowed(router.weight, part.dtype), router.bias, part.correction, part.part.top_k, options_of(part.part.router), part.counts, counters,
+            narrowed(router.weight, part.dtype),
+            router.bias,
+            part.correction,
+            part.part.top_k,
+            options_of(part.part.router),
+            part.counts,
+            counters,
             isinstance(part.experts[0].down, FIXED),
-        )  # fmt: skip
-        return cls(part, StackedExpertWeights(up, down, expert.activation, expert.limit), routing, replica_table_of(part))
+        )
+        return cls(
+            part, StackedExpertWeights(up, down, expert.activation, expert.limit), routing, replica_table_of(part)
+        )
 
     @property
     def fixed(self) -> bool:
@@ -76,19 +84,32 @@ class FusedExperts:
         return fused_moe(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap) if found is None else found
 
     def add(self, x: Tensor, norm: NormWeights, slots: Tensor, overlap: bool = False) -> Tensor:
-        """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place. Returns x. Not of a part of the experts."""
+        """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place.
+
+        Returns x. Not of a part of the experts.
+        """
         return self._mixed(x, *route(x, self.routing, slots, norm, overlap), slots, overlap)
 
-    def _mixed(self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> Tensor:
+    def _mixed(
+        self, x: Tensor | None, y: Tensor, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool
+    ) -> Tensor:
         choice, stacks = self._chosen(experts, weights, slots, overlap)
-        return fused_moe(y, stacks, choice, SharedExpertOutput(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap)
+        return fused_moe(
+            y, stacks, choice, SharedExpertOutput(*self._shared(y, overlap), x), fixed=self.fixed, overlap=overlap
+        )
 
-    def _chosen(self, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool) -> tuple[ExpertSelection, StackedExpertWeights]:
+    def _chosen(
+        self, experts: Tensor, weights: Tensor, slots: Tensor | None, overlap: bool
+    ) -> tuple[ExpertSelection, StackedExpertWeights]:
         """With the weights of the chosen experts on the device, or of those that this rank computes."""
         host, turns, of_input = self.part.host, self.turns, self.part.part.weighs_input
         if turns is not None:
-            return ExpertSelection(select_replicas(experts, turns, self.part.counts, slots, overlap), weights, of_input, turns.places), self.stacks
-        return ExpertSelection(experts, weights, of_input), self.stacks if host is None else host.bring(self.stacks, experts, slots)
+            return ExpertSelection(
+                select_replicas(experts, turns, self.part.counts, slots, overlap), weights, of_input, turns.places
+            ), self.stacks
+        return ExpertSelection(experts, weights, of_input), self.stacks if host is None else host.bring(
+            self.stacks, experts, slots
+        )
 
     def _shared(self, y: Tensor, overlap: bool) -> tuple[Tensor | None, Tensor | None]:
         """What the shared network gives [T, hidden], and by the sigmoid of what [T] it counts."""

@@ -1,4 +1,6 @@
-"""Latent attention on a GPU: norm, rotation and storing in one kernel between the products. See models/latent.py, the law."""
+"""Latent attention on a GPU: norm, rotation and storing in one kernel between the
+products. See models/latent.py, the law.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,11 @@ from ...step.step_batch import StepBatch
 from ..reference.reference_attention import temperatures
 from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
-from .gpu_fused_experts import FusedExperts
-from .gpu_layers import GpuStep, run_after_mixer, middle_of
-from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of
 from ..reference.reference_latent_attention import ReferenceLatentAttention
 from ..reference.tensor_parallel_linear import precomputed
+from .gpu_fused_experts import FusedExperts
+from .gpu_layers import GpuStep, middle_of, run_after_mixer
+from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of
 
 if TYPE_CHECKING:
     from ...layers.rotary_embedding import RopeParameters, RotaryEmbedding
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FusedLatentAttention:
-    """A sealed mixer as the kernels take it. norm: of latents; query_norm: of queries' latents; both in the model's type where that is exact."""
+    """A sealed mixer as the kernels take it.
+
+    norm: of latents; query_norm: of queries' latents; both in the model's type where that is exact.
+    """
 
     part: ReferenceLatentAttention
     table: Tensor | None
@@ -35,10 +40,17 @@ class FusedLatentAttention:
     query_norm: Tensor | None
 
     @classmethod
-    def of(cls, part: ReferenceLatentAttention, rotaries: dict[RopeParameters, RotaryEmbedding], dtype: torch.dtype) -> FusedLatentAttention:
+    def of(
+        cls, part: ReferenceLatentAttention, rotaries: dict[RopeParameters, RotaryEmbedding], dtype: torch.dtype
+    ) -> FusedLatentAttention:
         rope, few = part.part.rope, part.query_norm
         assert not isinstance(part.norm, LayerNorm)
-        return cls(part, None if rope is None else rotaries[rope].table, exact_in(part.norm.weight, dtype), None if few is None else exact_in(few.weight, dtype))
+        return cls(
+            part,
+            None if rope is None else rotaries[rope].table,
+            exact_in(part.norm.weight, dtype),
+            None if few is None else exact_in(few.weight, dtype),
+        )
 
     def attend(self, x: Tensor, step: GpuStep) -> Tensor:
         """See `ReferenceLatentAttention.attend`."""
@@ -52,13 +64,26 @@ class FusedLatentAttention:
         return precomputed(self.part.output).of_rows(self._mixed(*made, step, own.batch), own.rows, len(x))
 
     def _stored(self, x: Tensor, mine: Tensor, first: int, step: GpuStep) -> tuple[Tensor, Tensor]:
-        """All rows of x are written. Of `mine`, those from `first` on, the projected queries, and q [T, heads, rank + turned] with what turns."""
+        """All rows of x are written.
+
+        Of `mine`, those from `first` on, the projected queries, and q [T, heads, rank + turned] with what turns.
+        """
         own, spec, batch, index = self.part, self.part.part, step.batch, self.part.index
         query = own.query(self._query_latent(mine)) if len(mine) else mine.new_empty(0, own.query_width)
         q = x.new_empty(len(mine), spec.heads, spec.rank + spec.turned)
         latent_norm_rope_store(
-            query, own.latent(x), self.norm, own.norm.eps, self.table, batch.positions, step.attention.slots(index, batch), step.keys[index], q, step.scales[index].k, first
-        )  # fmt: skip
+            query,
+            own.latent(x),
+            self.norm,
+            own.norm.eps,
+            self.table,
+            batch.positions,
+            step.attention.slots(index, batch),
+            step.keys[index],
+            q,
+            step.scales[index].k,
+            first,
+        )
         return query, q
 
     def _mixed(self, query: Tensor, q: Tensor, step: GpuStep, batch: StepBatch) -> Tensor:
@@ -91,11 +116,23 @@ class FusedLatentLayer:
     mixer: FusedLatentAttention
 
     @classmethod
-    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, rotaries: dict[RopeParameters, RotaryEmbedding], dtype: torch.dtype) -> FusedLatentLayer:
+    def of(
+        cls,
+        block: ReferenceBlock,
+        behind: ReferenceBlock | None,
+        rotaries: dict[RopeParameters, RotaryEmbedding],
+        dtype: torch.dtype,
+    ) -> FusedLatentLayer:
         before = weights_of(block.before_mixer, dtype)
         experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None
         assert isinstance(block.mixer, ReferenceLatentAttention)
-        return cls(block, between(behind, before, dtype), middle_of(block, before, dtype), experts, FusedLatentAttention.of(block.mixer, rotaries, dtype))
+        return cls(
+            block,
+            between(behind, before, dtype),
+            middle_of(block, before, dtype),
+            experts,
+            FusedLatentAttention.of(block.mixer, rotaries, dtype),
+        )
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         mixed, slots = self.mixer.attend(self.entry(x, delta), step), step.batch.slots

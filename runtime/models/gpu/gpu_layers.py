@@ -10,21 +10,21 @@ from torch import Tensor
 
 from ...attention.attention_backend import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory
-from ...kernels.recurrent.output_gates import times_sigmoid
 from ...kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_store
-from ...kernels.residual_norm import NormWeights
 from ...kernels.launch.programmatic_launch import overlaps
+from ...kernels.recurrent.output_gates import times_sigmoid
+from ...kernels.residual_norm import NormWeights
 from ...layers.rotary_embedding import RopeParameters, RotaryEmbedding
 from ...step.step_batch import StepBatch
 from ..reference.reference_attention import temperatures
 from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
-from .gpu_fused_experts import FusedExperts
-from .gpu_feedforward import inner_of
-from .gpu_recurrent import FusedRecurrentMixer, mixer_of
-from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of, within
 from ..reference.reference_mixer import ReferenceStep
 from ..reference.tensor_parallel_linear import PartialSum, pending_sum
+from .gpu_feedforward import inner_of
+from .gpu_fused_experts import FusedExperts
+from .gpu_recurrent import FusedRecurrentMixer, mixer_of
+from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,8 @@ class GpuStep:
     """What all layers of a step share.
 
     keys, values: the pool by layer, [slots, kv_heads, head_dim] each.  scales: what they are divided by, by layer.
-    law, own: what layers by the law need: see `attention.GpuStep`, and `PerLayerEmbeddings`.  memory: of the states, where layers keep some.
+    law, own: what layers by the law need: see `attention.GpuStep`, and `PerLayerEmbeddings`.  memory: of the states,
+        where layers keep some.
     """
 
     batch: StepBatch
@@ -70,14 +71,25 @@ class FusedLayer:
     experts: FusedExperts | None
 
     @classmethod
-    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, rotaries: dict[RopeParameters, RotaryEmbedding], dtype: torch.dtype) -> FusedLayer:
+    def of(
+        cls,
+        block: ReferenceBlock,
+        behind: ReferenceBlock | None,
+        rotaries: dict[RopeParameters, RotaryEmbedding],
+        dtype: torch.dtype,
+    ) -> FusedLayer:
         """behind: the layer before; None: the embeddings, or a layer that leaves nothing to be added."""
         mixer, before = block.attention, weights_of(block.before_mixer, dtype)
         return cls(
-            block, between(behind, before, dtype), between(behind, None, dtype), middle_of(block, before, dtype),
-            None if mixer.part.rope is None else rotaries[mixer.part.rope].table, _head_weights(block, dtype),
-            () if mixer.sinks is None else (mixer.sinks,), FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None,
-        )  # fmt: skip
+            block,
+            between(behind, before, dtype),
+            between(behind, None, dtype),
+            middle_of(block, before, dtype),
+            None if mixer.part.rope is None else rotaries[mixer.part.rope].table,
+            _head_weights(block, dtype),
+            () if mixer.sinks is None else (mixer.sinks,),
+            FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None,
+        )
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         """x += delta and what attention adds; gives x and what is still to be added, of `rows` only if given."""
@@ -100,37 +112,58 @@ class FusedLayer:
         queries, keys = mixer.heads
         k = v = None
         if keys:
-            _, k, v, _ = qkv.view(len(qkv), -1, mixer.part.dim).tensor_split((queries, queries + keys, queries + 2 * keys), 1)
+            _, k, v, _ = qkv.view(len(qkv), -1, mixer.part.dim).tensor_split(
+                (queries, queries + keys, queries + 2 * keys), 1
+            )
         mixed = step.attention.attend(q, k, v, self.block.index, step.batch, *self.sinks).view(len(qkv), -1)
         return self.gated(mixed, qkv)
 
     def gated(self, mixed: Tensor, qkv: Tensor, overlap: bool = False) -> Tensor:
-        """What attention mixed, times the sigmoids of the gates that were projected behind the heads, if there are any."""
+        """What attention mixed, times the sigmoids of the gates that were
+        projected behind the heads, if there are any.
+        """
         gates = self.block.attention.part.gates
         return times_sigmoid(mixed, qkv[:, -gates:], overlap) if gates else mixed
 
     def queries(self, x: Tensor, delta: Pending, step: GpuStep, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x += delta, then x's keys and values are written; all heads of x, and the queries (in `out`, or among them)."""
+        """x += delta, then x's keys and values are written; all heads of x,
+        and the queries (in `out`, or among them).
+        """
         overlap = overlaps(x.device)
         qkv = self.block.attention.qkv(self.entry(x, delta, overlap))
         return qkv, self.rotate(qkv, step, out, overlap)
 
     def rotate(self, qkv: Tensor, step: GpuStep, out: Tensor | None = None, overlap: bool = False) -> Tensor:
-        """What happens to the heads between their projection and attention. Returns the queries. overlap: see `overlap`."""
+        """What happens to the heads between their projection and attention.
+
+        Returns the queries. overlap: see `overlap`.
+        """
         mixer, index, batch = self.block.attention, self.block.index, step.batch
         part = mixer.part
         if part.clip is not None:
             qkv.clamp_(-part.clip, part.clip)
         q = norm_rope_store(
-            qkv, *mixer.heads, self.table, batch.positions, step.attention.slots(index, batch), step.keys[index], step.values[index],
-            self.head_norm, *step.scales[index], out, part.value_norm_eps, overlap,
-        )  # fmt: skip
+            qkv,
+            *mixer.heads,
+            self.table,
+            batch.positions,
+            step.attention.slots(index, batch),
+            step.keys[index],
+            step.values[index],
+            self.head_norm,
+            *step.scales[index],
+            out,
+            part.value_norm_eps,
+            overlap,
+        )
         if part.temperature is not None:
             q.mul_(temperatures(part.temperature, batch.positions)[:, None, None].to(q.dtype))
         return q
 
     def mix(self, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
-        """x += the projection of what attention mixed; returns what the feedforward network adds. slots: of the rows of x."""
+        """x += the projection of what attention mixed; returns what the
+        feedforward network adds. slots: of the rows of x.
+        """
         return run_after_mixer(self, x, mixed, slots)
 
 
@@ -164,7 +197,10 @@ class FusedRecurrentLayer:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMixerLayer:
-    """A layer whose mixer torch's operations compute, and the kernels what stands around it. refusal: of the mixer.  See `FusedLayer`."""
+    """A layer whose mixer torch's operations compute, and the kernels what stands around it.
+
+    refusal: of the mixer.  See `FusedLayer`.
+    """
 
     block: ReferenceBlock
     entry: AnyJoin
@@ -173,7 +209,9 @@ class ReferenceMixerLayer:
     refusal: str
 
     @classmethod
-    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype) -> ReferenceMixerLayer:
+    def of(
+        cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype
+    ) -> ReferenceMixerLayer:
         before = weights_of(block.before_mixer, dtype)
         experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None
         return cls(block, between(behind, before, dtype), middle_of(block, before, dtype), experts, refusal)
@@ -226,14 +264,19 @@ def _fed(layer: LayerAroundMixer, y: Tensor, slots: Tensor) -> Tensor | PartialS
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLayer:
-    """A layer that torch's operations compute. refusal: why, for people.  settle: from what comes before, without a norm."""
+    """A layer that torch's operations compute.
+
+    refusal: why, for people.  settle: from what comes before, without a norm.
+    """
 
     block: ReferenceBlock
     settle: AnyJoin
     refusal: str
 
     @classmethod
-    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype) -> ReferenceLayer:
+    def of(
+        cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype
+    ) -> ReferenceLayer:
         return cls(block, between(behind, None, dtype), refusal)
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
@@ -258,6 +301,11 @@ def _head_weights(block: ReferenceBlock, dtype: torch.dtype) -> QkNormWeights | 
         return None
     part, bias = norm.part, None if norm.bias is None else norm.bias.contiguous()
     return QkNormWeights(
-        exact_in(norm.weight.contiguous(), dtype), norm.eps, bias, part.norm.kind == "layer", part.over == "all", part.after,
+        exact_in(norm.weight.contiguous(), dtype),
+        norm.eps,
+        bias,
+        part.norm.kind == "layer",
+        part.over == "all",
+        part.after,
         torch.zeros(len(norm.weight), dtype=torch.int32, device=norm.weight.device),
-    )  # fmt: skip
+    )

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...kernels.quantized import quantized_gemm, skinny_gemm, wgmma_gemm
 from ...kernels.gemv import gemv
 from ...kernels.packed.packed_weight import BYTES, FLOATS, NIBBLES, TABLE, PackedWeight
+from ...kernels.quantized import quantized_gemm, skinny_gemm, wgmma_gemm
 from ...layers.linear_layers import Linear
 from ...quantization import GpuQuantizedLinear
 from ..reference.reference_experts import ReferenceExperts
-from .small_batch_layers import packed_of, supports_small_batch
-from .gemv_layers import FullyFusedLayer, GemvLayer, can_run_gemv
 from ..reference.tensor_parallel_linear import local_product
+from .gemv_layers import FullyFusedLayer, GemvLayer, can_run_gemv
+from .small_batch_layers import packed_of, supports_small_batch
 
 if TYPE_CHECKING:
     from ..decoder import Decoder
@@ -45,7 +45,8 @@ ALONE = {  # by the class of a product: few rows, and many, where nothing is fol
 class MatmulReport:
     """Products of one name that run alike. count: of them.  weight: sizes [out, in] and what it is kept as.
 
-    gemv, small_batch_layers, many_rows: the kernels of steps of one row, of up to small_batch_layers.MOST_ROWS and of more; why: one row takes no
+    gemv, small_batch_layers, many_rows: the kernels of steps of one row, of up to small_batch_layers.MOST_ROWS and of
+        more; why: one row takes no
     faster kernel for such weights; None: there is none.
     """
 
@@ -81,7 +82,11 @@ def _row(name: str, product: Linear, execution_plan: ExecutionPlan, alone: bool,
     few, many = ALONE.get(type(product).__name__, (type(product).__name__,) * 2)
     if folded and execution_plan.few is not None:
         few = FOLDED
-    single = few if not alone or (folded and execution_plan.few is not None and not execution_plan.folds) else _single(product)
+    single = (
+        few
+        if not alone or (folded and execution_plan.few is not None and not execution_plan.folds)
+        else _single(product)
+    )
     if supports_small_batch(product):
         few = _few(packed_of(product), few)
     if type(product) is GpuQuantizedLinear and wgmma_gemm.supports_weight(product.packed):
@@ -116,7 +121,9 @@ def _kept_as(product: Linear) -> str:
 def _numbers(packed: PackedWeight) -> str:
     if packed.form == BYTES:
         return str(packed.words.dtype).removeprefix("torch.")
-    return {NIBBLES: "whole numbers of 4 bits", FLOATS: "floats of 4 bits", TABLE: "codes of a table of 16"}[packed.form]
+    return {NIBBLES: "whole numbers of 4 bits", FLOATS: "floats of 4 bits", TABLE: "codes of a table of 16"}[
+        packed.form
+    ]
 
 
 def _why(product: Linear, alone: bool, single: str) -> str | None:
@@ -126,7 +133,10 @@ def _why(product: Linear, alone: bool, single: str) -> str | None:
     if packed.order is not None:
         return "its columns are in another order"
     if not can_run_gemv(product):
-        return f"one row has kernels for whole numbers of 4 bits, and bytes with a scale an output, not for {_numbers(packed)}{' with scales of groups' if packed.form == BYTES else ''}"
+        return (
+            "one row has kernels for whole numbers of 4 bits, and bytes with a scale an output, not for "
+            f"{_numbers(packed)}{' with scales of groups' if packed.form == BYTES else ''}"
+        )
     if not alone:
         return "another product of the layer, or what stands between them, has no kernels for one row"
     return None if packed.form == BYTES else _not_by_tensor_cores(packed)
@@ -136,7 +146,10 @@ def _not_by_tensor_cores(packed: PackedWeight) -> str:
     if packed.dtype != torch.bfloat16:
         return "the tensor cores' kernel for one row computes in bfloat16"
     if packed.block != gemv.TENSOR_BLOCK:
-        return f"the tensor cores' kernel for one row takes groups of 32, of multiples of {gemv.TENSOR_BLOCK}, or whole rows"
+        return (
+            f"the tensor cores' kernel for one row takes groups of 32, of multiples of {gemv.TENSOR_BLOCK}, or "
+            "whole rows"
+        )
     if packed.inputs > gemv.TENSOR_INPUTS:
         return f"the tensor cores' kernel for one row takes at most {gemv.TENSOR_INPUTS} inputs"
     return "the tensor cores' kernel for one row finds no room in this card's shared memory"

@@ -1,4 +1,6 @@
-"""Mixers with states on a GPU: their products, then one kernel for the convolution, and one for the state with all that stands around it."""
+"""Mixers with states on a GPU: their products, then one kernel for the convolution, and one
+for the state with all that stands around it.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import torch
 from torch import Tensor
 
-from ...kernels.recurrent.chunked_kda import advance_kda_by_chunks
-from ...kernels.recurrent.causal_conv import convolve
-from ...kernels.recurrent.output_gates import gated
-from ...kernels.residual_norm import NormWeights
 from ...kernels.gemv.gemv_conv import ConvWeights, gemv_conv
 from ...kernels.launch.programmatic_launch import overlaps
+from ...kernels.recurrent.causal_conv import convolve
+from ...kernels.recurrent.chunked_kda import advance_kda_by_chunks
 from ...kernels.recurrent.chunked_linear_attention import advance_by_chunks, decays_per_channel, supports
 from ...kernels.recurrent.linear_attention_scan import (
     FEW,
@@ -25,14 +25,16 @@ from ...kernels.recurrent.linear_attention_scan import (
     LinearAttentionInputs,
     advance,
 )
+from ...kernels.recurrent.output_gates import gated
+from ...kernels.residual_norm import NormWeights
 from ...layers.linear_layers import Linear
 from ...quantization import DeterministicLinear, Fp8Linear, RowwiseFp8Linear
 from ...quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
-from ..reference.reference_short_conv import ReferenceShortConv
 from ..reference.reference_delta_net import UNIT_EPS, ReferenceDeltaNet
 from ..reference.reference_mamba2 import ReferenceMamba2
 from ..reference.reference_mixer import ReferenceMixer
 from ..reference.reference_recurrence import ReferenceConvolution
+from ..reference.reference_short_conv import ReferenceShortConv
 from ..spec.recurrent_spec import DeltaNetSpec
 
 if TYPE_CHECKING:
@@ -51,11 +53,15 @@ class FusedRecurrentMixer(Protocol):
         """y [T, hidden], normed -> [T, inputs of the last product]; the states behind the step's tokens are left."""
 
     def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
-        """The same of one row that the norm is still to be taken of, if there is one. times: multiplies one row by products."""
+        """The same of one row that the norm is still to be taken of, if there is one.
+
+        times: multiplies one row by products.
+        """
 
 
 class StepStateSlots(NamedTuple):
-    """Where a step's sequences read and leave states. starts: int [S + 1], where they begin.  longest: their most tokens.
+    """Where a step's sequences read and leave states. starts: int [S + 1], where they begin.  longest: their most
+    tokens.
 
     ones: how many of one token there are in front.
     """
@@ -82,7 +88,8 @@ class StepStateSlots(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProjectionAndConv:
-    """The products in front of a mixer, of the same input, and the convolution of `channels` outputs of the first, from `first` on.
+    """The products in front of a mixer, of the same input, and the convolution of `channels` outputs of the first, from
+    `first` on.
 
     merged: all of them as one, where their weights are plain; None: they stay apart.
     """
@@ -94,7 +101,9 @@ class ProjectionAndConv:
     first: int = 0
 
     @classmethod
-    def of(cls, products: tuple[Linear, ...], convolution: ReferenceConvolution, index: int, first: int = 0) -> ProjectionAndConv:
+    def of(
+        cls, products: tuple[Linear, ...], convolution: ReferenceConvolution, index: int, first: int = 0
+    ) -> ProjectionAndConv:
         return cls(products, merged_products(products), convolution, index, first)
 
     @property
@@ -103,24 +112,43 @@ class ProjectionAndConv:
         return ConvWeights(found.weight, found.bias, found.activation, self.first)
 
     def __call__(self, y: Tensor, step: GpuStep, slots: StepStateSlots, memory: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What the convolution gives, float32 [T, channels], and the outputs beside it: of the first product before and behind it, of the others."""
+        """What the convolution gives, float32 [T, channels], and the outputs beside it: of the
+        first product before and behind it, of the others.
+        """
         found = [self.merged(y)] if self.merged is not None else [product(y) for product in self.products]
         return self._convolved(found, slots, memory, slots.overlap)
 
-    def alone(self, x: Tensor, norm: NormWeights | None, slots: StepStateSlots, memory: Tensor, times: Times) -> tuple[Tensor, list[Tensor]]:
+    def alone(
+        self, x: Tensor, norm: NormWeights | None, slots: StepStateSlots, memory: Tensor, times: Times
+    ) -> tuple[Tensor, list[Tensor]]:
         """The same of one row. times: multiplies it by products that have no convolution behind them."""
         first = self.merged or self.products[0]
         others = [] if self.merged is not None else [times(product, x, norm) for product in self.products[1:]]
         if type(first) not in KINDS:
             return self._convolved([times(first, x, norm), *others], slots, memory, overlaps(x.device))
         weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)
-        mixed, rest = gemv_conv(x, weight, eps, first.weight, first.bias, self.taps, memory, slots.read, slots.write, weight_scale=first.scale)
+        mixed, rest = gemv_conv(
+            x,
+            weight,
+            eps,
+            first.weight,
+            first.bias,
+            self.taps,
+            memory,
+            slots.read,
+            slots.write,
+            weight_scale=first.scale,
+        )
         return mixed, [*self._cut(rest, self.first), *others]
 
-    def _convolved(self, found: list[Tensor], slots: StepStateSlots, memory: Tensor, overlap: bool) -> tuple[Tensor, list[Tensor]]:
+    def _convolved(
+        self, found: list[Tensor], slots: StepStateSlots, memory: Tensor, overlap: bool
+    ) -> tuple[Tensor, list[Tensor]]:
         taps = self.taps
         before, y, *rest = self._cut(found[0], self.first, taps.weight.shape[1])
-        mixed = convolve(y, taps.weight, taps.bias, taps.name, memory, slots.read, slots.write, slots.starts, slots.longest, overlap)
+        mixed = convolve(
+            y, taps.weight, taps.bias, taps.name, memory, slots.read, slots.write, slots.starts, slots.longest, overlap
+        )
         return mixed, [before, *rest, *found[1:]]
 
     def _cut(self, y: Tensor, *begin: int) -> tuple[Tensor, ...]:
@@ -130,8 +158,13 @@ class ProjectionAndConv:
 
 
 def merged_products(products: tuple[Linear, ...]) -> Linear | None:
-    """Products as one whose weight has their rows, which are then views of it; None: they are not plain, or have biases."""
-    if any(type(product) is not Linear or product.bias is not None or product.weight.dtype != products[0].weight.dtype for product in products):
+    """Products as one whose weight has their rows, which are then views of it;
+    None: they are not plain, or have biases.
+    """
+    if any(
+        type(product) is not Linear or product.bias is not None or product.weight.dtype != products[0].weight.dtype
+        for product in products
+    ):
         return None
     if len(products) == 1:
         return products[0]
@@ -160,7 +193,9 @@ class FusedDeltaNet:
 
     @classmethod
     def of(cls, mixer: ReferenceDeltaNet) -> FusedDeltaNet:
-        return cls(mixer, ProjectionAndConv.of((mixer.input, mixer.rates), mixer.convolution, mixer.index), fixed_sums(mixer))
+        return cls(
+            mixer, ProjectionAndConv.of((mixer.input, mixer.rates), mixer.convolution, mixer.index), fixed_sums(mixer)
+        )
 
     def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
         slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
@@ -172,24 +207,40 @@ class FusedDeltaNet:
         mixed, rest = self.front.alone(x, norm, slots, windows, times)
         return self._behind(mixed, rest, states, slots, times, overlaps(x.device))
 
-    def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, times: Times, overlap: bool) -> Tensor:
+    def _behind(
+        self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, times: Times, overlap: bool
+    ) -> Tensor:
         mixer, part = self.mixer, self.mixer.part
         _, z, rates = rest
         b, a = rates.split_with_sizes((part.heads, part.rank or part.heads), 1)
         if mixer.spread is not None and mixer.gate is not None:
             a, z = times(mixer.spread, a.contiguous()), times(mixer.gate, z.contiguous())
         gate = HeadNormGate(z, mixer.norm, part.eps, part.gate)
-        return mixed_by_state(linear_attention_inputs(part, mixer, mixed, a, b), gate, states, slots, self.fixed, overlap)
+        return mixed_by_state(
+            linear_attention_inputs(part, mixer, mixed, a, b), gate, states, slots, self.fixed, overlap
+        )
 
 
-def linear_attention_inputs(part: DeltaNetSpec, mixer: ReferenceDeltaNet, mixed: Tensor, a: Tensor, b: Tensor) -> LinearAttentionInputs:
+def linear_attention_inputs(
+    part: DeltaNetSpec, mixer: ReferenceDeltaNet, mixed: Tensor, a: Tensor, b: Tensor
+) -> LinearAttentionInputs:
     """mixed: float32 [T, channels], queries, keys and values of all heads."""
     keys, values = part.key_heads * part.dim, part.heads * part.value_dim
     q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
     q, k = (each.unflatten(1, (part.key_heads, part.dim)) for each in (q, k))
     return LinearAttentionInputs(
-        q, k, v.unflatten(1, (part.heads, part.value_dim)), a, b, mixer.bias, mixer.rate, UNIT_EPS, part.dim**-0.5, part.reach, tiled=part.tiled
-    )  # fmt: skip
+        q,
+        k,
+        v.unflatten(1, (part.heads, part.value_dim)),
+        a,
+        b,
+        mixer.bias,
+        mixer.rate,
+        UNIT_EPS,
+        part.dim**-0.5,
+        part.reach,
+        tiled=part.tiled,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +253,11 @@ class FusedMamba2:
 
     @classmethod
     def of(cls, mixer: ReferenceMamba2) -> FusedMamba2:
-        return cls(mixer, ProjectionAndConv.of((mixer.input,), mixer.convolution, mixer.index, mixer.part.inner), fixed_sums(mixer))
+        return cls(
+            mixer,
+            ProjectionAndConv.of((mixer.input,), mixer.convolution, mixer.index, mixer.part.inner),
+            fixed_sums(mixer),
+        )
 
     def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
         slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
@@ -212,7 +267,9 @@ class FusedMamba2:
         slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
         return self._behind(*self.front.alone(x, norm, slots, windows, times), states, slots, overlaps(x.device))
 
-    def _behind(self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, overlap: bool) -> Tensor:
+    def _behind(
+        self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, overlap: bool
+    ) -> Tensor:
         part, (z, steps) = self.mixer.part, rest
         out = by_tokens_or_chunks(self._said(mixed, steps), states, slots, self.fixed, overlap)
         spans = out.view(len(out), part.groups, -1)
@@ -225,8 +282,18 @@ class FusedMamba2:
         x, b, c = mixed.split_with_sizes((part.inner, each, each), 1)
         b, c = (y.unflatten(1, (part.groups, part.size)) for y in (b, c))
         return LinearAttentionInputs(
-            c, b, x.unflatten(1, (part.heads, part.dim)), steps, None, mixer.bias, mixer.rate, least=part.least, most=part.most, times=True, skip=mixer.skip
-        )  # fmt: skip
+            c,
+            b,
+            x.unflatten(1, (part.heads, part.dim)),
+            steps,
+            None,
+            mixer.bias,
+            mixer.rate,
+            least=part.least,
+            most=part.most,
+            times=True,
+            skip=mixer.skip,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +314,9 @@ class FusedShortConv:
         return convolve(x, taps.weight, taps.bias, None, memory, *slots[:4], overlap, (first, last))
 
 
-def mixed_by_state(said: LinearAttentionInputs, gate: HeadNormGate, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool) -> Tensor:
+def mixed_by_state(
+    said: LinearAttentionInputs, gate: HeadNormGate, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool
+) -> Tensor:
     """The gated outputs of all heads [T, heads * value]."""
     if fixed or (slots.longest == 1 and len(slots.read) * said.v.shape[1] <= FEW):
         return advance(said, gate, states, *slots[:3], None, overlap).flatten(1)
@@ -255,8 +324,12 @@ def mixed_by_state(said: LinearAttentionInputs, gate: HeadNormGate, states: Tens
     return gated(out, gate.z, gate.weight, gate.eps, gate.name)
 
 
-def by_tokens_or_chunks(said: LinearAttentionInputs, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool) -> Tensor:
-    """What all heads give, [T, heads, value] float32: prompts by chunks where that is quicker, and bits may depend on where they are cut."""
+def by_tokens_or_chunks(
+    said: LinearAttentionInputs, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool
+) -> Tensor:
+    """What all heads give, [T, heads, value] float32: prompts by chunks where that is
+    quicker, and bits may depend on where they are cut.
+    """
     if fixed:
         return advance(said, None, states, *slots[:3])
     if not supports(said, slots.longest):
@@ -275,7 +348,9 @@ def memory_of(step: GpuStep, layer: int) -> tuple[Tensor, ...]:
 
 
 def fixed_sums(mixer: ReferenceMixer) -> bool:
-    """Whether products of the mixer are made for bits of a row that do not depend on the others; its states are then, too."""
+    """Whether products of the mixer are made for bits of a row that do not depend
+    on the others; its states are then, too.
+    """
     return any(isinstance(getattr(*place), FIXED) for place in mixer.products())
 
 
@@ -284,4 +359,8 @@ def mixer_of(block: ReferenceBlock) -> FusedRecurrentMixer:
     mixer = block.mixer
     if isinstance(mixer, ReferenceShortConv):
         return FusedShortConv(mixer)
-    return FusedMamba2.of(mixer) if isinstance(mixer, ReferenceMamba2) else FusedDeltaNet.of(cast(ReferenceDeltaNet, mixer))
+    return (
+        FusedMamba2.of(mixer)
+        if isinstance(mixer, ReferenceMamba2)
+        else FusedDeltaNet.of(cast(ReferenceDeltaNet, mixer))
+    )

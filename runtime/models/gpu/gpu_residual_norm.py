@@ -18,8 +18,11 @@ from ..reference.tensor_parallel_linear import PartialSum
 if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
 
-# what is still to be added to x; of two branches beside each other, both; or x has it, and the norm in front of what comes is begun
-Pending = Tensor | UnreducedExpertOutput | PartialSum | tuple[Tensor | PartialSum, Tensor | PartialSum] | NormedInput | None
+# what is still to be added to x; of two branches beside each other, both; or x has it, and the norm in front of what
+# comes is begun
+Pending = (
+    Tensor | UnreducedExpertOutput | PartialSum | tuple[Tensor | PartialSum, Tensor | PartialSum] | NormedInput | None
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,16 @@ class ResidualNorm:
         delta = delta.total() if isinstance(delta, UnreducedExpertOutput) else delta
         first, other = (delta, None) if delta is None or isinstance(delta, Tensor | PartialSum) else delta
         return add_norm(
-            x, _whole(first), other=_whole(other), after=self.after, before=self.before, branch=self.branch, scalar=self.scalar,
-            of_sum=self.of_sum, overlap=overlap,
-        )  # fmt: skip
+            x,
+            _whole(first),
+            other=_whole(other),
+            after=self.after,
+            before=self.before,
+            branch=self.branch,
+            scalar=self.scalar,
+            of_sum=self.of_sum,
+            overlap=overlap,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +105,20 @@ def within(block: ReferenceBlock, before: NormWeights | None, dtype: torch.dtype
 
 
 def _join(
-    after: NormWeights | None, before: NormWeights | None, block: ReferenceBlock | None, scalar: Tensor | None = None, two: bool = False
+    after: NormWeights | None,
+    before: NormWeights | None,
+    block: ReferenceBlock | None,
+    scalar: Tensor | None = None,
+    two: bool = False,
 ) -> AnyJoin:
     of_sum = block is not None and block.layer.norms.of_sum
     branch = 1.0 if block is None or of_sum else block.layer.branch
-    if before is not None and not (after or before.layer or before.bias is not None or two) and branch == 1 and scalar is None:
+    if (
+        before is not None
+        and not (after or before.layer or before.bias is not None or two)
+        and branch == 1
+        and scalar is None
+    ):
         return ResidualRmsNorm(before)
     return ResidualNorm(after, before, branch, scalar, of_sum)
 

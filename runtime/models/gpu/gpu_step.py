@@ -17,27 +17,26 @@ from torch import Tensor
 
 from ...attention.attention_backend import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory
-from ...kernels.gemv import gemv
 from ...kernels.embed_tokens import embed, enter_pages
+from ...kernels.gemv import gemv
+from ...kernels.logit_softcap import adjust
 from ...kernels.quantized.quantized_gemm import NormedInput
 from ...kernels.residual_norm import NormWeights
-from ...kernels.logit_softcap import adjust
 from ...layers.rotary_embedding import RopeParameters
 from ...step.step_batch import StepBatch
 from ..reference.reference_attention import ReferenceAttention
-from .gpu_support import gpu_refusal_around_mixer, gpu_refusal
 from ..reference.reference_embedding import known_ids
-from .small_batch_support import is_quantized, unfused_reasons
-from .small_batch_layers import MOST_ROWS, SmallBatchLayer, small_batch_layers, of_head
-from .gpu_latent_attention import FusedLatentLayer
-from .gpu_layers import FusedLayer, ReferenceLayer, ReferenceMixerLayer, FusedRecurrentLayer, GpuStep
-from .gpu_residual_norm import AnyJoin, Pending, between, summed_locally, weights_of
 from ..reference.reference_latent_attention import ReferenceLatentAttention
-from .gemv_layers import AnyFused, AnyLayer, FullyFusedLayer, GpuLayer, GemvLayer, gemv_layer_for, multiply
-from .gemv_layers import can_run_gemv as has_kernel
-from ..reference.reference_mixer import ReferenceStep
-from ..reference.reference_mixer import step_states
+from ..reference.reference_mixer import ReferenceStep, step_states
 from ..spec.model_spec import ropes_of
+from .gemv_layers import AnyFused, AnyLayer, FullyFusedLayer, GemvLayer, GpuLayer, gemv_layer_for, multiply
+from .gemv_layers import can_run_gemv as has_kernel
+from .gpu_latent_attention import FusedLatentLayer
+from .gpu_layers import FusedLayer, FusedRecurrentLayer, GpuStep, ReferenceLayer, ReferenceMixerLayer
+from .gpu_residual_norm import AnyJoin, Pending, between, summed_locally, weights_of
+from .gpu_support import gpu_refusal, gpu_refusal_around_mixer
+from .small_batch_layers import MOST_ROWS, SmallBatchLayer, of_head, small_batch_layers
+from .small_batch_support import is_quantized, unfused_reasons
 
 if TYPE_CHECKING:
     from ..decoder import Decoder
@@ -47,7 +46,9 @@ if TYPE_CHECKING:
 class ExecutionPlan:
     """How a sealed model runs on a GPU.
 
-    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.  small_batch_refusal: these are None all the same.  exit: from the last layer to the head.  last_norm: where it is a plain RMS
+    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.
+        small_batch_refusal: these are None all the same.  exit: from the last layer to the head.  last_norm: where it
+        is a plain RMS
     norm, which the head can fold into its product.
     positions: of the longest sequence that the tables have; None: nothing limits it.
     reference_ropes: rotations of mixers that run by the law.
@@ -93,17 +94,31 @@ def execution_plan_of(model: Decoder) -> ExecutionPlan:
     folds = norm is not None and not norm.layer and norm.bias is None
     laws = [layer.block.layer.mixer for layer in layers if not isinstance(layer, AnyFused)]
     few = small_batch_layers(layers, norm if folds else None, model.head, model.dtype)
-    small_batch_refusal = unfused_reasons(layers, model.dtype) if few is None and any(map(is_quantized, model.layers)) else None
+    small_batch_refusal = (
+        unfused_reasons(layers, model.dtype) if few is None and any(map(is_quantized, model.layers)) else None
+    )
     return ExecutionPlan(
-        tuple(layers), tuple(gemv_layer_for(layer) for layer in layers), few, small_batch_refusal, between(last, norm, model.dtype), norm if folds else None,
-        _positions(model), tuple(dict.fromkeys(rope for mixer in laws for rope in ropes_of(mixer))),
-    )  # fmt: skip
+        tuple(layers),
+        tuple(gemv_layer_for(layer) for layer in layers),
+        few,
+        small_batch_refusal,
+        between(last, norm, model.dtype),
+        norm if folds else None,
+        _positions(model),
+        tuple(dict.fromkeys(rope for mixer in laws for rope in ropes_of(mixer))),
+    )
 
 
 def forward(
-    model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None, kept: tuple[Sequence[int], dict[int, Tensor]] = ((), {})
-) -> Tensor:  # fmt: skip
-    """See `Decoder.forward`; the logits are of the model's type. kept: layers, and where the states [T, hidden] before them are put."""
+    model: Decoder,
+    batch: StepBatch,
+    attention: AttentionBackend,
+    memory: RecurrentStateMemory | None = None,
+    kept: tuple[Sequence[int], dict[int, Tensor]] = ((), {}),
+) -> Tensor:
+    """See `Decoder.forward`; the logits are of the model's type. kept: layers, and
+    where the states [T, hidden] before them are put.
+    """
     require_positions(model, batch)
     execution_plan, x = model.execution_plan, _embed(model, batch)
     step = _step(model, batch, attention, x, memory)
@@ -141,7 +156,8 @@ def _layers(execution_plan: ExecutionPlan, x: Tensor, lone: bool) -> Sequence[An
 def pieces(
     model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, rooms: Sequence[tuple[Tensor, Tensor]]
 ) -> list[Callable[[], None]]:
-    """The step of a batch at fixed addresses, cut where each layer attends; then comes `finish`. No layer is by the law.
+    """The step of a batch at fixed addresses, cut where each layer attends; then comes `finish`. No layer is by the
+    law.
 
     Piece i writes the sum of what came before layer i to x [T, hidden] and the layer's queries to the first of
     rooms[i], [T, query_heads, head_dim]; it reads what layer i - 1 attended in the second of its own.
@@ -182,9 +198,14 @@ def _positions(model: Decoder) -> int | None:
     return min(tables if learned is None else [*tables, learned.count], default=None)
 
 
-def _step(model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, memory: RecurrentStateMemory | None = None) -> GpuStep:
+def _step(
+    model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, memory: RecurrentStateMemory | None = None
+) -> GpuStep:
     pool, execution_plan, own = attention.pool, model.execution_plan, model.embedding.own
-    part, layers = pool.parts[0], [index for index, layer in enumerate(model.config.attention.layers) if layer is not None]
+    part, layers = (
+        pool.parts[0],
+        [index for index, layer in enumerate(model.config.attention.layers) if layer is not None],
+    )
     if len(pool.parts) == 1 and part.k.shape[0] == len(model.layers):
         keys, values, scales = part.k.unbind(0), part.v.unbind(0), part.scales
     else:
@@ -196,7 +217,16 @@ def _step(model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tens
     longest = max(batch.context_lens, default=1)
     angles = {rope: model.rotaries[rope].gather(batch.positions, longest) for rope in execution_plan.reference_ropes}
     extra = (None,) * len(model.layers) if own is None else own(known_ids(batch), x)
-    return GpuStep(batch, attention, keys, values, scales, ReferenceStep(batch, attention, angles, step_states(batch, memory)), extra, memory)
+    return GpuStep(
+        batch,
+        attention,
+        keys,
+        values,
+        scales,
+        ReferenceStep(batch, attention, angles, step_states(batch, memory)),
+        extra,
+        memory,
+    )
 
 
 def _embed(model: Decoder, batch: StepBatch, out: Tensor | None = None) -> Tensor:
@@ -209,12 +239,16 @@ def _embed(model: Decoder, batch: StepBatch, out: Tensor | None = None) -> Tenso
         return embedding(batch.token_ids, batch.positions)
     if embedding.plain:
         return embed(batch, embedding.table, out, embedding.scale)
-    x = embedding.placed(embedding.changed(embed(batch, embedding.table, None, embedding.scale), batch), batch.positions)
+    x = embedding.placed(
+        embedding.changed(embed(batch, embedding.table, None, embedding.scale), batch), batch.positions
+    )
     return x if out is None else out.copy_(x)
 
 
 def _logits(model: Decoder, x: Tensor, delta: Pending, batch: StepBatch, lone: bool = False) -> Tensor:
-    """lone: the layers were those of a step of one row.  Of a stage before the last one: the states behind its layers."""
+    """lone: the layers were those of a step of one row.  Of a stage before the
+    last one: the states behind its layers.
+    """
     if not model.config.stage.ends:
         return model.execution_plan.exit(x, None if isinstance(delta, NormedInput) else delta)
     if batch.whole:

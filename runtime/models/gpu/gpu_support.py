@@ -8,23 +8,23 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .gpu_expert_support import refusal
 from ..reference.reference_experts import ReferenceExperts
-from ..spec.unsupported_fields import unsupported_fields
 from ..spec.latent_attention_spec import LatentAttentionSpec
-from ..spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
 from ..spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     NormSpec,
-    LayerNorms,
     PlainFFNSpec,
+    QkNormSpec,
     RouterSpec,
     ShortConvSpec,
 )
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
+from ..spec.unsupported_fields import unsupported_fields
+from .gpu_expert_support import refusal
 
 if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
@@ -37,28 +37,93 @@ FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or att
     LayerSpec: {"norms", "mixer", "ffn", "branch", "scalar"},
     LayerNorms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
     AttentionSpec: {
-        "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip", "temperature",
-        "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source", "gate",
+        "heads",
+        "kv_heads",
+        "dim",
+        "scale",
+        "value_dim",
+        "rope",
+        "bias",
+        "out_bias",
+        "norm",
+        "value_norm_eps",
+        "clip",
+        "temperature",
+        "window",
+        "chunk",
+        "softcap",
+        "alibi",
+        "sinks",
+        "value_is_key",
+        "source",
+        "gate",
     },
     DeltaNetSpec: {
-        "heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate", "tiled",
+        "heads",
+        "key_heads",
+        "dim",
+        "value_dim",
+        "width",
+        "eps",
+        "activation",
+        "rank",
+        "reach",
+        "gate",
+        "log_rate",
+        "tiled",
     },
     Mamba2Spec: {
-        "heads", "dim", "size", "groups", "width", "eps", "activation", "bias", "out_bias", "conv_bias", "least", "most", "norm_first", "log_rate",
+        "heads",
+        "dim",
+        "size",
+        "groups",
+        "width",
+        "eps",
+        "activation",
+        "bias",
+        "out_bias",
+        "conv_bias",
+        "least",
+        "most",
+        "norm_first",
+        "log_rate",
     },
     ShortConvSpec: {"channels", "width", "bias"},
     QkNormSpec: {"norm", "over", "after"},
     LatentAttentionSpec: {
-        "heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature", "share",
+        "heads",
+        "rank",
+        "dim",
+        "turned",
+        "value_dim",
+        "scale",
+        "norm",
+        "rope",
+        "query_rank",
+        "bias",
+        "out_bias",
+        "temperature",
+        "share",
     },
     NormSpec: {"kind", "eps", "offset", "weight", "bias"},
     GatedFFNSpec: {"inner", "activation", "bias", "limit"},
     ExpertsSpec: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched", "held"},
     RouterSpec: {
-        "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
+        "score",
+        "best_first",
+        "bias",
+        "correction",
+        "groups",
+        "kept_groups",
+        "group_score",
+        "outside",
+        "normalise",
+        "floor",
+        "scale",
+        "jitter",
     },
     PlainFFNSpec: {"inner", "activation", "bias"},
-}  # fmt: skip
+}
 KNOWN = AttentionSpec(1, 1, 2, 1.0)  # a mixer that they take
 
 

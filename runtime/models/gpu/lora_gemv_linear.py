@@ -9,8 +9,8 @@ from torch import Tensor
 from ...layers.linear_layers import Linear
 
 if TYPE_CHECKING:
-    from ...kernels.residual_norm import NormWeights
     from ...kernels.gemv.gemv_lora import GemvLora
+    from ...kernels.residual_norm import NormWeights
 
 
 class LoraGemvLinear(Linear):

@@ -1,4 +1,6 @@
-"""Experts of a layer in main memory, for a GPU: those that a step's rows choose are brought into room on the device, then computed with as ever."""
+"""Experts of a layer in main memory, for a GPU: those that a step's rows choose are brought
+into room on the device, then computed with as ever.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ...kernels.experts.expert_inputs import PackedExpertWeights, StackedExpertWeights, ExpertWeights
+from ...kernels.experts.expert_inputs import ExpertWeights, PackedExpertWeights, StackedExpertWeights
 from ...layers.linear_layers import Linear
 from ...quantization.gpu_quantized_linear import GpuQuantizedLinear
-from ..reference.stacked_experts import store_together, pack_together
+from ..reference.stacked_experts import pack_together, store_together
 
-LARGE = ("words", "meta")  # what of a weight in few bits lies in main memory; biases and scales of outputs stay on the device
+LARGE = (
+    "words",
+    "meta",
+)  # what of a weight in few bits lies in main memory; biases and scales of outputs stay on the device
 
 
 class OffloadBuffers:
@@ -56,7 +61,7 @@ class OffloadedExperts:
 
         slots: [T]; rows whose slot is 0 are padding, for which nothing is brought.
         """
-        from ...kernels.experts.expert_fetch import fetch_experts, collect_selected
+        from ...kernels.experts.expert_fetch import collect_selected, fetch_experts
 
         chosen = collect_selected(experts, stacks.count, self.counter, slots)
         up, down = self.roomy("gate_up", stacks.gate_up), self.roomy("down", stacks.down)

@@ -1,7 +1,10 @@
-"""Layers of a step of few rows whose weights are in few bits: additions, norms and activations are folded into their products.
+"""Layers of a step of few rows whose weights are in few bits: additions, norms and activations are folded into their
+products.
 
-A product that ends a branch adds it to x, and leaves x times the weight of the norm behind it, with the squares that the norm
-divides by; the product behind that norm divides when its sums are done, since every input of a row is divided by the same.
+A product that ends a branch adds it to x, and leaves x times the weight of the norm behind it, with the squares that
+the norm
+divides by; the product behind that norm divides when its sums are done, since every input of a row is divided by the
+same.
 """
 
 from __future__ import annotations
@@ -13,18 +16,18 @@ from typing import TYPE_CHECKING, cast
 import torch
 from torch import Tensor
 
+from ...kernels.launch.programmatic_launch import overlaps
+from ...kernels.packed.packed_weight import PackedWeight
 from ...kernels.quantized import split_k_gemm
 from ...kernels.quantized.quantized_gemm import NormedInput, matmul
-from ...kernels.packed.packed_weight import PackedWeight
 from ...kernels.quantized.split_k_gemm import QkvStoreArguments
 from ...kernels.residual_norm import NormWeights
-from ...kernels.launch.programmatic_launch import overlaps
 from ...layers.linear_layers import Linear
-from ...quantization import GpuQuantizedLinear, Fp8Linear
+from ...quantization import Fp8Linear, GpuQuantizedLinear
 from ..reference.reference_feedforward import ReferenceGatedFFN
+from .gemv_layers import GpuLayer, can_fully_fuse
 from .gpu_layers import FusedLayer, GpuStep
 from .gpu_residual_norm import Pending, ResidualRmsNorm
-from .gemv_layers import GpuLayer, can_fully_fuse
 
 if TYPE_CHECKING:
     from ..reference.reference_embedding import OutputHead
@@ -65,7 +68,9 @@ class SmallBatchLayer:
         qkv, q = self._queries(x, delta, step)
         if qkv is not None:
             return self.layer.mixed_of(qkv, q, step)
-        return step.attention.attend(q, None, None, self.layer.block.index, step.batch, *self.layer.sinks).view(len(q), -1)
+        return step.attention.attend(q, None, None, self.layer.block.index, step.batch, *self.layer.sinks).view(
+            len(q), -1
+        )
 
     def _queries(self, x: Tensor, delta: Pending, step: GpuStep) -> tuple[Tensor | None, Tensor]:
         """All heads, where the product does not turn and store them itself; and the queries."""
@@ -79,18 +84,33 @@ class SmallBatchLayer:
     def _heads(self, step: GpuStep) -> QkvStoreArguments:
         layer, batch, index = self.layer, step.batch, self.layer.block.index
         slots, table = step.attention.slots(index, batch), cast(Tensor, layer.table)
-        return QkvStoreArguments(*layer.block.attention.heads, table, batch.positions, slots, step.keys[index], step.values[index], *step.scales[index])
+        return QkvStoreArguments(
+            *layer.block.attention.heads,
+            table,
+            batch.positions,
+            slots,
+            step.keys[index],
+            step.values[index],
+            *step.scales[index],
+        )
 
 
-def small_batch_layers(layers: Sequence[GpuLayer], last_norm: NormWeights | None, head: OutputHead, dtype: torch.dtype) -> tuple[SmallBatchLayer, ...] | None:
-    """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not folded, or weights that are not in few bits."""
-    if dtype != DTYPE or not all(isinstance(layer, FusedLayer) and can_fully_fuse(layer) and _is_quantized(layer) for layer in layers):
+def small_batch_layers(
+    layers: Sequence[GpuLayer], last_norm: NormWeights | None, head: OutputHead, dtype: torch.dtype
+) -> tuple[SmallBatchLayer, ...] | None:
+    """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not
+    folded, or weights that are not in few bits.
+    """
+    if dtype != DTYPE or not all(
+        isinstance(layer, FusedLayer) and can_fully_fuse(layer) and _is_quantized(layer) for layer in layers
+    ):
         return None
     fused = cast(Sequence[FusedLayer], layers)
     behind = [cast(ResidualRmsNorm, layer.entry).before for layer in fused[1:]]
     last = last_norm if _takes_normed_input(head) else None
     return tuple(
-        SmallBatchLayer(layer, cast(ResidualRmsNorm, layer.middle).before, norm, _turns(layer)) for layer, norm in zip(fused, [*behind, last], strict=True)
+        SmallBatchLayer(layer, cast(ResidualRmsNorm, layer.middle).before, norm, _turns(layer))
+        for layer, norm in zip(fused, [*behind, last], strict=True)
     )
 
 
@@ -119,7 +139,12 @@ def supports_small_batch(product: Linear) -> bool:
 
 
 def _times(
-    product: Linear, y: Tensor | NormedInput, overlap: bool, added_to: Tensor | None = None, norm: NormWeights | None = None, name: str = ""
+    product: Linear,
+    y: Tensor | NormedInput,
+    overlap: bool,
+    added_to: Tensor | None = None,
+    norm: NormWeights | None = None,
+    name: str = "",
 ) -> Tensor | NormedInput:
     ready = None if norm is None else (norm.weight, norm.eps)
     return matmul(y, packed_of(product), product.bias, added_to=added_to, ready=ready, name=name, overlap=overlap)
@@ -130,4 +155,4 @@ def packed_of(product: Linear) -> PackedWeight:
     return cast(GpuQuantizedLinear | Fp8Linear, product).packed
 
 
-__all__ = ["MOST_ROWS", "SmallBatchLayer", "small_batch_layers", "of_head", "packed_of", "supports_small_batch"]
+__all__ = ["MOST_ROWS", "SmallBatchLayer", "of_head", "packed_of", "small_batch_layers", "supports_small_batch"]

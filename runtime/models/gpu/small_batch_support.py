@@ -1,4 +1,6 @@
-"""Why a step of few rows takes the layers of a model in few bits as they are, and not those that fold norms and additions into the products."""
+"""Why a step of few rows takes the layers of a model in few bits as they are, and not those
+that fold norms and additions into the products.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ import torch
 
 from ...quantization import GpuQuantizedLinear
 from ..reference.reference_block import ReferenceBlock
-from .small_batch_layers import DTYPE, supports_small_batch
+from ..reference.tensor_parallel_linear import AllReduceLinear
+from .gemv_layers import GpuLayer, can_fully_fuse, output_of
 from .gpu_latent_attention import FusedLatentLayer
 from .gpu_layers import FusedLayer, FusedRecurrentLayer
-from .gemv_layers import GpuLayer, can_fully_fuse, output_of
-from ..reference.tensor_parallel_linear import AllReduceLinear
+from .small_batch_layers import DTYPE, supports_small_batch
 
 
 def unfused_reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> str:
@@ -21,7 +23,9 @@ def unfused_reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> str:
 
 
 def is_quantized(block: ReferenceBlock) -> bool:
-    """Whether a product of the layer is in few bits, and none of fixed sums: these stay alike for any number of rows, unfolded."""
+    """Whether a product of the layer is in few bits, and none of fixed sums: these
+    stay alike for any number of rows, unfolded.
+    """
     products = (getattr(*place) for place in block.products())
     return any(isinstance(product, GpuQuantizedLinear) and product.folds for product in products)
 
@@ -42,7 +46,11 @@ def _reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> Iterator[str]:
         elif not can_fully_fuse(layer):
             yield f"more than RMS norms and additions stands between the products of layer {index}"
         else:
-            kinds = {name: type(getattr(holder, name)).__name__ for holder, name in layer.block.products() if not supports_small_batch(getattr(holder, name))}
+            kinds = {
+                name: type(getattr(holder, name)).__name__
+                for holder, name in layer.block.products()
+                if not supports_small_batch(getattr(holder, name))
+            }
             yield from (f"{name} of layer {index} is kept as {kind}" for name, kind in kinds.items())
 
 

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from ...attention.attention_by_layer import listed
 from ...errors import ConfigError
-from ...kernels.experts.expert_inputs import PackedExpertWeights, ExpertWeights
+from ...kernels.experts.expert_inputs import ExpertWeights, PackedExpertWeights
 from ...layers.linear_layers import Linear
 from ...memory.pinned_memory import aligned, pin_memory
-from ..reference.reference_block import ReferenceBlock
 from ..gpu.gpu_support import gpu_refusal_around_mixer
-from ..reference.stacked_experts import stacked_weights
+from ..gpu.offloaded_experts import OffloadBuffers, OffloadedExperts, large_of, move
+from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
-from ..gpu.offloaded_experts import OffloadedExperts, OffloadBuffers, large_of, move
+from ..reference.stacked_experts import stacked_weights
 
 OPTION = "Engine(expert_memory=...)"
 
@@ -32,7 +32,9 @@ class ExpertOffloadPlan:
         self._device, self._budget, self._free = device, budget, free
         self._rooms = OffloadBuffers(device)
         self._stay: dict[int, int] = {}  # bytes of the experts that each layer has on the device
-        self._gone: dict[int, tuple[int, OffloadedExperts, int]] = {}  # of the other layers: their bytes, and how many a token chooses
+        self._gone: dict[
+            int, tuple[int, OffloadedExperts, int]
+        ] = {}  # of the other layers: their bytes, and how many a token chooses
         self._counters: dict[int, Tensor] = {}
 
     def settle(self, block: ReferenceBlock, dtype: torch.dtype | None) -> None:
@@ -44,7 +46,10 @@ class ExpertOffloadPlan:
         if not isinstance(part, ReferenceExperts):
             return
         if (refusal := "Triton is not there" if dtype is None else gpu_refusal_around_mixer(block, dtype)) is not None:
-            raise ConfigError(f"{OPTION}: torch computes layer {index} ({refusal}), and takes experts on the device only; leave the option out")
+            raise ConfigError(
+                f"{OPTION}: torch computes layer {index} ({refusal}), and takes experts on the device only; leave "
+                "the option out"
+            )
         self._stay.pop(index, None)
         self._gone.pop(index, None)
         size = sum(tensor.nbytes for half in _halves(part) for tensor in large_of(half))
@@ -56,11 +61,16 @@ class ExpertOffloadPlan:
         self._gone[index] = size, part.host, part.part.top_k
 
     def brought(self) -> int:
-        """Bytes of experts that went to the device since the engine was opened. Waits for the steps that are under way."""
+        """Bytes of experts that went to the device since the engine was opened.
+
+        Waits for the steps that are under way.
+        """
         return sum(host.brought for _, host, _ in self._gone.values())
 
     def told(self) -> dict[str, Any]:
-        """Which layers' experts lie where, bytes of them, of the room on the device, and of what one token brings over."""
+        """Which layers' experts lie where, bytes of them, of the room on the
+        device, and of what one token brings over.
+        """
         return {
             "device_layers": listed(sorted(self._stay)),
             "host_layers": listed(sorted(self._gone)),
@@ -74,7 +84,8 @@ class ExpertOffloadPlan:
         if size > (free := self._free()):
             held = sum(size for size, *_ in self._gone.values())
             raise ConfigError(
-                f"{OPTION}: the experts of layer {index} take {size / 1e9:.2f} GB of main memory, where {free / 1e9:.2f} GB are free beside "
+                f"{OPTION}: the experts of layer {index} take {size / 1e9:.2f} GB of main memory, where "
+                f"{free / 1e9:.2f} GB are free beside "
                 f"{held / 1e9:.2f} GB of other layers' experts; keep more of them on the device"
             )
 

@@ -1,4 +1,6 @@
-"""Which rank computes which row of a mixture whose experts lie whole on several ranks, some of them on more than one."""
+"""Which rank computes which row of a mixture whose experts lie whole on
+several ranks, some of them on more than one.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,24 @@ CPU = torch.device("cpu")
 
 
 class ExpertParallelPlan:
-    """One rank's view. Of an expert with copies each takes its turn: the row number n of all that ever chose it goes to copy n % copies.
+    """One rank's view. Of an expert with copies each takes its turn: the row number n of all that ever chose it goes to
+    copy n % copies.
 
-    All ranks count alike, so that they agree without a word. held: of each rank the expert of each of its places, as it stands now.
-    copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, or ELSEWHERE.  shared: int64 [places more than
+    All ranks count alike, so that they agree without a word. held: of each rank the expert of each of its places, as it
+    stands now.
+    copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, or ELSEWHERE.  shared:
+        int64 [places more than
     experts], those with copies, then ELSEWHERE.  They keep their addresses: graphs have them.
     """
 
     def __init__(self, held: ExpertShare, count: int, device: torch.device = CPU) -> None:
-        self.rank, self._count, self.ordered, self.nodes, self.groups = held.rank, count, held.ordered, held.nodes, held.groups
+        self.rank, self._count, self.ordered, self.nodes, self.groups = (
+            held.rank,
+            count,
+            held.ordered,
+            held.nodes,
+            held.groups,
+        )
         more = sum(map(len, held.experts)) - count
         sizes = (count,), (count, 1 + more), (more,)
         self.copies, self.table, self.shared = (torch.empty(size, dtype=torch.int64, device=device) for size in sizes)
@@ -43,10 +54,16 @@ class ExpertParallelPlan:
                 where[expert].append(place if rank == self.rank else ELSEWHERE)
         self.copies.copy_(torch.tensor([len(each) for each in where]))
         self.table.copy_(torch.tensor([_filled(each, self.table.shape[1]) for each in where]))
-        self.shared.copy_(torch.tensor(_filled([expert for expert, each in enumerate(where) if len(each) > 1], len(self.shared)), dtype=torch.int64))
+        self.shared.copy_(
+            torch.tensor(
+                _filled([expert for expert, each in enumerate(where) if len(each) > 1], len(self.shared)),
+                dtype=torch.int64,
+            )
+        )
 
     def places(self, chosen: Tensor, counts: Tensor | None) -> Tensor:
-        """Where here each row goes for each of the experts that it chose, or ELSEWHERE. chosen, and what is given: int64 [T, k].
+        """Where here each row goes for each of the experts that it chose, or ELSEWHERE. chosen, and what is given:
+        int64 [T, k].
 
         counts: int64 [experts], how often each was chosen, these rows counted in; None: never before.
         """
@@ -65,7 +82,10 @@ def _filled(places: list[int], size: int) -> list[int]:
 
 
 def rows_of(held: Sequence[Sequence[int]], since: Sequence[int], now: Sequence[int]) -> list[int]:
-    """Of each rank how many rows it computed while experts lay so. since, now: how often each expert was chosen before and behind."""
+    """Of each rank how many rows it computed while experts lay so.
+
+    since, now: how often each expert was chosen before and behind.
+    """
     copies, all_copies = [0] * len(now), Counter(expert for own in held for expert in own)
     found = []
     for own in held:

@@ -9,13 +9,22 @@ import torch
 from torch import Tensor
 
 from ...layers.linear_layers import BlockedLinear, Linear, PackedLinear, TransposedLinear
-from ...quantization.deterministic_linear import FixedBatchLinear
 from ...quantization.cpu_float_linear import FloatBlockedLinear
 from ...quantization.cpu_int4_linear import Int4BlockedLinear, Int8GroupedLinear
 from ...quantization.cpu_int8_linear import Int8BlockedLinear
+from ...quantization.deterministic_linear import FixedBatchLinear
 from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
 
-PLAIN = (Linear, TransposedLinear, PackedLinear, BlockedLinear, Int8BlockedLinear, Int4BlockedLinear, Int8GroupedLinear, FloatBlockedLinear)
+PLAIN = (
+    Linear,
+    TransposedLinear,
+    PackedLinear,
+    BlockedLinear,
+    Int8BlockedLinear,
+    Int4BlockedLinear,
+    Int8GroupedLinear,
+    FloatBlockedLinear,
+)
 Form = tuple[Any, ...]
 
 
@@ -30,8 +39,16 @@ def _form(product: Linear) -> Form | None:
         return _form(product.inner)
     if type(product) not in PLAIN:
         return None
-    numbers = tuple(product._grouping[3:].tolist()) if isinstance(product, Int4BlockedLinear | Int8GroupedLinear | FloatBlockedLinear) else ()  # behind addresses
-    return (type(product).__name__, numbers, *((str(tensor.dtype), tuple(tensor.shape)) for tensor in product.tensors()))
+    numbers = (
+        tuple(product._grouping[3:].tolist())
+        if isinstance(product, Int4BlockedLinear | Int8GroupedLinear | FloatBlockedLinear)
+        else ()
+    )  # behind addresses
+    return (
+        type(product).__name__,
+        numbers,
+        *((str(tensor.dtype), tuple(tensor.shape)) for tensor in product.tensors()),
+    )
 
 
 def tensors_of(network: ReferenceGatedFFN | ReferencePlainFFN) -> list[Tensor]:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from ...layers.activation_functions import activated
-from ..spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
 from ..spec.model_spec import PerLayerEmbeddingsSpec
+from ..spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
 
 
 class PerLayerEmbeddingGate:

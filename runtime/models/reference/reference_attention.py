@@ -1,4 +1,6 @@
-"""Attention of a layer in torch: project, norm, rotate, store, attend. The law that other executors are compared with."""
+"""Attention of a layer in torch: project, norm, rotate, store, attend. The law
+that other executors are compared with.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from ...layers.activation_functions import times_sigmoid
 from ...layers.linear_layers import Linear
 from ...layers.norm_layers import PerHeadNorm
 from ...layers.rotary_embedding import RopeParameters, rotate
-from .reference_qk_norm import ReferenceQkNorm
-from .reference_mixer import ReferenceStep
-from ..spec.tensor_names import TensorNames, Order
-from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of
 from ..spec.model_spec import AttentionSpec, QueryTemperature
+from ..spec.tensor_names import Order, TensorNames
+from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of
+from .reference_mixer import ReferenceStep
+from .reference_qk_norm import ReferenceQkNorm
 
 
 class ReferenceAttention:
@@ -60,7 +62,9 @@ class ReferenceAttention:
             yield self.sinks
 
     def _apart(self, prefix: str) -> Iterator[WeightTarget]:
-        """Queries, with the gates, keys and values have a tensor each; the rows of values that are keys come with `order`."""
+        """Queries, with the gates, keys and values have a tensor each; the rows
+        of values that are keys come with `order`.
+        """
         start, (queries, keys, values) = 0, self.part.rows
         names = (self._names.q, self._names.k, self._names.v)
         for name, rows in zip(names, (queries + self.part.gates, keys, values), strict=True):
@@ -125,7 +129,9 @@ def temperatures(part: QueryTemperature, positions: Tensor) -> Tensor:
 
 
 def rows_in_file(part: AttentionSpec, order: Order) -> np.ndarray:
-    """int64: where a merged projection in this order has each row of queries, keys, values and gates, rotation included."""
+    """int64: where a merged projection in this order has each row of queries,
+    keys, values and gates, rotation included.
+    """
     heads, kv_heads, dim = part.heads, part.kv_heads, part.dim
     if part.gate:
         return _gated_rows(part)

@@ -10,31 +10,46 @@ from torch import Tensor
 from ...layers.activation_functions import add_scaled
 from ...layers.linear_layers import BlockedLinear, Linear
 from ...layers.norm_layers import RMSNorm
+from ..spec.model_spec import ExpertsSpec, Feedforward, LayerSpec, PerLayerEmbeddingsSpec
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, norm_for, norm_places
+from .per_layer_embeddings import PerLayerEmbeddingGate
 from .reference_attention import ReferenceAttention
 from .reference_experts import ReferenceExperts
 from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
 from .reference_mixer import ReferenceMixer, ReferenceStep
 from .reference_mixer_factory import mixer_for
-from ..spec.tensor_names import TensorNames
-from .per_layer_embeddings import PerLayerEmbeddingGate
-from ..spec.weight_targets import WeightTarget, norm_for, norm_places
-from ..spec.model_spec import ExpertsSpec, Feedforward, LayerSpec, PerLayerEmbeddingsSpec
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
 
 
 class ReferenceBlock:
-    """Layer `index` of a model, which the checkpoint counts from `first`; `layer` says what it is. `x` is [T, hidden] throughout; it may be written into."""
+    """Layer `index` of a model, which the checkpoint counts from `first`; `layer` says what it is.
+    `x` is [T, hidden] throughout; it may be written into.
+    """
 
     def __init__(
-        self, layer: LayerSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device,
-        per_layer: PerLayerEmbeddingsSpec | None = None, first: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        layer: LayerSpec,
+        names: TensorNames,
+        index: int,
+        hidden: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        per_layer: PerLayerEmbeddingsSpec | None = None,
+        first: int = 0,
+    ) -> None:
         self.layer, self.index, self._names, self._first = layer, index, names, first
         norms = layer.norms
-        self.before_mixer, self.after_mixer = norm_for(norms.before_mixer, hidden, device), norm_for(norms.after_mixer, hidden, device)
-        self.before_ffn, self.after_ffn = norm_for(norms.before_ffn, hidden, device), norm_for(norms.after_ffn, hidden, device)
+        self.before_mixer, self.after_mixer = (
+            norm_for(norms.before_mixer, hidden, device),
+            norm_for(norms.after_mixer, hidden, device),
+        )
+        self.before_ffn, self.after_ffn = (
+            norm_for(norms.before_ffn, hidden, device),
+            norm_for(norms.after_ffn, hidden, device),
+        )
         self.mixer = None if layer.mixer is None else mixer_for(layer.mixer, names, index, hidden, dtype, device)
         self.ffn = None if layer.ffn is None else feedforward_for(layer.ffn, names, hidden, dtype, device)
         self.scalar = torch.ones(1, dtype=torch.float32, device=device) if layer.scalar else None
@@ -60,7 +75,9 @@ class ReferenceBlock:
     def places(self) -> Iterator[WeightTarget]:
         prefix = self._names.layer.format(self._first + self.index)
         for name in NORMS:
-            yield from norm_places(prefix + getattr(self._names, name), getattr(self.layer.norms, name), getattr(self, name))
+            yield from norm_places(
+                prefix + getattr(self._names, name), getattr(self.layer.norms, name), getattr(self, name)
+            )
         for branch in self.branches:
             yield from branch.places(prefix)
         if self.scalar is not None:
@@ -93,7 +110,9 @@ class ReferenceBlock:
             self.ffn.finish()
 
     def forward(self, x: Tensor, step: ReferenceStep, rows: Tensor | None = None, own: Tensor | None = None) -> Tensor:
-        """rows: go on with these rows only once their keys and values are written.  own: see `PerLayerEmbeddingGate`."""
+        """rows: go on with these rows only once their keys and values are
+        written.  own: see `PerLayerEmbeddingGate`.
+        """
         x, y = self._mix(x, step, rows)
         if self.ffn is not None:
             inner = self.ffn.inner(normed(self.before_ffn, x) if y is None else y)

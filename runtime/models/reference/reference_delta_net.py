@@ -11,24 +11,27 @@ from torch import Tensor
 
 from ...layers.linear_layers import Linear
 from ...layers.recurrent import LinearAttention, RaggedSequences
-from .reference_mixer import ReferenceStep
+from ..spec.recurrent_spec import DeltaNetSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
+from .reference_mixer import ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, sigmoid, stored_rate
-from ..spec.recurrent_spec import DeltaNetSpec
 
 UNIT_EPS = 1e-6  # of the length to which queries and keys are brought
 
 
 class ReferenceDeltaNet:
-    """`input` gives queries, keys, values and gate, `rates` beta and decay; `output` takes the normed and gated outputs of all heads.
+    """`input` gives queries, keys, values and gate, `rates` beta and decay; `output` takes the normed and gated outputs
+    of all heads.
 
     spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads], -e^A_log.
     """
 
     capturable = True
 
-    def __init__(self, part: DeltaNetSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: DeltaNetSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self.index, self._names = part, index, names.delta
         keys, values, few = part.key_heads * part.dim, part.heads * part.value_dim, part.rank
         self._rows = {"q": keys, "k": keys, "v": values, "z": few or values, "b": part.heads, "a": few or part.heads}
@@ -72,7 +75,9 @@ class ReferenceDeltaNet:
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
-        yield from ((self, name) for name in ("input", "rates", "spread", "gate", "output") if getattr(self, name) is not None)
+        yield from (
+            (self, name) for name in ("input", "rates", "spread", "gate", "output") if getattr(self, name) is not None
+        )
 
     def tensors(self) -> Iterator[Tensor]:
         """What it holds beside its products."""
@@ -97,7 +102,9 @@ class ReferenceDeltaNet:
         return np.concatenate([part.ravel() for part in np.split(heads, list(accumulate(sizes))[:-1], 1)])
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> the gated outputs of all heads, [T, heads * value_dim]; states are left for later tokens."""
+        """x [T, hidden], normed -> the gated outputs of all heads, [T, heads *
+        value_dim]; states are left for later tokens.
+        """
         part, states, ragged = self.part, carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         windows, memory = states.of(self.index)
         mixed, z = self.input(x).split_with_sizes((part.channels, self._rows["z"]), 1)
@@ -119,4 +126,6 @@ class ReferenceDeltaNet:
         q, k = (each.unflatten(1, (part.key_heads, part.dim)) for each in (q, k))
         if part.tiled:
             q, k = (each.repeat(1, part.heads // part.key_heads, 1) for each in (q, k))
-        return LinearAttention(q, k, v.unflatten(1, (part.heads, part.value_dim)), decay, beta, UNIT_EPS, part.dim**-0.5)
+        return LinearAttention(
+            q, k, v.unflatten(1, (part.heads, part.value_dim)), decay, beta, UNIT_EPS, part.dim**-0.5
+        )

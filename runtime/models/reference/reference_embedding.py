@@ -9,30 +9,41 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...layers.linear_layers import BlockedLinear, LoadedWeight, Linear
+from ...layers.linear_layers import BlockedLinear, Linear, LoadedWeight
 from ...step.step_batch import StepBatch
-from .reference_block import Transform, normed, sealed
-from ..spec.weight_targets import WeightTarget, bias_of, matrix, norm_for, norm_places, weight_of
 from ..spec.model_spec import LearnedPositions, ModelSpec, PerLayerEmbeddingsSpec, SinusoidalPositions
+from ..spec.weight_targets import WeightTarget, bias_of, matrix, norm_for, norm_places, weight_of
+from .reference_block import Transform, normed, sealed
 
 
 class TokenEmbedding:
     """`table` [vocabulary, embed_size or hidden], and what is done to its rows.
 
     Of a stage behind the first one it has no rows, or those of a tied head alone.
-    tied: of a tied head, the projection that the table is loaded as, until it is sealed.  codes: what it came as, for the head.
+    tied: of a tied head, the projection that the table is loaded as, until it is sealed.  codes: what it came as, for
+        the head.
     """
 
     def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
         self.model, hidden, begins = model, model.hidden_size, model.stage.begins
-        self.table = torch.empty(model.vocab_size if model.has_table else 0, model.embed_size or hidden, dtype=dtype, device=device)
+        self.table = torch.empty(
+            model.vocab_size if model.has_table else 0, model.embed_size or hidden, dtype=dtype, device=device
+        )
         self.tied = Linear(self.table) if model.tied and not model.head_unit else None
         self.codes: LoadedWeight | None = None
         self.norm = norm_for(model.embed_norm if begins else None, hidden, device)
-        self.positions = None if model.positions is None or not begins else position_table(model.positions, hidden, dtype, device)
-        self.project = matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size and begins else None
+        self.positions = (
+            None if model.positions is None or not begins else position_table(model.positions, hidden, dtype, device)
+        )
+        self.project = (
+            matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size and begins else None
+        )
         self.scale = float(torch.tensor(model.embed_scale, dtype=dtype))  # as the families round it
-        self.own = None if model.per_layer is None else PerLayerEmbeddings(model.per_layer, len(model.layers), hidden, dtype, device)
+        self.own = (
+            None
+            if model.per_layer is None
+            else PerLayerEmbeddings(model.per_layer, len(model.layers), hidden, dtype, device)
+        )
 
     def places(self) -> Iterator[WeightTarget]:
         names = self.model.names
@@ -80,7 +91,13 @@ class TokenEmbedding:
     @property
     def plain(self) -> bool:
         """Whether a token's hidden state is its row times `scale`, and nothing else."""
-        return self.model.stage.begins and self.norm is None and self.positions is None and self.project is None and self.own is None
+        return (
+            self.model.stage.begins
+            and self.norm is None
+            and self.positions is None
+            and self.project is None
+            and self.own is None
+        )
 
     def __call__(self, ids: Tensor, positions: Tensor) -> Tensor:
         """[T] -> [T, hidden]"""
@@ -101,7 +118,9 @@ class TokenEmbedding:
         return normed(self.norm, x)
 
 
-def position_table(part: LearnedPositions | SinusoidalPositions, hidden: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+def position_table(
+    part: LearnedPositions | SinusoidalPositions, hidden: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """[count + offset, hidden], to be loaded into or computed."""
     rows = part.count + part.offset
     if isinstance(part, LearnedPositions) or device.type == "meta":
@@ -115,7 +134,9 @@ def position_table(part: LearnedPositions | SinusoidalPositions, hidden: int, dt
 class PerLayerEmbeddings:
     """Each layer's own embeddings of a token (Gemma 4): a table's row beside a projection of the hidden state."""
 
-    def __init__(self, part: PerLayerEmbeddingsSpec, layers: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: PerLayerEmbeddingsSpec, layers: int, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self._layers = part, layers
         self.table = torch.empty(part.vocab_size, layers * part.width, dtype=dtype, device=device)
         self.project = matrix(layers * part.width, hidden, False, False, dtype, device)
@@ -139,12 +160,17 @@ class PerLayerEmbeddings:
 
 
 class OutputHead:
-    """Hidden states, normed, to logits. `product` [vocabulary, hidden]; tied, it is the embedding's table. Of a stage before the last one it has no rows."""
+    """Hidden states, normed, to logits.
+
+    `product` [vocabulary, hidden]; tied, it is the embedding's table. Of a stage before the last one it has no rows.
+    """
 
     def __init__(self, model: ModelSpec, embedding: TokenEmbedding, dtype: torch.dtype, device: torch.device) -> None:
         self.model, width, ends = model, model.embed_size or model.hidden_size, model.stage.ends
         self.norm = norm_for(model.norm if ends else None, model.hidden_size, device)
-        self.project = matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size and ends else None
+        self.project = (
+            matrix(width, model.hidden_size, False, False, dtype, device) if model.embed_size and ends else None
+        )
         rows, table = model.head_tokens if ends else range(0), embedding.table
         bias = torch.empty(len(rows), dtype=dtype, device=device) if model.head_bias and ends else None
         self.product = Linear(table if len(rows) == len(table) else table[rows.start : rows.stop], bias)
@@ -203,7 +229,10 @@ class OutputHead:
         return self.adjusted(self.product(x if self.project is None else self.project(x)))
 
     def behind(self, products: Tensor, dtype: torch.dtype) -> Tensor:
-        """Logits of products that are there already. products: float32, of numbers rounded to `dtype`; so are the logits."""
+        """Logits of products that are there already.
+
+        products: float32, of numbers rounded to `dtype`; so are the logits.
+        """
         return products if self.plain else self.adjusted(products.to(dtype)).float()
 
     def adjusted(self, logits: Tensor) -> Tensor:

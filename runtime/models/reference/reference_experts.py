@@ -9,32 +9,36 @@ import torch
 from torch import Tensor
 
 from ...layers import cpu_kernels
-from .stacked_experts import allocate_together, store_alike
-from ..placement.expert_parallel_plan import ExpertParallelPlan
 from ..cpu.cpu_expert_structs import ExpertsStruct
-from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
 from ..gpu.offloaded_experts import OffloadedExperts
-from ..spec.tensor_names import TensorNames
-from .tensor_parallel_linear import TensorParallelGroup
-from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
-from .reference_routing import routed, sigmoid
+from ..placement.expert_parallel_plan import ExpertParallelPlan
 from ..spec.model_spec import ExpertsSpec
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
+from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
+from .reference_routing import routed, sigmoid
+from .stacked_experts import allocate_together, store_alike
+from .tensor_parallel_linear import TensorParallelGroup
 
 
 class ReferenceExperts:
     """`inner` gives what the network adds; nothing stands behind it.
 
-    router: float32 [count, hidden].  experts: a network each; on a GPU their matrices lie side by side, on a CPU each has memory of its own.
+    router: float32 [count, hidden].  experts: a network each; on a GPU their matrices lie side by side, on a CPU each
+        has memory of its own.
     counts: int64 [count], how often each was chosen since the weights were sealed; None: they are not.
     compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
     host: brings the experts from main memory to the GPU; None: they lie where they are computed with.
     ranks: add up what each of them gives; None: this one has all of every expert.
-    spread: which rows are this rank's, where experts lie whole on several; then `experts` are those of its places.  None: it has them all, or a part of each.
+    spread: which rows are this rank's, where experts lie whole on several; then `experts` are those of its places.
+        None: it has them all, or a part of each.
     """
 
     down = None
 
-    def __init__(self, part: ExpertsSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: ExpertsSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self._names, self.hidden, self.dtype, self.device = part, names.experts, hidden, dtype, device
         self.router = matrix(part.count, hidden, part.router.bias, False, torch.float32, device)
         corrected = part.router.correction
@@ -42,7 +46,9 @@ class ReferenceExperts:
         self.experts = _experts(part, names, part.latent or hidden, dtype, device)
         self.narrow = matrix(part.latent, hidden, part.latent_bias, False, dtype, device) if part.latent else None
         self.widen = matrix(hidden, part.latent, part.latent_bias, False, dtype, device) if part.latent else None
-        self.shared = None if part.shared is None else network_for(part.shared, shared_expert_names(names), hidden, dtype, device)
+        self.shared = (
+            None if part.shared is None else network_for(part.shared, shared_expert_names(names), hidden, dtype, device)
+        )
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
         self.counts: Tensor | None = None
         self.compiled: ExpertsStruct | None = None
@@ -59,7 +65,9 @@ class ReferenceExperts:
         names = self._names
         yield from exact(prefix + names.router, self.router)
         if self.correction is not None:
-            yield WeightTarget(prefix + names.correction, self.correction.view(1, -1) if names.correction_row else self.correction)
+            yield WeightTarget(
+                prefix + names.correction, self.correction.view(1, -1) if names.correction_row else self.correction
+            )
         for network in self.networks():
             yield from network.places(prefix)
         if self.switch is not None:
@@ -89,7 +97,10 @@ class ReferenceExperts:
         self.compiled = ExpertsStruct.of(self)
 
     def hold_experts(self, held: Sequence[Sequence[int]]) -> None:
-        """From now on ranks hold these experts, each in the order of its places. Those that are here have their weights already."""
+        """From now on ranks hold these experts, each in the order of its places.
+
+        Those that are here have their weights already.
+        """
         assert self.spread is not None
         self.spread.place(held)
         if self.compiled is not None:
@@ -129,7 +140,9 @@ class ReferenceExperts:
         return every if self.switch is None else every * sigmoid(self.switch(x.float()))
 
     def _in_order(self, x: Tensor, ranks: TensorParallelGroup) -> Tensor:
-        """The same whose bits do not tell where experts lie: of what a choice gives one rank has all, and the sum of it over ranks is exact."""
+        """The same whose bits do not tell where experts lie: of what a choice gives one rank
+        has all, and the sum of it over ranks is exact.
+        """
         chosen, weights = self.routed(x)
         y = _added(ranks.summed(self.given(x if self.narrow is None else self.narrow(x), chosen, weights)))
         if self.widen is not None:
@@ -146,7 +159,9 @@ class ReferenceExperts:
         return chosen, weights
 
     def mixed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """float32 [T, hidden]: what the chosen experts give, added in the order of choice whatever else is in the batch."""
+        """float32 [T, hidden]: what the chosen experts give, added in the order
+        of choice whatever else is in the batch.
+        """
         return _added(self.given(x, chosen, weights))
 
     def given(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
@@ -179,7 +194,9 @@ def _added(each: Tensor) -> Tensor:
     return y
 
 
-def _experts(part: ExpertsSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> list[ReferenceGatedFFN | ReferencePlainFFN]:
+def _experts(
+    part: ExpertsSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device
+) -> list[ReferenceGatedFFN | ReferencePlainFFN]:
     beside = device.type == "cuda"
     first = torch.device("meta") if beside else device
     experts = [network_for(part.expert, expert_names(names, index), hidden, dtype, first) for index in part.here]
@@ -193,10 +210,20 @@ def expert_names(names: TensorNames, index: int) -> TensorNames:
     own = names.experts
     both = None if own.gate_up is None else replace(own.gate_up, name=own.gate_up.name.format(index))
     return TensorNames(
-        gate=own.gate.format(index), up=own.up.format(index), gate_up=both, down=own.down.format(index), transposed=own.transposed
+        gate=own.gate.format(index),
+        up=own.up.format(index),
+        gate_up=both,
+        down=own.down.format(index),
+        transposed=own.transposed,
     )
 
 
 def shared_expert_names(names: TensorNames) -> TensorNames:
     own = names.experts
-    return TensorNames(gate=own.shared_gate, up=own.shared_up, gate_up=own.shared_gate_up, down=own.shared_down, transposed=names.transposed)
+    return TensorNames(
+        gate=own.shared_gate,
+        up=own.shared_up,
+        gate_up=own.shared_gate_up,
+        down=own.shared_down,
+        transposed=names.transposed,
+    )

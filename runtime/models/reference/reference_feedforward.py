@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...layers.activation_functions import activated, gated, xielu
+from ..spec.model_spec import GatedFFNSpec, PlainFFNSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of
-from ..spec.model_spec import GatedFFNSpec, PlainFFNSpec
 
 
 class ReferenceGatedFFN:
@@ -20,7 +20,9 @@ class ReferenceGatedFFN:
 
     into = "gate_up"
 
-    def __init__(self, part: GatedFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: GatedFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self._names = part, names
         self.gate_up = matrix(2 * part.inner, hidden, part.bias, names.transposed, dtype, device)
         self.down = matrix(hidden, part.inner, part.bias, names.transposed, dtype, device)
@@ -36,7 +38,9 @@ class ReferenceGatedFFN:
             yield from weight_of(prefix + names.gate_up.name, self.gate_up)
         else:
             for name, start in ((names.gate, 0), (names.up, inner)):
-                yield WeightTarget(f"{prefix}{name}.weight", self.gate_up.weight[start : start + inner], self.gate_up, start)
+                yield WeightTarget(
+                    f"{prefix}{name}.weight", self.gate_up.weight[start : start + inner], self.gate_up, start
+                )
                 yield from bias_of(prefix + name, self.gate_up, start, start + inner)
         yield from weight_of(prefix + names.down, self.down)
 
@@ -79,7 +83,9 @@ class ReferencePlainFFN:
 
     into = "up"
 
-    def __init__(self, part: PlainFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: PlainFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self._names = part, names
         self.up = matrix(part.inner, hidden, part.bias, names.transposed, dtype, device)
         self.down = matrix(hidden, part.inner, part.bias, names.transposed, dtype, device)
@@ -118,5 +124,9 @@ class ReferencePlainFFN:
         return self.down(self.inner(x))
 
 
-def network_for(part: GatedFFNSpec | PlainFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device) -> ReferenceGatedFFN | ReferencePlainFFN:
-    return (ReferenceGatedFFN if isinstance(part, GatedFFNSpec) else ReferencePlainFFN)(part, names, hidden, dtype, device)  # type: ignore[arg-type]
+def network_for(
+    part: GatedFFNSpec | PlainFFNSpec, names: TensorNames, hidden: int, dtype: torch.dtype, device: torch.device
+) -> ReferenceGatedFFN | ReferencePlainFFN:
+    if isinstance(part, GatedFFNSpec):
+        return ReferenceGatedFFN(part, names, hidden, dtype, device)
+    return ReferencePlainFFN(part, names, hidden, dtype, device)

@@ -1,4 +1,6 @@
-"""By what layers choose the tokens that their queries attend to (DSA, of DeepSeek V3.2): the projections; see `attention/chosen.py`."""
+"""By what layers choose the tokens that their queries attend to (DSA, of DeepSeek
+V3.2): the projections; see `attention/chosen.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,19 @@ from ...attention.topk_attention import TopKSelection
 from ...layers.linear_layers import Linear
 from ...layers.rotary_embedding import rotate
 from ..spec.latent_attention_spec import IndexerSpec
-from .reference_mixer import ReferenceStep
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
+from .reference_mixer import ReferenceStep
 
 
 class ReferenceIndexer:
-    """`queries` gives all heads' queries of the queries' latent, `keys` the key of a token, `shares` how much each head counts."""
+    """`queries` gives all heads' queries of the queries' latent, `keys` the key of a
+    token, `shares` how much each head counts.
+    """
 
-    def __init__(self, part: IndexerSpec, names: TensorNames, hidden: int, rank: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: IndexerSpec, names: TensorNames, hidden: int, rank: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         """rank: of the queries' latent."""
         self.part, self._begin = part, names.latent.index
         self.queries = matrix(part.heads * part.dim, rank, False, False, dtype, device)
@@ -61,7 +67,10 @@ class ReferenceIndexer:
         return None if order is None else np.array(order)
 
     def choose(self, x: Tensor, latent: Tensor, step: ReferenceStep, layer: int) -> TopKSelection | None:
-        """Stores the tokens' keys. x: [T, hidden].  latent: of the queries, normed, [T, rank].  None: all is attended to."""
+        """Stores the tokens' keys.
+
+        x: [T, hidden].  latent: of the queries, normed, [T, rank].  None: all is attended to.
+        """
         batch, angles = step.batch, step.angles[self.part.rope]
         step.attention.store_index(rotate(self.norm(self.keys(x))[:, None], angles)[:, 0], layer, batch)
         if max(batch.context_lens) <= self.part.most:

@@ -1,7 +1,9 @@
 """Latent attention in torch: project to latents, norm, rotate, store, attend. The law of its executors.
 
-What turns latents into keys is multiplied with the queries instead, and what turns them into values with what was mixed: heads attend to
-the latents themselves, of which a token has one for all of them. Long prompts alone are cheaper the other way round: see `_expanded`.
+What turns latents into keys is multiplied with the queries instead, and what turns them into values with what was
+mixed: heads attend to
+the latents themselves, of which a token has one for all of them. Long prompts alone are cheaper the other way round:
+see `_expanded`.
 """
 
 from __future__ import annotations
@@ -21,27 +23,38 @@ from ...layers.headwise_matmul import HeadwiseMatmul
 from ...layers.linear_layers import Linear
 from ...layers.norm_layers import PerHeadNorm, RMSNorm
 from ...layers.rotary_embedding import RotaryAngles, rotate
+from ..spec.latent_attention_spec import LatentAttentionSpec
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget, matrix, norm_for, weight_of
 from .reference_attention import temperatures
 from .reference_indexer import ReferenceIndexer
-from ..spec.latent_attention_spec import LatentAttentionSpec
 from .reference_mixer import ReferenceStep
-from ..spec.tensor_names import TensorNames
 from .tensor_parallel_linear import precomputed
-from ..spec.weight_targets import WeightTarget, matrix, norm_for, weight_of
 
-FRESH = 1024  # new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
+# new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
+FRESH = 1024
 
 
 class ReferenceLatentAttention:
-    """`query` gives all heads' own numbers and then all that turn, `latent` a token's row; `output` takes the heads' values.
+    """`query` gives all heads' own numbers and then all that turn, `latent` a token's row; `output` takes the heads'
+    values.
 
-    query_down: to the queries' latent, where they have one.  up: as it is loaded, of each head what makes keys and then what makes
+    query_down: to the queries' latent, where they have one.  up: as it is loaded, of each head what makes keys and then
+        what makes
     values; once sealed `absorb` and `expand` have it, by head.
     """
 
     capturable = True
 
-    def __init__(self, part: LatentAttentionSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        part: LatentAttentionSpec,
+        names: TensorNames,
+        index: int,
+        hidden: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.part, self.index, self._names = part, index, names
         made = dtype, device
         few = part.query_rank
@@ -72,7 +85,9 @@ class ReferenceLatentAttention:
 
     def products(self) -> Iterator[tuple[object, str]]:
         """Who holds each projection, and under which name."""
-        yield from ((self, name) for name in ("query_down", "query", "latent", "output") if getattr(self, name) is not None)
+        yield from (
+            (self, name) for name in ("query_down", "query", "latent", "output") if getattr(self, name) is not None
+        )
         if self.indexer is not None:
             yield from self.indexer.products()
 
@@ -129,15 +144,22 @@ class ReferenceLatentAttention:
             return self._expanded(torch.cat((own, turned), 2), row[:, 0], step.batch.query_lens)
         q = torch.cat((self.absorb(own), turned), 2)
         if chosen is None:
-            return self.expand(step.attention.attend(q, row, row[..., : self.part.rank], self.index, step.batch)).flatten(1)
+            return self.expand(
+                step.attention.attend(q, row, row[..., : self.part.rank], self.index, step.batch)
+            ).flatten(1)
         return self.expand(step.attention.attend_topk(q, chosen, self.index, step.batch)).flatten(1)
 
     def _expanded(self, q: Tensor, rows: Tensor, lengths: list[int]) -> Tensor:
-        """Of sequences that begin here, each over itself alone. q: [T, heads, dim + turned].  rows: [T, rank + turned]"""
+        """Of sequences that begin here, each over itself alone.
+
+        q: [T, heads, dim + turned].  rows: [T, rank + turned]
+        """
         part = self.part
         latents, turned = rows.expand(part.heads, -1, -1).split_with_sizes((part.rank, part.turned), 2)
         keys = torch.cat((torch.bmm(latents, self.absorb.weight.mT), turned), 2)
-        values = F.pad(torch.bmm(latents, self.expand.weight), (0, max(0, part.dim + part.turned - part.value_dim)))  # torch is faster on equal widths
+        values = F.pad(
+            torch.bmm(latents, self.expand.weight), (0, max(0, part.dim + part.turned - part.value_dim))
+        )  # torch is faster on equal widths
         parts = []
         for start, stop in pairwise(accumulate(lengths, initial=0)):
             own, k, v = (each[None, :, start:stop] for each in (q.transpose(0, 1), keys, values))
@@ -164,7 +186,10 @@ class ReferenceLatentAttention:
         """Of their latent what latents answer and what turns, [T, heads, dim] and [T, heads, turned]."""
         part = self.part
         own, turned = self.query(x).split_with_sizes((part.heads * part.dim, part.heads * part.turned), 1)
-        own, turned = own.unflatten(1, (part.heads, part.dim)), self._turned(turned.unflatten(1, (part.heads, part.turned)), step)
+        own, turned = (
+            own.unflatten(1, (part.heads, part.dim)),
+            self._turned(turned.unflatten(1, (part.heads, part.turned)), step),
+        )
         if part.temperature is None:
             return own, turned
         factors = temperatures(part.temperature, step.batch.positions)[:, None, None].to(x.dtype)
@@ -175,9 +200,13 @@ class ReferenceLatentAttention:
 
 
 def is_fresh(step: ReferenceStep, x: Tensor) -> bool:
-    """Whether the step has nothing but long sequences at their beginning, which may be summed up in any order, in rows as they are stored."""
+    """Whether the step has nothing but long sequences at their beginning, which may be
+    summed up in any order, in rows as they are stored.
+    """
     batch, exact = step.batch, step.attention.pool.dtype == x.dtype and cpu_kernels.most_numbers != math.inf
-    return x.device.type == "cpu" and exact and min(batch.query_lens) >= FRESH and batch.query_lens == batch.context_lens
+    return (
+        x.device.type == "cpu" and exact and min(batch.query_lens) >= FRESH and batch.query_lens == batch.context_lens
+    )
 
 
 def _ups(part: LatentAttentionSpec, names: TensorNames) -> tuple[tuple[int, int], ...]:
@@ -190,6 +219,8 @@ def _ups(part: LatentAttentionSpec, names: TensorNames) -> tuple[tuple[int, int]
 def _by_head(part: LatentAttentionSpec, up: list[Tensor]) -> tuple[Tensor, Tensor]:
     """What makes keys [heads, dim, rank], and what makes values [heads, value_dim, rank]."""
     if len(up) == 2:
-        return up[0].view(part.heads, part.rank, part.dim).transpose(1, 2), up[1].view(part.heads, part.value_dim, part.rank)
+        return up[0].view(part.heads, part.rank, part.dim).transpose(1, 2), up[1].view(
+            part.heads, part.value_dim, part.rank
+        )
     keys, values = up[0].view(part.heads, -1, part.rank).split_with_sizes((part.dim, part.value_dim), 1)
     return keys, values

@@ -10,24 +10,27 @@ from torch import Tensor
 
 from ...layers.linear_layers import Linear
 from ...layers.recurrent import RaggedSequences, SelectiveScan
-from .reference_mixer import ReferenceStep
+from ..spec.recurrent_spec import Mamba1Spec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
+from .reference_mixer import ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
-from ..spec.recurrent_spec import Mamba1Spec
 
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
 class ReferenceMamba1:
-    """`input` gives x and gate; of the convolved x `select` gives what leads to time steps, B and C, and `steps` the time steps of all channels.
+    """`input` gives x and gate; of the convolved x `select` gives what leads to time steps, B and C, and `steps` the
+    time steps of all channels.
 
     rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], what of x goes past the states.
     """
 
     capturable = True
 
-    def __init__(self, part: Mamba1Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: Mamba1Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self.index, self._names = part, index, names
         self._sizes = (part.rank, part.size, part.size)
         self.input = matrix(2 * part.inner, hidden, part.bias, False, dtype, device)

@@ -10,28 +10,33 @@ from torch import Tensor
 
 from ...layers.linear_layers import Linear
 from ...layers.recurrent import LinearAttention, RaggedSequences
-from .reference_mixer import ReferenceStep
+from ..spec.recurrent_spec import Mamba2Spec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
+from .reference_mixer import ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
-from ..spec.recurrent_spec import Mamba2Spec
 
 
 class ReferenceMamba2:
     """`input` gives gate, x, B, C and time steps; `output` takes the gated outputs of all heads.
 
-    rate: float32 [heads], -e^A_log.  skip: float32 [heads], what of x goes past the states.  scales: of each output of `input`.
+    rate: float32 [heads], -e^A_log.  skip: float32 [heads], what of x goes past the states.  scales: of each output of
+        `input`.
     """
 
     capturable = True
 
-    def __init__(self, part: Mamba2Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: Mamba2Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self.index, self._names = part, index, names
         self._sizes = (part.inner, part.channels, part.heads)
         self.input = matrix(sum(self._sizes), hidden, part.bias, False, dtype, device)
         self.output = matrix(hidden, part.inner, part.out_bias, False, dtype, device)
         self.convolution = ReferenceConvolution(part.channels, part.width, part.conv_bias, part.activation, device)
-        self.rate, self.skip, self.bias = (torch.zeros(part.heads, dtype=torch.float32, device=device) for _ in range(3))
+        self.rate, self.skip, self.bias = (
+            torch.zeros(part.heads, dtype=torch.float32, device=device) for _ in range(3)
+        )
         self.norm = None if part.eps is None else torch.ones(part.inner, dtype=torch.float32, device=device)
         self.scales: Tensor | None = None
 
@@ -73,7 +78,13 @@ class ReferenceMamba2:
         z, mixed, dt = self._projected(x).split_with_sizes(self._sizes, 1)
         convolved = self.convolution(mixed, windows, states, ragged)
         out = scanned(self._said(convolved, dt), memory, states, ragged)
-        return gated(out.flatten(1).unflatten(1, (self.part.groups, -1)), z, self.norm, self.part.eps, gate_first=not self.part.norm_first)
+        return gated(
+            out.flatten(1).unflatten(1, (self.part.groups, -1)),
+            z,
+            self.norm,
+            self.part.eps,
+            gate_first=not self.part.norm_first,
+        )
 
     def _projected(self, x: Tensor) -> Tensor:
         y = self.input(x if self.part.scale == 1 else x * self.part.scale)
@@ -86,4 +97,6 @@ class ReferenceMamba2:
         x, b, c = mixed.split_with_sizes((part.inner, each, each), 1)
         steps, decay = rates(dt, self.bias, self.rate, (part.least, part.most))
         b, c = (y.unflatten(1, (part.groups, part.size)) for y in (b, c))
-        return LinearAttention(c, b, x.unflatten(1, (part.heads, part.dim)), decay[..., None], times=steps[..., None], skip=self.skip)
+        return LinearAttention(
+            c, b, x.unflatten(1, (part.heads, part.dim)), decay[..., None], times=steps[..., None], skip=self.skip
+        )

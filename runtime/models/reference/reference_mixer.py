@@ -11,13 +11,16 @@ from torch import Tensor
 from ...attention.attention_backend import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory, StepStates
 from ...layers.linear_layers import Linear
-from ...layers.rotary_embedding import RotaryAngles, RopeParameters
+from ...layers.rotary_embedding import RopeParameters, RotaryAngles
 from ...step.step_batch import StepBatch
 from ..spec.weight_targets import WeightTarget
 
 
 class ReferenceStep(NamedTuple):
-    """What all layers of a step share. angles: of the step's tokens, by rotation.  states: None where no layer keeps any."""
+    """What all layers of a step share.
+
+    angles: of the step's tokens, by rotation.  states: None where no layer keeps any.
+    """
 
     batch: StepBatch
     attention: AttentionBackend
@@ -33,11 +36,15 @@ def step_states(batch: StepBatch, memory: RecurrentStateMemory | None) -> StepSt
 
 
 class ReferenceMixer(Protocol):
-    """A layer's mixer in torch, the law: `output` of what `attend` gives is added to the residual; None: that itself."""
+    """A layer's mixer in torch, the law: `output` of what `attend` gives is
+    added to the residual; None: that itself.
+    """
 
     @property
     def capturable(self) -> bool:
-        """Whether steps of one token a sequence may be CUDA graphs: it waits for nothing, and no size depends on numbers."""
+        """Whether steps of one token a sequence may be CUDA graphs: it waits for
+        nothing, and no size depends on numbers.
+        """
 
     @property
     def output(self) -> Linear | None: ...

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 from ...layers.linear_layers import Linear
+from ..spec.latent_attention_spec import LatentAttentionSpec
+from ..spec.model_spec import AttentionSpec, Mixer, ParallelMixersSpec, ShortConvSpec
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..spec.sparse_attention_spec import SparseAttentionSpec
+from ..spec.tensor_names import TensorNames
+from ..spec.weight_targets import WeightTarget
 from .reference_attention import ReferenceAttention
-from .reference_short_conv import ReferenceShortConv
 from .reference_delta_net import ReferenceDeltaNet
 from .reference_latent_attention import ReferenceLatentAttention
-from ..spec.latent_attention_spec import LatentAttentionSpec
 from .reference_mamba1 import ReferenceMamba1
 from .reference_mamba2 import ReferenceMamba2
 from .reference_mixer import ReferenceMixer, ReferenceStep
-from ..spec.tensor_names import TensorNames
-from ..spec.weight_targets import WeightTarget
-from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from .reference_short_conv import ReferenceShortConv
 from .reference_sparse_attention import ReferenceSparseAttention
-from ..spec.sparse_attention_spec import SparseAttentionSpec
-from ..spec.model_spec import AttentionSpec, ParallelMixersSpec, Mixer, ShortConvSpec
 
 
 class ReferenceParallelMixers:
@@ -30,7 +30,15 @@ class ReferenceParallelMixers:
 
     output = None
 
-    def __init__(self, part: ParallelMixersSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        part: ParallelMixersSpec,
+        names: TensorNames,
+        index: int,
+        hidden: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.part, self.index = part, index
         self.mixers = [mixer_for(each, names, index, hidden, dtype, device) for each in part.mixers]
         self.capturable = all(mixer.capturable for mixer in self.mixers)
@@ -65,9 +73,18 @@ class ReferenceParallelMixers:
 
 
 PARTS: dict[type, Callable[..., ReferenceMixer]] = {
-    AttentionSpec: ReferenceAttention, LatentAttentionSpec: ReferenceLatentAttention, SparseAttentionSpec: ReferenceSparseAttention, ShortConvSpec: ReferenceShortConv, DeltaNetSpec: ReferenceDeltaNet, Mamba1Spec: ReferenceMamba1, Mamba2Spec: ReferenceMamba2, ParallelMixersSpec: ReferenceParallelMixers,
-}  # fmt: skip
+    AttentionSpec: ReferenceAttention,
+    LatentAttentionSpec: ReferenceLatentAttention,
+    SparseAttentionSpec: ReferenceSparseAttention,
+    ShortConvSpec: ReferenceShortConv,
+    DeltaNetSpec: ReferenceDeltaNet,
+    Mamba1Spec: ReferenceMamba1,
+    Mamba2Spec: ReferenceMamba2,
+    ParallelMixersSpec: ReferenceParallelMixers,
+}
 
 
-def mixer_for(part: Mixer, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> ReferenceMixer:
+def mixer_for(
+    part: Mixer, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+) -> ReferenceMixer:
     return PARTS[type(part)](part, names, index, hidden, dtype, device)

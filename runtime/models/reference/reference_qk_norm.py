@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...layers import cpu_kernels
 from ...layers import norm_layers as norms
-from ..spec.weight_targets import WeightTarget
 from ..spec.model_spec import QkNormSpec
+from ..spec.weight_targets import WeightTarget
 
 
 class ReferenceQkNorm:
@@ -22,7 +22,9 @@ class ReferenceQkNorm:
 
     def __init__(self, part: QkNormSpec, queries: int, keys: int, dim: int, device: torch.device) -> None:
         self.part, self.after, self._counts, self._dim = part, part.after, (queries, keys), dim
-        self.queries, self.keys = (torch.ones(self._shape(count), dtype=torch.float32, device=device) for count in (queries, keys))
+        self.queries, self.keys = (
+            torch.ones(self._shape(count), dtype=torch.float32, device=device) for count in (queries, keys)
+        )
         self.biases = [torch.zeros_like(weight) for weight in (self.queries, self.keys)] if part.norm.bias else []
         self.each_head: norms.PerHeadNorm | None = None
 
@@ -53,7 +55,9 @@ class ReferenceQkNorm:
         self.bias = self._sealed(self.biases, order).contiguous() if self.biases else None
         if self.part.over != "all":
             self.each_head = norms.PerHeadNorm(self.weight, self.eps, self.part.norm.kind, self.bias)
-        self._whole = [norms.PerHeadNorm(w.view(1, -1), self.eps, self.part.norm.kind, b) for w, b in self._parts() if len(w)]
+        self._whole = [
+            norms.PerHeadNorm(w.view(1, -1), self.eps, self.part.norm.kind, b) for w, b in self._parts() if len(w)
+        ]
 
     def _parts(self) -> list[tuple[Tensor, Tensor | None]]:
         """Weight and bias of the queries' heads, and of the keys'."""
@@ -72,7 +76,9 @@ class ReferenceQkNorm:
         if self.each_head is not None:
             return self.each_head(x)
         parts = x.split_with_sizes([count for count in self._counts if count], 1)
-        return torch.cat([norm(part.flatten(1)[:, None]).view(part.shape) for norm, part in zip(self._whole, parts, strict=True)], 1)
+        return torch.cat(
+            [norm(part.flatten(1)[:, None]).view(part.shape) for norm, part in zip(self._whole, parts, strict=True)], 1
+        )
 
     def words(self) -> tuple[np.ndarray, np.ndarray]:
         """The struct Norm for queries and for keys, once sealed."""

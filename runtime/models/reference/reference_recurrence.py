@@ -1,6 +1,7 @@
 """What mixers with states share: the convolution in front, reading states and leaving them, and the gate behind.
 
-On a CPU these are C kernels, on a GPU one token each of linear attention, and any tokens of a selective scan, are one kernel;
+On a CPU these are C kernels, on a GPU one token each of linear attention, and any tokens of a selective scan, are one
+kernel;
 whatever else is torch, which is the law.
 """
 
@@ -23,9 +24,9 @@ from ...layers.recurrent import (
     causal_convolution,
     cpu_recurrent_kernels,
 )
-from .reference_mixer import ReferenceStep
-from ..spec.weight_targets import WeightTarget
 from ..spec.model_spec import Activation
+from ..spec.weight_targets import WeightTarget
+from .reference_mixer import ReferenceStep
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 NO_LIMITS = (0.0, math.inf)
@@ -34,10 +35,13 @@ NO_LIMITS = (0.0, math.inf)
 class ReferenceConvolution:
     """A causal convolution of each channel by itself, maybe with an activation behind.
 
-    Load into `loaded` [channels, 1, width], then call `seal`.  weight: float32 [width, channels].  bias: float32 [channels].
+    Load into `loaded` [channels, 1, width], then call `seal`.  weight: float32 [width, channels].  bias: float32
+    [channels].
     """
 
-    def __init__(self, channels: int, width: int, bias: bool, activation: Activation | None, device: torch.device) -> None:
+    def __init__(
+        self, channels: int, width: int, bias: bool, activation: Activation | None, device: torch.device
+    ) -> None:
         self.loaded = torch.empty(channels, 1, width, dtype=torch.float32, device=device)
         self.bias = torch.empty(channels, dtype=torch.float32, device=device) if bias else None
         self.activation = activation
@@ -58,9 +62,13 @@ class ReferenceConvolution:
             yield self.bias
 
     def __call__(self, x: Tensor, memory: Tensor, states: StepStates, ragged: RaggedSequences) -> Tensor:
-        """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1, channels] has the last inputs of sequences."""
+        """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1,
+        channels] has the last inputs of sequences.
+        """
         if self._compiled and cpu_recurrent_kernels.takes(x):
-            return cpu_recurrent_kernels.convolve(x, self.weight, self.bias, self.activation, memory, states.read, states.write, ragged)
+            return cpu_recurrent_kernels.convolve(
+                x, self.weight, self.bias, self.activation, memory, states.read, states.write, ragged
+            )
         y, left = causal_convolution(x, self.weight, self.bias, memory.index_select(0, states.read), ragged)
         memory.index_copy_(0, states.write, left)
         return y if self.activation is None else ACTIVATIONS[self.activation](y)
@@ -72,7 +80,9 @@ def carried(step: ReferenceStep) -> StepStates:
     return step.states
 
 
-def scanned(said: LinearAttention | SelectiveScan, memory: Tensor, states: StepStates, ragged: RaggedSequences) -> Tensor:
+def scanned(
+    said: LinearAttention | SelectiveScan, memory: Tensor, states: StepStates, ragged: RaggedSequences
+) -> Tensor:
     """What the tokens of a step give, float32; memory [slots, ...] has the states of sequences, float32."""
     read, write = states.read, states.write
     if cpu_recurrent_kernels.supports_state(memory):
@@ -90,8 +100,11 @@ def scanned(said: LinearAttention | SelectiveScan, memory: Tensor, states: StepS
     return out
 
 
-def rates(x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[float, float] = NO_LIMITS) -> tuple[Tensor, Tensor]:
-    """x [T, heads * each] -> time steps, softplus(x + bias) within the limits, and these times the rate of their head, float32 both.
+def rates(
+    x: Tensor, bias: Tensor | None, rate: Tensor | None, limits: tuple[float, float] = NO_LIMITS
+) -> tuple[Tensor, Tensor]:
+    """x [T, heads * each] -> time steps, softplus(x + bias) within the limits, and these times the rate of their head,
+    float32 both.
 
     bias: float32 [heads * each].  rate: float32 [heads]; None: the steps twice.
     """
@@ -111,10 +124,14 @@ def sigmoid(x: Tensor, reach: float) -> Tensor:
     return cpu_recurrent_kernels.sigmoid(x, reach) if cpu_recurrent_kernels.takes(x) else x.float().sigmoid() * reach
 
 
-def gated(x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: str = "silu", gate_first: bool = False) -> Tensor:
-    """x [T, spans, n] float32, an RMS norm of each span, times the activation `gate` of z [T, spans * n]: of z's shape and type.
+def gated(
+    x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: str = "silu", gate_first: bool = False
+) -> Tensor:
+    """x [T, spans, n] float32, an RMS norm of each span, times the activation `gate` of z [T, spans * n]: of z's shape
+    and type.
 
-    weight: float32 [n], for every span, or [spans * n].  eps: None: no norm.  gate_first: the norm is that of the product.
+    weight: float32 [n], for every span, or [spans * n].  eps: None: no norm.  gate_first: the norm is that of the
+        product.
     """
     if cpu_recurrent_kernels.takes(z):
         return cpu_recurrent_kernels.gated(x, z, weight, eps, gate, gate_first)

@@ -13,7 +13,8 @@ from ..spec.model_spec import RouterSpec
 def routed(router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """logits: float32 [T, experts].  correction: float32 [experts], where the router has one.
 
-    Returns int64 [T, top_k], the better expert first, of equal ones the one of the smaller number; and float32 weights [T, top_k].
+    Returns int64 [T, top_k], the better expert first, of equal ones the one of the smaller number; and float32 weights
+    [T, top_k].
     """
     if router.score == "mixer":
         return sparse_mixer(logits, top_k, router.jitter)

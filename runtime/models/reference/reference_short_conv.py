@@ -1,4 +1,6 @@
-"""A gated short convolution in torch (LFM2): gate, mix a few neighbouring tokens of each channel, gate again. The law."""
+"""A gated short convolution in torch (LFM2): gate, mix a few neighbouring
+tokens of each channel, gate again. The law.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,23 @@ from torch import Tensor
 
 from ...layers.linear_layers import Linear
 from ...layers.recurrent import RaggedSequences
-from .reference_mixer import ReferenceStep
+from ..spec.model_spec import ShortConvSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
+from .reference_mixer import ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried
-from ..spec.model_spec import ShortConvSpec
 
 
 class ReferenceShortConv:
-    """`into` gives B, C and x of all channels, [T, 3 * channels]; `output` takes C times the convolution of B times x."""
+    """`into` gives B, C and x of all channels, [T, 3 * channels]; `output`
+    takes C times the convolution of B times x.
+    """
 
     capturable = True
 
-    def __init__(self, part: ShortConvSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, part: ShortConvSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.part, self.index, self._names = part, index, names.conv
         self.into = matrix(3 * part.channels, hidden, part.bias, False, dtype, device)
         self.output = matrix(hidden, part.channels, part.bias, False, dtype, device)
@@ -47,7 +53,9 @@ class ReferenceShortConv:
         yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> what `output` takes, [T, channels]; the last inputs of each sequence are left as its state."""
+        """x [T, hidden], normed -> what `output` takes, [T, channels]; the last
+        inputs of each sequence are left as its state.
+        """
         states, ragged = carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         (kept,) = states.of(self.index)
         first, last, y = self.into(x).chunk(3, dim=-1)

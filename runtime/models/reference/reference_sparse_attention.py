@@ -1,4 +1,5 @@
-"""Sparse attention of three branches in torch (NSA, arXiv 2502.11089), but for the attention to chosen tokens, which backends do by kernels.
+"""Sparse attention of three branches in torch (NSA, arXiv 2502.11089), but for the attention to chosen tokens, which
+backends do by kernels.
 
 Compressed keys and values are made anew in each step, of all tokens of a sequence.
 """
@@ -17,16 +18,18 @@ from ...layers.activation_functions import activated
 from ...layers.float8_reference import restore
 from ...layers.linear_layers import Linear
 from ...layers.rotary_embedding import rotate
-from .reference_mixer import ReferenceStep
+from ..spec.sparse_attention_spec import SparseAttentionSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
-from ..spec.sparse_attention_spec import SparseAttentionSpec
+from .reference_mixer import ReferenceStep
 
 ROWS = 256  # queries at a time, so that their scores and what they choose stay small
 
 
 class KVBlockCompressor:
-    """Makes one row of the rows of a block: a network of two layers on these, to which `places` are added. places: [length, dim]."""
+    """Makes one row of the rows of a block: a network of two layers on these, to
+    which `places` are added. places: [length, dim].
+    """
 
     def __init__(self, part: SparseAttentionSpec, dtype: torch.dtype, device: torch.device) -> None:
         self.part, self.places = part, torch.empty(part.length, part.dim, dtype=dtype, device=device)
@@ -42,11 +45,21 @@ class KVBlockCompressor:
 
 
 class ReferenceSparseAttention:
-    """`queries` gives those of all branches, `keys` and `values` the branches' own, `gates` a number of each branch and head."""
+    """`queries` gives those of all branches, `keys` and `values` the branches' own,
+    `gates` a number of each branch and head.
+    """
 
     capturable = False  # how long sequences are decides which sizes there are
 
-    def __init__(self, part: SparseAttentionSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self,
+        part: SparseAttentionSpec,
+        names: TensorNames,
+        index: int,
+        hidden: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         self.part, self.index, self._names = part, index, names
         made = False, False, dtype, device
         self.queries, self.gates = matrix(part.heads * part.dim, hidden, *made), matrix(3 * part.heads, hidden, *made)
@@ -56,7 +69,12 @@ class ReferenceSparseAttention:
 
     def places(self, prefix: str) -> Iterator[WeightTarget]:
         names = self._names
-        for name, product in ((names.q, self.queries), (names.k, self.keys), (names.v, self.values), (names.output, self.output)):
+        for name, product in (
+            (names.q, self.queries),
+            (names.k, self.keys),
+            (names.v, self.values),
+            (names.output, self.output),
+        ):
             yield from weight_of(prefix + name, product)
         yield from weight_of(f"{prefix}self_attn.gate", self.gates)
         for name, each in (("compress_keys", self.key_compressor), ("compress_values", self.value_compressor)):
@@ -86,10 +104,15 @@ class ReferenceSparseAttention:
         step.attention.store(k, v, self.index, step.batch)
         gates = self.gates(x).sigmoid().unflatten(1, (3, part.heads, 1))
         mixed, blocks = self._compressed(q, step)
-        return torch.cat([
-            torch.stack((mixed[rows], *self._chosen(turned[rows], blocks[rows], rows, step)), 1).mul_(gates[rows]).sum(1).flatten(1)
-            for rows in parts(0, len(x))
-        ])  # fmt: skip
+        return torch.cat(
+            [
+                torch.stack((mixed[rows], *self._chosen(turned[rows], blocks[rows], rows, step)), 1)
+                .mul_(gates[rows])
+                .sum(1)
+                .flatten(1)
+                for rows in parts(0, len(x))
+            ]
+        )
 
     def _turned(self, heads: Tensor, step: ReferenceStep) -> Tensor:
         return heads if self.part.rope is None else rotate(heads, step.angles[self.part.rope])
@@ -97,15 +120,23 @@ class ReferenceSparseAttention:
     def _chosen(self, q: Tensor, blocks: Tensor, rows: slice, step: ReferenceStep) -> tuple[Tensor, Tensor]:
         """What queries mix of their blocks and of their window: [n, heads, dim] each. blocks: [n, kv_heads, most]."""
         part, batch = self.part, step.batch
-        own, latest = of_blocks(blocks, part.block, 0, batch, rows), of_blocks(blocks[..., :0], part.block, part.window, batch, rows)
+        own, latest = (
+            of_blocks(blocks, part.block, 0, batch, rows),
+            of_blocks(blocks[..., :0], part.block, part.window, batch, rows),
+        )
         slots = own.slots.new_zeros(len(q), 2 * part.kv_heads, max(own.slots.shape[2], latest.slots.shape[2]))
-        slots[:, : part.kv_heads, : own.slots.shape[2]], slots[:, part.kv_heads :, : latest.slots.shape[2]] = own.slots, latest.slots
+        slots[:, : part.kv_heads, : own.slots.shape[2]], slots[:, part.kv_heads :, : latest.slots.shape[2]] = (
+            own.slots,
+            latest.slots,
+        )
         both = TopKSelection(slots, torch.cat((own.counts, latest.counts), 1))
         mixed = step.attention.attend_topk(torch.cat((q, q), 1), both, self.index, batch)
         return mixed[:, : part.heads], mixed[:, part.heads :]
 
     def _compressed(self, q: Tensor, step: ReferenceStep) -> tuple[Tensor, Tensor]:
-        """What queries mix of compressed blocks, [T, heads, dim], and the blocks of tokens that they choose by these, [T, kv_heads, most]."""
+        """What queries mix of compressed blocks, [T, heads, dim], and the blocks of tokens
+        that they choose by these, [T, kv_heads, most].
+        """
         part, mixed = self.part, torch.empty_like(q)
         blocks = torch.empty(len(q), part.kv_heads, part.most, dtype=torch.int64, device=q.device)
         for own, slots, _ in sequences(step.batch, q.device):
@@ -117,10 +148,15 @@ class ReferenceSparseAttention:
         return mixed, blocks
 
     def _rows(self, slots: Tensor, step: ReferenceStep, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Compressed keys and values of a sequence: [blocks, kv_heads, dim] each, none where it is shorter than a block."""
+        """Compressed keys and values of a sequence: [blocks, kv_heads, dim]
+        each, none where it is shorter than a block.
+        """
         part, found = self.part, []
         for stored, scale, compressor in zip(
-            step.attention.stored(self.index), step.attention.scales(self.index), (self.key_compressor, self.value_compressor), strict=True
+            step.attention.stored(self.index),
+            step.attention.scales(self.index),
+            (self.key_compressor, self.value_compressor),
+            strict=True,
         ):
             rows = stored.index_select(0, slots)[:, 2 * part.kv_heads :]
             rows = rows if rows.dtype == dtype else restore(rows, scale, dtype)
@@ -128,16 +164,22 @@ class ReferenceSparseAttention:
         return found[0], found[1]
 
     def _mixed(self, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """[n, heads, dim], and float32 [n, kv_heads, blocks], the weights of all heads that share keys. Blocks must end before the query or at it."""
+        """[n, heads, dim], and float32 [n, kv_heads, blocks], the weights of all heads that share keys.
+
+        Blocks must end before the query or at it.
+        """
         part = self.part
         ends = torch.arange(len(keys), device=q.device) * part.stride + part.length - 1
         seen = (ends <= positions[:, None])[:, None, None]
         scores = torch.einsum("nkgd,bkd->nkgb", q.float().unflatten(1, (part.kv_heads, -1)), keys.float()) * part.scale
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).where(seen, 0)  # where nothing is seen the softmax is NaN
+        weights = (
+            scores.masked_fill(~seen, -torch.inf).softmax(-1).where(seen, 0)
+        )  # where nothing is seen the softmax is NaN
         return torch.einsum("nkgb,bkd->nkgd", weights, values.float()).flatten(1, 2).to(q.dtype), weights.sum(2)
 
     def _best(self, weights: Tensor, positions: Tensor, tokens: int) -> Tensor:
-        """Numbers of blocks of tokens, [n, kv_heads, most], or `NONE`. Weights of compressed blocks count for the tokens that they share.
+        """Numbers of blocks of tokens, [n, kv_heads, most], or `NONE`. Weights of compressed blocks count for the
+        tokens that they share.
 
         tokens: of the sequence.
         """

@@ -26,7 +26,9 @@ class TensorParallelGroup(Protocol):
         """x += the sum of the ranks' parts, in place; then as `kernels.norm.rms_norm` of x. On a GPU."""
 
     def rooms(self, out: Tensor) -> AllReduceBuffers | None:
-        """Where products of one row send their parts of the sum `out` [1, size] themselves, on a GPU; None: they give them."""
+        """Where products of one row send their parts of the sum `out` [1, size]
+        themselves, on a GPU; None: they give them.
+        """
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
         """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
@@ -65,7 +67,9 @@ class AllReduceLinear(TensorParallelLinear):
 
 
 class PrecomputedLinear(Linear):
-    """A product that the mixer in front of it has taken already, of this rank's own rows: what the other ranks add to these is 0."""
+    """A product that the mixer in front of it has taken already, of this rank's own
+    rows: what the other ranks add to these is 0.
+    """
 
     __slots__ = ("product",)
 
@@ -131,7 +135,9 @@ def precomputed(product: Linear) -> PrecomputedLinear:
 
 
 def around(product: Linear, make: Callable[[Linear], Linear]) -> Linear:
-    """What `make` puts around a product, or around this rank's part of it, which is joined with the others' as before."""
+    """What `make` puts around a product, or around this rank's part of it,
+    which is joined with the others' as before.
+    """
     if not isinstance(product, TensorParallelLinear):
         return make(product)
     found = copy.copy(product)

@@ -1,4 +1,6 @@
-"""Typed look-ups in decoded JSON, with errors that name the file, the key and the value; it knows what was not looked up."""
+"""Typed look-ups in decoded JSON, with errors that name the file, the key and
+the value; it knows what was not looked up.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IndexerSpec:
-    """Chooses the `most` tokens that a query attends to (DSA, of DeepSeek V3.2): those of the largest sums over `heads` of weight *
+    """Chooses the `most` tokens that a query attends to (DSA, of DeepSeek V3.2): those of the largest sums over `heads`
+    of weight *
     relu(query * key). Fewer tokens are attended to as they are.
 
     dim: of a head; its key, which all heads share, has a norm.  rope: of `dim` numbers.
@@ -32,13 +33,16 @@ class IndexerSpec:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttentionSpec:
-    """Softmax attention whose keys and values are made of `rank` numbers of a token, the latent (MLA, arXiv 2405.04434).
+    """Softmax attention whose keys and values are made of `rank` numbers of a token, the latent (MLA, arXiv
+    2405.04434).
 
-    dim: numbers of a head's query and key that come from latents.  turned: those behind them, which turn, and whose key all heads share.
+    dim: numbers of a head's query and key that come from latents.  turned: those behind them, which turn, and whose key
+        all heads share.
     value_dim: of a head.  scale: of the scores.  rope: of `turned` numbers, None for no rotation.
     norm: of the latent, and of the queries' of `query_rank` numbers; None: queries are projected at once.
     bias: of the projections to latents; out_bias: of the one behind.
-    share: of a rank that stores the rows of all tokens of a step and attends, with all heads, for some of them alone. None: for all.
+    share: of a rank that stores the rows of all tokens of a step and attends, with all heads, for some of them alone.
+        None: for all.
     """
 
     heads: int
@@ -66,6 +70,12 @@ class LatentAttentionSpec:
         """A token's row is the latent and the key that turns; what heads mix of it is the latent."""
         own, chooses = self.own_indexer, self.indexer
         return LayerAttention(
-            self.heads, 1, self.rank + self.turned, self.rank, self.scale, latent=True, index_dim=0 if own is None else own.dim,
+            self.heads,
+            1,
+            self.rank + self.turned,
+            self.rank,
+            self.scale,
+            latent=True,
+            index_dim=0 if own is None else own.dim,
             chosen=None if chooses is None else chooses.most,
-        )  # fmt: skip
+        )

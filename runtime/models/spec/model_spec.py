@@ -1,4 +1,6 @@
-"""What a decoder is made of, as data: a family's function makes a `ModelSpec` of its config.json, everything else reads it."""
+"""What a decoder is made of, as data: a family's function makes a `ModelSpec` of
+its config.json, everything else reads it.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ from ...cache.recurrent_state_memory import RecurrentStateShape
 from ...layers.rotary_embedding import RopeParameters
 from ...step.rank_rows import RankRowShare
 from .latent_attention_spec import LatentAttentionSpec
-from .tensor_names import TensorNames
 from .recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
 from .sparse_attention_spec import SparseAttentionSpec
+from .tensor_names import TensorNames
 
 Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
 
@@ -61,11 +63,13 @@ class AttentionSpec:
     """Softmax attention of `heads` query heads over `kv_heads` heads of keys and values.
 
     scale: of the scores.  bias: of q, k and v; out_bias: of the projection behind.  rope: None for no rotation.
-    norm: of queries and keys; value_norm_eps: each head of values is divided by its root mean square.  value_scale: values are multiplied with it.  clip: queries, keys and values stay within it.
+    norm: of queries and keys; value_norm_eps: each head of values is divided by its root mean square.  value_scale:
+        values are multiplied with it.  clip: queries, keys and values stay within it.
     window, chunk, softcap, alibi: see `LayerAttention`.  sinks: a learned logit of each head without a value.
     value_is_key: the values are the keys' projection, before norm and rotation.
     source: the layer whose keys and values are read; this one projects queries only.
-    gate: what a head gives is multiplied with the sigmoid of as many numbers, which are projected together with its query.
+    gate: what a head gives is multiplied with the sigmoid of as many numbers, which are projected together with its
+        query.
     """
 
     heads: int
@@ -159,9 +163,11 @@ class RouterSpec:
 
 
 class ExpertShare(NamedTuple):
-    """Which experts of a mixture each rank holds whole, when it begins. rank: this one.  experts: of each rank, those of its places.
+    """Which experts of a mixture each rank holds whole, when it begins. rank: this one.  experts: of each rank, those
+    of its places.
 
-    ordered: what experts give is added in the order of choice, wherever they lie.  nodes, groups: as in `parallel.placement.place`.
+    ordered: what experts give is added in the order of choice, wherever they lie.  nodes, groups: as in
+        `parallel.placement.place`.
     """
 
     rank: int
@@ -180,8 +186,10 @@ class ExpertsSpec:
     """A mixture: of `count` networks a token goes through `top_k`, whose outputs are added times the router's weights.
 
     weighs_input: the weight is multiplied with what an expert takes instead of what it gives.
-    latent: experts see that many numbers, which a projection gives, and another one leads back what they add up to; None: the token itself.
-    shared: a network that every token goes through besides.  switched: it counts by the sigmoid of a product with the token.
+    latent: experts see that many numbers, which a projection gives, and another one leads back what they add up to;
+        None: the token itself.
+    shared: a network that every token goes through besides.  switched: it counts by the sigmoid of a product with the
+        token.
     held: which of the networks are here; None: all of them, or a part of each.
     """
 
@@ -204,7 +212,8 @@ class ExpertsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ShortConvSpec:
-    """A gated convolution over the last `width` tokens of each channel: out(C * conv(B * x)), B, C and x projected (LFM2).
+    """A gated convolution over the last `width` tokens of each channel: out(C * conv(B * x)), B, C and x projected
+    (LFM2).
 
     bias: of both projections and of the convolution.
     """
@@ -221,7 +230,10 @@ class ShortConvSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParallelMixersSpec:
-    """Mixers that read the same and whose outputs are added. inputs, scales: what each reads and gives is multiplied with."""
+    """Mixers that read the same and whose outputs are added.
+
+    inputs, scales: what each reads and gives is multiplied with.
+    """
 
     mixers: tuple[AttentionSpec | ShortConvSpec | DeltaNetSpec | Mamba1Spec | Mamba2Spec, ...]
     inputs: tuple[float, ...]
@@ -232,7 +244,16 @@ class ParallelMixersSpec:
         return tuple(state for mixer in self.mixers for state in states_of(mixer))
 
 
-Mixer = AttentionSpec | LatentAttentionSpec | SparseAttentionSpec | ShortConvSpec | DeltaNetSpec | Mamba1Spec | Mamba2Spec | ParallelMixersSpec
+Mixer = (
+    AttentionSpec
+    | LatentAttentionSpec
+    | SparseAttentionSpec
+    | ShortConvSpec
+    | DeltaNetSpec
+    | Mamba1Spec
+    | Mamba2Spec
+    | ParallelMixersSpec
+)
 Feedforward = GatedFFNSpec | PlainFFNSpec | ExpertsSpec
 
 
@@ -272,7 +293,9 @@ class LayerNorms:
 
 @dataclass(frozen=True, slots=True)
 class PerLayerEmbeddingsSpec:
-    """Embeddings of each layer's own (Gemma 4): a table of `width` numbers a token and layer, gated into the residual."""
+    """Embeddings of each layer's own (Gemma 4): a table of `width` numbers a
+    token and layer, gated into the residual.
+    """
 
     width: int
     vocab_size: int
@@ -317,7 +340,10 @@ class SinusoidalPositions:
 
 @dataclass(frozen=True, slots=True)
 class PipelineShare:
-    """Which part of a model's layers is here. first: the number of its first one.  begins: the embedding is here; ends: the head is."""
+    """Which part of a model's layers is here.
+
+    first: the number of its first one.  begins: the embedding is here; ends: the head is.
+    """
 
     first: int = 0
     begins: bool = True
@@ -414,7 +440,11 @@ def attention_of(mixer: Mixer | None) -> AttentionSpec | LatentAttentionSpec | S
 
 def states_of(mixer: Mixer | None) -> tuple[RecurrentStateShape, ...]:
     """What a mixer keeps of a sequence beside keys and values."""
-    return () if mixer is None or isinstance(mixer, AttentionSpec | LatentAttentionSpec | SparseAttentionSpec) else mixer.state
+    return (
+        ()
+        if mixer is None or isinstance(mixer, AttentionSpec | LatentAttentionSpec | SparseAttentionSpec)
+        else mixer.state
+    )
 
 
 def asked_of(mixer: Mixer | None) -> LayerAttention | None:
@@ -423,5 +453,14 @@ def asked_of(mixer: Mixer | None) -> LayerAttention | None:
     if part is None or isinstance(part, LatentAttentionSpec | SparseAttentionSpec):
         return None if part is None else part.asked
     return LayerAttention(
-        part.heads, part.kv_heads, part.dim, part.values, part.scale, part.window, part.chunk, part.softcap, part.alibi, part.source
+        part.heads,
+        part.kv_heads,
+        part.dim,
+        part.values,
+        part.scale,
+        part.window,
+        part.chunk,
+        part.softcap,
+        part.alibi,
+        part.source,
     )

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import ConfigError
-from .model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from .json_fields import shown
+from .model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from .recurrent_spec import DeltaNetSpec, Mamba2Spec
 
 LINEAR, FULL = "linear_attention", "full_attention"
@@ -16,7 +16,9 @@ RENAMED = {"mamba": LINEAR, "attention": FULL}  # before transformers 5
 MOST_SEEN = 64  # tokens that a convolution sees
 
 
-def layer_kinds(c: ModelConfig, default: Sequence[str], allowed: Sequence[str] = (LINEAR, FULL), key: str = "layer_types") -> list[str]:
+def layer_kinds(
+    c: ModelConfig, default: Sequence[str], allowed: Sequence[str] = (LINEAR, FULL), key: str = "layer_types"
+) -> list[str]:
     """Of each layer what it is, one of `allowed`."""
     found = c.raw(key)
     if found is None and not default:
@@ -42,17 +44,33 @@ def periodic(c: ModelConfig) -> list[str]:
     return [LINEAR if (index + 1) % each else FULL for index in range(c.count)]
 
 
-def delta(c: ModelConfig, eps: float, heads: int | None = 32, key_heads: int | None = 16, dim: int | None = 128, **options: Any) -> DeltaNetSpec:
+def delta(
+    c: ModelConfig,
+    eps: float,
+    heads: int | None = 32,
+    key_heads: int | None = 16,
+    dim: int | None = 128,
+    **options: Any,
+) -> DeltaNetSpec:
     """A gated delta net by the keys that begin with `linear_`."""
-    values, keys = c.positive("linear_num_value_heads", heads, MOST_HEADS), c.positive("linear_num_key_heads", key_heads, MOST_HEADS)
+    values, keys = (
+        c.positive("linear_num_value_heads", heads, MOST_HEADS),
+        c.positive("linear_num_key_heads", key_heads, MOST_HEADS),
+    )
     if values % keys:
-        raise ConfigError(f"{c.where}: linear_num_value_heads={values} is not a multiple of linear_num_key_heads={keys}")
+        raise ConfigError(
+            f"{c.where}: linear_num_value_heads={values} is not a multiple of linear_num_key_heads={keys}"
+        )
     width = c.positive("linear_key_head_dim", dim, MOST_WIDTH)
     own = c.positive("linear_value_head_dim", options.pop("value_dim", dim), MOST_WIDTH)
-    return DeltaNetSpec(values, keys, width, own, c.positive("linear_conv_kernel_dim", 4, MOST_SEEN), eps, c.activation(), **options)
+    return DeltaNetSpec(
+        values, keys, width, own, c.positive("linear_conv_kernel_dim", 4, MOST_SEEN), eps, c.activation(), **options
+    )
 
 
-def mamba2(c: ModelConfig, heads: int, dim: int, size: int, groups: int, width: int, eps: float | None, **options: Any) -> Mamba2Spec:
+def mamba2(
+    c: ModelConfig, heads: int, dim: int, size: int, groups: int, width: int, eps: float | None, **options: Any
+) -> Mamba2Spec:
     """The state space layer of these sizes. Raises ConfigError where heads cannot share groups evenly."""
     if heads % groups:
         raise ConfigError(f"{c.where}: {heads} heads of Mamba 2 cannot share {groups} groups evenly")

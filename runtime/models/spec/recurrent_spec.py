@@ -17,9 +17,12 @@ class DeltaNetSpec:
     """Gated delta net (arXiv 2412.06464), or KDA (arXiv 2510.26692), where each channel of keys decays at its own rate.
 
     heads, value_dim: of values and states.  key_heads, dim: of queries and keys, each for as many heads of values.
-    width: tokens that the convolution in front sees, `activation` behind it.  rank: of the two products that give KDA its decay and its gate;
-    None: gated delta net.  reach: beta is between 0 and this.  gate: activation of what the normed outputs are multiplied with.
-    log_rate: the files hold the logarithm of what decays, not -e^ of it.  tiled: head i of values reads head i % key_heads of keys, not its neighbours'.
+    width: tokens that the convolution in front sees, `activation` behind it.  rank: of the two products that give KDA
+        its decay and its gate;
+    None: gated delta net.  reach: beta is between 0 and this.  gate: activation of what the normed outputs are
+        multiplied with.
+    log_rate: the files hold the logarithm of what decays, not -e^ of it.  tiled: head i of values reads head i %
+        key_heads of keys, not its neighbours'.
     """
 
     heads: int
@@ -42,17 +45,23 @@ class DeltaNetSpec:
 
     @property
     def state(self) -> tuple[RecurrentStateShape, ...]:
-        return RecurrentStateShape((self.width - 1, self.channels), False), RecurrentStateShape((self.heads, self.dim, self.value_dim), True)
+        return RecurrentStateShape((self.width - 1, self.channels), False), RecurrentStateShape(
+            (self.heads, self.dim, self.value_dim), True
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Mamba2Spec:
-    """State space duality (arXiv 2405.21060): each of `heads` heads of width `dim` has a state for each of `size` numbers.
+    """State space duality (arXiv 2405.21060): each of `heads` heads of width `dim` has a state for each of `size`
+    numbers.
 
-    groups: heads of a group share what writes and reads states.  width: tokens that the convolution in front sees, `activation` behind it.
-    bias: of the projection in front; out_bias: of that behind; conv_bias: of the convolution.  least, most: a time step stays within them.
+    groups: heads of a group share what writes and reads states.  width: tokens that the convolution in front sees,
+        `activation` behind it.
+    bias: of the projection in front; out_bias: of that behind; conv_bias: of the convolution.  least, most: a time step
+        stays within them.
     eps: of the norm of each group behind; None: no norm.  norm_first: it stands before the gate.
-    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.  log_rate: see `DeltaNetSpec`.
+    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.  log_rate: see
+        `DeltaNetSpec`.
     """
 
     heads: int
@@ -83,7 +92,9 @@ class Mamba2Spec:
 
     @property
     def state(self) -> tuple[RecurrentStateShape, ...]:
-        return RecurrentStateShape((self.width - 1, self.channels), False), RecurrentStateShape((self.heads, self.size, self.dim), True)
+        return RecurrentStateShape((self.width - 1, self.channels), False), RecurrentStateShape(
+            (self.heads, self.size, self.dim), True
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +102,8 @@ class Mamba1Spec:
     """The selective scan (arXiv 2312.00752): each of `inner` channels has a state of `size` numbers.
 
     rank: of what gives the time steps.  width: tokens that the convolution in front sees, `activation` behind it.
-    bias: of the projections in front and behind; conv_bias: of the convolution.  norm: of what gives time steps, B and C.
+    bias: of the projections in front and behind; conv_bias: of the convolution.  norm: of what gives time steps, B and
+        C.
     log_rate: see `DeltaNetSpec`.
     """
 
@@ -107,4 +119,6 @@ class Mamba1Spec:
 
     @property
     def state(self) -> tuple[RecurrentStateShape, ...]:
-        return RecurrentStateShape((self.width - 1, self.inner), False), RecurrentStateShape((self.inner, self.size), True)
+        return RecurrentStateShape((self.width - 1, self.inner), False), RecurrentStateShape(
+            (self.inner, self.size), True
+        )

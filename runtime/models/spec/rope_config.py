@@ -1,4 +1,6 @@
-"""Rotary parameters as checkpoints write them: before and since transformers 5, one for all layers or one for each kind."""
+"""Rotary parameters as checkpoints write them: before and since transformers 5,
+one for all layers or one for each kind.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,24 @@ OF_PICTURES = ("mrope_section", "mrope_interleaved")  # which axes of a picture 
 
 
 def read_rope(
-    fields: JsonFields, width: int, kind: str | None = None, *, theta: float = 1e4, theta_keys: tuple[str, ...] = (THETA,),
-    share: float | None = None, share_keys: tuple[str, ...] = (SHARE,), dim: int | None = None, interleaved: bool = False, others: tuple[str, ...] = (),
+    fields: JsonFields,
+    width: int,
+    kind: str | None = None,
+    *,
+    theta: float = 1e4,
+    theta_keys: tuple[str, ...] = (THETA,),
+    share: float | None = None,
+    share_keys: tuple[str, ...] = (SHARE,),
+    dim: int | None = None,
+    interleaved: bool = False,
+    others: tuple[str, ...] = (),
     context: int | None = None,
-) -> RopeParameters:  # fmt: skip
+) -> RopeParameters:
     """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before).
 
     width: of a head.  kind: of the layers, where each has its own.  theta, share: what the family takes where nothing
-    is written; share None: it turns whole heads only.  theta_keys, share_keys: of them, beside.  dim: numbers that turn, where
+    is written; share None: it turns whole heads only.  theta_keys, share_keys: of them, beside.  dim: numbers that
+    turn, where
     the family counts them itself.  others: keys that it reads itself.  context: the longest sequence wanted.
     """
     rope, where = written_rope(fields, kind)
@@ -35,11 +47,14 @@ def read_rope(
     base = rope.number(THETA, fields.number(theta_keys, theta))
     part = rope.number(SHARE, fields.number(share_keys, share or 1.0))
     if part != 1 and share is None and dim is None and name != "proportional":
-        raise ConfigError(f"{where}: partial_rotary_factor={part} is not supported by this architecture: it turns whole heads")
+        raise ConfigError(
+            f"{where}: partial_rotary_factor={part} is not supported by this architecture: it turns whole heads"
+        )
     turned = int(width * part) if dim is None else dim
     if not 0 < turned <= width or turned % 2:
         raise ConfigError(
-            f"{where}: partial_rotary_factor={part} lets {turned} of {width} numbers of a head turn; they must be even, and not more than all"
+            f"{where}: partial_rotary_factor={part} lets {turned} of {width} numbers of a head turn; they must be "
+            "even, and not more than all"
         )
     if base <= 1:
         raise ConfigError(f"{where}: rope_theta={base} must be above 1")
@@ -49,7 +64,9 @@ def read_rope(
     beside = fields if kind is None else _without_original(fields)
     result = found(RopeParameters(base, turned, width, name, interleaved), rope, beside, context)
     if unread := rope.unread():
-        raise ConfigError(f"{where}: key {unread[0]!r} ({shown(rope.values[unread[0]])}) is not understood for rope_type={name!r}")
+        raise ConfigError(
+            f"{where}: key {unread[0]!r} ({shown(rope.values[unread[0]])}) is not understood for rope_type={name!r}"
+        )
     _require_turning(result, where, rope.values)
     return result
 
@@ -68,7 +85,9 @@ def written_rope(fields: JsonFields, kind: str | None = None) -> tuple[JsonField
     """The object with the rotary parameters of all layers, or those of a kind; and its name for errors."""
     new, old = fields.raw("rope_parameters"), fields.raw("rope_scaling")
     if new and old and new != old:
-        raise ConfigError(f"{fields.where}: rope_scaling={shown(old)} and rope_parameters={shown(new)} differ; keep one of them")
+        raise ConfigError(
+            f"{fields.where}: rope_scaling={shown(old)} and rope_parameters={shown(new)} differ; keep one of them"
+        )
     written = "rope_parameters" if new is not None else "rope_scaling" if old is not None else None
     values: Any = fields.raw(written) if written else {}
     where = f"{fields.where}: {written}" if written else fields.where
@@ -84,7 +103,10 @@ def _of_kind(values: dict[str, Any], kind: str, written: str | None, where: str)
     if all(isinstance(value, dict | None) for value in values.values()):
         own = values.get(kind) or {}
         if own.get("truncate") is False:
-            raise ConfigError(f"{where}.{kind}: truncate=False is not supported for one kind of layers: transformers reads it for all or none")
+            raise ConfigError(
+                f"{where}.{kind}: truncate=False is not supported for one kind of layers: transformers reads it for "
+                "all or none"
+            )
         return own, f"{where}.{kind}"
     if written == "rope_parameters":
         raise ConfigError(f"{where}={shown(values)} must have an object for each kind of layers, {kind!r} among them")
@@ -92,13 +114,17 @@ def _of_kind(values: dict[str, Any], kind: str, written: str | None, where: str)
 
 
 def _plain(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
-    own.raw("factor", "attention_factor", "original_max_position_embeddings")  # some configurations write them without a use
+    own.raw(
+        "factor", "attention_factor", "original_max_position_embeddings"
+    )  # some configurations write them without a use
     fields.raw("original_max_position_embeddings")
     return rope
 
 
 def _dynamic(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
-    """Below max_position_embeddings, which a sequence stays, nothing is scaled; with `alpha` the base is raised for all."""
+    """Below max_position_embeddings, which a sequence stays, nothing is scaled;
+    with `alpha` the base is raised for all.
+    """
     own.raw("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings")
     if own.optional("alpha", float) is None:
         return replace(rope, kind="default")
@@ -121,7 +147,11 @@ def _llama3(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: 
     if low >= high:
         raise ConfigError(f"{own.where}: low_freq_factor={low} must be below high_freq_factor={high}")
     return replace(
-        rope, factor=own.rate("factor"), original_context=_original(own, fields), low_freq_factor=low, high_freq_factor=high
+        rope,
+        factor=own.rate("factor"),
+        original_context=_original(own, fields),
+        low_freq_factor=low,
+        high_freq_factor=high,
     )
 
 
@@ -145,16 +175,20 @@ def _yarn(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: in
 
 
 def _longrope(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
-    """One choice for the engine, by the longest sequence that it allows: keys in the cache could not follow a change."""
+    """One choice for the engine, by the longest sequence that it allows: keys
+    in the cache could not follow a change.
+    """
     original, longest = _original(own, fields), fields.positive("max_position_embeddings")
     factor = own.rate("factor", longest / original)
     natural = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
     lists = {name: _stretches(own, name, rope.dim // 2) for name in ("short_factor", "long_factor")}
     chosen = "long_factor" if (context or longest) > original else "short_factor"
     return replace(
-        rope, attention_factor=own.number("attention_factor", natural), original_context=original,
+        rope,
+        attention_factor=own.number("attention_factor", natural),
+        original_context=original,
         factors=lists[chosen],
-    )  # fmt: skip
+    )
 
 
 def _stretches(own: JsonFields, name: str, count: int) -> tuple[float, ...]:
@@ -167,7 +201,9 @@ def _stretches(own: JsonFields, name: str, count: int) -> tuple[float, ...]:
 
 def _without_original(fields: JsonFields) -> JsonFields:
     """Where each kind of layers has its own parameters, the original length beside them counts for nothing."""
-    return JsonFields({key: value for key, value in fields.values.items() if key != "original_max_position_embeddings"}, fields.where)
+    return JsonFields(
+        {key: value for key, value in fields.values.items() if key != "original_max_position_embeddings"}, fields.where
+    )
 
 
 def _original(own: JsonFields, fields: JsonFields) -> int:

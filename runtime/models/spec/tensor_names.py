@@ -14,7 +14,8 @@ class MergedProjections:
     """Several projections in one tensor.
 
     order: "rows", one whole projection after the other (q, k, v; gate, up); "heads", [q, k, v] of one head after the
-    other; "groups", [its query heads, k, v] of one key head after the other; "quarters", [q, v, k] of one quarter of the
+    other; "groups", [its query heads, k, v] of one key head after the other; "quarters", [q, v, k] of one quarter of
+    the
     heads after the other; "pairs", rows of gate and up in turn.
     """
 
@@ -26,7 +27,8 @@ class MergedProjections:
 class StackedExpertTensor:
     """A tensor of the files with the rows of all experts, [experts, ...].
 
-    name: behind `TensorNames.layer`.  parts: what one expert has of it, its number for {}: as many equal cuts of the rows.
+    name: behind `TensorNames.layer`.  parts: what one expert has of it, its number for {}: as many equal cuts of the
+        rows.
     """
 
     name: str
@@ -46,7 +48,8 @@ class ExpertTensorNames:
     shared_gate_up: gate and up of the shared network, where they are one tensor.  switch: what says how much it counts.
     narrow, widen: what leads to the numbers that experts see, and back.
     correction_row: the correction is stored as [1, experts].
-    stacks: other tensors that the files may hold for the experts' own.  transposed: experts' matrices are stored as [in, out].
+    stacks: other tensors that the files may hold for the experts' own.  transposed: experts' matrices are stored as
+        [in, out].
     """
 
     router: str = "mlp.gate"
@@ -66,12 +69,20 @@ class ExpertTensorNames:
     stacks: tuple[StackedExpertTensor, ...] = stacks("mlp.experts.gate_up_proj", "mlp.experts.down_proj")
     transposed: bool = False
 
-
     def all_stacks(self) -> tuple[StackedExpertTensor, ...]:
-        """These, and what MLX makes of each matrix of all experts: weights, and what stands beside those in few bits."""
-        matrices = (("gate_proj", self.gate), ("up_proj", self.up), ("down_proj", self.down)) if self.gate_up is None else ()
+        """These, and what MLX makes of each matrix of all experts: weights,
+        and what stands beside those in few bits.
+        """
+        matrices = (
+            (("gate_proj", self.gate), ("up_proj", self.up), ("down_proj", self.down)) if self.gate_up is None else ()
+        )
         named = [(name, *matrix.partition("experts.{}")) for name, matrix in matrices]
-        mlx = [StackedExpertTensor(f"{before}switch_mlp.{name}.{kind}", (f"{before}{expert}{after}.{kind}",)) for name, before, expert, after in named if expert for kind in OF_MLX]
+        mlx = [
+            StackedExpertTensor(f"{before}switch_mlp.{name}.{kind}", (f"{before}{expert}{after}.{kind}",))
+            for name, before, expert, after in named
+            if expert
+            for kind in OF_MLX
+        ]
         return (*self.stacks, *mlx)
 
 
@@ -88,7 +99,8 @@ class ShortConvTensorNames:
 class DeltaNetTensorNames:
     """What checkpoints call the parts of a gated delta net, behind `prefix`.
 
-    inputs, rates: tensors, each with what its rows give, a letter each: q, k, v, the gate z; b, of which beta is made, a of which the decay is.
+    inputs, rates: tensors, each with what its rows give, a letter each: q, k, v, the gate z; b, of which beta is made,
+        a of which the decay is.
     by_head: of inputs and rates those of which a tensor has what belongs to one key head after the other.
     convolution: of q, k and v, one tensor or three.  decay, gate: what leads from a and z to all channels, in KDA.
     """
@@ -108,8 +120,10 @@ class DeltaNetTensorNames:
 class LatentAttentionTensorNames:
     """What checkpoints call the parts of latent attention, beside those of all attention.
 
-    query_down, query_up: to the queries' latent and from it.  down: to the latent and the key that turns.  up: from the latent to keys and values.
-    halves: two tensors that the files hold instead of `up`: what makes keys, [heads * rank, numbers of a key], and what makes values,
+    query_down, query_up: to the queries' latent and from it.  down: to the latent and the key that turns.  up: from the
+        latent to keys and values.
+    halves: two tensors that the files hold instead of `up`: what makes keys, [heads * rank, numbers of a key], and what
+        makes values,
     [heads * numbers of a value, rank].  index: how the names of an indexer's parts begin.
     """
 

@@ -6,7 +6,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-WORDS = {"Latent": "latent attention", "Beside": "attention beside Mamba"}  # where the name of the class says too little
+WORDS = {
+    "Latent": "latent attention",
+    "Beside": "attention beside Mamba",
+}  # where the name of the class says too little
 
 Known = Mapping[type, Collection[str]]  # the fields of each kind of part
 
@@ -24,9 +27,16 @@ def parts_of(layer: Any) -> Iterator[Any]:
 
 
 def unsupported_fields(layer: Any, known: Known, one: bool = False) -> Iterator[str]:
-    """What an executor does not know, for people. one: it knows layers of a mixer alone, or of a feedforward network alone."""
+    """What an executor does not know, for people.
+
+    one: it knows layers of a mixer alone, or of a feedforward network alone.
+    """
     if not one:
-        yield from (f"a layer without {name}" for name, part in (("mixer", layer.mixer), ("feedforward network", layer.ffn)) if part is None)
+        yield from (
+            f"a layer without {name}"
+            for name, part in (("mixer", layer.mixer), ("feedforward network", layer.ffn))
+            if part is None
+        )
     for part in parts_of(layer):
         if type(part) not in known:
             yield f"{WORDS.get(type(part).__name__, type(part).__name__)} is none of its parts"

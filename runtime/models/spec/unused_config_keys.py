@@ -1,7 +1,10 @@
-"""Keys of a config.json that change nothing in transformers, because its own class of that `model_type` does not have them.
+"""Keys of a config.json that change nothing in transformers, because its own class of that `model_type` does not have
+them.
 
-The class is asked: its fields, its other names of them (`attribute_map`), whatever its methods mention, and what the model's code reads
-of it. Importing transformers takes seconds, so the class's source is looked through first: it is imported only where a key does not
+The class is asked: its fields, its other names of them (`attribute_map`), whatever its methods mention, and what the
+    model's code reads
+of it. Importing transformers takes seconds, so the class's source is looked through first: it is imported only where a
+key does not
 stand there.
 """
 
@@ -18,12 +21,21 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-READ_BY_ALL = frozenset({  # by the base of all classes, by caches and by masks
-    "sliding_window", "layer_types", "attention_chunk_size", "per_layer_config", "is_causal", "is_encoder_decoder",
-})  # fmt: skip
+READ_BY_ALL = frozenset(
+    {  # by the base of all classes, by caches and by masks
+        "sliding_window",
+        "layer_types",
+        "attention_chunk_size",
+        "per_layer_config",
+        "is_causal",
+        "is_encoder_decoder",
+    }
+)
 MOST_KEPT = 64  # model types
 ROPE = "rope_parameters"
-OF_ROPE = frozenset({ROPE, "rope_scaling", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "head_dim"})
+OF_ROPE = frozenset(
+    {ROPE, "rope_scaling", "rope_theta", "partial_rotary_factor", "original_max_position_embeddings", "head_dim"}
+)
 _READ = re.compile(r"""\bconfig\.(\w+)|getattr\(\s*[\w.]*config[^,()]*,\s*["'](\w+)["']""")
 _NAME = re.compile(r"[A-Za-z][\w-]{0,59}", re.ASCII)
 _ENDINGS = ("", "_text", "_text_model")  # endings of model types whose code lies with that of a wrapper
@@ -32,11 +44,17 @@ _ENDINGS = ("", "_text", "_text_model")  # endings of model types whose code lie
 def stray_keys(values: Mapping[str, Any], judged: frozenset[str], architecture: str | None = None) -> frozenset[str]:
     """Those of `judged` that transformers' class of `values["model_type"]` does not have.
 
-    architecture: one that is not among the models of that type is of code that transformers does not have, as if it did not know the
+    architecture: one that is not among the models of that type is of code that transformers does not have, as if it did
+        not know the
     type: then no key is stray.
     """
     kind = values.get("model_type")
-    if not isinstance(kind, str) or not _NAME.fullmatch(kind) or judged <= READ_BY_ALL | declared(kind) or not _has(kind, architecture):
+    if (
+        not isinstance(kind, str)
+        or not _NAME.fullmatch(kind)
+        or judged <= READ_BY_ALL | declared(kind)
+        or not _has(kind, architecture)
+    ):
         return frozenset()
     known = known_keys(kind)
     return frozenset() if known is None else judged - known - READ_BY_ALL
@@ -45,7 +63,10 @@ def stray_keys(values: Mapping[str, Any], judged: frozenset[str], architecture: 
 @lru_cache(MOST_KEPT)
 def _has(kind: str, architecture: str | None) -> bool:
     files = [file for folder in _folders(kind) for file in _sources(folder, "modeling")]
-    return architecture is None or any(re.search(rf"^class {re.escape(architecture)}\b", file.read_text(encoding="utf-8"), re.MULTILINE) for file in files)
+    return architecture is None or any(
+        re.search(rf"^class {re.escape(architecture)}\b", file.read_text(encoding="utf-8"), re.MULTILINE)
+        for file in files
+    )
 
 
 @lru_cache(MOST_KEPT)
@@ -59,7 +80,11 @@ def known_keys(kind: str) -> frozenset[str] | None:
         return None
     if "text_config" in getattr(own, "sub_configs", {}):  # a wrapper, which hands keys on to the classes of its parts
         return None
-    fields = {field.name for field in dataclasses.fields(own)} if dataclasses.is_dataclass(own) else set(inspect.signature(own).parameters)
+    fields = (
+        {field.name for field in dataclasses.fields(own)}
+        if dataclasses.is_dataclass(own)
+        else set(inspect.signature(own).parameters)
+    )
     renamed = {name for pair in getattr(own, "attribute_map", {}).items() for name in pair}
     said = {name for part in _own_classes(own) for code in _codes(part) for name in _names(code)}
     return frozenset(fields | renamed | said | _read_by_code(own) | (OF_ROPE if ROPE in fields else set()))
@@ -72,12 +97,18 @@ def _own_classes(own: type) -> Iterator[type]:
 
 def _codes(part: type) -> Iterator[CodeType]:
     for value in vars(part).values():
-        functions = (value.fget, value.fset) if isinstance(value, property) else (inspect.unwrap(getattr(value, "__func__", value)),)
+        functions = (
+            (value.fget, value.fset)
+            if isinstance(value, property)
+            else (inspect.unwrap(getattr(value, "__func__", value)),)
+        )
         yield from (function.__code__ for function in functions if inspect.isfunction(function))
 
 
 def spelled(function: FunctionType) -> frozenset[str]:
-    """Every name and text in a function, in those of its module that it calls, and in the tables of its module that it names."""
+    """Every name and text in a function, in those of its module that it calls, and
+    in the tables of its module that it names.
+    """
     found, done, left = set[str](), set[FunctionType](), [function]
     while left:
         done.add(each := left.pop())
@@ -96,7 +127,9 @@ def _names(code: CodeType) -> Iterator[str]:
         if isinstance(value, CodeType):
             yield from _names(value)
         else:
-            yield from (each for each in (value if isinstance(value, tuple | frozenset) else (value,)) if isinstance(each, str))
+            yield from (
+                each for each in (value if isinstance(value, tuple | frozenset) else (value,)) if isinstance(each, str)
+            )
 
 
 def _read_by_code(own: type) -> set[str]:
@@ -112,7 +145,12 @@ def _read_by_code(own: type) -> set[str]:
 def declared(kind: str) -> frozenset[str]:
     """Keys that stand in the source of the class of a model type; not all of them."""
     files = [file for folder in _folders(kind) for file in _sources(folder, "configuration")]
-    classes = [node for file in files for node in ast.parse(file.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)]
+    classes = [
+        node
+        for file in files
+        for node in ast.parse(file.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+    ]
     found = {name for node in classes if _kind_of(node) == kind for name in _declared(node)}
     return frozenset(found | (OF_ROPE if ROPE in found else set()))
 
@@ -128,14 +166,23 @@ def _sources(folder: str, what: str) -> list[Path]:
 
 
 def _kind_of(node: ast.ClassDef) -> Any:
-    return next((value.value for name, value in _assigned(node) if name == "model_type" and isinstance(value, ast.Constant)), None)
+    return next(
+        (value.value for name, value in _assigned(node) if name == "model_type" and isinstance(value, ast.Constant)),
+        None,
+    )
 
 
 def _declared(node: ast.ClassDef) -> Iterator[str]:
-    yield from (each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name))
+    yield from (
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    )
     for name, value in _assigned(node):
         if name == "attribute_map" and isinstance(value, ast.Dict):
-            yield from (each.value for each in (*value.keys, *value.values) if isinstance(each, ast.Constant) and isinstance(each.value, str))
+            yield from (
+                each.value
+                for each in (*value.keys, *value.values)
+                if isinstance(each, ast.Constant) and isinstance(each.value, str)
+            )
 
 
 def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:

@@ -25,9 +25,7 @@ class WeightTarget(NamedTuple):
     start: int = 0
 
 
-def matrix(
-    outputs: int, inputs: int, bias: bool, transposed: bool, dtype: torch.dtype, device: torch.device
-) -> Linear:
+def matrix(outputs: int, inputs: int, bias: bool, transposed: bool, dtype: torch.dtype, device: torch.device) -> Linear:
     """A projection to load into. transposed: its weight lies as [in, out] until it is sealed."""
     if not transposed:
         return Linear.empty(outputs, inputs, bias, dtype, device)

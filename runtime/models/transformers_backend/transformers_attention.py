@@ -1,4 +1,6 @@
-"""transformers' hook for attention, led to our backend: the sequences of a step lie one behind the other, without padding."""
+"""transformers' hook for attention, led to our backend: the sequences of a step
+lie one behind the other, without padding.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,17 @@ from ...errors import ConfigError
 from ...step.step_batch import StepBatch
 
 NAME = "sgl"  # of the attention, in transformers' table
-UNDERSTOOD = {"dropout", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states", "return_dict", "is_causal", "output_router_logits"}
+UNDERSTOOD = {
+    "dropout",
+    "position_ids",
+    "cache_position",
+    "use_cache",
+    "output_attentions",
+    "output_hidden_states",
+    "return_dict",
+    "is_causal",
+    "output_router_logits",
+}
 
 
 @dataclass(slots=True)
@@ -56,7 +68,13 @@ def during_step(what: HookedStep | AttentionProbe) -> Iterator[None]:
 
 
 def attend(
-    module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, scaling: float | None = None, **options: Any
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """query [1, heads, T, dim], key and value [1, kv_heads, T, dim] -> [1, T, heads, value_dim]."""
     what = getattr(_current, "what", None)
@@ -73,14 +91,22 @@ def attend(
     return what.attention.attend(q.contiguous(), k, v, index, what.batch, *sinks)[None], None
 
 
-def _asked(module: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, options: dict[str, Any]) -> LayerAttention:
+def _asked(
+    module: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, options: dict[str, Any]
+) -> LayerAttention:
     if not getattr(module, "is_causal", True):
-        raise ConfigError(f"{type(module).__name__} attends to what follows (is_causal=False); only causal decoders run")
+        raise ConfigError(
+            f"{type(module).__name__} attends to what follows (is_causal=False); only causal decoders run"
+        )
     known = UNDERSTOOD | {"sliding_window", "softcap", "s_aux"}
     if strange := sorted(name for name, what in options.items() if what is not None and name not in known):
         raise ConfigError(f"{type(module).__name__} asks attention for {', '.join(strange)}, which is not understood")
     return LayerAttention(
-        query.shape[1], key.shape[1], query.shape[3], value.shape[3],
+        query.shape[1],
+        key.shape[1],
+        query.shape[3],
+        value.shape[3],
         scale=query.shape[3] ** -0.5 if scaling is None else float(scaling),
-        window=options.get("sliding_window") or None, softcap=options.get("softcap") or None,
-    )  # fmt: skip
+        window=options.get("sliding_window") or None,
+        softcap=options.get("softcap") or None,
+    )

@@ -1,4 +1,6 @@
-"""The test at load of a model that transformers computes: packed and cached as we run it, it must agree with itself alone."""
+"""The test at load of a model that transformers computes: packed and cached as we
+run it, it must agree with itself alone.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ from .transformers_decoder import TransformersDecoder
 
 LENGTHS = (11, 1, 23, 6)  # tokens of the sequences
 CHUNKS = ((4, 0, 23, 1), (0, 1, 0, 5), (7, 0, 0, 0))  # of them in each step
-BOUNDS = {torch.float32: 2e-4, torch.bfloat16: 0.06, torch.float16: 0.02}  # on the difference, as a part of the logits' norm
+BOUNDS = {
+    torch.float32: 2e-4,
+    torch.bfloat16: 0.06,
+    torch.float16: 0.02,
+}  # on the difference, as a part of the logits' norm
 
 
 @contextmanager
@@ -29,7 +35,15 @@ def needs_remote_code(architecture: str) -> Iterator[None]:
         yield
     except (ConfigError, torch.OutOfMemoryError):
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RuntimeError, AssertionError) as failure:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        RuntimeError,
+        AssertionError,
+    ) as failure:
         raise ConfigError(
             f"{architecture} does not compute a few tokens by transformers' own implementation over our cache "
             f"({type(failure).__name__}: {failure}); take a model of an architecture that `sgl models` lists"
@@ -38,7 +52,9 @@ def needs_remote_code(architecture: str) -> Iterator[None]:
 
 @torch.inference_mode()
 def check_batching(decoder: TransformersDecoder) -> None:
-    """Raises ConfigError where sequences in one step give other logits than each alone by transformers' own attention."""
+    """Raises ConfigError where sequences in one step give other logits than
+    each alone by transformers' own attention.
+    """
     sequences = _sequences(decoder)
     with needs_remote_code(decoder.config.architecture):
         expected, found = _alone(decoder, sequences), _packed(decoder, sequences)
@@ -46,14 +62,19 @@ def check_batching(decoder: TransformersDecoder) -> None:
         error = float((ours.float() - theirs.float()).norm() / theirs.float().norm())
         if not error <= BOUNDS[decoder.dtype]:
             raise ConfigError(
-                f"{decoder.config.architecture} computes sequences that share a step otherwise than each alone (sequence "
-                f"{index} of {len(LENGTHS)}: logits differ by {error:.1e} of their norm); transformers cannot run it over our cache"
+                f"{decoder.config.architecture} computes sequences that share a step otherwise than each alone "
+                "(sequence "
+                f"{index} of {len(LENGTHS)}: logits differ by {error:.1e} of their norm); transformers cannot run it "
+                "over our cache"
             )
 
 
 def _sequences(decoder: TransformersDecoder) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randint(decoder.config.vocab_size, (length,), generator=generator).to(decoder.device) for length in LENGTHS]
+    return [
+        torch.randint(decoder.config.vocab_size, (length,), generator=generator).to(decoder.device)
+        for length in LENGTHS
+    ]
 
 
 def _alone(decoder: TransformersDecoder, sequences: list[Tensor]) -> list[Tensor]:
@@ -81,13 +102,17 @@ def _packed(decoder: TransformersDecoder, sequences: list[Tensor]) -> list[Tenso
     return last
 
 
-def _step(decoder: TransformersDecoder, attention: AttentionBackend, work: list[tuple[Tensor, np.ndarray, int, int]]) -> Tensor:
+def _step(
+    decoder: TransformersDecoder, attention: AttentionBackend, work: list[tuple[Tensor, np.ndarray, int, int]]
+) -> Tensor:
     """Logits of each one's last token."""
     device, counts = decoder.device, [count for *_, count in work]
     batch = StepBatch(
         token_ids=torch.cat([ids[done : done + count] for ids, _, done, count in work]),
         positions=torch.cat([torch.arange(done, done + count) for *_, done, count in work]).to(device),
-        slots=torch.from_numpy(np.concatenate([slots[done : done + count] for _, slots, done, count in work]).astype(np.int64)).to(device),
+        slots=torch.from_numpy(
+            np.concatenate([slots[done : done + count] for _, slots, done, count in work]).astype(np.int64)
+        ).to(device),
         query_lens=counts,
         context_lens=[done + count for *_, done, count in work],
         context_slots=[slots[: done + count] for _, slots, done, count in work],

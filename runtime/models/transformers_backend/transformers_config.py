@@ -18,7 +18,10 @@ DENIED = {
     "glm_moe_dsa": "its sparse attention needs a mask that is not given to other attention functions",
     "deepseek_v4": "its sparse attention needs a mask that is not given to other attention functions",
 }
-DENIED |= dict.fromkeys(("axk2", "hy_v4", "dots3_note", "dots3_note_text"), "its code reads a mask that is not given to other attention functions")
+DENIED |= dict.fromkeys(
+    ("axk2", "hy_v4", "dots3_note", "dots3_note_text"),
+    "its code reads a mask that is not given to other attention functions",
+)
 BY_LENGTH = ("dynamic", "longrope")  # rotations that the longest sequence of a batch decides for its neighbours
 STATES = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "gated_delta_net")
 
@@ -41,10 +44,13 @@ class TransformersModelSpec:
     notes: tuple[str, ...]
 
 
-def read_transformers_model(values: Mapping[str, Any], where: str, path: Path, remote_code: bool = False, chosen: bool = False) -> TransformersModelSpec:
+def read_transformers_model(
+    values: Mapping[str, Any], where: str, path: Path, remote_code: bool = False, chosen: bool = False
+) -> TransformersModelSpec:
     """Raises ConfigError for what transformers does not know, or what it would compute wrongly over our cache.
 
-    remote_code: whether Python of the checkpoint may be run.  chosen: by the user, whether or not a family describes it.
+    remote_code: whether Python of the checkpoint may be run.  chosen: by the user, whether or not a family describes
+        it.
     """
     from transformers import AutoConfig
 
@@ -53,8 +59,10 @@ def read_transformers_model(values: Mapping[str, Any], where: str, path: Path, r
     except Exception as error:  # whatever the library finds wrong
         if not remote_code and (own := values.get("auto_map")):
             raise ConfigError(
-                f"{where}: auto_map={shown(own)}: the model is Python that comes with the checkpoint, which is run with "
-                "Engine(trust_remote_code=True) alone; look at it first, or take a checkpoint of an architecture that is known"
+                f"{where}: auto_map={shown(own)}: the model is Python that comes with the checkpoint, which is run "
+                "with "
+                "Engine(trust_remote_code=True) alone; look at it first, or take a checkpoint of an architecture "
+                "that is known"
             ) from error
         raise ConfigError(f"{where}: transformers cannot read it: {_first_line(error)}") from error
     text = config.get_text_config()
@@ -85,7 +93,9 @@ def _require_class(model_type: str, names: list[Any], where: str) -> None:
     classes = [found] if isinstance(found, str) else list(found or [])
     if not set(classes) & set(map(str, names)):
         takes = f"belongs to {' or '.join(classes)}" if classes else "is not a decoder that generates text"
-        raise ConfigError(f"{where}: architectures={shown(names)}, but model_type={model_type!r} {takes} in transformers")
+        raise ConfigError(
+            f"{where}: architectures={shown(names)}, but model_type={model_type!r} {takes} in transformers"
+        )
 
 
 def _refuse(text: Any, where: str, name: str) -> None:
@@ -97,9 +107,15 @@ def _refuse(text: Any, where: str, name: str) -> None:
         raise ConfigError(f"{where}: quantised checkpoints are not supported; use the original one")
     states = sorted(set(getattr(text, "layer_types", None) or []) & set(STATES))
     if states:
-        raise ConfigError(f"{where}: {name} has layers with a state ({', '.join(states)}), which would run on from one sequence into the next")
+        raise ConfigError(
+            f"{where}: {name} has layers with a state ({', '.join(states)}), which would run on from one sequence "
+            "into the next"
+        )
     if (kind := _rope_kind(text)) in BY_LENGTH:
-        raise ConfigError(f"{where}: rope_type={kind!r} lets the longest sequence of a step decide for the others; {name} cannot run so")
+        raise ConfigError(
+            f"{where}: rope_type={kind!r} lets the longest sequence of a step decide for the others; {name} cannot "
+            "run so"
+        )
 
 
 def _rope_kind(text: Any) -> str | None:
@@ -111,9 +127,14 @@ def _rope_kind(text: Any) -> str | None:
 def _size(text: Any, where: str, name: str) -> int:
     value = getattr(text, name, None)
     if not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{where}: {name}={shown(value)} must be a number above 0 for a model that transformers computes")
+        raise ConfigError(
+            f"{where}: {name}={shown(value)} must be a number above 0 for a model that transformers computes"
+        )
     return value
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0][:500] if str(error).strip() else 'no reason given'}"
+    return (
+        f"{type(error).__name__}: "
+        f"{str(error).strip().splitlines()[0][:500] if str(error).strip() else 'no reason given'}"
+    )

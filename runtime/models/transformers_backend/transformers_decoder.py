@@ -12,9 +12,9 @@ from ...attention.attention_layout import AttentionLayout
 from ...cache.recurrent_state_memory import RecurrentStateMemory, RecurrentStateShape
 from ...errors import ConfigError
 from ...step.step_batch import StepBatch
-from ..reference.reference_embedding import known_ids
 from ..hidden_state_pooling import pooled_sums
-from .transformers_attention import HookedStep, AttentionProbe, during_step
+from ..reference.reference_embedding import known_ids
+from .transformers_attention import AttentionProbe, HookedStep, during_step
 from .transformers_config import TransformersModelSpec
 
 WATCHED = 3  # tokens of the pass that tells what the layers ask of attention
@@ -48,7 +48,9 @@ class TransformersDecoder:
         return self.module(input_ids=ids, position_ids=positions, use_cache=False, **options)
 
     @torch.inference_mode()
-    def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> Tensor:
+    def forward(
+        self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None
+    ) -> Tensor:
         """Logits of the batch's `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
         if batch.device is not None and batch.token_ids.is_cuda and attention.name != "torch_native":
             from ...kernels.embed_tokens import enter_pages  # needs Triton, as all that reads the table
@@ -70,11 +72,17 @@ class TransformersDecoder:
 
     @property
     def weight_bytes(self) -> int:
-        return sum(tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.weights}.values())
+        return sum(
+            tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.weights}.values()
+        )
 
     def executors(self) -> list[tuple[str, str | None]]:
         """Who computes each layer, and why nobody faster."""
-        why = f"no family describes {self.config.architecture}" if not self.config.chosen else "implementation='transformers' was asked for"
+        why = (
+            f"no family describes {self.config.architecture}"
+            if not self.config.chosen
+            else "implementation='transformers' was asked for"
+        )
         return [("transformers", why)] * len(self.config.attention.layers)
 
     def expert_counts(self) -> list[list[int]]:
@@ -83,7 +91,8 @@ class TransformersDecoder:
 
 
 class ProbedModelSpec:
-    """A TransformersModelSpec, with what its layers ask of attention. chosen: by the user, where a family would have been there.
+    """A TransformersModelSpec, with what its layers ask of attention. chosen: by the user, where a family would have
+    been there.
 
     states: no layer keeps any, since those that do are refused.
     """

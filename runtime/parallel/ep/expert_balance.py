@@ -10,18 +10,20 @@ from typing import Any, NamedTuple
 from ...attention.attention_by_layer import listed
 from ...models.placement.expert_parallel_plan import ExpertParallelPlan, rows_of
 from ...models.reference.reference_experts import ReferenceExperts
-from .expert_migration import ExpertMigrator, ExpertMigrationStep, bytes_of, describe_experts_apart
-from .expert_placement import Held, balance, loads, moves, place_experts, keep_in_place
 from ..workers.worker_group import RankGroup
+from .expert_migration import ExpertMigrationStep, ExpertMigrator, bytes_of, describe_experts_apart
+from .expert_placement import Held, balance, keep_in_place, loads, moves, place_experts
 
 MOST = 32 * 2**20  # bytes that go from rank to rank between two steps, or one expert
 WORTH = 1.02  # of a layer's fullest rank, how much more it has than it would have: less is not worth moving for
 
 
 class RebalanceResult(NamedTuple):
-    """One rebalancing. layers: whose experts moved.  experts, bytes: that went to another place.  seconds: between steps, of rank 0.
+    """One rebalancing. layers: whose experts moved.  experts, bytes: that went to another place.  seconds: between
+    steps, of rank 0.
 
-    balance_before: of the rows since the one before, how busy ranks were beside the busiest of each layer, on average.  balance_expected: of
+    balance_before: of the rows since the one before, how busy ranks were beside the busiest of each layer, on average.
+        balance_expected: of
     the same rows, had experts lain as they do now.
     """
 
@@ -34,7 +36,8 @@ class RebalanceResult(NamedTuple):
 
 
 class _ExpertLayerBalance:
-    """counted: of each expert, how often it was chosen before it last moved.  planned: before `window` was asked last.  rows: of each rank, before experts last moved.
+    """counted: of each expert, how often it was chosen before it last moved.  planned: before `window` was asked last.
+    rows: of each rank, before experts last moved.
 
     part: None while its weights are loaded anew.
     """
@@ -58,7 +61,9 @@ class _ExpertLayerBalance:
 
     def rows_now(self, part: ReferenceExperts | None = None) -> list[int]:
         """part: the one that is there now, which may be another since weights were loaded."""
-        found = [sum(pair) for pair in zip(self.rows, rows_of(self.spread.held, self.counted, self.counts), strict=True)]
+        found = [
+            sum(pair) for pair in zip(self.rows, rows_of(self.spread.held, self.counted, self.counts), strict=True)
+        ]
         if part is None or part is self.part or part.spread is None or part.counts is None:
             return found
         counts = part.counts.tolist()
@@ -85,12 +90,16 @@ class _ExpertLayerBalance:
 
 
 class ExpertBalancer:
-    """team: the others.  mover: rank 0's.  last: what the last rebalancing did, once it is done.  Its methods are called between steps."""
+    """team: the others.  mover: rank 0's.  last: what the last rebalancing did, once it
+    is done.  Its methods are called between steps.
+    """
 
     def __init__(self, team: RankGroup, mover: ExpertMigrator, ranks: int) -> None:
         self._team, self._mover = team, mover
         self.layers = {index: _ExpertLayerBalance(part, ranks) for index, part in mover.parts.items()}
-        self._windows = deque[tuple[int, list[int]]]()  # of layers that are still to be planned, how often each expert was chosen
+        self._windows = deque[
+            tuple[int, list[int]]
+        ]()  # of layers that are still to be planned, how often each expert was chosen
         self._slices = deque[ExpertMigrationStep]()
         self._rows, self._expected = self.rows(), list[list[float]]()
         self._now = self.last = RebalanceResult()
@@ -123,12 +132,16 @@ class ExpertBalancer:
         assert not self.busy
         self.look()
         before, self._rows, self._expected = self._rows, self.rows(), []
-        self._now = RebalanceResult(balance_before=balance([_less(*pair) for pair in zip(self._rows, before, strict=True)]))
+        self._now = RebalanceResult(
+            balance_before=balance([_less(*pair) for pair in zip(self._rows, before, strict=True)])
+        )
         self._windows += ((index, self.layers[index].window()) for index in self._mover.movable)
         self._done()
 
     def turn(self) -> None:
-        """The next few experts move, or else the next layer is planned: where ranks would not be busier it stays as it is."""
+        """The next few experts move, or else the next layer is planned: where
+        ranks would not be busier it stays as it is.
+        """
         self.look()
         if not self.busy:
             return
@@ -159,7 +172,9 @@ class ExpertBalancer:
         self._together("move", self._mover.take, slice)
         now, size = self._now, count * bytes_of(layer.here)
         self.moved += count
-        self._now = now._replace(experts=now.experts + count, bytes=now.bytes + size, seconds=now.seconds + time.perf_counter() - began)
+        self._now = now._replace(
+            experts=now.experts + count, bytes=now.bytes + size, seconds=now.seconds + time.perf_counter() - began
+        )
 
     def _together(self, name: str, own: Callable[..., None], *arguments: Any) -> None:
         """On all ranks. Where that breaks off they no longer stand at the same place, and all end."""
@@ -202,7 +217,9 @@ def better(spread: ExpertParallelPlan, weights: Sequence[int]) -> Held | None:
     if not any(weights):
         return None
     nodes = spread.nodes if spread.groups % spread.nodes == 0 else 1
-    found = keep_in_place(spread.held, place_experts(weights, [*map(len, spread.held)], nodes, spread.groups if nodes > 1 else 1), nodes)
+    found = keep_in_place(
+        spread.held, place_experts(weights, [*map(len, spread.held)], nodes, spread.groups if nodes > 1 else 1), nodes
+    )
     return found if max(loads(spread.held, weights)) > WORTH * max(loads(found, weights)) else None
 
 

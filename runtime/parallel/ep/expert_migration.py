@@ -1,4 +1,6 @@
-"""Experts that go from rank to rank between two steps, a few at a time; steps that come meanwhile find them where they were."""
+"""Experts that go from rank to rank between two steps, a few at a time; steps that
+come meanwhile find them where they were.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,12 @@ from ...errors import RuntimeFailure
 from ...models.decoder import Decoder
 from ...models.placement.expert_transfer import form_of, put, tensors_of
 from ...models.reference.reference_experts import ReferenceExperts
-from .expert_placement import Held, ExpertMove
+from .expert_placement import ExpertMove, Held
 
 
 class ExpertMigrationStep(NamedTuple):
-    """What all ranks do between two steps. held: how the layer's experts lie once it is done; None: more of the layer is to come.
+    """What all ranks do between two steps. held: how the layer's experts lie once it is done; None: more of the layer
+    is to come.
 
     chosen: what `describe_experts_apart` says of rank 0's layer.
     """
@@ -29,8 +32,10 @@ class ExpertMigrationStep(NamedTuple):
 
 
 class ExpertMigrator:
-    """One rank's part. All ranks of the group make one at the same time, and take the same slices in the same order. On a GPU all of it is
-    queued on the stream that computes, behind the steps that run, and the weights and the places stay at their addresses, which graphs have.
+    """One rank's part. All ranks of the group make one at the same time, and take the same slices in the same order. On
+    a GPU all of it is
+    queued on the stream that computes, behind the steps that run, and the weights and the places stay at their
+    addresses, which graphs have.
 
     movable: the layers whose experts have one form on all ranks.
     """
@@ -39,24 +44,37 @@ class ExpertMigrator:
         self._model, self._rank, self._ranks, self._group = model, rank, ranks, group
         self.review()
         self._under_way: ReferenceExperts | None = None
-        self._staged: list[tuple[int, list[Tensor]]] = []  # of the part that is under way: for which place, and what comes there
+        self._staged: list[
+            tuple[int, list[Tensor]]
+        ] = []  # of the part that is under way: for which place, and what comes there
 
     @property
     def parts(self) -> dict[int, ReferenceExperts]:
         """The mixtures by their layers, which are others once weights were loaded anew."""
-        return {index: layer.ffn for index, layer in enumerate(self._model.layers) if isinstance(layer.ffn, ReferenceExperts) and layer.ffn.spread is not None}
+        return {
+            index: layer.ffn
+            for index, layer in enumerate(self._model.layers)
+            if isinstance(layer.ffn, ReferenceExperts) and layer.ffn.spread is not None
+        }
 
     def review(self) -> None:
         """Find out anew what can move: all ranks do so at the same time, once weights were loaded."""
         self.movable = self._movable()
 
     def drop(self) -> None:
-        """Weights are going to be loaded anew: what is under way comes to nothing, and nothing here keeps those of before."""
+        """Weights are going to be loaded anew: what is under way comes to
+        nothing, and nothing here keeps those of before.
+        """
         self._under_way, self._staged = None, []
 
     def _movable(self) -> list[int]:
-        """A mixture that one rank does not compute by the kernels is computed by torch on all: where routers differ in a last bit, a row's expert may be nobody's."""
-        own = {index: (part.compiled is not None, {form_of(expert) for expert in part.experts}) for index, part in self.parts.items()}
+        """A mixture that one rank does not compute by the kernels is computed by torch on all: where
+        routers differ in a last bit, a row's expert may be nobody's.
+        """
+        own = {
+            index: (part.compiled is not None, {form_of(expert) for expert in part.experts})
+            for index, part in self.parts.items()
+        }
         found: list[Any] = [None] * self._ranks
         dist.all_gather_object(found, own, group=self._group)
         for index, part in self.parts.items():
@@ -67,13 +85,17 @@ class ExpertMigrator:
 
     @torch.inference_mode()
     def take(self, slice: ExpertMigrationStep) -> None:
-        """Returns when this rank's part is there; with the last slice of a layer the rows of the next step go by the new placement.
+        """Returns when this rank's part is there; with the last slice of a layer the rows of the next step go by the
+        new placement.
 
         Raises RuntimeFailure where this rank's router chose otherwise than rank 0's.
         """
         part, travels = self.parts[slice.layer], list[dist.P2POp]()
         if describe_experts_apart(part) != slice.chosen:
-            raise RuntimeFailure(f"rank {self._rank} chose other experts in layer {slice.layer} than rank 0: its router computes otherwise")
+            raise RuntimeFailure(
+                f"rank {self._rank} chose other experts in layer {slice.layer} than rank 0: its router computes "
+                "otherwise"
+            )
         if part is not self._under_way:
             self._under_way, self._staged = part, []
         for move in slice.moves:

@@ -1,6 +1,7 @@
 """Expert parallelism: each rank holds whole experts of a mixture, and what of the checkpoint belongs to them.
 
-Everything else of the model is cut as for tensor parallelism: attention by heads, dense and shared networks by their width; the router is on every rank.
+Everything else of the model is cut as for tensor parallelism: attention by heads, dense and shared networks by their
+width; the router is on every rank.
 After GShard (Lepikhin et al., 2020, arXiv 2006.16668), but that tokens are on every rank, so that none is sent.
 """
 
@@ -12,17 +13,18 @@ from typing import NamedTuple
 
 from ...attention.attention_by_layer import listed
 from ...errors import ConfigError
-from ...models.reference.reference_block import ReferenceBlock
-from ...models.gpu.gpu_support import gpu_refusal_around_mixer
 from ...models.decoder import Decoder
 from ...models.gpu.gpu_expert_support import PLAIN
+from ...models.gpu.gpu_support import gpu_refusal_around_mixer
+from ...models.reference.reference_block import ReferenceBlock
 from ...models.reference.reference_experts import ReferenceExperts, expert_names
-from ...models.spec.model_spec import ExpertsSpec, ExpertShare, ModelSpec
+from ...models.spec.model_spec import ExpertShare, ExpertsSpec, ModelSpec
 from .expert_placement import initial_placement
 
 
 class ExpertParallelSplit(NamedTuple):
-    """How experts are shared out. redundant: copies, in each layer.  nodes: of ranks that follow each other, on one of which a router's group of experts lies.
+    """How experts are shared out. redundant: copies, in each layer.  nodes: of ranks that follow each other, on one of
+    which a router's group of experts lies.
     ordered: see `ExpertShare`."""
 
     redundant: int = 0
@@ -31,7 +33,9 @@ class ExpertParallelSplit(NamedTuple):
 
     def held(self, part: ExpertsSpec, rank: int, ranks: int) -> ExpertShare:
         """Before anything is known of what is chosen."""
-        return ExpertShare(rank, initial_placement(part.count, ranks, self.redundant), self.ordered, self.nodes, part.router.groups)
+        return ExpertShare(
+            rank, initial_placement(part.count, ranks, self.redundant), self.ordered, self.nodes, part.router.groups
+        )
 
     def refusal(self, part: ExpertsSpec, ranks: int) -> str | None:
         """Why a mixture cannot be shared out so, for people; None: it can."""
@@ -39,28 +43,50 @@ class ExpertParallelSplit(NamedTuple):
         if places < ranks:
             return f"{places} places for experts, copies counted in, over {ranks} ranks: each takes one at least"
         if (most := part.count * (ranks - 1)) < self.redundant:
-            return f"redundant_experts={self.redundant}: with {most} copies all {part.count} experts lie on each of {ranks} ranks; take no more"
+            return (
+                f"redundant_experts={self.redundant}: with {most} copies all {part.count} experts lie on each of "
+                f"{ranks} ranks; take no more"
+            )
         if self.nodes > 1 and places % ranks:
-            return f"{places} places for experts, copies counted in, over {ranks} ranks: with expert_nodes they must divide; change redundant_experts"
+            return (
+                f"{places} places for experts, copies counted in, over {ranks} ranks: with expert_nodes they must "
+                "divide; change redundant_experts"
+            )
         return None
 
 
 def require_mixtures(model: ModelSpec) -> str | None:
     """Why a model has nothing to share out so; None: it has."""
-    return None if any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers) else "it has no experts: leave expert_parallel out"
+    return (
+        None
+        if any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)
+        else "it has no experts: leave expert_parallel out"
+    )
 
 
 def require_kernels(model: Decoder, asked: str) -> None:
-    """Raises ConfigError for a rank's mixtures that no kernels of a GPU take, or not where experts lie whole on ranks. asked: how its text begins."""
+    """Raises ConfigError for a rank's mixtures that no kernels of a GPU take, or not where experts lie whole on ranks.
+
+    asked: how its text begins.
+    """
     for block in model.layers:
         if isinstance(block.ffn, ReferenceExperts) and (why := _kernels_refusal(block, model)) is not None:
-            raise ConfigError(f"{asked}, expert_parallel=True): layer {block.index}: {why}; leave expert_parallel out, or take device='cpu'")
+            raise ConfigError(
+                f"{asked}, expert_parallel=True): layer {block.index}: {why}; leave expert_parallel out, or take "
+                "device='cpu'"
+            )
 
 
 def require_same_options(fixed: list[int], asked: str) -> None:
-    """Raises ConfigError where other ranks of GPUs keep experts otherwise than rank 0. fixed: layers of which that is so.  asked: as for `require_kernels`."""
+    """Raises ConfigError where other ranks of GPUs keep experts otherwise than rank 0.
+
+    fixed: layers of which that is so.  asked: as for `require_kernels`.
+    """
     if fixed:
-        raise ConfigError(f"{asked}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms do not lie whole on ranks of GPUs; leave expert_parallel out, or take device='cpu'")
+        raise ConfigError(
+            f"{asked}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms do not lie "
+            "whole on ranks of GPUs; leave expert_parallel out, or take device='cpu'"
+        )
 
 
 def _kernels_refusal(block: ReferenceBlock, model: Decoder) -> str | None:

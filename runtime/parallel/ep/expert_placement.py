@@ -1,4 +1,5 @@
-"""Where experts and their copies lie, so that every card has about as much to do: pure functions of how often each was chosen.
+"""Where experts and their copies lie, so that every card has about as much to do: pure functions of how often each was
+chosen.
 
 After EPLB (DeepSeek-AI, 2025): experts of a group lie on one node, where groups can be shared out among nodes.
 """
@@ -22,7 +23,9 @@ class ExpertMove(NamedTuple):
 
 
 def initial_placement(experts: int, cards: int, redundant: int = 0) -> Held:
-    """Before anything is known: as many on each card but for one, those of a card follow each other; copies where the expert is not yet."""
+    """Before anything is known: as many on each card but for one, those of a card follow
+    each other; copies where the expert is not yet.
+    """
     each, more = divmod(experts, cards)
     starts = [card * each + min(card, more) for card in range(cards + 1)]
     found = [list(range(starts[card], starts[card + 1])) for card in range(cards)]
@@ -36,9 +39,11 @@ def initial_placement(experts: int, cards: int, redundant: int = 0) -> Held:
 
 
 def place_experts(weights: Sequence[float], sizes: Sequence[int], nodes: int = 1, groups: int = 1) -> Held:
-    """sizes: places of each card, the cards of a node following each other.  weights: of each expert, from 0.  groups: of experts that follow each other.
+    """sizes: places of each card, the cards of a node following each other.  weights: of each expert, from 0.  groups:
+    of experts that follow each other.
 
-    Where groups cannot be shared out among the nodes, all experts are placed as on one. Raises ConfigError for what does not divide.
+    Where groups cannot be shared out among the nodes, all experts are placed as on one. Raises ConfigError for what
+    does not divide.
     """
     _require(len(weights), sizes, nodes, groups)
     if groups % nodes:
@@ -60,7 +65,8 @@ def _on_node(own: list[int], weights: Sequence[float], sizes: Sequence[int]) -> 
 
 
 def pack_experts(weights: Sequence[float], sizes: Sequence[int], kinds: Sequence[int] | None = None) -> list[list[int]]:
-    """Items into packs of so many items: the heaviest first, each into the lightest pack that is not full; ties in their order.
+    """Items into packs of so many items: the heaviest first, each into the lightest pack that is not full; ties in
+    their order.
 
     kinds: of each item; a pack that has one of its kind is taken where all others are full.
     """
@@ -76,7 +82,9 @@ def pack_experts(weights: Sequence[float], sizes: Sequence[int], kinds: Sequence
 
 
 def copies_of_experts(weights: Sequence[float], places: int) -> list[int]:
-    """How many copies of each, so that the heaviest share is as small as can be: every place that is left goes to where a copy has most to do."""
+    """How many copies of each, so that the heaviest share is as small as can be: every place
+    that is left goes to where a copy has most to do.
+    """
     copies = [1] * len(weights)
     for _ in range(places - len(weights)):
         copies[max(range(len(weights)), key=lambda item: weights[item] / copies[item])] += 1
@@ -93,7 +101,9 @@ def loads(held: Held, weights: Sequence[float]) -> list[float]:
 
 
 def balance(rows: Sequence[Sequence[float]]) -> float:
-    """How busy ranks are beside the busiest of each layer, on average: 1.0 is the best, 1 / ranks the worst. rows: of each layer and rank."""
+    """How busy ranks are beside the busiest of each layer, on average: 1.0 is the best, 1 /
+    ranks the worst. rows: of each layer and rank.
+    """
     most = sum(max(each) for each in rows if each)
     return sum(sum(each) / len(each) for each in rows if each) / most if most else 1.0
 
@@ -107,7 +117,12 @@ def keep_in_place(before: Held, after: Held, nodes: int = 1) -> Held:
 
 
 def _assign_to_gpus(before: Held, packs: Held) -> list[tuple[int, ...]]:
-    pairs = [(-_common(card, pack), at, which) for at, card in enumerate(before) for which, pack in enumerate(packs) if len(card) == len(pack)]
+    pairs = [
+        (-_common(card, pack), at, which)
+        for at, card in enumerate(before)
+        for which, pack in enumerate(packs)
+        if len(card) == len(pack)
+    ]
     found: dict[int, tuple[int, ...]] = {}
     taken = set[int]()
     for _, at, which in sorted(pairs):

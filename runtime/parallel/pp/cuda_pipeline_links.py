@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ...errors import ConfigError
-from ...kernels.launch.compile_ahead import is_compiling
 from ...kernels.comm.gpu_p2p import P2PChannel
+from ...kernels.launch.compile_ahead import is_compiling
 from ...models.decoder import Decoder
 from ..cuda_collectives import CudaCollectives
 
@@ -18,14 +18,17 @@ MOST_PARTS = 64  # micro-batches of a step
 class CudaPipelineLinks:
     """A rank's ends. model: its stage.  tokens: of a step, at most.
 
-    Each rank sends to the one of the same place in the next stage. Called by all ranks at the same time: they exchange addresses.
+    Each rank sends to the one of the same place in the next stage. Called by all ranks at the same time: they exchange
+    addresses.
     """
 
     stays_on_device = True
 
     def __init__(self, ranks: CudaCollectives, model: Decoder, tokens: int) -> None:
         if ranks.why:
-            raise ConfigError(f"Engine(pipeline_parallel={ranks.place.stages}): {ranks.why}, which stages need; take device='cpu'")
+            raise ConfigError(
+                f"Engine(pipeline_parallel={ranks.place.stages}): {ranks.why}, which stages need; take device='cpu'"
+            )
         self.place, self._device, self.model = ranks.place, ranks.device, model
         self.stages = ranks.place.stages
         each = ranks.place.split.ranks
@@ -36,8 +39,20 @@ class CudaPipelineLinks:
             self._memory, addresses = ranks.share(2 * P2PChannel.bytes_for(numbers, MOST_PARTS))
         half = P2PChannel.bytes_for(numbers, MOST_PARTS)
         into, out = self._memory[:half].view(torch.int32), self._memory[half:].view(torch.int32)
-        self._before = None if model.config.stage.begins else P2PChannel(into, addresses[own : own + 1], addresses[own - each : own - each + 1] + half, numbers, MOST_PARTS)
-        self._next = None if model.config.stage.ends else P2PChannel(out, addresses[own : own + 1] + half, addresses[own + each : own + each + 1], numbers, MOST_PARTS)
+        self._before = (
+            None
+            if model.config.stage.begins
+            else P2PChannel(
+                into, addresses[own : own + 1], addresses[own - each : own - each + 1] + half, numbers, MOST_PARTS
+            )
+        )
+        self._next = (
+            None
+            if model.config.stage.ends
+            else P2PChannel(
+                out, addresses[own : own + 1] + half, addresses[own + each : own + each + 1], numbers, MOST_PARTS
+            )
+        )
 
     def begin(self) -> None:
         """A step begins."""

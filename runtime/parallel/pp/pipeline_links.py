@@ -26,7 +26,9 @@ AHEAD = 8  # micro-batches that a stage may be before the next one
 class StageRankGroup(RankCollectives):
     """The ranks of one stage, among those of all. rank, ranks: of the stage."""
 
-    def __init__(self, rank: int, ranks: int, meeting: Path, stages: int, arrived: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, rank: int, ranks: int, meeting: Path, stages: int, arrived: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(rank, ranks, meeting, arrived)
         self.place, each = RankPlace.of(rank, ranks, stages), ranks // stages
         groups = [dist.new_group(range(first, first + each)) for first in range(0, ranks, each)] if each > 1 else []
@@ -61,7 +63,9 @@ def raw(x: Tensor) -> Tensor:
 
 
 class StageProgress(NamedTuple):
-    """Of a rank since it began: seconds in which it has computed, and what `Decoder.expert_counts` says of its layers."""
+    """Of a rank since it began: seconds in which it has computed, and what
+    `Decoder.expert_counts` says of its layers.
+    """
 
     seconds: float
     expert_counts: list[list[int]]
@@ -77,7 +81,9 @@ class PipelineStage:
     def run(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> None:
         """Compute a planned batch and hand on what it gives: at once, while the next one begins."""
         if not self._stage.begins:
-            batch.entering = self.links.receive((len(batch.token_ids), self.model.config.hidden_size), self.model.dtype, self.links.before)
+            batch.entering = self.links.receive(
+                (len(batch.token_ids), self.model.config.hidden_size), self.model.dtype, self.links.before
+            )
         wanted, pooled = len(batch.logit_rows), bool(batch.pools)
         batch.keeps = batch.keeps or not self._stage.ends
         with self._timed():
@@ -96,8 +102,12 @@ class PipelineStage:
         """On rank 0: the logits of a batch, [R, vocabulary], float32, and its sums, [pools, hidden], float64."""
         config, last = self.model.config, self.links.last
         count = len(batch.logit_rows)
-        logits = self.links.receive((count, config.vocab_size), torch.float32, last) if count else self.model.no_logits()
-        return logits, self.links.receive((len(batch.pools), config.hidden_size), torch.float64, last) if batch.pools else None
+        logits = (
+            self.links.receive((count, config.vocab_size), torch.float32, last) if count else self.model.no_logits()
+        )
+        return logits, self.links.receive(
+            (len(batch.pools), config.hidden_size), torch.float64, last
+        ) if batch.pools else None
 
     @contextmanager
     def _timed(self) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """Pipeline parallelism: which layers each stage holds, and what of the checkpoint belongs to them.
 
-A stage is a model of fewer layers: the first one embeds, the last one has the final norm and the head. After GPipe (Huang et al.,
+A stage is a model of fewer layers: the first one embeds, the last one has the final norm and the head. After GPipe
+    (Huang et al.,
 2018, arXiv 1811.06965), without its training.
 """
 
@@ -16,26 +17,26 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...loading.checkpoint import OpenCheckpoint, is_state, open_checkpoint
-from ...loading.tensor_files.stacked_expert_source import split_stacked_experts
-from ...loading.tensor_files.safetensors_header import StoredTensor
 from ...loading.load_plan import renamed
-from ...loading.tensor_files.tensor_source import WeightSource
-from ...loading.sharded_state import ParallelSizes, rank_share_in
 from ...loading.load_weights import dummy_model, load_checkpoint, plan_of, require_packed_matches
+from ...loading.sharded_state import ParallelSizes, rank_share_in
+from ...loading.tensor_files.safetensors_header import StoredTensor
+from ...loading.tensor_files.stacked_expert_source import split_stacked_experts
+from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.decoder import Decoder
 from ...models.spec.latent_attention_spec import LatentAttentionSpec
 from ...models.spec.model_spec import (
     AttentionSpec,
-    ParallelMixersSpec,
     LayerSpec,
     Mixer,
     ModelSpec,
+    ParallelMixersSpec,
     PipelineShare,
     attention_of,
 )
+from ..ep.expert_parallel_split import ExpertParallelSplit
 from ..tp.sharded_source import share_of
 from ..tp.tensor_parallel_split import TensorParallelSplit
-from ..ep.expert_parallel_split import ExpertParallelSplit
 
 
 class RankPlace(NamedTuple):
@@ -46,7 +47,9 @@ class RankPlace(NamedTuple):
     split: TensorParallelSplit
 
     @classmethod
-    def of(cls, rank: int, ranks: int, stages: int, whole: ExpertParallelSplit | None = None, rows: bool = False) -> RankPlace:
+    def of(
+        cls, rank: int, ranks: int, stages: int, whole: ExpertParallelSplit | None = None, rows: bool = False
+    ) -> RankPlace:
         """Ranks of a stage follow each other. whole, rows: see `TensorParallelSplit`."""
         each = ranks // stages
         return cls(rank // each, stages, TensorParallelSplit(rank % each, each, whole, rows))
@@ -62,7 +65,9 @@ class RankPlace(NamedTuple):
         """Of all stages."""
         return self.stage * self.split.ranks + self.split.rank
 
-    def open(self, path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto") -> OpenCheckpoint:
+    def open(
+        self, path: Path, context: int | None = None, weights: bool = True, load_format: str = "auto"
+    ) -> OpenCheckpoint:
         """As `open_checkpoint`, for this rank."""
         return open_checkpoint(path, context, weights, load_format, self.split.parts(self.stages), self.rank)
 
@@ -78,7 +83,8 @@ class StageWeightSource:
 
 
 def stage_boundaries(model: ModelSpec, stages: int) -> list[int]:
-    """The first layer of each stage, and the number of layers behind the last: the largest stage has as few bytes as can be.
+    """The first layer of each stage, and the number of layers behind the last: the largest stage has as few bytes as
+    can be.
 
     Raises ConfigError where the layers cannot be cut into so many stages.
     """
@@ -92,7 +98,8 @@ def stage_boundaries(model: ModelSpec, stages: int) -> list[int]:
 
 
 def balanced_boundaries(costs: Sequence[int], ends: Sequence[int], parts: int) -> list[int]:
-    """Cut a row into parts, each not empty, that end at some of `ends`, the last of which is the row's: [0, ..., its length].
+    """Cut a row into parts, each not empty, that end at some of `ends`, the last of which is the row's: [0, ..., its
+    length].
 
     The largest part costs as little as can be; then the sum of squares does.
     """
@@ -103,7 +110,11 @@ def balanced_boundaries(costs: Sequence[int], ends: Sequence[int], parts: int) -
     for _ in range(parts):
         found: dict[int, tuple[tuple[int, int], list[int]]] = {}
         for end in ends:
-            ways = [((max(most, each := total[end] - total[start]), squares + each * each), [*cuts, end]) for start, ((most, squares), cuts) in best.items() if start < end]
+            ways = [
+                ((max(most, each := total[end] - total[start]), squares + each * each), [*cuts, end])
+                for start, ((most, squares), cuts) in best.items()
+                if start < end
+            ]
             if ways:
                 found[end] = min(ways)
         best = found
@@ -111,8 +122,12 @@ def balanced_boundaries(costs: Sequence[int], ends: Sequence[int], parts: int) -
 
 
 def sizes(model: ModelSpec) -> list[int]:
-    """Numbers of weights of each layer; with the first one counts the embedding, with the last one what stands behind it."""
-    parts = [sum(place.target.numel() for place in part.places()) for part in Decoder(model, torch.bfloat16, "meta").parts]
+    """Numbers of weights of each layer; with the first one counts the embedding,
+    with the last one what stands behind it.
+    """
+    parts = [
+        sum(place.target.numel() for place in part.places()) for part in Decoder(model, torch.bfloat16, "meta").parts
+    ]
     first, *found, last = parts
     found[0] += first
     found[-1] += last + (first if model.tied else 0)
@@ -145,7 +160,11 @@ def _moved(part: Mixer | None, first: int) -> Any:
     """With the numbers of layers that this stage counts by."""
     if isinstance(part, ParallelMixersSpec):
         return replace(part, mixers=tuple(_moved(each, first) for each in part.mixers))
-    return replace(part, source=part.source - first) if isinstance(part, AttentionSpec) and part.source is not None else part
+    return (
+        replace(part, source=part.source - first)
+        if isinstance(part, AttentionSpec) and part.source is not None
+        else part
+    )
 
 
 def stage_checkpoint(checkpoint: OpenCheckpoint, cuts: Sequence[int], number: int) -> OpenCheckpoint:
@@ -153,7 +172,10 @@ def stage_checkpoint(checkpoint: OpenCheckpoint, cuts: Sequence[int], number: in
     whole = checkpoint.model
     own = stage_of(whole, cuts, number)
     elsewhere = _elsewhere(own)
-    kept = [StageWeightSource(source, [stored for stored in source.tensors if _is_here(stored.name, whole, own, elsewhere)]) for source in checkpoint.sources]
+    kept = [
+        StageWeightSource(source, [stored for stored in source.tensors if _is_here(stored.name, whole, own, elsewhere)])
+        for source in checkpoint.sources
+    ]
     return replace(checkpoint, model=own, sources=[*kept])
 
 
@@ -179,13 +201,27 @@ def _is_here(name: str, whole: ModelSpec, own: ModelSpec, elsewhere: tuple[str, 
 
 
 def load_stage(
-    path: Path, dtype: torch.dtype, device: torch.device, place: RankPlace, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
+    path: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    place: RankPlace,
+    seed: int | None = None,
+    transform: Any = None,
+    context: int | None = None,
+    load_format: str = "auto",
 ) -> Decoder:
     """As `share.load_share`, of a rank of a stage."""
     return load_rank_part(place.open(path, context, seed is None, load_format), place, dtype, device, seed, transform)
 
 
-def load_rank_part(checkpoint: OpenCheckpoint, place: RankPlace, dtype: torch.dtype, device: torch.device, seed: int | None = None, transform: Any = None) -> Decoder:
+def load_rank_part(
+    checkpoint: OpenCheckpoint,
+    place: RankPlace,
+    dtype: torch.dtype,
+    device: torch.device,
+    seed: int | None = None,
+    transform: Any = None,
+) -> Decoder:
     """The model of a rank. seed: of random weights."""
     mine = part_of(checkpoint, place)
     if seed is not None:
@@ -201,17 +237,26 @@ def part_of(checkpoint: OpenCheckpoint, place: RankPlace) -> OpenCheckpoint:
     cuts = stage_boundaries(checkpoint.model, place.stages)
     if share.packed is not None:
         return replace(share, model=stage_of(share.model, cuts, place.stage))
-    return stage_checkpoint(replace(share, sources=[split_stacked_experts(source, checkpoint.model) for source in share.sources]), cuts, place.stage)
+    return stage_checkpoint(
+        replace(share, sources=[split_stacked_experts(source, checkpoint.model) for source in share.sources]),
+        cuts,
+        place.stage,
+    )
 
 
-def require_state(path: Path, parts: ParallelSizes, load_format: str = "auto", changes: bool = False, rows: bool = False) -> None:
+def require_state(
+    path: Path, parts: ParallelSizes, load_format: str = "auto", changes: bool = False, rows: bool = False
+) -> None:
     """Compares what lies there for each rank with what that rank will load; nothing where `path` is no sharded state.
 
-    changes: see `require_packed_matches`.  rows: see `TensorParallelSplit`. Raises CheckpointError for files that are absent, damaged or another model's, ConfigError for a state of other parts.
+    changes: see `require_packed_matches`.  rows: see `TensorParallelSplit`. Raises CheckpointError for files that are
+        absent, damaged or another model's, ConfigError for a state of other parts.
     """
     if not is_state(path, load_format):
         return
-    rank_share_in(path, parts, 0)  # however many ranks an engine is asked for, a state has no more than it has files for
+    rank_share_in(
+        path, parts, 0
+    )  # however many ranks an engine is asked for, a state has no more than it has files for
     for place in RankPlace.all(parts, rows):
         mine = part_of(place.open(path, load_format=load_format), place)
         require_packed_matches(plan_of(Decoder(mine.model, torch.bfloat16, "meta"), mine), changes)

@@ -1,4 +1,6 @@
-"""Recurrent mixers over ranks: each has some of the heads, or of the channels, with their convolutions and states. See `split`."""
+"""Recurrent mixers over ranks: each has some of the heads, or of the channels, with
+their convolutions and states. See `split`.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +10,50 @@ from itertools import accumulate
 
 import numpy as np
 
-from ...models.spec.tensor_names import TensorNames
-from ...models.spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
 from ...models.spec.model_spec import ShortConvSpec
-from .tensor_slices import TensorSlice, TensorParallelSplit, numbers
+from ...models.spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
+from ...models.spec.tensor_names import TensorNames
+from .tensor_slices import TensorParallelSplit, TensorSlice, numbers
 
 Recurrent = ShortConvSpec | DeltaNetSpec | Mamba2Spec
 Pieces = Iterator[tuple[str, TensorSlice]]
 
-KNOWN: dict[type, set[str]] = {  # see `split.SPLIT`; of tiled heads, those of values that belong together are no neighbours
+KNOWN: dict[
+    type, set[str]
+] = {  # see `split.SPLIT`; of tiled heads, those of values that belong together are no neighbours
     ShortConvSpec: {"channels", "width", "bias"},
-    DeltaNetSpec: {"heads", "key_heads", "dim", "value_dim", "width", "eps", "activation", "rank", "reach", "gate", "log_rate"},
-    Mamba2Spec: {
-        "heads", "dim", "size", "groups", "width", "eps", "activation", "bias", "out_bias", "conv_bias", "least", "most", "norm_first", "scale", "scales", "log_rate",
+    DeltaNetSpec: {
+        "heads",
+        "key_heads",
+        "dim",
+        "value_dim",
+        "width",
+        "eps",
+        "activation",
+        "rank",
+        "reach",
+        "gate",
+        "log_rate",
     },
-}  # fmt: skip
+    Mamba2Spec: {
+        "heads",
+        "dim",
+        "size",
+        "groups",
+        "width",
+        "eps",
+        "activation",
+        "bias",
+        "out_bias",
+        "conv_bias",
+        "least",
+        "most",
+        "norm_first",
+        "scale",
+        "scales",
+        "log_rate",
+    },
+}
 
 
 def recurrent_refusal(part: Recurrent) -> dict[str, int]:
@@ -81,9 +112,15 @@ def _of_delta(part: DeltaNetSpec, names: TensorNames, split: TensorParallelSplit
 
 
 def _of_letters(part: DeltaNetSpec, split: TensorParallelSplit) -> dict[str, tuple[int, np.ndarray]]:
-    """Of queries, keys, values, gate, b and a: how many rows there are, and those of the rank. The few numbers that KDA spreads are whole."""
+    """Of queries, keys, values, gate, b and a: how many rows there are, and those of the
+    rank. The few numbers that KDA spreads are whole.
+    """
     keys, values = numbers(split.of(part.key_heads), part.dim), numbers(split.of(part.heads), part.value_dim)
-    found = {"q": (part.key_heads * part.dim, keys), "v": (part.heads * part.value_dim, values), "b": (part.heads, numbers(split.of(part.heads), 1))}
+    found = {
+        "q": (part.key_heads * part.dim, keys),
+        "v": (part.heads * part.value_dim, values),
+        "b": (part.heads, numbers(split.of(part.heads), 1)),
+    }
     found["k"] = found["q"]
     few = None if part.rank is None else (part.rank, np.arange(part.rank))
     return found | {"z": few or found["v"], "a": few or found["b"]}
@@ -100,7 +137,11 @@ def _of_mamba(part: Mamba2Spec, names: TensorNames, split: TensorParallelSplit) 
     begin, heads, states = names.mamba, split.of(part.heads), part.groups * part.size
     inner, shared = numbers(heads, part.dim), numbers(split.of(part.groups), part.size)
     seen, counts = [inner, shared, shared], [part.inner, states, states]
-    yield from _rows(f"{begin}in_proj", part.inner + part.channels + part.heads, _behind([inner, *seen, np.asarray(heads)], [part.inner, *counts, part.heads]))
+    yield from _rows(
+        f"{begin}in_proj",
+        part.inner + part.channels + part.heads,
+        _behind([inner, *seen, np.asarray(heads)], [part.inner, *counts, part.heads]),
+    )
     yield from _rows(f"{begin}conv1d", part.channels, _behind(seen, counts))
     for name in ("A_log", "D", "dt_bias"):
         yield begin + name, TensorSlice(0, part.heads, np.asarray(heads))

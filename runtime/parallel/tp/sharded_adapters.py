@@ -1,4 +1,6 @@
-"""What each rank has of an adapter: pairs cut as the projections that they change, so that sums over ranks bring the parts together."""
+"""What each rank has of an adapter: pairs cut as the projections that they change, so
+that sums over ranks bring the parts together.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ...adapters.adapter import Adapter, Memory, AdapterPacker, widest_rank_of
-from ...adapters.files.base_weights import LocalBaseWeights
-from ...adapters.adapter_extras import AdapterChanges, Pair, AdaptedTable
+from ...adapters.adapter import Adapter, AdapterPacker, Memory, widest_rank_of
+from ...adapters.adapter_extras import AdaptedTable, AdapterChanges, Pair
 from ...adapters.adapter_sites import WEIGHT, AdapterSite, sites_of
 from ...adapters.adapter_slots import AdapterSlot, AdapterSlots, bytes_of
+from ...adapters.files.base_weights import LocalBaseWeights
 from ...models.spec.model_spec import ExpertsSpec, ModelSpec
-from .tensor_parallel_split import TensorParallelSplit, tensor_slices, narrowed_model
+from ..ep.expert_parallel_split import ExpertParallelSplit
 from ..pp.pipeline_stages import RankPlace, stage_boundaries, stage_of
 from ..workers.worker_group import RankGroup
-from ..ep.expert_parallel_split import ExpertParallelSplit
+from .tensor_parallel_split import TensorParallelSplit, narrowed_model, tensor_slices
 
 
 class KeptAdapterRows(NamedTuple):
@@ -40,7 +42,10 @@ class KeptAdapterRows(NamedTuple):
 
 
 class ShardedAdapter:
-    """What one of the ranks has of all that is the whole model's, by module. model: the whole one.  starts: see `stage_boundaries`."""
+    """What one of the ranks has of all that is the whole model's, by module.
+
+    model: the whole one.  starts: see `stage_boundaries`.
+    """
 
     def __init__(self, model: ModelSpec, place: RankPlace, starts: Sequence[int]) -> None:
         split, names = place.split, model.names
@@ -57,10 +62,24 @@ class ShardedAdapter:
         return {module: self._of(module).of(pair) for module, pair in whole.items() if self._is_here(module)}
 
     def changes(self, whole: AdapterChanges) -> AdapterChanges:
-        gains = {module: self._of(module).outputs_of(values) for module, values in whole.gains.items() if self._is_here(module)}
-        offsets = {module: self._of(module).outputs_of(values) for module, values in whole.offsets.items() if self._is_here(module) and self._adds(module)}
-        mixtures = {module: [self._of(module).of(pair) for pair in pairs] for module, pairs in whole.mixtures.items() if self._is_here(module)}
-        return AdapterChanges(gains, offsets, whole.embedding if self._begins else None, self._of_head(whole.head), mixtures)
+        gains = {
+            module: self._of(module).outputs_of(values)
+            for module, values in whole.gains.items()
+            if self._is_here(module)
+        }
+        offsets = {
+            module: self._of(module).outputs_of(values)
+            for module, values in whole.offsets.items()
+            if self._is_here(module) and self._adds(module)
+        }
+        mixtures = {
+            module: [self._of(module).of(pair) for pair in pairs]
+            for module, pairs in whole.mixtures.items()
+            if self._is_here(module)
+        }
+        return AdapterChanges(
+            gains, offsets, whole.embedding if self._begins else None, self._of_head(whole.head), mixtures
+        )
 
     def table(self, name: str, whole: Tensor) -> Tensor | None:
         """Rows of the embedding or the head; None: they are elsewhere."""
@@ -94,19 +113,42 @@ class ShardedAdapter:
         return replace(table, whole=whole, second=second)
 
 
-def parts_of(model: ModelSpec, stages: int, ranks: int, whole: ExpertParallelSplit | None = None) -> list[ShardedAdapter]:
-    """Of all ranks in their order. ranks: of each stage.  whole: see `TensorParallelSplit`; then each rank has what belongs to any expert, as these move."""
+def parts_of(
+    model: ModelSpec, stages: int, ranks: int, whole: ExpertParallelSplit | None = None
+) -> list[ShardedAdapter]:
+    """Of all ranks in their order.
+
+    ranks: of each stage.  whole: see `TensorParallelSplit`; then each rank has what belongs to any expert, as these
+    move.
+    """
     starts = stage_boundaries(model, stages)
-    return [ShardedAdapter(model, RankPlace.of(rank, stages * ranks, stages, whole), starts) for rank in range(stages * ranks)]
+    return [
+        ShardedAdapter(model, RankPlace.of(rank, stages * ranks, stages, whole), starts)
+        for rank in range(stages * ranks)
+    ]
 
 
 class ShardedAdapterPacker:
-    """As `AdapterPacker`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole one.  stages, ranks: of each stage.  by_reference: see `sites_of`.  whole: see `parts_of`.  memory: for rank 0's, see `AdapterPacker`."""
+    """As `AdapterPacker`, of the parts of all ranks: rank 0's with the others' in `elsewhere`. model: the whole
+    one.  stages, ranks: of each stage.  by_reference: see `sites_of`.  whole: see `parts_of`.  memory: for rank
+    0's, see `AdapterPacker`.
+    """
 
-    def __init__(self, model: ModelSpec, stages: int, ranks: int, dtype: torch.dtype, by_reference: bool = False, whole: ExpertParallelSplit | None = None, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        stages: int,
+        ranks: int,
+        dtype: torch.dtype,
+        by_reference: bool = False,
+        whole: ExpertParallelSplit | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         models = models_by_stage(model, stages, ranks, whole)
         packings = [AdapterPacker(sites_of(part, by_reference), dtype, part) for part in models]
-        self._parts = [(packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))]
+        self._parts = [
+            (packings[rank // ranks], part) for rank, part in enumerate(parts_of(model, stages, ranks, whole))
+        ]
         self._parts[0] = AdapterPacker(sites_of(models[0], by_reference), dtype, models[0], memory), self._parts[0][1]
 
     def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None) -> Adapter:
@@ -120,9 +162,13 @@ class ShardedAdapterPacker:
 
 
 class RanksBaseWeights:
-    """See `BaseWeights`: each rank tells of its part. own: rank 0's.  parts: of all ranks.  sites: of the whole model."""
+    """See `BaseWeights`: each rank tells of its part. own: rank 0's.  parts:
+    of all ranks.  sites: of the whole model.
+    """
 
-    def __init__(self, own: LocalBaseWeights, team: RankGroup, parts: Sequence[ShardedAdapter], sites: Sequence[AdapterSite]) -> None:
+    def __init__(
+        self, own: LocalBaseWeights, team: RankGroup, parts: Sequence[ShardedAdapter], sites: Sequence[AdapterSite]
+    ) -> None:
         self.dtype, self.no_mixtures = own.dtype, own.no_mixtures
         self._own, self._team, self._parts = own, team, parts
         self._sizes = {module: size for site in sites for module, size in zip(site.modules, site.sizes, strict=True)}
@@ -133,12 +179,18 @@ class RanksBaseWeights:
     def squares(self, pairs: dict[str, Pair]) -> dict[str, Tensor | None]:
         told = self._all("squares", [(part.pairs(pairs),) for part in self._parts])
         coded = {module for each in told for module, values in each.items() if values is None}
-        known = self._joined([{module: values for module, values in each.items() if module not in coded} for each in told])
+        known = self._joined(
+            [{module: values for module, values in each.items() if module not in coded} for each in told]
+        )
         return known | dict.fromkeys(coded)
 
     def same(self, name: str, table: Tensor) -> bool | None:
         tables = [part.table(name, table) for part in self._parts]
-        told = [each for each, asked in zip(self._all("same", [(name, asked) for asked in tables]), tables, strict=True) if asked is not None]
+        told = [
+            each
+            for each, asked in zip(self._all("same", [(name, asked) for asked in tables]), tables, strict=True)
+            if asked is not None
+        ]
         return None if None in told else all(told)
 
     def _joined(self, told: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
@@ -154,26 +206,40 @@ class RanksBaseWeights:
         return [getattr(self._own, name)(*arguments[0]), *self._team.ask_each(name, arguments[1:])]
 
 
-def models_by_stage(model: ModelSpec, stages: int, ranks: int, whole: ExpertParallelSplit | None = None) -> list[ModelSpec]:
+def models_by_stage(
+    model: ModelSpec, stages: int, ranks: int, whole: ExpertParallelSplit | None = None
+) -> list[ModelSpec]:
     """Of each stage that of any of its ranks, which are alike; with all experts, where these lie whole on ranks."""
     narrow = narrowed_model(model, TensorParallelSplit(0, ranks, whole)) if ranks > 1 else model
     if whole is not None:
-        narrow = replace(narrow, layers=tuple(replace(layer, ffn=replace(layer.ffn, held=None)) if isinstance(layer.ffn, ExpertsSpec) else layer for layer in narrow.layers))
+        narrow = replace(
+            narrow,
+            layers=tuple(
+                replace(layer, ffn=replace(layer.ffn, held=None)) if isinstance(layer.ffn, ExpertsSpec) else layer
+                for layer in narrow.layers
+            ),
+        )
     starts = stage_boundaries(model, stages)
     return [stage_of(narrow, starts, stage) for stage in range(stages)] if stages > 1 else [narrow]
 
 
-def adapter_bytes_of_ranks(model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool = False) -> int:
+def adapter_bytes_of_ranks(
+    model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool = False
+) -> int:
     """That slots take on all ranks together. model: the whole one."""
     return ranks * sum(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_reference))
 
 
-def most_adapter_bytes_of_rank(model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool = False) -> int:
+def most_adapter_bytes_of_rank(
+    model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool = False
+) -> int:
     """Bytes that slots take on the rank whose stage has most to adapt. model: the whole one."""
     return max(_bytes_by_stage(model, stages, ranks, counts, itemsize, by_reference))
 
 
-def _bytes_by_stage(model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool) -> list[int]:
+def _bytes_by_stage(
+    model: ModelSpec, stages: int, ranks: int, counts: Mapping[int, int], itemsize: int, by_reference: bool
+) -> list[int]:
     return [bytes_of(sites_of(part, by_reference), counts, itemsize) for part in models_by_stage(model, stages, ranks)]
 
 
@@ -185,17 +251,22 @@ def _kept(model: ModelSpec, split: TensorParallelSplit) -> dict[str, KeptAdapter
     for name, cut in tensor_slices(model, split).items():
         if name.endswith(WEIGHT):
             part = torch.from_numpy(cut.kept)
-            found[name.removesuffix(WEIGHT)] = KeptAdapterRows(inputs=part) if cut.inputs else KeptAdapterRows(outputs=part)
+            found[name.removesuffix(WEIGHT)] = (
+                KeptAdapterRows(inputs=part) if cut.inputs else KeptAdapterRows(outputs=part)
+            )
     return found
 
 
 class RanksAdapterSlots(AdapterSlots):
-    """Of rank 0. What it lays in a slot, the other ranks lay in theirs, each its own part. all_bytes: that slots of these classes take on all ranks.
+    """Of rank 0. What it lays in a slot, the other ranks lay in theirs, each its own part. all_bytes: that slots of
+    these classes take on all ranks.
 
     On GPUs the others set theirs aside at once: graphs have the addresses.
     """
 
-    def __init__(self, team: RankGroup, all_bytes: Callable[[Mapping[int, int]], int], at_once: bool, *args: Any, **options: Any) -> None:
+    def __init__(
+        self, team: RankGroup, all_bytes: Callable[[Mapping[int, int]], int], at_once: bool, *args: Any, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
         self._team, self._all_bytes = team, all_bytes
         if at_once and self.slots:

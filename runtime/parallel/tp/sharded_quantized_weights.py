@@ -1,4 +1,6 @@
-"""Weights in few bits over ranks: whatever their format, each tensor is read whole and the rank's part of the weight is kept."""
+"""Weights in few bits over ranks: whatever their format, each tensor is read whole
+and the rank's part of the weight is kept.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
 from ...loading.load_plan import WEIGHT, ZERO_POINTS, FindsWeightReader, renamed, scale_of_kv
+from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
 from ...models.spec.model_spec import ModelSpec
 from ...quantization.quantized_weight import QuantizedWeight
-from ...quantization.readers import WeightReader, TensorHeader
+from ...quantization.readers import TensorHeader, WeightReader
 from .tensor_parallel_split import TensorSlice
 
 PLAIN = ("weight", "bias")  # what a projection has that is not in few bits
@@ -21,7 +23,9 @@ LONGEST = 4  # parts of a name behind a module's
 
 
 def coded(tensors: Iterable[StoredTensor], model: ModelSpec, found: Mapping[str, TensorSlice]) -> set[str]:
-    """By their names in the model the weights of `found` that come in few bits, as the headers of all their tensors say."""
+    """By their names in the model the weights of `found` that come in few bits,
+    as the headers of all their tensors say.
+    """
     names: set[str] = set()
     for stored in tensors:
         if scale_of_kv(renamed(stored.name, model, found), model) is not None:
@@ -35,7 +39,9 @@ def coded(tensors: Iterable[StoredTensor], model: ModelSpec, found: Mapping[str,
 
 
 class ShardedWeightReaders:
-    """The readers of a checkpoint, of a rank: weights that are cut are read as its part of them. found: by the names in the model."""
+    """The readers of a checkpoint, of a rank: weights that are cut are read as its
+    part of them. found: by the names in the model.
+    """
 
     def __init__(self, readers: FindsWeightReader, model: ModelSpec, found: Mapping[str, TensorSlice]) -> None:
         self._readers, self._model, self._cuts = readers, model, found
@@ -51,16 +57,23 @@ class ShardedWeightReaders:
         if shape[0] == 1:  # flat ones know no shape
             shape[1] = shape[1] // cut.places * len(kept)
         elif shape[of_inputs] != cut.places:
-            raise CheckpointError(f"{module} is {list(claim.shape)} by its {claim.format}, config.json asks for {cut.places} {'inputs' if of_inputs else 'outputs'}")
+            raise CheckpointError(
+                f"{module} is {list(claim.shape)} by its {claim.format}, config.json asks for {cut.places} "
+                f"{'inputs' if of_inputs else 'outputs'}"
+            )
         else:
             shape[of_inputs] = len(kept)
         return claim._replace(shape=(shape[0], shape[1]), read=partial(_part, module, claim, kept, of_inputs))
 
 
-def _part(module: str, claim: WeightReader, kept: Tensor, of_inputs: bool, tensors: Mapping[str, Tensor]) -> QuantizedWeight:
+def _part(
+    module: str, claim: WeightReader, kept: Tensor, of_inputs: bool, tensors: Mapping[str, Tensor]
+) -> QuantizedWeight:
     whole = claim.read(tensors)
     own = kept.to(whole.device)
     try:
         return whole.of_inputs(own) if of_inputs else whole.take(own)
     except ValueError as error:
-        raise CheckpointError(f"{module} in {claim.format}: {error}; take fewer ranks, pipeline_parallel, or the model as it was before") from error
+        raise CheckpointError(
+            f"{module} in {claim.format}: {error}; take fewer ranks, pipeline_parallel, or the model as it was before"
+        ) from error

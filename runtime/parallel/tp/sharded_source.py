@@ -1,4 +1,6 @@
-"""A rank's share of a checkpoint: tensors are there as the parts that it keeps, and no more rows are read than these."""
+"""A rank's share of a checkpoint: tensors are there as the parts that it
+keeps, and no more rows are read than these.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,34 @@ from torch import Tensor
 
 from ...errors import CheckpointError, ConfigError
 from ...loading.checkpoint import OpenCheckpoint, open_checkpoint
-from ...loading.tensor_files.stacked_expert_source import split_stacked_experts
-from ...loading.tensor_files.safetensors_header import DTYPES, StoredTensor
 from ...loading.load_plan import renamed
-from ...loading.tensor_files.tensor_source import WeightSource
 from ...loading.load_weights import dummy_model, load_checkpoint
+from ...loading.tensor_files.safetensors_header import DTYPES, StoredTensor
+from ...loading.tensor_files.stacked_expert_source import split_stacked_experts
+from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.decoder import Decoder
 from ...models.spec.json_fields import shown
 from ...models.spec.model_spec import ModelSpec
-from .sharded_quantized_weights import ShardedWeightReaders, coded
-from .tensor_parallel_split import TensorSlice, TensorParallelSplit, tensor_slices, narrowed_model, refusal
 from ..ep.expert_parallel_split import ExpertParallelSplit, elsewhere
+from .sharded_quantized_weights import ShardedWeightReaders, coded
+from .tensor_parallel_split import TensorParallelSplit, TensorSlice, narrowed_model, refusal, tensor_slices
 
 
 class ShardedWeightSource:
-    """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.  absent: says of which it keeps nothing.
+    """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.  absent: says of which it
+    keeps nothing.
 
     Rows are read by runs. Of columns whole rows are read, since they lie in each row.
     """
 
-    def __init__(self, source: WeightSource, found: Mapping[str, TensorSlice], absent: Callable[[str], bool] = lambda name: False) -> None:
+    def __init__(
+        self, source: WeightSource, found: Mapping[str, TensorSlice], absent: Callable[[str], bool] = lambda name: False
+    ) -> None:
         self.name, self.bytes, self._source, self._cuts = source.name, source.bytes, source, found
         self._whole = {stored.name: stored for stored in source.tensors if not absent(stored.name)}
-        self.tensors = [_share(stored, found[name]) if name in found else stored for name, stored in self._whole.items()]
+        self.tensors = [
+            _share(stored, found[name]) if name in found else stored for name, stored in self._whole.items()
+        ]
 
     def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         whole, cut = self._whole[stored.name], self._cuts.get(stored.name)
@@ -49,7 +56,9 @@ class ShardedWeightSource:
 
     def _rows(self, whole: StoredTensor, kept: np.ndarray, offset: int, part: Tensor) -> None:
         width, at = _bytes(whole, 1), 0
-        ends = np.append(np.flatnonzero(np.diff(kept) != 1) + 1, len(kept))  # of the runs of rows that follow each other
+        ends = np.append(
+            np.flatnonzero(np.diff(kept) != 1) + 1, len(kept)
+        )  # of the runs of rows that follow each other
         while at < len(part):
             row, within = divmod(offset + at, width)
             end = ends[np.searchsorted(ends, row, "right")]
@@ -78,26 +87,41 @@ def _bytes(stored: StoredTensor, axis: int) -> int:
 
 
 def share_of(checkpoint: OpenCheckpoint, split: TensorParallelSplit) -> OpenCheckpoint:
-    """What a rank loads; of a sharded state it was cut when that was written. Raises ConfigError for what cannot be shared out."""
+    """What a rank loads; of a sharded state it was cut when that was written. Raises
+    ConfigError for what cannot be shared out.
+    """
     model = checkpoint.model
     require(model, split.ranks, split.whole, split.rows)
     own = narrowed_model(model, split)
     if checkpoint.packed is not None:
         if split.rows:
-            raise ConfigError(f"{asked(split.ranks, split.whole, True)}: a sharded state has latent attention by heads: open it with latent_attention='heads', or the model itself with 'rows'")
+            raise ConfigError(
+                f"{asked(split.ranks, split.whole, True)}: a sharded state has latent attention by heads: open it "
+                "with latent_attention='heads', or the model itself with 'rows'"
+            )
         return replace(checkpoint, model=own)
     found = tensor_slices(model, split)
     cut_apart = [split_stacked_experts(source, model) for source in checkpoint.sources]
     begins = elsewhere(own)
     few = coded([stored for source in cut_apart for stored in source.tensors], model, found)
     plain = {name: each for name, each in found.items() if name not in few}
-    sources = [ShardedWeightSource(source, _by_own_names(source, plain, model), lambda name: name.startswith(begins) or renamed(name, model, found).startswith(begins)) for source in cut_apart]
+    sources = [
+        ShardedWeightSource(
+            source,
+            _by_own_names(source, plain, model),
+            lambda name: name.startswith(begins) or renamed(name, model, found).startswith(begins),
+        )
+        for source in cut_apart
+    ]
     readers = ShardedWeightReaders(checkpoint.readers, model, {name: found[name] for name in few})
     return replace(checkpoint, model=own, sources=[*sources], readers=readers)
 
 
 def require(model: ModelSpec, ranks: int, whole: ExpertParallelSplit | None = None, rows: bool = False) -> None:
-    """Raises ConfigError where a model cannot be shared out among so many ranks. whole, rows: see `TensorParallelSplit`."""
+    """Raises ConfigError where a model cannot be shared out among so many ranks.
+
+    whole, rows: see `TensorParallelSplit`.
+    """
     if (why := refusal(model, ranks, whole, rows)) is not None:
         raise ConfigError(f"{asked(ranks, whole, rows)}: {model.architecture}: {why}")
 
@@ -109,9 +133,19 @@ def asked(ranks: int, whole: ExpertParallelSplit | None, rows: bool) -> str:
 
 
 def load_share(
-    path: Path, dtype: torch.dtype, device: torch.device, split: TensorParallelSplit, seed: int | None = None, transform: Any = None, context: int | None = None, load_format: str = "auto"
+    path: Path,
+    dtype: torch.dtype,
+    device: torch.device,
+    split: TensorParallelSplit,
+    seed: int | None = None,
+    transform: Any = None,
+    context: int | None = None,
+    load_format: str = "auto",
 ) -> Decoder:
-    """As `loading.load_model`, a rank's part of it. seed: of random weights, which are another model than one rank's."""
+    """As `loading.load_model`, a rank's part of it.
+
+    seed: of random weights, which are another model than one rank's.
+    """
     checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format, split.parts(), split.rank), split)
     if seed is not None:
         return dummy_model(checkpoint.model, dtype, device, seed, transform)
@@ -128,5 +162,8 @@ def _by_own_names(source: WeightSource, found: Mapping[str, TensorSlice], model:
 
 def _checked(source: WeightSource, stored: StoredTensor, cut: TensorSlice) -> TensorSlice:
     if len(stored.shape) <= cut.axis or stored.shape[cut.axis] != cut.places:
-        raise CheckpointError(f"{source.name}: tensor {shown(stored.name)} has shape {shown(stored.shape)}, config.json asks for {cut.places} at axis {cut.axis}")
+        raise CheckpointError(
+            f"{source.name}: tensor {shown(stored.name)} has shape {shown(stored.shape)}, config.json asks for "
+            f"{cut.places} at axis {cut.axis}"
+        )
     return cut

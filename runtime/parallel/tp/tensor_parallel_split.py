@@ -1,7 +1,10 @@
-"""Tensor parallelism: a rank's share of a model, which is a narrower model, and which parts of the checkpoint belong to it.
+"""Tensor parallelism: a rank's share of a model, which is a narrower model, and which parts of the checkpoint belong to
+it.
 
-Queries, keys, values and states are cut by heads, networks and each of the experts by their inner width, the head by the vocabulary; norms,
-routers, the rows of latent attention (with `TensorParallelSplit.rows` all of that) and the embedding are whole on every rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
+Queries, keys, values and states are cut by heads, networks and each of the experts by their inner width, the head by
+the vocabulary; norms,
+routers, the rows of latent attention (with `TensorParallelSplit.rows` all of that) and the embedding are whole on every
+rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
 """
 
 from __future__ import annotations
@@ -14,29 +17,29 @@ import numpy as np
 
 from ...models.reference.reference_attention import rows_in_file
 from ...models.reference.reference_experts import expert_names, shared_expert_names
-from ...models.spec.unsupported_fields import unsupported_fields
 from ...models.spec.latent_attention_spec import LatentAttentionSpec
-from ...models.spec.tensor_names import TensorNames
 from ...models.spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     Feedforward,
     GatedFFNSpec,
-    QkNormSpec,
+    LayerNorms,
     LayerSpec,
     Mixer,
     ModelSpec,
     NormSpec,
-    LayerNorms,
     PlainFFNSpec,
+    QkNormSpec,
     RouterSpec,
     attention_of,
 )
+from ...models.spec.tensor_names import TensorNames
+from ...models.spec.unsupported_fields import unsupported_fields
 from ...step.rank_rows import RankRowShare
-from . import recurrent_split
-from .tensor_slices import TensorSlice, TensorParallelSplit, numbers
-from .recurrent_split import Recurrent
 from ..ep.expert_parallel_split import ExpertParallelSplit, narrowed_expert_parallel, require_mixtures
+from . import recurrent_split
+from .recurrent_split import Recurrent
+from .tensor_slices import TensorParallelSplit, TensorSlice, numbers
 
 Network = TypeVar("Network", bound=GatedFFNSpec | PlainFFNSpec)
 
@@ -44,43 +47,113 @@ SPLIT: dict[type, set[str]] = {  # what of each part is cut, or is whole on ever
     LayerSpec: {"norms", "mixer", "ffn", "branch", "scalar"},
     LayerNorms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
     AttentionSpec: {
-        "heads", "kv_heads", "dim", "scale", "value_dim", "rope", "bias", "out_bias", "norm", "value_norm_eps", "clip", "temperature",
-        "window", "chunk", "softcap", "alibi", "sinks", "value_is_key", "source", "gate", "value_scale",
+        "heads",
+        "kv_heads",
+        "dim",
+        "scale",
+        "value_dim",
+        "rope",
+        "bias",
+        "out_bias",
+        "norm",
+        "value_norm_eps",
+        "clip",
+        "temperature",
+        "window",
+        "chunk",
+        "softcap",
+        "alibi",
+        "sinks",
+        "value_is_key",
+        "source",
+        "gate",
+        "value_scale",
     },
     QkNormSpec: {"norm", "over", "after"},
     GatedFFNSpec: {"inner", "activation", "bias", "limit", "scale", "out_scale"},
     PlainFFNSpec: {"inner", "activation", "bias"},
-    LatentAttentionSpec: {"heads", "rank", "dim", "turned", "value_dim", "scale", "norm", "rope", "query_rank", "bias", "out_bias", "temperature", "indexer", "share"},
+    LatentAttentionSpec: {
+        "heads",
+        "rank",
+        "dim",
+        "turned",
+        "value_dim",
+        "scale",
+        "norm",
+        "rope",
+        "query_rank",
+        "bias",
+        "out_bias",
+        "temperature",
+        "indexer",
+        "share",
+    },
     NormSpec: {"eps", "kind", "offset", "weight", "bias"},
     ExpertsSpec: {"count", "top_k", "expert", "router", "weighs_input", "shared", "switched", "latent", "latent_bias"},
     RouterSpec: {
-        "score", "best_first", "bias", "correction", "groups", "kept_groups", "group_score", "outside", "normalise", "floor", "scale", "jitter",
+        "score",
+        "best_first",
+        "bias",
+        "correction",
+        "groups",
+        "kept_groups",
+        "group_score",
+        "outside",
+        "normalise",
+        "floor",
+        "scale",
+        "jitter",
     },
-} | recurrent_split.KNOWN  # fmt: skip
+} | recurrent_split.KNOWN
 
 
 def refusal(model: ModelSpec, ranks: int, whole: ExpertParallelSplit | None = None, rows: bool = False) -> str | None:
-    """Why a model cannot be shared out among so many ranks, for people; None: it can. whole, rows: see `TensorParallelSplit`."""
+    """Why a model cannot be shared out among so many ranks, for people; None: it
+    can. whole, rows: see `TensorParallelSplit`.
+    """
     if model.per_layer is not None:
         return "embeddings of each layer's own are not shared out among ranks"
     if whole is not None and (why := require_mixtures(model)) is not None:
         return why
     if rows and not any(isinstance(layer.mixer, LatentAttentionSpec) for layer in model.layers):
         return "no layer has latent attention, whose rows could be shared out: take latent_attention='heads'"
-    return next((f"layer {index}: {why}" for index, layer in enumerate(model.layers) for why in _reasons(layer, model.names, ranks, whole, rows)), None)
+    return next(
+        (
+            f"layer {index}: {why}"
+            for index, layer in enumerate(model.layers)
+            for why in _reasons(layer, model.names, ranks, whole, rows)
+        ),
+        None,
+    )
 
 
-def _reasons(layer: LayerSpec, names: TensorNames, ranks: int, whole: ExpertParallelSplit | None, rows: bool) -> Iterator[str]:
+def _reasons(
+    layer: LayerSpec, names: TensorNames, ranks: int, whole: ExpertParallelSplit | None, rows: bool
+) -> Iterator[str]:
     yield from unsupported_fields(layer, SPLIT, one=True)
     part = layer.mixer
     if rows and isinstance(attends := attention_of(part), LatentAttentionSpec) and attends.indexer is not None:
-        yield "an indexer chooses what its queries attend to, which is not shared out by rows: take latent_attention='heads'"
+        yield (
+            "an indexer chooses what its queries attend to, which is not shared out by rows: take "
+            "latent_attention='heads'"
+        )
     elif rows and attends is not None and not isinstance(attends, LatentAttentionSpec):
-        yield "its attention has no latents, and is not shared out by rows as that of others: take latent_attention='heads'"
-    if isinstance(part, AttentionSpec | LatentAttentionSpec) and part.heads % ranks and not (rows and isinstance(part, LatentAttentionSpec)):
+        yield (
+            "its attention has no latents, and is not shared out by rows as that of others: take "
+            "latent_attention='heads'"
+        )
+    if (
+        isinstance(part, AttentionSpec | LatentAttentionSpec)
+        and part.heads % ranks
+        and not (rows and isinstance(part, LatentAttentionSpec))
+    ):
         yield f"{part.heads} query heads cannot be shared out among {ranks} ranks: take a number that divides them"
     if isinstance(part, Recurrent):
-        yield from (f"{what}: {count}, which cannot be shared out among {ranks} ranks: take a number that divides them" for what, count in recurrent_split.recurrent_refusal(part).items() if count % ranks)
+        yield from (
+            f"{what}: {count}, which cannot be shared out among {ranks} ranks: take a number that divides them"
+            for what, count in recurrent_split.recurrent_refusal(part).items()
+            if count % ranks
+        )
     if isinstance(part, AttentionSpec):
         if names.qkv is not None and (part.gate or part.source is not None or part.value_is_key):
             yield "one tensor for queries, keys and values, of which not all are there"
@@ -88,7 +161,11 @@ def _reasons(layer: LayerSpec, names: TensorNames, ranks: int, whole: ExpertPara
             yield f"{part.kv_heads} heads of keys and values over {ranks} ranks: one number must divide the other"
         if part.norm is not None and part.norm.over != "head":
             yield "queries and keys are normed over several heads, which lie on several ranks"
-    if whole is not None and isinstance(layer.ffn, ExpertsSpec) and (why := whole.refusal(layer.ffn, ranks)) is not None:
+    if (
+        whole is not None
+        and isinstance(layer.ffn, ExpertsSpec)
+        and (why := whole.refusal(layer.ffn, ranks)) is not None
+    ):
         yield why
     for inner in _widths(layer.ffn, whole is not None):
         if inner % ranks:
@@ -103,22 +180,35 @@ def _widths(ffn: Feedforward | None, whole: bool) -> list[int]:
 
 
 def narrowed_model(model: ModelSpec, split: TensorParallelSplit) -> ModelSpec:
-    """The rank's own model. Its products behind attention and networks give parts of sums, its head the logits of some tokens."""
+    """The rank's own model.
+
+    Its products behind attention and networks give parts of sums, its head the logits of some tokens.
+    """
     rows = split.tokens(model.vocab_size)
-    return replace(model, layers=tuple(_narrow_layer(layer, split) for layer in model.layers), head_rows=(rows.start, rows.stop))
+    return replace(
+        model, layers=tuple(_narrow_layer(layer, split) for layer in model.layers), head_rows=(rows.start, rows.stop)
+    )
 
 
 def _narrow_layer(layer: LayerSpec, split: TensorParallelSplit) -> LayerSpec:
     mixer, ffn = layer.mixer, layer.ffn
     if isinstance(mixer, LatentAttentionSpec):
-        mixer = replace(mixer, share=RankRowShare(split.rank, split.ranks)) if split.rows else replace(mixer, heads=len(split.of(mixer.heads)))
+        mixer = (
+            replace(mixer, share=RankRowShare(split.rank, split.ranks))
+            if split.rows
+            else replace(mixer, heads=len(split.of(mixer.heads)))
+        )
     elif isinstance(mixer, AttentionSpec):
         mixer = _narrow(mixer, split)
     elif isinstance(mixer, Recurrent):
         mixer = recurrent_split.narrow(mixer, split)
     if isinstance(ffn, ExpertsSpec):
         ffn = replace(ffn, shared=ffn.shared and _narrow_network(ffn.shared, split))
-        ffn = narrowed_expert_parallel(ffn, split.whole, split.rank, split.ranks) if split.whole is not None else replace(ffn, expert=_narrow_network(ffn.expert, split))
+        ffn = (
+            narrowed_expert_parallel(ffn, split.whole, split.rank, split.ranks)
+            if split.whole is not None
+            else replace(ffn, expert=_narrow_network(ffn.expert, split))
+        )
     elif ffn is not None:
         ffn = _narrow_network(ffn, split)
     return replace(layer, mixer=mixer, ffn=ffn)
@@ -139,11 +229,16 @@ def tensor_slices(model: ModelSpec, split: TensorParallelSplit) -> dict[str, Ten
     found = dict(_head_cuts(model, split))
     for index, layer in enumerate(model.layers):
         prefix = model.names.layer.format(index)
-        found |= {prefix + name: cut for name, cut in (*_mixer_cuts(layer.mixer, model.names, split), *_ffn_cuts(layer.ffn, model.names, split))}
+        found |= {
+            prefix + name: cut
+            for name, cut in (*_mixer_cuts(layer.mixer, model.names, split), *_ffn_cuts(layer.ffn, model.names, split))
+        }
     return found
 
 
-def _mixer_cuts(part: Mixer | None, names: TensorNames, split: TensorParallelSplit) -> Iterator[tuple[str, TensorSlice]]:
+def _mixer_cuts(
+    part: Mixer | None, names: TensorNames, split: TensorParallelSplit
+) -> Iterator[tuple[str, TensorSlice]]:
     if isinstance(part, AttentionSpec):
         yield from _attention_cuts(part, names, split)
     elif isinstance(part, LatentAttentionSpec) and not split.rows:
@@ -159,7 +254,9 @@ def _head_cuts(model: ModelSpec, split: TensorParallelSplit) -> Iterator[tuple[s
     yield f"{head}.bias", TensorSlice(0, model.vocab_size, rows)
 
 
-def _attention_cuts(part: AttentionSpec, names: TensorNames, split: TensorParallelSplit) -> Iterator[tuple[str, TensorSlice]]:
+def _attention_cuts(
+    part: AttentionSpec, names: TensorNames, split: TensorParallelSplit
+) -> Iterator[tuple[str, TensorSlice]]:
     heads, kv_heads = split.of(part.heads), split.kv_heads(part.kv_heads)
     if names.qkv is not None:
         yield from _outputs(names.qkv.name, sum(part.rows), _merged(part, names, split), names)
@@ -176,26 +273,43 @@ def _merged(part: AttentionSpec, names: TensorNames, split: TensorParallelSplit)
     """Rows of a tensor of several projections that become the rank's own such tensor, in the same order of its own."""
     assert names.qkv is not None
     own = _narrow(part, split)
-    plain, narrow = (rows_in_file(replace(each, rope=None), names.qkv.order) for each in (part, own))  # turning is within a head
+    plain, narrow = (
+        rows_in_file(replace(each, rope=None), names.qkv.order) for each in (part, own)
+    )  # turning is within a head
     queries, keys, _ = part.rows
     heads, kv_heads = split.of(part.heads), split.kv_heads(part.kv_heads)
-    chosen = [numbers(heads, part.dim), queries + numbers(kv_heads, part.dim), queries + keys + numbers(kv_heads, part.values)]
+    chosen = [
+        numbers(heads, part.dim),
+        queries + numbers(kv_heads, part.dim),
+        queries + keys + numbers(kv_heads, part.values),
+    ]
     kept = np.empty(len(narrow), np.int64)
     kept[narrow] = plain[np.concatenate(chosen)]
     return kept
 
 
-def _latent_cuts(part: LatentAttentionSpec, names: TensorNames, split: TensorParallelSplit) -> Iterator[tuple[str, TensorSlice]]:
+def _latent_cuts(
+    part: LatentAttentionSpec, names: TensorNames, split: TensorParallelSplit
+) -> Iterator[tuple[str, TensorSlice]]:
     """What leads to latents and their norms is whole on every rank, and so is the row of a token; an indexer too."""
     own, heads = names.latent, split.of(part.heads)
     widths = {(names.q if part.query_rank is None else own.query_up): part.dim + part.turned}
-    widths |= {own.up: part.dim + part.value_dim} if own.halves is None else dict(zip(own.halves, (part.rank, part.value_dim), strict=True))
+    widths |= (
+        {own.up: part.dim + part.value_dim}
+        if own.halves is None
+        else dict(zip(own.halves, (part.rank, part.value_dim), strict=True))
+    )
     for name, width in widths.items():
         yield f"{name}.weight", TensorSlice(0, part.heads * width, numbers(heads, width))
-    yield f"{names.output}.weight", TensorSlice(1, part.heads * part.value_dim, numbers(heads, part.value_dim), inputs=True)
+    yield (
+        f"{names.output}.weight",
+        TensorSlice(1, part.heads * part.value_dim, numbers(heads, part.value_dim), inputs=True),
+    )
 
 
-def _ffn_cuts(part: Feedforward | None, names: TensorNames, split: TensorParallelSplit) -> Iterator[tuple[str, TensorSlice]]:
+def _ffn_cuts(
+    part: Feedforward | None, names: TensorNames, split: TensorParallelSplit
+) -> Iterator[tuple[str, TensorSlice]]:
     if isinstance(part, ExpertsSpec):
         for index in range(0 if split.whole is not None else part.count):
             yield from _network_cuts(part.expert, expert_names(names, index), split)
@@ -205,7 +319,9 @@ def _ffn_cuts(part: Feedforward | None, names: TensorNames, split: TensorParalle
         yield from _network_cuts(part, names, split)
 
 
-def _network_cuts(part: GatedFFNSpec | PlainFFNSpec, names: TensorNames, split: TensorParallelSplit) -> Iterator[tuple[str, TensorSlice]]:
+def _network_cuts(
+    part: GatedFFNSpec | PlainFFNSpec, names: TensorNames, split: TensorParallelSplit
+) -> Iterator[tuple[str, TensorSlice]]:
     inner = np.asarray(split.of(part.inner))
     if isinstance(part, GatedFFNSpec) and names.gate_up is not None:
         pairs = np.stack((2 * inner, 2 * inner + 1), 1).ravel()

@@ -11,7 +11,8 @@ from ..ep.expert_parallel_split import ExpertParallelSplit
 
 
 class TensorParallelSplit(NamedTuple):
-    """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width.  rows: of latent attention each rank has
+    """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width.  rows: of
+    latent attention each rank has
     everything, and attends for some of a step's rows; otherwise it has some of the heads."""
 
     rank: int
@@ -21,7 +22,9 @@ class TensorParallelSplit(NamedTuple):
 
     def parts(self, stages: int = 1) -> ParallelSizes:
         """That it is one of, in so many stages."""
-        return ParallelSizes(self.ranks, stages, self.whole is not None, 0 if self.whole is None else self.whole.redundant)
+        return ParallelSizes(
+            self.ranks, stages, self.whole is not None, 0 if self.whole is None else self.whole.redundant
+        )
 
     def of(self, count: int) -> range:
         """This rank's part of `count` things that divide."""
@@ -30,7 +33,11 @@ class TensorParallelSplit(NamedTuple):
 
     def kv_heads(self, count: int) -> range:
         """Heads of keys and values; with fewer heads than ranks several ranks hold the same one."""
-        return self.of(count) if count >= self.ranks else range(self.rank * count // self.ranks, self.rank * count // self.ranks + 1)
+        return (
+            self.of(count)
+            if count >= self.ranks
+            else range(self.rank * count // self.ranks, self.rank * count // self.ranks + 1)
+        )
 
     def tokens(self, count: int) -> range:
         """Rows of the head: as many on each rank, but for the last ones."""
@@ -39,7 +46,9 @@ class TensorParallelSplit(NamedTuple):
 
 
 class TensorSlice(NamedTuple):
-    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their order. inputs: of a product's; otherwise of its outputs."""
+    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their
+    order. inputs: of a product's; otherwise of its outputs.
+    """
 
     axis: int
     places: int

@@ -21,7 +21,10 @@ class GpuProgressCount(NamedTuple):
 
 
 class GpuProgress:
-    """One thread launches steps, others ask. mark: records an event on the stream that steps run on.  compiled: see `GpuProgressCount`."""
+    """One thread launches steps, others ask.
+
+    mark: records an event on the stream that steps run on.  compiled: see `GpuProgressCount`.
+    """
 
     def __init__(self, mark: Callable[[], GpuEvent], compiled: Callable[[], int] = int) -> None:
         self._mark, self._compiled = mark, compiled

@@ -1,4 +1,6 @@
-"""What a rank above 0 has of adapters, which rank 0 reads: its parts, in slots of its own, and what it tells of its weights."""
+"""What a rank above 0 has of adapters, which rank 0 reads: its parts, in slots of
+its own, and what it tells of its weights.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...adapters.adapter import Adapter
-from ...adapters.files.base_weights import LocalBaseWeights
-from ...adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
-from ...adapters.batch_adapters import BatchAdaptersBySlot
 from ...adapters.adapted_model import AdaptedModel
+from ...adapters.adapter import Adapter
 from ...adapters.adapter_slots import AdapterSlots
+from ...adapters.batch_adapters import BatchAdaptersBySlot
+from ...adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
+from ...adapters.files.base_weights import LocalBaseWeights
 from ...models.decoder import Decoder
 from .rank_weights import RankWeights
 
@@ -25,13 +27,21 @@ class RankAdapters:
         self._model, self._deterministic = model, part.deterministic
         self._sites = adapted_sites(model, part.deterministic, part.path)
         weights = LocalBaseWeights(model, self._sites)
-        self.calls: dict[str, Callable[..., Any]] = {"place": self.place, "empty": self.empty, "biases": weights.biases, "squares": weights.squares, "same": weights.same}
+        self.calls: dict[str, Callable[..., Any]] = {
+            "place": self.place,
+            "empty": self.empty,
+            "biases": weights.biases,
+            "squares": weights.squares,
+            "same": weights.same,
+        }
 
     def set_aside(self, ranks: Sequence[int], grows: bool = False) -> BatchAdaptersBySlot:
         """Slots for adapters of these ranks, as rank 0 has them."""
         model = self._model
         slots = AdapterSlots(self._sites, model.dtype, model.device, Counter(ranks), grows)
-        model.adapted = shadow = AdaptedModel(model, self._sites, adapter_products_for(model, slots, self._sites, self._deterministic))
+        model.adapted = shadow = AdaptedModel(
+            model, self._sites, adapter_products_for(model, slots, self._sites, self._deterministic)
+        )
         self.of_step = BatchAdaptersBySlot(slots, shadow)
         return self.of_step
 

@@ -1,4 +1,6 @@
-"""Pages of keys and values in main memory over ranks: each moves those of its own heads and layers, when rank 0 moves its."""
+"""Pages of keys and values in main memory over ranks: each moves those of its own
+heads and layers, when rank 0 moves its.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ...cache import Ints
-from ...cache.host_kv_tier import PageCopier
 from ...cache.host_kv_pages import HostKVPages
+from ...cache.host_kv_tier import PageCopier
 from .worker_group import RankGroup
 
 
@@ -15,7 +17,12 @@ class RankPageCopies(PageCopier, Protocol):
     def fill_nan(self, places: Ints) -> None: ...
 
 
-MOVES = {"save_pages": "save", "load_pages": "load", "fill_pages": "fill_nan", "release_pages": "release"}  # what rank 0 tells, by the methods of `HostKVPages`
+MOVES = {
+    "save_pages": "save",
+    "load_pages": "load",
+    "fill_pages": "fill_nan",
+    "release_pages": "release",
+}  # what rank 0 tells, by the methods of `HostKVPages`
 
 
 def calls_of(pages: HostKVPages) -> dict[str, Callable[..., Any]]:

@@ -11,19 +11,27 @@ from ...loading.load_plan import LoadPlan
 from ...loading.load_weights import fill, plan_of, require
 from ...models.decoder import Decoder
 from ...models.spec.model_spec import ModelSpec
-from .worker_channel import RankStart
-from ..rank_collectives import HasRank, joined
 from ..pp.pipeline_stages import RankPlace, load_rank_part, part_of
+from ..rank_collectives import HasRank, joined
+from .worker_channel import RankStart
 
 
 class RankWeights:
-    """Of a rank. whole: the model of all ranks, once loaded.  sums: with whom the rank's products are joined, once it has met them; None: nobody."""
+    """Of a rank.
+
+    whole: the model of all ranks, once loaded.  sums: with whom the rank's products are joined, once it has met them;
+    None: nobody.
+    """
 
     whole: ModelSpec
     sums: HasRank | None = None
 
     def __init__(self, begin: RankStart, transform: Any) -> None:
-        self.place, self._begin, self._transform = RankPlace.of(begin.rank, begin.ranks, begin.stages, begin.whole, begin.rows), begin, transform
+        self.place, self._begin, self._transform = (
+            RankPlace.of(begin.rank, begin.ranks, begin.stages, begin.whole, begin.rows),
+            begin,
+            transform,
+        )
         self._plan: LoadPlan | None = None
         self.deterministic = begin.deterministic
 
@@ -47,7 +55,10 @@ class RankWeights:
         plan = self._plan = plan_of(model, part_of(checkpoint, self.place))
         require(plan, model, self._transform)
         if (few := {*plan.coded, *plan.packed}) and self._begin.whole is not None and model.fused:
-            raise CheckpointError(f"{min(few)} comes in few bits, which expert_parallel does not take on GPUs; take the model as it was before")
+            raise CheckpointError(
+                f"{min(few)} comes in few bits, which expert_parallel does not take on GPUs; take the model as it "
+                "was before"
+            )
         return plan
 
     def fill(self, model: Decoder) -> None:

@@ -30,8 +30,13 @@ from ...models.decoder import Decoder
 from ...models.describe.explain_executors import layers_of
 from ...models.kv_cache_scales import take_scales
 from ...quantization import transform_for
+from ..ep.expert_migration import ExpertMigrator
+from ..pp.pipeline_links import PipelineLinks, PipelineStage, StageRankGroup
+from ..rank_collectives import RankCollectives
+from ..step_batch_message import MirroredSlots
 from .rank_adapters import RankAdapters
 from .rank_host_pages import calls_of
+from .rank_weights import RankWeights
 from .worker_channel import (
     ALIVE,
     ASK,
@@ -44,15 +49,10 @@ from .worker_channel import (
     UNANSWERED,
     WAKE,
     WHERE,
-    RankStart,
     RankChannel,
     RankKVOptions,
+    RankStart,
 )
-from ..ep.expert_migration import ExpertMigrator
-from .rank_weights import RankWeights
-from ..pp.pipeline_links import PipelineLinks, PipelineStage, StageRankGroup
-from ..rank_collectives import RankCollectives
-from ..step_batch_message import MirroredSlots
 
 BEAT = 0.5  # seconds between two signs of life
 ON_GPUS = "sgl.runtime.executor.ranks.gpu_rank_worker"  # whose `begun` a rank takes there
@@ -72,11 +72,24 @@ class RankCommands(Protocol):
 
 
 class RankWorker:
-    """part: what the rank holds.  model: that, joined with the others'.  pipeline: of a stage's layers.  mover: where experts lie whole on ranks."""
+    """part: what the rank holds.  model: that, joined with the others'.  pipeline: of a stage's
+    layers.  mover: where experts lie whole on ranks.
+    """
 
-    def __init__(self, part: RankWeights, model: Decoder, pipeline: PipelineStage | None = None, mover: ExpertMigrator | None = None) -> None:
+    def __init__(
+        self,
+        part: RankWeights,
+        model: Decoder,
+        pipeline: PipelineStage | None = None,
+        mover: ExpertMigrator | None = None,
+    ) -> None:
         self.part, self.model, self.pipeline, self._rows = part, model, pipeline, MirroredSlots(0)
-        self._called: dict[str, Callable[..., Any]] = {"plan": self.plan, "fill": self.fill, "allocate_host_pages": self.allocate_host_pages, "held": self.held}
+        self._called: dict[str, Callable[..., Any]] = {
+            "plan": self.plan,
+            "fill": self.fill,
+            "allocate_host_pages": self.allocate_host_pages,
+            "held": self.held,
+        }
         self._called |= RankAdapters(part, model).calls
         if mover is not None:
             self._called |= {"move": mover.take, "review": mover.review, "drop": mover.drop}
@@ -131,7 +144,11 @@ class RankWorker:
         layout = self.model.config.attention
         self._pool = layout.pool(room.slots, room.dtype, self.model.device, 0)
         self._scale()
-        self._memory = RecurrentStateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device) if room.states else None
+        self._memory = (
+            RecurrentStateMemory(self.model.config.states, room.states, self.model.dtype, self.model.device)
+            if room.states
+            else None
+        )
         self._room, self._rows = room, MirroredSlots(room.max_running)
         self._build()
         assert self._attention is not None
@@ -144,9 +161,15 @@ class RankWorker:
         room = self._room
         assert room is not None
         self._attention = attention_backend(
-            room.attention, self._pool, self.model.config.attention, page_size=room.page_size, max_running=room.max_running,
-            context=room.context, deterministic=room.deterministic, dtype=self.model.dtype,
-        )  # fmt: skip
+            room.attention,
+            self._pool,
+            self.model.config.attention,
+            page_size=room.page_size,
+            max_running=room.max_running,
+            context=room.context,
+            deterministic=room.deterministic,
+            dtype=self.model.dtype,
+        )
 
     @torch.inference_mode()
     def step(self, words: bytes) -> None:
@@ -220,7 +243,9 @@ def begun(begin: RankStart) -> RankWorker:
     if begin.stages == 1:
         part.sums = RankCollectives(begin.rank, begin.ranks, Path(begin.meeting))
         part.join(model)
-        return RankWorker(part, model, mover=None if begin.whole is None else ExpertMigrator(model, begin.rank, begin.ranks))
+        return RankWorker(
+            part, model, mover=None if begin.whole is None else ExpertMigrator(model, begin.rank, begin.ranks)
+        )
     ranks = StageRankGroup(begin.rank, begin.ranks, Path(begin.meeting), begin.stages)
     part.sums = ranks if ranks.ranks > 1 else None
     return RankWorker(part, part.join(model), PipelineStage(model, PipelineLinks(ranks)))

@@ -17,6 +17,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from ...errors import RuntimeFailure
+from ..rank_collectives import RankCollectives
+from .gpu_progress import GpuProgress, GpuProgressCount, StallDetector
 from .worker_channel import (
     ALIVE,
     ASK,
@@ -31,13 +33,11 @@ from .worker_channel import (
     TELL,
     WAKE,
     WHERE,
-    RankStart,
     RankChannel,
     RankKVOptions,
+    RankStart,
 )
 from .worker_processes import RankProcess, rank_processes
-from .gpu_progress import GpuProgressCount, GpuProgress, StallDetector
-from ..rank_collectives import RankCollectives
 
 log = logging.getLogger("sgl.runtime")
 
@@ -75,7 +75,8 @@ class RankWorkerHandle:
 
 
 class RankGroup:
-    """The ranks of one engine. `broken` is called once, on a thread of the team's own, when one of them has ended or is silent.
+    """The ranks of one engine. `broken` is called once, on a thread of the team's own, when one of them has ended or is
+    silent.
 
     silence: seconds without a sign of life after which a rank counts as hung; None: it may be silent for ever.
     """
@@ -104,7 +105,10 @@ class RankGroup:
         return self.met(lambda arrived: RankCollectives(0, self.size, self.meeting, arrived))
 
     def met(self, meet: Callable[[Callable[[], None]], Met]) -> Met:
-        """What `meet` gives, which connects the ranks once it has called what it is given. Where that takes long, all ranks end."""
+        """What `meet` gives, which connects the ranks once it has called what it is given.
+
+        Where that takes long, all ranks end.
+        """
         try:
             return meet(self._arrived)
         finally:
@@ -119,7 +123,9 @@ class RankGroup:
         return self._meeting.path
 
     def wait(self) -> list[bytes]:
-        """Until every rank has done what it was told last; what each says to it. Raises RuntimeFailure when one has ended."""
+        """Until every rank has done what it was told last; what each says to it.
+        Raises RuntimeFailure when one has ended.
+        """
         answers = []
         for member in self.members:
             while True:
@@ -134,7 +140,10 @@ class RankGroup:
         return answers
 
     def make_room(self, room: RankKVOptions) -> None:
-        """Give every rank memory for keys and values, and what reads them there. `wait` gives of each, pickled, who computes its layers."""
+        """Give every rank memory for keys and values, and what reads them there.
+
+        `wait` gives of each, pickled, who computes its layers.
+        """
         for member in self.members:
             self._send(member, POOL, room)
 
@@ -144,7 +153,10 @@ class RankGroup:
             self._tell(member, STEP, words)
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Let every rank call its method of this name, before the steps that it is told later. One that cannot ends all ranks."""
+        """Let every rank call its method of this name, before the steps that it is told later.
+
+        One that cannot ends all ranks.
+        """
         self.tell_each(name, [arguments] * len(self.members))
 
     def tell_each(self, name: str, arguments: Sequence[tuple[Any, ...]]) -> None:
@@ -159,7 +171,9 @@ class RankGroup:
         """
         return self.ask_each(name, [arguments] * len(self.members), meanwhile)
 
-    def ask_each(self, name: str, arguments: Sequence[tuple[Any, ...]], meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
+    def ask_each(
+        self, name: str, arguments: Sequence[tuple[Any, ...]], meanwhile: Callable[[], None] = lambda: None
+    ) -> list[Any]:
         """The same with arguments of each rank's own. Adapters are read on any thread."""
         own = None
         with self._asking:
@@ -197,7 +211,10 @@ class RankGroup:
         self._all(WAKE)
 
     def report_failed_step(self, error: BaseException) -> None:
-        """A step that others compute has broken off here. This process ends before anybody hears of it in other words than theirs."""
+        """A step that others compute has broken off here.
+
+        This process ends before anybody hears of it in other words than theirs.
+        """
         until = time.monotonic() + GRACE
         while time.monotonic() < until and not (self._closing or self._failed.locked()):
             time.sleep(0.01)  # one of them may have ended: who listens to it says so better
@@ -206,11 +223,15 @@ class RankGroup:
             time.sleep(ENDING)
 
     def fail(self, error: BaseException, hung: bool = False) -> None:
-        """The ranks no longer stand at the same place: all of them end, and so does this process. hung: all write first where they are, to stderr."""
+        """The ranks no longer stand at the same place: all of them end, and so does this process.
+        hung: all write first where they are, to stderr.
+        """
         if self._closing or not self._failed.acquire(blocking=False):
             return
         if hung:
-            writing = threading.Thread(target=self._write_stacks, daemon=True)  # stderr may be full, and nobody reads it
+            writing = threading.Thread(
+                target=self._write_stacks, daemon=True
+            )  # stderr may be full, and nobody reads it
             writing.start()
             writing.join(WRITING * (2 + len(self.members)))
         for member in self.members:
@@ -268,7 +289,9 @@ class RankGroup:
         if self._closing or self._failed.locked():
             return
         how = member.end(GRACE, GRACE)
-        self.fail(RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) {how}{member.words and f': {member.words}'}"))
+        self.fail(
+            RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) {how}{member.words and f': {member.words}'}")
+        )
 
     def _watch(self) -> None:
         while self._silence is not None and not (self._closing or self._failed.locked()):
@@ -276,10 +299,16 @@ class RankGroup:
             limit = self._silence * (LOADING if self._loading else 1)
             for member in self.members:
                 if time.monotonic() - member.heard > limit:
-                    words = f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of life for {limit:g} s, and was killed"
+                    words = (
+                        f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of "
+                        f"life for {limit:g} s, and was killed"
+                    )
                     return self.fail(RuntimeFailure(words), hung=True)
             if (since := self._connecting) is not None and time.monotonic() - since > limit:
-                words = f"the ranks have not connected within {limit:g} s: maybe something else connects to their ports on this machine; all were killed"
+                words = (
+                    f"the ranks have not connected within {limit:g} s: maybe something else connects to their "
+                    "ports on this machine; all were killed"
+                )
                 return self.fail(RuntimeFailure(words), hung=True)
             if self._progress is not None:
                 self._watch_gpus(self._progress)
@@ -295,10 +324,20 @@ class RankGroup:
     def _watch_gpus(self, progress: GpuProgress) -> None:
         own = progress.moved()
         others = [pickle.loads(member.told) if member.told else GpuProgressCount() for member in self.members]
-        hung = [rank for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True)) if stall(moved, progress.launched)]
+        hung = [
+            rank
+            for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True))
+            if stall(moved, progress.launched)
+        ]
         if hung:
             names = " and ".join(f"rank {rank}" for rank in hung)
-            self.fail(RuntimeFailure(f"a step hangs: {names} has done nothing of it for {self._stalls[0].limit:g} s; all ranks were killed"), hung=True)
+            self.fail(
+                RuntimeFailure(
+                    f"a step hangs: {names} has done nothing of it for {self._stalls[0].limit:g} s; all ranks were "
+                    "killed"
+                ),
+                hung=True,
+            )
 
 
 def _how(code: int | None) -> str:

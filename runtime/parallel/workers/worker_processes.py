@@ -1,6 +1,7 @@
 """The processes of the ranks above 0, which begin as early as can be: what they import takes seconds.
 
-The process of an engine of several ranks begins here: it starts the others, and then imports itself what all of them import.
+The process of an engine of several ranks begins here: it starts the others, and then imports itself what all of them
+import.
 """
 
 from __future__ import annotations
@@ -17,18 +18,24 @@ from pathlib import Path
 
 from ...common.parent_death import command_with_parent
 
-OTHER, ENGINE = "sgl.runtime.parallel.workers.rank_worker", "sgl.runtime.process.engine_worker"  # what a rank above 0 runs, and rank 0
+OTHER, ENGINE = (
+    "sgl.runtime.parallel.workers.rank_worker",
+    "sgl.runtime.process.engine_worker",
+)  # what a rank above 0 runs, and rank 0
 
 
 class RendezvousFile:
-    """A file for the ranks to find each other by: where the system can, one that no folder names, so that nothing is left of it however they end.
+    """A file for the ranks to find each other by: where the system can, one that no folder names, so that nothing is
+    left of it however they end.
 
     shared: descriptors for the others to have, at the same numbers.
     """
 
     def __init__(self) -> None:
         self._folder = "" if sys.platform == "linux" else tempfile.mkdtemp(prefix="sgl-ranks-")
-        self.shared = [] if self._folder else [os.memfd_create("sgl-ranks")]  # open to the end: who meets may look at it again
+        self.shared = (
+            [] if self._folder else [os.memfd_create("sgl-ranks")]
+        )  # open to the end: who meets may look at it again
         self.path = Path(self._folder, "meeting") if self._folder else Path(f"/proc/self/fd/{self.shared[0]}")
 
     def end(self) -> None:
@@ -44,7 +51,10 @@ class RankProcess:
         self.end, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
-                command_with_parent(OTHER, theirs.fileno()), stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno(), *meeting.shared], process_group=0
+                command_with_parent(OTHER, theirs.fileno()),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno(), *meeting.shared],
+                process_group=0,
             )
         except BaseException:
             self.end.close()
@@ -74,5 +84,8 @@ def begin(descriptor: str, ranks: str) -> None:
 
 
 def rank_processes(ranks: int) -> RankProcesses:
-    """Those that began with this process, which are as many, or new ones. Raises OSError where no process can be started."""
+    """Those that began with this process, which are as many, or new ones.
+
+    Raises OSError where no process can be started.
+    """
     return _early.pop() if _early else RankProcesses(ranks)

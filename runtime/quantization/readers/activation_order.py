@@ -9,7 +9,8 @@ from .reader_match import QuantizedModule
 
 
 def order_of(module: QuantizedModule, name: str, groups: Tensor, group: int) -> Tensor | None:
-    """groups: the group of each input, any whole dtype [in] -> int64 [in] as `QuantizedWeight.order`; None: they stand in order.
+    """groups: the group of each input, any whole dtype [in] -> int64 [in] as `QuantizedWeight.order`; None: they stand
+    in order.
 
     Raises CheckpointError for groups that do not have `group` inputs each (the last may have fewer).
     """
@@ -19,5 +20,9 @@ def order_of(module: QuantizedModule, name: str, groups: Tensor, group: int) -> 
         return None
     found, order = groups.sort(stable=True)
     if not torch.equal(found, plain):
-        raise module.wrong(name, f"puts inputs in groups that are not of {group} each; groups of unequal length are not read, convert the checkpoint again")
+        raise module.wrong(
+            name,
+            f"puts inputs in groups that are not of {group} each; groups of unequal length are not read, convert the "
+            "checkpoint again",
+        )
     return order

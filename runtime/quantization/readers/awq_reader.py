@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .quantization_config import CheckpointQuantization
-from .reader_match import WeightReader, QuantizedModule
 from .group_size import described, group_of
+from .quantization_config import CheckpointQuantization
+from .reader_match import QuantizedModule, WeightReader
 
 EACH = 8  # codes in a word
 PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight outputs, for the nibbles from the lowest
@@ -28,7 +28,9 @@ def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReade
         codes, zero = (unpacked(tensors[name]) for name in ("qweight", "qzeros"))
         return QuantizedWeight(codes, tensors["scales"].T.contiguous(), group, zero=zero)
 
-    return module.claim(f"AWQ, 4 bits, {described(group, inputs)}", (out, inputs), ("qweight", "qzeros", "scales"), read)
+    return module.claim(
+        f"AWQ, 4 bits, {described(group, inputs)}", (out, inputs), ("qweight", "qzeros", "scales"), read
+    )
 
 
 def unpacked(words: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Codes of a few bits out of the words that files keep them in. A few operations on bytes for a whole weight, on any device."""
+"""Codes of a few bits out of the words that files keep them in.
+
+A few operations on bytes for a whole weight, on any device.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ def words_of(count: int, bits: int) -> int:
 
 
 def stream(words: Tensor, bits: int, count: int) -> Tensor:
-    """Rows of words of any width -> uint8 [rows, count]: code i in bits i * bits and up of its row, the lowest first."""
+    """Rows of words of any width -> uint8 [rows, count]: code i in bits i *
+    bits and up of its row, the lowest first.
+    """
     filled = words.contiguous().view(torch.uint8)
     if bits in (4, BYTE):
         return (nibbles(filled) if bits == 4 else filled)[:, :count]
@@ -32,7 +37,9 @@ def stream(words: Tensor, bits: int, count: int) -> Tensor:
 
 def apart(words: Tensor, bits: int, count: int) -> Tensor:
     """The same where no code crosses a word: the bits that are left over in each are not used."""
-    return torch.stack([(words >> place * bits & 2**bits - 1).byte() for place in range(WORD // bits)], -1).flatten(1)[:, :count]
+    return torch.stack([(words >> place * bits & 2**bits - 1).byte() for place in range(WORD // bits)], -1).flatten(1)[
+        :, :count
+    ]
 
 
 def nibbles(filled: Tensor, high_first: bool = False) -> Tensor:

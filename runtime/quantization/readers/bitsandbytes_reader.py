@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from .bit_unpacking import nibbles
-from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 
 STATE = "weight.quant_state.bitsandbytes__"  # and nf4 or fp4
 BYTES = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # of the dtypes that the codes may be stored under
@@ -33,7 +33,10 @@ def claim(module: QuantizedModule, state: str) -> WeightReader:
     module.expect(TABLE, FLOATS, (16,))
     length = module.vector(state, ("U8",))
     if length > LONGEST_STATE or not 0 < blocks <= count:
-        raise module.wrong(state if length > LONGEST_STATE else ABSMAX, f"goes with no weight of {count} numbers; convert the checkpoint again")
+        raise module.wrong(
+            state if length > LONGEST_STATE else ABSMAX,
+            f"goes with no weight of {count} numbers; convert the checkpoint again",
+        )
     nested = module.dtype(ABSMAX) == "U8"
     if nested:
         module.vector(NESTED[0], FLOATS)
@@ -48,7 +51,9 @@ def claim(module: QuantizedModule, state: str) -> WeightReader:
         return QuantizedWeight(codes.view(shape), scale, group, table=tensors[TABLE].float())
 
     names = ("weight", ABSMAX, TABLE, state, *(NESTED if nested else ()))
-    return module.claim(f"bitsandbytes, {state.removeprefix(STATE)}{', nested scales' if nested else ''}", (1, count), names, read)
+    return module.claim(
+        f"bitsandbytes, {state.removeprefix(STATE)}{', nested scales' if nested else ''}", (1, count), names, read
+    )
 
 
 class BitsAndBytesState:
@@ -75,7 +80,9 @@ class BitsAndBytesState:
 
     def shape(self, count: int) -> tuple[int, int]:
         value: Any = self.keys.get("shape")
-        whole = isinstance(value, list) and len(value) == 2 and all(isinstance(size, int) and size > 0 for size in value)
+        whole = (
+            isinstance(value, list) and len(value) == 2 and all(isinstance(size, int) and size > 0 for size in value)
+        )
         if not whole or value[0] * value[1] != count:
             raise self.wrong("shape", value)
         return value[0], value[1]
@@ -101,6 +108,10 @@ def _by_rows(says: BitsAndBytesState, absmax: Tensor, shape: tuple[int, int]) ->
     length = says.size("blocksize", len(absmax), out * inputs)
     group = math.gcd(inputs, length)
     if group < LEAST:
-        raise says.module.wrong("weight", f"has rows of {inputs} in blocks of {length}, which cut them in groups of {group}: too small; take another checkpoint")
+        raise says.module.wrong(
+            "weight",
+            f"has rows of {inputs} in blocks of {length}, which cut them in groups of {group}: too small; take "
+            "another checkpoint",
+        )
     starts = torch.arange(0, out * inputs, group, device=absmax.device)
     return group, absmax[starts // length].view(out, -1)

@@ -8,11 +8,11 @@ from typing import NamedTuple
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .bit_unpacking import WORD, apart, stream, words_of
-from .reader_match import FLOATS, WeightReader, QuantizedModule
 from .activation_order import order_of
-from .weight_scales import ScaleBlock, reach_of
+from .bit_unpacking import WORD, apart, stream, words_of
 from .compressed_tensors_schemes import CompressedTensorsScheme, matching
+from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_scales import ScaleBlock, reach_of
 
 ZERO, ORDER = "weight_zero_point", "weight_g_idx"
 SPARE = ("weight_shape",)
@@ -47,7 +47,10 @@ def claim(module: QuantizedModule, schemes: Sequence[CompressedTensorsScheme]) -
         codes = codes.contiguous() if order is None else codes[:, order]
         return QuantizedWeight(codes, scale, group, 16 if bits <= 4 else 256, zero, order=order)
 
-    form = f"compressed-tensors, {bits} bits, {_described(group, inputs, reach)}{', ordered by activation' if module.has(ORDER) else ''}"
+    form = (
+        f"compressed-tensors, {bits} bits, "
+        f"{_described(group, inputs, reach)}{', ordered by activation' if module.has(ORDER) else ''}"
+    )
     return module.claim(form, weight, names, read, SPARE)
 
 
@@ -65,7 +68,11 @@ def _fit(module: QuantizedModule, words: int, schemes: Sequence[CompressedTensor
     found = {scheme: fit for scheme in schemes if (fit := _fits(scheme, words, groups, known))}
     if not found:
         told = "; ".join(map(str, schemes)) or "none"
-        raise module.wrong("weight_packed", f"and weight_scale {list(shape)} fit no scheme of whole numbers in config_groups ({told}); correct the file")
+        raise module.wrong(
+            "weight_packed",
+            f"and weight_scale {list(shape)} fit no scheme of whole numbers in config_groups ({told}); correct the "
+            "file",
+        )
     if len(set(found.values())) > 1:
         found = {scheme: found[scheme] for scheme in matching(module.name, list(found))}
     return next(iter(found.values()))
@@ -77,7 +84,14 @@ def _fits(scheme: CompressedTensorsScheme, words: int, groups: int, known: int |
         return None
     if scheme.group:
         sizes = [known or groups * scheme.group, widest]
-        return next((SchemeFit(bits, size, min(scheme.group, size)) for size in sizes if _wide(size, bits, words) and -(-size // scheme.group) == groups), None)
+        return next(
+            (
+                SchemeFit(bits, size, min(scheme.group, size))
+                for size in sizes
+                if _wide(size, bits, words) and -(-size // scheme.group) == groups
+            ),
+            None,
+        )
     if known is None and WORD % bits:
         return None  # two packings, and rows of several lengths, have this width
     size = known or widest
@@ -100,7 +114,9 @@ def _reach(module: QuantizedModule, weight: tuple[int, int], group: int) -> Scal
     return reach
 
 
-def _zeros(module: QuantizedModule, reach: ScaleBlock, weight: tuple[int, int], bits: int) -> Callable[[Tensor], Tensor]:
+def _zeros(
+    module: QuantizedModule, reach: ScaleBlock, weight: tuple[int, int], bits: int
+) -> Callable[[Tensor], Tensor]:
     """Packed zeros have half of the range added already; int8 ones have not."""
     if module.dtype(ZERO) == "I8":
         module.expect(ZERO, ("I8",), module.siblings["weight_scale"].shape)

@@ -10,7 +10,9 @@ import regex
 
 from .quantization_config import CheckpointQuantization, is_size
 
-PRESET = re.compile(r"W([2-8])A(\d+|FP8)(_ASYM)?")  # their weights are whole numbers, in groups of 128 where groups there are
+PRESET = re.compile(
+    r"W([2-8])A(\d+|FP8)(_ASYM)?"
+)  # their weights are whole numbers, in groups of 128 where groups there are
 OF_PRESETS = 128
 ALL = -1  # inputs share a scale
 SECONDS = 1.0  # for a pattern of the file on one name
@@ -38,7 +40,9 @@ def schemes(asked: CheckpointQuantization) -> list[CompressedTensorsScheme]:
     return found
 
 
-def _of_weights(asked: CheckpointQuantization, where: str, weights: Mapping[str, Any], targets: tuple[str, ...]) -> list[CompressedTensorsScheme]:
+def _of_weights(
+    asked: CheckpointQuantization, where: str, weights: Mapping[str, Any], targets: tuple[str, ...]
+) -> list[CompressedTensorsScheme]:
     if weights.get("type", "int") != "int":
         return []
     bits, group = weights.get("num_bits", 8), weights.get("group_size") or ALL

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..quantized_weight import E2M1, QuantizedWeight
 from .bit_unpacking import nibbles, stream
-from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock, plain, reach_of
 
 BITS = {16: 4, 24: 6}  # of a code, by the bytes of 32 of them
@@ -19,7 +19,9 @@ DIVIDES, MULTIPLIES = "weight_global_scale", "weight_scale_2"  # the name says w
 
 
 def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightReader:
-    """codes: the sibling with the codes, uint8 [out, bytes]; its width beside the scale's tells the bits. alone: NVFP4 may have no global scale."""
+    """codes: the sibling with the codes, uint8 [out, bytes]; its width beside the scale's tells
+    the bits. alone: NVFP4 may have no global scale.
+    """
     out, width = module.matrix(codes, ("U8",))
     _, groups = module.matrix("weight_scale", OF_GROUPS)
     nvidia = module.dtype("weight_scale") == "F8_E4M3"
@@ -29,7 +31,9 @@ def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightRea
     module.expect("weight_scale", OF_GROUPS, (out, -(-inputs // group)))
     reaches = {name: _reach(module, name, (out, inputs)) for name in (DIVIDES, MULTIPLIES) if module.has(name)}
     if nvidia and len(reaches) != 1 and not (alone and not reaches):
-        raise module.wrong("weight_scale", f"needs one of {DIVIDES} and {MULTIPLIES} beside it; take a complete checkpoint")
+        raise module.wrong(
+            "weight_scale", f"needs one of {DIVIDES} and {MULTIPLIES} beside it; take a complete checkpoint"
+        )
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         factor = None
@@ -39,11 +43,15 @@ def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightRea
         return _grouped(tensors[codes], plain(tensors["weight_scale"]), group, bits, factor)
 
     form = "NVFP4" if nvidia else f"MXFP{bits}"
-    return module.claim(f"{form}, groups of {group}", (out, inputs), (codes, "weight_scale", *reaches), read, ("weight_shape",))
+    return module.claim(
+        f"{form}, groups of {group}", (out, inputs), (codes, "weight_scale", *reaches), read, ("weight_shape",)
+    )
 
 
 def claim_blocks(module: QuantizedModule) -> WeightReader:
-    """gpt-oss' experts: `blocks`, uint8 [out, groups, 16], with a power of two of each group in `scales`, uint8 [out, groups]."""
+    """gpt-oss' experts: `blocks`, uint8 [out, groups, 16], with a power of two of
+    each group in `scales`, uint8 [out, groups].
+    """
     shape = module.expect("blocks", ("U8",))
     if len(shape) != 3 or shape[2] != 16 or min(shape) < 1:
         raise module.wrong("blocks", "must be [outputs, groups, 16] in MXFP4; convert the checkpoint again")

@@ -1,4 +1,6 @@
-"""float8 weights: with a scale for all, for each output, or for each block. The layouts of DeepSeek, fbgemm, ModelOpt and compressed-tensors."""
+"""float8 weights: with a scale for all, for each output, or for each block. The layouts of
+DeepSeek, fbgemm, ModelOpt and compressed-tensors.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock, reach_of
 
 FLOAT8 = ("F8_E4M3",)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointError
-from ..quantized_weight import E2M1, QuantizedWeight, DoubleQuantized, e4m3_values
+from ..quantized_weight import E2M1, DoubleQuantized, QuantizedWeight, e4m3_values
 
 
 class GGUFBlockKind(NamedTuple):
@@ -21,23 +21,63 @@ class GGUFBlockKind(NamedTuple):
 
 
 BLOCKS = {
-    "Q4_0": GGUFBlockKind(2, 32, 18), "Q4_1": GGUFBlockKind(3, 32, 20), "Q5_0": GGUFBlockKind(6, 32, 22), "Q5_1": GGUFBlockKind(7, 32, 24), "Q8_0": GGUFBlockKind(8, 32, 34),
-    "Q2_K": GGUFBlockKind(10, 256, 84), "Q3_K": GGUFBlockKind(11, 256, 110), "Q4_K": GGUFBlockKind(12, 256, 144), "Q5_K": GGUFBlockKind(13, 256, 176),
-    "Q6_K": GGUFBlockKind(14, 256, 210), "IQ4_NL": GGUFBlockKind(20, 32, 18), "IQ4_XS": GGUFBlockKind(23, 256, 136), "MXFP4": GGUFBlockKind(39, 32, 17),
+    "Q4_0": GGUFBlockKind(2, 32, 18),
+    "Q4_1": GGUFBlockKind(3, 32, 20),
+    "Q5_0": GGUFBlockKind(6, 32, 22),
+    "Q5_1": GGUFBlockKind(7, 32, 24),
+    "Q8_0": GGUFBlockKind(8, 32, 34),
+    "Q2_K": GGUFBlockKind(10, 256, 84),
+    "Q3_K": GGUFBlockKind(11, 256, 110),
+    "Q4_K": GGUFBlockKind(12, 256, 144),
+    "Q5_K": GGUFBlockKind(13, 256, 176),
+    "Q6_K": GGUFBlockKind(14, 256, 210),
+    "IQ4_NL": GGUFBlockKind(20, 32, 18),
+    "IQ4_XS": GGUFBlockKind(23, 256, 136),
+    "MXFP4": GGUFBlockKind(39, 32, 17),
     "NVFP4": GGUFBlockKind(40, 64, 36),
-}  # fmt: skip
+}
 REFUSED = {
-    9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S", 22: "IQ2_S", 29: "IQ1_M", 34: "TQ1_0",
-    35: "TQ2_0", 41: "Q1_0", 42: "Q2_0",
-}  # fmt: skip
-IQ4 = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)  # what the codes of IQ4_NL and IQ4_XS stand for
+    9: "Q8_1",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    29: "IQ1_M",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    41: "Q1_0",
+    42: "Q2_0",
+}
+IQ4 = (
+    -127,
+    -104,
+    -83,
+    -65,
+    -49,
+    -35,
+    -22,
+    -10,
+    1,
+    13,
+    25,
+    38,
+    53,
+    69,
+    89,
+    113,
+)  # what the codes of IQ4_NL and IQ4_XS stand for
 
 
 def decode(kind: str, raw: Tensor, shape: tuple[int, int]) -> QuantizedWeight:
     """The weight [out, in] that blocks hold, exactly.
 
-    kind: a key of BLOCKS.  raw: uint8 [out, bytes of a row].  Scales are float16 where the file has one a group, float32
-    where it has two levels of them (the K kinds and IQ4_XS), bfloat16 in MXFP4; minimums are offsets. Of NVFP4 the scale
+    kind: a key of BLOCKS.  raw: uint8 [out, bytes of a row].  Scales are float16 where the file has one a group,
+        float32
+    where it has two levels of them (the K kinds and IQ4_XS), bfloat16 in MXFP4; minimums are offsets. Of NVFP4 the
+    scale
     of the whole tensor, which lies beside it, is to be given as `factor`. Raises CheckpointError for a kind that is not
     supported, and for bytes or sizes that do not fit.
     """
@@ -47,14 +87,18 @@ def decode(kind: str, raw: Tensor, shape: tuple[int, int]) -> QuantizedWeight:
     _, elements, size = BLOCKS[kind]
     if inputs % elements or raw.dtype != torch.uint8 or list(raw.shape) != [outputs, inputs // elements * size]:
         raise CheckpointError(
-            f"{raw.dtype} {list(raw.shape)} is no {kind} weight of shape {[outputs, inputs]}: blocks of {size} bytes hold "
+            f"{raw.dtype} {list(raw.shape)} is no {kind} weight of shape {[outputs, inputs]}: blocks of {size} bytes "
+            "hold "
             f"{elements} numbers of a row; fetch the file again"
         )
     return _DECODERS[kind](raw.reshape(outputs, inputs // elements, size))
 
 
 def unsupported(kind: str) -> str:
-    return f"weights of kind {kind} are not supported; supported are F32, F16, BF16, {', '.join(BLOCKS)}: take a file of those"
+    return (
+        f"weights of kind {kind} are not supported; supported are F32, F16, BF16, {', '.join(BLOCKS)}: take a "
+        "file of those"
+    )
 
 
 # Every function below takes blocks: uint8 [out, blocks of a row, bytes], and gives a weight [out, in].
@@ -71,7 +115,9 @@ def _half(part: Tensor) -> Tensor:
 
 def _runs(part: Tensor, bits: int) -> Tensor:
     """uint8 [..., 8 / bits, n] of bytes [..., n]: the lowest bits of all of them, then the next."""
-    return torch.stack([part >> shift & 2**bits - 1 for shift in range(0, 8, bits)], -2)  # torch shifts by a tensor slowly
+    return torch.stack(
+        [part >> shift & 2**bits - 1 for shift in range(0, 8, bits)], -2
+    )  # torch shifts by a tensor slowly
 
 
 def _in_turn(part: Tensor, bits: int) -> Tensor:
@@ -88,7 +134,9 @@ def _fifth(part: Tensor) -> Tensor:
     return _in_turn(part, 1) << 4
 
 
-def _grouped(codes: Tensor, scale: Tensor, group: int, levels: int = 16, offset: Tensor | None = None, **rest: Any) -> QuantizedWeight:
+def _grouped(
+    codes: Tensor, scale: Tensor, group: int, levels: int = 16, offset: Tensor | None = None, **rest: Any
+) -> QuantizedWeight:
     """codes, scale, offset: of each row in any shape."""
     flat = None if offset is None else offset.flatten(1)
     return QuantizedWeight(codes.flatten(1), scale.flatten(1), group, levels, offset=flat, **rest)
@@ -147,7 +195,14 @@ def _table(values: tuple[float, ...], like: Tensor) -> Tensor:
 # 256 numbers with scales of scales
 
 
-def _folded(codes: Tensor, scale: DoubleQuantized, group: int, levels: int = 16, offset: DoubleQuantized | None = None, **rest: Any) -> QuantizedWeight:
+def _folded(
+    codes: Tensor,
+    scale: DoubleQuantized,
+    group: int,
+    levels: int = 16,
+    offset: DoubleQuantized | None = None,
+    **rest: Any,
+) -> QuantizedWeight:
     numbers = None if offset is None else offset.numbers()
     return _grouped(codes, scale.numbers(), group, levels, numbers, fine_scale=scale, fine_offset=offset, **rest)
 
@@ -207,12 +262,26 @@ def _pairs(part: Tensor) -> Tensor:
 
 
 def _six_bits(part: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight scales and eight minimums of six bits, in twelve bytes: the last four hold low bits of the second halves."""
+    """Eight scales and eight minimums of six bits, in twelve bytes: the last
+    four hold low bits of the second halves.
+    """
     a, m, low = _parts(part, 4, 4, 4)
     return tuple(torch.cat((first & 63, rest | first >> 6 << 4), -1) for first, rest in ((a, low & 15), (m, low >> 4)))  # type: ignore[return-value]
 
 
 _DECODERS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
-    "Q4_0": _q4_0, "Q4_1": _q4_1, "Q5_0": _q5_0, "Q5_1": _q5_1, "Q8_0": _q8_0, "Q2_K": _q2_k, "Q3_K": _q3_k, "Q4_K": _q4_k,
-    "Q5_K": _q5_k, "Q6_K": _q6_k, "IQ4_NL": _iq4_nl, "IQ4_XS": _iq4_xs, "MXFP4": _mxfp4, "NVFP4": _nvfp4,
-}  # fmt: skip
+    "Q4_0": _q4_0,
+    "Q4_1": _q4_1,
+    "Q5_0": _q5_0,
+    "Q5_1": _q5_1,
+    "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
+    "Q4_K": _q4_k,
+    "Q5_K": _q5_k,
+    "Q6_K": _q6_k,
+    "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "MXFP4": _mxfp4,
+    "NVFP4": _nvfp4,
+}

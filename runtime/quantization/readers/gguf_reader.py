@@ -8,8 +8,8 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import WeightReader, QuantizedModule, TensorHeader
 from .gguf_blocks import BLOCKS, decode
+from .reader_match import QuantizedModule, TensorHeader, WeightReader
 
 
 class GGUFWeightReaders:
@@ -19,7 +19,9 @@ class GGUFWeightReaders:
     other_kv: str | None = None
 
     def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
-        """None: the weight is a plain one. Raises CheckpointError, naming the tensor, for weights that are no matrix."""
+        """None: the weight is a plain one. Raises CheckpointError, naming the
+        tensor, for weights that are no matrix.
+        """
         found = QuantizedModule(module, siblings)
         kind = found.dtype("weight")
         if kind not in BLOCKS:

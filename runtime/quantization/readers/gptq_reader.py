@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .quantization_config import CheckpointQuantization
-from .bit_unpacking import WORD, stream, words_of
-from .reader_match import FLOATS, WeightReader, QuantizedModule
-from .group_size import described, group_of
 from .activation_order import order_of
+from .bit_unpacking import WORD, stream, words_of
+from .group_size import described, group_of
+from .quantization_config import CheckpointQuantization
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 
 BITS = (2, 3, 4, 8)
 WHOLE = ("I32",)
@@ -31,7 +31,9 @@ def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReade
         order = order_of(module, "g_idx", tensors["g_idx"], group) if "g_idx" in tensors else None
         codes = codes.contiguous() if order is None else codes[:, order]
         zero = _zeros(stream(tensors["qzeros"], bits, out), bits, less, bool(asked.keys.get("sym")))
-        return QuantizedWeight(codes, tensors["scales"].T.contiguous(), group, 16 if bits <= 4 else 256, zero, order=order)
+        return QuantizedWeight(
+            codes, tensors["scales"].T.contiguous(), group, 16 if bits <= 4 else 256, zero, order=order
+        )
 
     names = ["qweight", "qzeros", "scales", *(["g_idx"] if module.has("g_idx") else [])]
     ordered = ", ordered by activation" if asked.keys.get("desc_act") else ""
@@ -49,7 +51,10 @@ def _sizes(module: QuantizedModule, asked: CheckpointQuantization, rows: int, ou
     fits = [(bits, known or rows * WORD // bits) for bits in sorted(BITS, key=lambda bits: bits != asked_bits)]
     fits = [(bits, inputs) for bits, inputs in fits if words_of(out, bits) == words and inputs * bits == rows * WORD]
     if not fits:
-        raise module.wrong("qweight", f"and qzeros of {words} words fit no weight of {', '.join(map(str, BITS))} bits; other bits are not read")
+        raise module.wrong(
+            "qweight",
+            f"and qzeros of {words} words fit no weight of {', '.join(map(str, BITS))} bits; other bits are not read",
+        )
     return fits[0]
 
 

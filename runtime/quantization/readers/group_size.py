@@ -16,7 +16,11 @@ def group_of(module: QuantizedModule, asked: CheckpointQuantization, inputs: int
     if size and -(-inputs // size) == groups:
         return min(size, inputs)
     if inputs % groups:
-        raise module.wrong("scales", f"cut {inputs} inputs in no whole groups, and group_size is {size or 'not given'}; correct the configuration")
+        raise module.wrong(
+            "scales",
+            f"cut {inputs} inputs in no whole groups, and group_size is {size or 'not given'}; correct the "
+            "configuration",
+        )
     return inputs // groups
 
 

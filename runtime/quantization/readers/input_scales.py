@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 
 NUMBERS = ("scale", "zero", "offset")  # of groups
 
@@ -20,7 +20,9 @@ def without(module: QuantizedModule, name: str) -> QuantizedModule:
 
 
 def scaled(module: QuantizedModule, name: str, claim: WeightReader) -> WeightReader:
-    """claim: of the weight that multiplied inputs meet. There is no place for them beside groups, so that each input becomes a group."""
+    """claim: of the weight that multiplied inputs meet. There is no place for them
+    beside groups, so that each input becomes a group.
+    """
     wide = claim.shape[1]
     if module.expect(name, FLOATS) not in ((wide,), (1, wide)):
         raise module.wrong(name, f"must be a number for each of {wide} inputs; quantise it again")

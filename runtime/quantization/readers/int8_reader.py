@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import FLOATS, WeightReader, QuantizedModule
-from .float8_reader import described
-from .weight_scales import reach_of
 from .compressed_tensors_schemes import CompressedTensorsScheme
+from .float8_reader import described
+from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_scales import reach_of
 
 MIDDLE = 128  # what is added, so that codes are not negative
 SMALL = 4  # bits, up to which codes are kept in four
@@ -19,10 +19,13 @@ MIDDLES = {16: 8, 256: MIDDLE}  # by levels
 FULL = 127  # of bitsandbytes: its scale is the largest magnitude
 
 
-def claim(module: QuantizedModule, rounds_rows: bool = False, schemes: Sequence[CompressedTensorsScheme] = ()) -> WeightReader:
+def claim(
+    module: QuantizedModule, rounds_rows: bool = False, schemes: Sequence[CompressedTensorsScheme] = ()
+) -> WeightReader:
     """w = (q - z) * s, with a scale and maybe a zero for all, for each output or for each group.
 
-    rounds_rows: so is x, the checkpoint says.  schemes: what its configuration says of whole numbers; codes of four bits may lie in bytes.
+    rounds_rows: so is x, the checkpoint says.  schemes: what its configuration says of whole numbers; codes of four
+        bits may lie in bytes.
     """
     weight = module.matrix("weight", ("I8",))
     module.expect("weight_scale", FLOATS)
@@ -35,16 +38,28 @@ def claim(module: QuantizedModule, rounds_rows: bool = False, schemes: Sequence[
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         scale = reach.spread(tensors["weight_scale"], weight)
-        zero = zeros_of(reach.spread(tensors[names[2]].short(), weight), levels) if len(names) == 3 else float(MIDDLES[levels])
-        return QuantizedWeight(codes_of(module, tensors["weight"], bits), scale, group, levels, zero, rounds_rows=rounds_rows)
+        zero = (
+            zeros_of(reach.spread(tensors[names[2]].short(), weight), levels)
+            if len(names) == 3
+            else float(MIDDLES[levels])
+        )
+        return QuantizedWeight(
+            codes_of(module, tensors["weight"], bits), scale, group, levels, zero, rounds_rows=rounds_rows
+        )
 
     form = "int8" if bits == 8 else f"{bits} bits in bytes"
-    return module.claim(f"{form}, {described(reach, weight)}{', rows of activations too' if rounds_rows else ''}", weight, names, read)
+    return module.claim(
+        f"{form}, {described(reach, weight)}{', rows of activations too' if rounds_rows else ''}", weight, names, read
+    )
 
 
 def _bits(schemes: Sequence[CompressedTensorsScheme], groups: int, inputs: int) -> int:
-    """The most that a scheme with so many groups has: where several have them, a module's name does not tell for sure which is its own."""
-    return max((scheme.bits for scheme in schemes if groups == (-(-inputs // scheme.group) if scheme.group else 1)), default=8)
+    """The most that a scheme with so many groups has: where several have them, a module's
+    name does not tell for sure which is its own.
+    """
+    return max(
+        (scheme.bits for scheme in schemes if groups == (-(-inputs // scheme.group) if scheme.group else 1)), default=8
+    )
 
 
 def levels_of(bits: int) -> int:
@@ -52,11 +67,16 @@ def levels_of(bits: int) -> int:
 
 
 def codes_of(module: QuantizedModule, q: Tensor, bits: int) -> Tensor:
-    """int8 of -2^(bits - 1) and up -> uint8, the middle of the levels added. Raises CheckpointError for numbers that so few bits have not."""
+    """int8 of -2^(bits - 1) and up -> uint8, the middle of the levels added.
+
+    Raises CheckpointError for numbers that so few bits have not.
+    """
     half = 2 ** (bits - 1)
     low, high = (int(each) for each in q.aminmax()) if bits < 8 else (0, 0)
     if low < -half or high >= half:
-        raise module.wrong("weight", f"holds numbers from {low} to {high}, {bits} bits have {-half} to {half - 1}; quantise it again")
+        raise module.wrong(
+            "weight", f"holds numbers from {low} to {high}, {bits} bits have {-half} to {half - 1}; quantise it again"
+        )
     return unsigned(q) if bits > SMALL else (q.contiguous() + MIDDLES[16]).view(torch.uint8)
 
 

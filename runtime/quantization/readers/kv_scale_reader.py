@@ -1,4 +1,6 @@
-"""The scales of keys and values kept in float8 (stored k = k / scale): which tensors of a layer hold them, and what they may be."""
+"""The scales of keys and values kept in float8 (stored k = k / scale): which tensors
+of a layer hold them, and what they may be.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,25 @@ class KVScales(NamedTuple):
 
 
 def kv_scales(module: str, siblings: Mapping[str, TensorHeader]) -> KVScales | None:
-    """siblings: every tensor named module.*, by the rest. None: there are none. Raises CheckpointError for more than one number."""
+    """siblings: every tensor named module.*, by the rest. None: there are none.
+    Raises CheckpointError for more than one number.
+    """
     found = QuantizedModule(module, siblings)
     for names in NAMES:
         if found.has(*names):
             for name in names:
                 if found.expect(name, FLOATS) not in ((), (1,), (1, 1)):
-                    raise found.wrong(name, "holds several scales, and one for all heads of a layer is read; leave kv_dtype at 'auto'")
+                    raise found.wrong(
+                        name, "holds several scales, and one for all heads of a layer is read; leave kv_dtype at 'auto'"
+                    )
             return KVScales(*names)
     return None
 
 
 def other_kind(asked: CheckpointQuantization) -> str | None:
-    """Why the scales of a checkpoint are none of float8, for people; None: its configuration does not speak against it."""
+    """Why the scales of a checkpoint are none of float8, for people; None: its
+    configuration does not speak against it.
+    """
     scheme, algorithm = asked.table("kv_cache_scheme"), asked.keys.get("kv_cache_quant_algo")
     if (scheme.get("type") or "float") != "float" or (scheme.get("num_bits") or 8) != 8:
         return f"kv_cache_scheme asks for type {scheme.get('type')!r:.40} in {scheme.get('num_bits')!r:.40} bits"

@@ -1,4 +1,6 @@
-"""MLX: whole numbers of 2 to 8 bits in words, with a scale and what is added behind it for each group; and its floats."""
+"""MLX: whole numbers of 2 to 8 bits in words, with a scale and what is added
+behind it for each group; and its floats.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +12,10 @@ from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from . import float4_reader, float8_reader
-from .quantization_config import CheckpointQuantization, is_size
 from .bit_unpacking import WORD, stream
-from .reader_match import FLOATS, WeightReader, QuantizedModule, TensorHeader
 from .group_size import described
+from .quantization_config import CheckpointQuantization, is_size
+from .reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
 
 SCALES, BIASES = "scales", "biases"
 CALLED = {"weight_scale": SCALES}
@@ -25,15 +27,28 @@ OF_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
 def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
-    """w[o, i] = q[o, i] * scales[o, g] + biases[o, g]. Bits and groups stand in the configuration, where a module may have its own."""
+    """w[o, i] = q[o, i] * scales[o, g] + biases[o, g].
+
+    Bits and groups stand in the configuration, where a module may have its own.
+    """
     own = asked.keys.get(module.name, asked.keys.get(OF_EXPERT.sub(_together, module.name)))
     says: Mapping[str, object] = {**asked.keys, **own} if isinstance(own, Mapping) else asked.keys
     mode = says.get("mode") or AFFINE
     if isinstance(mode, str) and mode in FLOAT_BITS:
         return _floats(module, mode)
     bits, group = says.get("bits"), says.get("group_size")
-    if mode != AFFINE or not is_size(bits, 8) or not is_size(group) or not isinstance(bits, int) or not isinstance(group, int):
-        raise module.wrong("weight", f"has mode {mode!r:.20}, bits {bits!r:.20} and group_size {group!r:.20} in the configuration, and is not read so; correct the file")
+    if (
+        mode != AFFINE
+        or not is_size(bits, 8)
+        or not is_size(group)
+        or not isinstance(bits, int)
+        or not isinstance(group, int)
+    ):
+        raise module.wrong(
+            "weight",
+            f"has mode {mode!r:.20}, bits {bits!r:.20} and group_size {group!r:.20} in the configuration, and is not "
+            "read so; correct the file",
+        )
     out, words = module.matrix("weight", ("U32",))
     inputs = words * WORD // bits
     for name in (SCALES, BIASES):
@@ -41,9 +56,13 @@ def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReade
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes = stream(tensors["weight"], bits, inputs).contiguous()
-        return QuantizedWeight(codes, tensors[SCALES], min(group, inputs), 16 if bits <= 4 else 256, offset=tensors[BIASES])
+        return QuantizedWeight(
+            codes, tensors[SCALES], min(group, inputs), 16 if bits <= 4 else 256, offset=tensors[BIASES]
+        )
 
-    return module.claim(f"MLX, {bits} bits, {described(group, inputs)}", (out, inputs), ("weight", SCALES, BIASES), read)
+    return module.claim(
+        f"MLX, {bits} bits, {described(group, inputs)}", (out, inputs), ("weight", SCALES, BIASES), read
+    )
 
 
 def _together(expert: re.Match[str]) -> str:
@@ -58,7 +77,15 @@ def _floats(module: QuantizedModule, mode: str) -> WeightReader:
     shape = module.expect(SCALES, ("U8",), (out, -(-inputs // GROUPS[mode])))
     siblings = {name: sibling for name, sibling in module.siblings.items() if name != SCALES}
     names = {torch.uint8: "U8", torch.float8_e4m3fn: "F8_E4M3"}
-    again = QuantizedModule(module.name, {**siblings, "weight": TensorHeader(names[dtype], (out, width)), "weight_scale": TensorHeader(names[of_scales], shape)}, CALLED)
+    again = QuantizedModule(
+        module.name,
+        {
+            **siblings,
+            "weight": TensorHeader(names[dtype], (out, width)),
+            "weight_scale": TensorHeader(names[of_scales], shape),
+        },
+        CALLED,
+    )
     inner = float8_reader.claim(again, []) if mode == "mxfp8" else float4_reader.claim(again, "weight", alone=True)
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:

@@ -56,14 +56,23 @@ class CheckpointQuantization:
         if self.method == "torchao":
             return _rounds_rows_of_torchao(self.keys.get("quant_type"))
         groups = self.table("config_groups")
-        return self.keys.get("format") == "int-quantized" and bool(groups) and all(map(_rounds_rows, groups, groups.values()))
+        return (
+            self.keys.get("format") == "int-quantized"
+            and bool(groups)
+            and all(map(_rounds_rows, groups, groups.values()))
+        )
 
     def blocks(self) -> list[ScaleBlock]:
         """Sizes of the blocks of float8 weights."""
         found = [("weight_block_size", self.keys.get("weight_block_size"))]
         for name, group in self.table("config_groups").items():
             weights = group.get("weights") if isinstance(group, Mapping) else None
-            found.append((f"config_groups.{name}.weights.block_structure", weights.get("block_structure") if isinstance(weights, Mapping) else None))
+            found.append(
+                (
+                    f"config_groups.{name}.weights.block_structure",
+                    weights.get("block_structure") if isinstance(weights, Mapping) else None,
+                )
+            )
         return [self._block(key, sizes) for key, sizes in found if sizes is not None]
 
     def _block(self, key: str, sizes: object) -> ScaleBlock:
@@ -79,7 +88,11 @@ def is_size(value: object, most: int = LARGEST_SIZE) -> bool:
 def _rounds_rows_of_torchao(types: object) -> bool:
     """Only the configuration that all projections have, around zero and each row by its own range."""
     found = types.get("default") if isinstance(types, Mapping) else None
-    if not isinstance(found, Mapping) or found.get("_type") != "Int8DynamicActivationInt8WeightConfig" or not isinstance(keys := found.get("_data"), Mapping):
+    if (
+        not isinstance(found, Mapping)
+        or found.get("_type") != "Int8DynamicActivationInt8WeightConfig"
+        or not isinstance(keys := found.get("_data"), Mapping)
+    ):
         return False
     around, reach = keys.get("act_mapping_type"), keys.get("granularity")
     return _means(around, "_data", "SYMMETRIC") and _means(reach, "_type", "PerRow")
@@ -92,4 +105,7 @@ def _means(value: object, key: str, expected: str) -> bool:
 def _rounds_rows(name: str, group: object) -> bool:
     if not isinstance(group, Mapping):
         return name.upper() in ("W8A8", "INT8")  # presets
-    return all(isinstance(part, Mapping) and part.get("num_bits") == 8 and part.get("type", "int") == "int" for part in map(group.get, ("weights", "input_activations")))
+    return all(
+        isinstance(part, Mapping) and part.get("num_bits") == 8 and part.get("type", "int") == "int"
+        for part in map(group.get, ("weights", "input_activations"))
+    )

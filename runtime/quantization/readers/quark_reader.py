@@ -1,4 +1,6 @@
-"""AMD's Quark: whole numbers of four bits as AWQ packs them, or along the inputs; its other dtypes are those of other formats."""
+"""AMD's Quark: whole numbers of four bits as AWQ packs them, or along the inputs;
+its other dtypes are those of other formats.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from ..quantized_weight import QuantizedWeight
 from . import awq_reader
 from .quantization_config import CheckpointQuantization
-from .reader_match import FLOATS, WeightReader, QuantizedModule
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 
 METHOD = "quark"
 CALLED = {"qweight": "weight", "qzeros": "weight_zero_point", "scales": "weight_scale"}
@@ -23,9 +25,15 @@ MIDDLE = 8
 
 def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
     """w = (q - z) * s; a vector of scales: one an output, and words run along the inputs."""
-    again = QuantizedModule(module.name, {OURS.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
+    again = QuantizedModule(
+        module.name, {OURS.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED
+    )
     moved = _moved(asked, again)
-    inner = awq_reader.claim(again, CheckpointQuantization()) if len(module.siblings["weight_scale"].shape) == 2 else _along_inputs(again)
+    inner = (
+        awq_reader.claim(again, CheckpointQuantization())
+        if len(module.siblings["weight_scale"].shape) == 2
+        else _along_inputs(again)
+    )
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         found = inner.read({OURS.get(name, name): tensor for name, tensor in tensors.items()})
@@ -44,7 +52,10 @@ def _along_inputs(module: QuantizedModule) -> WeightReader:
     inputs = words * awq_reader.EACH
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-        codes, zero = awq_reader.unpacked(tensors["qweight"]).T.contiguous(), awq_reader.unpacked(tensors["qzeros"][None])[:out]
+        codes, zero = (
+            awq_reader.unpacked(tensors["qweight"]).T.contiguous(),
+            awq_reader.unpacked(tensors["qzeros"][None])[:out],
+        )
         return QuantizedWeight(codes, tensors["scales"][:, None], inputs, zero=zero)
 
     return module.claim("4 bits, a scale per output", (out, inputs), ("qweight", "qzeros", "scales"), read)
@@ -54,7 +65,11 @@ def _moved(asked: CheckpointQuantization, module: QuantizedModule) -> int:
     found = {dtype for _, spec in weights(asked) if isinstance(dtype := spec.get("dtype"), str) and dtype in WHOLE}
     if len(found) != 1:
         told = " and ".join(sorted(found)) or "neither"
-        raise module.wrong("qweight", f"holds words of int4 or uint4, and the configuration has {told}: which it is decides what they mean; take another checkpoint")
+        raise module.wrong(
+            "qweight",
+            f"holds words of int4 or uint4, and the configuration has {told}: which it is decides what they mean; "
+            "take another checkpoint",
+        )
     return WHOLE[found.pop()]
 
 
@@ -67,5 +82,7 @@ def weights(asked: CheckpointQuantization) -> Iterator[tuple[str, Mapping[str, A
         if isinstance(each, Mapping) and each.get("weight") is not None:
             spec = each["weight"]
             if not isinstance(spec, Mapping):
-                raise asked.refused(f"{where}.weight", spec, "weights that are rounded in two stages are not read; export them in one")
+                raise asked.refused(
+                    f"{where}.weight", spec, "weights that are rounded in two stages are not read; export them in one"
+                )
             yield f"{where}.weight", spec

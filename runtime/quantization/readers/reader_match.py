@@ -14,16 +14,27 @@ from ..quantized_weight import QuantizedWeight
 FLOATS = ("F32", "F16", "BF16")
 BESIDE = ("bias", "k_scale", "v_scale", "kv_scale", "k_zero_point", "v_zero_point")  # that belong to no weight
 OF_ACTIVATIONS = (
-    "input_scale", "input_zero_point", "input_global_scale", "input_scale_ub", "activation_scale", "output_scale",
-    "output_zero_point", "output_global_scale", "input_min", "input_max",
-)  # fmt: skip
+    "input_scale",
+    "input_zero_point",
+    "input_global_scale",
+    "input_scale_ub",
+    "activation_scale",
+    "output_scale",
+    "output_zero_point",
+    "output_global_scale",
+    "input_min",
+    "input_max",
+)
 
 Shape = tuple[int, ...]
 Read = Callable[[Mapping[str, Tensor]], QuantizedWeight]
 
 
 class TensorHeader(NamedTuple):
-    """One tensor of a module as the headers have it. dtype: as safetensors writes it ("I32", "F8_E4M3", "U8", "BF16")."""
+    """One tensor of a module as the headers have it.
+
+    dtype: as safetensors writes it ("I32", "F8_E4M3", "U8", "BF16").
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,7 +45,8 @@ class WeightReader(NamedTuple):
 
     format: for people. shape: of the dense weight [out, in]; (1, out * in) where only `read` learns the sizes.
     names: the siblings that `read` takes, behind "module.". unused: those that the format has and the weight needs not.
-    read: their tensors, in the headers' dtypes and shapes and on any device -> the weight, which may share their memory;
+    read: their tensors, in the headers' dtypes and shapes and on any device -> the weight, which may share their
+        memory;
     raises CheckpointError for contents that cannot be.
     """
 
@@ -67,7 +79,9 @@ class QuantizedModule:
     def expect(self, name: str, dtypes: Sequence[str], shape: Shape | None = None) -> Shape:
         """The shape of a tensor that must be there, in one of these dtypes, of this shape."""
         if name not in self.siblings:
-            raise self.wrong(name, f"is missing beside {', '.join(sorted(self.siblings)[:8])}; take a complete checkpoint")
+            raise self.wrong(
+                name, f"is missing beside {', '.join(sorted(self.siblings)[:8])}; take a complete checkpoint"
+            )
         found = self.siblings[name]
         if found.dtype not in dtypes:
             raise self.wrong(name, f"must be {' or '.join(dtypes)} in this format; convert the checkpoint again")
@@ -89,10 +103,15 @@ class QuantizedModule:
             raise self.wrong(name, "must be a vector in this format; convert the checkpoint again")
         return shape[0]
 
-    def claim(self, form: str, shape: tuple[int, int], names: Sequence[str], read: Read, unused: Sequence[str] = ()) -> WeightReader:
+    def claim(
+        self, form: str, shape: tuple[int, int], names: Sequence[str], read: Read, unused: Sequence[str] = ()
+    ) -> WeightReader:
         """The claim, once every sibling is accounted for: one that nobody understands may change the result."""
         spare = tuple(name for name in self.siblings if name in unused or name in OF_ACTIVATIONS)
         for name in self.siblings:
             if name not in names and name not in spare and name not in BESIDE:
-                raise self.wrong(name, f"is not understood beside a weight of the format {form}; take another checkpoint of this model")
+                raise self.wrong(
+                    name,
+                    f"is not understood beside a weight of the format {form}; take another checkpoint of this model",
+                )
         return WeightReader(form, shape, tuple(names), spare, read)

@@ -8,18 +8,25 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import WeightReader, QuantizedModule, TensorHeader
+from .reader_match import QuantizedModule, TensorHeader, WeightReader
 
 ROWS, COLUMNS = 128, 4  # of a tile
 QUARTERS = 4  # of its rows, which lie beside each other
 
 
-def unswizzled(module: QuantizedModule, name: str, shape: tuple[int, int]) -> tuple[QuantizedModule, Callable[[WeightReader], WeightReader]]:
-    """The module as if `name` [outputs, groups] lay in order, and what makes a claim of that one a claim of this. Its shape in the file tells how it lies."""
+def unswizzled(
+    module: QuantizedModule, name: str, shape: tuple[int, int]
+) -> tuple[QuantizedModule, Callable[[WeightReader], WeightReader]]:
+    """The module as if `name` [outputs, groups] lay in order, and what makes a claim of that one a claim of this.
+
+    Its shape in the file tells how it lies.
+    """
     found, (rows, columns) = module.siblings[name], _tiles(shape)
     if found.shape != (rows * ROWS // QUARTERS, columns * COLUMNS * QUARTERS):
         return module, lambda claim: claim
-    return replace(module, siblings={**module.siblings, name: TensorHeader(found.dtype, shape)}), lambda claim: _in_order(claim, name, shape)
+    return replace(
+        module, siblings={**module.siblings, name: TensorHeader(found.dtype, shape)}
+    ), lambda claim: _in_order(claim, name, shape)
 
 
 def _tiles(shape: tuple[int, int]) -> tuple[int, int]:

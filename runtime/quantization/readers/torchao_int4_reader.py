@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from .bit_unpacking import nibbles, stream
-from .reader_match import FLOATS, WeightReader, QuantizedModule
 from .group_size import described
 from .int8_reader import codes_of, levels_of, zeros_of
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 from .torchao_metadata import TorchAOMetadata
 
 SCALE, ZERO = "weight_scale", "weight_zero_point"
@@ -22,7 +22,9 @@ WORDS = (1, 2, 4)  # of a lane, one after the other
 
 
 def claim_plain(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
-    """Int4Tensor: w[o, i] = q[i, o] * scale[g, o] + zero[g, o], q of -8 to 7, two in a byte, the even input in the lower half."""
+    """Int4Tensor: w[o, i] = q[i, o] * scale[g, o] + zero[g, o], q of -8 to 7, two
+    in a byte, the even input in the lower half.
+    """
     out, width = module.matrix("weight", ("I8", "U8"))
     weight = _sized(module, said, (out, 2 * width))
     group = _group(module, said, weight, (SCALE, ZERO), FLOATS)
@@ -35,11 +37,17 @@ def claim_plain(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
 
 
 def claim_words(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
-    """Int4PlainInt32Tensor of an XPU: w[o, i] = (q[o, i] - zero[g, o]) * scale[g, o], eight in a word from the lowest bits on."""
+    """Int4PlainInt32Tensor of an XPU: w[o, i] = (q[o, i] - zero[g, o]) * scale[g,
+    o], eight in a word from the lowest bits on.
+    """
     out, words = module.matrix("weight", ("I32",))
     weight = _sized(module, said, (out, 8 * words))
     if module.dtype(ZERO) in FLOATS:
-        raise module.wrong(ZERO, "belongs to a weight that was packed for an NPU, whose layout is not read; quantise it in the format 'plain'")
+        raise module.wrong(
+            ZERO,
+            "belongs to a weight that was packed for an NPU, whose layout is not read; quantise it in the format "
+            "'plain'",
+        )
     group = _group(module, said, weight, (SCALE,), FLOATS)
     _group(module, said, weight, (ZERO,), ("I8",))
 
@@ -52,10 +60,16 @@ def claim_words(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
 
 
 def claim_tiles(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
-    """Int4TilePackedTo4dTensor of a CUDA card: w[o, i] = (q[o, i] - 8) * s[g, o] + z[g, o], s and z lie together; sizes are filled up with zeros."""
+    """Int4TilePackedTo4dTensor of a CUDA card: w[o, i] = (q[o, i] - 8) * s[g, o] + z[g, o], s
+    and z lie together; sizes are filled up with zeros.
+    """
     stored = module.expect("weight", ("I32",))
     if len(stored) != 4 or stored[2] != ROWS * LANES or stored[3] not in WORDS or min(stored) < 1:
-        raise module.wrong("weight", f"must be [outputs / {ROWS}, inputs / ..., {ROWS * LANES}, {' or '.join(map(str, WORDS))}] in tiles; quantise it again")
+        raise module.wrong(
+            "weight",
+            f"must be [outputs / {ROWS}, inputs / ..., {ROWS * LANES}, {' or '.join(map(str, WORDS))}] in tiles; "
+            "quantise it again",
+        )
     weight, group = said.shape(), said.group()
     filled = stored[0] * ROWS, stored[1] * stored[3] * 32
     if weight[0] > filled[0] or weight[1] > filled[1]:
@@ -109,7 +123,13 @@ def _sized(module: QuantizedModule, said: TorchAOMetadata, weight: tuple[int, in
     return weight
 
 
-def _group(module: QuantizedModule, said: TorchAOMetadata, weight: tuple[int, int], names: tuple[str, ...], dtypes: tuple[str, ...]) -> int:
+def _group(
+    module: QuantizedModule,
+    said: TorchAOMetadata,
+    weight: tuple[int, int],
+    names: tuple[str, ...],
+    dtypes: tuple[str, ...],
+) -> int:
     """How many inputs share the numbers of these tensors [groups, out]."""
     group = said.group()
     for name in names:

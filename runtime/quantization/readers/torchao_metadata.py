@@ -24,7 +24,9 @@ class TorchAOMetadata(NamedTuple):
     keys: Mapping[str, Any] = {}
 
     def wrong(self, key: str) -> Exception:
-        return self.module.wrong("weight", f"has {key} {self.keys.get(key)!r:.60} beside it in its file, which cannot be; quantise it again")
+        return self.module.wrong(
+            "weight", f"has {key} {self.keys.get(key)!r:.60} beside it in its file, which cannot be; quantise it again"
+        )
 
     def reach(self) -> ScaleBlock:
         """Of a scale: how many outputs and inputs share it."""
@@ -65,5 +67,8 @@ def said_of(module: QuantizedModule, text: object) -> TorchAOMetadata:
         found = None
     kind, keys = (found.get("_type"), found.get("_data", {})) if isinstance(found, Mapping) else (None, None)
     if not isinstance(kind, str) or not isinstance(keys, Mapping):
-        raise module.wrong("weight", f"is described by {text!r:.60} beside it in its file, not by its class and attributes; quantise it again")
+        raise module.wrong(
+            "weight",
+            f"is described by {text!r:.60} beside it in its file, not by its class and attributes; quantise it again",
+        )
     return TorchAOMetadata(module, kind, keys)

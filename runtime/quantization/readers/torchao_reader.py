@@ -1,4 +1,6 @@
-"""torchao's tensors: what its file says of each tells the class; int8, float8, MX and NVFP4 have other names for what other formats have."""
+"""torchao's tensors: what its file says of each tells the class; int8, float8, MX and NVFP4
+have other names for what other formats have.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +10,45 @@ from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from . import float4_reader, float8_reader, int8_reader
-from .reader_match import FLOATS, WeightReader, QuantizedModule
 from .input_scales import scaled, without
-from .weight_scales import ScaleBlock
+from .reader_match import FLOATS, QuantizedModule, WeightReader
 from .swizzled_scales import unswizzled
 from .torchao_int4_reader import claim_plain, claim_tiles, claim_unpacked, claim_words
 from .torchao_metadata import TorchAOMetadata, said_of
+from .weight_scales import ScaleBlock
 
 CALLED = {
-    "weight": "_weight_qdata", "weight_scale": "_weight_scale", "weight_zero_point": "_weight_zero_point", "weight_scale_2": "_weight_per_tensor_scale",
-    "weight_scale_and_zero": "_weight_scale_and_zero", "input_scale": "_weight_act_quant_scale", "input_zero_point": "_weight_act_quant_zero_point",
+    "weight": "_weight_qdata",
+    "weight_scale": "_weight_scale",
+    "weight_zero_point": "_weight_zero_point",
+    "weight_scale_2": "_weight_per_tensor_scale",
+    "weight_scale_and_zero": "_weight_scale_and_zero",
+    "input_scale": "_weight_act_quant_scale",
+    "input_zero_point": "_weight_act_quant_zero_point",
     "input_global_scale": "_weight_act_per_tensor_scale",
-}  # fmt: skip
+}
 PLAIN = {theirs: ours for ours, theirs in CALLED.items()}
-INT4 = {"Int4Tensor": claim_plain, "Int4PlainInt32Tensor": claim_words, "Int4TilePackedTo4dTensor": claim_tiles, "IntxUnpackedToInt8Tensor": claim_unpacked}
+INT4 = {
+    "Int4Tensor": claim_plain,
+    "Int4PlainInt32Tensor": claim_words,
+    "Int4TilePackedTo4dTensor": claim_tiles,
+    "IntxUnpackedToInt8Tensor": claim_unpacked,
+}
 BYTES, MX, NV = ("Int8Tensor", "Float8Tensor"), "MXTensor", "NVFP4Tensor"
 OF_INPUTS = "_weight_act_pre_scale"
 
 
-def claim(module: QuantizedModule, blocks: list[ScaleBlock], text: object = None, rounds_rows: bool = False) -> WeightReader:
-    """text: what the file says of the weight; where it says nothing, int8 and float8 are read.  rounds_rows: see `int8_reader.claim`."""
+def claim(
+    module: QuantizedModule, blocks: list[ScaleBlock], text: object = None, rounds_rows: bool = False
+) -> WeightReader:
+    """text: what the file says of the weight; where it says nothing, int8 and float8 are
+    read.  rounds_rows: see `int8_reader.claim`.
+    """
     if module.has(OF_INPUTS):
         return scaled(module, OF_INPUTS, claim(without(module, OF_INPUTS), blocks, text))
-    again = QuantizedModule(module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED)
+    again = QuantizedModule(
+        module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED
+    )
     inner = _inner(again, blocks, said_of(again, text), rounds_rows)
     names, unused = (tuple(CALLED.get(name, name) for name in part) for part in (inner.names, inner.unused))
 
@@ -46,10 +64,22 @@ def _inner(module: QuantizedModule, blocks: list[ScaleBlock], said: TorchAOMetad
     if said.kind in (MX, NV):
         return _floats(module, said)
     if said.kind not in ("", *BYTES):
-        raise module.wrong("weight", f"is of the class {said.kind[:60]!r}, which is not read; quantise it again as one of {', '.join((*BYTES, *INT4, MX, NV))}")
+        raise module.wrong(
+            "weight",
+            f"is of the class {said.kind[:60]!r}, which is not read; quantise it again as one of "
+            f"{', '.join((*BYTES, *INT4, MX, NV))}",
+        )
     if module.dtype("weight") not in ("I8", *float8_reader.FLOAT8) or module.dtype("weight_zero_point") in FLOATS:
-        raise module.wrong("weight", "is none of int8 or float8, and its file does not say beside it what else; save the model by transformers again")
-    return int8_reader.claim(module, rounds_rows) if module.dtype("weight") == "I8" else float8_reader.claim(module, blocks)
+        raise module.wrong(
+            "weight",
+            "is none of int8 or float8, and its file does not say beside it what else; save the model by "
+            "transformers again",
+        )
+    return (
+        int8_reader.claim(module, rounds_rows)
+        if module.dtype("weight") == "I8"
+        else float8_reader.claim(module, blocks)
+    )
 
 
 def _floats(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:

@@ -1,4 +1,7 @@
-"""Which reader takes a module's weight. The headers decide; the configuration gives parameters, its ignore lists are not asked."""
+"""Which reader takes a module's weight.
+
+The headers decide; the configuration gives parameters, its ignore lists are not asked.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,41 @@ from typing import Any
 from . import (
     awq_reader,
     bitsandbytes_reader,
+    compressed_tensors_reader,
     float4_reader,
     float8_reader,
     gptq_reader,
     hqq_reader,
     int8_reader,
     mlx_reader,
-    compressed_tensors_reader,
     modelopt_reader,
     quark_reader,
     torchao_reader,
 )
-from .quantization_config import CheckpointQuantization
-from .reader_match import FLOATS, WeightReader, QuantizedModule, TensorHeader
+from .compressed_tensors_schemes import schemes
 from .input_scales import scaled, without
 from .kv_scale_reader import other_kind
+from .quantization_config import CheckpointQuantization
 from .quantization_methods import asked_of, notes_of
-from .compressed_tensors_schemes import schemes
+from .reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 OF_INPUTS = "pre_quant_scale"  # ModelOpt's
 SIGNS = (
-    "weight_scale", "weight_scale_inv", "weight_scale_2", "weight_packed", "weight_global_scale", "weight_zero_point", "qweight", "qzeros",
-    "W_q", "SCB", "_weight_qdata", "weight.absmax", "codebooks",
-)  # fmt: skip
+    "weight_scale",
+    "weight_scale_inv",
+    "weight_scale_2",
+    "weight_packed",
+    "weight_global_scale",
+    "weight_zero_point",
+    "qweight",
+    "qzeros",
+    "W_q",
+    "SCB",
+    "_weight_qdata",
+    "weight.absmax",
+    "codebooks",
+)
 
 
 class WeightReaders:
@@ -47,10 +61,14 @@ class WeightReaders:
         self._asked, self._schemes, self._blocks, self._said = asked, schemes(asked), asked.blocks(), said
 
     @classmethod
-    def of(cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None) -> WeightReaders:
-        """quantization: config.json's quantization_config or compression_config; beside: objects of other files by name.
+    def of(
+        cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None
+    ) -> WeightReaders:
+        """quantization: config.json's quantization_config or compression_config; beside: objects of other files by
+        name.
 
-        Raises ConfigError for a method that is not read, and for keys whose value changes results and is not understood.
+        Raises ConfigError for a method that is not read, and for keys whose value changes results and is not
+        understood.
         """
         return cls(asked_of(quantization, where, beside or {}))
 
@@ -59,7 +77,8 @@ class WeightReaders:
         return WeightReaders(self._asked, said)
 
     def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
-        """How the weight of `module` is read; None: it is a plain one. siblings: every tensor named module.*, by the rest.
+        """How the weight of `module` is read; None: it is a plain one. siblings: every tensor named module.*, by the
+        rest.
 
         Raises CheckpointError, naming the tensor, for one that looks quantised and fits no format.
         """
@@ -83,7 +102,9 @@ class WeightReaders:
         if module.has("blocks", "scales"):
             return float4_reader.claim_blocks(module)
         if module.has("_weight_qdata"):
-            return torchao_reader.claim(module, self._blocks, self._said.get(f"{module.name}.weight"), self._asked.rounds_rows())
+            return torchao_reader.claim(
+                module, self._blocks, self._said.get(f"{module.name}.weight"), self._asked.rounds_rows()
+            )
         if state := bitsandbytes_reader.state_of(module):
             return bitsandbytes_reader.claim(module, state)
         return hqq_reader.claim(module) if module.has("W_q") else None
@@ -96,7 +117,11 @@ class WeightReaders:
         if dtype == "U32" and module.has("scales"):
             return mlx_reader.claim(module, self._asked)
         if dtype == "U8" and module.has("weight_scale"):
-            return modelopt_reader.claim(module) if module.dtype("weight_scale") in FLOATS else float4_reader.claim(module, "weight")
+            return (
+                modelopt_reader.claim(module)
+                if module.dtype("weight_scale") in FLOATS
+                else float4_reader.claim(module, "weight")
+            )
         if dtype == "I8" and module.has("SCB"):
             return int8_reader.claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):
@@ -115,4 +140,7 @@ def _check_plain(module: QuantizedModule) -> None:
         if module.has(name):
             raise module.wrong(name, "belongs to no format that is read; take another checkpoint of this model")
     if module.has("weight") and module.dtype("weight") not in ("F64", "F32", "F16", "BF16"):
-        raise module.wrong("weight", "is not a float, and no supported format stores it like this; take another checkpoint of this model")
+        raise module.wrong(
+            "weight",
+            "is not a float, and no supported format stores it like this; take another checkpoint of this model",
+        )

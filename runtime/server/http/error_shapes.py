@@ -9,9 +9,15 @@ from ..observability.request_record import RECORD
 NATIVE_PATHS = frozenset({"/generate", "/abort_request", "/encode", "/separate_reasoning"})
 ANTHROPIC_PATH, OLLAMA_PATH = "/v1/messages", "/api/"
 KINDS = {
-    401: "authentication_error", 403: "permission_error", 404: "not_found_error", 413: "request_too_large",
-    429: "rate_limit_error", 500: "api_error", 503: "overloaded_error", 504: "timeout_error",
-}  # fmt: skip
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
 def error_in_api_shape(

@@ -21,18 +21,24 @@ from sgl.runtime.errors import (
     TruncatedError,
 )
 
-from .error_shapes import error_in_api_shape
 from ..observability.request_record import RECORD
+from .error_shapes import error_in_api_shape
 
 log = logging.getLogger("sgl.server")
 
 LONGEST = 2000  # characters of a message
-ENDINGS = (asyncio.CancelledError, KeyboardInterrupt, SystemExit, GeneratorExit)  # no failures, though no Exceptions either
+ENDINGS = (
+    asyncio.CancelledError,
+    KeyboardInterrupt,
+    SystemExit,
+    GeneratorExit,
+)  # no failures, though no Exceptions either
 INVALID, SERVER = "invalid_request_error", "server_error"
 
 
 class RequestError(Exception):
-    """A request that the server refuses. `param` names the field at fault; `retry_after`: seconds after which to ask again;
+    """A request that the server refuses. `param` names the field at fault; `retry_after`: seconds after which to ask
+    again;
     `details`: what programs read of the error, in the words of their protocol."""
 
     def __init__(
@@ -91,7 +97,9 @@ RATE_LIMITED = "rate_limit_error"  # OpenAI's type of a 429
 
 
 def problem(error: BaseException) -> HttpProblem:
-    """What to tell of `error`; the request's record is told too. Unexpected ones are logged, and nothing of them is told."""
+    """What to tell of `error`; the request's record is told too. Unexpected ones
+    are logged, and nothing of them is told.
+    """
     told = _problem(error)
     if (record := RECORD.get()) is not None:
         record.status, record.error = told.status, told.code or told.type

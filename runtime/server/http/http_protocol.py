@@ -83,7 +83,9 @@ class HttpProtocol(H11Protocol):
         """Say that the answer is being made, and again so many seconds later."""
         if self.transport.is_closing() or self.cycle.response_started:
             return
-        self.transport.write(self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b"")
+        self.transport.write(
+            self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
+        )
         self._probe_timer = self.loop.call_later(after, self._probe, LATER_PROBES)
 
     def _stop(self, head: bool = False, probe: bool = False) -> None:

@@ -15,11 +15,11 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..admission_control import NEXT_SERVER, shutting_down
-from .request_bodies import BodyMemoryBudget, BodyReservation
-from ..request_context import calling, key_of, tenant_of
-from .http_errors import ENDINGS, RequestError, problem
 from ..observability.request_record import RECORD
+from ..request_context import calling, key_of, tenant_of
 from ..server_settings import ServerSettings
+from .http_errors import ENDINGS, RequestError, problem
+from .request_bodies import BodyMemoryBudget, BodyReservation
 
 log = logging.getLogger("sgl.server")
 
@@ -57,7 +57,9 @@ class RequestIdMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Only who brings one of the keys, as a bearer token or in X-Api-Key, gets past, and is the `CALLER` from there; some paths are open."""
+    """Only who brings one of the keys, as a bearer token or in X-Api-Key, gets past, and is
+    the `CALLER` from there; some paths are open.
+    """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app, self._settings = app, settings
@@ -109,14 +111,18 @@ class HostCheckMiddleware:
         if name.lower() in OWN_NAMES:
             return await self.app(scope, receive, send)
         error = RequestError(
-            f"this server listens on this machine only, not as {name[:100]!r}; start it with --api-key to reach it by other names",
-            None, "wrong_host", 403,
-        )  # fmt: skip
+            f"this server listens on this machine only, not as {name[:100]!r}; start it with --api-key to reach it "
+            "by other names",
+            None,
+            "wrong_host",
+            403,
+        )
         await answer_error(error, scope, receive, send)
 
 
 class DisconnectMiddleware:
-    """Reads the body up to `max_body_bytes`, for at most BODY_SECONDS, then runs the route for as long as its client stays.
+    """Reads the body up to `max_body_bytes`, for at most BODY_SECONDS, then runs the route for as long as its client
+    stays.
 
     What bodies have together is kept within the room, where each has its place as `held_body` of the request's state.
     A route whose client goes away is cancelled. What a route did not expect is answered with a 500 that tells nothing.
@@ -170,7 +176,9 @@ class DisconnectMiddleware:
             async with asyncio.timeout(STALL_SECONDS):
                 return await receive()
         except TimeoutError:
-            raise RequestError(f"nothing of the body came for {STALL_SECONDS:g} seconds", None, "body_timeout", 408) from None
+            raise RequestError(
+                f"nothing of the body came for {STALL_SECONDS:g} seconds", None, "body_timeout", 408
+            ) from None
 
     def _too_large(self) -> RequestError:
         return RequestError(

@@ -10,6 +10,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from ..protocols.native.native_control_routes import AbortFields, EncodeFields, ReasoningFields
+from ..protocols.native.native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields
+from ..protocols.openai_common.openai_request_setup import ANY_MODEL
+from .error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
+from .middleware import METRICS, OPEN_PATHS
 from .openapi_responses import (
     REF,
     Aborted,
@@ -43,11 +48,6 @@ from .openapi_responses import (
     schema_of,
 )
 from .openapi_responses import Model as ModelCard
-from .error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
-from ..protocols.native.native_control_routes import AbortFields, EncodeFields, ReasoningFields
-from ..protocols.native.native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields
-from ..protocols.openai_common.openai_request_setup import ANY_MODEL
-from .middleware import METRICS, OPEN_PATHS
 
 STATUSES = {
     400: "what the request asks for cannot be done; the message says what and why",
@@ -78,8 +78,11 @@ class RouteResponse:
 
 
 NATIVE_BODIES = {
-    "/generate": "GenerateFields", "/abort_request": "AbortFields", "/encode": "EncodeFields", "/separate_reasoning": "ReasoningFields",
-}  # fmt: skip
+    "/generate": "GenerateFields",
+    "/abort_request": "AbortFields",
+    "/encode": "EncodeFields",
+    "/separate_reasoning": "ReasoningFields",
+}
 ANSWERS = {
     "/health": RouteResponse(Health, failing=(503,)),
     "/health_generate": RouteResponse(Health, failing=(503,)),
@@ -178,7 +181,10 @@ class _OpenApiDocument:
         call["properties"] |= dict.fromkeys(WITHOUT, EMPTY)
         call["properties"]["sampling_params"] = {"anyOf": [one, {"type": "array", "items": one}, {"type": "null"}]}
         sampling["properties"] |= dict.fromkeys(SAMPLING_WITHOUT, EMPTY)
-        others = {fields.__name__: fields.model_json_schema(ref_template=REF) for fields in (AbortFields, EncodeFields, ReasoningFields)}
+        others = {
+            fields.__name__: fields.model_json_schema(ref_template=REF)
+            for fields in (AbortFields, EncodeFields, ReasoningFields)
+        }
         self._schemas |= {"GenerateFields": call, "SamplingFields": sampling} | others
         for path, name in NATIVE_BODIES.items():
             content = self._json["paths"][path]["post"]["requestBody"]["content"]

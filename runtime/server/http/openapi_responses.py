@@ -1,4 +1,7 @@
-"""The forms of the answers, for /openapi.json. The routes write plain dicts: a stream has thousands of them a second."""
+"""The forms of the answers, for /openapi.json.
+
+The routes write plain dicts: a stream has thousands of them a second.
+"""
 
 from __future__ import annotations
 

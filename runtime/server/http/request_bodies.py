@@ -50,8 +50,11 @@ class BodyMemoryBudget:
         except TimeoutError:
             raise RequestError(
                 f"the server holds as many bytes of requests as it can, {self.most}; ask again in {RETRY_SECONDS} s",
-                None, "bodies_full", 503, RETRY_SECONDS,
-            ) from None  # fmt: skip
+                None,
+                "bodies_full",
+                503,
+                RETRY_SECONDS,
+            ) from None
         self.held += size
 
     def _give(self, size: int) -> None:
@@ -163,7 +166,8 @@ def _check_kind(request: Request, data: bytes, named: bool) -> None:
 
 
 def from_other_site(headers: Mapping[str, str], allowed: Collection[str]) -> bool:
-    """Whether a browser sent the request for a page of another site, by Sec-Fetch-Site and Origin, which no page can change.
+    """Whether a browser sent the request for a page of another site, by Sec-Fetch-Site and Origin, which no page can
+    change.
 
     `allowed`: origins whose pages may use the server; "*": all. Clients that are no browsers send neither header.
     """
@@ -188,7 +192,9 @@ def _read(data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:
 def parsed(data: bytes) -> Any:
     """The JSON value. Raises RequestError: where it is none, nested too deeply, or of too many values."""
     if values_of(data, MOST_VALUES) > MOST_VALUES:
-        raise RequestError(f"the body has more than {MOST_VALUES} values; send fewer in one request", code="body_too_large", status=413)
+        raise RequestError(
+            f"the body has more than {MOST_VALUES} values; send fewer in one request", code="body_too_large", status=413
+        )
     try:
         return json.loads(data)
     except json.JSONDecodeError as error:

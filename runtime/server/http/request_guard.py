@@ -9,12 +9,14 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..request_context import key_of
+from ..server_settings import ServerSettings
 from .http_errors import RequestError
 from .middleware import answer_error
-from ..server_settings import ServerSettings
 
 CHANGING = frozenset({"/flush_cache"})  # paths whose GET changes something
-_TWO_LENGTHS = "the request has both Content-Length and Transfer-Encoding, so that its end is not sure; send one of them"
+_TWO_LENGTHS = (
+    "the request has both Content-Length and Transfer-Encoding, so that its end is not sure; send one of them"
+)
 _ELSEWHERE = "a page of another site made the browser ask this; only pages of this server may"
 
 
@@ -62,14 +64,20 @@ def check_site(headers: Headers) -> None:
 
 
 def check_owner(headers: Headers, settings: ServerSettings, what: str) -> None:
-    """Raise RequestError where a request would change what others share: for a page elsewhere, and without the admin key.
+    """Raise RequestError where a request would change what others share: for a page elsewhere, and without the admin
+    key.
 
     Where there is none, one of several API keys that are kept apart is refused.
     """
     check_site(headers)
     if settings.admin_key is not None:
         if not hmac.compare_digest(key_of(headers), settings.admin_key.encode()):
-            raise RequestError(f"{what} shared with others, and changed with the admin key alone: 'Authorization: Bearer KEY'", None, "admin_key_wanted", 403)
+            raise RequestError(
+                f"{what} shared with others, and changed with the admin key alone: 'Authorization: Bearer KEY'",
+                None,
+                "admin_key_wanted",
+                403,
+            )
         return
     if settings.isolated and len(settings.api_keys) > 1:
         raise RequestError(f"{what} shared with other API keys, and cannot be changed by one of them", status=403)

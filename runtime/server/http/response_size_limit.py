@@ -30,7 +30,8 @@ class LogprobBudget:
         self.taken += tokens * (1 + top)
         if self.taken > MOST_LOGPROBS:
             raise RequestError(
-                f"the answer has more than {MOST_LOGPROBS} log-probabilities; ask for fewer top ones, tokens, samples or prompts",
+                f"the answer has more than {MOST_LOGPROBS} log-probabilities; ask for fewer top ones, tokens, "
+                "samples or prompts",
                 param="logprobs",
             )
 

@@ -62,18 +62,24 @@ class NamedEventResponse(Streamed):
     failed: what a last event says of an error that nobody expected.
     """
 
-    def __init__(self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]) -> None:
+    def __init__(
+        self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
+    ) -> None:
         super().__init__(_named(items, failed), "text/event-stream")
 
 
 class LineResponse(Streamed):
     """A stream of lines of JSON. failed: what a last line says of an error."""
 
-    def __init__(self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]) -> None:
+    def __init__(
+        self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
+    ) -> None:
         super().__init__(_lines(items, failed), "application/x-ndjson")
 
 
-async def _lines(items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]) -> AsyncGenerator[bytes, None]:
+async def _lines(
+    items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(items):
         try:
             async for item in items:
@@ -84,7 +90,9 @@ async def _lines(items: AsyncGenerator[dict[str, Any], None], failed: Callable[[
             yield _compact(failed(problem(error))).encode() + b"\n"
 
 
-async def _named(items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]) -> AsyncGenerator[bytes, None]:
+async def _named(
+    items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
+) -> AsyncGenerator[bytes, None]:
     async with aclosing(items):
         try:
             async for item in items:

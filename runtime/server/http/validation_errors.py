@@ -35,7 +35,9 @@ def validation_message(errors: Sequence[dict[str, Any]], body_type: Any = None) 
         return RequestError("the body was not read as JSON: send the header 'Content-Type: application/json'")
     if first["type"] == "missing":
         return RequestError(f"{name or 'the body'} is missing", name or None, "missing_field")
-    return RequestError(f"{name or 'the body'}: {first['msg']}, got {shown(first['input'])}", name or None, "invalid_value")
+    return RequestError(
+        f"{name or 'the body'}: {first['msg']}, got {shown(first['input'])}", name or None, "invalid_value"
+    )
 
 
 def shown(value: Any, most: int = 200) -> str:

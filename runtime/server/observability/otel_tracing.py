@@ -16,10 +16,15 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 
 from sgl.runtime.errors import ConfigError
 
-from .request_record import RequestRecord
 from ..sgl_version import own_version
+from .request_record import RequestRecord
 
-OPERATIONS = {"/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/messages": "chat", "/v1/embeddings": "embeddings"}  # else: text_completion
+OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
+    "/v1/embeddings": "embeddings",
+}  # else: text_completion
 OTLP = {"grpc": "otlp_proto_grpc", "http/protobuf": "otlp_proto_http"}
 REQUESTED = ("max_tokens", "temperature", "top_p", "seed")  # of SamplingParams, named there as in the conventions
 SERVICE = "sgl"
@@ -63,7 +68,9 @@ class Tracing:
             span.add_event("first token", timestamp=_moment(record, record.first_token_seconds))
         _end(span, record)
 
-    def _span(self, name: str, parent: Context, kind: SpanKind, record: RequestRecord, attributes: dict[str, Any]) -> Span:
+    def _span(
+        self, name: str, parent: Context, kind: SpanKind, record: RequestRecord, attributes: dict[str, Any]
+    ) -> Span:
         return self._tracer.start_span(name, parent, kind, attributes, start_time=_moment(record, 0.0))
 
 

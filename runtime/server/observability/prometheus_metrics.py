@@ -26,7 +26,10 @@ IDLE_WINDOW = 60.0  # seconds over which the idle share is taken
 
 
 class ServerMetrics:
-    """The metrics of one server, in a registry of their own. The observing methods are thread-safe and take microseconds."""
+    """The metrics of one server, in a registry of their own.
+
+    The observing methods are thread-safe and take microseconds.
+    """
 
     def __init__(self, engine: Engine, allows: Callable[[str], bool] = lambda name: True) -> None:
         """allows: whether the reader of a page may see the name of an adapter."""
@@ -35,11 +38,15 @@ class ServerMetrics:
         self._refused = self._counter("sgl_refused_requests", "Requests answered with an error, by its code", "reason")
         self._adapted = self._counter("sgl_adapter_requests", "Requests that an adapter computed", "adapter")
         self._generated = self._counter("sgl_adapter_generated_tokens", "Tokens of their results", "adapter")
-        self._first = self._histogram("sgl_time_to_first_token_seconds", "From a request's arrival to its first token", WAITS)
+        self._first = self._histogram(
+            "sgl_time_to_first_token_seconds", "From a request's arrival to its first token", WAITS
+        )
         self._gaps = self._histogram("sgl_inter_token_seconds", "Between tokens of a stream after the first", GAPS)
         self._seconds = self._histogram("sgl_request_seconds", "From a request's arrival to its end", LENGTHS, "route")
         self._queued = self._histogram("sgl_queue_seconds", "Until a request's samples had a place in the batch", WAITS)
-        self._compiles = self._histogram("sgl_grammar_compile_seconds", "To compile a grammar that was not kept", COMPILES)
+        self._compiles = self._histogram(
+            "sgl_grammar_compile_seconds", "To compile a grammar that was not kept", COMPILES
+        )
         self.registry.register(EngineCollector(engine))
 
     def page(self, accept: str = "") -> tuple[bytes, str]:
@@ -80,7 +87,9 @@ class ServerMetrics:
 
 
 class _Registry(CollectorRegistry):
-    """Without the moments at which series began, they would be as many again, and without adapters where there are none, or none to be seen."""
+    """Without the moments at which series began, they would be as many again, and without
+    adapters where there are none, or none to be seen.
+    """
 
     def __init__(self, allows: Callable[[str], bool]) -> None:
         super().__init__()
@@ -88,7 +97,11 @@ class _Registry(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created") and self._allows_all(sample.labels)]
+            metric.samples = [
+                sample
+                for sample in metric.samples
+                if not sample.name.endswith("_created") and self._allows_all(sample.labels)
+            ]
             if metric.samples or not metric.name.startswith("sgl_adapter_"):
                 yield metric
 
@@ -112,11 +125,15 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily("sgl_running_sequences", "Sequences computed in every step", stats.running)
         yield GaugeMetricFamily("sgl_waiting_sequences", "Sequences with work and no place in the batch", stats.waiting)
         yield GaugeMetricFamily("sgl_kv_usage_ratio", "Share of the KV pool that sequences hold", _usage(stats))
-        yield GaugeMetricFamily("sgl_cache_hit_ratio", "Share of prompt tokens that came from the prefix cache", stats.hit_rate)
+        yield GaugeMetricFamily(
+            "sgl_cache_hit_ratio", "Share of prompt tokens that came from the prefix cache", stats.hit_rate
+        )
         yield GaugeMetricFamily("sgl_idle_ratio", "Share of the last minute without a step", self._idle())
         yield CounterMetricFamily("sgl_computed_tokens", "Tokens that went through the model", stats.computed_tokens)
         yield CounterMetricFamily("sgl_cached_tokens", "Prompt tokens taken from the prefix cache", stats.cached_tokens)
-        yield CounterMetricFamily("sgl_generated_tokens", "Tokens of results, sampled and forced", stats.generated_tokens)
+        yield CounterMetricFamily(
+            "sgl_generated_tokens", "Tokens of results, sampled and forced", stats.generated_tokens
+        )
         yield CounterMetricFamily("sgl_forced_tokens", "Tokens appended without sampling", stats.forced_tokens)
         yield CounterMetricFamily("sgl_drafted_tokens", "Tokens guessed ahead", stats.drafted_tokens)
         yield CounterMetricFamily("sgl_accepted_tokens", "Guessed tokens that were kept", stats.accepted_tokens)
@@ -148,15 +165,21 @@ def _of_adapters(stats: Stats) -> Iterator[CounterMetricFamily | GaugeMetricFami
     told = stats.adapters
     if not told.get("loaded"):
         return
-    opened = CounterMetricFamily("sgl_adapter_sequences", "Sequences that were opened with an adapter", labels=["adapter"])
-    used = GaugeMetricFamily("sgl_adapter_open_sequences", "Sequences that are open with an adapter", labels=["adapter"])
+    opened = CounterMetricFamily(
+        "sgl_adapter_sequences", "Sequences that were opened with an adapter", labels=["adapter"]
+    )
+    used = GaugeMetricFamily(
+        "sgl_adapter_open_sequences", "Sequences that are open with an adapter", labels=["adapter"]
+    )
     for name, of_name in told["by_name"].items():
         opened.add_metric([name], of_name["opened"])
         used.add_metric([name], of_name["uses"])
     yield from (opened, used)
     yield CounterMetricFamily("sgl_adapter_slot_hits", "Sequences that found their adapter on the device", told["hits"])
     yield CounterMetricFamily("sgl_adapter_slot_misses", "Sequences that waited for their adapter", told["misses"])
-    yield CounterMetricFamily("sgl_adapter_slot_evictions", "Adapters that left the device for others", told["slot_evictions"])
+    yield CounterMetricFamily(
+        "sgl_adapter_slot_evictions", "Adapters that left the device for others", told["slot_evictions"]
+    )
     yield GaugeMetricFamily("sgl_adapter_host_bytes", "Main memory that adapters take", told["host_bytes"])
     yield GaugeMetricFamily("sgl_adapter_device_bytes", "Memory of the device that slots take", told["device_bytes"])
 

@@ -91,7 +91,9 @@ def _handler(target: str) -> logging.StreamHandler[Any]:
     try:
         return WatchedFileHandler(target, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
-        raise ConfigError(f"cannot write the request log {target}: {error.strerror}; give another file, or -") from error
+        raise ConfigError(
+            f"cannot write the request log {target}: {error.strerror}; give another file, or -"
+        ) from error
 
 
 def _timestamp(clock: float) -> str:

@@ -18,7 +18,10 @@ Prompt = str | Sequence[int] | Ints
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request. Moments are `time.perf_counter()` seconds, `clock` is the same moment as `started` by the calendar."""
+    """One request.
+
+    Moments are `time.perf_counter()` seconds, `clock` is the same moment as `started` by the calendar.
+    """
 
     id: str = ""
     method: str = ""
@@ -107,4 +110,6 @@ class RequestProgress:
         record.queue_seconds = max(record.queue_seconds or 0.0, made.queue_seconds)
         record.finish_reasons.append(made.finish_reason["type"])
         if record.content is not None:
-            record.content.append({"prompt": prompt if isinstance(prompt, str) else list(map(int, prompt)), "text": made.text})
+            record.content.append(
+                {"prompt": prompt if isinstance(prompt, str) else list(map(int, prompt)), "text": made.text}
+            )

@@ -11,10 +11,10 @@ from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 
 from ..served_adapters import AdapterPermission
-from .prometheus_metrics import ServerMetrics
-from .request_record import RECORD, RequestRecord
-from .request_log import RequestLog
 from ..server_settings import ServerSettings
+from .prometheus_metrics import ServerMetrics
+from .request_log import RequestLog
+from .request_record import RECORD, RequestRecord
 
 if TYPE_CHECKING:
     from .otel_tracing import Tracing
@@ -67,7 +67,9 @@ class WatchedRequest:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        record = RequestRecord(scope["state"]["request_id"], scope["method"], content=[] if self._with_content else None)
+        record = RequestRecord(
+            scope["state"]["request_id"], scope["method"], content=[] if self._with_content else None
+        )
         complete = False
 
         async def noted(message: Message) -> None:

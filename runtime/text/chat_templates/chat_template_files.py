@@ -11,9 +11,9 @@ from tokenizers import AddedToken
 
 from sgl.runtime.errors import ConfigError
 
-from .hf_chat_template import MOST_SOURCE, ChatTemplate
-from .family_chat_formats import CHAT_FORMATS, ChatFormat
 from ..tokenizer_files.tokenizer_files import read_json
+from .family_chat_formats import CHAT_FORMATS, ChatFormat
+from .hf_chat_template import MOST_SOURCE, ChatTemplate
 
 FILE, MORE_FILES, OLD_FILE = "chat_template.jinja", "additional_chat_templates", "chat_template.json"
 
@@ -55,7 +55,9 @@ def named_templates(config: Mapping[str, Any]) -> dict[str, str]:
     if said is None:
         return {}
     if not isinstance(said, dict) or not all(isinstance(text, str) for pair in said.items() for text in pair):
-        raise ConfigError(f"chat_template is neither a text nor named texts but {str(said)[:100]!r}; correct tokenizer_config.json")
+        raise ConfigError(
+            f"chat_template is neither a text nor named texts but {str(said)[:100]!r}; correct tokenizer_config.json"
+        )
     return said
 
 
@@ -71,7 +73,9 @@ def given_source(given: str | Path, tokens: Iterable[str] | None = None) -> str:
     text = str(given)
     found = next((known for known in CHAT_FORMATS if known.name == text), None)
     if found is not None and tokens is not None and (missing := [mark for mark in found.marks if mark not in tokens]):
-        raise ConfigError(f"chat_template={text!r} is made of {', '.join(missing)}, which this vocabulary does not have; give another")
+        raise ConfigError(
+            f"chat_template={text!r} is made of {', '.join(missing)}, which this vocabulary does not have; give another"
+        )
     source = found.source if found else text if "{{" in text or "{%" in text else _read(Path(text))
     ChatTemplate(source, {})
     return source
@@ -109,7 +113,11 @@ def _own(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if (folder / FILE).is_file():
         files["default"] = folder / FILE
     read = {name: _read(file) for name, file in files.items()}
-    return read if "default" in read else {**(named_templates(config) or named_templates(read_json(folder / OLD_FILE))), **read}
+    return (
+        read
+        if "default" in read
+        else {**(named_templates(config) or named_templates(read_json(folder / OLD_FILE))), **read}
+    )
 
 
 def _of_family(folder: Path, tokens: set[str]) -> ChatFormat | None:

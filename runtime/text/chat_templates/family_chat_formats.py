@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 
 class ChatFormat(NamedTuple):
-    """kinds: model types, () for any. marks: added tokens that have to be there. called: a pattern for the checkpoint's name."""
+    """kinds: model types, () for any. marks: added tokens that have to be there.
+    called: a pattern for the checkpoint's name.
+    """
 
     name: str
     kinds: tuple[str, ...]
@@ -20,13 +22,18 @@ class ChatFormat(NamedTuple):
     source: str
 
 
-_TEXT_ALONE = "{% if message['content'] is not string %}{{ raise_exception('this chat format writes text alone') }}{% endif %}"
+_TEXT_ALONE = (
+    "{% if message['content'] is not string %}{{ raise_exception('this chat format writes text alone') }}{% endif %}"
+)
 
 
 def _turns(system: str, user: str, assistant: str, prompt: str, start: str = "", between: str = "") -> str:
     """A template by what is written for a turn of each role, "{}" in the place of its content; "" for no such role."""
     cases = [("system", system), ("user", user), ("assistant", assistant)]
-    branches = "".join(f"{{% {'if' if n == 0 else 'elif'} message['role'] == '{role}' %}}{_turn(role, form)}" for n, (role, form) in enumerate(cases))
+    branches = "".join(
+        f"{{% {'if' if n == 0 else 'elif'} message['role'] == '{role}' %}}{_turn(role, form)}"
+        for n, (role, form) in enumerate(cases)
+    )
     refusal = "{% else %}{{ raise_exception('this chat format writes no turns of ' ~ message['role']) }}{% endif %}"
     loop = f"{{% for message in messages %}}{_TEXT_ALONE}{_gap(between)}{branches}{refusal}{{% endfor %}}"
     return f"{start}{loop}{{% if add_generation_prompt %}}{_text(between)}{_text(prompt)}{{% endif %}}"
@@ -52,11 +59,14 @@ def _gap(between: str) -> str:
 def _system_in_user(user_before: str, system_before: str, system_after: str, rest: str) -> str:
     """Formats that put the system's words before the first user's, inside its turn."""
     return (
-        "{% set ns = namespace(system='') %}{% for message in messages %}" + _TEXT_ALONE + "{% if message['role'] == 'system' and loop.first %}"
+        "{% set ns = namespace(system='') %}{% for message in messages %}"
+        + _TEXT_ALONE
+        + "{% if message['role'] == 'system' and loop.first %}"
         f"{{% set ns.system = {system_before!r} ~ message['content'] ~ {system_after!r} %}}"
         "{% elif message['role'] == 'user' %}"
         f"{_text(user_before)}{{{{ ns.system ~ message['content'] }}}}{{% set ns.system = '' %}}{rest}"
-        "{% else %}{{ raise_exception('this chat format writes no turns of ' ~ message['role'] ~ ' here') }}{% endif %}{% endfor %}"
+        "{% else %}{{ raise_exception('this chat format writes no turns of ' ~ message['role'] ~ ' here') }}{% "
+        "endif %}{% endfor %}"
     )
 
 
@@ -78,95 +88,170 @@ def _granite(role: str) -> str:
 
 CHAT_FORMATS = (
     ChatFormat(
-        "llama3", ("llama",), ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"), "",
+        "llama3",
+        ("llama",),
+        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        "",
         _turns(
-            _llama3("system"), _llama3("user"), _llama3("assistant"),
-            "<|start_header_id|>assistant<|end_header_id|>\n\n", start=_BOS,
+            _llama3("system"),
+            _llama3("user"),
+            _llama3("assistant"),
+            "<|start_header_id|>assistant<|end_header_id|>\n\n",
+            start=_BOS,
         ),
     ),
     ChatFormat(
-        "phi4", ("phi3",), ("<|im_start|>", "<|im_sep|>", "<|im_end|>"), "",
+        "phi4",
+        ("phi3",),
+        ("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
+        "",
         _turns(
-            "<|im_start|>system<|im_sep|>{}<|im_end|>", "<|im_start|>user<|im_sep|>{}<|im_end|>",
-            "<|im_start|>assistant<|im_sep|>{}<|im_end|>", "<|im_start|>assistant<|im_sep|>",
+            "<|im_start|>system<|im_sep|>{}<|im_end|>",
+            "<|im_start|>user<|im_sep|>{}<|im_end|>",
+            "<|im_start|>assistant<|im_sep|>{}<|im_end|>",
+            "<|im_start|>assistant<|im_sep|>",
         ),
     ),
     ChatFormat(
-        "chatml", (), ("<|im_start|>", "<|im_end|>"), "",
+        "chatml",
+        (),
+        ("<|im_start|>", "<|im_end|>"),
+        "",
         _turns(
-            "<|im_start|>system\n{}<|im_end|>\n", "<|im_start|>user\n{}<|im_end|>\n",
-            "<|im_start|>assistant\n{}<|im_end|>\n", "<|im_start|>assistant\n",
+            "<|im_start|>system\n{}<|im_end|>\n",
+            "<|im_start|>user\n{}<|im_end|>\n",
+            "<|im_start|>assistant\n{}<|im_end|>\n",
+            "<|im_start|>assistant\n",
         ),
     ),
     ChatFormat(
-        "gemma", ("gemma", "gemma2"), ("<start_of_turn>", "<end_of_turn>"), "",
+        "gemma",
+        ("gemma", "gemma2"),
+        ("<start_of_turn>", "<end_of_turn>"),
+        "",
         _turns(
-            "", _GEMMA_USER + "{}" + _GEMMA_END, _GEMMA_MODEL + "{}" + _GEMMA_END, _GEMMA_MODEL, start=_BOS,
+            "",
+            _GEMMA_USER + "{}" + _GEMMA_END,
+            _GEMMA_MODEL + "{}" + _GEMMA_END,
+            _GEMMA_MODEL,
+            start=_BOS,
         ),
     ),
     ChatFormat(
-        "gemma3", ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text"), ("<start_of_turn>", "<end_of_turn>"), "",
+        "gemma3",
+        ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text"),
+        ("<start_of_turn>", "<end_of_turn>"),
+        "",
         _BOS
         + _system_in_user(
-            _GEMMA_USER, "", "\n\n",
+            _GEMMA_USER,
+            "",
+            "\n\n",
             _text(_GEMMA_END)
             + "{% elif message['role'] == 'assistant' %}"
-            + _text(_GEMMA_MODEL) + "{{ message['content'] }}" + _text(_GEMMA_END),
+            + _text(_GEMMA_MODEL)
+            + "{{ message['content'] }}"
+            + _text(_GEMMA_END),
         )
-        + "{% if add_generation_prompt %}" + _text(_GEMMA_MODEL) + "{% endif %}",
+        + "{% if add_generation_prompt %}"
+        + _text(_GEMMA_MODEL)
+        + "{% endif %}",
     ),
     ChatFormat(
-        "phi3", ("phi3", "phimoe", "phi3small"), ("<|user|>", "<|assistant|>", "<|end|>"), "",
+        "phi3",
+        ("phi3", "phimoe", "phi3small"),
+        ("<|user|>", "<|assistant|>", "<|end|>"),
+        "",
         _turns("<|system|>\n{}<|end|>\n", "<|user|>\n{}<|end|>\n", "<|assistant|>\n{}<|end|>\n", "<|assistant|>\n"),
     ),
     ChatFormat(
-        "command-r", ("cohere", "cohere2"),
-        ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>"), "",
+        "command-r",
+        ("cohere", "cohere2"),
+        ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>"),
+        "",
         _turns(
-            _command("SYSTEM"), _command("USER"), _command("CHATBOT"), "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>", start=_BOS,
+            _command("SYSTEM"),
+            _command("USER"),
+            _command("CHATBOT"),
+            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
+            start=_BOS,
         ),
     ),
     ChatFormat(
-        "granite", ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid"), ("<|start_of_role|>", "<|end_of_role|>"), "",
-        _turns(_granite("system"), _granite("user"), _granite("assistant"), "<|start_of_role|>assistant<|end_of_role|>"),
+        "granite",
+        ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid"),
+        ("<|start_of_role|>", "<|end_of_role|>"),
+        "",
+        _turns(
+            _granite("system"), _granite("user"), _granite("assistant"), "<|start_of_role|>assistant<|end_of_role|>"
+        ),
     ),
     ChatFormat(
-        "deepseek", (), ("<｜User｜>", "<｜Assistant｜>"), "",
+        "deepseek",
+        (),
+        ("<｜User｜>", "<｜Assistant｜>"),
+        "",
         _turns("{}", "<｜User｜>{}", "<｜Assistant｜>{}EOS", "<｜Assistant｜>", start=_BOS),
     ),
     ChatFormat(
-        "glm4", ("glm", "glm4", "chatglm"), ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"), "",
+        "glm4",
+        ("glm", "glm4", "chatglm"),
+        ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"),
+        "",
         _turns("<|system|>\n{}", "<|user|>\n{}", "<|assistant|>\n{}", "<|assistant|>", start=_text("[gMASK]<sop>")),
     ),
     ChatFormat(
-        "mistral", ("mistral", "mixtral", "ministral"), ("[INST]", "[/INST]"), "",
+        "mistral",
+        ("mistral", "mixtral", "ministral"),
+        ("[INST]", "[/INST]"),
+        "",
         _turns("", "[INST] {}[/INST]", " {}EOS", "", start=_BOS),
     ),
     ChatFormat(
-        "mistral-v1", ("mistral", "mixtral"), (), r"mi[sx]tral.*instruct",
+        "mistral-v1",
+        ("mistral", "mixtral"),
+        (),
+        r"mi[sx]tral.*instruct",
         _turns("", "[INST] {} [/INST]", " {}EOS", "", start=_BOS),
     ),
     ChatFormat(
-        "llama2", ("llama",), (), r"llama-?2.*chat",
+        "llama2",
+        ("llama",),
+        (),
+        r"llama-?2.*chat",
         _system_in_user(
-            "BOS[INST] ", "<<SYS>>\n", "\n<</SYS>>\n\n",
+            "BOS[INST] ",
+            "<<SYS>>\n",
+            "\n<</SYS>>\n\n",
             "{{ ' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' ' ~ message['content'] ~ ' ' ~ eos_token }}",
         ),
     ),
     ChatFormat(
-        "zephyr", (), (), r"zephyr",
+        "zephyr",
+        (),
+        (),
+        r"zephyr",
         _turns("<|system|>\n{}EOS\n", "<|user|>\n{}EOS\n", "<|assistant|>\n{}EOS\n", "<|assistant|>\n"),
     ),
     ChatFormat(
-        "vicuna", ("llama",), (), r"vicuna",
+        "vicuna",
+        ("llama",),
+        (),
+        r"vicuna",
         _turns("{} ", "USER: {} ", "ASSISTANT: {}EOS", "ASSISTANT:", start=_BOS),
     ),
     ChatFormat(
-        "falcon-chat", ("falcon",), (), r"falcon.*chat",
+        "falcon-chat",
+        ("falcon",),
+        (),
+        r"falcon.*chat",
         _turns("System: {}", "User: {}", "Falcon: {}", "Falcon:", between="\n"),
     ),
     ChatFormat(
-        "falcon-instruct", ("falcon",), (), r"falcon.*instruct",
+        "falcon-instruct",
+        ("falcon",),
+        (),
+        r"falcon.*instruct",
         _turns("{}", "User: {}", "Assistant: {}", "Assistant:", between="\n"),
     ),
-)  # fmt: skip
+)

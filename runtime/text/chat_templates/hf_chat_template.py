@@ -13,8 +13,8 @@ from jinja2.exceptions import TemplateError
 
 from sgl.runtime.errors import ConfigError
 
-from .template_budget import TemplateOverBudget
 from .jinja_variables import read_first
+from .template_budget import TemplateOverBudget
 from .template_sandbox import TemplateSandbox
 
 REASONING = ("reasoning_content", "thinking", "reasoning")
@@ -38,9 +38,7 @@ def _tojson(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> None:
@@ -58,7 +56,9 @@ def _sandbox() -> TemplateSandbox:
 
 
 def _seen(message: Any) -> Any:
-    """A message as transformers hands it on: without keys whose value is None, reasoning under all the names that templates read."""
+    """A message as transformers hands it on: without keys whose value is None,
+    reasoning under all the names that templates read.
+    """
     if not isinstance(message, Mapping):
         return message
     known = {key: value for key, value in message.items() if value is not None}
@@ -67,13 +67,19 @@ def _seen(message: Any) -> Any:
 
 
 def require_short(sources: Iterable[str]) -> None:
-    """Raises BadTemplate for templates that together are far longer than any that are known: they would take long to compile."""
+    """Raises BadTemplate for templates that together are far longer than any that
+    are known: they would take long to compile.
+    """
     size = words = 0
     for source in sources:
         size += len(source)
         words += _words(source, MOST_WORDS - words) if size <= MOST_SOURCE else 0
         if size > MOST_SOURCE or words > MOST_WORDS:
-            counted = f"more than {MOST_SOURCE:,} characters" if size > MOST_SOURCE else f"more than {MOST_WORDS:,} words and signs"
+            counted = (
+                f"more than {MOST_SOURCE:,} characters"
+                if size > MOST_SOURCE
+                else f"more than {MOST_WORDS:,} words and signs"
+            )
             raise BadTemplate(f"the chat template has {counted} and is not read; correct chat_template")
 
 
@@ -109,24 +115,39 @@ class ChatTemplate:
         except RecursionError:
             raise BadTemplate("the chat template does not compile: it nests too deep; correct chat_template") from None
         except (TemplateError, SyntaxError, ValueError, OverflowError, MemoryError) as error:
-            raise BadTemplate(f"the chat template does not compile: {str(error)[:400]}; correct chat_template") from error
+            raise BadTemplate(
+                f"the chat template does not compile: {str(error)[:400]}; correct chat_template"
+            ) from error
 
-    def render(
-        self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool, **variables: Any
-    ) -> str:
+    def render(self, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool, **variables: Any) -> str:
         """The text of a conversation.
 
         Raises:
             ConfigError: the template refuses the messages.
             TemplateTooCostly: it takes more time or memory than a rendering of these messages may.
         """
-        values = {"messages": [_seen(message) for message in messages], "add_generation_prompt": add_generation_prompt} | variables
+        values = {
+            "messages": [_seen(message) for message in messages],
+            "add_generation_prompt": add_generation_prompt,
+        } | variables
         try:
             with self._sandbox.spending(values):
                 return self._template.render(values)
         except TemplateOverBudget as error:
-            raise TemplateTooCostly(f"the chat template is stopped while it renders: {error}; correct chat_template") from error
+            raise TemplateTooCostly(
+                f"the chat template is stopped while it renders: {error}; correct chat_template"
+            ) from error
         except RecursionError as error:
-            raise ConfigError("the chat template or the messages nest too deep; correct chat_template, or send flatter messages") from error
-        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError, MemoryError) as error:
+            raise ConfigError(
+                "the chat template or the messages nest too deep; correct chat_template, or send flatter messages"
+            ) from error
+        except (
+            TemplateError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            LookupError,
+            AttributeError,
+            MemoryError,
+        ) as error:
             raise ConfigError(f"the chat template refuses these messages: {str(error)[:1000]}") from error

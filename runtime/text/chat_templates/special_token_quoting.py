@@ -58,7 +58,9 @@ class SpecialTokenMarks:
         return [text[start:end] for start, end in pairwise([*ends, len(text)]) if end > start]
 
     def encode(self, passage: QuotedText, special_prefix: bool = False) -> np.ndarray:
-        """Token ids of a passage, int32 [n]: no mark that a quoted stretch spells, or helps to spell, is one of them."""
+        """Token ids of a passage, int32 [n]: no mark that a quoted stretch
+        spells, or helps to spell, is one of them.
+        """
         parts = self._parts(passage)
         if not any(quoted for _, quoted in parts):
             return self._tokenizer.encode(str(passage), special_prefix)
@@ -131,14 +133,18 @@ class QuotedConversation:
         found = sorted({part for text, own in _texts(value) for part in tokenizer.marks.spelled(_checked(text), own)})
         self._originals = dict(zip(_unused(value), found, strict=False)) if found else {}
         if len(self._originals) < len(found):
-            raise ConfigError("the messages hold all characters of Unicode's plane 15, which is for private use; leave some out")
+            raise ConfigError(
+                "the messages hold all characters of Unicode's plane 15, which is for private use; leave some out"
+            )
         try:
             self.value = _mapped(value, self._quote) if found else value
         except RecursionError:
             raise ConfigError("the messages are nested too deeply to be read; send them flatter") from None
 
     def encode(self, text: str, special_prefix: bool = False) -> np.ndarray:
-        """Token ids of text made of `value`, int32 [n]: the quoted as plain text, all else as `Tokenizer.encode` has it."""
+        """Token ids of text made of `value`, int32 [n]: the quoted as plain
+        text, all else as `Tokenizer.encode` has it.
+        """
         if not self._originals:
             return self._tokenizer.encode(text, special_prefix)
         signs, marks = re.compile(f"[{''.join(self._originals)}]"), self._tokenizer.marks
@@ -163,7 +169,9 @@ def _checked(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ConfigError(f"a message is not valid Unicode: {error.reason} at its character {error.start}; leave it out") from None
+        raise ConfigError(
+            f"a message is not valid Unicode: {error.reason} at its character {error.start}; leave it out"
+        ) from None
     return text
 
 

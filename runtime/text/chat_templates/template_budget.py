@@ -1,4 +1,5 @@
-"""What one rendering of a chat template may cost, whoever wrote it: time of its thread, and bytes of the values it makes.
+"""What one rendering of a chat template may cost, whoever wrote it: time of its thread, and bytes of the values it
+makes.
 
 Time is looked at between operations, so each operation must be short: the sizes of values are bounded, and what could
 make a large one (`'a' * 10**9`) is estimated before it is computed.
@@ -28,7 +29,9 @@ class TemplateOverBudget(TemplateError):
 
 
 class ValueSize(NamedTuple):
-    """bytes: of a value with all that is in it, as often as it is in it.  depth: of lists in each other.  elements: in it."""
+    """bytes: of a value with all that is in it, as often as it is in it.  depth:
+    of lists in each other.  elements: in it.
+    """
 
     bytes: int
     depth: int = 0
@@ -68,7 +71,9 @@ class RenderBudget:
             self._spend(sys.getsizeof(value))
         elif isinstance(value, int):
             if value.bit_length() > MOST_BITS:
-                raise TemplateOverBudget(f"it makes a number of {value.bit_length():,} bits, at most {MOST_BITS:,} are allowed")
+                raise TemplateOverBudget(
+                    f"it makes a number of {value.bit_length():,} bits, at most {MOST_BITS:,} are allowed"
+                )
         elif isinstance(value, list | tuple | Mapping | set | frozenset):
             self.weigh(value)
             self._spend(SLOT * (len(value) + 1))
@@ -89,7 +94,9 @@ class RenderBudget:
             yield item
 
     def weigh(self, value: Any) -> ValueSize:
-        """Raises TemplateOverBudget for a container that is too large or too deep, counting what is in it twice as two."""
+        """Raises TemplateOverBudget for a container that is too large or too
+        deep, counting what is in it twice as two.
+        """
         if isinstance(value, str):
             return ValueSize(sys.getsizeof(value))
         if not isinstance(value, list | tuple | Mapping | set | frozenset):

@@ -7,7 +7,7 @@ from typing import Any
 
 from sgl.runtime.errors import ConfigError
 
-from .template_traits import MessageFate, Message, TemplateTraits
+from .template_traits import Message, MessageFate, TemplateTraits
 
 AS_SYSTEM = "shows no messages of the role developer: they are handed on as system messages"
 
@@ -25,7 +25,9 @@ def with_roles(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits, to
         if as_system:
             traits.say(AS_SYSTEM)
         after_system = len(found) == 1 and found[0]["role"] == "system"
-        if after_system and (as_system or (role == "system" and traits.taken(role, False, tools) is not MessageFate.SHOWN)):
+        if after_system and (
+            as_system or (role == "system" and traits.taken(role, False, tools) is not MessageFate.SHOWN)
+        ):
             found[0]["content"] = _joined(found[0].get("content"), message.get("content"))
         else:
             found.append({**message, "role": "system" if as_system else role})
@@ -38,7 +40,10 @@ def with_contents(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits,
     Raises:
         ConfigError: the template leaves out a message of that role in that place.
     """
-    return [_in_form(message, i == 0, traits, tools) if message.get("content") else dict(message) for i, message in enumerate(messages)]
+    return [
+        _in_form(message, i == 0, traits, tools) if message.get("content") else dict(message)
+        for i, message in enumerate(messages)
+    ]
 
 
 def _in_form(message: Mapping[str, Any], first: bool, traits: TemplateTraits, tools: bool) -> Message:

@@ -37,7 +37,7 @@ class _Plain(Namespace):
 class _Generation(Extension):
     """`{% generation %}` marks the assistant's text for training. Its body is a scope, as in transformers."""
 
-    tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
+    tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Parser) -> nodes.Node:
         line = next(parser.stream).lineno
@@ -117,7 +117,11 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             if is_flow(value) and name == "join":
                 value = list(value)
             budget.allow(sizes.of_filter(budget, name, value, args, kwargs))
-            before = {_PassArg.context: (context,), _PassArg.eval_context: (context.eval_ctx,), _PassArg.environment: (self,)}
+            before = {
+                _PassArg.context: (context,),
+                _PassArg.eval_context: (context.eval_ctx,),
+                _PassArg.environment: (self,),
+            }
             return budget.made(function(*(before[passed] if passed else ()), value, *args, **kwargs))
 
         return run
@@ -141,7 +145,9 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
     # how templates are compiled
 
-    def _generate(self, source: nodes.Template, name: str | None, filename: str | None, defer_init: bool = False) -> str:
+    def _generate(
+        self, source: nodes.Template, name: str | None, filename: str | None, defer_init: bool = False
+    ) -> str:
         counted = _Counting().visit(source)
         counted.set_environment(self)
         return super()._generate(counted, name, filename, defer_init)

@@ -13,7 +13,51 @@ WIDTH_IN_FORMAT = re.compile(r"\d{4}|\*|\{[^{}]*\{")
 
 # what templates call on texts, and on other values of JSON
 STR_METHODS = frozenset(
-    ["capitalize", "casefold", "center", "count", "endswith", "find", "format", "format_map", "index", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill"]
+    [
+        "capitalize",
+        "casefold",
+        "center",
+        "count",
+        "endswith",
+        "find",
+        "format",
+        "format_map",
+        "index",
+        "isalnum",
+        "isalpha",
+        "isascii",
+        "isdecimal",
+        "isdigit",
+        "isidentifier",
+        "islower",
+        "isnumeric",
+        "isprintable",
+        "isspace",
+        "istitle",
+        "isupper",
+        "join",
+        "ljust",
+        "lower",
+        "lstrip",
+        "partition",
+        "removeprefix",
+        "removesuffix",
+        "replace",
+        "rfind",
+        "rindex",
+        "rjust",
+        "rpartition",
+        "rsplit",
+        "rstrip",
+        "split",
+        "splitlines",
+        "startswith",
+        "strip",
+        "swapcase",
+        "title",
+        "upper",
+        "zfill",
+    ]
 )
 OTHER_METHODS = frozenset(["copy", "count", "get", "index", "is_integer", "items", "keys", "values"])
 PLAIN = (str, bytes, int, float, list, tuple, dict, set, frozenset)
@@ -37,7 +81,9 @@ def of_operator(budget: RenderBudget, operator: str, left: Any, right: Any) -> i
 def _of_repeating(budget: RenderBudget, left: Any, right: Any) -> int:
     if isinstance(left, int) and not isinstance(right, int | float):
         left, right = right, left
-    size = text_bytes(left) if isinstance(left, str) else budget.weigh(left).bytes if isinstance(left, list | tuple) else 0
+    size = (
+        text_bytes(left) if isinstance(left, str) else budget.weigh(left).bytes if isinstance(left, list | tuple) else 0
+    )
     return size * right if isinstance(right, int) else 0
 
 
@@ -74,7 +120,10 @@ def of_method(budget: RenderBudget, method: Any, args: tuple[Any, ...], kwargs: 
 def places(number: Any) -> int:
     """A number of places that is not beyond all use."""
     if isinstance(number, int) and abs(number) > MOST_PLACES:
-        raise TemplateOverBudget(f"it asks for {str(number)[:40] if abs(number) < 10**40 else 'far too many'} places, at most {MOST_PLACES:,} are allowed")
+        raise TemplateOverBudget(
+            f"it asks for {str(number)[:40] if abs(number) < 10**40 else 'far too many'} places, at most "
+            f"{MOST_PLACES:,} are allowed"
+        )
     return abs(number) if isinstance(number, int) else 0
 
 
@@ -87,7 +136,9 @@ def _of_replacing(budget: RenderBudget, text: Any, old: Any = "", new: Any = "",
 
 def _of_joining(budget: RenderBudget, items: Any, between: Any = "", attribute: Any = None) -> int:
     weight = budget.weigh(items)
-    return weight.bytes + (len(items) if hasattr(items, "__len__") else weight.elements) * text_bytes(between if isinstance(between, str) else "")
+    return weight.bytes + (len(items) if hasattr(items, "__len__") else weight.elements) * text_bytes(
+        between if isinstance(between, str) else ""
+    )
 
 
 def _of_indenting(budget: RenderBudget, text: Any, width: Any = 4, first: Any = False, blank: Any = False) -> int:
@@ -110,7 +161,12 @@ def _of_rounding(budget: RenderBudget, value: Any, precision: Any = 0, method: A
 
 
 def _of_json(
-    budget: RenderBudget, value: Any, ensure_ascii: Any = False, indent: Any = None, separators: Any = None, sort_keys: Any = False
+    budget: RenderBudget,
+    value: Any,
+    ensure_ascii: Any = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: Any = False,
 ) -> int:
     width = len(indent) if isinstance(indent, str) else places(indent)
     between = sum(len(part) for part in separators or () if isinstance(part, str))
@@ -123,11 +179,23 @@ def _of_filling(budget: RenderBudget, text: str, *values: Any, **named: Any) -> 
 
 
 _FILTERS: dict[str, Estimate] = {
-    "center": _of_padding, "indent": _of_indenting, "replace": _of_replacing, "join": _of_joining, "batch": _of_cutting,
-    "slice": _of_cutting, "round": _of_rounding, "format": _of_filling, "tojson": _of_json,
-}  # fmt: skip
+    "center": _of_padding,
+    "indent": _of_indenting,
+    "replace": _of_replacing,
+    "join": _of_joining,
+    "batch": _of_cutting,
+    "slice": _of_cutting,
+    "round": _of_rounding,
+    "format": _of_filling,
+    "tojson": _of_json,
+}
 _METHODS: dict[str, Estimate] = {
-    "center": _of_padding, "ljust": _of_padding, "rjust": _of_padding, "zfill": _of_padding, "replace": _of_replacing,
-    "join": lambda budget, between, items=(): _of_joining(budget, items, between), "format": _of_format,
+    "center": _of_padding,
+    "ljust": _of_padding,
+    "rjust": _of_padding,
+    "zfill": _of_padding,
+    "replace": _of_replacing,
+    "join": lambda budget, between, items=(): _of_joining(budget, items, between),
+    "format": _of_format,
     "format_map": lambda budget, text, values: _of_format(budget, text, **values),
-}  # fmt: skip
+}

@@ -23,7 +23,9 @@ log = logging.getLogger("sgl.runtime")
 Message = dict[str, Any]
 SECONDS = 2.0  # of all probes of a template; a template that takes longer is asked no more
 TOOL_NAMES = ("tools", "xml_tools")  # variables by which templates take tools
-ONE, TWO, THREE, NAME, FIELD, KEY, VALUE = (f"sglprobe{word}" for word in ("one", "two", "three", "name", "field", "key", "value"))
+ONE, TWO, THREE, NAME, FIELD, KEY, VALUE = (
+    f"sglprobe{word}" for word in ("one", "two", "three", "name", "field", "key", "value")
+)
 ODD = "sglproberole"
 SHORT, LONG = "sglCall01", "call_sglProbe0123456789"  # ids of calls
 NOT_TEXT = re.compile(r"""["']type\\?["']\s*:\s*\\?["']text|\{\\?['"]text""")  # parts as Python or JSON writes them
@@ -55,7 +57,8 @@ class ToolCallSupport(NamedTuple):
 class TemplateTraits:
     """Of one template. Each answer is found when it is first asked for, and kept. Nothing is raised.
 
-    template: Jinja source, which is compiled for the first answer, or what was made of it. Of source that does not compile
+    template: Jinja source, which is compiled for the first answer, or what was made of it. Of source that does not
+        compile
     nothing is shown.
     """
 
@@ -77,8 +80,13 @@ class TemplateTraits:
     # --- roles and parts ---------------------------------------------------------------------------------
 
     def reads_parts(self, role: str, first: bool, parts: bool, tools: bool) -> bool:
-        """Whether a content of text parts, or else a text, goes to the template as parts: as it was sent where that is shown."""
-        other = self.fate(role, first, parts, tools) is not MessageFate.SHOWN and self.fate(role, first, not parts, tools) is MessageFate.SHOWN
+        """Whether a content of text parts, or else a text, goes to the template as
+        parts: as it was sent where that is shown.
+        """
+        other = (
+            self.fate(role, first, parts, tools) is not MessageFate.SHOWN
+            and self.fate(role, first, not parts, tools) is MessageFate.SHOWN
+        )
         return parts != other
 
     def taken(self, role: str, first: bool, tools: bool = False) -> MessageFate:
@@ -100,7 +108,9 @@ class TemplateTraits:
         variables, calls = self._with_tools if tools else {}, self.calls if role == "tool" else None
         for others in (False, True):  # whose contents are texts, or parts where the template refuses texts
             messages = _conversation(role, first, calls)
-            text = self._text([_as_parts(one) if (parts if one["role"] == role else others) else one for one in messages], **variables)
+            text = self._text(
+                [_as_parts(one) if (parts if one["role"] == role else others) else one for one in messages], **variables
+            )
             if text is not None:
                 return MessageFate.SHOWN if _shows(text, role, messages, parts) else MessageFate.LEFT_OUT
         return MessageFate.REFUSED
@@ -139,12 +149,16 @@ class TemplateTraits:
 
     @cached_property
     def responses(self) -> bool:
-        """Whether answers belong into the call's message, as `tool_responses`: the role `tool` is shown as any word would be."""
+        """Whether answers belong into the call's message, as `tool_responses`: the
+        role `tool` is shown as any word would be.
+        """
         if self.calls is None or "tool_responses" not in self._chat.source:
             return False
         asked = _asking(self.calls, SHORT)
         inside = self._text([_USER, {**asked, "tool_responses": [{"name": NAME, "response": TWO}]}], **self._with_tools)
-        known, odd = (self._text([_USER, asked, {"role": role, "content": TWO}], **self._with_tools) for role in ("tool", ODD))
+        known, odd = (
+            self._text([_USER, asked, {"role": role, "content": TWO}], **self._with_tools) for role in ("tool", ODD)
+        )
         return inside is not None and TWO in inside and odd is not None and odd.replace(ODD, "tool") == known
 
     @cached_property
@@ -164,7 +178,10 @@ class TemplateTraits:
         """Whether of two calls in a message one is left out. A template that refuses two says so itself."""
         if self.calls is None:
             return False
-        calls = [{**call, "id": id} for call, id in zip(_asking(self.calls, SHORT)["tool_calls"] * 2, (SHORT, SHORT[::-1]), strict=True)]
+        calls = [
+            {**call, "id": id}
+            for call, id in zip(_asking(self.calls, SHORT)["tool_calls"] * 2, (SHORT, SHORT[::-1]), strict=True)
+        ]
         calls[1]["function"] = {"name": ODD, "arguments": calls[0]["function"]["arguments"]}
         answers = [{"role": "tool", "tool_call_id": call["id"], "content": TWO} for call in calls]
         text = self._text([_USER, {**_asking(self.calls, SHORT), "tool_calls": calls}, *answers], **self._with_tools)
@@ -173,12 +190,16 @@ class TemplateTraits:
     @cached_property
     def short_ids(self) -> bool:
         """Whether ids of calls must have nine letters and digits."""
-        return self.calls is not None and self._called(self.calls) is not None and self._called(self.calls, LONG) is None
+        return (
+            self.calls is not None and self._called(self.calls) is not None and self._called(self.calls, LONG) is None
+        )
 
     @cached_property
     def thoughts(self) -> bool:
         """Whether `reasoning_content` is shown of the message with which the assistant is still at work."""
-        text = self._text([_USER, {"role": "assistant", "content": ONE, "reasoning_content": TWO}, {"role": "tool", "content": THREE}])
+        text = self._text(
+            [_USER, {"role": "assistant", "content": ONE, "reasoning_content": TWO}, {"role": "tool", "content": THREE}]
+        )
         return text is not None and ONE in text and TWO in text
 
     # --- how it is asked ---------------------------------------------------------------------------------
@@ -237,7 +258,11 @@ def _as_parts(message: Message) -> Message:
 def _shows(text: str, role: str, messages: Sequence[Message], parts: bool) -> bool:
     """Whether the contents of that role are in the text, and not as Python or JSON writes parts."""
     contents = [str(message["content"]) for message in messages if message["role"] == role]
-    words = [word for content in contents for word in ((content[: len(content) // 2], content[len(content) // 2 :]) if parts else (content,))]
+    words = [
+        word
+        for content in contents
+        for word in ((content[: len(content) // 2], content[len(content) // 2 :]) if parts else (content,))
+    ]
     return all(word in text for word in words) and not (parts and NOT_TEXT.search(text))
 
 
@@ -249,5 +274,9 @@ def _asking(form: ToolCallSupport, id: str, **fields: Any) -> Message:
     return {"role": "assistant", **content, "tool_calls": [call], **fields}
 
 
-_PARAMETERS = {"type": "object", "properties": {FIELD: {"type": "string", "description": "A word."}}, "required": [FIELD]}
+_PARAMETERS = {
+    "type": "object",
+    "properties": {FIELD: {"type": "string", "description": "A word."}},
+    "required": [FIELD],
+}
 _TOOL = {"type": "function", "function": {"name": NAME, "description": "A tool.", "parameters": _PARAMETERS}}

@@ -1,4 +1,6 @@
-"""Every pair of pieces that makes a piece: what a byte-pair model merges, of files that list pieces alone. The work is bounded."""
+"""Every pair of pieces that makes a piece: what a byte-pair model merges, of files
+that list pieces alone. The work is bounded.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ MOST_PAIRS = 2**20
 Text = TypeVar("Text", str, bytes)
 
 
-def all_pairs(pieces: Iterable[Text], parts: Iterable[Text], order: Callable[[tuple[Text, Text]], Any] | None = None) -> list[tuple[Text, Text]]:
+def all_pairs(
+    pieces: Iterable[Text], parts: Iterable[Text], order: Callable[[tuple[Text, Text]], Any] | None = None
+) -> list[tuple[Text, Text]]:
     """For each of `pieces` in turn all pairs of `parts` that make it: the shortest first, or in the `order` of a key.
 
     Raises ValueError where there are more than can be wanted, or the pieces are too long to be cut in every way.
@@ -20,7 +24,11 @@ def all_pairs(pieces: Iterable[Text], parts: Iterable[Text], order: Callable[[tu
     if sum(len(piece) ** 2 for piece in whole) > MOST_SQUARES:
         raise ValueError(f"its pieces are too long to be cut, one has {max(map(len, whole)):,} characters")
     cut = (_cuts(piece, known) for piece in whole)
-    found = list(islice(chain.from_iterable(cut if order is None else (sorted(pairs, key=order) for pairs in cut)), MOST_PAIRS + 1))
+    found = list(
+        islice(
+            chain.from_iterable(cut if order is None else (sorted(pairs, key=order) for pairs in cut)), MOST_PAIRS + 1
+        )
+    )
     if len(found) > MOST_PAIRS:
         raise ValueError(f"more than {MOST_PAIRS:,} pairs of its pieces make a piece")
     return found

@@ -1,7 +1,9 @@
 """How the tokenizers of GGUF files cut texts into words, by the name that a file gives for it (`tokenizer.ggml.pre`).
 
-The names are those of llama.cpp's vocabulary source; the patterns are those of the published tokenizer.json files. Where a
-published pattern takes time that grows with the square of a run of digits or spaces, the same cuts are written in linear steps.
+The names are those of llama.cpp's vocabulary source; the patterns are those of the published tokenizer.json files.
+Where a
+published pattern takes time that grows with the square of a run of digits or spaces, the same cuts are written in
+linear steps.
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ log = logging.getLogger("sgl.runtime")
 
 
 class PreTokenizerRules(NamedTuple):
-    """patterns: every match is a word of its own, and so is what stands between two; each pattern is applied to the words that the
+    """patterns: every match is a word of its own, and so is what stands between two; each pattern is applied to the
+    words that the
     one before made. (pattern, behavior) is another way of `tokenizers.pre_tokenizers.Split`.
 
-    nfc: texts are composed (NFC) before they are cut.  whole: a word that is a token stays one, whatever the merges say.
-    bos: the token of the beginning comes before every text where the file does not say.  escaped: spaces are written `▁` and other
+    nfc: texts are composed (NFC) before they are cut.  whole: a word that is a token stays one, whatever the merges
+        say.
+    bos: the token of the beginning comes before every text where the file does not say.  escaped: spaces are written
+        `▁` and other
     characters stand for themselves; without it every byte is written as a letter, as GPT-2 does.
     """
 
@@ -40,7 +45,9 @@ _START, _ENDINGS = r"[^\r\n\p{L}\p{N}]?", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _SPACES = r"\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _by_case(ending: str, digits: str, upper: str = _UPPER, lower: str = _LOWER, signs: str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*") -> str:
+def _by_case(
+    ending: str, digits: str, upper: str = _UPPER, lower: str = _LOWER, signs: str = r" ?[^\s\p{L}\p{N}]+[\r\n/]*"
+) -> str:
     """Words end where capitals begin."""
     return f"{_START}{upper}*{lower}+{ending}|{_START}{upper}+{lower}*{ending}|{digits}|{signs}|{_SPACES}"
 
@@ -48,7 +55,9 @@ def _by_case(ending: str, digits: str, upper: str = _UPPER, lower: str = _LOWER,
 _GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _DIGIT, _THREES = r"\p{N}", r"\p{N}{1,3}"
 _O200K = _by_case(f"{_ENDINGS}?", _THREES)
-_MARKS = DIGITS_ALONE.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]")  # accents belong to letters
+_MARKS = DIGITS_ALONE.replace(r"?\p{L}+", r"?[\p{L}\p{M}]+").replace(
+    r"[^\s\p{L}\p{N}]", r"[^\s\p{L}\p{M}\p{N}]"
+)  # accents belong to letters
 _PUNCTUATION = r"[\p{P}\$\+<=>\^~\|`]+"
 
 # DeepSeek
@@ -73,7 +82,10 @@ _SPARK = PreTokenizerRules((_THREES, _KANA, rf"{_ASCII_WORDS}| ?[\p{{P}}\p{{S}}]
 
 # threes of digits that are counted from the right
 _RUNS_OF_THREES = (_DIGIT + "+", r"\A\p{N}{1,2}(?=(?:\p{N}{3})+\z)", r"\p{N}{3}")
-_RUNS_AT_WORD_ENDS = (r"(?<!\d)\d++\b", r"\A\d{1,2}(?=(?:\d{3})+\z)")  # O200K cuts the rest, and what letters follow, from the left
+_RUNS_AT_WORD_ENDS = (
+    r"(?<!\d)\d++\b",
+    r"\A\d{1,2}(?=(?:\d{3})+\z)",
+)  # O200K cuts the rest, and what letters follow, from the left
 _RUNS_OF_SUPERBPE = (_DIGIT + "+", (r"(?:\d{3})+(?!\d)", "merged_with_next"), r"\d{3}(?=\d{3})")
 
 # others that stand alone
@@ -91,18 +103,31 @@ _BLOOM = " ?[^(\\s|.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c)]+"
 _NOT_HAN = r"&&[^\p{Han}]]"
 _KIMI = r"[\p{Han}]+|" + _by_case(
     f"{_ENDINGS}?", _THREES, _UPPER[:-1] + _NOT_HAN, _LOWER[:-1] + _NOT_HAN, r" ?[^\s\p{L}\p{N}]+[\r\n]*"
-)  # fmt: skip
+)
 _BAILING = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 _SEED = DIGITS_ALONE.replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")
 _UFAKZEKA = DIGITS_ALONE.removeprefix(f"{_ENDINGS}|")
 _EXAONE_MOE = (
-    _ENDINGS + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
+    _ENDINGS
+    + r"|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"
 )
 _CHAMELEON = (
-    "<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", _DIGIT, r"[\p{P}!-/:-@\[-`{-~]", _GPT2
-)  # fmt: skip
-_LLAMA3, _THREES_ALONE = PreTokenizerRules((DIGITS_IN_THREES,), whole=True, bos=True), PreTokenizerRules((DIGITS_IN_THREES,))
-_QWEN, _SINGLE_DIGITS, _GEMMA = PreTokenizerRules((DIGITS_ALONE,)), PreTokenizerRules((_DIGIT, _GPT2)), PreTokenizerRules(escaped=True)
+    "<sentinel:[0-9]+>",
+    "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z",
+    r"([\t\n]|    |  )",
+    _DIGIT,
+    r"[\p{P}!-/:-@\[-`{-~]",
+    _GPT2,
+)
+_LLAMA3, _THREES_ALONE = (
+    PreTokenizerRules((DIGITS_IN_THREES,), whole=True, bos=True),
+    PreTokenizerRules((DIGITS_IN_THREES,)),
+)
+_QWEN, _SINGLE_DIGITS, _GEMMA = (
+    PreTokenizerRules((DIGITS_ALONE,)),
+    PreTokenizerRules((_DIGIT, _GPT2)),
+    PreTokenizerRules(escaped=True),
+)
 
 
 def _of(names: str, words: PreTokenizerRules) -> dict[str, PreTokenizerRules]:
@@ -122,7 +147,10 @@ WORDS = {
     **_of("tiny_aya cohere2moe", PreTokenizerRules((*_RUNS_AT_WORD_ENDS, _O200K))),
     **_of("youtu", PreTokenizerRules((_YOUTU, _by_case(f"{_ENDINGS}?", _DIGIT)), whole=True)),
     **_of("kimi-k2", PreTokenizerRules((_KIMI,))),
-    **_of("gpt-2 phi-2 exaone4 jais trillion granite-docling gigachat a.x-4.0 mellum modern-bert roberta-bpe", PreTokenizerRules((_GPT2,))),
+    **_of(
+        "gpt-2 phi-2 exaone4 jais trillion granite-docling gigachat a.x-4.0 mellum modern-bert roberta-bpe",
+        PreTokenizerRules((_GPT2,)),
+    ),
     **_of("jina-es jina-de jina-v1-en jina-v2-es jina-v2-de jina-v2-code", PreTokenizerRules((_GPT2,))),
     **_of("olmo mpt", PreTokenizerRules((_GPT2,), nfc=True)),
     **_of("smollm starcoder refact codeshell exaone minerva-7b mellum2", _SINGLE_DIGITS),
@@ -154,15 +182,22 @@ REFUSED = {"whitespace": "it is that of an encoder (jina-embeddings-v2-base-zh),
 def pre_tokenizer_rules(name: Any, where: str) -> PreTokenizerRules:
     """Raises ConfigError for a name that is missing or unknown: cutting otherwise costs quality without a sign."""
     if name == "default":
-        log.warning("%s: tokenizer.ggml.pre='default' is the way of files whose converter did not know the tokenizer; texts may be cut wrongly", where)
+        log.warning(
+            "%s: tokenizer.ggml.pre='default' is the way of files whose converter did not know the tokenizer; texts "
+            "may be cut wrongly",
+            where,
+        )
     if name in WORDS:
         return WORDS[name]
     if name in REFUSED:
         raise ConfigError(f"{where}: tokenizer.ggml.pre={name!r} is not supported: {REFUSED[name]}")
-    said = "there is no key tokenizer.ggml.pre" if name is None else f"tokenizer.ggml.pre={str(name)[:80]!r} is not known"
+    said = (
+        "there is no key tokenizer.ggml.pre" if name is None else f"tokenizer.ggml.pre={str(name)[:80]!r} is not known"
+    )
     near = [] if name is None else difflib.get_close_matches(str(name)[:80], WORDS, 1)
     raise ConfigError(
-        f"{where}: {said}, so how texts are cut into words is not known{f' (nearest known: {near[0]!r})' if near else ''}; take a newer GGUF "
+        f"{where}: {said}, so how texts are cut into words is not "
+        f"known{f' (nearest known: {near[0]!r})' if near else ''}; take a newer GGUF "
         f"file of this model, or its safetensors checkpoint. Known are {', '.join(WORDS)}"
     )
 

@@ -16,11 +16,11 @@ from sgl.runtime.errors import ConfigError, brief
 
 from ..chat_templates.chat_template_files import given_source
 from ..chat_templates.hf_chat_template import BadTemplate
+from ..tokenizer import Tokenizer
 from .gguf_pre_tokenizers import normalizer, pre_tokenizer, pre_tokenizer_rules
 from .sentencepiece_file import BPE, SPACE, PieceKind, SentencePiece, SentencePieceFile, backend_of
-from .tokenizer_files import MOST_JSON, MOST_TOKENS, TokenizerFiles, put_before
 from .tokenizer_file_checks import LONGEST, require_little_growth, wrong
-from ..tokenizer import Tokenizer
+from .tokenizer_files import MOST_JSON, MOST_TOKENS, TokenizerFiles, put_before
 
 T = TypeVar("T")
 
@@ -28,21 +28,30 @@ BEGIN = "tokenizer.ggml."
 TEMPLATE, WHOLE = "tokenizer.chat_template", "tokenizer.huggingface.json"
 NAMED = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}
 ENDS = ("eos", "eot", "eom")
-ENDINGS = frozenset({"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|eom_id|>"})  # control tokens that end a text
+ENDINGS = frozenset(
+    {"<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|endoftext|>", "<|eom_id|>"}
+)  # control tokens that end a text
 HARMONY = frozenset({"<|return|>", "<|call|>"})  # gpt-oss: <|end|> ends a channel there, not the text
 ADDED = (PieceKind.CONTROL, PieceKind.UNKNOWN, PieceKind.USER)
 KEPT = ("<unk>", "<s>", "<|endoftext|>")  # tokens of Phi-3 that leave the spaces behind them
 OTHERS = {
-    "bert": "WordPiece, of encoders", "t5": "unigram, of encoders and encoder-decoders", "rwkv": "RWKV's own", "plamo2": "PLaMo 2's own",
-    "hybriddna": "of DNA models", "whitespace": "of an encoder", "no_vocab": "no tokenizer", "none": "no tokenizer",
-}  # fmt: skip
+    "bert": "WordPiece, of encoders",
+    "t5": "unigram, of encoders and encoder-decoders",
+    "rwkv": "RWKV's own",
+    "plamo2": "PLaMo 2's own",
+    "hybriddna": "of DNA models",
+    "whitespace": "of an encoder",
+    "no_vocab": "no tokenizer",
+    "none": "no tokenizer",
+}
 REMEDY = "take another GGUF file of this model, or its safetensors checkpoint"
 
 
 def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str | Path | None = None) -> Tokenizer:
     """The tokenizer of a file with these keys, with its chat template and the ids that end a text.
 
-    metadata: as `runtime.loading.gguf` reads it.  where: the file, for errors.  chat_template: see `Tokenizer.load`. Raises
+    metadata: as `runtime.loading.gguf` reads it.  where: the file, for errors.  chat_template: see `Tokenizer.load`.
+        Raises
     ConfigError for tokenizers that cannot be read exactly: of an unknown kind, or cut into words in an unknown way.
     """
     try:
@@ -58,7 +67,9 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
     except BaseException as error:  # a panic of Rust is no Exception
         if not isinstance(error, Exception) and type(error).__module__ != "pyo3_runtime":
             raise
-        raise ConfigError(f"{where}: its tokenizer cannot be used ({type(error).__name__}: {brief(error)}); {REMEDY}") from error
+        raise ConfigError(
+            f"{where}: its tokenizer cannot be used ({type(error).__name__}: {brief(error)}); {REMEDY}"
+        ) from error
 
 
 def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenizerFiles:
@@ -73,7 +84,10 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenizerFil
         backend = _sentencepiece(keys)
     else:
         what = f" ({OTHERS[kind]})" if kind in OTHERS else ""
-        raise ConfigError(f"{where}: tokenizer.ggml.model={str(kind)[:80]!r}{what} is not supported; supported are gpt2, llama and gemma4: {REMEDY}")
+        raise ConfigError(
+            f"{where}: tokenizer.ggml.model={str(kind)[:80]!r}{what} is not supported; supported are gpt2, llama and "
+            f"gemma4: {REMEDY}"
+        )
     config: dict[str, Any] = {ours: token for name, ours in NAMED.items() if (token := keys.token(name)) is not None}
     return TokenizerFiles(backend, config | _templates(metadata, where))
 
@@ -82,7 +96,11 @@ def end_ids(metadata: Mapping[str, Any], where: str) -> list[int]:
     """Any of these ends a text: the file does not keep a list, so control tokens that are spelled as such count too."""
     keys = _TokenizerKeys(metadata, where)
     named = [index for name in ENDS if (index := keys.index(name)) is not None]
-    control = {token: i for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True)) if kind == PieceKind.CONTROL}
+    control = {
+        token: i
+        for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True))
+        if kind == PieceKind.CONTROL
+    }
     endings = ENDINGS - {"<|end|>"} | HARMONY if control.keys() >= HARMONY else ENDINGS
     return list(dict.fromkeys(named + [i for token, i in control.items() if token in endings]))
 
@@ -114,7 +132,9 @@ class _TokenizerKeys:
     def tokens(self) -> list[str]:
         found = self.all("tokens", str)
         if not found or len(found) > MOST_TOKENS:
-            raise wrong(Path(self.where), f"{BEGIN}tokens", f"{len(found or ()):,} tokens", f"a list of 1 to {MOST_TOKENS:,}")
+            raise wrong(
+                Path(self.where), f"{BEGIN}tokens", f"{len(found or ()):,} tokens", f"a list of 1 to {MOST_TOKENS:,}"
+            )
         return found
 
     @cached_property
@@ -151,28 +171,40 @@ def _by_merges(keys: _TokenizerKeys, pre: str | None) -> Backend:
     vocab = {piece.text: i for i, piece in enumerate(pieces)}
     _require_once(vocab, pieces, keys.where)
     if (merges := keys.all("merges", str)) is None:
-        raise ConfigError(f"{keys.where}: there is no key {BEGIN}merges, so words would fall apart into single bytes; {REMEDY}")
+        raise ConfigError(
+            f"{keys.where}: there is no key {BEGIN}merges, so words would fall apart into single bytes; {REMEDY}"
+        )
     options = _of_escaped(keys, pieces) if words.escaped else {}
     try:
-        backend = Backend(models.BPE(vocab, [_pair(merge, keys.where) for merge in merges], ignore_merges=words.whole, **options))
+        backend = Backend(
+            models.BPE(vocab, [_pair(merge, keys.where) for merge in merges], ignore_merges=words.whole, **options)
+        )
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{keys.where}: the tokenizers library does not take its merges ({brief(error)}); {REMEDY}") from None
+        raise ConfigError(
+            f"{keys.where}: the tokenizers library does not take its merges ({brief(error)}); {REMEDY}"
+        ) from None
     backend.normalizer, backend.pre_tokenizer = normalizer(words), pre_tokenizer(words)
     if words.escaped:
         backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     else:
         backend.decoder, backend.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
     backend.add_tokens(list(_added(pieces, keys.where)))
-    put_before(backend, keys.bos(words.bos, always=words.bos and words.escaped))  # early files of Gemma 4 say no, the model needs it
+    put_before(
+        backend, keys.bos(words.bos, always=words.bos and words.escaped)
+    )  # early files of Gemma 4 say no, the model needs it
     return backend
 
 
 def _of_escaped(keys: _TokenizerKeys, pieces: list[SentencePiece]) -> dict[str, Any]:
     """Characters that are no tokens become those of their bytes, else the unknown token."""
     unknown = keys.token("unknown") or next((piece.text for piece in pieces if piece.kind == PieceKind.UNKNOWN), None)
-    return {"unk_token": unknown, "fuse_unk": True, "byte_fallback": any(piece.kind == PieceKind.BYTE for piece in pieces)}
+    return {
+        "unk_token": unknown,
+        "fuse_unk": True,
+        "byte_fallback": any(piece.kind == PieceKind.BYTE for piece in pieces),
+    }
 
 
 def _pair(merge: str, where: str) -> tuple[str, str]:
@@ -205,15 +237,21 @@ def _sentencepiece(keys: _TokenizerKeys) -> Backend:
     """Merges follow from scores."""
     pieces = [_spelled(piece) for piece in keys.pieces()]
     if keys.all("scores", float) is None:
-        raise ConfigError(f"{keys.where}: a tokenizer of kind llama must have {BEGIN}scores, one for each token; {REMEDY}")
+        raise ConfigError(
+            f"{keys.where}: a tokenizer of kind llama must have {BEGIN}scores, one for each token; {REMEDY}"
+        )
     _require_once({piece.text: i for i, piece in enumerate(pieces)}, pieces, keys.where)
     prefix, unknown = keys.one("add_space_prefix", bool), keys.index("unknown")
     if unknown is None:
         unknown = next((i for i, piece in enumerate(pieces) if piece.kind == PieceKind.UNKNOWN), 0)
     found = SentencePieceFile(
-        pieces, BPE, byte_fallback=any(piece.kind == PieceKind.BYTE for piece in pieces), unk_id=unknown,
-        dummy_prefix=prefix is not False, collapse_spaces=keys.one("remove_extra_whitespaces", bool) or False,
-    )  # fmt: skip
+        pieces,
+        BPE,
+        byte_fallback=any(piece.kind == PieceKind.BYTE for piece in pieces),
+        unk_id=unknown,
+        dummy_prefix=prefix is not False,
+        collapse_spaces=keys.one("remove_extra_whitespaces", bool) or False,
+    )
     backend, _ = backend_of(found, keys.where, _stripping(keys, pieces), first_only=False)
     if found.dummy_prefix:
         _prefix_always(backend)
@@ -222,14 +260,18 @@ def _sentencepiece(keys: _TokenizerKeys) -> Backend:
 
 
 def _prefix_always(backend: Backend) -> None:
-    """The dummy space stands at the start of a text and behind special tokens, also before spaces, as the format's own reader has it."""
+    """The dummy space stands at the start of a text and behind special tokens, also
+    before spaces, as the format's own reader has it.
+    """
     steps = [] if backend.normalizer is None else [backend.normalizer]
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
     backend.pre_tokenizer = None
 
 
 def _spelled(piece: SentencePiece) -> SentencePiece:
-    """The user's tokens of spaces are stored as such; as pieces they have marks in their place, and are merged first."""
+    """The user's tokens of spaces are stored as such; as pieces they have
+    marks in their place, and are merged first.
+    """
     if piece.kind != PieceKind.USER or piece.text.strip(" "):
         return piece
     return piece._replace(text=piece.text.replace(" ", SPACE), score=0.0)
@@ -239,7 +281,9 @@ def _stripping(keys: _TokenizerKeys, pieces: list[SentencePiece]) -> dict[int, A
     """Phi-3's marks take the spaces behind them; the file does not say so."""
     if keys.metadata.get("general.architecture") != "phi3":
         return {}
-    marks = {i: piece.text for i, piece in enumerate(pieces) if piece.kind == PieceKind.CONTROL and piece.text not in KEPT}
+    marks = {
+        i: piece.text for i, piece in enumerate(pieces) if piece.kind == PieceKind.CONTROL and piece.text not in KEPT
+    }
     return {i: AddedToken(text, rstrip=True, normalized=False, special=True) for i, text in marks.items()}
 
 
@@ -254,7 +298,9 @@ def _saved(text: Any, where: str) -> Backend:
         ids = [token["id"] for token in json.loads(text).get("added_tokens") or ()]
         backend = Backend.from_str(text)
     except Exception as error:
-        raise ConfigError(f"{where}: {WHOLE} is no tokenizer that the tokenizers library reads ({brief(error)}); {REMEDY}") from None
+        raise ConfigError(
+            f"{where}: {WHOLE} is no tokenizer that the tokenizers library reads ({brief(error)}); {REMEDY}"
+        ) from None
     if max([*ids, *backend.get_vocab(with_added_tokens=True).values()], default=0) >= MOST_TOKENS:
         raise ConfigError(f"{where}: {WHOLE} has ids of {MOST_TOKENS:,} and more; {REMEDY}")
     require_little_growth(Path(where), backend.normalizer)

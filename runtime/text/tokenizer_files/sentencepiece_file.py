@@ -1,4 +1,6 @@
-"""Sentencepiece models (`tokenizer.model`): the protobuf read by hand, and the same tokenizer in the tokenizers library."""
+"""Sentencepiece models (`tokenizer.model`): the protobuf read by hand, and the
+same tokenizer in the tokenizers library.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class SentencePieceFile:
         try:
             return cls._parsed(memoryview(_bounded(file)))
         except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
-            raise ConfigError(f"{file} is not a sentencepiece model ({brief(error)}); download it again, or save a tokenizer.json") from None
+            raise ConfigError(
+                f"{file} is not a sentencepiece model ({brief(error)}); download it again, or save a tokenizer.json"
+            ) from None
 
     @classmethod
     def _parsed(cls, data: memoryview) -> SentencePieceFile:
@@ -115,7 +119,9 @@ def sentencepiece_backend(file: Path, extra: dict[int, AddedToken], first_only: 
     return backend_of(SentencePieceFile.read(file), str(file), extra, first_only)
 
 
-def backend_of(found: SentencePieceFile, where: str, extra: dict[int, AddedToken], first_only: bool) -> tuple[Backend, dict[str, str]]:
+def backend_of(
+    found: SentencePieceFile, where: str, extra: dict[int, AddedToken], first_only: bool
+) -> tuple[Backend, dict[str, str]]:
     """The same of a model that was read. where: names it in errors."""
     _check(found, where)
     pieces = _with_extra(found.pieces, extra)
@@ -123,9 +129,14 @@ def backend_of(found: SentencePieceFile, where: str, extra: dict[int, AddedToken
         backend = Backend(_bpe(found, pieces) if found.algorithm == BPE else _unigram(found, pieces))
         backend.normalizer = _normalizer(found)
     except Exception as error:
-        raise ConfigError(f"{where}: the tokenizers library does not take its pieces ({brief(error)}); download it again") from None
+        raise ConfigError(
+            f"{where}: the tokenizers library does not take its pieces ({brief(error)}); download it again"
+        ) from None
     scheme = "never" if not found.dummy_prefix else "first" if first_only else "always"
-    spaces, alone = pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False), _isolating(pieces, extra, where)
+    spaces, alone = (
+        pre_tokenizers.Metaspace(SPACE, prepend_scheme=scheme, split=False),
+        _isolating(pieces, extra, where),
+    )
     backend.pre_tokenizer = pre_tokenizers.Sequence([spaces, *alone]) if alone else spaces
     backend.decoder = _decoder(found)
     backend.add_tokens(list(_added(pieces, extra)))
@@ -134,15 +145,23 @@ def backend_of(found: SentencePieceFile, where: str, extra: dict[int, AddedToken
 
 def _check(found: SentencePieceFile, where: str) -> None:
     if found.algorithm not in (UNIGRAM, BPE):
-        raise ConfigError(f"{where}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead")
+        raise ConfigError(
+            f"{where}: model_type {found.algorithm} is neither unigram (1) nor BPE (2); save a tokenizer.json instead"
+        )
     if found.space_suffix or not found.escape_spaces:
-        raise ConfigError(f"{where} keeps spaces after words or unescaped, which is not supported; save a tokenizer.json instead")
+        raise ConfigError(
+            f"{where} keeps spaces after words or unescaped, which is not supported; save a tokenizer.json instead"
+        )
     lengths = [len(piece.text) for piece in found.pieces]
     if sum(lengths) > MOST_CHARACTERS or sum(length**2 for length in lengths) > MOST_SQUARES:
         longest = max(found.pieces, key=lambda piece: len(piece.text))
-        raise ConfigError(f"{where}: its pieces are too long to be cut, one has {len(longest.text):,} characters; download it again")
+        raise ConfigError(
+            f"{where}: its pieces are too long to be cut, one has {len(longest.text):,} characters; download it again"
+        )
     if not 0 <= found.unk_id < len(found.pieces):
-        raise ConfigError(f"{where}: unk_id {found.unk_id} is none of its {len(found.pieces)} pieces; download it again")
+        raise ConfigError(
+            f"{where}: unk_id {found.unk_id} is none of its {len(found.pieces)} pieces; download it again"
+        )
 
 
 def _with_extra(pieces: list[SentencePiece], extra: dict[int, AddedToken]) -> list[SentencePiece]:
@@ -166,7 +185,9 @@ def _bpe(found: SentencePieceFile, pieces: list[SentencePiece]) -> models.BPE:
 
 def _merges(pieces: list[SentencePiece]) -> list[tuple[str, str]]:
     """Every pair of pieces that makes a piece, that of the highest score first."""
-    made = sorted((piece for piece in pieces if piece.kind in (PieceKind.NORMAL, PieceKind.USER)), key=lambda piece: -piece.score)
+    made = sorted(
+        (piece for piece in pieces if piece.kind in (PieceKind.NORMAL, PieceKind.USER)), key=lambda piece: -piece.score
+    )
     return all_pairs((piece.text for piece in made), (piece.text for piece in made))
 
 
@@ -212,9 +233,16 @@ def _isolating(pieces: list[SentencePiece], extra: dict[int, AddedToken], where:
 
     Those without spaces are added tokens. Raises ConfigError where they are more than any tokenizer has.
     """
-    found = [piece.text for i, piece in enumerate(pieces) if piece.kind == PieceKind.USER and SPACE in piece.text and i not in extra]
+    found = [
+        piece.text
+        for i, piece in enumerate(pieces)
+        if piece.kind == PieceKind.USER and SPACE in piece.text and i not in extra
+    ]
     if len(found) > MOST_USER or sum(map(len, found)) > MOST_USER_CHARACTERS:
-        raise ConfigError(f"{where} has {len(found):,} user-defined pieces with spaces, at most {MOST_USER:,} are read; save a tokenizer.json instead")
+        raise ConfigError(
+            f"{where} has {len(found):,} user-defined pieces with spaces, at most {MOST_USER:,} are read; save a "
+            "tokenizer.json instead"
+        )
     pattern = "|".join(re.escape(text) for text in sorted(found, key=len, reverse=True))
     return [pre_tokenizers.Split(Regex(pattern), behavior="isolated")] if found else []
 
@@ -243,7 +271,9 @@ def _bytes(value: Any) -> bytes:
 
 
 def _fields(data: memoryview, left: Iterator[int]) -> Iterator[tuple[int, Any]]:
-    """(number, value) of each field of a message: int for varints, bytes for the rest. left: counts down how many of the file are still read."""
+    """(number, value) of each field of a message: int for varints, bytes for the rest. left:
+    counts down how many of the file are still read.
+    """
     at = 0
     while at < len(data):
         if not next(left):

@@ -11,9 +11,14 @@ from typing import Any
 from sgl.runtime.errors import ConfigError
 
 KINDS: dict[str, tuple[type, ...]] = {
-    "auto_map": (dict, list), "tokenizer_class": (str,), "added_tokens_decoder": (dict,), "chat_template": (str, list, dict),
-    "add_bos_token": (bool,), "add_eos_token": (bool,), "legacy": (bool,),
-}  # fmt: skip
+    "auto_map": (dict, list),
+    "tokenizer_class": (str,),
+    "added_tokens_decoder": (dict,),
+    "chat_template": (str, list, dict),
+    "add_bos_token": (bool,),
+    "add_eos_token": (bool,),
+    "legacy": (bool,),
+}
 LISTS = ("additional_special_tokens", "extra_special_tokens")  # of tokens, in the latter by name too
 LONGEST = 4096  # characters of a token
 MOST_GROWTH = 1000
@@ -31,7 +36,9 @@ def require_kinds(file: Path, values: Mapping[str, Any]) -> None:
         if key in LISTS:
             _require_tokens(file, key, value)
         elif key.endswith("_token") and not key.startswith("add_") and not _is_token(value):
-            raise wrong(file, key, value, f"a token: text of at most {LONGEST:,} characters, or an object with its content")
+            raise wrong(
+                file, key, value, f"a token: text of at most {LONGEST:,} characters, or an object with its content"
+            )
 
 
 def _require_tokens(file: Path, key: str, value: Any) -> None:

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.processors import Sequence as Processors
 from tokenizers.processors import TemplateProcessing
 
-from sgl.runtime.errors import ConfigError, brief
 from sgl.runtime.common.argument_checks import require_little_json
+from sgl.runtime.errors import ConfigError, brief
 
 from .sentencepiece_file import require_small_trie, sentencepiece_backend
 from .tekken_file import tekken_backend, tekken_file
@@ -24,10 +24,24 @@ from .tokenizer_file_checks import own_class, require_kinds, require_little_grow
 
 log = logging.getLogger("sgl.runtime")
 
-AS_SAVED = (None, "PreTrainedTokenizerFast", "TokenizersBackend")  # tokenizer classes that take tokenizer.json as it stands
+AS_SAVED = (
+    None,
+    "PreTrainedTokenizerFast",
+    "TokenizersBackend",
+)  # tokenizer classes that take tokenizer.json as it stands
 WITHOUT_CLASS = (None, "llama")  # kinds of models that have no tokenizer class of their own
-MODELS = ("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "tiktoken.model", "tokenizer.model.v*", "*.tiktoken", "*.model")
-REMEDY = "save tokenizer.json beside it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
+MODELS = (
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    "tokenizer.model.v*",
+    "*.tiktoken",
+    "*.model",
+)
+REMEDY = (
+    "save tokenizer.json beside it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
+)
 MOST_TOKENS = 1 << 20  # ids beyond are a mistake
 MOST_VALUES, MOST_NAMED = 3 * 2**20, 5 * 2**17  # of a file of JSON that lists a vocabulary: all, and those with a name
 MOST_CHARACTERS = 2**22  # of all tokens
@@ -52,7 +66,9 @@ CUSTOM = {
     "QWenTokenizer": CustomTokenizer(
         DIGITS_ALONE, True, ("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205)))
     ),
-    "ChatGLMTokenizer": CustomTokenizer(tokens=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"), prefix=("[gMASK]", "sop")),
+    "ChatGLMTokenizer": CustomTokenizer(
+        tokens=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop"), prefix=("[gMASK]", "sop")
+    ),
     "ChatGLM4Tokenizer": CustomTokenizer(prefix=("[gMASK]", "<sop>")),
 }
 
@@ -147,8 +163,14 @@ def _complete(backend: Backend, extra: dict[int, AddedToken], config: Mapping[st
 def _named(config: Mapping[str, Any]) -> set[str]:
     """The special tokens of a config: `bos_token` and its like, and the lists of further ones."""
     said = [value for name, value in config.items() if name.endswith("_token")]
-    said += [token for name in ("additional_special_tokens", "extra_special_tokens") for token in config.get(name) or ()]
-    return {content for token in said if isinstance(content := token.get("content") if isinstance(token, dict) else token, str)}
+    said += [
+        token for name in ("additional_special_tokens", "extra_special_tokens") for token in config.get(name) or ()
+    ]
+    return {
+        content
+        for token in said
+        if isinstance(content := token.get("content") if isinstance(token, dict) else token, str)
+    }
 
 
 def _from_file(folder: Path) -> Backend:
@@ -157,7 +179,9 @@ def _from_file(folder: Path) -> Backend:
     try:
         return Backend.from_file(str(file))
     except Exception as error:
-        raise ConfigError(f"{file} is not a tokenizer that the tokenizers library can read ({brief(error)}); {_hint(file)}") from None
+        raise ConfigError(
+            f"{file} is not a tokenizer that the tokenizers library can read ({brief(error)}); {_hint(file)}"
+        ) from None
 
 
 def _require_little(file: Path) -> None:
@@ -209,10 +233,14 @@ def _ask_transformers(name: str, folder: Path) -> Any:
 def _nothing(folder: Path, reasons: Iterable[str], own: str | None) -> str:
     if own:
         return (
-            f"{folder / 'tokenizer_config.json'}: auto_map={own!r}: its tokenizer is Python that comes with the checkpoint, which is never "
+            f"{folder / 'tokenizer_config.json'}: auto_map={own!r}: its tokenizer is Python that comes with the "
+            "checkpoint, which is never "
             f"run, whatever Engine(trust_remote_code=...) says; {REMEDY}"
         )
-    there = ", ".join(sorted(file.name for file in folder.iterdir() if "token" in file.name or "vocab" in file.name)) or "none"
+    there = (
+        ", ".join(sorted(file.name for file in folder.iterdir() if "token" in file.name or "vocab" in file.name))
+        or "none"
+    )
     return (
         f"{folder} has no tokenizer that can be read: no tokenizer.json, and transformers cannot make one of its files "
         f"({there}): {'; '.join(reasons)}. {REMEDY[0].upper()}{REMEDY[1:]}"
@@ -237,11 +265,15 @@ def _model_file(folder: Path) -> Path | None:
 def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenizerFiles:
     name, extra = config.get("tokenizer_class"), _extra(folder, config)
     if extra and max(extra) > MOST_UNUSED + file.stat().st_size:  # a piece takes a byte at least
-        raise ConfigError(f"{folder}: the added token {max(extra):,} lies far beyond the pieces of {file.name}; mend it")
+        raise ConfigError(
+            f"{folder}: the added token {max(extra):,} lies far beyond the pieces of {file.name}; mend it"
+        )
     custom, names = CUSTOM.get(str(name)), dict[str, str]()
     if is_tiktoken(file):
         if custom is None and own_class(config):
-            raise ConfigError(f"{file}: how {name} cuts texts is written in the checkpoint's own code, which is not run; {REMEDY}")
+            raise ConfigError(
+                f"{file}: how {name} cuts texts is written in the checkpoint's own code, which is not run; {REMEDY}"
+            )
         rules = custom or CustomTokenizer()
         backend = tiktoken_backend(file, rules.pattern, extra, rules.nfc)
     else:
@@ -278,7 +310,9 @@ def _extra(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
     said = config.get("added_tokens_decoder") or {}
     file = folder / "tokenizer_config.json"
     try:
-        found = {int(i): AddedToken(**{name: token[name] for name in FLAGS if name in token}) for i, token in said.items()}
+        found = {
+            int(i): AddedToken(**{name: token[name] for name in FLAGS if name in token}) for i, token in said.items()
+        }
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ConfigError(f"{file}: added_tokens_decoder cannot be read ({brief(error)}); mend it") from None
     if found:
@@ -293,17 +327,25 @@ def _extra(folder: Path, config: Mapping[str, Any]) -> dict[int, AddedToken]:
 def _require_ids(ids: Iterable[Any], file: Path, of: Iterable[str]) -> None:
     for key, i in zip(of, ids, strict=True):
         if type(i) is not int or not 0 <= i < MOST_TOKENS:
-            raise ConfigError(f"{file}: {str(i)[:40]} is not a token id below {MOST_TOKENS:,}, for {key[:60]!r}; correct it")
+            raise ConfigError(
+                f"{file}: {str(i)[:40]} is not a token id below {MOST_TOKENS:,}, for {key[:60]!r}; correct it"
+            )
 
 
 def _bounded(backend: Backend, folder: Path) -> Backend:
     """Every id has a row in the tables that are made of a vocabulary."""
     vocabulary = backend.get_vocab(with_added_tokens=True)
     if (characters := sum(map(len, vocabulary))) > MOST_CHARACTERS:
-        raise ConfigError(f"{folder / 'tokenizer.json'}: its tokens have {characters:,} characters, at most {MOST_CHARACTERS:,} are read; download it again")
+        raise ConfigError(
+            f"{folder / 'tokenizer.json'}: its tokens have {characters:,} characters, at most {MOST_CHARACTERS:,} "
+            "are read; download it again"
+        )
     token, largest = max(vocabulary.items(), key=itemgetter(1), default=("", 0))
     if largest >= MOST_TOKENS:
-        raise ConfigError(f"{folder / 'tokenizer.json'}: token {token[:60]!r} has the id {largest:,}, at most {MOST_TOKENS:,} are read; mend it")
+        raise ConfigError(
+            f"{folder / 'tokenizer.json'}: token {token[:60]!r} has the id {largest:,}, at most {MOST_TOKENS:,} are "
+            "read; mend it"
+        )
     return backend
 
 

@@ -38,9 +38,7 @@ def main(args):
         args.raw_result_file, states, [s["answer"] for s in states], [line["answer"] for line in lines]
     )
     with open(args.result_file, "a") as file:
-        file.write(
-            json.dumps({"task": "sums", "requests": len(states), "tokens": tokens, "latency": latency}) + "\n"
-        )
+        file.write(json.dumps({"task": "sums", "requests": len(states), "tokens": tokens, "latency": latency}) + "\n")
 
 
 if __name__ == "__main__":

@@ -51,9 +51,7 @@ def of_runtime():
     native = json.loads(runtime.generate("Hello", {"max_new_tokens": 6, "temperature": 0}))["text"]
 
     async def stream():
-        return [
-            delta async for delta in runtime.async_generate("Hello", {"max_new_tokens": 6, "temperature": 0})
-        ]
+        return [delta async for delta in runtime.async_generate("Hello", {"max_new_tokens": 6, "temperature": 0})]
 
     assert "".join(asyncio.run(stream())) == native
     runtime.shutdown()

@@ -8,7 +8,15 @@ from functools import reduce
 Tree = tuple  # ("text", s) | ("call", name) | ("seq", *trees) | ("alt", *trees) | ("repeat", tree, least, most)
 NAMES = ("root", "x", "y", "z")
 LONGEST = 6
-_COUNTS = ((0, None, "*"), (1, None, "+"), (0, 1, "?"), (2, 3, "{2,3}"), (2, None, "{2,}"), (2, 2, "{2}"), (0, 5, "{0,5}"))
+_COUNTS = (
+    (0, None, "*"),
+    (1, None, "+"),
+    (0, 1, "?"),
+    (2, 3, "{2,3}"),
+    (2, None, "{2,}"),
+    (2, 2, "{2}"),
+    (0, 5, "{0,5}"),
+)
 
 
 def random_tree(rng: random.Random, letters: str, depth: int) -> Tree:

@@ -17,10 +17,41 @@ from sgl.grammars.network.transition_network import TransitionNetwork
 
 CORES = ("C", "python") if native_core.library() else ("python",)
 JSON_PIECES = [
-    b'{"', b'": ', b'":', b'", "', b'"}', b'"]', b"}}", b"]}", b"[1", b"null", b"true", b"false", b"0.", b"10", b"-1",
-    b"the", b" quick", b"name", b'"name"', b"\\u00", b"\\n", b"e+", "é".encode(), "日本".encode(), "😀".encode(), b"20",
-    b"\xc3", b"\xa9a", b"\x97\xa5", b"\xf0\x9f", b"ab", b"abc", b"\n  ", b",\n",
-]  # fmt: skip
+    b'{"',
+    b'": ',
+    b'":',
+    b'", "',
+    b'"}',
+    b'"]',
+    b"}}",
+    b"]}",
+    b"[1",
+    b"null",
+    b"true",
+    b"false",
+    b"0.",
+    b"10",
+    b"-1",
+    b"the",
+    b" quick",
+    b"name",
+    b'"name"',
+    b"\\u00",
+    b"\\n",
+    b"e+",
+    "é".encode(),
+    "日本".encode(),
+    "😀".encode(),
+    b"20",
+    b"\xc3",
+    b"\xa9a",
+    b"\x97\xa5",
+    b"\xf0\x9f",
+    b"ab",
+    b"abc",
+    b"\n  ",
+    b",\n",
+]
 
 
 def many(usual: int) -> int:

@@ -1,4 +1,6 @@
-"""Grammars that a process of its own compiles: the same as those compiled here, and what happens when that process ends."""
+"""Grammars that a process of its own compiles: the same as those compiled here,
+and what happens when that process ends.
+"""
 
 from __future__ import annotations
 
@@ -38,25 +40,45 @@ from sgl.grammars import (
     compile_regex,
     set_cache_dir,
 )
-from sgl.grammars.compile_client import compile_client, compile_policy, compile_messages
-from sgl.grammars.compile_client.remote_network import RemoteNetwork
 from sgl.grammars.compile import GrammarRecipe
-from sgl.grammars.network.transition_network import UNBUILT
+from sgl.grammars.compile_client import compile_client, compile_messages, compile_policy
+from sgl.grammars.compile_client.remote_network import RemoteNetwork
 from sgl.grammars.compile_server import compile_server
+from sgl.grammars.network.transition_network import UNBUILT
 
 compile_server.MOST_BYTES = 1 << 60  # in this process, which has engines of other tests and must not end
 MARK = b"<|mark|>"
-TAGS = {"type": "structural_tag", "triggers": ["<f"], "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}]}
+TAGS = {
+    "type": "structural_tag",
+    "triggers": ["<f"],
+    "structures": [{"begin": "<f>", "schema": {"type": "integer"}, "end": "</f>"}],
+}
 KINDS = [
     ("regex", "[a-c]{2,5}(x|yé)*"),
     ("choices", ("one", "two", "twelve")),
-    ("JSON schema", ('{"properties": {"a": {"$ref": "#"}, "b": {"type": "string", "minLength": 3, "maxLength": 900}}, "required": ["a"]}', SchemaOptions.of({}))),
-    ("JSON schema", ('{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "minItems": 3}', SchemaOptions.of({}))),
+    (
+        "JSON schema",
+        (
+            '{"properties": {"a": {"$ref": "#"}, "b": {"type": "string", "minLength": 3, "maxLength": 900}}, '
+            '"required": ["a"]}',
+            SchemaOptions.of({}),
+        ),
+    ),
+    (
+        "JSON schema",
+        ('{"type": "array", "items": {"type": "string"}, "uniqueItems": true, "minItems": 3}', SchemaOptions.of({})),
+    ),
     ("JSON schema", ('{"$ref": "mem:one"}', SchemaOptions.of({"resources": {"mem:one": {"enum": ["far", 1]}}}))),
     ("ebnf", ('start: "a" start "b" | X\n%import .more.X\n', "lark", None, (("more", 'X: "x"+ "é"?'),), None)),
     ("structural tag", (json.dumps(TAGS), SchemaOptions.of({}))),
 ]
-LAZY = GrammarRecipe("JSON schema", ('{"items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"}}', SchemaOptions.of({})))
+LAZY = GrammarRecipe(
+    "JSON schema",
+    (
+        '{"items": {"type": "string", "minLength": 20, "maxLength": 300, "pattern": "(a|b){9,40}"}}',
+        SchemaOptions.of({}),
+    ),
+)
 
 
 def vocabulary() -> Vocabulary:
@@ -118,7 +140,11 @@ def test_every_kind_is_the_same_grammar(up, recipe):
 
 def test_marks_that_are_text_are_the_same_grammar(up):
     words = vocabulary()
-    recipe = GrammarRecipe("structural tag", (json.dumps({"type": "const_string", "value": "a" + MARK.decode()}), SchemaOptions.of({})), frozenset(words.special_ids))
+    recipe = GrammarRecipe(
+        "structural tag",
+        (json.dumps({"type": "const_string", "value": "a" + MARK.decode()}), SchemaOptions.of({})),
+        frozenset(words.special_ids),
+    )
     assert walk(lambda: recipe.compile(words), 1) == walk(lambda: here(recipe, words), 1)
     assert words.tokens.index(MARK) in walk(lambda: recipe.compile(words), 1)[1]
 
@@ -127,7 +153,9 @@ def test_random_hostile_grammars_are_the_same(up):
     draw, words, others = random.Random(5), vocabulary(), vocabulary()
     for seed in range(many(12)):
         request = hostile(draw)
-        assert walk(partial(request.compile, words), seed) == walk(lambda request=request: Grammar(request.compile(others.bare).network, others), seed)
+        assert walk(partial(request.compile, words), seed) == walk(
+            lambda request=request: Grammar(request.compile(others.bare).network, others), seed
+        )
 
 
 @pytest.mark.parametrize(
@@ -140,10 +168,24 @@ def test_random_hostile_grammars_are_the_same(up):
         GrammarRecipe("JSON schema", ('{"minimum": "x"}', SchemaOptions.of({}))),
         GrammarRecipe("ebnf", ("root ::= missing", "auto", None, None, None)),
         GrammarRecipe("regex", "(" * 5000 + ")" * 5000),
-        GrammarRecipe("JSON schema", ('{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}', SchemaOptions.of({}))),
-        GrammarRecipe("JSON schema", ('{"properties": {"p": {"allOf": [{"$ref": "#/properties/p"}]}}}', SchemaOptions.of({}))),
-        GrammarRecipe("structural tag", ('{"type": "json_schema", "json_schema": {"items": {"type": "string"}, "uniqueItems": true}}', SchemaOptions.of({}))),
-        GrammarRecipe("ebnf", ('start: <missing>', "lark", None, None, None)),
+        GrammarRecipe(
+            "JSON schema",
+            (
+                '{"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}',
+                SchemaOptions.of({}),
+            ),
+        ),
+        GrammarRecipe(
+            "JSON schema", ('{"properties": {"p": {"allOf": [{"$ref": "#/properties/p"}]}}}', SchemaOptions.of({}))
+        ),
+        GrammarRecipe(
+            "structural tag",
+            (
+                '{"type": "json_schema", "json_schema": {"items": {"type": "string"}, "uniqueItems": true}}',
+                SchemaOptions.of({}),
+            ),
+        ),
+        GrammarRecipe("ebnf", ("start: <missing>", "lark", None, None, None)),
     ],
     ids=str,
 )
@@ -172,7 +214,18 @@ def test_every_class_of_error_of_grammars_travels_as_it_is():
         assert type(told) is kind and str(told) == str(made) and vars(told) == vars(made)
 
 
-@pytest.mark.parametrize("given", ["b'\\xff'.decode()", "[0][1]", "{}['a']", "int('x')", "json.loads('{')", "open('/nowhere/at/all')", "(lambda f: f(f))(lambda f: f(f))"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "b'\\xff'.decode()",
+        "[0][1]",
+        "{}['a']",
+        "int('x')",
+        "json.loads('{')",
+        "open('/nowhere/at/all')",
+        "(lambda f: f(f))(lambda f: f(f))",
+    ],
+)
 def test_errors_of_python_travel_as_they_are(given):
     with pytest.raises(Exception) as caught:
         eval(given)
@@ -196,14 +249,20 @@ def test_what_cannot_be_sent_is_compiled_here(up):
         GrammarRecipe("regex", lambda: "no text").compile(words)
 
 
-ONLY_HERE = sys.modules["only_here"] = ModuleType("only_here")  # it stands in no file, so that the other process has none
+ONLY_HERE = sys.modules["only_here"] = ModuleType(
+    "only_here"
+)  # it stands in no file, so that the other process has none
 exec("import enum\nclass Name(enum.StrEnum): ONE, TWO = 'one', 'two'\nclass Text(str): pass", ONLY_HERE.__dict__)
 Name, Text = ONLY_HERE.Name, ONLY_HERE.Text
 
 
 def test_texts_of_classes_of_the_program_are_texts(up):
     words, running = vocabulary(), compile_policy.process()
-    for make in (partial(compile_choices, [Name.ONE, Name.TWO]), partial(compile_regex, Text("one")), partial(compile_ebnf, Text('root ::= "one"'))):
+    for make in (
+        partial(compile_choices, [Name.ONE, Name.TWO]),
+        partial(compile_regex, Text("one")),
+        partial(compile_ebnf, Text('root ::= "one"')),
+    ):
         found = make(words)
         assert isinstance(found.automaton.network, RemoteNetwork) and all(map(found.matcher().accept, b"one"))
     assert compile_policy.process() is running
@@ -215,7 +274,9 @@ def test_what_cannot_be_read_there_is_compiled_here_and_ends_nothing(up):
     with pytest.raises(GrammarError, match="a choice must be a string, not b'no text'"):
         found[0].compile(words)
     with pytest.raises(compile_messages.RequestNotSent):
-        running.ask(compile_messages.MakeNetwork(1 << 40, *found[1][:2], frozenset(), compile_messages.NO_VOCABULARY, None))
+        running.ask(
+            compile_messages.MakeNetwork(1 << 40, *found[1][:2], frozenset(), compile_messages.NO_VOCABULARY, None)
+        )
     assert compile_policy.process() is running and running.ended is None
 
 
@@ -262,7 +323,11 @@ def child() -> int:
     return running._process.pid
 
 
-@pytest.mark.parametrize("recipe, begin, more", [(GrammarRecipe(*KINDS[2]), b'{"a": {"a', b'": {"a": {"a'), (LAZY, b'["ab', b"ab" * 50)], ids=["whole", "bit by bit"])
+@pytest.mark.parametrize(
+    "recipe, begin, more",
+    [(GrammarRecipe(*KINDS[2]), b'{"a": {"a', b'": {"a": {"a'), (LAZY, b'["ab', b"ab" * 50)],
+    ids=["whole", "bit by bit"],
+)
 def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
     words = vocabulary()
     texts = [recipe.compile(words).matcher() for _ in range(2)]
@@ -292,7 +357,9 @@ def test_what_it_is_killed_over_fails_and_the_next_does_not(use):
         while not running._waiting:
             time.sleep(0.001)
         os.kill(running._process.pid, signal.SIGKILL)
-        with pytest.raises(compile_client.CompileProcessDied, match="was killed by SIGKILL while it worked on this one; ask again"):
+        with pytest.raises(
+            compile_client.CompileProcessDied, match="was killed by SIGKILL while it worked on this one; ask again"
+        ):
             asked.result(60)
     assert walk(lambda: GrammarRecipe("regex", "ab").compile(vocabulary()), 0)
     assert compile_policy.process() is not running and compile_policy.describe() == "in a process of their own"
@@ -335,19 +402,34 @@ def test_networks_that_are_dropped_are_forgotten_there(use):
     while len(running.dropped) < 3:
         time.sleep(0.001)
     assert not isinstance(GrammarRecipe("regex", "x").compile(words), str)
-    assert all(isinstance(running.ask(compile_messages.NameRule(number, 0)), compile_messages.NetworkLost) for number in numbers)
+    assert all(
+        isinstance(running.ask(compile_messages.NameRule(number, 0)), compile_messages.NetworkLost)
+        for number in numbers
+    )
 
 
 def test_what_is_held_is_bounded(monkeypatch):
     words, told = vocabulary(), []
-    server = compile_server.CompileServer(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
-    make = compile_messages.MakeNetwork(1, "JSON schema", KINDS[2][1], frozenset(), compile_messages.NO_VOCABULARY, None)
+    server = compile_server.CompileServer(
+        type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})()
+    )
+    make = compile_messages.MakeNetwork(
+        1, "JSON schema", KINDS[2][1], frozenset(), compile_messages.NO_VOCABULARY, None
+    )
     monkeypatch.setattr(compile_server, "MOST_BYTES", 1 << 60)
     server._serve(1, make)
-    assert isinstance(server._answers[compile_messages.BuildRule](compile_messages.BuildRule(1, 0)), compile_messages.NetworkGrown)
+    assert isinstance(
+        server._answers[compile_messages.BuildRule](compile_messages.BuildRule(1, 0)), compile_messages.NetworkGrown
+    )
     monkeypatch.setattr(compile_server, "MOST_BYTES", 1)
     server._serve(2, make._replace(network=2))
-    assert all(isinstance(server._answers[compile_messages.BuildRule](compile_messages.BuildRule(network, 0)), compile_messages.NetworkLost) for network in (1, 2))
+    assert all(
+        isinstance(
+            server._answers[compile_messages.BuildRule](compile_messages.BuildRule(network, 0)),
+            compile_messages.NetworkLost,
+        )
+        for network in (1, 2)
+    )
     assert words.bare.masks is False and len(told) == 2
 
 
@@ -367,9 +449,15 @@ def test_it_ends_where_forgetting_does_not_help_and_nobody_waits(monkeypatch):
 def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
     read, named = threading.Event(), threading.Event()
     server = compile_server.CompileServer(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
-    server._answers |= {compile_messages.MakeNetwork: lambda _: read.wait(60), compile_messages.NameRule: lambda _: named.set()}
+    server._answers |= {
+        compile_messages.MakeNetwork: lambda _: read.wait(60),
+        compile_messages.NameRule: lambda _: named.set(),
+    }
     for number in range(compile_server.THREADS + 5):
-        server._begin(number, compile_messages.MakeNetwork(number, "regex", "a", frozenset(), compile_messages.NO_VOCABULARY, None))
+        server._begin(
+            number,
+            compile_messages.MakeNetwork(number, "regex", "a", frozenset(), compile_messages.NO_VOCABULARY, None),
+        )
     server._begin(99, compile_messages.NameRule(1, 0))
     try:
         assert named.wait(5)
@@ -379,7 +467,9 @@ def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
 
 def test_a_grammar_for_which_there_is_no_memory_is_refused():
     told = []
-    server = compile_server.CompileServer(type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})())
+    server = compile_server.CompileServer(
+        type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})()
+    )
     server._answers[compile_messages.NameRule] = lambda _: [0] * (1 << 60)
     server._serve(1, compile_messages.NameRule(1, 0))
     answer = compile_messages.unpacked(told[0][16:])
@@ -387,13 +477,21 @@ def test_a_grammar_for_which_there_is_no_memory_is_refused():
 
 
 def test_it_ends_with_its_last_use(alone):
-    first, second, other = compile_policy.CompileProcessUse(True), compile_policy.CompileProcessUse(True), compile_policy.CompileProcessUse(False)
+    first, second, other = (
+        compile_policy.CompileProcessUse(True),
+        compile_policy.CompileProcessUse(True),
+        compile_policy.CompileProcessUse(False),
+    )
     running = compile_policy.process()
     GrammarRecipe("regex", "ab").compile(vocabulary())
     first.leave()
     assert compile_policy.process() is running and running.ended is None
     second.leave()  # the other one has compiled next to nothing
-    assert running._process.returncode == 0 and compile_policy.process() is None and compile_policy.describe() == "in this process"
+    assert (
+        running._process.returncode == 0
+        and compile_policy.process() is None
+        and compile_policy.describe() == "in this process"
+    )
     other.leave()
 
 
@@ -401,7 +499,10 @@ def test_it_is_started_when_it_is_worthwhile(alone, monkeypatch):
     use = compile_policy.CompileProcessUse(False)
     try:
         words = vocabulary()
-        assert not isinstance(GrammarRecipe("regex", "a1").compile(words).automaton.network, RemoteNetwork) and compile_policy._STATE.helper is None
+        assert (
+            not isinstance(GrammarRecipe("regex", "a1").compile(words).automaton.network, RemoteNetwork)
+            and compile_policy._STATE.helper is None
+        )
         monkeypatch.setattr(compile_policy, "WORTHWHILE", 0.0)
         GrammarRecipe("regex", "a2").compile(words)
         assert compile_policy._STATE.helper.running().ready.wait(30)
@@ -442,7 +543,11 @@ def test_it_ends_with_its_owner():
     number = int(owner.stdout.readline())
     try:
         deadline = time.monotonic() + 30
-        while time.monotonic() < deadline and Path(f"/proc/{number}/stat").exists() and Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        while (
+            time.monotonic() < deadline
+            and Path(f"/proc/{number}/stat").exists()
+            and Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        ):
             time.sleep(0.05)
         assert time.monotonic() < deadline
     finally:

@@ -30,7 +30,11 @@ from sgl.grammars.regex import parse_regex
 
 SCHEMA = {
     "type": "object",
-    "properties": {"name": {"type": "string", "pattern": "^[A-Z][a-z]+$"}, "child": {"$ref": "#"}, "n": {"type": "integer"}},
+    "properties": {
+        "name": {"type": "string", "pattern": "^[A-Z][a-z]+$"},
+        "child": {"$ref": "#"},
+        "n": {"type": "integer"},
+    },
     "required": ["name"],
 }
 

@@ -85,7 +85,7 @@ threading.stack_size(64 << 10)
 thread = threading.Thread(target=lambda: print(compile_ebnf('root ::= ("a" | "b" "c")+', VOCABULARY).matcher().accept(0)))
 thread.start()
 thread.join()
-"""
+"""  # noqa: E501
 
 
 def test_little_room_is_enough_for_a_grammar_that_is_not_deep():

@@ -40,7 +40,12 @@ def test_a_batch_is_sampled_under_one_processor(page):
     processor = names["GrammarProcessor"](grammars.compile_regex("[a-z]{2,6}( [0-9]{1,3})?", names["vocabulary"]))
     prompt = tokenizer("x", return_tensors="pt")
     output = model.generate(
-        **prompt, logits_processor=[processor], do_sample=True, temperature=1.5, num_return_sequences=6, max_new_tokens=16
+        **prompt,
+        logits_processor=[processor],
+        do_sample=True,
+        temperature=1.5,
+        num_return_sequences=6,
+        max_new_tokens=16,
     )
     texts = tokenizer.batch_decode(output[:, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
     assert len(set(texts)) > 1

@@ -56,7 +56,9 @@ _bounds = st.tuples(st.integers(0, 3), st.integers(0, 4)).map(lambda pair: (pair
 _cases = st.recursive(
     _leaves,
     lambda inner: st.one_of(
-        st.tuples(inner, _bounds | st.sampled_from([(0, None), (2, None), (5, 9)])).map(lambda p: _repeated(p[0], *p[1])),
+        st.tuples(inner, _bounds | st.sampled_from([(0, None), (2, None), (5, 9)])).map(
+            lambda p: _repeated(p[0], *p[1])
+        ),
         st.lists(inner, min_size=2, max_size=3).map(_in_a_row),
         st.lists(inner, min_size=2, max_size=2).map(_either),
     ),

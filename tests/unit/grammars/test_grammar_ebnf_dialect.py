@@ -50,16 +50,22 @@ def test_counts_in_braces(count, good, bad):
     assert _taken(f"start: x{count}\nx: A\nA: /a/", [good, bad]) == [good]
 
 
-LAZY = [(".*b", ""), ("a*", "b"), ("(a|b)*", "ab"), ("[ab]{1,3}", "a"), ("(ab|a)(b|c)", ""), ("b*a|bb", ""), (".*", "c[ab]")]
+LAZY = [
+    (".*b", ""),
+    ("a*", "b"),
+    ("(a|b)*", "ab"),
+    ("[ab]{1,3}", "a"),
+    ("(ab|a)(b|c)", ""),
+    ("b*a|bb", ""),
+    (".*", "c[ab]"),
+]
 
 
 @pytest.mark.parametrize(("body", "suffix"), LAZY)
 def test_lazy_rules_take_the_texts_that_do_not_go_on_from_another(body, suffix):
     texts = _texts("abc", 5)
     whole = re.compile(f"(?:{body})(?:{suffix})", re.DOTALL)
-    expected = [
-        t for t in texts if whole.fullmatch(t) and not any(whole.fullmatch(t[:i]) for i in range(len(t)))
-    ]
+    expected = [t for t in texts if whole.fullmatch(t) and not any(whole.fullmatch(t[:i]) for i in range(len(t)))]
     attribute = f"suffix=/{suffix}/" if suffix else "lazy"
     assert _taken(f'start: x\nx[{attribute}, capture="c"]: /{body}/s', texts) == expected
     assert _taken(f"start: X\nX[{attribute}]: BODY\nBODY: /{body}/s", texts) == expected
@@ -127,7 +133,7 @@ STRINGS = [
     r'/""".*?(?<!\\)(\\\\)*?"""/s',
     r'"\"" _INNER "\""',
     r'_INNER "a"',
-    r'/\/(?!\/)(\\\/|\\\\|[^\/])*?\//',
+    r"/\/(?!\/)(\\\/|\\\\|[^\/])*?\//",
     r'"a" | /a(?!a)[a"]*?a/',
 ]
 
@@ -165,8 +171,11 @@ _list{item}: item ("," item)*
 %ignore "#"
 named: NAME "=" sum
 """
-FILES = {"maths.lark": MATHS, "deeper/names.lark": "NAME: START REST*\n%import .letters (START)\nREST: START | /[0-9]/",
-         "deeper/letters.lark": "START: /[a-c]/"}  # fmt: skip
+FILES = {
+    "maths.lark": MATHS,
+    "deeper/names.lark": "NAME: START REST*\n%import .letters (START)\nREST: START | /[0-9]/",
+    "deeper/letters.lark": "START: /[a-c]/",
+}
 INLINED = """
 start: x+ | "[" (x ("," x)*) "]"
 x: NAME "=" sum

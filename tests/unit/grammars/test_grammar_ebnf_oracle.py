@@ -46,7 +46,7 @@ REAL = {
     ],
     "chess.gbnf": ["1. e4 e5\n2. Nf3 Nc6\n", "1. exd5 O-O-O+\n12. a8=Q# Rh1\n"],
     "date.ebnf": ["2024-02-30", "1999-12-31T23:59:59.123Z", "0001-01-01 00:00+09:30"],
-    "tags.ebnf": ["<a x=\"1\" y='\"'>hi<b/><!-- c - d -->&lt;</a>", "<i></i>"],
+    "tags.ebnf": ['<a x="1" y=\'"\'>hi<b/><!-- c - d -->&lt;</a>', "<i></i>"],
 }
 
 
@@ -113,7 +113,10 @@ def test_both_cores_number_states_alike():
             continue
         machines = [automaton(expr, SYLLABLES, core) for core in CORES]
         for text in rng.sample(texts, min(4, len(texts))):
-            states = [[machine.advance(machine.start, text[:i].encode()) for i in range(len(text) + 1)] for machine in machines]
+            states = [
+                [machine.advance(machine.start, text[:i].encode()) for i in range(len(text) + 1)]
+                for machine in machines
+            ]
             assert states[0] == states[1]
             assert (machines[0].mask(states[0][-1]) == machines[1].mask(states[1][-1])).all()
 

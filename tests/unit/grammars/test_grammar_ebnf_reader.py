@@ -8,13 +8,13 @@ import pytest
 from ebnf_support import as_lark, random_grammar
 from grammar_support import many
 
-from sgl.grammars.algebra.expr import NEVER, Alt, Call, Expr, Graph, Repeat, Seq
 from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.expr import NEVER, Alt, Call, Expr, Graph, Repeat, Seq
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
-from sgl.grammars.ebnf.lark_syntax import read_lark
 from sgl.grammars.ebnf.grammar_literals import string_expr
 from sgl.grammars.ebnf.grammar_source import GrammarText
+from sgl.grammars.ebnf.lark_syntax import read_lark
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.regex import parse_regex
 
@@ -40,8 +40,52 @@ COMMENT: /#[^\n]*/
 %ignore COMMENT
 """
 PIECES = [
-    *('"', "/", "|", "(", ")", "[", "]", "?", "*", "+", ":", "->", " ", "\n", "\n\n", "~", "{", "}", ".", "..", "&", "//", "#"),
-    *("x", "X", "-", "start", "NAME", '"a"', '"b"i', "/c/", "2", "\\", "!", "%", "@", "<", "é", "\x00", "_", "\t", "x: y\n"),
+    *(
+        '"',
+        "/",
+        "|",
+        "(",
+        ")",
+        "[",
+        "]",
+        "?",
+        "*",
+        "+",
+        ":",
+        "->",
+        " ",
+        "\n",
+        "\n\n",
+        "~",
+        "{",
+        "}",
+        ".",
+        "..",
+        "&",
+        "//",
+        "#",
+    ),
+    *(
+        "x",
+        "X",
+        "-",
+        "start",
+        "NAME",
+        '"a"',
+        '"b"i',
+        "/c/",
+        "2",
+        "\\",
+        "!",
+        "%",
+        "@",
+        "<",
+        "é",
+        "\x00",
+        "_",
+        "\t",
+        "x: y\n",
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ import pytest
 from grammar_support import many
 
 from sgl.grammars.algebra import expr as algebra
+from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -25,8 +26,7 @@ from sgl.grammars.algebra.expr import (
     Seq,
     Words,
 )
-from sgl.grammars.algebra.core_extension import extension
-from sgl.grammars.ebnf import left_corners, epsilon_removal
+from sgl.grammars.ebnf import epsilon_removal, left_corners
 from sgl.grammars.ebnf.assemble_rules import plain_size, size
 
 pytestmark = pytest.mark.skipif(extension() is None, reason="the C core is not built")
@@ -45,7 +45,14 @@ def _leaf(rng: random.Random) -> Expr:
         return Words(tuple(sorted({rng.choice([b"", b"x", b"yz"]) for _ in range(2)})))
     if kind == 8:
         return Chars(((97, 97 + rng.randrange(3)),))
-    others = [NEVER, EMPTY, Bytes(rng.randrange(4)), SAME, Anchor(True, 0), OtherThan(("", "n")[rng.randrange(2) :], 1, EMPTY, {}, {})]
+    others = [
+        NEVER,
+        EMPTY,
+        Bytes(rng.randrange(4)),
+        SAME,
+        Anchor(True, 0),
+        OtherThan(("", "n")[rng.randrange(2) :], 1, EMPTY, {}, {}),
+    ]
     return rng.choice(others)
 
 
@@ -103,9 +110,13 @@ def test_walks_find_what_those_of_python_find(seed):
         sizes = {rule: rng.randrange(8) for rule in chosen}
         assert epsilon_removal.calls(expr) == epsilon_removal.plain_calls(expr)
         assert left_corners.left_calls(expr) == left_corners.plain_left_calls(expr)
-        assert epsilon_removal.may_be_empty(expr, chosen, bodies) == epsilon_removal.plain_may_be_empty(expr, chosen, bodies)
+        assert epsilon_removal.may_be_empty(expr, chosen, bodies) == epsilon_removal.plain_may_be_empty(
+            expr, chosen, bodies
+        )
         assert epsilon_removal.may_end(expr, chosen, bodies) == epsilon_removal.plain_may_end(expr, chosen, bodies)
-        assert _outcome(epsilon_removal.substitute, expr, replace) == _outcome(epsilon_removal.plain_substitute, expr, replace)
+        assert _outcome(epsilon_removal.substitute, expr, replace) == _outcome(
+            epsilon_removal.plain_substitute, expr, replace
+        )
         assert size(expr, sizes, 4) == plain_size(expr, sizes, 4)
 
 
@@ -128,7 +139,12 @@ def test_what_nests_too_deeply_is_an_error():
     expr: Expr = Call(RULES[0])
     for _ in range(100_000):
         expr = Alt((expr, EMPTY))
-    walks = [epsilon_removal.calls, left_corners.left_calls, algebra.nullable, lambda e: epsilon_removal.may_end(e, set(), {RULES[0]: EMPTY})]
+    walks = [
+        epsilon_removal.calls,
+        left_corners.left_calls,
+        algebra.nullable,
+        lambda e: epsilon_removal.may_end(e, set(), {RULES[0]: EMPTY}),
+    ]
     walks += [lambda e: epsilon_removal.substitute(e, lambda rule: None), lambda e: size(e, {}, 4)]
     for walk in walks:
         with pytest.raises(RecursionError):

@@ -51,9 +51,7 @@ FINITE = [r"[a-c]{1,4}(?:0|é)?", r"(?:ab|cd)+x?", r"\d{3}-\d{2}", "(?:name|name
 
 
 def grammars():
-    found = [
-        compile_regex(pattern, VOCABULARY) for pattern in [*FINITE, r".{0,90}!", r"\w+@\w+\.(?:com|org)"]
-    ]
+    found = [compile_regex(pattern, VOCABULARY) for pattern in [*FINITE, r".{0,90}!", r"\w+@\w+\.(?:com|org)"]]
     schemas = [TREE, {}, {"type": "string", "maxLength": 60}, {"enum": ["a", "abc", 12]}, {"type": "number"}]
     return found + [compile_json_schema(schema, VOCABULARY) for schema in schemas]
 
@@ -111,9 +109,7 @@ def explored(machine, rounds):
 def test_masks_are_applied_as_by_numpy(dtype, width):
     rng = np.random.default_rng(width)
     pool = DevicePool(VOCABULARY, "cpu", slots=8, most_states=64, most_rows=32)
-    pool.tables.masks.copy_(
-        torch.from_numpy(rng.integers(-(2**31), 2**31, pool.tables.masks.shape).astype(np.int32))
-    )
+    pool.tables.masks.copy_(torch.from_numpy(rng.integers(-(2**31), 2**31, pool.tables.masks.shape).astype(np.int32)))
     rows = [3, NO_MASK, 7, 7, NO_MASK, 31, 0, 1]
     pool.rows.copy_(torch.tensor(rows))
     wide = torch.from_numpy(rng.normal(size=(8, width + 9)).astype(np.float32)).to(dtype)

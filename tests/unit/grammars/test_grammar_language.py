@@ -50,13 +50,9 @@ def test_set_operations_agree_with_re(seed):
         included = [_pattern(rng) for _ in range(rng.choice([1, 1, 2, 3]))]
         excluded = [_pattern(rng) for _ in range(rng.choice([0, 0, 1, 2]))]
         least, most = rng.choice([0, 0, 1, 2, 3]), rng.choice([None, None, 1, 3, 4, 5])
-        expr = combine(
-            [parse_regex(p, "ecma") for p in included], [parse_regex(p) for p in excluded], least, most
-        )
+        expr = combine([parse_regex(p, "ecma") for p in included], [parse_regex(p) for p in excluded], least, most)
         for text in rng.sample(TEXTS, 25):
-            expected = all(re.fullmatch(p, text) for p in included) and not any(
-                re.fullmatch(p, text) for p in excluded
-            )
+            expected = all(re.fullmatch(p, text) for p in included) and not any(re.fullmatch(p, text) for p in excluded)
             expected = expected and least <= len(text) and (most is None or len(text) <= most)
             assert _accepted(expr, text) == expected, (included, excluded, least, most, text)
             assert matches(expr, text) == expected

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sgl.grammars import Grammar, compile_json_schema
 from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -34,13 +35,12 @@ from sgl.grammars.algebra.expr import (
     Words,
     seq,
 )
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex.unicode_classes import general_category
 from sgl.grammars.schema.ascii_only import ascii_only
-from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.json_spelling import FREE_TEXT, encode_chars, other_than
+from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 
 BENCH = Path(__file__).parents[4] / "shared/data/jsonschemabench-dev.jsonl.gz"
 VOCABULARY = byte_vocabulary()
@@ -67,7 +67,9 @@ def _check_equal(expr):
     assert found_rules[1:] == rules[1:]
 
 
-_code = st.one_of(st.integers(0, 0x80), st.integers(0x7F0, 0x810), st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF))
+_code = st.one_of(
+    st.integers(0, 0x80), st.integers(0x7F0, 0x810), st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF)
+)
 _charset = st.lists(st.tuples(_code, _code).map(lambda r: (min(r), max(r))), max_size=4).map(charset.normalise)
 _bytes = st.builds(Bytes, st.integers(0, 2**256 - 1), st.sampled_from([0, PLAIN_ALWAYS, PLAIN_REPEATED]))
 _some = st.binary(max_size=6)
@@ -76,9 +78,13 @@ _names = st.lists(st.text('ab\x7f"\\\n\x00/é日😀', max_size=4), min_size=1, 
 _few = st.integers(0, 5)
 _bound = st.none() | st.integers(0, 6)
 _leaf = st.one_of(
-    _some.map(Literal), _bytes, _charset.map(Chars), _words.map(lambda w: Words(tuple(sorted(set(w))))),
-    _names.map(other_than), st.sampled_from([EMPTY, NEVER, FREE_TEXT]),
-)  # fmt: skip
+    _some.map(Literal),
+    _bytes,
+    _charset.map(Chars),
+    _words.map(lambda w: Words(tuple(sorted(set(w))))),
+    _names.map(other_than),
+    st.sampled_from([EMPTY, NEVER, FREE_TEXT]),
+)
 
 
 def _list_of(item):
@@ -97,9 +103,14 @@ def _graph_of(draw, item):
 def _inner(item):
     row = st.lists(item, max_size=4).map(tuple)
     return st.one_of(
-        row.map(Seq), row.map(Alt), st.builds(Repeat, item, _few, _bound), _list_of(item), _graph_of(item),
-        item.map(lambda body: Call(Rule("called", lambda: body))), item.map(lambda one: Seq((one, one, one))),
-    )  # fmt: skip
+        row.map(Seq),
+        row.map(Alt),
+        st.builds(Repeat, item, _few, _bound),
+        _list_of(item),
+        _graph_of(item),
+        item.map(lambda body: Call(Rule("called", lambda: body))),
+        item.map(lambda one: Seq((one, one, one))),
+    )
 
 
 _exprs = st.recursive(_leaf, _inner, max_leaves=12)
@@ -241,9 +252,29 @@ def _other_than_by_graph(names):
 
 
 _PIECES = [
-    b"a", b"b", b"/", b"\x7f", b"\\", b'\\"', b"\\\\", b"\\n", b"\\/", b"\\u", b"000a", b"000A", b"00e9", b"00E9", b"0061",
-    b"d83d", b"\\ude00", "é".encode(), "日".encode(), "😀".encode(), b"\xc3", b"\x0a",
-]  # fmt: skip
+    b"a",
+    b"b",
+    b"/",
+    b"\x7f",
+    b"\\",
+    b'\\"',
+    b"\\\\",
+    b"\\n",
+    b"\\/",
+    b"\\u",
+    b"000a",
+    b"000A",
+    b"00e9",
+    b"00E9",
+    b"0061",
+    b"d83d",
+    b"\\ude00",
+    "é".encode(),
+    "日".encode(),
+    "😀".encode(),
+    b"\xc3",
+    b"\x0a",
+]
 
 
 @pytest.mark.parametrize("core", CORES)

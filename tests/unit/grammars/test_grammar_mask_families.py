@@ -8,9 +8,9 @@ from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_b
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import Alt, Bytes, Call, Chars, Literal, Repeat, Rule, Seq, alt, seq
 from sgl.grammars.regex import parse_regex
+from sgl.grammars.schema.json_spelling import FREE_CHAR, FREE_TEXT, QUOTE
 from sgl.grammars.schema.schema_builder import schema_expr
 from sgl.grammars.schema.schema_document import SchemaOptions
-from sgl.grammars.schema.json_spelling import FREE_CHAR, FREE_TEXT, QUOTE
 from sgl.grammars.tokens.character_families import FAMILIES, MOST_CHARS, CharacterFamily
 
 SETS = [
@@ -24,10 +24,36 @@ SETS = [
 ]
 WORDS = [b'"', b"a", b"ab", b",", "é".encode(), b'": "', b" "]
 PIECES = [
-    b"a" * 5, b"ab" * 9, "éé".encode(), b"a" * 30, b'abc"', b'",', b'":', b'": "', b'ab"a', b"a\xc3", b"\xa9a",
-    b"\\n", b"a\\n", b"\\u00", b"a\n", b'bca" ', b"zz", b"a1", b'"a"', b'""', b"()", b"((", b'aaaa"', b"ab,ab",
-    "a日".encode(), "\u2028".encode(), b"\xe2\x80", b"a b c", b"b" * 12 + b'"',
-]  # fmt: skip
+    b"a" * 5,
+    b"ab" * 9,
+    "éé".encode(),
+    b"a" * 30,
+    b'abc"',
+    b'",',
+    b'":',
+    b'": "',
+    b'ab"a',
+    b"a\xc3",
+    b"\xa9a",
+    b"\\n",
+    b"a\\n",
+    b"\\u00",
+    b"a\n",
+    b'bca" ',
+    b"zz",
+    b"a1",
+    b'"a"',
+    b'""',
+    b"()",
+    b"((",
+    b'aaaa"',
+    b"ab,ab",
+    "a日".encode(),
+    "\u2028".encode(),
+    b"\xe2\x80",
+    b"a b c",
+    b"b" * 12 + b'"',
+]
 
 
 class Grammars:

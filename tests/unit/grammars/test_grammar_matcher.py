@@ -19,7 +19,7 @@ from sgl.grammars import (
     compile_regex,
     core_name,
 )
-from sgl.grammars.automaton import shortest_completion, native_core
+from sgl.grammars.automaton import native_core, shortest_completion
 from sgl.grammars.automaton.automaton import Automaton
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
@@ -183,15 +183,25 @@ def test_a_completion_that_nobody_could_wait_for_is_refused(schema):
 
 def _chain(length: int, order: list[int]) -> dict:
     """Rules that call the next one, all of them known to the first in some order; the last but 100 is wanted."""
-    links = {f"r{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/r{i + 1}"}}, "required": ["x"]} for i in range(length)}
+    links = {
+        f"r{i}": {"type": "object", "properties": {"x": {"$ref": f"#/$defs/r{i + 1}"}}, "required": ["x"]}
+        for i in range(length)
+    }
     known = {f"p{i}": {"$ref": f"#/$defs/r{i}"} for i in order}
-    return {"type": "object", "properties": known, "required": [f"p{length - 100}"], "$defs": {**links, f"r{length}": {"type": "boolean"}}}
+    return {
+        "type": "object",
+        "properties": known,
+        "required": [f"p{length - 100}"],
+        "$defs": {**links, f"r{length}": {"type": "boolean"}},
+    }
 
 
 @pytest.mark.parametrize("length, order", [(1200, 1), (200, -1), (200, 0)])
 def test_the_way_through_a_long_chain_of_rules(length, order):
     names = list(range(length))[:: order or 1]
-    matcher = compile_json_schema(_chain(length, names if order else random.Random(0).sample(names, length)), VOCABULARY).matcher()
+    matcher = compile_json_schema(
+        _chain(length, names if order else random.Random(0).sample(names, length)), VOCABULARY
+    ).matcher()
     assert len(matcher.shortest_end()) == len(f'{{"p{length - 100}":true}}') + 100 * len('{"x":}')
 
 

@@ -80,13 +80,18 @@ def test_a_batch_shares_what_is_left():
     with metered(meter := WorkBudget(40, hasty=True)):
         found = fill_masks(matchers)
     assert any(isinstance(each, WorkUnfinished) for each in found) and meter.spent > 40
-    assert all((a == b).all() for a, b in zip(fill_masks(matchers), [made(pattern, "C").mask() for pattern, _ in TEXTS], strict=True))
+    assert all(
+        (a == b).all()
+        for a, b in zip(fill_masks(matchers), [made(pattern, "C").mask() for pattern, _ in TEXTS], strict=True)
+    )
 
 
 @pytest.mark.parametrize("core", CORES)
 def test_what_cannot_go_on_rests_between_slices(core):
     schema, rests = {"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, []
-    matchers = [Grammar(schema_expr(schema, SchemaOptions(), remember=True), VOCABULARY, core).matcher() for _ in range(2)]
+    matchers = [
+        Grammar(schema_expr(schema, SchemaOptions(), remember=True), VOCABULARY, core).matcher() for _ in range(2)
+    ]
 
     def rest():
         rests.append(1)

@@ -10,7 +10,22 @@ from sgl.grammars import UnsupportedGrammarError, Vocabulary, compile_json_schem
 from sgl.grammars.compile import Grammar
 from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
-LONG = [b'","', b'", "', b'":', b'": "', b'a"', b"ab", b'{"', b'"}', b'}, "', b"1}", b'": {"a', b"true", b"[{", "é".encode()]
+LONG = [
+    b'","',
+    b'", "',
+    b'":',
+    b'": "',
+    b'a"',
+    b"ab",
+    b'{"',
+    b'"}',
+    b'}, "',
+    b"1}",
+    b'": {"a',
+    b"true",
+    b"[{",
+    "é".encode(),
+]
 VOCABULARY = Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b"<eos>", *LONG], [256])
 NICE = {i for i, token in enumerate(VOCABULARY.tokens) if len(token) > 1 or token in b'",[]{}1abtrue0: '}
 INTEGER = {"type": "integer"}
@@ -24,9 +39,18 @@ CASES = [
     {"minProperties": 3},
     counted(2, maxProperties=3, properties={"a": INTEGER}, required=["a"]),
     counted(3, properties={"a": INTEGER, "ab": {"type": "boolean"}}, additionalProperties=INTEGER),
-    {"anyOf": [counted(2, additionalProperties=INTEGER), {"type": "object", "required": ["a"], "additionalProperties": {"type": "string"}}]},
+    {
+        "anyOf": [
+            counted(2, additionalProperties=INTEGER),
+            {"type": "object", "required": ["a"], "additionalProperties": {"type": "string"}},
+        ]
+    },
     {"type": "array", "items": {"minProperties": 2}, "maxItems": 3},
-    {"type": "array", "uniqueItems": True, "items": {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}, "b": counted(2)}}},
+    {
+        "type": "array",
+        "uniqueItems": True,
+        "items": {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"}, "b": counted(2)}},
+    },
     counted(2, additionalProperties={"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
     {"type": "object", "dependentSchemas": {"a": {"minProperties": 3}}},
     {"not": {"type": "object", "maxProperties": 1}},
@@ -108,4 +132,6 @@ def test_told_as_exact_and_refused_where_it_cannot_be():
     with pytest.raises(UnsupportedGrammarError, match="minProperties"):
         compile_json_schema(counted(2, patternProperties={"^[ab]$": INTEGER}, additionalProperties=False), VOCABULARY)
     with pytest.raises(UnsupportedGrammarError, match="whole grammar"):
-        compile_structural({"type": "structural_tag", "format": {"type": "json_schema", "json_schema": counted(2)}}, VOCABULARY)
+        compile_structural(
+            {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": counted(2)}}, VOCABULARY
+        )

@@ -196,9 +196,32 @@ def test_refused_by_name_and_position(pattern, construct, position):
 
 
 MALFORMED = [
-    "(a", "a)", "[a", "*a", "a**", "[b-a]", "a{3,2}", r"\q", "a|{2}", r"\x4", "\\", "^*", "a(?i)", "(?-a:b)", "(?ii",
-    "(?z)", "(?au)", "(?i-i:a)", r"\400", r"\N{no such name}", "(?P<a>b)(?P<a>c)", "(?#a", r"[\d-z]", "\ud800", "a{1}{2}",
-]  # fmt: skip
+    "(a",
+    "a)",
+    "[a",
+    "*a",
+    "a**",
+    "[b-a]",
+    "a{3,2}",
+    r"\q",
+    "a|{2}",
+    r"\x4",
+    "\\",
+    "^*",
+    "a(?i)",
+    "(?-a:b)",
+    "(?ii",
+    "(?z)",
+    "(?au)",
+    "(?i-i:a)",
+    r"\400",
+    r"\N{no such name}",
+    "(?P<a>b)(?P<a>c)",
+    "(?#a",
+    r"[\d-z]",
+    "\ud800",
+    "a{1}{2}",
+]
 
 
 @pytest.mark.parametrize("pattern", MALFORMED)

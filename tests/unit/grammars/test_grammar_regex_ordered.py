@@ -62,7 +62,9 @@ def test_what_grammars_write(pattern):
 def _pattern(rng: random.Random, depth: int, look: bool = True) -> str:
     kind = rng.random()
     if depth == 0 or kind < 0.4:
-        return rng.choice(["a", '"', r"\\", ".", '[a"]', r"[^\\]"]) + rng.choice(["", "", "*", "+?", "*?", "??", "?", "{1,2}?"])
+        return rng.choice(["a", '"', r"\\", ".", '[a"]', r"[^\\]"]) + rng.choice(
+            ["", "", "*", "+?", "*?", "??", "?", "{1,2}?"]
+        )
     if kind < 0.6 and look:
         inner = _pattern(rng, 1, False)
         if rng.random() < 0.6:
@@ -70,7 +72,12 @@ def _pattern(rng: random.Random, depth: int, look: bool = True) -> str:
         return f"(?<{rng.choice('=!')}{rng.choice(['a', 'a.', '[^a]', chr(34)])})"
     if kind < 0.8:
         return "".join(_pattern(rng, depth - 1, look) for _ in range(rng.randint(2, 3)))
-    return "(" + "|".join(_pattern(rng, depth - 1, look) for _ in range(2)) + ")" + rng.choice(["", "", "*", "*?", "+", "?"])
+    return (
+        "("
+        + "|".join(_pattern(rng, depth - 1, look) for _ in range(2))
+        + ")"
+        + rng.choice(["", "", "*", "*?", "+", "?"])
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -18,12 +18,83 @@ from sgl.grammars.regex.unicode_classes import characters, class_of_re, general_
 VOCABULARY = byte_vocabulary()
 EVERYTHING = characters(0, 0x10FFFF)
 ATOMS = [
-    "a", "b", "k", "K", "s", "ß", "é", "É", "ſ", "1", "_", " ", "\n", "-", "]", "}", "{", "#", ",", "^", "$", ".", r"\A",
-    r"\Z", r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", r"\n", r"\x61", r"\u00e9", r"\101", r"\0", r"\07", r"\\", r"\.", r"\-",
-    r"\ ", "[ab]", "[^a]", "[a-k]", "[]a]", "[^]a]", r"[a\d]", r"[^\W]", "[[]", "[a-]", "[-a]", r"[\]]", "[k-s]", "[é-ſ]",
-    r"[\101-\x63]", r"\N{LATIN SMALL LETTER A}", "(?#c)", "(a)", "(?:b)", "(?i:k)", "(?s:.)", "(?-i:s)", "(?i:[^k])",
-    "(?x: a b # c\n)", "{1}", "{,2}", "{2,}", "{,}", "{a}", "()", "(|a)", "(?:)", r"\q", "(?:^|a)", "(a$)", "(^)", "a|b|ab",
-]  # fmt: skip
+    "a",
+    "b",
+    "k",
+    "K",
+    "s",
+    "ß",
+    "é",
+    "É",
+    "ſ",
+    "1",
+    "_",
+    " ",
+    "\n",
+    "-",
+    "]",
+    "}",
+    "{",
+    "#",
+    ",",
+    "^",
+    "$",
+    ".",
+    r"\A",
+    r"\Z",
+    r"\d",
+    r"\w",
+    r"\s",
+    r"\D",
+    r"\W",
+    r"\S",
+    r"\n",
+    r"\x61",
+    r"\u00e9",
+    r"\101",
+    r"\0",
+    r"\07",
+    r"\\",
+    r"\.",
+    r"\-",
+    r"\ ",
+    "[ab]",
+    "[^a]",
+    "[a-k]",
+    "[]a]",
+    "[^]a]",
+    r"[a\d]",
+    r"[^\W]",
+    "[[]",
+    "[a-]",
+    "[-a]",
+    r"[\]]",
+    "[k-s]",
+    "[é-ſ]",
+    r"[\101-\x63]",
+    r"\N{LATIN SMALL LETTER A}",
+    "(?#c)",
+    "(a)",
+    "(?:b)",
+    "(?i:k)",
+    "(?s:.)",
+    "(?-i:s)",
+    "(?i:[^k])",
+    "(?x: a b # c\n)",
+    "{1}",
+    "{,2}",
+    "{2,}",
+    "{,}",
+    "{a}",
+    "()",
+    "(|a)",
+    "(?:)",
+    r"\q",
+    "(?:^|a)",
+    "(a$)",
+    "(^)",
+    "a|b|ab",
+]
 COUNTS = ["", "", "", "", "*", "+", "?", "{2}", "{,2}", "{1,3}", "{2,}", "*?", "+?", "{0}"]
 TEXT = "abkKsSß éÉſK1_\n-]}{#,^$.\\"
 
@@ -36,9 +107,7 @@ def _pattern(rng: random.Random, depth: int) -> str:
         return "".join(_pattern(rng, depth - 1) for _ in range(rng.randint(0, 3)))
     if kind < 0.88:
         return rng.choice(["(", "(?:", "(?i:", "(?s:"]) + _pattern(rng, depth - 1) + ")" + rng.choice(COUNTS)
-    return (
-        "(" + "|".join(_pattern(rng, depth - 1) for _ in range(rng.randint(2, 3))) + ")" + rng.choice(COUNTS)
-    )
+    return "(" + "|".join(_pattern(rng, depth - 1) for _ in range(rng.randint(2, 3))) + ")" + rng.choice(COUNTS)
 
 
 def _mutated(rng: random.Random, pattern: str) -> str:
@@ -130,10 +199,7 @@ def _anchored(rng: random.Random, depth: int) -> str:
     if kind < 0.8:
         return "".join(_anchored(rng, depth - 1) for _ in range(rng.randint(1, 3)))
     return (
-        "(?:"
-        + "|".join(_anchored(rng, depth - 1) for _ in range(rng.randint(1, 3)))
-        + ")"
-        + rng.choice(["", "?", "*"])
+        "(?:" + "|".join(_anchored(rng, depth - 1) for _ in range(rng.randint(1, 3))) + ")" + rng.choice(["", "?", "*"])
     )
 
 
@@ -186,9 +252,7 @@ def test_folded_sets_match_the_same_code_points_as_re(pattern, flags, letters):
     [(r"\d", str.isdecimal), (r"\s", str.isspace), (r"\w", lambda c: c.isalnum() or c == "_")],
 )
 def test_unicode_classes_are_those_of_re(escape, member):
-    assert _codes(class_of_re(escape)) == {
-        ord(c) for c in EVERYTHING if member(c) and not 0xD800 <= ord(c) <= 0xDFFF
-    }
+    assert _codes(class_of_re(escape)) == {ord(c) for c in EVERYTHING if member(c) and not 0xD800 <= ord(c) <= 0xDFFF}
 
 
 def test_general_categories_are_those_of_unicodedata():
@@ -197,9 +261,7 @@ def test_general_categories_are_those_of_unicodedata():
         expected.setdefault(unicodedata.category(char), set()).add(ord(char))
     del expected["Cs"]
     assert {name: _codes(general_category(name)) for name in expected} == expected
-    assert _codes(general_category("L")) == set().union(
-        *(expected[n] for n in ("Lu", "Ll", "Lt", "Lm", "Lo"))
-    )
+    assert _codes(general_category("L")) == set().union(*(expected[n] for n in ("Lu", "Ll", "Lt", "Lm", "Lo")))
 
 
 @pytest.mark.parametrize(
@@ -247,9 +309,7 @@ def test_ecma_refusals(pattern):
         parse_regex(pattern, "ecma", search=True)
 
 
-@pytest.mark.parametrize(
-    "pattern", [r"\A", r"x\Z", r"\ud83d", r"\c1", r"\u{110000}", r"[b-a]", "(?<a>x)(?<a>y)"]
-)
+@pytest.mark.parametrize("pattern", [r"\A", r"x\Z", r"\ud83d", r"\c1", r"\u{110000}", r"[b-a]", "(?<a>x)(?<a>y)"])
 def test_ecma_malformed(pattern):
     with pytest.raises(InvalidGrammarError):
         parse_regex(pattern, "ecma", search=True)
@@ -288,9 +348,7 @@ def test_one_character_is_a_set(pattern):
 def test_random_garbage_never_crashes():
     rng = random.Random(5)
     for _ in range(4000):
-        pattern = "".join(
-            rng.choice("ab()[]{}*+?|\\^$.-,:=!<>P#12dwpNux \ud800é") for _ in range(rng.randint(0, 12))
-        )
+        pattern = "".join(rng.choice("ab()[]{}*+?|\\^$.-,:=!<>P#12dwpNux \ud800é") for _ in range(rng.randint(0, 12)))
         for dialect in ("python", "ecma"):
             try:
                 parse_regex(pattern, dialect, search=dialect == "ecma")

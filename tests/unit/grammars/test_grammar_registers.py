@@ -48,7 +48,9 @@ def _arrangements(joined, count):
 def _language(joined):
     """All texts of a list of at most LONGEST bytes, by brute force."""
     found = set()
-    for count in range(joined.minimum, 1 + min(LONGEST // 2 + 1, LONGEST if joined.maximum is None else joined.maximum)):
+    for count in range(
+        joined.minimum, 1 + min(LONGEST // 2 + 1, LONGEST if joined.maximum is None else joined.maximum)
+    ):
         around = (joined.opening.data, joined.closing.data) if count else (b"", b"")
         for items in _arrangements(joined, count):
             for members in itertools.product(*map(_spelled, items)):
@@ -90,7 +92,11 @@ def test_lists_in_any_order_are_those_of_brute_force(core, joined):
 
 
 _nested = _lists(
-    st.lists(st.builds(Part, _words | _lists().map(lambda inner: alt(inner, Literal(b"c"))), st.booleans()), min_size=1, max_size=3).map(tuple)
+    st.lists(
+        st.builds(Part, _words | _lists().map(lambda inner: alt(inner, Literal(b"c"))), st.booleans()),
+        min_size=1,
+        max_size=3,
+    ).map(tuple)
 )
 
 

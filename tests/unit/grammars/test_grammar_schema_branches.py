@@ -45,8 +45,14 @@ def test_branches_within_branches_are_told_apart():
 
 
 def _random_branches(rng, deep):
-    leaf = [_needs(rng.choice(NAMES)), {"required": [rng.choice(NAMES)]}, {"properties": {rng.choice(NAMES): {"type": "integer"}}}]
-    branches = [rng.choice(leaf) if not deep or rng.random() < 0.6 else _random_branches(rng, deep - 1) for _ in range(2)]
+    leaf = [
+        _needs(rng.choice(NAMES)),
+        {"required": [rng.choice(NAMES)]},
+        {"properties": {rng.choice(NAMES): {"type": "integer"}}},
+    ]
+    branches = [
+        rng.choice(leaf) if not deep or rng.random() < 0.6 else _random_branches(rng, deep - 1) for _ in range(2)
+    ]
     return {rng.choice(["oneOf", "anyOf", "allOf"]): branches}
 
 
@@ -65,14 +71,18 @@ def test_random_nested_branches():
 
 
 def _tagged(keyword, count):
-    kinds = [{"properties": {"kind": {"const": f"k{i}"}, "v": {"const": i}}, "required": ["kind", "v"]} for i in range(count)]
+    kinds = [
+        {"properties": {"kind": {"const": f"k{i}"}, "v": {"const": i}}, "required": ["kind", "v"]} for i in range(count)
+    ]
     return {"type": "object", keyword: kinds}
 
 
 @pytest.mark.parametrize("keyword, count", [("anyOf", 1000), ("oneOf", 300)])
 def test_hundreds_of_branches(keyword, count):
     grammar = compile_json_schema(_tagged(keyword, count), VOCABULARY)
-    assert accepts(grammar, f'{{"kind": "k{count - 1}", "v": {count - 1}}}') and not accepts(grammar, '{"kind": "k7", "v": 8}')
+    assert accepts(grammar, f'{{"kind": "k{count - 1}", "v": {count - 1}}}') and not accepts(
+        grammar, '{"kind": "k7", "v": 8}'
+    )
 
 
 @pytest.mark.parametrize("keyword, count", [("anyOf", 3000), ("oneOf", 3000)])

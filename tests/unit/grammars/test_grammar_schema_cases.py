@@ -1,4 +1,6 @@
-"""Cases of our own for every keyword of drafts 7 and 2020-12: the `jsonschema` library judges the cases, the cases us."""
+"""Cases of our own for every keyword of drafts 7 and 2020-12: the `jsonschema`
+library judges the cases, the cases us.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Closed objects (`additional_properties=False`, the arguments of tools) against what the `jsonschema` library finds valid and evaluated."""
+"""Closed objects (`additional_properties=False`, the arguments of tools) against what the
+`jsonschema` library finds valid and evaluated.
+"""
 
 import itertools
 import json
@@ -56,7 +58,9 @@ class Oracle:
     def _closed(self, schemas, value):
         if not isinstance(value, dict):
             return True
-        return any(self._complete(ways, value) for ways in itertools.product(*(self._ways(s, value, False) for s in schemas)))
+        return any(
+            self._complete(ways, value) for ways in itertools.product(*(self._ways(s, value, False) for s in schemas))
+        )
 
     def _complete(self, ways, value):
         children, closes, free = {}, False, False
@@ -69,7 +73,9 @@ class Oracle:
         return all(self._closed(inner, value[name]) for name, inner in children.items())
 
     def _ways(self, schema, value, quiet):
-        """Each way: (members with the schemas of their values, whether it closes the object, whether it takes any member)."""
+        """Each way: (members with the schemas of their values, whether it closes
+        the object, whether it takes any member).
+        """
         if isinstance(schema, bool):
             return [((), False, False)]
         parts = [self._own(schema, value, quiet)]
@@ -81,7 +87,11 @@ class Oracle:
             parts += [self._ways(branch, value, quiet) for branch in schema["oneOf"] if self._valid(branch, value)]
         if "anyOf" in schema:
             parts.append(self._any([branch for branch in schema["anyOf"] if self._valid(branch, value)], value, quiet))
-        parts += [self._ways(inner, value, quiet) for name, inner in schema.get("dependentSchemas", {}).items() if name in value]
+        parts += [
+            self._ways(inner, value, quiet)
+            for name, inner in schema.get("dependentSchemas", {}).items()
+            if name in value
+        ]
         if "if" in schema:
             holds = self._valid(schema["if"], value)
             parts += [self._ways(schema["if"], value, True)] if holds else []
@@ -103,7 +113,11 @@ class Oracle:
 
 
 def joined(ways):
-    return tuple(itertools.chain(*(names for names, _, _ in ways))), any(c for _, c, _ in ways), any(f for _, _, f in ways)
+    return (
+        tuple(itertools.chain(*(names for names, _, _ in ways))),
+        any(c for _, c, _ in ways),
+        any(f for _, _, f in ways),
+    )
 
 
 # --- random schemas --------------------------------------------------------------------------------------------
@@ -140,7 +154,10 @@ def composed(draw, depth, plain=False):
     if draw.random() < 0.5:
         schema = {"properties": {}} if plain else {}
     for kind in draw.sample(KINDS, draw.choice([1, 1, 2])):
-        several = [composed(draw, depth - draw.choice([1, 2]) if depth > 1 else 0, plain) for _ in range(draw.choice([2, 2, 3]))]
+        several = [
+            composed(draw, depth - draw.choice([1, 2]) if depth > 1 else 0, plain)
+            for _ in range(draw.choice([2, 2, 3]))
+        ]
         if kind == "if":
             schema |= {"if": flat(draw, True), "then": several[0], "else": several[1]}
         elif kind == "dependentSchemas":
@@ -189,7 +206,11 @@ def test_random_objects_hold_what_their_schemas_declare():
 def test_one_object_is_closed_as_by_unevaluated_properties():
     draw, tried = random.Random(12), 0
     for _ in range(many(120)):
-        schema = {"type": "object", "properties": {"k": {}}, "allOf": [composed(draw, draw.choice([1, 1, 2]), plain=True)]}
+        schema = {
+            "type": "object",
+            "properties": {"k": {}},
+            "allOf": [composed(draw, draw.choice([1, 1, 2]), plain=True)],
+        }
         judge = jsonschema.Draft202012Validator({**schema, **DEFS, "unevaluatedProperties": False})
         values = [value_of(draw) for _ in range(10)]
         try:
@@ -210,13 +231,22 @@ A, B = obj("a", required=["a"]), obj("b", required=["b"])
 PLACES = {
     "a property": (lambda inner: {"type": "object", "properties": {"u": inner}}, lambda value: {"u": value}),
     **{
-        f"a property called {name}": (lambda inner, name=name: {"type": "object", "properties": {name: inner}}, lambda value, name=name: {name: value})
+        f"a property called {name}": (
+            lambda inner, name=name: {"type": "object", "properties": {name: inner}},
+            lambda value, name=name: {name: value},
+        )
         for name in ("default", "const", "enum", "examples", "not", "if", "properties", "$ref")
     },
     "items": (lambda inner: {"type": "array", "items": inner}, lambda value: [value]),
     "prefixItems": (lambda inner: {"type": "array", "prefixItems": [inner]}, lambda value: [value]),
-    "additionalProperties": (lambda inner: {"type": "object", "additionalProperties": inner}, lambda value: {"z": value}),
-    "patternProperties": (lambda inner: {"type": "object", "patternProperties": {"^x": inner}}, lambda value: {"x": value}),
+    "additionalProperties": (
+        lambda inner: {"type": "object", "additionalProperties": inner},
+        lambda value: {"z": value},
+    ),
+    "patternProperties": (
+        lambda inner: {"type": "object", "patternProperties": {"^x": inner}},
+        lambda value: {"x": value},
+    ),
     "anyOf": (lambda inner: {"anyOf": [{"type": "null"}, inner]}, lambda value: value),
     "oneOf": (lambda inner: {"oneOf": [{"type": "null"}, inner]}, lambda value: value),
     "allOf": (lambda inner: {"allOf": [{}, inner]}, lambda value: value),
@@ -225,12 +255,17 @@ PLACES = {
     "dependentSchemas": (lambda inner: {"dependentSchemas": {"a": inner}}, lambda value: value),
     "$ref": (lambda inner: {"$ref": "#/$defs/x", "$defs": {"x": inner}}, lambda value: value),
     "$anchor": (lambda inner: {"$ref": "#there", "$defs": {"x": {"$anchor": "there", **inner}}}, lambda value: value),
-    "$id": (lambda inner: {"$ref": "http://a.b/c", "$defs": {"x": {"$id": "http://a.b/c", **inner}}}, lambda value: value),
+    "$id": (
+        lambda inner: {"$ref": "http://a.b/c", "$defs": {"x": {"$id": "http://a.b/c", **inner}}},
+        lambda value: value,
+    ),
 }
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("kind", [{"type": "object"}, {"type": ["object", "null"]}, {}, {"nullable": True, "type": "object"}], ids=str)
+@pytest.mark.parametrize(
+    "kind", [{"type": "object"}, {"type": ["object", "null"]}, {}, {"nullable": True, "type": "object"}], ids=str
+)
 def test_an_object_is_closed_wherever_it_stands(place, kind):
     around, value_at = PLACES[place]
     schema = around({**kind, "properties": {"a": {"type": "integer"}}, "default": {"z": 1}})
@@ -247,10 +282,18 @@ def test_an_object_is_closed_wherever_it_stands(place, kind):
         ({**obj("k"), "anyOf": [A, B]}, {"k": 0, "a": 1, "b": 2}, {"k": 0}),
         ({**obj("k"), "anyOf": [A, B]}, {"k": 0, "a": 1}, {"k": 0, "a": 1, "b": "x"}),
         ({**obj("k"), "oneOf": [A, B]}, {"b": 1, "k": 0}, {"k": 0, "a": 1, "b": 2}),
-        ({**obj("k"), "if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": A, "else": B}, {"k": 2, "b": 1}, {"k": 1, "b": 1}),
+        (
+            {**obj("k"), "if": {"properties": {"k": {"const": 1}}, "required": ["k"]}, "then": A, "else": B},
+            {"k": 2, "b": 1},
+            {"k": 1, "b": 1},
+        ),
         ({**obj("k"), "dependentSchemas": {"k": A}}, {"k": 1, "a": 2}, {"a": 2}),
         ({"$ref": "#/$defs/a%20b", **obj("b"), **DEFS}, {"a": 1, "b": 2}, {"a": 1, "z": 2}),
-        ({"allOf": [{"properties": {"u": A}}, {"properties": {"u": B}}]}, {"u": {"a": 1, "b": 2}}, {"u": {"a": 1, "b": 2, "c": 3}}),
+        (
+            {"allOf": [{"properties": {"u": A}}, {"properties": {"u": B}}]},
+            {"u": {"a": 1, "b": 2}},
+            {"u": {"a": 1, "b": 2, "c": 3}},
+        ),
         ({**obj("a"), "patternProperties": {"^x": {}}}, {"a": 1, "x1": 2}, {"a": 1, "z": 2}),
         ({**obj("a"), "additionalProperties": {"type": "integer"}}, {"a": 1, "z": 2}, {"a": 1, "z": "s"}),
         ({**obj("a"), "unevaluatedProperties": {"type": "integer"}}, {"a": 1, "z": 2}, {"a": 1, "z": "s"}),
@@ -261,17 +304,36 @@ def test_an_object_is_closed_wherever_it_stands(place, kind):
         ({"type": "object", "patternProperties": {"^x": {"type": "integer"}}}, {"z": "s"}, {"x": "s"}),
         ({"anyOf": [A, {"type": "object", "required": ["z"]}]}, {"z": 1, "y": 2}, {"a": 1, "y": 2}),
         ({**obj("a"), "not": obj("a", "b", required=["a", "b"])}, {"a": 1}, {"a": 1, "b": 1}),
-        ({"type": "object", "if": obj("a", required=["a"]), "then": {"required": ["y"]}}, {"a": 1, "y": 2, "z": 3}, {"a": 1, "z": 3}),
-        ({"properties": {"u": {"type": "object"}}, "if": {"properties": {"u": A}}, "then": {"required": ["u"]}}, {"u": {"a": 1, "z": 2}}, {"z": 1}),
+        (
+            {"type": "object", "if": obj("a", required=["a"]), "then": {"required": ["y"]}},
+            {"a": 1, "y": 2, "z": 3},
+            {"a": 1, "z": 3},
+        ),
+        (
+            {"properties": {"u": {"type": "object"}}, "if": {"properties": {"u": A}}, "then": {"required": ["u"]}},
+            {"u": {"a": 1, "z": 2}},
+            {"z": 1},
+        ),
         ({"type": "array", "items": {"type": "object"}, "contains": A}, [{"z": 1}, {"a": 1, "z": 2}], [{"z": 1}]),
         ({"enum": [{"properties": {"a": 1}, "b": 2}]}, {"properties": {"a": 1}, "b": 2}, {"properties": {"a": 1}}),
-        ({"properties": {"u": {"const": {"type": "object", "properties": {}}}}}, {"u": {"type": "object", "properties": {}}}, {"z": 1}),
-        ({"properties": {"u": {"enum": [{"v": {"a": 1}}, {"v": {"a": 1, "z": 1}}], "properties": {"v": A}}}}, {"u": {"v": {"a": 1}}}, {"u": {"v": {"a": 1, "z": 1}}}),
+        (
+            {"properties": {"u": {"const": {"type": "object", "properties": {}}}}},
+            {"u": {"type": "object", "properties": {}}},
+            {"z": 1},
+        ),
+        (
+            {"properties": {"u": {"enum": [{"v": {"a": 1}}, {"v": {"a": 1, "z": 1}}], "properties": {"v": A}}}},
+            {"u": {"v": {"a": 1}}},
+            {"u": {"v": {"a": 1, "z": 1}}},
+        ),
     ],
     ids=lambda given: json.dumps(given)[:60],
 )
 def test_members_that_some_schema_declares_are_taken(schema, right, wrong):
-    for grammar in (closed(schema, order="any"), compile_json_schema(schema, VOCABULARY, order="any", additional_properties=False)):
+    for grammar in (
+        closed(schema, order="any"),
+        compile_json_schema(schema, VOCABULARY, order="any", additional_properties=False),
+    ):
         assert takes(grammar, right) and not takes(grammar, wrong)
 
 
@@ -286,7 +348,13 @@ def test_many_branches_are_no_reason_to_refuse():
     """Where too many of them may hold together, a text keeps to one."""
     grammar = closed({"anyOf": [obj(f"a{i}") for i in range(150)]})
     assert takes(grammar, {"a149": 1}) and not takes(grammar, {"a": 1}) and not takes(grammar, {"a1": 1, "a2": 1})
-    grammar = closed({"anyOf": [{"type": "object", "properties": {f"a{i}": {}, "k": {"const": i}}, "required": ["k"]} for i in range(90)]})
+    grammar = closed(
+        {
+            "anyOf": [
+                {"type": "object", "properties": {f"a{i}": {}, "k": {"const": i}}, "required": ["k"]} for i in range(90)
+            ]
+        }
+    )
     assert takes(grammar, {"a17": 1, "k": 17}) and not takes(grammar, {"a16": 1, "k": 17})
 
 
@@ -297,7 +365,13 @@ def test_resources_are_closed_too():
 
 @pytest.mark.parametrize("style", ["qwen_xml", "json"])
 def test_the_values_of_parameters_are_closed(style):
-    schema = {CLOSED: False, "type": "object", "properties": {"u": {"$ref": "#/$defs/a"}}, "required": ["u"], "$defs": {"a": {"allOf": [A, B]}}}
+    schema = {
+        CLOSED: False,
+        "type": "object",
+        "properties": {"u": {"$ref": "#/$defs/a"}},
+        "required": ["u"],
+        "$defs": {"a": {"allOf": [A, B]}},
+    }
     spec = {"type": "json_schema", "json_schema": schema, **({} if style == "json" else {"style": style})}
     texts = ['{"u": %s}', "<parameter=u>%s</parameter>"]
     for value, right in (('{"a": 1, "b": 2}', True), ('{"a": 1, "b": 2, "z": 3}', False)):
@@ -312,7 +386,9 @@ def test_the_keyword_is_read_at_the_root_alone_and_is_true_or_false():
     assert takes(compile_json_schema({CLOSED: True, **A}, VOCABULARY, additional_properties=False), {"a": 1, "z": 2})
     with pytest.raises(InvalidGrammarError, match="x-additional-properties must be true or false, not 'no'"):
         compile_json_schema({CLOSED: "no", **A}, VOCABULARY)
-    verdicts = {finding.where: finding.verdict for finding in explain({CLOSED: False, **inner}) if finding.keyword == CLOSED}
+    verdicts = {
+        finding.where: finding.verdict for finding in explain({CLOSED: False, **inner}) if finding.keyword == CLOSED
+    }
     assert verdicts == {"#": "exact", "#/properties/u": "annotation"}
 
 

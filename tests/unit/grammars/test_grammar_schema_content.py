@@ -27,7 +27,13 @@ TREE = {
     "required": ["v"],
     "additionalProperties": False,
 }
-HELD = {"$defs": {"tree": TREE}, "type": "object", "properties": {"x": JSON | {"contentSchema": {"$ref": "#/$defs/tree"}}}, "required": ["x"], "additionalProperties": False}  # fmt: skip
+HELD = {
+    "$defs": {"tree": TREE},
+    "type": "object",
+    "properties": {"x": JSON | {"contentSchema": {"$ref": "#/$defs/tree"}}},
+    "required": ["x"],
+    "additionalProperties": False,
+}
 
 
 def compiled(schema, **options):
@@ -77,7 +83,9 @@ def test_json_within_a_string():
     assert [text for text in ("{}", "{", "NaN", "[1]") if accepts(listed, json.dumps(text))] == ["{}"]
 
 
-@pytest.mark.parametrize("options", [{}, {"ascii": True}, {"whitespace": "indented"}, {"whitespace": "free", "order": "any"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"ascii": True}, {"whitespace": "indented"}, {"whitespace": "free", "order": "any"}]
+)
 def test_what_is_written_holds_what_its_schema_says(options):
     jsonschema = pytest.importorskip("jsonschema")
     checker = jsonschema.Draft202012Validator(TREE | {"$defs": {"tree": TREE}})
@@ -107,7 +115,11 @@ def test_the_draft_says_whether_content_counts():
     seven = {"$schema": "http://json-schema.org/draft-07/schema#", "contentEncoding": "base64"}
     assert not accepts(compile_json_schema(seven, VOCABULARY), '"%"')
     assert accepts(compile_json_schema(seven, VOCABULARY, content="annotation"), '"%"')
-    for schema in ({"contentEncoding": "base64"}, JSON, seven | {"$schema": "https://json-schema.org/draft/2020-12/schema"}):
+    for schema in (
+        {"contentEncoding": "base64"},
+        JSON,
+        seven | {"$schema": "https://json-schema.org/draft/2020-12/schema"},
+    ):
         assert accepts(compile_json_schema(schema, VOCABULARY), '"%"')
     assert accepts(compiled({"contentEncoding": "quoted-printable", "contentMediaType": "image/png"}), '"%"')
 

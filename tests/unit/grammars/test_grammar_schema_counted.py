@@ -82,7 +82,9 @@ def _random_pattern(rng, deep=3):
     if kind == 0:
         return rng.choice(["a", "b", "ab", "[ab]"])
     inner = [_random_pattern(rng, deep - 1) for _ in range(2)]
-    return ["", f"({inner[0]}|{inner[1]})", inner[0] + inner[1], f"({inner[0]}){rng.choice(['*', '?', '{2}', '+'])}"][kind]
+    return ["", f"({inner[0]}|{inner[1]})", inner[0] + inner[1], f"({inner[0]}){rng.choice(['*', '?', '{2}', '+'])}"][
+        kind
+    ]
 
 
 def test_random_languages_within_bounds():
@@ -104,7 +106,9 @@ def test_random_languages_within_bounds():
 
 
 def test_ends_are_found_again_in_the_middle():
-    grammar = compile_json_schema({"type": "object", "properties": {"u": _schema("uri", 5, 2083)}, "required": ["u"]}, VOCABULARY)
+    grammar = compile_json_schema(
+        {"type": "object", "properties": {"u": _schema("uri", 5, 2083)}, "required": ["u"]}, VOCABULARY
+    )
     matcher = grammar.matcher()
     for start in (b"", b'{"u":', b'"http://', b"a"):
         assert all(matcher.accept(byte) for byte in start)
@@ -114,7 +118,9 @@ def test_ends_are_found_again_in_the_middle():
 
 
 def test_ends_are_written_in_ascii():
-    grammar = compile_json_schema({"type": "string", "pattern": "^(é|ü)*$", "minLength": 9000, "maxLength": 9003}, VOCABULARY, ascii=True)
+    grammar = compile_json_schema(
+        {"type": "string", "pattern": "^(é|ü)*$", "minLength": 9000, "maxLength": 9003}, VOCABULARY, ascii=True
+    )
     matcher = grammar.matcher()
     end = matcher.shortest_end()
     assert end.isascii() and len(json.loads(end)) == 9000 and accepts(grammar, end.decode())
@@ -160,4 +166,6 @@ def test_what_no_grammar_can_tell_is_neither_in_a_format_nor_outside(name):
 
 def test_names_of_a_format():
     grammar = compile_json_schema({"type": "object", "propertyNames": HOST}, VOCABULARY)
-    assert accepts(grammar, '{"a.b": 1}') and not accepts(grammar, '{"xn--X": 1}') and not accepts(grammar, '{"a b": 1}')
+    assert (
+        accepts(grammar, '{"a.b": 1}') and not accepts(grammar, '{"xn--X": 1}') and not accepts(grammar, '{"a b": 1}')
+    )

@@ -26,21 +26,41 @@ def short(text, digits):
 
 
 SCHEMAS = [
-    {"type": "number"}, {"type": "integer"}, {"type": ["integer", "null"]}, {"type": "number", "minimum": 0}, {"type": "number", "maximum": 0},
-    {"type": "number", "minimum": -2.5}, {"type": "number", "minimum": 3, "maximum": 700}, {"type": "number", "exclusiveMinimum": 0.25},
-    {"type": "integer", "minimum": 5}, {"type": "integer", "maximum": -3}, {"type": "number", "multipleOf": 0.25}, {"type": "integer", "multipleOf": 6},
-    {"type": "number", "not": {"type": "integer"}}, {"type": "integer", "minimum": 10, "multipleOf": 5},
-]  # fmt: skip
+    {"type": "number"},
+    {"type": "integer"},
+    {"type": ["integer", "null"]},
+    {"type": "number", "minimum": 0},
+    {"type": "number", "maximum": 0},
+    {"type": "number", "minimum": -2.5},
+    {"type": "number", "minimum": 3, "maximum": 700},
+    {"type": "number", "exclusiveMinimum": 0.25},
+    {"type": "integer", "minimum": 5},
+    {"type": "integer", "maximum": -3},
+    {"type": "number", "multipleOf": 0.25},
+    {"type": "integer", "multipleOf": 6},
+    {"type": "number", "not": {"type": "integer"}},
+    {"type": "integer", "minimum": 10, "multipleOf": 5},
+]
 
 
 def some_number(dice):
-    whole = dice.choice(["0", *(str(dice.randrange(1, 10)) + "".join(dice.choice("0123456789") for _ in range(dice.randrange(9))) for _ in range(3))])
+    whole = dice.choice(
+        [
+            "0",
+            *(
+                str(dice.randrange(1, 10)) + "".join(dice.choice("0123456789") for _ in range(dice.randrange(9)))
+                for _ in range(3)
+            ),
+        ]
+    )
     fraction = "." + "".join(dice.choice("0005") for _ in range(dice.randrange(1, 9))) if dice.random() < 0.6 else ""
     power = dice.choice(["e5", "e-07", "E+10", "e00018"]) if dice.random() < 0.2 else ""
     return dice.choice(["", "-"]) + whole + fraction + power
 
 
-@pytest.mark.parametrize("schema", [s for s in SCHEMAS if "not" not in s], ids=json.dumps)  # of that one all whole parts are short
+@pytest.mark.parametrize(
+    "schema", [s for s in SCHEMAS if "not" not in s], ids=json.dumps
+)  # of that one all whole parts are short
 def test_what_is_short_is_what_it_was(schema):
     """A number is allowed where it was without a bound, unless it is longer than that."""
     dice = random.Random(json.dumps(schema))
@@ -65,7 +85,18 @@ def test_digits_do_not_run_away(schema):
 
 
 def test_the_default_takes_what_machines_write():
-    numbers = [2**64, -(2**63), 1e308, 5e-324, 0.1 + 0.2, 1 / 3, -1.7976931348623157e308, 1e22, 123456789012345680000.0, 10**30]
+    numbers = [
+        2**64,
+        -(2**63),
+        1e308,
+        5e-324,
+        0.1 + 0.2,
+        1 / 3,
+        -1.7976931348623157e308,
+        1e22,
+        123456789012345680000.0,
+        10**30,
+    ]
     grammar = compiled({"type": "number"})
     assert [n for n in numbers if not accepts(grammar, json.dumps(n))] == []
     assert accepts(grammar, "0.0001234567890123456789") and accepts(compiled(True), str(2**64))
@@ -80,7 +111,10 @@ def test_the_default_takes_what_machines_write():
         ({"type": "integer", "minimum": 10**50, "maximum": 10**50 + 5}, "1" + "0" * 49 + "3"),
         ({"const": 10**50}, "1" + "0" * 50),
         ({"enum": [10**50, 1]}, "1" + "0" * 50),
-        ({"type": "string", "format": "date-time", "pattern": r"\.\d{20}Z$"}, '"2024-01-01T00:00:00.' + "1" * 20 + 'Z"'),
+        (
+            {"type": "string", "format": "date-time", "pattern": r"\.\d{20}Z$"},
+            '"2024-01-01T00:00:00.' + "1" * 20 + 'Z"',
+        ),
         ({"type": "string", "pattern": r"^\d+$"}, '"' + "1" * 100 + '"'),
     ],
     ids=str,
@@ -121,17 +155,41 @@ def test_the_option_is_checked(digits):
 
 
 FINITE = [
-    {"type": "number"}, {}, {"type": "number", "minimum": 0}, {"type": "number", "maximum": 0}, {"type": "number", "minimum": 2.5},
-    {"type": "number", "multipleOf": 0.5}, {"type": "number", "minimum": 0, "multipleOf": 4}, {"type": "integer"}, {"type": "number", "not": {"type": "integer"}},
-]  # fmt: skip
+    {"type": "number"},
+    {},
+    {"type": "number", "minimum": 0},
+    {"type": "number", "maximum": 0},
+    {"type": "number", "minimum": 2.5},
+    {"type": "number", "multipleOf": 0.5},
+    {"type": "number", "minimum": 0, "multipleOf": 4},
+    {"type": "integer"},
+    {"type": "number", "not": {"type": "integer"}},
+]
 
 
 def with_power(dice):
     """Numbers whose exponents bring them near the largest double, or anywhere."""
-    whole = dice.choice(["0", "1", str(dice.randrange(1, 10)), str(dice.randrange(10, 1000)), "1" * dice.randrange(2, 60)])
-    fraction = dice.choice(["", f".{dice.randrange(10**4)}", ".7976931348623157", ".79769313486231" + str(dice.randrange(10**6)), ".7" + "9" * dice.randrange(30)])
+    whole = dice.choice(
+        ["0", "1", str(dice.randrange(1, 10)), str(dice.randrange(10, 1000)), "1" * dice.randrange(2, 60)]
+    )
+    fraction = dice.choice(
+        [
+            "",
+            f".{dice.randrange(10**4)}",
+            ".7976931348623157",
+            ".79769313486231" + str(dice.randrange(10**6)),
+            ".7" + "9" * dice.randrange(30),
+        ]
+    )
     power = max(0, dice.choice([308, 308, 309, 307, dice.randrange(400)]) - dice.choice([0, len(whole) - 1]))
-    return dice.choice(["", "-"]) + whole + fraction + dice.choice("eE") + dice.choice(["", "+", "+0", "0", "-"]) + str(power)
+    return (
+        dice.choice(["", "-"])
+        + whole
+        + fraction
+        + dice.choice("eE")
+        + dice.choice(["", "+", "+0", "0", "-"])
+        + str(power)
+    )
 
 
 @pytest.mark.parametrize("digits", [40, None], ids=str)

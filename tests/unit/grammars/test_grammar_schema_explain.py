@@ -29,7 +29,11 @@ def refusals(schema, **options):
 
 
 def test_every_keyword_of_every_schema_has_one_verdict_in_order():
-    schema = {"title": "t", "type": "object", "properties": {"type": INT, "b/c": {"anyOf": [INT, {"const": {"type": 1}}]}}}
+    schema = {
+        "title": "t",
+        "type": "object",
+        "properties": {"type": INT, "b/c": {"anyOf": [INT, {"const": {"type": 1}}]}},
+    }
     assert [(f.where, f.keyword, f.verdict) for f in explain(schema)] == [
         ("#", "title", "annotation"),
         ("#", "type", "exact"),
@@ -42,9 +46,19 @@ def test_every_keyword_of_every_schema_has_one_verdict_in_order():
 
 
 def test_annotations_are_told_from_what_is_enforced():
-    schema = {"default": 3, "examples": [1], "x-note": "n", "color": "red", "format": "date", "items": {"format": "color"}}
+    schema = {
+        "default": 3,
+        "examples": [1],
+        "x-note": "n",
+        "color": "red",
+        "format": "date",
+        "items": {"format": "color"},
+    }
     found = verdicts(schema)
-    assert {keyword for (place, keyword), v in found.items() if place == "#" and v == "annotation"} == schema.keys() - {"format", "items"}
+    assert {keyword for (place, keyword), v in found.items() if place == "#" and v == "annotation"} == schema.keys() - {
+        "format",
+        "items",
+    }
     assert found["#", "format"] == "exact" and found["#/items", "format"] == "annotation"
     assert verdicts(schema, formats="annotation")["#", "format"] == "annotation"
 
@@ -80,13 +94,17 @@ def test_two_refused_keywords_of_one_schema_are_both_found():
 
 
 def test_a_refusal_says_why_and_prints_its_place():
-    (finding,) = [f for f in explain({"properties": {"a": {"uniqueItems": True, "contains": {}}}}) if f.verdict == "refused"]
+    (finding,) = [
+        f for f in explain({"properties": {"a": {"uniqueItems": True, "contains": {}}}}) if f.verdict == "refused"
+    ]
     assert str(finding).startswith("refused") and "uniqueItems at #/properties/a" in str(finding)
     assert "together with contains" in finding.detail
 
 
 @pytest.mark.parametrize(
-    "schema", ["{", 7, {"type": "strnig"}, {"properties": {"a": {"minLength": -1}}}, {"$ref": "#/nowhere"}, False], ids=str
+    "schema",
+    ["{", 7, {"type": "strnig"}, {"properties": {"a": {"minLength": -1}}}, {"$ref": "#/nowhere"}, False],
+    ids=str,
 )
 def test_malformed_schemas_raise(schema):
     with pytest.raises(InvalidGrammarError):

@@ -11,11 +11,22 @@ from sgl.grammars.automaton import shortest_completion
 
 VOCABULARY = byte_vocabulary()
 MALFORMED = [
-    '{"minimum": 1E400}', '{"const": -1e999}', '{"minLength": 1E400}', '{"contains": {}, "minContains": 1E400}',
-    '{"format": []}', '{"format": {}}', '{"format": 5}', '{"dependentRequired": {"a": [1]}}',
-    '{"dependentRequired": {"a": [[]]}}', '{"dependencies": {"a": [{}]}}', '{"$id": "http://[", "$ref": "a"}',
-    '{"required": [[]]}', '{"type": [[]]}', '{"$ref": []}', '{"$dynamicRef": []}',
-]  # fmt: skip
+    '{"minimum": 1E400}',
+    '{"const": -1e999}',
+    '{"minLength": 1E400}',
+    '{"contains": {}, "minContains": 1E400}',
+    '{"format": []}',
+    '{"format": {}}',
+    '{"format": 5}',
+    '{"dependentRequired": {"a": [1]}}',
+    '{"dependentRequired": {"a": [[]]}}',
+    '{"dependencies": {"a": [{}]}}',
+    '{"$id": "http://[", "$ref": "a"}',
+    '{"required": [[]]}',
+    '{"type": [[]]}',
+    '{"$ref": []}',
+    '{"$dynamicRef": []}',
+]
 
 
 @pytest.mark.parametrize("schema", MALFORMED)

@@ -15,12 +15,12 @@ from grammar_support import CORES, JSON_PIECES, accepts, automaton, byte_vocabul
 from typing_extensions import TypedDict
 
 from sgl.grammars import GrammarError, InvalidGrammarError, compile_json_schema
-from sgl.grammars.schema.schema_builder import schema_expr
 from sgl.grammars.schema.explain_schema import explain
-from sgl.grammars.schema.string_formats import ENFORCED
+from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.schema.schema_builder import schema_expr
 from sgl.grammars.schema.schema_options import SchemaOptions
 from sgl.grammars.schema.schema_source import canonical_schema
-from sgl.grammars.schema.ignored_keywords import weakened
+from sgl.grammars.schema.string_formats import ENFORCED
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)
 FORMATS = json.loads((Path(__file__).parent / "data" / "json_schema_formats.json").read_text())
@@ -66,7 +66,9 @@ def test_constants_in_any_order():
     assert not shown(grammar, {"b": [{"d": 2}], "a": 1})
 
 
-@pytest.mark.parametrize("text,plain,json_like", [("1", 1, 1), ("1.0", 0, 1), ("1.00", 0, 0), ("1e+16", 0, 1), ("1e0", 0, 0)])
+@pytest.mark.parametrize(
+    "text,plain,json_like", [("1", 1, 1), ("1.0", 0, 1), ("1.00", 0, 0), ("1e+16", 0, 1), ("1e0", 0, 0)]
+)
 def test_spellings_of_integers(text, plain, json_like):
     for schema in (INT, {"enum": [1, 10**16]}, {"type": "integer", "minimum": 0}):
         assert accepts(compiled(schema), text) == accepts(compiled(schema, integers="plain"), text) == bool(plain)
@@ -113,7 +115,15 @@ def test_every_enforced_format_has_cases():
     assert set(FORMATS) == ENFORCED
 
 
-LOOSE = {"type": "object", "title": "t", "properties": {"tags": {"type": "array", "contains": {}, "uniqueItems": True}, "uniqueItems": INT, "when": {"format": "color"}}}
+LOOSE = {
+    "type": "object",
+    "title": "t",
+    "properties": {
+        "tags": {"type": "array", "contains": {}, "uniqueItems": True},
+        "uniqueItems": INT,
+        "when": {"format": "color"},
+    },
+}
 
 
 def test_weakened_keywords_are_ignored_and_named():
@@ -140,14 +150,23 @@ def test_explain_gives_each_keyword_a_verdict():
 
 
 def test_explain_finds_several_refusals_and_says_why():
-    schema = {"items": {"uniqueItems": True, "contains": {}, "pattern": "(?=a)"}, "minProperties": 4, "patternProperties": {"^a": {}}, "not": {"additionalProperties": INT}}
+    schema = {
+        "items": {"uniqueItems": True, "contains": {}, "pattern": "(?=a)"},
+        "minProperties": 4,
+        "patternProperties": {"^a": {}},
+        "not": {"additionalProperties": INT},
+    }
     lines = [str(f) for f in explain(schema) if f.verdict == "refused"]
     assert len(lines) == 4
     assert any("look-ahead" in line and "#/items" in line for line in lines)
     assert any("together with contains" in line for line in lines)
 
 
-@pytest.mark.parametrize("options", [{"order": "sorted"}, {"integers": "hex"}, {"ascii": 1}, {"weaken": "type"}, {"formats": "none"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"order": "sorted"}, {"integers": "hex"}, {"ascii": 1}, {"weaken": "type"}, {"formats": "none"}],
+    ids=str,
+)
 def test_wrong_options_are_named(options):
     with pytest.raises(GrammarError, match=next(iter(options))):
         compiled({}, **options)
@@ -225,7 +244,16 @@ def test_an_integer_is_written_as_digits_alone(schema):
     assert accepts(many, "[20]") and not accepts(many, "[20.0]")
 
 
-@pytest.mark.parametrize("schema", [{"type": "number"}, {"type": "number", "multipleOf": 5}, {"type": "number", "enum": [20.0, 1.5]}, {"type": ["number", "integer"]}], ids=str)
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "number"},
+        {"type": "number", "multipleOf": 5},
+        {"type": "number", "enum": [20.0, 1.5]},
+        {"type": ["number", "integer"]},
+    ],
+    ids=str,
+)
 def test_a_number_may_be_whole_and_written_with_a_point(schema):
     grammar = compiled(schema)
     assert accepts(grammar, "20") and accepts(grammar, "20.0")

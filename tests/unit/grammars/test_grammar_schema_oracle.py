@@ -29,9 +29,15 @@ NAMES = ["a", "b", "né"]
 
 values = st.recursive(
     st.one_of(
-        st.none(), st.booleans(), st.integers(-30, 30), st.sampled_from([0.5, -1.25, 2.0, -0.0, 1e16, 1e-07, 12.75, 0.1]), st.text("abé\n\"😀", max_size=4)
+        st.none(),
+        st.booleans(),
+        st.integers(-30, 30),
+        st.sampled_from([0.5, -1.25, 2.0, -0.0, 1e16, 1e-07, 12.75, 0.1]),
+        st.text('abé\n"😀', max_size=4),
     ),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.sampled_from([*NAMES, "z"]), inner, max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from([*NAMES, "z"]), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 _small = st.integers(0, 3)
@@ -56,7 +62,9 @@ _leaves = st.one_of(
     _typed("integer", minimum=_bounds, maximum=_bounds, multipleOf=st.sampled_from([2, 3, 0.5])),
     _typed("number", minimum=_bounds, maximum=_bounds, exclusiveMinimum=_bounds, exclusiveMaximum=_bounds),
     _typed("number", multipleOf=st.sampled_from([1, 2, 0.25]), minimum=_bounds),
-    _typed("string", minLength=_small, maxLength=_small, pattern=st.sampled_from(["^a", "b", "^[ab]*$", "é$", "^(ab)+$"])),
+    _typed(
+        "string", minLength=_small, maxLength=_small, pattern=st.sampled_from(["^a", "b", "^[ab]*$", "é$", "^(ab)+$"])
+    ),
     st.lists(st.sampled_from(["null", "integer", "string", "boolean"]), min_size=1, max_size=3, unique=True).map(
         lambda t: {"type": t}
     ),
@@ -70,12 +78,20 @@ def _nested(inner):
     return st.one_of(
         _typed("array", items=inner, prefixItems=branches, minItems=_small, maxItems=_small),
         _typed("object", properties=members, required=required, additionalProperties=inner, maxProperties=_small),
-        _typed("object", properties=members, patternProperties=st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=2)),
+        _typed(
+            "object",
+            properties=members,
+            patternProperties=st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=2),
+        ),
         _some(anyOf=branches, allOf=branches, properties=members),
         _typed("array", contains=inner, minContains=_small, maxContains=_small, items=inner, maxItems=_small),
         _typed("array", items=inner, uniqueItems=st.booleans(), maxItems=_small, prefixItems=branches),
         _typed("object", propertyNames=inner, properties=members, required=required),
-        _typed("object", dependentRequired=st.dictionaries(st.sampled_from(NAMES), required, max_size=2), properties=members),
+        _typed(
+            "object",
+            dependentRequired=st.dictionaries(st.sampled_from(NAMES), required, max_size=2),
+            properties=members,
+        ),
         _typed("object", dependentSchemas=members, minProperties=_small, additionalProperties=st.booleans()),
         _some(properties=members, anyOf=branches, if_=inner, unevaluatedProperties=inner).map(_with_if),
         _some(prefixItems=branches, anyOf=branches, contains=inner, unevaluatedItems=inner),
@@ -107,7 +123,13 @@ def _in_order(value):
 
 
 @settings(max_examples=150, deadline=None)
-@given(schemas, st.lists(values, min_size=1, max_size=4), st.sampled_from(["any", "schema"]), st.sampled_from(["plain", "json"]), st.integers(0, 10**6))
+@given(
+    schemas,
+    st.lists(values, min_size=1, max_size=4),
+    st.sampled_from(["any", "schema"]),
+    st.sampled_from(["plain", "json"]),
+    st.integers(0, 10**6),
+)
 def test_random_schemas(schema, candidates, order, integers, seed):
     candidates = as_digits(candidates) if integers == "plain" else candidates
     judge = jsonschema.Draft202012Validator(schema)
@@ -157,7 +179,9 @@ _doubles = st.one_of(
     st.integers(-(10**18), 10**18),
     st.floats(-200, 200).map(lambda x: round(x, 2)),
     st.floats(allow_nan=False, allow_infinity=False),
-    st.sampled_from([0, -0.0, 0.1, 1e16, 9999999999999998.0, 1e23, 5e-324, 2**53 + 1, 1e-5, 1.7976931348623157e308, -1e308]),
+    st.sampled_from(
+        [0, -0.0, 0.1, 1e16, 9999999999999998.0, 1e23, 5e-324, 2**53 + 1, 1e-5, 1.7976931348623157e308, -1e308]
+    ),
 )
 
 

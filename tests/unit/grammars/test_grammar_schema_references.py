@@ -19,39 +19,76 @@ referencing = pytest.importorskip("referencing")
 VOCABULARY = byte_vocabulary()
 LATEST, OLD = "https://json-schema.org/draft/2020-12/schema", "https://json-schema.org/draft/2019-09/schema"
 TREE = {
-    "$schema": LATEST, "$id": "http://x.org/tree", "$dynamicAnchor": "node", "type": "object",
+    "$schema": LATEST,
+    "$id": "http://x.org/tree",
+    "$dynamicAnchor": "node",
+    "type": "object",
     "properties": {"a": True, "c": {"type": "array", "items": {"$dynamicRef": "#node"}}},
-}  # fmt: skip
-STRICT = {
-    "$schema": LATEST, "$id": "http://x.org/strict", "$dynamicAnchor": "node", "$ref": "tree",
-    "unevaluatedProperties": False,
-}  # fmt: skip
-OLD_TREE = {
-    "$schema": OLD, "$id": "http://x.org/old", "$recursiveAnchor": True, "type": "object",
-    "properties": {"a": True, "c": {"type": "array", "items": {"$recursiveRef": "#"}}},
-}  # fmt: skip
-OLD_STRICT = {
-    "$schema": OLD, "$id": "http://x.org/os", "$recursiveAnchor": True, "$ref": "old", "unevaluatedProperties": False
 }
-LIST = {"$schema": LATEST, "$id": "http://x.org/list", "$defs": {"item": {"$dynamicAnchor": "T"}}, "type": "array", "items": {"$dynamicRef": "#T"}}
+STRICT = {
+    "$schema": LATEST,
+    "$id": "http://x.org/strict",
+    "$dynamicAnchor": "node",
+    "$ref": "tree",
+    "unevaluatedProperties": False,
+}
+OLD_TREE = {
+    "$schema": OLD,
+    "$id": "http://x.org/old",
+    "$recursiveAnchor": True,
+    "type": "object",
+    "properties": {"a": True, "c": {"type": "array", "items": {"$recursiveRef": "#"}}},
+}
+OLD_STRICT = {
+    "$schema": OLD,
+    "$id": "http://x.org/os",
+    "$recursiveAnchor": True,
+    "$ref": "old",
+    "unevaluatedProperties": False,
+}
+LIST = {
+    "$schema": LATEST,
+    "$id": "http://x.org/list",
+    "$defs": {"item": {"$dynamicAnchor": "T"}},
+    "type": "array",
+    "items": {"$dynamicRef": "#T"},
+}
 BOOLEANS = {
-    "$schema": LATEST, "$id": "http://x.org/b", "properties": {"a": {"$ref": "list"}, "c": {"$ref": "#/$defs/numbers"}},
-    "$defs": {"own": {"$dynamicAnchor": "T", "type": "boolean"}, "numbers": {"$id": "n", "$defs": {"own": {"$dynamicAnchor": "T", "type": "null"}}, "$ref": "list"}},
-}  # fmt: skip
+    "$schema": LATEST,
+    "$id": "http://x.org/b",
+    "properties": {"a": {"$ref": "list"}, "c": {"$ref": "#/$defs/numbers"}},
+    "$defs": {
+        "own": {"$dynamicAnchor": "T", "type": "boolean"},
+        "numbers": {"$id": "n", "$defs": {"own": {"$dynamicAnchor": "T", "type": "null"}}, "$ref": "list"},
+    },
+}
 PARTS = {
-    "$schema": LATEST, "properties": {"a": {"$ref": "#/$defs/n"}, "c": {"$ref": "#word"}, "z": {"$ref": "other/tree"}},
-    "$defs": {"n": {"type": "integer"}, "w": {"$anchor": "word", "enum": ["a", {"a": 1}]}, "t": {"$id": "http://x.org/other/tree", "const": 1}},
-}  # fmt: skip
+    "$schema": LATEST,
+    "properties": {"a": {"$ref": "#/$defs/n"}, "c": {"$ref": "#word"}, "z": {"$ref": "other/tree"}},
+    "$defs": {
+        "n": {"type": "integer"},
+        "w": {"$anchor": "word", "enum": ["a", {"a": 1}]},
+        "t": {"$id": "http://x.org/other/tree", "const": 1},
+    },
+}
 GIVEN = {s["$id"]: s for s in (TREE, STRICT, OLD_TREE, OLD_STRICT, LIST, BOOLEANS)} | {"http://x.org/parts": PARTS}
 SCHEMAS = {
-    "tree": TREE, "strict": STRICT, "old": OLD_TREE, "old strict": OLD_STRICT, "booleans": BOOLEANS,
+    "tree": TREE,
+    "strict": STRICT,
+    "old": OLD_TREE,
+    "old strict": OLD_STRICT,
+    "booleans": BOOLEANS,
     "ref to a strict tree": {"$schema": LATEST, "$ref": "http://x.org/strict"},
-    "tree beside": {"$schema": LATEST, "$id": "http://x.org/", "properties": {"a": {"$ref": "strict"}, "c": {"$ref": "tree"}}},
+    "tree beside": {
+        "$schema": LATEST,
+        "$id": "http://x.org/",
+        "properties": {"a": {"$ref": "strict"}, "c": {"$ref": "tree"}},
+    },
     "list of any": {"$schema": LATEST, "$id": "http://x.org/q", "$ref": "list"},
     "parts": {"$schema": LATEST, "$ref": "http://x.org/parts"},
     "part by pointer": {"$schema": LATEST, "properties": {"a": {"$ref": "http://x.org/parts#/$defs/n"}}},
     "part by anchor": {"$schema": LATEST, "$id": "http://x.org/here", "properties": {"a": {"$ref": "parts#word"}}},
-}  # fmt: skip
+}
 
 
 def _values():
@@ -91,7 +128,9 @@ def test_a_document_of_another_draft_is_refused():
     assert accepts(grammar, '[1, "a"]') and not accepts(grammar, '["a"]')
 
 
-@pytest.mark.parametrize("resources", [5, [TREE], {"x": {}}, {"http://x#a": {}}, {"http://x": "{"}, {"http://x": 5}, {5: {}}], ids=str)
+@pytest.mark.parametrize(
+    "resources", [5, [TREE], {"x": {}}, {"http://x#a": {}}, {"http://x": "{"}, {"http://x": 5}, {5: {}}], ids=str
+)
 def test_malformed_resources_are_told(resources):
     with pytest.raises(InvalidGrammarError, match=r"resources|http://x"):
         compile_json_schema({}, VOCABULARY, resources=resources)
@@ -119,7 +158,9 @@ def test_chains_of_references_may_be_long(step):
     assert accepts(grammar, "2000") and not accepts(grammar, "null")
 
 
-@pytest.mark.parametrize("step", [lambda ref, i: ref, lambda ref, i: {"allOf": [ref, {"minimum": i}]}], ids=["plain", "allOf"])
+@pytest.mark.parametrize(
+    "step", [lambda ref, i: ref, lambda ref, i: {"allOf": [ref, {"minimum": i}]}], ids=["plain", "allOf"]
+)
 def test_a_long_circle_of_references_is_refused(step):
     schema = _chain(step, 500)
     schema["$defs"]["a500"] = {"$ref": "#/$defs/a100"}
@@ -128,7 +169,15 @@ def test_a_long_circle_of_references_is_refused(step):
 
 
 def test_other_documents_obey_the_options():
-    given = {"http://x.org/u": {"type": "object", "format": "date", "x-y": 1, "minProperties": 3, "patternProperties": {"^a": {}}}}
+    given = {
+        "http://x.org/u": {
+            "type": "object",
+            "format": "date",
+            "x-y": 1,
+            "minProperties": 3,
+            "patternProperties": {"^a": {}},
+        }
+    }
     schema = {"$ref": "http://x.org/u"}
     with pytest.raises(UnsupportedGrammarError, match=r"http://x\.org/u#"):
         compile_json_schema(schema, VOCABULARY, resources=given)
@@ -137,7 +186,9 @@ def test_other_documents_obey_the_options():
 
 def test_equal_schemas_with_other_documents_are_other_grammars():
     schema = {"$ref": "http://x.org/u"}
-    first, second = (compile_json_schema(schema, VOCABULARY, resources={"http://x.org/u": {"const": c}}) for c in (1, 2))
+    first, second = (
+        compile_json_schema(schema, VOCABULARY, resources={"http://x.org/u": {"const": c}}) for c in (1, 2)
+    )
     assert accepts(first, "1") and accepts(second, "2") and not accepts(first, "2")
     assert accepts(first.recipe.compile(VOCABULARY), "1")
 

@@ -97,7 +97,9 @@ def test_both_ways_give_the_same_masks(schema, open_objects, order, seed):
 @pytest.mark.parametrize("name", ["node", "list"])
 def test_the_short_way_is_taken(name):
     """Where no place is left to the long way, the resolver is never asked."""
-    with mock.patch("sgl.grammars.schema.schema_resolver.SchemaResolver.shapes", side_effect=AssertionError("the long way")):
+    with mock.patch(
+        "sgl.grammars.schema.schema_resolver.SchemaResolver.shapes", side_effect=AssertionError("the long way")
+    ):
         schema_expr({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}, SchemaOptions())
         with no_short_way(), pytest.raises(AssertionError, match="the long way"):
             schema_expr({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS}, SchemaOptions())
@@ -115,7 +117,13 @@ def test_what_builds_a_schema_ends_with_it(monkeypatch):
     gc.collect()
     gc.disable()
     try:
-        schema_expr({"type": "object", "properties": {"a": {"enum": ["x", 1]}, "b": {"oneOf": [{"type": "string"}, {"const": 3}]}}}, SchemaOptions())
+        schema_expr(
+            {
+                "type": "object",
+                "properties": {"a": {"enum": ["x", 1]}, "b": {"oneOf": [{"type": "string"}, {"const": 3}]}},
+            },
+            SchemaOptions(),
+        )
         assert made and all(each() is None for each in made)
     finally:
         gc.enable()

@@ -6,6 +6,7 @@ import gc
 
 import pytest
 
+from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import (
     Bytes,
     Call,
@@ -20,7 +21,6 @@ from sgl.grammars.algebra.expr import (
     alt,
     seq,
 )
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
@@ -35,14 +35,22 @@ def lowered(expr):
 
 
 def test_what_leads_to_no_rule_is_settled_once_it_is_lowered():
-    made = lowered(seq(Repeat(Bytes(6), 1, None), Joined((Part(Literal(bytes([97])), True),), None, Literal(b","), 0, None), alt(Literal(b"bc"), Chars(((300, 400),)))))
+    made = lowered(
+        seq(
+            Repeat(Bytes(6), 1, None),
+            Joined((Part(Literal(bytes([97])), True),), None, Literal(b","), 0, None),
+            alt(Literal(b"bc"), Chars(((300, 400),))),
+        )
+    )
     assert isinstance(made, Seq) and not any(map(gc.is_tracked, (made, made.items, *made.items)))
 
 
 def test_a_product_is_settled_when_it_is_made():
     graph = combine([parse_regex("[a-zé]{3,9}"), parse_regex("(ab|[^q])*")])
     assert isinstance(graph, Graph)
-    assert not any(gc.is_tracked(each) for each in (graph.edges, *graph.edges, *(edge for out in graph.edges for edge in out)))
+    assert not any(
+        gc.is_tracked(each) for each in (graph.edges, *graph.edges, *(edge for out in graph.edges for edge in out))
+    )
     lowered(graph)
     assert not gc.is_tracked(graph)
 

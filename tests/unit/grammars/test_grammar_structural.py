@@ -19,8 +19,8 @@ from sgl.grammars import (
 from sgl.grammars.algebra.expr import PLAIN_ALWAYS, Literal
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.schema_builder import SchemaOptions
-from sgl.grammars.structural.structural_format import format_expr
 from sgl.grammars.structural.free_text import until
+from sgl.grammars.structural.structural_format import format_expr
 from sgl.grammars.structural.structural_tags import structural_expr, tag
 
 VOCABULARY = byte_vocabulary([b"<tool", b"_call>", b"</", b'{"', b"call me", b" a", b"</tool_call>", b"ab<"])
@@ -112,7 +112,12 @@ def dispatches(text, rules, loop, excludes):
     if end is None:
         return True
     contents = [content for pattern, content in rules if text[:end].endswith(pattern)]
-    rests = [text[end + size :] for content in contents for size in range(len(text) - end + 1) if re.fullmatch(content, text[end : end + size])]
+    rests = [
+        text[end + size :]
+        for content in contents
+        for size in range(len(text) - end + 1)
+        if re.fullmatch(content, text[end : end + size])
+    ]
     return any(dispatches(rest, rules, loop, excludes) if loop else not rest for rest in rests)
 
 
@@ -120,10 +125,22 @@ def dispatches(text, rules, loop, excludes):
 def test_random_dispatch(seed):
     rng = random.Random(seed)
     alphabet = rng.choice(["ab", "abc", "éa"])
-    rules = [("".join(rng.choices(alphabet, k=rng.randint(1, 3))), rng.choice(["", "a", "a*", "(ab|b)?"])) for _ in range(rng.randint(1, 3))]
-    excludes = [e for e in ("".join(rng.choices(alphabet, k=2)) for _ in range(rng.randint(0, 2))) if not any(e in pattern for pattern, _ in rules)]
+    rules = [
+        ("".join(rng.choices(alphabet, k=rng.randint(1, 3))), rng.choice(["", "a", "a*", "(ab|b)?"]))
+        for _ in range(rng.randint(1, 3))
+    ]
+    excludes = [
+        e
+        for e in ("".join(rng.choices(alphabet, k=2)) for _ in range(rng.randint(0, 2)))
+        if not any(e in pattern for pattern, _ in rules)
+    ]
     loop = rng.random() < 0.6
-    spec = formatted(type="dispatch", rules=[[pattern, {"type": "regex", "pattern": content}] for pattern, content in rules], loop=loop, excludes=excludes)
+    spec = formatted(
+        type="dispatch",
+        rules=[[pattern, {"type": "regex", "pattern": content}] for pattern, content in rules],
+        loop=loop,
+        excludes=excludes,
+    )
     vocabulary = byte_vocabulary([b"ab", b"aab", b"xx"])
     machine = automaton(format_expr(spec, SchemaOptions(), vocabulary), vocabulary, CORES[0])
     for letters in (letters for size in range(6) for letters in itertools.product(alphabet, repeat=size)):
@@ -141,13 +158,18 @@ def test_dispatch_ends_with_the_tag_around_it():
         assert accepts(grammar, text)
     for text in ("<r>", "<r>a<f>x</r>", "<r>!</r>", "<r></r></r>"):
         assert not accepts(grammar, text)
-    grammar = compile_structural(formatted(type="sequence", elements=[{**inner, "loop": False}, {"type": "const_string", "value": "</r>"}]), VOCABULARY)
+    grammar = compile_structural(
+        formatted(type="sequence", elements=[{**inner, "loop": False}, {"type": "const_string", "value": "</r>"}]),
+        VOCABULARY,
+    )
     assert accepts(grammar, "a<f>1</r>") and accepts(grammar, "a</r>") and not accepts(grammar, "a<f>1a</r>")
 
 
 def test_what_ends_free_text_may_begin_with_what_free_text_excludes():
     content = {"type": "any_text", "excludes": ["<|close|>", "<|sep|>", "</think>"]}
-    grammar = compile_structural(formatted(type="tag", begin="", content=content, end=["<|close|>think<|sep|>", "</think>"]), VOCABULARY)
+    grammar = compile_structural(
+        formatted(type="tag", begin="", content=content, end=["<|close|>think<|sep|>", "</think>"]), VOCABULARY
+    )
     for text in ("<|close|>think<|sep|>", "a<|close<|close|>think<|sep|>", "hm</think>"):
         assert accepts(grammar, text)
     for text in ("<|close|>a<|close|>think<|sep|>", "<|sep|><|close|>think<|sep|>", "<|close|>think<|sep|>a"):
@@ -165,7 +187,9 @@ def random_case(rng):
     for trigger in triggers * rng.randint(1, 2):
         content = rng.choice([None, "", "a", "a*", "(ab|b)?", f"[{alphabet}]{{0,2}}"])
         tags.append((trigger + literal(0, 2), content, literal(1 if content is None else 0, 2)))
-    return (rng.choice([triggers, None]), tags, alphabet), [literal(2, 5).encode()[rng.randint(0, 1) :] for _ in range(12)]
+    return (rng.choice([triggers, None]), tags, alphabet), [
+        literal(2, 5).encode()[rng.randint(0, 1) :] for _ in range(12)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(many(40)))
@@ -200,7 +224,7 @@ def test_free_text_promises_plain_text_only_where_no_token_completes_a_literal()
     assert promises('"', "") and promises("\n", "")
 
 
-@pytest.mark.parametrize("text", ["", "é☂😀\0\n\"\\", "<tool_cal", "<tool_<tool", "</tool_call>", "<tool_call >"])
+@pytest.mark.parametrize("text", ["", 'é☂😀\0\n"\\', "<tool_cal", "<tool_<tool", "</tool_call>", "<tool_call >"])
 def test_free_text_may_be_anything(text):
     grammar = compile_structural(LEGACY, VOCABULARY)
     assert accepts(grammar, text)
@@ -244,45 +268,108 @@ PAIR = {
 }
 NUMBER = {"type": "regex", "pattern": "[0-9]+"}
 ANY = {"type": "any_text"}
-XY = [{"begin": "<x>", "content": NUMBER, "end": "</x>"}, {"type": "tag", "begin": "<y>", "content": ANY, "end": ["!", "?"]}]
+XY = [
+    {"begin": "<x>", "content": NUMBER, "end": "</x>"},
+    {"type": "tag", "begin": "<y>", "content": ANY, "end": ["!", "?"]},
+]
 FORMATS = [
-    (LEGACY, ["hm", CALL, f"a {CALL} b {CALL}<", '<tool_call>{"name": "time", "arguments": null}</tool_call>'],
-     ["<tool_call>", CALL[:-1], CALL.replace("Ulm", '"'), "<tool_call>{}</tool_call>", CALL + "<tool_call>"]),
+    (
+        LEGACY,
+        ["hm", CALL, f"a {CALL} b {CALL}<", '<tool_call>{"name": "time", "arguments": null}</tool_call>'],
+        ["<tool_call>", CALL[:-1], CALL.replace("Ulm", '"'), "<tool_call>{}</tool_call>", CALL + "<tool_call>"],
+    ),
     (formatted(type="const_string", value="yes"), ["yes"], ["", "yess"]),
     ({"type": "const_string", "value": "yes"}, ["yes"], ["no"]),
     (formatted(type="choices", choices=["a", "bc"]), ["a", "bc"], ["b"]),
     (formatted(type="json_schema", json_schema=WEATHER, style="json"), ['{"city":"x"}'], ["{}"]),
-    (formatted(type="json_schema", json_schema=PAIR, any_order=True), ['{"a": 1, "b": 2}', '{"b":2,"a":1}'], ['{"b": 2}', '{"b": 2, "b": 1}']),
+    (
+        formatted(type="json_schema", json_schema=PAIR, any_order=True),
+        ['{"a": 1, "b": 2}', '{"b":2,"a":1}'],
+        ['{"b": 2}', '{"b": 2, "b": 1}'],
+    ),
     (formatted(type="any_text"), ["", "é\n"], []),
     (formatted(type="any_text", excludes=["no"]), ["n", "on"], ["no", "xnox"]),
     (formatted(type="or", elements=[NUMBER, {"type": "const_string", "value": "x"}]), ["1", "x"], ["1x", ""]),
-    (formatted(type="sequence", elements=[NUMBER, {"type": "const_string", "value": "x"}, NUMBER]), ["1x2"], ["1x", "x2"]),
-    (formatted(type="sequence", elements=[ANY, {"type": "const_string", "value": "=>"}, NUMBER]), ["=>1", "a=b=>1"], ["1", "a=>b=>1"]),
+    (
+        formatted(type="sequence", elements=[NUMBER, {"type": "const_string", "value": "x"}, NUMBER]),
+        ["1x2"],
+        ["1x", "x2"],
+    ),
+    (
+        formatted(type="sequence", elements=[ANY, {"type": "const_string", "value": "=>"}, NUMBER]),
+        ["=>1", "a=b=>1"],
+        ["1", "a=>b=>1"],
+    ),
     (formatted(type="sequence", elements=[]), [""], ["x"]),
     (formatted(type="optional", content=NUMBER), ["", "12"], ["x"]),
     (formatted(type="star", content={"type": "const_string", "value": "ab"}), ["", "abab"], ["a"]),
     (formatted(type="plus", content={"type": "const_string", "value": "ab"}), ["ab", "abab"], ["", "aba"]),
-    (formatted(type="repeat", min=1, max=2, content={"type": "const_string", "value": "ab"}), ["ab", "abab"], ["", "ababab"]),
+    (
+        formatted(type="repeat", min=1, max=2, content={"type": "const_string", "value": "ab"}),
+        ["ab", "abab"],
+        ["", "ababab"],
+    ),
     (formatted(type="repeat", min=2, max=-1, content={"type": "const_string", "value": "a"}), ["aa", "aaaa"], ["a"]),
     (formatted(type="tag", begin="<", content=ANY, end=">"), ["<>", "<a<b>"], ["<", "<>x", "a<>"]),
     (formatted(type="tag", begin="", content=NUMBER, end=[".", ""][:1]), ["1."], ["1", "."]),
-    (formatted(type="triggered_tags", triggers=["<"], tags=XY),
-     ["", "a<x>1</x>b<y>z<x>!c", "<y>?"], ["<", "<z", "<x></x>", "<x>1", "<y>a"]),
-    (formatted(type="triggered_tags", triggers=["<"], tags=XY, at_least_one=True),
-     ["<x>1</x>", "<y>!x<y>?", "<x>1</x> and so on"], ["", "a<x>1</x>"]),
+    (
+        formatted(type="triggered_tags", triggers=["<"], tags=XY),
+        ["", "a<x>1</x>b<y>z<x>!c", "<y>?"],
+        ["<", "<z", "<x></x>", "<x>1", "<y>a"],
+    ),
+    (
+        formatted(type="triggered_tags", triggers=["<"], tags=XY, at_least_one=True),
+        ["<x>1</x>", "<y>!x<y>?", "<x>1</x> and so on"],
+        ["", "a<x>1</x>"],
+    ),
     (formatted(type="triggered_tags", triggers=["<"], tags=XY, stop_after_first=True), ["", "a", "a<y>!"], ["<y>!a"]),
-    (formatted(type="triggered_tags", triggers=["<"], tags=XY, at_least_one=True, stop_after_first=True), ["<y>!"], ["", "<y>!<y>!"]),
+    (
+        formatted(type="triggered_tags", triggers=["<"], tags=XY, at_least_one=True, stop_after_first=True),
+        ["<y>!"],
+        ["", "<y>!<y>!"],
+    ),
     (formatted(type="triggered_tags", triggers=["<"], tags=XY, excludes=["no"]), ["n<y>no!o"], ["no", "<y>!no"]),
-    (formatted(type="tag", begin="[", content={"type": "triggered_tags", "triggers": ["<"], "tags": XY}, end="]"),
-     ["[]", "[a<y>]!b]", "[[]"], ["[", "[]]", "[<]"]),
-    (formatted(type="tag", begin="[", content={"type": "triggered_tags", "triggers": ["<"], "tags": XY, "stop_after_first": True}, end="]"),
-     ["[]", "[a<y>!]"], ["[<y>!x]", "[<y>!"]),
-    (formatted(type="tags_with_separator", tags=XY, separator=", "), ["", "<y>!", "<x>1</x>, <y>?"], ["<y>!<y>!", "<y>!, ", "x"]),
-    (formatted(type="tags_with_separator", tags=XY, separator=",", at_least_one=True, stop_after_first=True), ["<y>!"], ["", "<y>!,<y>!"]),
-    (reasoning(NUMBER), ["<think></think>1", "<think>a</b>1</think>23"], ["1", "<think>1", "<think>a</think>b", "<think></think>"]),
-    (reasoning({"type": "json_schema", "json_schema": WEATHER}, begin="", end="\n\n"), ['hm\n\n{"city":""}', '\n\n{"city":""}'], ["hm\n\n", "{}"]),
-    (reasoning({"type": "triggered_tags", "triggers": ["<"], "tags": XY}), ["<think><x></think>a", "<think></think><y>!"], ["<think></think><"]),
-]  # fmt: skip
+    (
+        formatted(type="tag", begin="[", content={"type": "triggered_tags", "triggers": ["<"], "tags": XY}, end="]"),
+        ["[]", "[a<y>]!b]", "[[]"],
+        ["[", "[]]", "[<]"],
+    ),
+    (
+        formatted(
+            type="tag",
+            begin="[",
+            content={"type": "triggered_tags", "triggers": ["<"], "tags": XY, "stop_after_first": True},
+            end="]",
+        ),
+        ["[]", "[a<y>!]"],
+        ["[<y>!x]", "[<y>!"],
+    ),
+    (
+        formatted(type="tags_with_separator", tags=XY, separator=", "),
+        ["", "<y>!", "<x>1</x>, <y>?"],
+        ["<y>!<y>!", "<y>!, ", "x"],
+    ),
+    (
+        formatted(type="tags_with_separator", tags=XY, separator=",", at_least_one=True, stop_after_first=True),
+        ["<y>!"],
+        ["", "<y>!,<y>!"],
+    ),
+    (
+        reasoning(NUMBER),
+        ["<think></think>1", "<think>a</b>1</think>23"],
+        ["1", "<think>1", "<think>a</think>b", "<think></think>"],
+    ),
+    (
+        reasoning({"type": "json_schema", "json_schema": WEATHER}, begin="", end="\n\n"),
+        ['hm\n\n{"city":""}', '\n\n{"city":""}'],
+        ["hm\n\n", "{}"],
+    ),
+    (
+        reasoning({"type": "triggered_tags", "triggers": ["<"], "tags": XY}),
+        ["<think><x></think>a", "<think></think><y>!"],
+        ["<think></think><"],
+    ),
+]
 
 
 @pytest.mark.parametrize(("spec", "right", "wrong"), FORMATS, ids=lambda value: str(value)[:60])
@@ -314,7 +401,15 @@ def read_calls(text):
 
 def test_generated_texts_are_in_order():
     rng = random.Random(5)
-    pieces = [b"<tool_call>", b"<tool_call>{", b'<tool_call>{"name": "', b"weather", b"}</tool_call>", b"<too", b"l_call>"]
+    pieces = [
+        b"<tool_call>",
+        b"<tool_call>{",
+        b'<tool_call>{"name": "',
+        b"weather",
+        b"}</tool_call>",
+        b"<too",
+        b"l_call>",
+    ]
     vocabulary = byte_vocabulary(pieces)
     names = set()
     for _ in range(60):
@@ -338,22 +433,50 @@ BAD = [
     (LEGACY | {"triggers": [""]}, "empty literal", InvalidGrammarError),
     (LEGACY | {"triggers": ["<", 3]}, "not 3 .at #/triggers/1", InvalidGrammarError),
     (LEGACY | {"stop": 1}, "unknown field 'stop'", InvalidGrammarError),
-    (LEGACY | {"structures": [{"begin": 3, "schema": {}, "end": ""}]}, "not 3.*#/structures/0/begin", InvalidGrammarError),
-    (LEGACY | {"structures": [{"begin": "<", "schema": 3, "end": ""}]}, "not 3.*#/structures/0/schema", InvalidGrammarError),
+    (
+        LEGACY | {"structures": [{"begin": 3, "schema": {}, "end": ""}]},
+        "not 3.*#/structures/0/begin",
+        InvalidGrammarError,
+    ),
+    (
+        LEGACY | {"structures": [{"begin": "<", "schema": 3, "end": ""}]},
+        "not 3.*#/structures/0/schema",
+        InvalidGrammarError,
+    ),
     (LEGACY | {"structures": [{"begin": "<"}]}, "begin, schema and end.*#/structures/0", InvalidGrammarError),
     (formatted(type="dispatch", rules=[]), "at least one rule .at #/format/rules", InvalidGrammarError),
-    (formatted(type="dispatch", rules=[["<", ANY]]), "any_text before free text.*#/format/rules/0/1", UnsupportedGrammarError),
+    (
+        formatted(type="dispatch", rules=[["<", ANY]]),
+        "any_text before free text.*#/format/rules/0/1",
+        UnsupportedGrammarError,
+    ),
     (formatted(type="dispatch", rules=[["<"]]), "a rule is a pair.*#/format/rules/0", InvalidGrammarError),
     (formatted(type="dispatch", rules=[[3, NUMBER]]), "not 3 .at #/format/rules/0/0", InvalidGrammarError),
     (formatted(type="dispatch", rules=[["", NUMBER]]), "empty literal", InvalidGrammarError),
     (formatted(type="dispatch", rules=[["<", NUMBER]], loop=1), "loop must be true or false", InvalidGrammarError),
     (formatted(type="dispatch", rules=[["<a", NUMBER]], excludes=["a"]), "'<a' can never occur", InvalidGrammarError),
     (formatted(type="token_dispatch", rules=[]), "at least one rule .at #/format/rules", InvalidGrammarError),
-    (formatted(type="token_dispatch", rules=[[999, NUMBER]]), "999 of <.999.> is outside.*#/format/rules/0", InvalidGrammarError),
-    (formatted(type="token_triggered_tags", trigger_tokens=[1], tags=XY), "begins with one, not with '<.*tags/0/begin", InvalidGrammarError),
+    (
+        formatted(type="token_dispatch", rules=[[999, NUMBER]]),
+        "999 of <.999.> is outside.*#/format/rules/0",
+        InvalidGrammarError,
+    ),
+    (
+        formatted(type="token_triggered_tags", trigger_tokens=[1], tags=XY),
+        "begins with one, not with '<.*tags/0/begin",
+        InvalidGrammarError,
+    ),
     (formatted(type="token_triggered_tags", trigger_tokens=[1], tags=[]), "at least one tag", InvalidGrammarError),
-    (formatted(type="token_triggered_tags", trigger_tokens=[1, 2], tags=[OPENED]), "no tag begins with the token 2 .at #/format/trigger_tokens/1", InvalidGrammarError),
-    (formatted(type="token_triggered_tags", trigger_tokens=[2], tags=[OPENED]), "token 1 is none of the trigger_tokens", InvalidGrammarError),
+    (
+        formatted(type="token_triggered_tags", trigger_tokens=[1, 2], tags=[OPENED]),
+        "no tag begins with the token 2 .at #/format/trigger_tokens/1",
+        InvalidGrammarError,
+    ),
+    (
+        formatted(type="token_triggered_tags", trigger_tokens=[2], tags=[OPENED]),
+        "token 1 is none of the trigger_tokens",
+        InvalidGrammarError,
+    ),
     (formatted(type="any_txt"), "did you mean 'any_text'", UnsupportedGrammarError),
     (formatted(type=["tag"]), "a type", InvalidGrammarError),
     (formatted(type="regex", patern="a"), "no field 'patern'; did you mean 'pattern'", InvalidGrammarError),
@@ -361,32 +484,64 @@ BAD = [
     (formatted(type="regex", pattern=3), "pattern must be a string, not 3", InvalidGrammarError),
     (formatted(type="regex", pattern="a("), "#/format/pattern", InvalidGrammarError),
     (formatted(type="regex", pattern="(?=a)"), "look-ahead.*#/format/pattern", UnsupportedGrammarError),
-    (formatted(type="json_schema", json_schema={"type": "strin"}), "strin.*#/format/json_schema, #", InvalidGrammarError),
+    (
+        formatted(type="json_schema", json_schema={"type": "strin"}),
+        "strin.*#/format/json_schema, #",
+        InvalidGrammarError,
+    ),
     (formatted(type="json_schema", json_schema=3), "#/format/json_schema", InvalidGrammarError),
     (formatted(type="json_schema", json_schema={}, style="minimax_m3_xml"), "minimax_m3_xml", UnsupportedGrammarError),
     (formatted(type="json_schema", json_schema={}, excludes=["<"]), "excludes", UnsupportedGrammarError),
-    (formatted(type="json_schema", json_schema={}, any_order=1), "any_order must be true or false", InvalidGrammarError),
+    (
+        formatted(type="json_schema", json_schema={}, any_order=1),
+        "any_order must be true or false",
+        InvalidGrammarError,
+    ),
     (formatted(type="any_text", max_tokens=3), "max_tokens", UnsupportedGrammarError),
-    (formatted(type="tag", begin={"type": "token", "token": 999}, content=ANY, end="x"), "999 of <.999.> is outside", InvalidGrammarError),
+    (
+        formatted(type="tag", begin={"type": "token", "token": 999}, content=ANY, end="x"),
+        "999 of <.999.> is outside",
+        InvalidGrammarError,
+    ),
     (formatted(type="token", token=True), "token must be a token's number or text, not True", InvalidGrammarError),
     (formatted(type="any_tokens", exclude_tokens=[-1]), "#/format/exclude_tokens/0", InvalidGrammarError),
     (formatted(type="any_tokens", max_tokens=-1), "#/format/max_tokens", InvalidGrammarError),
-    (formatted(type="triggered_tags", triggers=["<"], tags=[{"begin": {"type": "token", "token": 1}, "content": ANY, "end": "x"}]), "a token as begin", UnsupportedGrammarError),
-    (formatted(type="tag", begin="<", content=ANY, end=["", "x"]), "several that are not empty.*#/format/end", InvalidGrammarError),
+    (
+        formatted(
+            type="triggered_tags",
+            triggers=["<"],
+            tags=[{"begin": {"type": "token", "token": 1}, "content": ANY, "end": "x"}],
+        ),
+        "a token as begin",
+        UnsupportedGrammarError,
+    ),
+    (
+        formatted(type="tag", begin="<", content=ANY, end=["", "x"]),
+        "several that are not empty.*#/format/end",
+        InvalidGrammarError,
+    ),
     (formatted(type="tag", begin="<", content=ANY, end=[]), "one end", InvalidGrammarError),
     (formatted(type="tag", begin=3, content=ANY, end=""), "begin must be a string, not 3", InvalidGrammarError),
     (formatted(type="tag", begin="\ud800", content=ANY, end=""), "surrogate.*#/format/begin", InvalidGrammarError),
     (formatted(type="choices", choices=3), "list of strings, not 3", InvalidGrammarError),
     (formatted(type="grammar", grammar="root ::= 'a'", start=3), "start must be a string, not 3", InvalidGrammarError),
     (formatted(type="grammar", grammar="root ::= ("), "#/format/grammar", InvalidGrammarError),
-    (formatted(type="sequence", elements=[ANY, NUMBER]), "any_text before regex.*#/format/elements/0", UnsupportedGrammarError),
+    (
+        formatted(type="sequence", elements=[ANY, NUMBER]),
+        "any_text before regex.*#/format/elements/0",
+        UnsupportedGrammarError,
+    ),
     (formatted(type="triggered_tags", triggers=[], tags=[]), "at least one tag", InvalidGrammarError),
     (formatted(type="triggered_tags", triggers=["<"], tags=[NUMBER]), "type 'tag'.*tags/0", InvalidGrammarError),
     (formatted(type="triggered_tags", triggers=["<"], tags=XY, excludes=["<"]), "can never occur", InvalidGrammarError),
-    (formatted(type="triggered_tags", triggers=["<"], tags=XY, at_least_one=1), "true or false, not 1", InvalidGrammarError),
+    (
+        formatted(type="triggered_tags", triggers=["<"], tags=XY, at_least_one=1),
+        "true or false, not 1",
+        InvalidGrammarError,
+    ),
     (formatted(type="repeat", min=3, max=2, content=NUMBER), "not a range", InvalidGrammarError),
     (formatted(type="const_string", value="\ud800"), "surrogate", InvalidGrammarError),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("spec", "message", "kind"), BAD, ids=lambda value: str(value)[:60])

@@ -12,16 +12,37 @@ from tokenizers import Regex, Tokenizer, decoders, models
 from sgl.grammars.tokens.token_bytes import token_bytes
 
 STEPS = {
-    "Replace(▁)": decoders.Replace("▁", " "), "Replace(b)": decoders.Replace("b", "<"), "Replace(ab)": decoders.Replace("ab", "x"),
-    "Replace(regex)": decoders.Replace(Regex("b+"), "x"), "Metaspace": decoders.Metaspace("▁", "never"), "Fuse": decoders.Fuse(),
-    "ByteFallback": decoders.ByteFallback(), "ByteLevel": decoders.ByteLevel(), "Strip": decoders.Strip("a", 1, 0),
-}  # fmt: skip
-PIECES = ["a", "b", "ab", "ba", "▁", "▁a", "é", "<", "Ġ", "<0x62>", "<0x61>", *(f"<0x{byte:02X}>" for byte in "▁é".encode())]
+    "Replace(▁)": decoders.Replace("▁", " "),
+    "Replace(b)": decoders.Replace("b", "<"),
+    "Replace(ab)": decoders.Replace("ab", "x"),
+    "Replace(regex)": decoders.Replace(Regex("b+"), "x"),
+    "Metaspace": decoders.Metaspace("▁", "never"),
+    "Fuse": decoders.Fuse(),
+    "ByteFallback": decoders.ByteFallback(),
+    "ByteLevel": decoders.ByteLevel(),
+    "Strip": decoders.Strip("a", 1, 0),
+}
+PIECES = [
+    "a",
+    "b",
+    "ab",
+    "ba",
+    "▁",
+    "▁a",
+    "é",
+    "<",
+    "Ġ",
+    "<0x62>",
+    "<0x61>",
+    *(f"<0x{byte:02X}>" for byte in "▁é".encode()),
+]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_bytes_that_count_as_exact_are_what_decoding_gives(count: int) -> None:
-    """Of every order of steps: a replacement behind `Fuse` is one of the text, not of a token. Strip touches the beginning alone."""
+    """Of every order of steps: a replacement behind `Fuse` is one of the text, not of
+    a token. Strip touches the beginning alone.
+    """
     for names in permutations(STEPS, count):
         compare(names)
 
@@ -41,9 +62,20 @@ def compare(names: tuple[str, ...]) -> None:
 
 
 def test_the_orders_that_published_tokenizers_have_are_exact() -> None:
-    for names in (["Replace(▁)", "ByteFallback", "Fuse", "Strip"], ["Replace(▁)", "ByteFallback", "Fuse"], ["ByteLevel"], ["Metaspace"], ["Fuse", "Replace(▁)"]):
+    for names in (
+        ["Replace(▁)", "ByteFallback", "Fuse", "Strip"],
+        ["Replace(▁)", "ByteFallback", "Fuse"],
+        ["ByteLevel"],
+        ["Metaspace"],
+        ["Fuse", "Replace(▁)"],
+    ):
         decoder = decoders.Sequence([STEPS[name] for name in names])
         assert token_bytes({"a": 0}, {}, json.loads(decoder.__getstate__()))[1], names
-    for names in (["Fuse", "Replace(ab)"], ["ByteFallback", "Fuse", "Replace(▁)"], ["ByteLevel", "Replace(b)"], ["Replace(regex)"]):
+    for names in (
+        ["Fuse", "Replace(ab)"],
+        ["ByteFallback", "Fuse", "Replace(▁)"],
+        ["ByteLevel", "Replace(b)"],
+        ["Replace(regex)"],
+    ):
         decoder = decoders.Sequence([STEPS[name] for name in names])
         assert not token_bytes({"a": 0}, {}, json.loads(decoder.__getstate__()))[1], names

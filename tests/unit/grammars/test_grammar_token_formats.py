@@ -1,4 +1,6 @@
-"""Structural tags that tokens open and end, compared with derivatives of a regular expression over letters and tokens."""
+"""Structural tags that tokens open and end, compared with derivatives of a
+regular expression over letters and tokens.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,14 @@ class Writer:
 
     def of(self, depth, ending=()):
         """A format where the nearest tag around it ends with a token, or with none."""
-        return getattr(self, self.rng.choice(["text", "token", "any_tokens"] if depth == 0 else ["both", "tag", "triggered", "triggered", "dispatch", "dispatch"]))(depth, ending)
+        return getattr(
+            self,
+            self.rng.choice(
+                ["text", "token", "any_tokens"]
+                if depth == 0
+                else ["both", "tag", "triggered", "triggered", "dispatch", "dispatch"]
+            ),
+        )(depth, ending)
 
     def text(self, depth, ending):
         value = self.rng.choice(["", "a", "ab"])
@@ -95,13 +104,17 @@ class Writer:
     def token(self, depth, ending):
         if self.rng.random() < 0.5:
             excluded = self.excluded()
-            return {"type": "exclude_token", "exclude_tokens": [self.name(t) for t in excluded]}, among(ANY - {*excluded, *ending})
+            return {"type": "exclude_token", "exclude_tokens": [self.name(t) for t in excluded]}, among(
+                ANY - {*excluded, *ending}
+            )
         token = self.rng.randrange(END)
         return {"type": "token", "token": self.name(token)}, among({token})
 
     def any_tokens(self, depth, ending):
         excluded = self.excluded()
-        return {"type": "any_tokens", "exclude_tokens": [self.name(t) for t in excluded]}, star(among(ANY - {*excluded, *ending}))
+        return {"type": "any_tokens", "exclude_tokens": [self.name(t) for t in excluded]}, star(
+            among(ANY - {*excluded, *ending})
+        )
 
     def excluded(self):
         return self.rng.sample(range(END), self.rng.randint(0, 2))
@@ -109,7 +122,9 @@ class Writer:
     def both(self, depth, ending):
         (left, some), (right, others) = self.of(depth - 1, ending), self.of(depth - 1, ending)
         kind = self.rng.choice(["sequence", "or"])
-        return {"type": kind, "elements": [left, right]}, then(some, others) if kind == "sequence" else either(some, others)
+        return {"type": kind, "elements": [left, right]}, then(some, others) if kind == "sequence" else either(
+            some, others
+        )
 
     def tag(self, depth, ending, begin=None):
         begin = self.rng.choice(SPECIAL) if begin is None else begin
@@ -129,7 +144,13 @@ class Writer:
         else:
             meant = then(star(free), either(EMPTY, opened)) if once else star(either(free, opened))
         names = {"trigger_tokens": [self.name(t) for t in triggers], "exclude_tokens": [self.name(t) for t in excluded]}
-        return {"type": "token_triggered_tags", **names, "tags": [tag for tag, _ in tags], "at_least_one": least, "stop_after_first": once}, meant
+        return {
+            "type": "token_triggered_tags",
+            **names,
+            "tags": [tag for tag, _ in tags],
+            "at_least_one": least,
+            "stop_after_first": once,
+        }, meant
 
     def dispatch(self, depth, ending):
         tokens = [self.rng.randrange(END) for _ in range(self.rng.randint(1, 2))]
@@ -138,12 +159,19 @@ class Writer:
         free = among(ANY - {*excluded, *ending, *tokens})
         opened = either(*(then(among({token}), meant) for token, (_, meant) in zip(tokens, contents, strict=True)))
         rules = [[self.name(token), content] for token, (content, _) in zip(tokens, contents, strict=True)]
-        spec = {"type": "token_dispatch", "rules": rules, "loop": loop, "exclude_tokens": [self.name(t) for t in excluded]}
+        spec = {
+            "type": "token_dispatch",
+            "rules": rules,
+            "loop": loop,
+            "exclude_tokens": [self.name(t) for t in excluded],
+        }
         return spec, star(either(free, opened)) if loop else then(star(free), either(EMPTY, opened))
 
 
 def compare(matcher, readings, depth):
-    allowed = {token for token in range(END) if after_token(readings, token)} | ({END} if any(map(may_end, readings)) else set())
+    allowed = {token for token in range(END) if after_token(readings, token)} | (
+        {END} if any(map(may_end, readings)) else set()
+    )
     row = matcher.mask()
     assert {i for i in range(len(TOKENS)) if int(row[i >> 5]) >> (i & 31) & 1} == allowed
     assert matcher.can_end == (END in allowed)
@@ -166,15 +194,27 @@ def test_tags_in_text_may_end_with_tokens_and_lists_of_tags_may_begin_with_them(
     matcher = compile_structural({"type": "triggered_tags", "triggers": ["ab"], "tags": [call]}, VOCABULARY).matcher()
     assert all(map(matcher.accept, (1, 0, 1, 2, 2))) and not matcher.can_end and not matcher.accept(3)
     assert matcher.accept(4) and matcher.can_end and not matcher.accept(4) and matcher.accept(0)
-    listed = {"type": "tags_with_separator", "tags": [{**call, "begin": {"type": "token", "token": 3}}], "separator": "b"}
+    listed = {
+        "type": "tags_with_separator",
+        "tags": [{**call, "begin": {"type": "token", "token": 3}}],
+        "separator": "b",
+    }
     matcher = compile_structural(listed, VOCABULARY).matcher()
     assert not matcher.accept(0) and all(map(matcher.accept, (3, 0, 4, 1, 3, 4))) and matcher.can_end
 
 
 def test_a_token_ends_free_text_in_a_sequence():
     token = {"type": "token", "token": "<t>"}
-    for following in (token, {"type": "tag", "begin": token, "content": {"type": "const_string", "value": ""}, "end": ""}):
+    for following in (
+        token,
+        {"type": "tag", "begin": token, "content": {"type": "const_string", "value": ""}, "end": ""},
+    ):
         spec = {"type": "sequence", "elements": [{"type": "any_text", "excludes": ["ba"]}, following]}
         matcher = compile_structural(spec, VOCABULARY).matcher()
-        assert all(map(matcher.accept, (0, 2, 1))) and not matcher.can_end and not matcher.accept(2) and not matcher.accept(3)
+        assert (
+            all(map(matcher.accept, (0, 2, 1)))
+            and not matcher.can_end
+            and not matcher.accept(2)
+            and not matcher.accept(3)
+        )
         assert matcher.accept(4) and matcher.finished

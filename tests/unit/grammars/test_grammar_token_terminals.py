@@ -22,14 +22,33 @@ from sgl.grammars.ebnf import NoVocabularyError, ebnf_expr
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.grammar_disk_cache import set_cache_dir
 
-TOKENS = [b"a", b"b", b"ab", b"ba", b"bab", b"<|s|>", b"<|t|>", b"", bytes([TOKEN]), b"a" + bytes([TOKEN]), b"<|e|>", b"<|end|>"]
+TOKENS = [
+    b"a",
+    b"b",
+    b"ab",
+    b"ba",
+    b"bab",
+    b"<|s|>",
+    b"<|t|>",
+    b"",
+    bytes([TOKEN]),
+    b"a" + bytes([TOKEN]),
+    b"<|e|>",
+    b"<|end|>",
+]
 ENDS = (10, 11)
 VOCABULARY = Vocabulary.from_bytes(TOKENS, ENDS, [5, 6])
 ANY = tuple(i for i, data in enumerate(TOKENS) if data and i not in ENDS)
 FORMS = {
-    "<|s|>": (5,), "<|e|>": (10,), "<[6]>": (6,), "<[1-2]>": (1, 2), "<[0,5-6]>": (0, 5, 6), "<[*]>": ANY,
-    "<[^0-5]>": tuple(i for i in ANY if i > 5), "<[ 2 , 10 ]>": (2, 10),
-}  # fmt: skip
+    "<|s|>": (5,),
+    "<|e|>": (10,),
+    "<[6]>": (6,),
+    "<[1-2]>": (1, 2),
+    "<[0,5-6]>": (0, 5, 6),
+    "<[*]>": ANY,
+    "<[^0-5]>": tuple(i for i in ANY if i > 5),
+    "<[ 2 , 10 ]>": (2, 10),
+}
 LONGEST, MOST = 5, 600
 
 
@@ -111,7 +130,10 @@ def test_random_grammars_of_letters_and_tokens(core, seed):
 
 
 @pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize(("right", "end"), [("<|t|>", None), ('(<|t|> | "babbabab")', b"babbabab"), ('(<|t|> | "ab" <|s|> | /b{20}/)+', b"b" * 20)])
+@pytest.mark.parametrize(
+    ("right", "end"),
+    [("<|t|>", None), ('(<|t|> | "babbabab")', b"babbabab"), ('(<|t|> | "ab" <|s|> | /b{20}/)+', b"b" * 20)],
+)
 def test_a_shortest_end_is_of_text_where_there_is_one(core, right, end):
     matcher = Grammar(ebnf_expr(f'start: "a" {right}', vocabulary=VOCABULARY), VOCABULARY, core).matcher()
     assert matcher.accept(0)
@@ -164,7 +186,7 @@ def test_forced_text_ends_before_a_token():
 
 
 def test_other_ways_to_write_and_to_declare_them():
-    bnf = compile_ebnf('root ::= <|s|> !<[0-5]> <[6]>', VOCABULARY).matcher()
+    bnf = compile_ebnf("root ::= <|s|> !<[0-5]> <[6]>", VOCABULARY).matcher()
     assert ids(bnf.mask()) == [5] and bnf.accept(5) and ids(bnf.mask()) == [i for i in ANY if i > 5]
     declared = compile_ebnf("%declare <|s|> A B\nstart: A B", VOCABULARY, declared={"A": 6, "B": "ab"}).matcher()
     assert declared.accept(6) and declared.forced() == b"ab"
@@ -243,5 +265,8 @@ def test_tokens_in_structural_tags():
     assert takes(tag, 5, 0, 4, 6) and not takes(tag, 5, 5) and not takes(tag, 0)
     other = {"type": "tag", "begin": mark, "content": {"type": "regex", "pattern": "a+"}, "end": ["b", "ba"]}
     assert takes(other, 5, 0, 1) and takes(other, 5, 2, 0) and not takes(other, 5, 0)
-    nested = {"type": "sequence", "elements": [{"type": "grammar", "grammar": 'root ::= <|s|> "a"'}, {"type": "token", "token": "<|e|>"}]}
+    nested = {
+        "type": "sequence",
+        "elements": [{"type": "grammar", "grammar": 'root ::= <|s|> "a"'}, {"type": "token", "token": "<|e|>"}],
+    }
     assert takes(nested, 5, 0, 10)

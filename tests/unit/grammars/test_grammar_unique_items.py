@@ -11,13 +11,56 @@ from sgl.grammars.automaton.distinct_items_states import DistinctItemsStates
 from sgl.grammars.compile import Grammar
 from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
-LONG = [b'","', b'", "', b'",', b'a"', b"ab", b"1,", b"], [", b'"}, {', b'"]', b"true", b"true, t", b'","a"', b"[[", b"1]", b'0"', b'\\"', "é".encode()]
+LONG = [
+    b'","',
+    b'", "',
+    b'",',
+    b'a"',
+    b"ab",
+    b"1,",
+    b"], [",
+    b'"}, {',
+    b'"]',
+    b"true",
+    b"true, t",
+    b'","a"',
+    b"[[",
+    b"1]",
+    b'0"',
+    b'\\"',
+    "é".encode(),
+]
 VOCABULARY = Vocabulary.from_bytes([bytes([b]) for b in range(256)] + [b"<eos>", *LONG], [256])
 NICE = {i for i, token in enumerate(VOCABULARY.tokens) if len(token) > 1 or token in b'",[]1abtrue0{}: '}
 STRINGS = ["", "a", "ab", "b", "aab", "aba", "é", '"', " ", "\n"]
-VALUES = [None, True, False, 0, 1, 1.0, 10, -1, *STRINGS, [], [1], [1, 2], [2], [True], {}, {"a": 1}, {"a": 1, "b": True}, {"b": True, "a": 1.0}, {"a": [1]}]
+VALUES = [
+    None,
+    True,
+    False,
+    0,
+    1,
+    1.0,
+    10,
+    -1,
+    *STRINGS,
+    [],
+    [1],
+    [1, 2],
+    [2],
+    [True],
+    {},
+    {"a": 1},
+    {"a": 1, "b": True},
+    {"b": True, "a": 1.0},
+    {"a": [1]},
+]
 INTEGER = {"type": "integer"}
-PAIR = {"type": "object", "properties": {"a": INTEGER, "b": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+PAIR = {
+    "type": "object",
+    "properties": {"a": INTEGER, "b": {"type": "boolean"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
 
 
 def array(items, **others):
@@ -30,14 +73,31 @@ CASES = [
     (array({"type": "string", "maxLength": 2}, minItems=2), STRINGS),
     (array(INTEGER, maxItems=4), [0, 1, 1.0, 10, -1]),
     (array({"enum": [1, 2, 1]}, minItems=2), [1, 2, 1.0]),
-    ({"type": "array", "prefixItems": [{"enum": ["a", "a", "b"]}, {"enum": ["b", "b"]}], "uniqueItems": True}, ["a", "b"]),
+    (
+        {"type": "array", "prefixItems": [{"enum": ["a", "a", "b"]}, {"enum": ["b", "b"]}], "uniqueItems": True},
+        ["a", "b"],
+    ),
     (array({"type": ["boolean", "integer", "null"]}), VALUES[:8]),
     (array(array(INTEGER)), [[], [0], [1, 1], [1.0], [1], [1, 0], [0, 1]]),
-    (array({"type": "array", "items": {"type": ["boolean", "integer"]}}, minItems=1), [[], [True], [1], [0], [False, 1]]),
+    (
+        array({"type": "array", "items": {"type": ["boolean", "integer"]}}, minItems=1),
+        [[], [True], [1], [0], [False, 1]],
+    ),
     (array(PAIR), [{"a": 1}, {"a": 1.0}, {"a": 1, "b": True}, {"b": True, "a": 1}, {"a": 2}]),
     ({"type": "array", "prefixItems": [{"type": "boolean"}, {"type": "boolean"}], "uniqueItems": True}, VALUES[:12]),
-    (array({"anyOf": [{"type": "string"}, {"type": "boolean"}, {"const": {"a": [1]}}, {"enum": ["x"]}]}, minItems=3), VALUES),
-    ({"anyOf": [array({"type": "string"}), {"type": "array", "items": {"type": ["string", "integer"]}, "maxItems": 3}]}, VALUES[4:14]),
+    (
+        array({"anyOf": [{"type": "string"}, {"type": "boolean"}, {"const": {"a": [1]}}, {"enum": ["x"]}]}, minItems=3),
+        VALUES,
+    ),
+    (
+        {
+            "anyOf": [
+                array({"type": "string"}),
+                {"type": "array", "items": {"type": ["string", "integer"]}, "maxItems": 3},
+            ]
+        },
+        VALUES[4:14],
+    ),
 ]
 
 
@@ -59,7 +119,14 @@ def valid(schema, value):
     if "anyOf" in schema:
         return any(valid(branch, value) for branch in schema["anyOf"])
     plain = {k: v for k, v in schema.items() if k != "uniqueItems"}
-    if isinstance(value, list) and schema.get("uniqueItems") and (repeats(value) or not all(valid(schema.get("items", {}), v) for v in value[len(schema.get("prefixItems", ())) :])):
+    if (
+        isinstance(value, list)
+        and schema.get("uniqueItems")
+        and (
+            repeats(value)
+            or not all(valid(schema.get("items", {}), v) for v in value[len(schema.get("prefixItems", ())) :])
+        )
+    ):
         return False
     return jsonschema.Draft202012Validator(plain).is_valid(value)
 
@@ -119,7 +186,9 @@ def test_a_value_that_can_become_nothing_new_is_not_begun():
     assert matcher.accept(ord('"')) and twin.accept(ord("[")) and twin.accept(ord("]")) and twin.can_end is False
 
 
-@pytest.mark.parametrize("text", ['[{"a": 1, "b": 2}, {"b": 2, "a": 1.5}]', '[{"é": ["é", "e"]}, {"é": ["é", "e", 1]}, "é", "éa"]'])
+@pytest.mark.parametrize(
+    "text", ['[{"a": 1, "b": 2}, {"b": 2, "a": 1.5}]', '[{"é": ["é", "e"]}, {"é": ["é", "e", 1]}, "é", "éa"]']
+)
 def test_a_mask_looks_at_few_texts(monkeypatch, text):
     steps, step = [], DistinctItemsStates.step
     monkeypatch.setattr(DistinctItemsStates, "step", lambda *given: steps.append(1) or step(*given))
@@ -143,7 +212,14 @@ def test_all_of_a_short_array_of_few_texts():
         array({"type": "string", "pattern": "^[ab]{2}$"}),
         array({"type": "string"}, minItems=1000),
         {"type": "array", "prefixItems": [{"type": "string"}, {"const": "a"}], "uniqueItems": True},
-        array({"type": "object", "properties": {"k": {"enum": ["a", "b"]}}, "required": ["k"], "additionalProperties": False}),
+        array(
+            {
+                "type": "object",
+                "properties": {"k": {"enum": ["a", "b"]}},
+                "required": ["k"],
+                "additionalProperties": False,
+            }
+        ),
         array({"type": "string"}, contains={"const": "a"}),
     ],
 )

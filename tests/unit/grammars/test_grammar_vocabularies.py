@@ -40,7 +40,9 @@ def unigram_backend():
     pieces = sorted({corpus[i : i + n].replace(" ", "▁") for n in (1, 2, 3) for i in range(0, len(corpus) - n, 3)})
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     vocab = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
-    vocab += [(b, -20.0) for b in bytes_] + [(p, -1.0 * i / len(pieces) - 5) for i, p in enumerate(pieces) if p.isascii() or "▁" in p]
+    vocab += [(b, -20.0) for b in bytes_] + [
+        (p, -1.0 * i / len(pieces) - 5) for i, p in enumerate(pieces) if p.isascii() or "▁" in p
+    ]
     backend = Backend(models.Unigram(vocab, unk_id=0, byte_fallback=True))
     backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     backend.decoder = decoders.Sequence(

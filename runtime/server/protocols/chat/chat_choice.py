@@ -8,19 +8,19 @@ from typing import NamedTuple
 
 from sgl.runtime.dialects import (
     ArgumentsDelta,
-    ToolCallStart,
-    ToolCallEnd,
-    Event,
     ContentDelta,
     DialectStep,
+    Event,
     ReasoningDelta,
+    ToolCallEnd,
+    ToolCallStart,
 )
 from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 
 from ..openai_common.openai_response_fields import Json, finish_reason
-from .generation_steps import GenerationStep, joined
 from .chat_plan import ChatPlan
 from .chat_readers import PlainTextReader
+from .generation_steps import GenerationStep, joined
 from .visible_logprobs import ChoiceLogprobs
 
 

@@ -17,11 +17,11 @@ from sgl.runtime.sequences.sequence_ops import Generation
 from ...grammar_compiler import ANY_JSON
 from ...http.http_errors import RequestError
 from ..native.generate_request_reader import split_stops
-from ..openai_common.openai_request_types import Kind
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
-from .generation_steps import NOTHING, SelectedChoice, GenerationStep
+from ..openai_common.openai_request_types import Kind
 from .chat_readers import ChatReaders
 from .chat_types import ChatRequest
+from .generation_steps import NOTHING, GenerationStep, SelectedChoice
 
 CHOICES = "choices"
 
@@ -35,7 +35,8 @@ class ChatPlan:
     """The way of every sample of one request, from the first step on.
 
     Steps that hold free text keep to what the request asks of texts: its stops, its least number of tokens, its
-    constraint where the dialect has none. A call that the token limit cuts stays as it is written: nobody invents arguments.
+    constraint where the dialect has none. A call that the token limit cuts stays as it is written: nobody invents
+    arguments.
     """
 
     def __init__(self, work: OpenAIRequestSetup, body: ChatRequest, params: SamplingParams) -> None:
@@ -55,7 +56,11 @@ class ChatPlan:
         for place, tool in enumerate(self.tools):
             await self._check(place, tool)
         self.first = self._plan(self.body.choice)
-        if self._grammar is not None and self.body.choice == "auto" and not any(map(_is_open, self._reachable(self.first))):
+        if (
+            self._grammar is not None
+            and self.body.choice == "auto"
+            and not any(map(_is_open, self._reachable(self.first)))
+        ):
             self.first = self._or_text(self.first)
         steps = list(self._reachable(self.first))
         if self.body.calls_tools and all(step.constraint is None for step in steps):
@@ -64,7 +69,10 @@ class ChatPlan:
             await self._compiled(step)
 
     def begin(self, prompt: str) -> DialectStep:
-        """The first step behind this prompt. A thought is ended before anything is constrained, and the request's stops do not end it."""
+        """The first step behind this prompt.
+
+        A thought is ended before anything is constrained, and the request's stops do not end it.
+        """
         bound = self._grammar is not None or self.first.constraint is not None or bool(self.first.stop)
         own = self.params
         stops = bool(own.stop or own.stop_token_ids or own.stop_regex)
@@ -101,11 +109,16 @@ class ChatPlan:
             raise RequestError(str(error), param="tools") from error
 
     def _or_text(self, step: DialectStep) -> DialectStep:
-        """The step whose text is calls or keeps to what the request asks of texts. Raises RequestError where none can be."""
+        """The step whose text is calls or keeps to what the request asks of texts.
+
+        Raises RequestError where none can be.
+        """
         kind, source, field = self.body.constraints()[0]
         calls = self._plan("required")
         if step.stop or calls.constraint is None or calls.prefix:
-            raise RequestError(f"{field} and tools cannot be combined with this model; leave one out, or set tool_choice", field)
+            raise RequestError(
+                f"{field} and tools cannot be combined with this model; leave one out, or set tool_choice", field
+            )
         either = {"type": "or", "elements": [_as_format(kind, source), json.loads(calls.constraint[1])["format"]]}
         return step._replace(constraint=("structural_tag", json.dumps({"type": "structural_tag", "format": either})))
 
@@ -135,7 +148,9 @@ class ChatPlan:
         try:
             await self.work.compiled("json_schema", tool.arguments_schema, self.body.resources)
         except GrammarError as error:
-            raise RequestError(f"{tool.name}: {error}", f"tools.{place}.function.parameters", "invalid_grammar") from error
+            raise RequestError(
+                f"{tool.name}: {error}", f"tools.{place}.function.parameters", "invalid_grammar"
+            ) from error
 
     def _limited(self, step: DialectStep, used: int) -> SamplingParams:
         """The request's parameters for one step."""
@@ -144,9 +159,13 @@ class ChatPlan:
             own = replace(own, min_tokens=0, stop=(), stop_token_ids=(), stop_regex=(), ignore_eos=False)
         texts, ids = split_stops(step.stop, self.work.engine.tokenizer)
         return replace(
-            own, max_tokens=left, min_tokens=own.min_tokens if left is None else min(left, own.min_tokens),
-            stop=(*own.stop, *texts), stop_token_ids=(*own.stop_token_ids, *ids), keep_stop=own.keep_stop and not step.stop,
-        )  # fmt: skip
+            own,
+            max_tokens=left,
+            min_tokens=own.min_tokens if left is None else min(left, own.min_tokens),
+            stop=(*own.stop, *texts),
+            stop_token_ids=(*own.stop_token_ids, *ids),
+            keep_stop=own.keep_stop and not step.stop,
+        )
 
 
 def _as_format(kind: Kind, source: Any) -> dict[str, Any]:
@@ -169,7 +188,9 @@ def _as_format(kind: Kind, source: Any) -> dict[str, Any]:
 def _format_of(tag: dict[str, Any]) -> dict[str, Any]:
     """Raises RequestError where the tag is of the older form, which is no part of another."""
     if "format" not in tag:
-        raise RequestError("a structural_tag beside tools needs a 'format'; leave one of the two out", param="structured_outputs")
+        raise RequestError(
+            "a structural_tag beside tools needs a 'format'; leave one of the two out", param="structured_outputs"
+        )
     found: dict[str, Any] = tag["format"]
     return found
 

@@ -16,9 +16,9 @@ from sgl.runtime.text.tokenizer import Tokenizer
 
 from ...engine_bridge import LONG_TEXT
 from ...http.http_errors import RequestError
+from .chat_types import ChatRequest
 from .generation_steps import ChatPrompt
 from .template_variables import template_variables_of
-from .chat_types import ChatRequest
 
 MARK = "\ue000\ue001"  # private use: where the text that goes on ends; what the template puts behind is cut off
 END = MARK + " "  # a template that trims takes the space
@@ -57,7 +57,9 @@ def conversation(
     messages, variables, described = quotation.value
     shown = TemplateConversation(tokenizer.chat_traits(bool(tools)), dialect, [tool_of(tool) for tool in described])
     goes_on = body.continue_final_message
-    text = tokenizer.render_chat(shown.messages(messages), body.add_generation_prompt and not goes_on, **variables, **shown.variables)
+    text = tokenizer.render_chat(
+        shown.messages(messages), body.add_generation_prompt and not goes_on, **variables, **shown.variables
+    )
     text = _up_to_mark(text) if goes_on else text
     if check is not None:
         check(text)
@@ -98,7 +100,9 @@ class TemplateConversation:
 def _mark_end(messages: list[dict[str, Any]]) -> None:
     last = messages[-1]
     if last["role"] != "assistant":
-        raise RequestError("continue_final_message needs an assistant's message at the end", param="continue_final_message")
+        raise RequestError(
+            "continue_final_message needs an assistant's message at the end", param="continue_final_message"
+        )
     if isinstance(last["content"], str):
         last["content"] += END
     else:
@@ -110,6 +114,7 @@ def _up_to_mark(text: str) -> str:
     before, found, behind = text.rpartition(MARK)
     if not found:
         raise RequestError(
-            "continue_final_message: the model's chat template leaves out the end of the last message", param="continue_final_message"
+            "continue_final_message: the model's chat template leaves out the end of the last message",
+            param="continue_final_message",
         )
     return before if behind.startswith(END.removeprefix(MARK)) else before.rstrip()

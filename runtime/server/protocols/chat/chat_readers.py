@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from sgl.runtime.dialects import Event, ReasoningMarks, OutputReader, ContentDelta, DialectStep, Tool
+from sgl.runtime.dialects import ContentDelta, DialectStep, Event, OutputReader, ReasoningMarks, Tool
 from sgl.runtime.dialects.output_reader import CallForm
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
@@ -22,7 +22,9 @@ class PlainTextReader:
 
 
 class ChatReaders:
-    """Makes the readers of one request's samples: for calls where there may be some, for thoughts that are to stand apart."""
+    """Makes the readers of one request's samples: for calls where there may be
+    some, for thoughts that are to stand apart.
+    """
 
     def __init__(self, work: OpenAIRequestSetup, body: ChatRequest, tools: Sequence[Tool]) -> None:
         self._tokenizer, self._dialect = work.engine.tokenizer, work.dialect
@@ -40,7 +42,8 @@ class ChatReaders:
     def with_reasoning_step(self, step: DialectStep, prompt: str, bound: bool, stops: bool) -> DialectStep:
         """The step as it comes where there may be a thought before it.
 
-        A thought that the prompt began is a step of its own where something is to begin behind it. One that the model begins is
+        A thought that the prompt began is a step of its own where something is to begin behind it. One that the model
+        begins is
         where the request has stops: they end what is said, not what is thought.
 
         Args:
@@ -71,7 +74,9 @@ class ChatReaders:
 
 
 def _thought(marks: ReasoningMarks, step: DialectStep, gap: str, again: bool, prefix: str = "") -> DialectStep:
-    """A thought, and the step behind it; `again`: there may be further ones where marks stand around all parts of a text."""
+    """A thought, and the step behind it; `again`: there may be further ones
+    where marks stand around all parts of a text.
+    """
     return DialectStep(prefix, None, (marks.end,), then=partial(_ended, marks, step, gap, again))
 
 

@@ -10,11 +10,11 @@ from sgl.runtime.sequences.sequence_ops import Chunk
 
 from ...http.http_errors import RequestError
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
-from .generation_steps import ChatPrompt, GenerationStep
+from .chat_choice import ChatChoiceReader, ContentChunk
 from .chat_plan import ChatPlan
 from .chat_prompt import build_chat_prompt
-from .chat_choice import ChatChoiceReader, ContentChunk
 from .chat_types import ChatRequest
+from .generation_steps import ChatPrompt, GenerationStep
 
 
 class ChatRequestRun:
@@ -43,7 +43,9 @@ class ChatRequestRun:
         first = await self.plan.move(self.plan.begin(prompt.text), 0)
         return self._told(self.work.bridge.walk(prompt, first, self._go_on, self.body.n, streamed))
 
-    async def _told(self, chunks: AsyncGenerator[tuple[int, Chunk], None]) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+    async def _told(
+        self, chunks: AsyncGenerator[tuple[int, Chunk], None]
+    ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         async with aclosing(chunks):
             async for index, chunk in chunks:
                 if not self.prompt_tokens:

@@ -8,11 +8,11 @@ from contextlib import aclosing
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from ...http.response_size_limit import json_response
 from ...http.request_bodies import JsonBodyRoute
-from ..openai_common.openai_response_fields import Json, response_head, usage
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.response_size_limit import json_response
 from ...http.sse_responses import EventResponse, primed
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_response_fields import Json, response_head, usage
 from .chat_choice import ContentChunk
 from .chat_request_run import ChatRequestRun
 from .chat_types import ChatRequest

@@ -16,7 +16,9 @@ MOST_TOOLS = 128
 MOST_MESSAGES = 20_000
 OF_PARTS = {"cache_control", "annotations"}  # what parts of a message may have besides, of no effect here
 DROPPED = ("refusal", "annotations", "cache_control", "parsed")  # fields of messages
-SETTLED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})  # variables of templates that are the server's
+SETTLED = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt"}
+)  # variables of templates that are the server's
 NAME = r"^[A-Za-z0-9_.-]{1,64}$"
 ToolName = Annotated[str, Field(pattern=NAME)]
 
@@ -74,7 +76,9 @@ class NamedToolChoice(StrictModel):
 
 
 class ChatCalledFunction(StrictModel):
-    """What a call of an earlier answer was: the arguments are JSON text. Parsed ones, which clients add, are dropped."""
+    """What a call of an earlier answer was: the arguments are JSON text.
+    Parsed ones, which clients add, are dropped.
+    """
 
     name: str = Field(min_length=1)
     arguments: str
@@ -109,7 +113,10 @@ AnyChoice = Literal["none", "auto", "required"] | NamedToolChoice | AllowedTools
 
 
 def _tool_choice(value: Any) -> Any:
-    """One refusal for everything that is none of the five. Raises the errors of a choice's own fields by their names."""
+    """One refusal for everything that is none of the five.
+
+    Raises the errors of a choice's own fields by their names.
+    """
     if value in ("none", "auto", "required"):
         return value
     if isinstance(value, dict) and _CHOICES.get(str(value.get("type")), "type ") in value:
@@ -135,7 +142,12 @@ class ChatMessage(StrictModel):
     clients."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Annotated[str | list[dict[str, str]], BeforeValidator(_content, json_schema_input_type=str | list[ChatTextPart])] | None = None
+    content: (
+        Annotated[
+            str | list[dict[str, str]], BeforeValidator(_content, json_schema_input_type=str | list[ChatTextPart])
+        ]
+        | None
+    ) = None
     name: str | None = None
     tool_calls: Annotated[list[ChatToolCall], First] | None = None
     tool_call_id: str | None = None
@@ -162,11 +174,16 @@ class ChatMessage(StrictModel):
     def length(self) -> int:
         """Characters of what is said and thought."""
         said = self.content or ""
-        return len(self.reasoning_content or "") + (len(said) if isinstance(said, str) else sum(len(part["text"]) for part in said))
+        return len(self.reasoning_content or "") + (
+            len(said) if isinstance(said, str) else sum(len(part["text"]) for part in said)
+        )
 
     def plain(self) -> dict[str, Any]:
         """As templates and dialects read it."""
-        dropped = {**dict.fromkeys(DROPPED, True), "tool_calls": {"__all__": {"index": True, "function": {"parsed_arguments"}}}}
+        dropped = {
+            **dict.fromkeys(DROPPED, True),
+            "tool_calls": {"__all__": {"index": True, "function": {"parsed_arguments"}}},
+        }
         return self.model_dump(exclude_none=True, exclude=dropped)  # type: ignore[arg-type]
 
 
@@ -186,7 +203,8 @@ def check_answers(messages: Iterable[ChatMessage]) -> None:
     if open_calls:
         name, where = next(iter(open_calls.items()))
         raise RequestError(
-            f"the call {name!r} has no answer; send a message with role 'tool' and that tool_call_id after it", param=where
+            f"the call {name!r} has no answer; send a message with role 'tool' and that tool_call_id after it",
+            param=where,
         )
 
 
@@ -214,7 +232,9 @@ class NamedJsonSchema(StrictModel):
 
 
 class ResponseFormat(StrictModel):
-    """structural_tag is SGLang's and vLLM's: `structures` and `triggers`, or the newer `format`, as the grammar reads them."""
+    """structural_tag is SGLang's and vLLM's: `structures` and `triggers`, or the
+    newer `format`, as the grammar reads them.
+    """
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
     json_schema: NamedJsonSchema | None = None
@@ -226,12 +246,15 @@ class ResponseFormat(StrictModel):
     def _fields_where_due(self) -> ResponseFormat:
         for name, kind in _OF_FORMATS.items():
             if getattr(self, name) is not None and self.type != kind:
-                raise RequestError(f"the field {name} belongs to type {kind!r}, and only to it", param=f"response_format.{name}")
+                raise RequestError(
+                    f"the field {name} belongs to type {kind!r}, and only to it", param=f"response_format.{name}"
+                )
         if self.type == "json_schema" and self.json_schema is None:
             raise RequestError("type 'json_schema' needs the field json_schema", param="response_format.json_schema")
         if self.type == "structural_tag" and self.format is None and self.structures is None:
             raise RequestError(
-                "type 'structural_tag' needs the field format, or structures and triggers", param="response_format.format"
+                "type 'structural_tag' needs the field format, or structures and triggers",
+                param="response_format.format",
             )
         return self
 
@@ -247,12 +270,16 @@ class ResponseFormat(StrictModel):
 
 
 _OF_FORMATS = {
-    "json_schema": "json_schema", "structures": "structural_tag", "triggers": "structural_tag", "format": "structural_tag",
-}  # fmt: skip
+    "json_schema": "json_schema",
+    "structures": "structural_tag",
+    "triggers": "structural_tag",
+    "format": "structural_tag",
+}
 
 
 class ChatRequest(OpenAISampling):
-    """The body of POST /v1/chat/completions. The fields under the first line are taken and of no effect, those under the
+    """The body of POST /v1/chat/completions. The fields under the first line are taken and of no effect, those under
+    the
     second are extensions of OpenAI's protocol."""
 
     messages: Annotated[
@@ -294,7 +321,9 @@ class ChatRequest(OpenAISampling):
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
         if self.function_call is not None and self.functions is None:
-            raise RequestError("function_call asks for one of functions, but there are none; give some", param="function_call")
+            raise RequestError(
+                "function_call asks for one of functions, but there are none; give some", param="function_call"
+            )
         if self.top_logprobs and not self.logprobs:
             raise RequestError("top_logprobs needs logprobs=true", param="top_logprobs")
         explicit = "add_generation_prompt" in self.model_fields_set and self.add_generation_prompt
@@ -311,23 +340,33 @@ class ChatRequest(OpenAISampling):
         names = [tool.function.name for tool in self.tools]
         twice = next((i for i, name in enumerate(names) if name in names[:i]), None)
         if twice is not None:
-            raise RequestError(f"two tools are called {names[twice]!r}; rename one", param=f"tools.{twice}.function.name")
+            raise RequestError(
+                f"two tools are called {names[twice]!r}; rename one", param=f"tools.{twice}.function.name"
+            )
         if not names and self.tool_choice not in ("none", "auto"):
             raise RequestError("tool_choice asks for a call, but there are no tools; give some", param="tool_choice")
         for name in self.allowed or ():
             if name not in names:
                 where = "function.name" if isinstance(self.tool_choice, NamedToolChoice) else "allowed_tools.tools"
-                raise RequestError(f"there is no tool {name!r}; tools has {', '.join(names)}", param=f"tool_choice.{where}")
+                raise RequestError(
+                    f"there is no tool {name!r}; tools has {', '.join(names)}", param=f"tool_choice.{where}"
+                )
         if self.calls_tools and (self.continue_final_message or not self.add_generation_prompt):
             name = "continue_final_message" if self.continue_final_message else "add_generation_prompt"
-            raise RequestError(f"{name} continues a text, but tool calls begin a new one; set tool_choice to 'none'", param=name)
+            raise RequestError(
+                f"{name} continues a text, but tool calls begin a new one; set tool_choice to 'none'", param=name
+            )
 
     @property
     def choice(self) -> str:
         """auto, required, none, or the name of the tool that is to be called."""
         if isinstance(self.tool_choice, NamedToolChoice):
             return self.tool_choice.function.name
-        return self.tool_choice.allowed_tools.mode if isinstance(self.tool_choice, AllowedToolsChoice) else self.tool_choice
+        return (
+            self.tool_choice.allowed_tools.mode
+            if isinstance(self.tool_choice, AllowedToolsChoice)
+            else self.tool_choice
+        )
 
     @property
     def allowed(self) -> list[str] | None:

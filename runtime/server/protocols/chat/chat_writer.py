@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ContentDelta, ReasoningDelta
+from sgl.runtime.dialects import ArgumentsDelta, ContentDelta, ReasoningDelta, ToolCallStart
 
 from ..openai_common.openai_response_fields import Json
+from .chat_choice import ChatChoiceReader, ChoiceFinished, ContentChunk, ToolCallChunk
 from .deprecated_functions import as_functions
-from .chat_choice import ToolCallChunk, ChoiceFinished, ChatChoiceReader, ContentChunk
 
 
 class ChatChoiceWriter:
@@ -18,7 +18,9 @@ class ChatChoiceWriter:
     whole_thoughts: a stream gives a thought at once, when it has ended.
     """
 
-    def __init__(self, sample: ChatChoiceReader, index: int, thinks: bool = False, whole_thoughts: bool = False) -> None:
+    def __init__(
+        self, sample: ChatChoiceReader, index: int, thinks: bool = False, whole_thoughts: bool = False
+    ) -> None:
         self._sample, self._index = sample, index
         self._thinks, self._whole_thoughts = thinks, whole_thoughts
         self._thought: list[str] = []  # of a thought that is to be given at once
@@ -26,7 +28,9 @@ class ChatChoiceWriter:
 
     def write(self, told: Iterable[ContentChunk]) -> list[Json]:
         """Entries of `choices` in a stream: first the role, then what was written, at last why it ended."""
-        entries = [] if self._begun else [self._entry({"role": "assistant", "content": "" if self._sample.plain else None})]
+        entries = (
+            [] if self._begun else [self._entry({"role": "assistant", "content": "" if self._sample.plain else None})]
+        )
         self._begun = True
         for one in told:
             entries += self._entries(one)

@@ -9,7 +9,9 @@ from ..openai_common.openai_response_fields import Json
 
 
 def as_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """A chat's body with `functions` and `function_call` said as tools too, calls and results of its messages instead."""
+    """A chat's body with `functions` and `function_call` said as tools too,
+    calls and results of its messages instead.
+    """
     functions, messages = body.get("functions"), body.get("messages")
     if isinstance(messages, list):
         body = body | {"messages": _messages(messages)}
@@ -35,7 +37,9 @@ def _messages(messages: list[Any]) -> list[Any]:
         if isinstance(message, dict) and message.get("function_call") is not None:
             called = f"call_{place}"
             call = {"id": called, "type": "function", "function": message["function_call"]}
-            message = {name: value for name, value in message.items() if name != "function_call"} | {"tool_calls": [call]}
+            message = {name: value for name, value in message.items() if name != "function_call"} | {
+                "tool_calls": [call]
+            }
         elif isinstance(message, dict) and message.get("role") == "function":
             message = message | {"role": "tool", "tool_call_id": called}
         found.append(message)

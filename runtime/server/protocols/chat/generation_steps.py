@@ -12,9 +12,9 @@ import numpy as np
 
 from sgl.runtime.cache import Ints
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
+from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 
 from ...event_loop_queue import RequestLoopQueue
 
@@ -23,7 +23,9 @@ NOTHING: Ints = np.zeros(0, dtype=np.int32)
 
 
 class ChatPrompt(NamedTuple):
-    """`text` is what the template made, what strangers spell of special tokens left out; `ids`, int32 [n], what the model reads."""
+    """`text` is what the template made, what strangers spell of special tokens left
+    out; `ids`, int32 [n], what the model reads.
+    """
 
     text: str
     ids: Ints
@@ -73,7 +75,11 @@ class ChoiceRun:
 
     def chunk(self, arrived: Chunk | Generation | ChoiceScores) -> Chunk:
         """What arrived as a chunk; the last one of a move is `finished` and has its `generation`."""
-        chunk = arrived if isinstance(arrived, Chunk) else _whole(arrived if isinstance(arrived, Generation) else self._decide(arrived))
+        chunk = (
+            arrived
+            if isinstance(arrived, Chunk)
+            else _whole(arrived if isinstance(arrived, Generation) else self._decide(arrived))
+        )
         if chunk.generation is not None:
             self.made.append(chunk.generation)
         return chunk
@@ -106,7 +112,9 @@ def mean_logprob(scores: ChoiceScores, place: int) -> float:
 
 
 def joined(made: list[Generation]) -> Generation:
-    """What the moves of a sample gave, as one: counts of what was written are added up, the prompt is that of the first."""
+    """What the moves of a sample gave, as one: counts of what was written are
+    added up, the prompt is that of the first.
+    """
     return replace(
         made[0],
         text="".join(one.text for one in made),

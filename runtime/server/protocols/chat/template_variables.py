@@ -13,7 +13,10 @@ SWITCHES = ("enable_thinking", "thinking")  # by which templates are told whethe
 
 
 def template_variables_of(tokenizer: Tokenizer, body: ChatRequest) -> dict[str, Any]:
-    """Raises RequestError for what the template does not read. A switch of thoughts that it does not read changes nothing."""
+    """Raises RequestError for what the template does not read.
+
+    A switch of thoughts that it does not read changes nothing.
+    """
     known = tokenizer.chat_variables - SETTLED
     found: dict[str, Any] = {}
     for name, value in body.chat_template_kwargs.items():
@@ -21,7 +24,9 @@ def template_variables_of(tokenizer: Tokenizer, body: ChatRequest) -> dict[str, 
             found[name] = value
         elif name not in SWITCHES:
             words = ", ".join(sorted(tokenizer.chat_inputs - SETTLED)) or "none"
-            raise RequestError(f"this model's template reads no {name!r}; it reads: {words}", param=f"chat_template_kwargs.{name}")
+            raise RequestError(
+                f"this model's template reads no {name!r}; it reads: {words}", param=f"chat_template_kwargs.{name}"
+            )
         elif value:
             tokenizer.chat_traits().say(f"reads no {name}: it is of no effect")
     return {**_effort(tokenizer, known, body.reasoning_effort), **found}

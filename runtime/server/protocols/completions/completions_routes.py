@@ -13,9 +13,10 @@ from fastapi.responses import Response
 from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ...http.response_size_limit import json_response
-from ...http.request_bodies import JsonBodyRoute
 from ...http.http_errors import RequestError
+from ...http.request_bodies import JsonBodyRoute
+from ...http.response_size_limit import json_response
+from ...http.sse_responses import EventResponse, merged, primed, together
 from ..openai_common.openai_logprobs import (
     LogprobRow,
     LogprobRowStream,
@@ -23,10 +24,9 @@ from ..openai_common.openai_logprobs import (
     rows_of,
     rows_of_generation,
 )
-from ..openai_common.openai_response_fields import Json, finish_reason, response_head, usage
-from ..openai_common.openai_request_types import CompletionRequest
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
-from ...http.sse_responses import EventResponse, merged, primed, together
+from ..openai_common.openai_request_types import CompletionRequest
+from ..openai_common.openai_response_fields import Json, finish_reason, response_head, usage
 
 MOST_PROMPTS = 256  # in one request
 
@@ -82,7 +82,9 @@ class CompletionHandler:
         openings = await self._openings()
         bridge, n = self.work.bridge, self.body.n
         sources = [bridge.stream(prompt, self.params, grammar, n) for prompt in self.body.prompt]
-        writers = [CompletionChoiceStream(self.tokenizer, self.body, i, openings[i // n]) for i in range(n * len(sources))]
+        writers = [
+            CompletionChoiceStream(self.tokenizer, self.body, i, openings[i // n]) for i in range(n * len(sources))
+        ]
         common: Json = self.head | ({"usage": None} if self.body.with_usage else {})
         async with aclosing(merged(sources)) as chunks:
             async for place, (sample, chunk) in chunks:
@@ -146,7 +148,9 @@ class CompletionChoiceStream:
         if self._logprobs is not None:
             logprobs = self._logprobs.take(rows)
         self.generation = chunk.generation
-        return _choice(self._index, text, logprobs, None if chunk.generation is None else finish_reason(chunk.generation))
+        return _choice(
+            self._index, text, logprobs, None if chunk.generation is None else finish_reason(chunk.generation)
+        )
 
 
 def _choice(index: int, text: str, logprobs: Json | None, finish: str | None) -> Json:

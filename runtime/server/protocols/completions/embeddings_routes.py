@@ -15,12 +15,12 @@ from pydantic import BeforeValidator, Field
 from sgl.runtime.cache import Ints
 from sgl.runtime.sequences.embed_op import Floats, normalized
 
+from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...request_context import MOST_URGENT, apply_caller
-from ...http.http_errors import RequestError
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_types import AnyPrompt, Prompts, StrictModel, prompts_of
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_request_types import AnyPrompt, Prompts, StrictModel, prompts_of
+from ..openai_common.openai_response_fields import Json
 
 MOST_INPUTS = 2048  # of one request
 AT_ONCE = 16  # of them in the engine: the others wait here, and leave room for other requests
@@ -62,7 +62,8 @@ def _check(work: OpenAIRequestSetup, body: EmbeddingRequest) -> None:
     size = work.engine.info()["hidden_size"]
     if body.dimensions not in (None, size):
         raise RequestError(
-            f"dimensions={body.dimensions}: this model's vectors have {size} numbers and cannot be shortened; leave it out",
+            f"dimensions={body.dimensions}: this model's vectors have {size} numbers and cannot be shortened; leave "
+            "it out",
             param="dimensions",
         )
     if len(body.input) > MOST_INPUTS:

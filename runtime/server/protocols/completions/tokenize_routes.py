@@ -9,16 +9,16 @@ from pydantic import Field, model_validator
 
 from sgl.runtime.cache import Ints
 
+from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
+from ...http.validation_errors import First
 from ..chat.chat_plan import tools_of
 from ..chat.chat_prompt import build_chat_prompt
-from ..chat.chat_types import MOST_TOOLS, ChatRequest, FunctionTool, ChatMessage
-from ...http.http_errors import RequestError
-from ...http.validation_errors import First
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_types import Count, StrictModel
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..chat.chat_types import MOST_TOOLS, ChatMessage, ChatRequest, FunctionTool
 from ..openai_common.chat_translation import parse_chat_request
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_request_types import Count, StrictModel
+from ..openai_common.openai_response_fields import Json
 
 router = APIRouter(route_class=JsonBodyRoute)
 
@@ -41,7 +41,9 @@ class TokenizeRequest(StrictModel):
         if (self.prompt is None) == (self.messages is None):
             raise RequestError("give either prompt or messages", "messages" if self.messages else "prompt")
         if self.messages is not None and self.add_special_tokens:
-            raise RequestError("messages have the special tokens of their template; leave add_special_tokens out", "add_special_tokens")
+            raise RequestError(
+                "messages have the special tokens of their template; leave add_special_tokens out", "add_special_tokens"
+            )
         return self
 
 
@@ -77,10 +79,14 @@ async def detokenize(body: DetokenizeRequest, request: Request) -> Json:
 async def _ids(work: OpenAIRequestSetup, body: TokenizeRequest) -> Ints:
     if body.prompt is not None:
         special = body.add_special_tokens is not False
-        return await work.bridge.encode(body.prompt, special) if body.prompt else work.engine.tokenizer.encode("", special)
+        return (
+            await work.bridge.encode(body.prompt, special) if body.prompt else work.engine.tokenizer.encode("", special)
+        )
     same = ("messages", "tools", "chat_template_kwargs", "continue_final_message")
     given: Json = {name: getattr(body, name) for name in same} | {"tool_choice": "none"}
     if not body.continue_final_message:
         given["add_generation_prompt"] = body.add_generation_prompt
     chat = parse_chat_request(ChatRequest, given)
-    return (await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)).ids
+    return (
+        await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+    ).ids

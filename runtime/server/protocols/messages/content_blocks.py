@@ -8,8 +8,8 @@ from pydantic import BeforeValidator, Field
 
 from ...http.http_errors import RequestError
 from ...http.validation_errors import shown
-from ..openai_common.openai_request_types import StrictModel, refused
 from ..openai_common.chat_translation import parse_chat_request
+from ..openai_common.openai_request_types import StrictModel, refused
 
 
 class ContentBlock(StrictModel):
@@ -31,7 +31,9 @@ def _text(value: Any) -> Any:
     for block in value:
         if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
             kind = block.get("type") if isinstance(block, dict) else block
-            raise refused(f'this model reads text alone; write blocks as {{"type": "text", "text": ...}}, not {shown(kind, 100)}')
+            raise refused(
+                f'this model reads text alone; write blocks as {{"type": "text", "text": ...}}, not {shown(kind, 100)}'
+            )
     return "\n".join(block["text"] for block in value)
 
 
@@ -75,7 +77,12 @@ class RedactedBlock(ContentBlock):
 AnyBlock = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedBlock
 OF_ROLE: dict[str, dict[str, type[ContentBlock]]] = {
     "user": {"text": TextBlock, "tool_result": ToolResultBlock},
-    "assistant": {"text": TextBlock, "tool_use": ToolUseBlock, "thinking": ThinkingBlock, "redacted_thinking": RedactedBlock},
+    "assistant": {
+        "text": TextBlock,
+        "tool_use": ToolUseBlock,
+        "thinking": ThinkingBlock,
+        "redacted_thinking": RedactedBlock,
+    },
     "system": {"text": TextBlock},
 }
 
@@ -94,5 +101,9 @@ def _block(role: str, value: Any, *place: str | int) -> ContentBlock:
         where = ".".join(map(str, place))
         given = f"type {shown(kind, 100)}" if isinstance(value, dict) else type(value).__name__
         why = "; this model reads text alone" if kind in ("image", "document") else ""
-        raise RequestError(f"a message of the role {role} has blocks of type {', '.join(kinds)}, not {given}{why}", where, "invalid_value")
+        raise RequestError(
+            f"a message of the role {role} has blocks of type {', '.join(kinds)}, not {given}{why}",
+            where,
+            "invalid_value",
+        )
     return parse_chat_request(kinds[kind], value, *place)

@@ -9,15 +9,15 @@ from functools import partial
 
 from sgl.runtime.sequences.sequence_ops import Generation
 
+from ...http.sse_responses import primed
+from ..chat.chat_choice import ContentChunk
 from ..chat.chat_plan import tools_of
 from ..chat.chat_prompt import build_chat_prompt
-from ..chat.chat_choice import ContentChunk
 from ..chat.chat_request_run import ChatRequestRun
 from ..chat.chat_types import ChatRequest
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.chat_translation import Aside, translated_errors
-from ...http.sse_responses import primed
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_response_fields import Json
 from .messages_to_chat import NAMES, chat_of
 from .messages_types import AnthropicConversation, MessagesRequest
 from .messages_writer import ContentBlockWriter
@@ -32,7 +32,12 @@ class MessagesReply:
         work.check_model(body.model)
         self._work, self._body, self._aside = work, body, aside
         self._writer = ContentBlockWriter()
-        self._head: Json = {"id": f"msg_{uuid.uuid4().hex}", "type": "message", "role": "assistant", "model": work.model}
+        self._head: Json = {
+            "id": f"msg_{uuid.uuid4().hex}",
+            "type": "message",
+            "role": "assistant",
+            "model": work.model,
+        }
 
     async def whole(self) -> Json:
         talk = await self._talk()
@@ -68,7 +73,9 @@ class MessagesReply:
             self._work.check(chat, chat.limit)
             return ChatRequestRun(self._work, chat)
 
-    async def _begin(self, talk: ChatRequestRun, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+    async def _begin(
+        self, talk: ChatRequestRun, streamed: bool
+    ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         with translated_errors(NAMES):
             return await talk.begin(streamed)
 
@@ -94,7 +101,9 @@ async def count(work: OpenAIRequestSetup, body: AnthropicConversation, aside: As
     chat = await translated(work, body, aside)
     with translated_errors(NAMES):
         work.check_model(chat.model)
-        prompt = await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+        prompt = await build_chat_prompt(
+            work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size
+        )
     return len(prompt.ids)
 
 

@@ -7,13 +7,13 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from ...http.response_size_limit import json_response
-from ...http.request_bodies import JsonBodyRoute, in_worker_thread
 from ...http.error_shapes import anthropic_error
 from ...http.http_errors import HttpProblem
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.request_bodies import JsonBodyRoute, in_worker_thread
+from ...http.response_size_limit import json_response
 from ...http.sse_responses import NamedEventResponse, primed
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_response_fields import Json
 from .messages_reply import MessagesReply, count
 from .messages_types import AnthropicConversation, MessagesRequest
 

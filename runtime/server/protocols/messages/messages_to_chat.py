@@ -6,11 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from ..chat.template_variables import switched
-from ..chat.chat_types import ChatRequest
 from ...http.http_errors import RequestError
-from ..openai_common.openai_response_fields import Json
+from ..chat.chat_types import ChatRequest
+from ..chat.template_variables import switched
 from ..openai_common.chat_translation import few, parse_chat_request
+from ..openai_common.openai_response_fields import Json
 from .content_blocks import ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, blocks_of
 from .messages_types import AnthropicConversation, AnthropicInputMessage, MessagesRequest
 
@@ -66,7 +66,9 @@ def _check(calls: list[str], answers: list[str], place: str) -> None:
     """Every call is answered, once, and nothing else is."""
     known, given = set(calls), set(answers)
     if id := next((id for id in calls if id not in given), None):
-        raise RequestError(f"the tool_use {id!r} has no tool_result in the next message; send one with that tool_use_id", place)
+        raise RequestError(
+            f"the tool_use {id!r} has no tool_result in the next message; send one with that tool_use_id", place
+        )
     if id := next((id for id in answers if id not in known), None):
         names = ", ".join(map(repr, calls)) or "none"
         raise RequestError(f"tool_use_id {id!r} is not a tool_use of the message before it; those are: {names}", place)
@@ -89,13 +91,19 @@ def _said(blocks: list[ContentBlock]) -> Json:
     if thought := "\n".join(block.thinking for block in blocks if isinstance(block, ThinkingBlock)):
         message["reasoning_content"] = thought
     if calls:
-        about = [(block.id, {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}) for block in calls]
+        about = [
+            (block.id, {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)})
+            for block in calls
+        ]
         message["tool_calls"] = [{"id": id, "type": "function", "function": function} for id, function in about]
     return message
 
 
 def chat_of(body: AnthropicConversation, variables: frozenset[str]) -> ChatRequest:
-    """The same request to a chat. variables: those that the model's template reads. Raises RequestError, naming fields of the chat."""
+    """The same request to a chat.
+
+    variables: those that the model's template reads. Raises RequestError, naming fields of the chat.
+    """
     messages = messages_of(body)
     tools = [
         {"name": tool.name, "description": tool.description, "parameters": tool.input_schema} for tool in body.tools
@@ -118,7 +126,10 @@ def chat_of(body: AnthropicConversation, variables: frozenset[str]) -> ChatReque
 
 def _sampling(body: MessagesRequest) -> Json:
     same = ("temperature", "top_p", "top_k", "seed", "min_p", "priority", "timeout")
-    return {name: getattr(body, name) for name in same} | {"stop": body.stop_sequences, "max_completion_tokens": body.max_tokens}
+    return {name: getattr(body, name) for name in same} | {
+        "stop": body.stop_sequences,
+        "max_completion_tokens": body.max_tokens,
+    }
 
 
 def _choice(body: AnthropicConversation) -> str | Json:
@@ -130,7 +141,9 @@ def _choice(body: AnthropicConversation) -> str | Json:
 
 def _format(body: AnthropicConversation) -> Json | None:
     format = body.output_config.format
-    return None if format is None else {"type": "json_schema", "json_schema": {"name": "answer", "schema": format.schema_}}
+    return (
+        None if format is None else {"type": "json_schema", "json_schema": {"name": "answer", "schema": format.schema_}}
+    )
 
 
 def _switches(body: AnthropicConversation, variables: frozenset[str]) -> Json:

@@ -6,17 +6,20 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from ...request_context import MOST_URGENT
-from ..chat.chat_types import MOST_TOOLS, ToolName
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
+from ...request_context import MOST_URGENT
+from ..chat.chat_types import MOST_TOOLS, ToolName
 from ..openai_common.openai_request_types import StrictModel, as_it_is, refused
 from .content_blocks import AnyBlock, Text
 
 
 def _kind_of_tool(value: Any) -> Any:
     if value not in (None, "custom"):
-        raise refused(f"this server has no built-in tool of type {shown(value, 100)}; give tools with an input_schema, which you run yourself")
+        raise refused(
+            f"this server has no built-in tool of type {shown(value, 100)}; give tools with an input_schema, which "
+            "you run yourself"
+        )
     return value
 
 
@@ -43,7 +46,10 @@ class AnthropicToolChoice(StrictModel):
 
 
 class AnthropicThinking(StrictModel):
-    """Whether the model is to think, where its template can be told so. `budget_tokens` and `display` are of no effect."""
+    """Whether the model is to think, where its template can be told so.
+
+    `budget_tokens` and `display` are of no effect.
+    """
 
     type: Literal["enabled", "disabled", "adaptive"]
     budget_tokens: int | None = None
@@ -71,7 +77,9 @@ class AnthropicConversation(StrictModel):
     """What is counted and what is answered. The fields under the line are taken and of no effect."""
 
     model: str | None = None
-    messages: Annotated[list[Any], BeforeValidator(as_it_is, json_schema_input_type=list[AnthropicInputMessage])] = Field(min_length=1)
+    messages: Annotated[list[Any], BeforeValidator(as_it_is, json_schema_input_type=list[AnthropicInputMessage])] = (
+        Field(min_length=1)
+    )
     system: Text | None = None
     tools: Annotated[list[AnthropicTool], First] = Field(default_factory=list, max_length=MOST_TOOLS)
     tool_choice: AnthropicToolChoice = Field(default_factory=lambda: AnthropicToolChoice(type="auto"))
@@ -91,7 +99,10 @@ class AnthropicThread(StrictModel):
 
 
 class MessagesRequest(AnthropicConversation):
-    """The body of POST /v1/messages. Those under the first line are taken and of no effect, under the second extensions."""
+    """The body of POST /v1/messages.
+
+    Those under the first line are taken and of no effect, under the second extensions.
+    """
 
     max_tokens: int = Field(ge=1, lt=2**31)
     stop_sequences: Annotated[list[str], First] = Field(default_factory=list)
@@ -111,9 +122,12 @@ class MessagesRequest(AnthropicConversation):
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
 
     def check_thread(self) -> None:
-        """Raise the refusal by which Anthropic's clients know that they are to send the whole conversation each time."""
+        """Raise the refusal by which Anthropic's clients know that they are
+        to send the whole conversation each time.
+        """
         if self.thread is not None:
             raise RequestError(
-                "this server keeps no threads: send all messages each time, and no thread", "thread",
+                "this server keeps no threads: send all messages each time, and no thread",
+                "thread",
                 details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
-            )  # fmt: skip
+            )

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ContentDelta, ReasoningDelta
+from sgl.runtime.dialects import ArgumentsDelta, ContentDelta, ReasoningDelta, ToolCallStart
 
 from ..chat.chat_choice import ChoiceFinished, ContentChunk
 from ..openai_common.openai_response_fields import Json
 
 SIGNATURE = "unsigned"  # clients want one; nobody checks it
-DELTAS = {"text": ("text_delta", "text"), "thinking": ("thinking_delta", "thinking"), "tool_use": ("input_json_delta", "partial_json")}
+DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
 
 
 class ContentBlockWriter:
@@ -38,7 +42,9 @@ class ContentBlockWriter:
             case ReasoningDelta(text):
                 return self._piece({"type": "thinking", "thinking": "", "signature": ""}, text)
             case ToolCallStart(_, id, name):
-                return self._begin({"type": "tool_use", "id": id.replace("call_", "toolu_", 1), "name": name, "input": {}})
+                return self._begin(
+                    {"type": "tool_use", "id": id.replace("call_", "toolu_", 1), "name": name, "input": {}}
+                )
             case ArgumentsDelta(_, text):
                 return self._delta(text)
             case ChoiceFinished():

@@ -23,9 +23,18 @@ Kind = Literal["regex", "json_schema", "ebnf", "structural_tag"]
 
 _CONSTRAINTS: tuple[Kind, ...] = ("regex", "json_schema", "ebnf", "structural_tag")
 _SAME_NAME = (
-    "temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty",
-    "ignore_eos", "skip_special_tokens", "close_at_limit", "speculation",
-)  # fmt: skip
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+    "ignore_eos",
+    "skip_special_tokens",
+    "close_at_limit",
+    "speculation",
+)
 _RENAMED = {
     "no_stop_trim": "keep_stop",
     "sampling_seed": "seed",
@@ -71,7 +80,9 @@ class PromptRequest:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A call: its prompts, whether they came as a list, whether the answer is a stream, how urgent it is, its seconds."""
+    """A call: its prompts, whether they came as a list, whether the answer is
+    a stream, how urgent it is, its seconds.
+    """
 
     prompts: list[PromptRequest]
     batched: bool
@@ -128,7 +139,9 @@ def _prompts(fields: GenerateFields) -> tuple[list[str | list[int]], bool]:
     prompts = given if batched else [given]
     if not 1 <= len(prompts) <= MOST_PROMPTS:
         name = "text" if fields.text is not None else "input_ids"
-        raise RequestError(f"{name} holds {len(prompts)} prompts; send from 1 to {MOST_PROMPTS} in one call", param=name)
+        raise RequestError(
+            f"{name} holds {len(prompts)} prompts; send from 1 to {MOST_PROMPTS} in one call", param=name
+        )
     return _quoted(fields, prompts, batched), batched
 
 
@@ -148,7 +161,9 @@ def _passage(text: str, stretches: list[Any]) -> QuotedText:
     for stretch in stretches:
         whole = isinstance(stretch, list) and len(stretch) == 3 and all(isinstance(value, int) for value in stretch)
         if not whole or not end <= stretch[0] < stretch[1] <= len(text) or stretch[2] > 1:
-            told = f"quoted has {stretch!r:.60} in a text of {len(text)} characters; give [first, end, 0 or 1], in order"
+            told = (
+                f"quoted has {stretch!r:.60} in a text of {len(text)} characters; give [first, end, 0 or 1], in order"
+            )
             raise RequestError(told, param="quoted")
         end = stretch[1]
     return QuotedText(text, ((first, stop, bool(own)) for first, stop, own in stretches))
@@ -159,7 +174,9 @@ def each(name: str, value: Any, count: int, batched: bool) -> list[Any]:
     if not isinstance(value, list):
         return [value] * count
     if not batched or len(value) != count:
-        raise RequestError(f"{name} has {len(value)} entries for {count} prompts; give one for each, or no list", param=name)
+        raise RequestError(
+            f"{name} has {len(value)} entries for {count} prompts; give one for each, or no list", param=name
+        )
     return value
 
 
@@ -171,7 +188,9 @@ def _rids(rid: str | list[str] | None, count: int, batched: bool) -> list[str]:
 
 def _start(start: int) -> int:
     if start < -1:
-        raise RequestError(f"logprob_start_len is {start}; give a token's place in the prompt, or -1", param="logprob_start_len")
+        raise RequestError(
+            f"logprob_start_len is {start}; give a token's place in the prompt, or -1", param="logprob_start_len"
+        )
     return start
 
 
@@ -195,7 +214,10 @@ def _read_sampling(entry: Mapping[str, Any], tokenizer: Tokenizer, most: int | N
 
 
 def _lengths(fields: SamplingFields, place: str) -> dict[str, int | None]:
-    """`max_tokens` and `min_tokens`, as far as they are given, under whichever name. A max_new_tokens that is null is None."""
+    """`max_tokens` and `min_tokens`, as far as they are given, under whichever name.
+
+    A max_new_tokens that is null is None.
+    """
     given = {name: getattr(fields, name) for both in OTHER_NAMES.items() for name in both}
     unbounded: dict[str, int | None] = {"max_tokens": None} if "max_new_tokens" in fields.model_fields_set else {}
     try:
@@ -246,7 +268,9 @@ def split_stops(stops: Sequence[str], tokenizer: Tokenizer) -> tuple[tuple[str, 
 
 def _token_id(text: str) -> int:
     if not text.isdecimal() or len(text) > DIGITS:
-        raise RequestError(f"logit_bias has the key {text[:DIGITS]!r}; its keys are token ids", param="sampling_params.logit_bias")
+        raise RequestError(
+            f"logit_bias has the key {text[:DIGITS]!r}; its keys are token ids", param="sampling_params.logit_bias"
+        )
     return int(text)
 
 
@@ -260,7 +284,9 @@ def _constraint(fields: SamplingFields) -> GrammarConstraint | None:
     if not given:
         return None
     source = getattr(fields, given[0])
-    return GrammarConstraint(given[0], source if isinstance(source, str) else _written(given[0], source), fields.resources)
+    return GrammarConstraint(
+        given[0], source if isinstance(source, str) else _written(given[0], source), fields.resources
+    )
 
 
 def _written(kind: Kind, source: Any) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
 
-from .generate_request_reader import PromptRequest
 from ...running_requests import ABORTED
+from .generate_request_reader import PromptRequest
 
 Json = dict[str, Any]
 Entry = list[Any]  # [log-probability or None, token id, text or None]
@@ -69,7 +69,9 @@ class GenerateResponseWriter:
         return {"text": generation.text, "output_ids": generation.token_ids, "meta_info": meta}
 
     def take(self, chunk: Chunk) -> Json | None:
-        """The event of a chunk that is not the last: the text and the tokens so far. Long texts have one now and then."""
+        """The event of a chunk that is not the last: the text and the tokens
+        so far. Long texts have one now and then.
+        """
         self._text += chunk.text
         self._ids += chunk.token_ids
         self._counts = {

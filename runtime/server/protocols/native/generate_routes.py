@@ -14,16 +14,16 @@ from fastapi.responses import Response, StreamingResponse
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ...served_adapters import check_adapters
-from ...http.response_size_limit import json_response
-from ...http.request_bodies import JsonBodyRoute, parse_in_worker_thread
 from ...engine_bridge import EngineBridge, Prompt
-from ...request_context import ADAPTER, apply_caller
 from ...grammar_compiler import RequestGrammarCompiler
 from ...http.http_errors import RequestError, problem
-from .generate_response import GenerateResponseWriter, Json, PromptLogprobs
-from .generate_request_reader import GenerateRequest, PromptRequest, read_request
+from ...http.request_bodies import JsonBodyRoute, parse_in_worker_thread
+from ...http.response_size_limit import json_response
 from ...http.sse_responses import merged, together
+from ...request_context import ADAPTER, apply_caller
+from ...served_adapters import check_adapters
+from .generate_request_reader import GenerateRequest, PromptRequest, read_request
+from .generate_response import GenerateResponseWriter, Json, PromptLogprobs
 
 router = APIRouter(route_class=JsonBodyRoute)
 
@@ -31,7 +31,9 @@ router = APIRouter(route_class=JsonBodyRoute)
 @router.post("/generate")
 async def generate(request: Request, data: dict[str, Any] = Body()) -> Response:
     state = request.app.state
-    call = await parse_in_worker_thread(request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens)
+    call = await parse_in_worker_thread(
+        request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens
+    )
     check_adapters([request.adapter for request in call.prompts], state.adapters)
     apply_caller(state.settings, call.priority, call.timeout)
     state.bridge.admission.check(sum(request.n for request in call.prompts))

@@ -1,4 +1,6 @@
-"""Routes of the native protocol besides `/generate`: ending what runs, vectors of texts, and thoughts in finished texts."""
+"""Routes of the native protocol besides `/generate`: ending what runs, vectors
+of texts, and thoughts in finished texts.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from pydantic import BaseModel, ConfigDict
 
 from sgl.runtime.dialects import reasoning_named, split_reasoning
 
-from ...served_adapters import check_adapters
-from ...http.request_bodies import JsonBodyRoute
-from ..completions.embeddings_routes import AT_ONCE, MOST_INPUTS, written_list
 from ...http.http_errors import RequestError
+from ...http.request_bodies import JsonBodyRoute
 from ...http.validation_errors import First
+from ...served_adapters import check_adapters
+from ..completions.embeddings_routes import AT_ONCE, MOST_INPUTS, written_list
 from .generate_request_reader import each
 from .native_types import Prompts, Text, Texts, checked
 

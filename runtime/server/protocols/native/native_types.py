@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
-from ...request_context import MOST_URGENT
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
+from ...request_context import MOST_URGENT
 from ..openai_common.openai_request_types import few_biases
 
 MOST_TOP = 128  # likeliest tokens beside each
@@ -37,10 +37,25 @@ Stretches = Annotated[list[Counts], First]
 Top = Annotated[int, Field(ge=0, le=MOST_TOP)]
 
 # Fields of the protocol that this server has nothing behind: null, false and empty are taken, a value is refused.
-WITHOUT = frozenset({
-    "audio_data", "bootstrap_host", "bootstrap_pair_key", "bootstrap_port", "bootstrap_room",
-    "custom_logit_processor", "data_parallel_rank", "extra_key", "image_data", "input_embeds", "modalities", "return_hidden_states", "session_params", "token_ids_logprob", "video_data",
-})  # fmt: skip
+WITHOUT = frozenset(
+    {
+        "audio_data",
+        "bootstrap_host",
+        "bootstrap_pair_key",
+        "bootstrap_port",
+        "bootstrap_room",
+        "custom_logit_processor",
+        "data_parallel_rank",
+        "extra_key",
+        "image_data",
+        "input_embeds",
+        "modalities",
+        "return_hidden_states",
+        "session_params",
+        "token_ids_logprob",
+        "video_data",
+    }
+)
 SAMPLING_WITHOUT = frozenset({"custom_params", "stream_interval"})
 
 
@@ -63,7 +78,9 @@ class SamplingFields(_Fields):
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases)] | None = None  # by token id, as JSON has it: in quotes
+    logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases)] | None = (
+        None  # by token id, as JSON has it: in quotes
+    )
     stop: Texts | None = None
     stop_token_ids: Counts | None = None
     stop_regex: Texts | None = None
@@ -78,13 +95,16 @@ class SamplingFields(_Fields):
     json_schema: Text | bool | dict[str, Any] | None = None
     ebnf: Text | None = None
     structural_tag: Text | dict[str, Any] | None = None
-    resources: dict[str, dict[str, Any] | bool] | None = None  # documents to which references of schemas lead, by address
+    resources: dict[str, dict[str, Any] | bool] | None = (
+        None  # documents to which references of schemas lead, by address
+    )
 
 
 class GenerateFields(_Fields):
     """One call: `text` or `input_ids`, each one prompt or a list of prompts. A list elsewhere has one entry a prompt.
 
-    quoted: stretches of the text in which special tokens are no tokens but text, as [first character, the one behind the
+    quoted: stretches of the text in which special tokens are no tokens but text, as [first character, the one behind
+        the
     last, 1 if the model wrote it (then other marks of its template count) or 0].
     lora_path: the name of an adapter, never a path; null and "" are the base.
     """
@@ -120,7 +140,9 @@ def checked(model: type[Model], data: Mapping[str, Any], without: frozenset[str]
     wanted = {name: value for name, value in data.items() if name not in without}
     unknown = next((name for name in wanted if name not in model.model_fields), None)
     if unknown is not None:
-        raise RequestError(f"there is no field {place}{unknown}; {_nearest(unknown, list(model.model_fields))}", param=place + unknown)
+        raise RequestError(
+            f"there is no field {place}{unknown}; {_nearest(unknown, list(model.model_fields))}", param=place + unknown
+        )
     try:
         return model.model_validate(wanted)
     except ValidationError as error:
@@ -132,7 +154,9 @@ def _refusal(error: ValidationError, model: type[BaseModel], place: str) -> Requ
     name = str(first["loc"][0])
     same = [first, *(other for other in rest if other["loc"][0] == name)]
     wishes = dict.fromkeys(other["msg"].removeprefix("Input should be ") for other in same)
-    return RequestError(f"{place}{name} should be {', or '.join(wishes)}; got {shown(first['input'], 100)}", param=place + name)
+    return RequestError(
+        f"{place}{name} should be {', or '.join(wishes)}; got {shown(first['input'], 100)}", param=place + name
+    )
 
 
 def _nearest(name: str, known: list[str]) -> str:

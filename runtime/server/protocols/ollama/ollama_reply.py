@@ -8,14 +8,14 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
 
-from sgl.runtime.dialects import ToolCallEnd, ContentDelta, ReasoningDelta
+from sgl.runtime.dialects import ContentDelta, ReasoningDelta, ToolCallEnd
 
-from ..chat.chat_choice import ToolCallChunk, ContentChunk
-from ..chat.chat_request_run import ChatRequestRun
-from ..openai_common.openai_response_fields import Json, finish_reason
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
-from ..openai_common.chat_translation import Aside, translated_errors
 from ...http.sse_responses import primed
+from ..chat.chat_choice import ContentChunk, ToolCallChunk
+from ..chat.chat_request_run import ChatRequestRun
+from ..openai_common.chat_translation import Aside, translated_errors
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_response_fields import Json, finish_reason
 from .ollama_to_chat import NAMES, chat_of
 from .ollama_types import OllamaChat, OllamaGenerate
 
@@ -83,7 +83,9 @@ class OllamaReply:
             self._work.check(chat, chat.limit)
             return ChatRequestRun(self._work, chat)
 
-    async def _begin(self, talk: ChatRequestRun, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+    async def _begin(
+        self, talk: ChatRequestRun, streamed: bool
+    ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         with translated_errors(NAMES):
             return await talk.begin(streamed)
 

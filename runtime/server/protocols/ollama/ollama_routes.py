@@ -10,11 +10,11 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from ...http.request_bodies import AnyContentTypeRoute, in_worker_thread
 from ...http.http_errors import HttpProblem
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.request_bodies import AnyContentTypeRoute, in_worker_thread
 from ...http.sse_responses import LineResponse, primed
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_response_fields import Json
 from .ollama_reply import OllamaReply
 from .ollama_types import OllamaChat, OllamaGenerate, OllamaShow
 
@@ -26,13 +26,17 @@ router = APIRouter(route_class=AnyContentTypeRoute)
 @router.post("/api/chat")
 async def chat(body: OllamaChat, request: Request) -> Response:
     """The assistant's next message; lines of JSON unless stream=false."""
-    return await _answer(OllamaReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request)), body.stream)
+    return await _answer(
+        OllamaReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request)), body.stream
+    )
 
 
 @router.post("/api/generate")
 async def generate(body: OllamaGenerate, request: Request) -> Response:
     """The answer to one prompt; lines of JSON unless stream=false."""
-    return await _answer(OllamaReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request)), body.stream)
+    return await _answer(
+        OllamaReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request)), body.stream
+    )
 
 
 async def _answer(reply: OllamaReply, stream: bool) -> Response:
@@ -74,7 +78,10 @@ async def show(body: OllamaShow, request: Request) -> Json:
         "parameters": "",
         "template": work.engine.tokenizer.chat_template or "",
         "details": _details(info),
-        "model_info": {"general.architecture": info["architecture"], f"{info['architecture']}.context_length": info["context"]},
+        "model_info": {
+            "general.architecture": info["architecture"],
+            f"{info['architecture']}.context_length": info["context"],
+        },
         "capabilities": ["completion", "tools", *thinking],
     }
 
@@ -82,9 +89,13 @@ async def show(body: OllamaShow, request: Request) -> Json:
 def _details(info: dict[str, Any]) -> Json:
     family = info["architecture"]
     return {
-        "parent_model": "", "format": "safetensors", "family": family, "families": [family],
-        "parameter_size": "", "quantization_level": str(info["weights"]),
-    }  # fmt: skip
+        "parent_model": "",
+        "format": "safetensors",
+        "family": family,
+        "families": [family],
+        "parameter_size": "",
+        "quantization_level": str(info["weights"]),
+    }
 
 
 def _error(problem: HttpProblem) -> Json:

@@ -6,12 +6,12 @@ import json
 from collections import deque
 from collections.abc import Iterable
 
-from ..chat.template_variables import switched
-from ..chat.chat_types import ChatRequest
 from ...http.http_errors import RequestError
-from ..openai_common.openai_response_fields import Json
+from ..chat.chat_types import ChatRequest
+from ..chat.template_variables import switched
 from ..openai_common.chat_translation import parse_chat_request
-from .ollama_types import OllamaRequest, OllamaMessage, OllamaChat, OllamaGenerate
+from ..openai_common.openai_response_fields import Json
+from .ollama_types import OllamaChat, OllamaGenerate, OllamaMessage, OllamaRequest
 
 NAMES = {  # of a chat request's fields, in errors
     r"max_completion_tokens|max_tokens": "options.num_predict",
@@ -21,8 +21,17 @@ NAMES = {  # of a chat request's fields, in errors
 }
 OPTIONS = {"repeat_penalty": "repetition_penalty", "num_predict": "max_completion_tokens"}  # else of the same name
 EFFECTIVE = (
-    "num_predict", "temperature", "top_p", "top_k", "min_p", "seed", "stop", "repeat_penalty", "presence_penalty", "frequency_penalty",
-)  # fmt: skip
+    "num_predict",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "repeat_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 
 
 class UnansweredCalls:
@@ -45,7 +54,9 @@ class UnansweredCalls:
                 ids.popleft()
             id = ids[0] if ids else None
         if id is None or id not in self._names or name not in (None, self._names[id]):
-            raise RequestError(f"messages.{place} answers no call of the assistant's message before it", f"messages.{place}")
+            raise RequestError(
+                f"messages.{place} answers no call of the assistant's message before it", f"messages.{place}"
+            )
         del self._names[id]
         return id
 
@@ -63,17 +74,34 @@ def messages_of(body: OllamaChat | OllamaGenerate) -> list[Json]:
             continue
         calls = [(call.id or f"call_{place}_{number}", call.function) for number, call in enumerate(message.tool_calls)]
         waiting = UnansweredCalls([(id, function.name) for id, function in calls])
-        about = [{"id": id, "function": {"name": function.name, "arguments": json.dumps(function.arguments)}} for id, function in calls]
-        found.append({"role": message.role, "content": message.content, "tool_calls": about or None, "reasoning_content": message.thinking})
+        about = [
+            {"id": id, "function": {"name": function.name, "arguments": json.dumps(function.arguments)}}
+            for id, function in calls
+        ]
+        found.append(
+            {
+                "role": message.role,
+                "content": message.content,
+                "tool_calls": about or None,
+                "reasoning_content": message.thinking,
+            }
+        )
     return found
 
 
 def chat_of(body: OllamaChat | OllamaGenerate, variables: frozenset[str]) -> ChatRequest:
-    """The same request to a chat. variables: those that the model's template reads. Raises RequestError, naming fields of the chat."""
+    """The same request to a chat.
+
+    variables: those that the model's template reads. Raises RequestError, naming fields of the chat.
+    """
     given: Json = {OPTIONS.get(name, name): getattr(body.options, name) for name in EFFECTIVE}
     if (given["max_completion_tokens"] or 0) < 0:
         given["max_completion_tokens"] = None
-    given |= {"model": body.model and body.model.removesuffix(":latest"), "messages": messages_of(body), "response_format": _format(body)}
+    given |= {
+        "model": body.model and body.model.removesuffix(":latest"),
+        "messages": messages_of(body),
+        "response_format": _format(body),
+    }
     if isinstance(body, OllamaChat):
         given["tools"] = [tool.model_dump() for tool in body.tools]
     if isinstance(body.think, str) and "reasoning_effort" in variables:
@@ -89,5 +117,3 @@ def _format(body: OllamaRequest) -> Json | None:
     if body.format == "json":
         return {"type": "json_object"}
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": body.format}}
-
-

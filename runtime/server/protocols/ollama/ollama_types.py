@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..chat.chat_types import MOST_MESSAGES, MOST_TOOLS, FunctionTool
 from ...http.validation_errors import First
+from ..chat.chat_types import MOST_MESSAGES, MOST_TOOLS, FunctionTool
 from ..openai_common.openai_request_types import StrictModel
 
 

@@ -1,4 +1,6 @@
-"""Other APIs' requests are made chat requests: what is wrong with these is told in the words of the API they came by."""
+"""Other APIs' requests are made chat requests: what is wrong with these is
+told in the words of the API they came by.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ..chat.chat_types import MOST_MESSAGES
 from ...http.http_errors import RequestError
 from ...http.validation_errors import validation_message
+from ..chat.chat_types import MOST_MESSAGES
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -19,7 +21,10 @@ Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does the work with a lo
 
 
 def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:
-    """The value as a model. Raises RequestError for the first thing that is wrong; `place` is where in the body it stands."""
+    """The value as a model.
+
+    Raises RequestError for the first thing that is wrong; `place` is where in the body it stands.
+    """
     try:
         return kind.model_validate(value)
     except ValidationError as error:
@@ -35,15 +40,21 @@ def few(values: Sequence[Any], name: str) -> None:
 
 @contextmanager
 def translated_errors(names: Mapping[str, str]) -> Iterator[None]:
-    """RequestErrors from within have other names for fields: patterns of those of a chat request, and what stands for them."""
+    """RequestErrors from within have other names for fields: patterns of those of
+    a chat request, and what stands for them.
+    """
     try:
         yield
     except RequestError as error:
         param = error.param and with_fields_renamed(error.param, names)
-        raise RequestError(with_fields_renamed(error.message, names), param, error.code, error.status, error.retry_after) from error
+        raise RequestError(
+            with_fields_renamed(error.message, names), param, error.code, error.status, error.retry_after
+        ) from error
 
 
 def with_fields_renamed(text: str, names: Mapping[str, str]) -> str:
     for pattern, name in names.items():
-        text = re.sub(rf"(?<![\w.]){pattern}" if pattern.endswith(".") else rf"(?<![\w.])(?:{pattern})(?!\w)", name, text)
+        text = re.sub(
+            rf"(?<![\w.]){pattern}" if pattern.endswith(".") else rf"(?<![\w.])(?:{pattern})(?!\w)", name, text
+        )
     return text

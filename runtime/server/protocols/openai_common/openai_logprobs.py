@@ -72,7 +72,10 @@ def chat_logprobs(tokenizer: Tokenizer, rows: Sequence[LogprobRow]) -> Json:
     """`choices[].logprobs` of chat completions."""
     return {
         "content": [
-            {**_entry(tokenizer, row.token, row.logprob), "top_logprobs": [_entry(tokenizer, token, value) for value, token in row.top]}
+            {
+                **_entry(tokenizer, row.token, row.logprob),
+                "top_logprobs": [_entry(tokenizer, token, value) for value, token in row.top],
+            }
             for row in rows
         ],
         "refusal": None,

@@ -12,14 +12,14 @@ from sgl.grammars import Grammar, GrammarError
 from sgl.runtime.dialects import Dialect
 from sgl.runtime.engine import Engine
 
-from ...served_adapters import ServedAdapters, listed
 from ...engine_bridge import EngineBridge
-from ...request_context import ADAPTER, apply_caller
-from ...grammar_compiler import RequestGrammarCompiler, Kind, Resources
+from ...grammar_compiler import Kind, RequestGrammarCompiler, Resources
 from ...http.http_errors import RequestError
-from .openai_request_types import OpenAISampling
 from ...observability.request_record import RECORD
+from ...request_context import ADAPTER, apply_caller
+from ...served_adapters import ServedAdapters, listed
 from ...server_settings import ServerSettings
+from .openai_request_types import OpenAISampling
 
 ANY_MODEL = ("", "default")  # what asks for no model by its name
 
@@ -39,7 +39,9 @@ def find_model(name: str | None, models: Sequence[str], adapters: ServedAdapters
     known = " and ".join(map(repr, models))
     others = adapters.names()
     more = f", and the adapters {listed(others)}" if others else ""
-    raise RequestError(f"there is no model {name!r} here; this server has {known}{more}", "model", "model_not_found", 404)
+    raise RequestError(
+        f"there is no model {name!r} here; this server has {known}{more}", "model", "model_not_found", 404
+    )
 
 
 class OpenAIRequestSetup:
@@ -71,7 +73,9 @@ class OpenAIRequestSetup:
         if body.n > most:
             raise RequestError(f"n={body.n} is more than the {most} samples that this server gives", param="n")
         if limit is not None and max_tokens is not None and max_tokens > limit:
-            raise RequestError(f"max_tokens={max_tokens} is more than this server's {limit}; ask for less", param="max_tokens")
+            raise RequestError(
+                f"max_tokens={max_tokens} is more than this server's {limit}; ask for less", param="max_tokens"
+            )
         apply_caller(self.settings, body.priority, body.timeout)
         self.bridge.admission.check(prompts * body.n)
 

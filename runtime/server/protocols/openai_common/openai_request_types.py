@@ -1,4 +1,6 @@
-"""What OpenAI's routes take: what both requests share, and that of texts. A null is the same as leaving the field out."""
+"""What OpenAI's routes take: what both requests share, and that of texts. A
+null is the same as leaving the field out.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,9 @@ from pydantic_core import PydanticCustomError
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 from ...engine_bridge import MOST_NAMED
-from ...request_context import MOST_URGENT
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First
+from ...request_context import MOST_URGENT
 
 Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice", "calls"]
 Constraint = tuple[Kind, Any, str]  # what compiles it, its source, the field that asked for it
@@ -107,9 +109,13 @@ class StructuredOutputs(StrictModel):
 
     def constraints(self) -> list[Constraint]:
         given: list[tuple[Kind, Any]] = [
-            ("json_schema", self.json_), ("regex", self.regex), ("choice", self.choice), ("ebnf", self.grammar),
-            ("json_object", {} if self.json_object else None), ("structural_tag", self.structural_tag),
-        ]  # fmt: skip
+            ("json_schema", self.json_),
+            ("regex", self.regex),
+            ("choice", self.choice),
+            ("ebnf", self.grammar),
+            ("json_object", {} if self.json_object else None),
+            ("structural_tag", self.structural_tag),
+        ]
         return [(kind, source, "structured_outputs") for kind, source in given if source is not None]
 
 
@@ -119,7 +125,9 @@ class ConstrainedFields(StrictModel):
     regex: str | None = None
     json_schema: str | bool | dict[str, Any] | None = None
     ebnf: str | None = None
-    resources: dict[str, dict[str, Any] | bool] | None = None  # documents to which references of schemas lead, by address
+    resources: dict[str, dict[str, Any] | bool] | None = (
+        None  # documents to which references of schemas lead, by address
+    )
     close_at_limit: bool = False  # what the token limit cuts is closed by the shortest end that its grammar has
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | bool | dict[str, Any] | None = None
@@ -131,10 +139,14 @@ class ConstrainedFields(StrictModel):
     def constraints(self) -> list[Constraint]:
         """Everything the text must keep to; more than one is the caller's error."""
         given: list[tuple[Kind, Any, str]] = [
-            ("regex", self.regex, "regex"), ("json_schema", self.json_schema, "json_schema"), ("ebnf", self.ebnf, "ebnf"),
-            ("json_schema", self.guided_json, "guided_json"), ("regex", self.guided_regex, "guided_regex"),
-            ("choice", self.guided_choice, "guided_choice"), ("ebnf", self.guided_grammar, "guided_grammar"),
-        ]  # fmt: skip
+            ("regex", self.regex, "regex"),
+            ("json_schema", self.json_schema, "json_schema"),
+            ("ebnf", self.ebnf, "ebnf"),
+            ("json_schema", self.guided_json, "guided_json"),
+            ("regex", self.guided_regex, "guided_regex"),
+            ("choice", self.guided_choice, "guided_choice"),
+            ("ebnf", self.guided_grammar, "guided_grammar"),
+        ]
         more = [] if self.structured_outputs is None else self.structured_outputs.constraints()
         return [constraint for constraint in given if constraint[1] is not None] + more
 
@@ -148,7 +160,9 @@ class OpenAISampling(ConstrainedFields):
     top_p: float = Field(1.0, gt=0, le=1)
     frequency_penalty: Annotated[float, PENALTY] = 0.0
     presence_penalty: Annotated[float, PENALTY] = 0.0
-    logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases, json_schema_input_type=dict[str, float])] = Field(default_factory=dict)
+    logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases, json_schema_input_type=dict[str, float])] = (
+        Field(default_factory=dict)
+    )
     stop: Annotated[TextList, BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
     seed: Seed | None = None
     stream: bool = False

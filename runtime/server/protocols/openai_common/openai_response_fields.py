@@ -57,4 +57,9 @@ def predicted(made: Iterable[Generation]) -> Json:
     drafted, accepted = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
     if not drafted:
         return {}
-    return {"completion_tokens_details": {"accepted_prediction_tokens": accepted, "rejected_prediction_tokens": drafted - accepted}}
+    return {
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": drafted - accepted,
+        }
+    }

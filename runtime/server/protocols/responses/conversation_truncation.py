@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ...http.http_errors import RequestError
 from ..chat.chat_plan import tools_of
 from ..chat.chat_prompt import build_chat_prompt
-from ..chat.chat_types import ChatRequest, ChatMessage
-from ...http.http_errors import RequestError
+from ..chat.chat_types import ChatMessage, ChatRequest
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 
 
@@ -38,7 +38,9 @@ def _from(chat: ChatRequest, starts: Sequence[int], turn: int) -> ChatRequest:
 async def _fits(work: OpenAIRequestSetup, chat: ChatRequest) -> bool:
     most = min(work.context - (chat.limit or 1), work.settings.max_prompt_tokens or work.context)
     try:
-        prompt = await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+        prompt = await build_chat_prompt(
+            work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size
+        )
     except RequestError as error:
         if error.code == "context_length_exceeded":
             return False

@@ -11,12 +11,17 @@ from pydantic import BeforeValidator, Field
 
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_types import StrictModel, refused
 from ..openai_common.chat_translation import parse_chat_request
+from ..openai_common.openai_request_types import StrictModel, refused
+from ..openai_common.openai_response_fields import Json
 
 Status = Literal["in_progress", "completed", "incomplete"]
-TEXTS = {"input_text": "text", "output_text": "text", "text": "text", "refusal": "refusal"}  # of a part: its type, its field
+TEXTS = {
+    "input_text": "text",
+    "output_text": "text",
+    "text": "text",
+    "refusal": "refusal",
+}  # of a part: its type, its field
 
 
 def _text(value: Any) -> Any:
@@ -30,7 +35,9 @@ def _text_of(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else part
     text = part.get(TEXTS[kind]) if isinstance(kind, str) and kind in TEXTS else None
     if not isinstance(text, str):
-        raise refused(f'this model reads text alone; write parts as {{"type": "input_text", "text": ...}}, not {shown(kind, 100)}')
+        raise refused(
+            f'this model reads text alone; write parts as {{"type": "input_text", "text": ...}}, not {shown(kind, 100)}'
+        )
     return text
 
 
@@ -113,7 +120,9 @@ def item_of(value: Any, *place: str | int) -> ResponseItem:
     if known is None:
         where = ".".join(map(str, place))
         given = f"type {shown(kind, 100)}" if isinstance(value, dict) else type(value).__name__
-        raise RequestError(f"{where}: items are objects of type {', '.join(KINDS)}, not {given}", f"{where}.type", "invalid_value")
+        raise RequestError(
+            f"{where}: items are objects of type {', '.join(KINDS)}, not {given}", f"{where}.type", "invalid_value"
+        )
     return parse_chat_request(known, value, *place)
 
 
@@ -122,7 +131,13 @@ def kept(item: ResponseItem) -> Json:
     if isinstance(item, MessageItem):
         kind = "output_text" if item.role == "assistant" else "input_text"
         part: Json = {"type": kind, "text": item.content} | ({"annotations": []} if item.role == "assistant" else {})
-        return {"id": item.id or new_id("msg"), "type": "message", "status": "completed", "role": item.role, "content": [part]}
+        return {
+            "id": item.id or new_id("msg"),
+            "type": "message",
+            "status": "completed",
+            "role": item.role,
+            "content": [part],
+        }
     name = {CallItem: "fc", OutputItem: "fco", ReasoningItem: "rs"}[type(item)]
     dropped = {"caller", "namespace", "async_"}
     return {"id": item.id or new_id(name), "status": "completed", **item.model_dump(exclude_none=True, exclude=dropped)}

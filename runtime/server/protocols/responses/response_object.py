@@ -23,9 +23,13 @@ class ResponseBuilder:
         self.id, self._created = new_id("resp"), time.time()
         self._common = _echo(body) | {"model": model, "store": stored}
 
-    def json(self, status: str, output: list[Json], usage: Json | None = None, problem: HttpProblem | None = None) -> Json:
+    def json(
+        self, status: str, output: list[Json], usage: Json | None = None, problem: HttpProblem | None = None
+    ) -> Json:
         """The response at this moment. problem: what made it fail."""
-        error = None if problem is None else {"code": CODES.get(problem.status, "server_error"), "message": problem.message}
+        error = (
+            None if problem is None else {"code": CODES.get(problem.status, "server_error"), "message": problem.message}
+        )
         return {
             "id": self.id,
             "object": "response",
@@ -47,9 +51,21 @@ def _echo(body: ResponseRequest) -> Json:
     if format["type"] != "json_schema":
         given["text"]["format"] = {"type": format["type"]}
     same = (
-        "instructions", "previous_response_id", "metadata", "max_output_tokens", "max_tool_calls", "temperature", "top_p",
-        "top_logprobs", "parallel_tool_calls", "truncation", "background", "user", "safety_identifier", "prompt_cache_key",
-    )  # fmt: skip
+        "instructions",
+        "previous_response_id",
+        "metadata",
+        "max_output_tokens",
+        "max_tool_calls",
+        "temperature",
+        "top_p",
+        "top_logprobs",
+        "parallel_tool_calls",
+        "truncation",
+        "background",
+        "user",
+        "safety_identifier",
+        "prompt_cache_key",
+    )
     reasoning = {"effort": body.reasoning.effort, "summary": body.reasoning.summary}
     return given | {name: getattr(body, name) for name in same} | {"reasoning": reasoning, "service_tier": "default"}
 

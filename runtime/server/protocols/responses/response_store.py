@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...request_context import CALLER
 from ...http.http_errors import RequestError
+from ...request_context import CALLER
 from ..openai_common.openai_response_fields import Json
 
 MOST_AGE = 24 * 3600.0  # seconds since an answer, or one that follows it, was last used
@@ -64,7 +64,12 @@ class ResponseStore:
 
     def put(self, answer: Json, input: bytes, ids: Iterable[str], run: str) -> None:
         """Keep a response and its own input: JSON, and the ids of its items. One that is too large is not kept."""
-        self._keep((CALLER.get().tenant, answer["id"]), answer, StoredResponse(b"", input, answer["previous_response_id"], RUNNING, run), ids)
+        self._keep(
+            (CALLER.get().tenant, answer["id"]),
+            answer,
+            StoredResponse(b"", input, answer["previous_response_id"], RUNNING, run),
+            ids,
+        )
 
     def update(self, answer: Json) -> None:
         """What has become of a response, unless it is kept no more."""
@@ -146,10 +151,13 @@ class ResponseStore:
 
 def missing(id: str, what: str = "response") -> RequestError:
     return RequestError(
-        f"there is no {what} {id!r:.100} here; it was not stored, is too old, had to make room, or belongs to another API key: "
+        f"there is no {what} {id!r:.100} here; it was not stored, is too old, had to make room, or belongs to "
+        "another API key: "
         "send its items as input",
-        None, "not_found", 404,
-    )  # fmt: skip
+        None,
+        "not_found",
+        404,
+    )
 
 
 def as_json(value: Any) -> bytes:

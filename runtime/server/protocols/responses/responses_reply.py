@@ -8,29 +8,33 @@ from contextlib import aclosing
 
 from sgl.runtime.errors import RequestAborted
 
+from ...http.http_errors import RequestError, problem
+from ...http.sse_responses import primed
+from ..chat.chat_choice import ContentChunk
 from ..chat.chat_plan import tools_of
 from ..chat.chat_prompt import build_chat_prompt
-from ..chat.chat_choice import ContentChunk
 from ..chat.chat_request_run import ChatRequestRun
 from ..chat.chat_types import MOST_MESSAGES, ChatRequest
-from ...http.http_errors import RequestError, problem
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.chat_translation import Aside, few, translated_errors
-from ...http.sse_responses import primed
-from .response_object import ResponseBuilder, usage_of
-from .response_items import ResponseItem, ItemReference, item_of, kept
-from .response_store import ENDED, RUNNING, ResponseStore, as_json
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_response_fields import Json
 from .conversation_truncation import truncate_to_fit
+from .response_items import ItemReference, ResponseItem, item_of, kept
+from .response_object import ResponseBuilder, usage_of
+from .response_store import ENDED, RUNNING, ResponseStore, as_json
 from .responses_to_chat import NAMES, PlacedMessage, chat_of, messages_of
 from .responses_types import ENCRYPTED, ResponseRequest
 from .responses_writer import ResponseOutputWriter
 
 
 class ResponsesReply:
-    """run: the id of the request, by which it can be aborted. aside: does the work with a long body beside the event loop."""
+    """run: the id of the request, by which it can be aborted. aside: does the
+    work with a long body beside the event loop.
+    """
 
-    def __init__(self, work: OpenAIRequestSetup, body: ResponseRequest, store: ResponseStore, run: str, aside: Aside) -> None:
+    def __init__(
+        self, work: OpenAIRequestSetup, body: ResponseRequest, store: ResponseStore, run: str, aside: Aside
+    ) -> None:
         work.check_model(body.model)
         self._work, self._body, self._run, self._aside = work, body, run, aside
         self._store = store
@@ -103,10 +107,14 @@ class ResponsesReply:
         with translated_errors(NAMES):
             chat = await self._asked()
             work.check_model(chat.model)
-            prompt = await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
+            prompt = await build_chat_prompt(
+                work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size
+            )
         return len(prompt.ids)
 
-    async def _begin(self, talk: ChatRequestRun, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+    async def _begin(
+        self, talk: ChatRequestRun, streamed: bool
+    ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         with translated_errors(NAMES):
             return await talk.begin(streamed)
 
@@ -115,11 +123,15 @@ class ResponsesReply:
         with translated_errors(NAMES):
             chat = await self._asked()
             self._work.check(chat, chat.limit)
-            return ChatRequestRun(self._work, await truncate_to_fit(self._work, chat) if self._body.truncation == "auto" else chat)
+            return ChatRequestRun(
+                self._work, await truncate_to_fit(self._work, chat) if self._body.truncation == "auto" else chat
+            )
 
     async def _asked(self) -> ChatRequest:
         given = self._body.input
-        refers = isinstance(given, list) and any(isinstance(item, dict) and item.get("type") == "item_reference" for item in given)
+        refers = isinstance(given, list) and any(
+            isinstance(item, dict) and item.get("type") == "item_reference" for item in given
+        )
         if self._body.previous_response_id is not None or refers:
             return await asyncio.to_thread(self._chat)
         chat: ChatRequest = await self._aside(self._chat)
@@ -137,11 +149,16 @@ class ResponsesReply:
         found = 0
         for one in self._store.chain(previous):
             if one.status not in ENDED:
-                raise RequestError(f"the response {previous!r} is {one.status} and cannot be followed", "previous_response_id")
+                raise RequestError(
+                    f"the response {previous!r} is {one.status} and cannot be followed", "previous_response_id"
+                )
             items = one.conversation
             found += len(items)
             if found > MOST_MESSAGES:
-                raise RequestError(f"what the response {previous!r} follows has more than {MOST_MESSAGES} items", "previous_response_id")
+                raise RequestError(
+                    f"what the response {previous!r} follows has more than {MOST_MESSAGES} items",
+                    "previous_response_id",
+                )
             for item in items:
                 yield PlacedMessage(item_of(item, item["id"]), item["id"])
 

@@ -10,14 +10,14 @@ from typing import Literal
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from ...http.response_size_limit import json_response
-from ...http.request_bodies import JsonBodyRoute, in_worker_thread
 from ...http.http_errors import HttpProblem, RequestError
-from ..openai_common.openai_response_fields import Json
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.request_bodies import JsonBodyRoute, in_worker_thread
+from ...http.response_size_limit import json_response
 from ...http.sse_responses import NamedEventResponse, primed
-from .responses_reply import ResponsesReply
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ..openai_common.openai_response_fields import Json
 from .response_store import RUNNING, ResponseStore, missing
+from .responses_reply import ResponsesReply
 from .responses_types import ResponseRequest
 
 router = APIRouter(route_class=JsonBodyRoute)
@@ -26,7 +26,9 @@ router = APIRouter(route_class=JsonBodyRoute)
 @router.post("/v1/responses")
 async def create(body: ResponseRequest, request: Request) -> Response:
     """The next items of a conversation; a stream of events with stream=true."""
-    reply = ResponsesReply(OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request))
+    reply = ResponsesReply(
+        OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request)
+    )
     if body.stream:
         return NamedEventResponse(await primed(reply.stream()), _error)
     return await json_response(await reply.whole())
@@ -35,7 +37,9 @@ async def create(body: ResponseRequest, request: Request) -> Response:
 @router.post("/v1/responses/input_tokens")
 async def input_tokens(body: ResponseRequest, request: Request) -> Json:
     """How long the prompt of such a request is."""
-    reply = ResponsesReply(OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request))
+    reply = ResponsesReply(
+        OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request)
+    )
     return {"object": "response.input_tokens", "input_tokens": await reply.count()}
 
 

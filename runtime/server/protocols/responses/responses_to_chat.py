@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from ..chat.chat_types import ChatRequest
 from ...http.http_errors import RequestError
-from ..openai_common.openai_response_fields import Json
+from ..chat.chat_types import ChatRequest
 from ..openai_common.chat_translation import parse_chat_request
-from .response_items import CallItem, ResponseItem, MessageItem, OutputItem, ReasoningItem
+from ..openai_common.openai_response_fields import Json
+from .response_items import CallItem, MessageItem, OutputItem, ReasoningItem, ResponseItem
 from .responses_types import ResponseAllowedTools, ResponseNamedTool, ResponseRequest
 
 NAMES = {  # of a chat request's fields, in errors
@@ -51,7 +51,10 @@ class _ChatTurn:
                 raise RequestError(f"{place}: {error}", f"{place}.encrypted_content", "invalid_value") from None
 
     def messages(self, answers: dict[str, str]) -> Iterator[Json]:
-        """The turn's message, and the answers to its calls. Calls that the token limit cut may go without, and are left out."""
+        """The turn's message, and the answers to its calls.
+
+        Calls that the token limit cut may go without, and are left out.
+        """
         calls = [call for call, place in self.calls if _answered(call, place, answers)]
         message: Json = {"role": "assistant", "content": "\n".join(self.texts) or (None if calls else "")}
         if thought := "\n".join(filter(None, self.thoughts)):
@@ -67,7 +70,8 @@ class _ChatTurn:
 def _answered(call: CallItem, place: str, answers: dict[str, str]) -> bool:
     if call.call_id not in answers and call.status != "incomplete":
         raise RequestError(
-            f"{place}: the call {call.call_id!r} has no output; send an item of type 'function_call_output' with that call_id",
+            f"{place}: the call {call.call_id!r} has no output; send an item of type 'function_call_output' with "
+            "that call_id",
             f"{place}.call_id",
         )
     return call.call_id in answers
@@ -108,7 +112,9 @@ def _answers(items: Iterable[PlacedMessage]) -> dict[str, str]:
     for item, place in items:
         if isinstance(item, CallItem):
             if item.call_id in called:
-                raise RequestError(f"{place}: there is a call {item.call_id!r} before it; give each its own", f"{place}.call_id")
+                raise RequestError(
+                    f"{place}: there is a call {item.call_id!r} before it; give each its own", f"{place}.call_id"
+                )
             called.add(item.call_id)
         elif isinstance(item, OutputItem):
             if item.call_id not in called or item.call_id in found:
@@ -124,16 +130,31 @@ def chat_of(body: ResponseRequest, messages: list[Json]) -> ChatRequest:
         "model": body.model,
         "messages": messages,
         "max_completion_tokens": body.max_output_tokens,
-        "tools": [{"type": "function", "function": tool.model_dump(exclude={"type", "defer_loading", "output_schema"})} for tool in body.tools],
+        "tools": [
+            {"type": "function", "function": tool.model_dump(exclude={"type", "defer_loading", "output_schema"})}
+            for tool in body.tools
+        ],
         "tool_choice": _choice(body),
         "response_format": _format(body),
         "reasoning_effort": body.reasoning.effort,
         "logprobs": body.logprobs,
     }
     same = {
-        "temperature", "top_p", "top_logprobs", "parallel_tool_calls", "seed", "stop", "top_k", "min_p", "repetition_penalty",
-        "frequency_penalty", "presence_penalty", "chat_template_kwargs", "priority", "timeout",
-    }  # fmt: skip
+        "temperature",
+        "top_p",
+        "top_logprobs",
+        "parallel_tool_calls",
+        "seed",
+        "stop",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "chat_template_kwargs",
+        "priority",
+        "timeout",
+    }
     return parse_chat_request(ChatRequest, given | {name: getattr(body, name) for name in same})
 
 

@@ -6,18 +6,22 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from ...request_context import MOST_URGENT
-from ..chat.chat_types import MOST_TOOLS, ToolName
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
+from ...request_context import MOST_URGENT
+from ..chat.chat_types import MOST_TOOLS, ToolName
 from ..openai_common.openai_request_types import UNIT, StrictModel, as_it_is, refused
 from .response_items import AnyItem
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 OF_OTHER_TOOLS = (  # taken: there is nothing of them here
-    "file_search_call.results", "web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
-    "computer_call_output.output.image_url", "code_interpreter_call.outputs",
-)  # fmt: skip
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
 Most = Annotated[int, Field(ge=1, lt=2**31)]
 Label = Annotated[str, Field(max_length=512)]
 
@@ -49,7 +53,9 @@ class ResponseAllowedTools(StrictModel):
 
 def _choice(value: Any) -> Any:
     """One refusal for everything that is none of the five."""
-    if value in ("none", "auto", "required") or (isinstance(value, dict) and value.get("type") in ("function", "allowed_tools")):
+    if value in ("none", "auto", "required") or (
+        isinstance(value, dict) and value.get("type") in ("function", "allowed_tools")
+    ):
         return value
     raise refused(f'it is "none", "auto", "required" or {{"type": "function", "name": ...}}, not {shown(value)}')
 
@@ -64,7 +70,9 @@ class ResponseTextFormat(StrictModel):
     @model_validator(mode="after")
     def _schema_where_due(self) -> ResponseTextFormat:
         if (self.schema_ is not None) != (self.type == "json_schema"):
-            raise RequestError("the field schema belongs to type 'json_schema', and only to it", param="text.format.schema")
+            raise RequestError(
+                "the field schema belongs to type 'json_schema', and only to it", param="text.format.schema"
+            )
         return self
 
 
@@ -90,11 +98,14 @@ def _metadata(value: Any) -> Any:
 
 
 class ResponseRequest(StrictModel):
-    """The body of POST /v1/responses. The fields under the first line are taken and of no effect, those under the second
+    """The body of POST /v1/responses. The fields under the first line are taken and of no effect, those under the
+    second
     are extensions of OpenAI's protocol."""
 
     model: str | None = None
-    input: Annotated[str | list[Any], BeforeValidator(as_it_is, json_schema_input_type=str | list[AnyItem])] = Field(default_factory=list)
+    input: Annotated[str | list[Any], BeforeValidator(as_it_is, json_schema_input_type=str | list[AnyItem])] = Field(
+        default_factory=list
+    )
     instructions: str | None = None
     previous_response_id: str | None = None
     store: bool = True
@@ -105,7 +116,9 @@ class ResponseRequest(StrictModel):
     top_p: float = Field(1.0, gt=0, le=1)
     top_logprobs: int = Field(0, ge=0, le=20)
     tools: Annotated[list[ResponseFunction], First] = Field(default_factory=list, max_length=MOST_TOOLS)
-    tool_choice: Annotated[Literal["none", "auto", "required"] | ResponseNamedTool | ResponseAllowedTools, BeforeValidator(_choice)] = "auto"
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"] | ResponseNamedTool | ResponseAllowedTools, BeforeValidator(_choice)
+    ] = "auto"
     parallel_tool_calls: bool = True
     text: TextOptions = TextOptions()
     reasoning: ReasoningOptions = ReasoningOptions()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from sgl.runtime.dialects import ArgumentsDelta, ToolCallStart, ToolCallEnd, ContentDelta, ReasoningDelta
+from sgl.runtime.dialects import ArgumentsDelta, ContentDelta, ReasoningDelta, ToolCallEnd, ToolCallStart
 
 from ..chat.chat_choice import ChoiceFinished, ContentChunk
 from ..openai_common.openai_response_fields import Json
@@ -40,7 +40,9 @@ class ItemWriter(ABC):
 
 class MessageItemWriter(ItemWriter):
     def __init__(self, index: int) -> None:
-        super().__init__(index, {"id": new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []})
+        super().__init__(
+            index, {"id": new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        )
         self._pieces: list[str] = []
         self._rows: list[Json] = []
 
@@ -66,7 +68,14 @@ class MessageItemWriter(ItemWriter):
 
 class CallItemWriter(ItemWriter):
     def __init__(self, index: int, id: str, name: str) -> None:
-        json = {"id": new_id("fc"), "type": "function_call", "status": "in_progress", "call_id": id, "name": name, "arguments": ""}
+        json = {
+            "id": new_id("fc"),
+            "type": "function_call",
+            "status": "in_progress",
+            "call_id": id,
+            "name": name,
+            "arguments": "",
+        }
         super().__init__(index, json)
         self._pieces: list[str] = []
         self.whole = True  # it did not break off
@@ -103,7 +112,10 @@ class ReasoningItemWriter(ItemWriter):
         self.json["summary" if self._summary else "content"] = [part]
         if self._carried:
             self.json["encrypted_content"] = encrypted(part["text"])
-        return [self._part_event(f"{self._word}.done", text=part["text"]), self._part_event(f"{self._holder}_part.done", part=part)]
+        return [
+            self._part_event(f"{self._word}.done", text=part["text"]),
+            self._part_event(f"{self._holder}_part.done", part=part),
+        ]
 
     def _part_event(self, name: str, /, **fields: object) -> Json:
         return self._event(name, **{"summary_index" if self._summary else "content_index": 0}, **fields)

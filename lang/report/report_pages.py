@@ -6,7 +6,7 @@ from .report_sources import ReportSources
 from .report_tokens import PageVocabulary
 
 
-class Pages:
+class ReportPages:
     """What the runs of one page have in common. `time` counts from the beginning of the run at hand."""
 
     def __init__(self, since: float) -> None:
