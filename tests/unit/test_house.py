@@ -187,7 +187,7 @@ def test_a_row_names_what_stands_above_it(say: Say) -> None:
 def test_few_files_lie_loose(say: Say) -> None:
     files = {f"runtime/extra{n}.py": "" for n in range(3)}
     rows = TABLE["runtime"] | {f"extra{n}": "" for n in range(3)}
-    assert "5 files lie loose in runtime/" in say(files, rows)[-1] and "4 may" in say(files, rows)[-1]
+    assert "5 files lie loose in runtime/" in say(files, rows)[-1] and "2 may" in say(files, rows)[-1]
 
 
 def test_the_guided_path_is_there_and_short(tmp_path: Path) -> None:
