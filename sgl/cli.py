@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Where the reader of its output is gone, it ends without a word."""
-    from sgl.tools.run_tool import NOBODY_READS, output_closed
+    from sgl.commands.run_tool import NOBODY_READS, output_closed
 
     try:
         try:
@@ -30,7 +30,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from sgl import __version__
-    from sgl.tools import (
+    from sgl.commands import (
         chat_tool,
         check_tool,
         doctor_tool,

@@ -19,9 +19,9 @@ LOOSE = {
 ROOMS: dict[str, Rows] = {
     "sgl": {
         "tracebacks": "",
-        "tools": "sgl tracebacks",
+        "commands": "sgl tracebacks",
         "compat": "",
-        "cli": "sgl tools",
+        "cli": "sgl commands",
         "__main__": "cli",
     },
     "lang": {

@@ -283,9 +283,7 @@ class ProgramState(StateBase):
 
     @contextmanager
     def copy(self) -> Iterator[ProgramState]:
-        """`fork()` as a context manager: `with s.copy() as side:` makes one fork,
-        which is joined at the end of the block.
-        """
+        """`fork()` as a context manager: `with s.copy() as side:` makes one fork, joined at the end of the block."""
         group = self.fork(1)
         try:
             yield group[0]

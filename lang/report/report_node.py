@@ -37,7 +37,7 @@ def literal_data(piece: LiteralText, pages: ReportPages) -> dict[str, Any]:
 
 def pending_data(
     piece: PendingText, before: PendingText | None, backend: Backend, pages: ReportPages
-) -> dict[str, Any]:  # noqa: E501
+) -> dict[str, Any]:
     """An operation. Times are in seconds since the beginning of the run.
 
     `ready` is when the text before it was there: it cannot have begun earlier. None: that is not there (yet).

@@ -11,23 +11,29 @@ import torch
 from ..attention import AttentionLayout
 from ..cache.kv_pools import Pool
 from ..executor.device_choice import DeviceChoice
-from ..models.transformers_backend import AnyDecoder
 from ..models.kv_cache_scales import take_scales
+from ..models.transformers_backend import AnyDecoder
 from . import memory_plan
 from .engine_config import DeviceDefaults
 from .sliding_window_plan import (
     SlidingWindowPlan,
     check_options,
+    is_window_shorter,
     plan_windows,
     reach_of,
-    is_window_shorter,
     share_of,
     windows_refusal,
 )
 
 
 def make_pool(
-    model: AnyDecoder, config: DeviceDefaults, choice: DeviceChoice, plan: memory_plan.MemoryPlan, context: int, beside: int = 0, layouts: Sequence[AttentionLayout] = ()
+    model: AnyDecoder,
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    plan: memory_plan.MemoryPlan,
+    context: int,
+    beside: int = 0,
+    layouts: Sequence[AttentionLayout] = (),
 ) -> tuple[Pool, memory_plan.MemoryPlan, SlidingWindowPlan]:
     """beside: bytes a token that are stored elsewhere, of the same memory.  layouts: of what
     lies on each card, rank 0's first; (): the model's.
@@ -44,10 +50,19 @@ def make_pool(
 
 
 def _tokens(
-    layouts: Sequence[AttentionLayout], config: DeviceDefaults, choice: DeviceChoice, plan: memory_plan.MemoryPlan, context: int, dtype: torch.dtype, beside: int
+    layouts: Sequence[AttentionLayout],
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    plan: memory_plan.MemoryPlan,
+    context: int,
+    dtype: torch.dtype,
+    beside: int,
 ) -> tuple[memory_plan.MemoryPlan, int, SlidingWindowPlan]:
     """How many the pool holds, and how many of them in layers with a window."""
-    per_token, apart = max(layout.bytes_per_slot(dtype) for layout in layouts), [layout.apart(context) for layout in layouts]
+    per_token, apart = (
+        max(layout.bytes_per_slot(dtype) for layout in layouts),
+        [layout.apart(context) for layout in layouts],
+    )
     if not per_token + beside:
         return plan, memory_plan.tokens_without_keys(config, choice.device), SlidingWindowPlan(layouts[0])
     why = None

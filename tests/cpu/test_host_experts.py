@@ -125,7 +125,7 @@ def test_rows_by_the_kernels_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None
 
     rigs = [plain(mixtures()) for _ in range(2)]
     settled(rigs[1], 0)
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1)
     assert checks.errors(*rigs, checks.SINGLE[:1]) == [0.0]
 
 

@@ -24,6 +24,7 @@ import pytest
 from server_rig import await_true, serving
 
 from sgl.cli import _parser, main
+from sgl.commands.model_arguments import model_and_options
 from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError
 from sgl.runtime import Engine
 from sgl.runtime.errors import (
@@ -42,7 +43,6 @@ from sgl.runtime.server.http.validation_errors import validation_message
 from sgl.runtime.server.request_context import calling
 from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.server_settings import ServerSettings
-from sgl.tools.model_arguments import model_and_options
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 ENDLESS = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 0}
@@ -736,7 +736,7 @@ def test_serve_refuses_what_it_cannot_open(words, message, capsys):
 
 
 def test_serve_without_its_packages(monkeypatch, capsys):
-    monkeypatch.setattr("sgl.tools.serve_tool.NEEDED", ("no_such_package",))
+    monkeypatch.setattr("sgl.commands.serve_tool.NEEDED", ("no_such_package",))
     assert main(["serve", "--port", "0"]) == 1
     assert "pip install 'sgl[server]'" in capsys.readouterr().err
 

@@ -1,6 +1,4 @@
-"""OLMo: the first has norms without parameters; OLMo 2 and 3 have post-norms, and
-QK-norm over all heads; OLMoE has experts.
-"""
+"""OLMo: norms without parameters; OLMo 2 and 3: post-norms, QK-norm over all heads; OLMoE has experts."""
 
 from __future__ import annotations
 
