@@ -116,4 +116,4 @@ def describe_adapters(core: EngineCore) -> dict[str, Any]:
         return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "one_row": False, "outside": {}}
     slots, shadow = core.adapters.slots, core.adapters.shadow
     outside = {info.name: info.outside for info in core.adapters.list() if info.outside}
-    return {"executor": shadow.law.name, "why": shadow.law.why, "slots": len(slots.slots), "slot_bytes": slots.bytes, "one_row": shadow.law.one_row, "outside": outside}
+    return {"executor": shadow.products.name, "why": shadow.products.why, "slots": len(slots.slots), "slot_bytes": slots.bytes, "one_row": shadow.products.has_gemv, "outside": outside}
