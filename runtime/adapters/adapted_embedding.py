@@ -40,7 +40,7 @@ class AdaptedEmbedding(TokenEmbedding):
 class AdaptedHead(Linear):
     """The product of a head."""
 
-    __slots__ = ("_base", "_law")
+    __slots__ = ("_base", "_products")
 
     def __init__(self, base: Linear, products: ReferenceAdapters) -> None:
         super().__init__(base.weight, base.bias)

@@ -29,8 +29,8 @@ RESERVED = 1.0  # seconds for which a slot that was filled for one who waits is 
 
 
 class AdapterSlot:
-    """number: by which rows of a step name it.  there: the adapter in it, or None.  holds: sequences in the batch that use
-    it.
+    """number: by which rows of a step name it.  there: the adapter in it, or None.  holds: sequences in the batch that
+    use it.
 
     reserved: until when it is kept for the sequence that waits for the copy.
     """
@@ -167,7 +167,8 @@ class AdapterSlots:
         if self.room is not None and adapter.most_extras > self.room:
             raise ConfigError(
                 f"adapter {name!r} has {adapter.most_extras:,} bytes besides its pairs "
-                f"({', '.join(adapter.extra_kinds)}), and {self.room:,} are set aside for it on the device: open the engine with a larger "
+                f"({', '.join(adapter.extra_kinds)}), and {self.room:,} are set aside for it on the device: "
+                f"open the engine with a larger "
                 f"adapter_extras, such as '{-(-adapter.most_extras // 2**20)}MB'"
             )
         if rank <= self.most_rank:
@@ -232,7 +233,7 @@ class AdapterSlots:
         )
 
     def _wait_longer(self, adapter: Adapter, held: list[AdapterSlot]) -> None:
-        """Count a refusal; after some, a held slot is drained, so that popular adapters do not keep their slots for ever."""
+        """Count a refusal; after some, a held slot is drained, so that popular adapters do not keep slots for ever."""
         count = self._refused[adapter.digest] = self._refused.get(adapter.digest, 0) + 1
         done = self._draining is None or (
             self._draining[0] == adapter.digest and not self._draining[1].holds

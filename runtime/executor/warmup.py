@@ -140,7 +140,9 @@ def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
 def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
     """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
     slots = (
-        len(runner.adapters.slots.slots) if runner.adapters is not None and runner.adapters.shadow.products.capturable else 0
+        len(runner.adapters.slots.slots)
+        if runner.adapters is not None and runner.adapters.shadow.products.capturable
+        else 0
     )
     for size in runner.decode_sizes if slots else ():
         if size in ADAPTED or size == runner.decode_sizes[-1]:
