@@ -264,8 +264,8 @@ class Engine:
         `memory` is in bytes, `startup` in seconds per part of the start.
         `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at
         a time, counted; of rank 0's part where there are several. None for random weights.
-        `layers`: which code computes which layers (see `models.describe.describe_layers`); `slower`: one line for each
-        reason why a layer does not use the machine's fastest path, empty if all do.
+        `layers`: which code computes which layers (see `models.describe.explain_executors.LayerGroup`); `slower`: one
+        line for each reason why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.
         `pid` is the computing process; `restarts` counts how often it died and was restarted.
         `expert_offload_plan`, with `expert_parallel`: which rank holds which experts now, of layers with equal
@@ -325,14 +325,14 @@ class Engine:
     # experts that are stored whole on ranks
 
     def rebalance_experts(self) -> dict[str, Any]:
-        """Move experts between ranks so that all have about as much to do, by what was chosen since the last time.
-        Blocks until they are moved.
+        """Move experts between ranks so that all have about equal loads, by the routing since the last call. Blocks.
 
-        A few go between two steps; what runs goes on. Sums over ranks may have other last bits then, with
-        `deterministic=True` none. Returns what
-        was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps, `balance_before` of
-            the ranks and `balance_expected` (1.0: all are equally busy);
-        with replicas such a dict of each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a
+        A few move between two steps; running sequences go on. All-reduced sums may have other last bits then, with
+        `deterministic=True` none.
+
+        Returns what was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps,
+        `balance_before` of the ranks and `balance_expected` (1.0: all are equally busy); with replicas one such dict
+        for each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a
         rank ends meanwhile.
         """
         if not self.config.expert_parallel:

@@ -69,7 +69,7 @@ class ChatReaders:
         marks = self._dialect.reasoning
         if marks is None or (self._always and marks.open):
             return marks
-        return marks.behind(prompt)
+        return marks.after(prompt)
 
 
 def _thought(marks: ReasoningMarks, step: DialectStep, gap: str, again: bool, prefix: str = "") -> DialectStep:
