@@ -55,7 +55,7 @@ WHY = {
     "LFM2.5-8B-A1B": _PYTHON,
     "openbmb-MiniCPM5-1B": _PYTHON,
     "CohereForAI-c4ai-command-r-plus-tool_use": "it writes arguments over many lines, the grammar on one",
-    "openai-gpt-oss-120b": "it writes the recipient before the channel, the dialect behind it; both are allowed and "
+    "openai-gpt-oss-120b": "it writes the recipient before the channel, the dialect after it; both are allowed and "
     "read",
     "muse-glimmer": "every message has its recipient in the header (`to=user`, `to=self`), calls have it there and "
     "in the call: not known",

@@ -184,10 +184,10 @@ def describe_adapters(core: EngineCore) -> dict[str, Any]:
     slots, shadow = core.adapters.slots, core.adapters.shadow
     outside = {info.name: info.outside for info in core.adapters.list() if info.outside}
     return {
-        "executor": shadow.law.name,
-        "why": shadow.law.why,
+        "executor": shadow.products.name,
+        "why": shadow.products.why,
         "slots": len(slots.slots),
         "slot_bytes": slots.bytes,
-        "one_row": shadow.law.one_row,
+        "one_row": shadow.products.has_gemv,
         "outside": outside,
     }

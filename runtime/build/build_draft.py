@@ -138,11 +138,13 @@ class DraftModelBuilder(DraftBuilder):
         found = describe(path, None, "auto", False)
         if isinstance(found, TransformersModelSpec):
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must be of a family of sgl's"
+                f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must "
+                "be of a family of sgl's"
             )
         if found.states:
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; take another draft model"
+                f"{asked(config)}: {found.architecture} has recurrent layers, whose state behind a dropped guess "
+                "would be wrong; take another draft model"
             )
         super().__init__(config, choice, path, found)
 
@@ -211,7 +213,8 @@ def make_draft_builder(
         )
     if choice.device.type not in ("cpu", "cuda"):
         raise ConfigError(
-            f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model"
+            f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; "
+            "take a draft model"
         )
     if mtp and config.dummy:
         raise ConfigError(
@@ -219,7 +222,8 @@ def make_draft_builder(
         )
     if config.pipeline_parallel > 1:
         raise ConfigError(
-            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model"
+            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other "
+            "stages; take a draft model"
         )
     files = (
         open_mtp_head(where, target, config.load_format)
@@ -240,11 +244,13 @@ def _require_same(target: Tokenizer, path: Path, draft: Tokenizer, draft_path: P
     ours, theirs = target.token_bytes, draft.token_bytes
     if len(ours) != len(theirs):
         raise ConfigError(
-            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model needs the target's tokenizer"
+            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft "
+            "model needs the target's tokenizer"
         )
     if (
         other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)
     ) is not None:
         raise ConfigError(
-            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model needs the target's tokenizer"
+            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft "
+            "model needs the target's tokenizer"
         )

@@ -153,7 +153,8 @@ class EngineBuilder:
                 and self.model.states
             ):
                 raise ConfigError(
-                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
+                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent "
+                    "layers, whose state behind a dropped guess would be wrong; "
                     "leave speculation out"
                 )
             self.draft = make_draft_builder(self.config, self.choice, self.model, path)
@@ -184,7 +185,8 @@ class EngineBuilder:
         if isinstance(self.model, TransformersModelSpec):
             if is_remote(self.path) and seed is None:
                 raise ConfigError(
-                    f"{self.model.architecture} runs by transformers' own implementation, which reads files of this machine: download the model"
+                    f"{self.model.architecture} runs by transformers' own implementation, which reads files of this "
+                    "machine: download the model"
                 )
             return load_transformers_model(self.model, choice.dtype, choice.device, seed, self.config.load_format)
         if self.side is not None:
@@ -302,7 +304,8 @@ def _few_bits(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
 def require_no_unknown_weights(model: ModelSpec, path: Path) -> None:
     if model.stray:
         raise ConfigError(
-            f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys {', '.join(map(shown, model.stray))} of "
+            f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys "
+            f"{', '.join(map(shown, model.stray))} of "
             "config.json, so they are left aside; take them out, or leave strict out"
         )
 
@@ -311,7 +314,8 @@ def require_fastest_backends(reasons: Sequence[str]) -> None:
     """Raises ConfigError with everything that does not run by the fastest."""
     if reasons:
         raise ConfigError(
-            f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or machine; "
+            f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or "
+            "machine; "
             "without strict it runs, and says so"
         )
 
@@ -386,7 +390,8 @@ def _arithmetic(
     if config.deterministic and choice.device.type == "cpu":
         if not cpu_kernels.can_compute(choice.dtype, choice.device):
             raise ConfigError(
-                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled kernels, "
+                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled "
+                "kernels, "
                 f"which are {'there' if cpu_kernels.kernels else 'not there: install a C compiler and build sgl again'}"
             )
         cpu_kernels.cover_all_sizes()
@@ -431,7 +436,8 @@ def _attention(
     )
     if config.deterministic and (why := next(filter(None, chosen), None)):
         raise ConfigError(
-            f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without deterministic"
+            f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without "
+            "deterministic"
         )
     return found
 

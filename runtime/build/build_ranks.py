@@ -294,6 +294,7 @@ def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     first = torch.cuda.current_device() if choice.device.index is None else choice.device.index
     if (there := torch.cuda.device_count()) < first + options.ranks:
         raise ConfigError(
-            f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank takes one, from cuda:{first} on; take fewer ranks, or device='cpu'"
+            f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank "
+            f"takes one, from cuda:{first} on; take fewer ranks, or device='cpu'"
         )
     return replace(choice, device=torch.device("cuda", first))

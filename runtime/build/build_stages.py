@@ -173,7 +173,8 @@ def make_ranks_builder(
     """
     if isinstance(model, TransformersModelSpec):
         raise ConfigError(
-            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out"
+            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not "
+            "shared out"
         )
     if config.tensor_parallel > 1:
         require(model, config.tensor_parallel, config.whole_experts, config.by_rows)

@@ -188,7 +188,8 @@ def _longest(model: ModelSpec) -> list[str]:
     for rope in model.ropes:
         if rope.kind == "longrope":
             lines.append(
-                f"longrope: one choice of factors for all sequences of the engine, by its context; trained on {rope.original_context:,}"
+                "longrope: one choice of factors for all sequences of the engine, by its context; trained on "
+                f"{rope.original_context:,}"
             )
         elif rope.kind != "default":
             trained = f", trained on {rope.original_context:,}" if rope.original_context else ""

@@ -37,14 +37,16 @@ def plan_with_states(
         return plan, 0
     if parse_memory(config.host_kv, "host_kv"):
         raise ConfigError(
-            f"Engine(host_kv={config.host_kv!r}): main memory keeps keys and values only, and this model has layers with states; leave it out"
+            f"Engine(host_kv={config.host_kv!r}): main memory keeps keys and values only, and this model has layers "
+            "with states; leave it out"
         )
     each = bytes_per_state(shapes, dtype)
     count = _count(plan, config, each, bytes_per_token, device) if config.states is None else config.states
     plan = replace(plan, states=(count + FIRST_SLOT) * each)
     if count < LEAST or plan.taken > (plan.free if device.type == "cuda" else plan.total):
         raise ConfigError(
-            f"{count} states of {each:,} bytes ({plan}): at least {LEAST} are needed and must have room; set states to what fits, or raise "
+            f"{count} states of {each:,} bytes ({plan}): at least {LEAST} are needed and must have room; set states "
+            "to what fits, or raise "
             "memory, kv_memory or state_share"
         )
     return plan, count

@@ -141,7 +141,8 @@ def _refused_quantized(way: ShardingPlan) -> ShardingPlan:
         return way
     return replace(
         way,
-        refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs",
+        refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on "
+        "ranks of GPUs",
     )
 
 

@@ -34,7 +34,10 @@ class SlidingWindowPlan:
         """For people; None: no layer sees less than the context."""
         if not self.tokens:
             return self.why and f"layers with a window keep all tokens: {self.why}"
-        return f"{self.near} of {self.attending} layers see at most {self.reach:,} tokens, and have rows for {self.tokens:,}"
+        return (
+            f"{self.near} of {self.attending} layers see at most {self.reach:,} tokens, and have rows for "
+            f"{self.tokens:,}"
+        )
 
 
 def is_window_shorter(layout: AttentionLayout, context: int) -> bool:
@@ -92,7 +95,8 @@ def plan_windows(
     least = least_tokens(reach, config)
     if config.window_tokens is not None and config.window_tokens < least:
         raise ConfigError(
-            f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of {config.step_tokens} need {least} at least"
+            f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of "
+            f"{config.step_tokens} need {least} at least"
         )
     wanted = config.window_tokens or int(share * tokens)
     if wanted < least and config.kv_tokens is not None:

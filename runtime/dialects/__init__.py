@@ -4,7 +4,7 @@ dialect = dialect_for("Qwen/Qwen3-8B", template)
 messages = dialect.messages(openai_messages, tools)     # for the model's own chat template
 step = dialect.plan(tools, "auto", parallel=True)       # the gens of an answer, with their grammars
 reader = dialect.reader(tools, reasoning=True)
-for event in reader.feed(piece): ...                    # ContentDelta, ReasoningDelta, ToolCallStart, ArgumentsDelta, ToolCallEnd
+for event in reader.feed(piece): ...                    # ContentDelta, ReasoningDelta, ToolCallStart, ...
 """
 
 from ..common.moved_names import moved_names

@@ -116,14 +116,14 @@ class _WarmupAdapters(BatchAdaptersBySlot):
     """Nothing has to lie in the slots: nobody asks what does."""
 
     def captures(self, slots: Sequence[int]) -> bool:
-        return self.shadow.law.capturable
+        return self.shadow.products.capturable
 
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         rows = super().rows(digests, lengths, wanted)
         if rows is None:
             return None
         unasked = AdapterRows(np.full_like(rows.tokens, NONE), np.full_like(rows.wanted, NONE))
-        unasked.device = cast("GpuAdapterProducts", self.shadow.law).blocks_of(rows)
+        unasked.device = cast("GpuAdapterProducts", self.shadow.products).blocks_of(rows)
         return unasked
 
 
@@ -140,7 +140,9 @@ def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
 def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
     """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
     slots = (
-        len(runner.adapters.slots.slots) if runner.adapters is not None and runner.adapters.shadow.law.capturable else 0
+        len(runner.adapters.slots.slots)
+        if runner.adapters is not None and runner.adapters.shadow.products.capturable
+        else 0
     )
     for size in runner.decode_sizes if slots else ():
         if size in ADAPTED or size == runner.decode_sizes[-1]:

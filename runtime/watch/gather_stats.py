@@ -45,7 +45,7 @@ def gather_stats(
         host_hits=host.loaded if host else 0,
         **_pipeline(runner),
         **(expert_stats(runner) if experts is None else experts),
-        adapters={} if adapters is None else adapters.told(),
+        adapters={} if adapters is None else adapters.describe(),
     )
 
 

@@ -177,7 +177,7 @@ def test_limits_of_the_settings(engine):
     bridge = EngineBridge(engine, ServerSettings(max_prompt_tokens=4, max_new_tokens=3, max_choices=2))
     [found] = asyncio.run(bridge.generate([300, 301], LONG))
     assert found.completion_tokens == 3 and found.finish_reason["type"] == "length"
-    for prompt, n, words in [([300] * 5, 1, "5 tokens"), ([300], 3, r"n=3 must lie in 1\.\.2"), ([], 1, "empty")]:
+    for prompt, n, words in [([300] * 5, 1, "5 tokens"), ([300], 3, r"n=3 must be in 1\.\.2"), ([], 1, "empty")]:
         with pytest.raises(RequestError, match=words):
             asyncio.run(bridge.generate(prompt, GREEDY, n=n))
 

@@ -59,7 +59,7 @@ def test_options(options):
 
 def test_the_engine_s_own_calls(engine):
     for call in (engine.generate, engine.embed):
-        with pytest.raises(ConfigError, match="not valid Unicode: it has a lone surrogate"):
+        with pytest.raises(ConfigError, match="not valid Unicode: it has an unpaired surrogate"):
             call(HALF)
     with pytest.raises(ConfigError, match="a stop is not valid Unicode"):
         SamplingParams(stop=(HALF,)).validate()

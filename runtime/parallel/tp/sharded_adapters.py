@@ -155,9 +155,9 @@ class ShardedAdapterPacker:
         changes, widest = changes or AdapterChanges(), widest_rank_of(pairs)
         parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest) for packing, part in self._parts]
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
-        beside = tuple(dict.fromkeys(kind for part in parts for kind in part.beside))
+        kinds = tuple(dict.fromkeys(kind for part in parts for kind in part.extra_kinds))
         most = max(part.most_extras for part in parts)
-        own, *others = (replace(part, digest=digest, beside=beside, most_extras=most) for part in parts)
+        own, *others = (replace(part, digest=digest, extra_kinds=kinds, most_extras=most) for part in parts)
         return replace(own, elsewhere=tuple(others))
 
 

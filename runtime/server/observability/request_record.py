@@ -32,7 +32,7 @@ class RequestRecord:
     clock: float = field(default_factory=time.time)
     ended: float | None = None
     status: int = 0  # sent; of a stream that failed midway the error's; 499: the client left
-    error: str | None = None  # the code of what the client was told
+    error: str | None = None  # the error code that the client received
     params: SamplingParams | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0

@@ -35,7 +35,7 @@ class VisibleLogprobRows:
         self._read = 0
 
     def add(self, rows: Sequence[LogprobRow]) -> None:
-        """What was written, behind what was added before."""
+        """What was written, after what was added before."""
         for row in rows:
             start = self._read + len(self._text)
             self._text += self._bytes[row.token]
