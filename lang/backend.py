@@ -81,7 +81,7 @@ OnChunk = Callable[[Generated], None]
 class Stream(ABC):
     """The text of one state at a backend. Every method queues work and returns at once.
 
-    Operations take effect in the order in which they were queued. When one fails, those behind it fail with
+    Operations take effect in the order in which they were queued. When one fails, those after it fail with
     the same error or have no effect. Dropping the last reference gives the stream's resources back, after
     what was queued.
     """

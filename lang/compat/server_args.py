@@ -27,9 +27,9 @@ SPREAD = {
     "tp_size": "tensor_parallel",
     "pp_size": "pipeline_parallel",
     "dp_size": "replicas",
-}  # where there are as many cards
+}  # where there are as many GPUs
 DTYPES = {"half": "float16", "float": "float32"}
-# what an engine in this process needs none of: said of nobody
+# not needed by an engine in this process, ignored without a warning
 QUIET = frozenset(
     {
         "model_path",

@@ -1,4 +1,4 @@
-"""Many runs of a compiled program: all are started from the caller's thread, none has a thread of its own."""
+"""Many runs of a compiled program: all are started from the caller's thread, none has its own thread."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class TracedState:
         return self.last_node
 
     def note(self, node: SglExpr, where: SourcePlace | None = None) -> SglExpr:
-        """Put a copy of the node into the graph, beside the chain."""
+        """Put a copy of the node into the graph, outside of the chain."""
         if self.recording.only_prefix and not isinstance(node, SglConstantText):
             raise PrefixEnded
         if self._ended is not None:

@@ -54,8 +54,8 @@ class RunBranch:
         self.closed: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        told = slots_of(self, "_parent")
-        return {**told, "backend": detached(self.backend), "conversation": resting(self.conversation)}
+        slots = slots_of(self, "_parent")
+        return {**slots, "backend": detached(self.backend), "conversation": resting(self.conversation)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.adapter = None  # of those that were written down before there were any

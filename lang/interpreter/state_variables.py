@@ -15,9 +15,9 @@ Name = str | None  # None: the last gen without a name
 
 
 def never_made(name: Name, why: BaseException) -> ProgramError:
-    """The error of who reads a variable that no node made, because of an error before."""
-    told = why.message if isinstance(why, ProgramError) else f"{type(why).__name__}: {why}"
-    error = NeverMadeError(f"{told}; so variable {name!r} was never made", getattr(why, "where", None))
+    """The error of a read of a variable that no node made, because of an earlier error."""
+    reason = why.message if isinstance(why, ProgramError) else f"{type(why).__name__}: {why}"
+    error = NeverMadeError(f"{reason}; so variable {name!r} was never made", getattr(why, "where", None))
     error.__cause__ = why
     return error
 

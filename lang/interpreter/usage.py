@@ -102,7 +102,7 @@ class Usage:
             self.reread_tokens + other.reread_tokens,
         )
 
-    def _told(self, name: str) -> str:
+    def _amount(self, name: str) -> str:
         """A count with how sure it is."""
         count, word = getattr(self, name), name.removesuffix("_tokens")
         if name not in self.unknown:
@@ -115,8 +115,8 @@ class Usage:
         computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed{again}"
         return (
             f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens "
-            f"({self._told('cached_tokens')}{computed}), "
-            f"{self.generated_tokens} generated ({self._told('forced_tokens')}{guessed}), {self._times()}"
+            f"({self._amount('cached_tokens')}{computed}), "
+            f"{self.generated_tokens} generated ({self._amount('forced_tokens')}{guessed}), {self._times()}"
         )
 
     def _times(self) -> str:

@@ -31,7 +31,7 @@ class ChainLink:
         self._state: Any = hashlib.blake2b(digest_size=16) if before is None else (before, part)
 
     def address(self, request: str) -> str | None:
-        """The address of a request behind this content; None while a result in it is missing.
+        """The address of a request after this content; None while a result in it is missing.
 
         Raises the error of a result that failed.
         """

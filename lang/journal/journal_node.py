@@ -184,7 +184,7 @@ def describe(error: BaseException, at_once: bool = False) -> dict[str, Any]:
 
 
 def rebuild(error: dict[str, Any]) -> Exception:
-    """The exception of a recorded failure: of its own type if that is a built-in one or one of sgl's."""
+    """The exception of a recorded failure, with its type if that is built in or one of sgl's."""
     kind = _error_type(error["type"])
     if kind is not None:
         try:

@@ -1,4 +1,4 @@
-"""Operations of one stream, one at a time and in order, run by whoever comes; none waits for another thread."""
+"""Operations of one stream, one at a time and in order, run by the calling thread; none waits for another thread."""
 
 from __future__ import annotations
 

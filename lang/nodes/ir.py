@@ -94,9 +94,9 @@ class SglExpr:
         return {name: kept(value) if name in _USERS else value for name, value in self.__dict__.items()}
 
     def __copy__(self) -> Self:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        duplicate = object.__new__(type(self))
+        duplicate.__dict__.update(self.__dict__)
+        return duplicate
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -387,11 +387,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _parts(value: Any, beside: SglExpr | None) -> list[SglExpr]:
+def _parts(value: Any, other: SglExpr | None) -> list[SglExpr]:
     if isinstance(value, SglExprList) and not isinstance(value, SglSeparated):
         return value.expr_list
     if isinstance(value, SglExpr):
         return [value]
     if isinstance(value, str):
         return [SglConstantText(value)]
-    raise TextOfNodeError(f"{value!r} cannot be joined with {beside!r}: join strings and nodes only")
+    raise TextOfNodeError(f"{value!r} cannot be joined with {other!r}: join strings and nodes only")

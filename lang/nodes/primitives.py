@@ -89,7 +89,7 @@ def _gen(
     _refuse_adapter(name, unknown)
     reject_unknown("gen", unknown, _GEN_NAMES, _MEANT)
     if choices is not None:
-        _refuse_beside_choices(name, [c for c in (*CONSTRAINTS, "type") if (given | {"type": type})[c] is not None])
+        _refuse_with_choices(name, [c for c in (*CONSTRAINTS, "type") if (given | {"type": type})[c] is not None])
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
     if dtype is not None and regex is not None:
         warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
@@ -408,7 +408,7 @@ def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
         )
 
 
-def _refuse_beside_choices(name: str | None, constraints: list[str]) -> None:
+def _refuse_with_choices(name: str | None, constraints: list[str]) -> None:
     if constraints:
         raise BadValueError(f"gen({name!r}) has both {' and '.join(['choices', *constraints])}; give one of them")
 

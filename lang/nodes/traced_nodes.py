@@ -22,7 +22,7 @@ class SglWords(SglExpr):
 
 
 class SglFork(SglExpr):
-    """In a trace: the place where a state splits. `adapter`: as `s.fork` is told, ... for that of the state."""
+    """In a trace: the place where a state splits. `adapter`: as given to `s.fork`, ... for that of the state."""
 
     stands_alone = True
 

@@ -250,7 +250,7 @@ def _positional(program: Program, item: Any) -> dict[str, Any]:
 
 
 def _as_item(item: Any, names: Sequence[str]) -> str:
-    """How a lone argument is written as an item."""
+    """How a single argument is written as an item."""
     if isinstance(item, list | tuple) or not names:
         return ""
     shown = reprlib.repr(item)
@@ -280,7 +280,7 @@ class _Progress:
         state.stream_executor.when_finished(self.step)
 
     def cancel(self) -> None:
-        """Stop all that run: nobody waits for them any more."""
+        """Stop all that run: their results are no longer wanted."""
         with self._lock:
             self._cancelled = True
             states = list(self._begun)

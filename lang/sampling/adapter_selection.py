@@ -1,4 +1,4 @@
-"""Which adapter (LoRA) computes which state, as `run`, `run_batch` and `fork` are told."""
+"""Which adapter (LoRA) computes which state, as given to `run`, `run_batch` and `fork`."""
 
 from __future__ import annotations
 

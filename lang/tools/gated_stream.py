@@ -81,7 +81,7 @@ class GatedStream(Stream):
             return None
         self._gate.run(
             lambda: place.set_result(self._inner.once(*asked)),  # type: ignore[attr-defined]
-            lambda error: place.set_result(None),  # behind a failure nothing is remembered
+            lambda error: place.set_result(None),  # after a failure nothing is remembered
         )
         return place.result()
 

@@ -143,8 +143,8 @@ class FieldDescriptions:
         for _ in range(len(self._defs) + 1):  # no chain of references is longer than there are definitions
             if "$ref" not in schema:
                 break
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**self._defs.get(schema["$ref"].rpartition("/")[2], {}), **beside}
+            siblings = {key: value for key, value in schema.items() if key != "$ref"}
+            schema = {**self._defs.get(schema["$ref"].rpartition("/")[2], {}), **siblings}
         return schema
 
 

@@ -94,11 +94,11 @@ class ReadableSchema(ScalarSchema):
         paths = alias if isinstance(alias, list) else [[alias]]
         paths = paths if isinstance(paths[0], list) else [paths]
         if not any(len(path) == 1 for path in paths) and not self._config.validate_by_name:
-            self.refuse(f"{name!r} is read from the path {paths[0]!r}; give it a name of its own as alias")
+            self.refuse(f"{name!r} is read from the path {paths[0]!r}; give it a plain name as alias")
         return super()._get_alias_name(field, name)
 
     def _common_dict_schema(self, schema: Any) -> Schema:
-        """JSON has only texts as keys: those of numbers, dates ... are told apart by their pattern."""
+        """JSON has only texts as keys: keys of numbers, dates ... are distinguished by their pattern."""
         names = names_of(schema["keys_schema"], self) if "keys_schema" in schema else {}
         values = self.generate_inner(schema["values_schema"]).copy() if "values_schema" in schema else {}
         values.pop("title", None)
@@ -139,7 +139,7 @@ class ReadableSchema(ScalarSchema):
         return {("anyOf" if key == "oneOf" else key): value for key, value in made.items()}
 
     def _garbage_collect_definitions(self, schema: Any) -> None:
-        """Called when all definitions are made: now the members of tagged unions can be told to say their tags."""
+        """Called when all definitions are made: now the members of tagged unions can require their tags."""
         for member, tag in self._tags:
             _require(self._end(member), tag, self._end)
         super()._garbage_collect_definitions(schema)

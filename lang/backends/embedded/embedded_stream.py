@@ -192,7 +192,7 @@ class EmbeddedStream(Stream):
         self._gate.break_with(error)
 
     def _decide(self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]) -> None:
-        """Let the stream go on behind what `decide` makes of it. Runs on a thread of the backend's own."""
+        """Let the stream continue with what `decide` returns. Runs on a thread of the backend."""
         try:
             decision = decide(found)
         except BaseException as error:

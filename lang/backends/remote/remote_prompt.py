@@ -70,9 +70,9 @@ class RemotePromptBuilder:
             self.turn.append(media)
 
     def copy(self) -> RemotePromptBuilder:
-        twin = copy(self)
-        twin.messages, twin.turn, twin.media = list(self.messages), list(self.turn), list(self.media)
-        return twin
+        duplicate = copy(self)
+        duplicate.messages, duplicate.turn, duplicate.media = list(self.messages), list(self.turn), list(self.media)
+        return duplicate
 
     def prompt(self) -> RemotePrompt:
         return RemotePrompt(

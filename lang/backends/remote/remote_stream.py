@@ -98,7 +98,7 @@ class RemoteStream(Stream):
         return list(children)
 
     def abort(self) -> None:
-        """Close the connection of the running call and fail it, with all that waits behind it."""
+        """Close the connection of the running call and fail it, with all that waits after it."""
         error = RemoteAbortedError("the stream was aborted")
         _fail(self._running, error)
         self._gate.break_with(error)
@@ -127,7 +127,7 @@ class RemoteStream(Stream):
         self.draft = parent.draft.copy()
 
     async def produce(self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None) -> Generated:
-        """Have the backend generate behind the text so far. `deadline`: time.monotonic() seconds."""
+        """Have the backend generate after the text so far. `deadline`: time.monotonic() seconds."""
         emission = ChunkEmitter(on_chunk) if on_chunk else None
         work = partial(self.backend.complete, self.draft.prompt(), request, emission)
         try:
@@ -225,7 +225,7 @@ def _fail(result: Future[Any] | None, error: BaseException) -> None:
 
 
 def _ignore(error: BaseException) -> None:
-    """Literals behind a failed operation have no effect."""
+    """Literals after a failed operation have no effect."""
 
 
 def _break(children: list[RemoteStream], error: BaseException) -> None:

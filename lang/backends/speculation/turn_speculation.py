@@ -188,7 +188,7 @@ class TurnSpeculation(RemoteStream):
         if constrained and not (self.backend_continues_turns and not slots):
             raise UnsupportedByBackendError(
                 f"gen({request.name!r}) has {constrained[0]}, which holds for a whole answer, not for a part of "
-                "an assistant turn; give it a turn of its own"
+                "an assistant turn; give it a separate turn"
             )
         if slots and not isinstance(turn.elements[-1], str) and not slots[-1].request.options.stops:
             raise UnsupportedByBackendError(
@@ -289,7 +289,7 @@ class FormatError(ValueError):
 def match(elements: Sequence[Element], answer: str) -> list[tuple[str, str | None]]:
     """The text of each gen and the stop that ended it. Raises FormatError.
 
-    What stands behind the last gen is not looked for: the answer may end before it. White space before the
+    What follows the last gen is not looked for: the answer may end before it. White space before the
     answer does not count.
     """
     last = max(index for index, element in enumerate(elements) if isinstance(element, TurnSlot))

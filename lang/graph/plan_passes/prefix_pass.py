@@ -56,7 +56,7 @@ class PinnedPrefix:
         self.computed = self._executor.stream.prefill()
 
     def fork(self) -> Stream:
-        """A stream that goes on behind the prefix."""
+        """A stream that continues after the prefix."""
         return self._executor.stream.fork(1)[0]
 
 

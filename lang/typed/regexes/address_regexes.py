@@ -33,7 +33,7 @@ IPV6 = _ipv6()
 
 @lru_cache(maxsize=1)
 def ipv4_network() -> str:
-    """An address whose bits behind the prefix are zero, and the prefix; or an address alone."""
+    """An address whose bits after the prefix are zero, with the prefix; or an address alone."""
     forms = [IPV4]
     for whole in range(4):
         head = rf"(?:{_OCTET}\.){{{whole}}}" if whole else ""
@@ -122,7 +122,7 @@ _RESERVED = ("alt", "arpa", "example", "internal", "invalid", "local", "localhos
 
 @lru_cache(maxsize=1)
 def email() -> str:
-    """An address of ordinary characters, whose host has a name of its own and a last label that is in use."""
+    """An address of ordinary characters, whose host has its own name and a last label that is in use."""
     local = r"[A-Za-z0-9_+-]{1,20}(?:\.[A-Za-z0-9_+-]{1,20}){0,2}"
     label = r"[a-z0-9](?:-?[a-z0-9]){0,24}"
     return rf"{local}@(?:{label}\.){{1,3}}{_other_words(_RESERVED, 18)}"
