@@ -194,7 +194,7 @@ __all__ = [
 
 
 def _show_error(kind: Any, error: Any, trace: Any) -> None:
-    """sys.excepthook, where nobody else has set one: of an ordinary mistake, the program's own lines."""
+    """sys.excepthook, where no other is set: of an ordinary mistake, the program's own lines."""
     from .tracebacks import show
 
     show(error.with_traceback(trace))

@@ -362,19 +362,19 @@ def test_what_it_is_killed_over_fails_and_the_next_does_not(use):
         ):
             asked.result(60)
     assert walk(lambda: GrammarRecipe("regex", "ab").compile(vocabulary()), 0)
-    assert compile_policy.process() is not running and compile_policy.describe() == "in a process of their own"
+    assert compile_policy.process() is not running and compile_policy.describe() == "in a separate process"
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypatch, deaths):
-    told, left = sgl.grammars.compile._told, [compile_client.CompileProcessDied("it died")] * deaths
+    told, left = sgl.grammars.compile._network_of, [compile_client.CompileProcessDied("it died")] * deaths
 
     def dying(*asked):
         if left:
             raise left.pop()
         return told(*asked)
 
-    monkeypatch.setattr(sgl.grammars.compile, "_told", dying)
+    monkeypatch.setattr(sgl.grammars.compile, "_network_of", dying)
     if deaths == 1:
         assert walk(lambda: GrammarRecipe("regex", "abc").compile(vocabulary()), 0)
     else:
