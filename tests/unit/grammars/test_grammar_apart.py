@@ -527,13 +527,13 @@ def test_without_a_python_that_starts_it_grammars_are_compiled_here(alone, monke
 LEFT_ALONE = """
 import os, signal
 from sgl.grammars import Vocabulary, compile_regex
-from sgl.grammars.compile_client import standing
-use = standing.Use(True)
+from sgl.grammars.compile_client import compile_policy
+use = compile_policy.CompileProcessUse(True)
 compile_regex("a", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
 if os.fork() == 0:  # it holds the other end of the pipe open, and has none itself
-    assert standing.process() is None and compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
+    assert compile_policy.process() is None and compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
     signal.pause()
-print(standing.process()._process.pid, flush=True)
+print(compile_policy.process()._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
