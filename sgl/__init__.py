@@ -130,7 +130,7 @@ _MEANT = {
     "program": "function",
     "sgl_function": "function",
     "set_backend": "set_default_backend",
-}  # names of others, and what people guess
+}  # names of other libraries, and likely attempts
 _HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDER
 
 __all__ = [

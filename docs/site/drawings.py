@@ -15,7 +15,7 @@ FILLS = {"plain": "#e5e9f0", "warm": "#f3e3c3", "cool": "#cfe3ee", "green": "#d5
 
 
 class Drawing:
-    """Boxes, arrows and words on a page of `WIDTH` by `height`."""
+    """Boxes, arrows and text on a page of `WIDTH` by `height`."""
 
     def __init__(self, name: str, title: str, height: int) -> None:
         self.name, self.title, self.height = name, title, height

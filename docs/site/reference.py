@@ -133,7 +133,7 @@ def _wrapped(signature: inspect.Signature) -> str:
 
 
 def _parts(signature: inspect.Signature) -> Iterator[str]:
-    """Each parameter as written, with the marks `*` and `/` where they stand."""
+    """Each parameter as written, with the marks `*` and `/` in their places."""
     kinds = inspect.Parameter
     starred = False
     last = None

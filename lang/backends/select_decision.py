@@ -25,7 +25,7 @@ def conclude_select(
 
     A row belongs to a choice and has [log-probability, token id, text] of each token that is scored; the
     rows of all choices begin at the same place. `outputs` are the tokens after the choices, `priors` the
-    rows without the prompt. The decision's meta_info has `choice_probs` besides what the method tells.
+    rows without the prompt. The decision's meta_info has `choice_probs` besides what the method returns.
     """
     decision = request.method(
         choices=list(map(str, request.choices)),

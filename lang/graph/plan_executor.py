@@ -64,7 +64,7 @@ def open_nested(step: CallStep, caller: StreamExecutor) -> StreamExecutor:
 
 
 class PlanExecution:
-    """One run of a plan on the state `root`. `hop` takes what is to go on after a completion to another thread."""
+    """One run of a plan on the state `root`. `hop` moves the work after a completion to another thread."""
 
     def __init__(
         self,

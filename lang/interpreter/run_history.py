@@ -20,7 +20,7 @@ class RunBranch:
     """The text of one state, as pieces. The pieces before `start` are shared with the branch it forked off.
 
     `adapter` computes it, None: the base. `opened` and `closed` are times of time.perf_counter() in seconds, `closed`
-        None while it goes on.
+        None while it runs.
     """
 
     __slots__ = (
@@ -68,7 +68,7 @@ class RunBranch:
         return self._parent() if self._parent else None
 
     def fork(self, adapter: str | None) -> RunBranch:
-        """A branch that goes on from here."""
+        """A branch that continues from here."""
         child = RunBranch(self.backend, self.program, self)
         child.adapter = adapter
         self.children.append(child)

@@ -23,7 +23,7 @@ def never_made(name: Name, why: BaseException) -> ProgramError:
 
 
 class StateVariables:
-    """Names with what was bound to them last. `names` tells readers in other threads what has come."""
+    """Names with what was bound to them last. `names` shows readers in other threads what has arrived."""
 
     def __init__(self) -> None:
         self.names: ReplayFeed[str] = ReplayFeed()
@@ -103,7 +103,7 @@ class StateVariables:
         return dict(self._bindings)
 
     def ready(self) -> dict[Name, Any]:
-        """The variables that have their value by now."""
+        """The variables that have a value already."""
         ready = {n: b.value for n, b in self.pending().items() if b.done and b.error is None}
         return {**self._values, **ready}
 

@@ -1,6 +1,6 @@
 """Runs the nodes of one state: each becomes an operation of the backend's stream, and nothing waits.
 
-Results arrive by completion callbacks. Only who reads a value waits for it.
+Results arrive by completion callbacks. Only a reader of a value waits for it.
 """
 
 from __future__ import annotations
@@ -298,7 +298,7 @@ class StreamExecutor(StateReader):
         try:
             piece.finish()
         except BaseException:
-            piece.claimed = False  # what the backend gave is no result
+            piece.claimed = False  # what the backend returned is not a result
             raise
         if piece.usage is not None:
             self.control.count(piece.usage)
@@ -354,8 +354,8 @@ class StreamExecutor(StateReader):
     def fork(
         self, size: int, variables: StateVariables | None = None, adapters: list[Adapter] | None = None
     ) -> list[StreamExecutor]:
-        """Children that go on from here, under this state's adapter or one each. Returns at once; they share the pieces
-        that are still pending."""
+        """Children that continue from here, under this state's adapter or one each. Returns at once; they share
+        the pieces that are still pending."""
         with self._submitting:
             self._check_open("fork()", caller_place())
             streams = self.forked_streams(size, adapters)

@@ -109,7 +109,7 @@ class PendingText:
         self.finished: float | None = None
         self.first: float | None = None  # when the first text of a streamed gen came
         self.claimed = False  # somebody is settling it
-        self.demand: Callable[[], None] | None = None  # tells the backend that somebody waits now
+        self.demand: Callable[[], None] | None = None  # notifies the backend that a reader waits now
         self._results: list[Generated | None] = [None] * samples
         self._streamed = False
 
@@ -157,7 +157,7 @@ class PendingText:
         return self.value
 
     def chunk(self, chunk: Generated) -> None:
-        """A part of the text has come. What comes after the end is too late."""
+        """A part of the text has arrived. Parts after the end are too late."""
         if self.done:
             return
         self._streamed = True

@@ -18,7 +18,7 @@ class Usage:
     computed_tokens: the prompt tokens that were computed.
     generated_tokens: the tokens that gens added.
     forced_tokens: the generated tokens that a grammar determined.
-    drafted_tokens, accepted_tokens: tokens that the engine guessed ahead, and those of them that it kept.
+    drafted_tokens, accepted_tokens: tokens that the engine drafted, and those of them that it accepted.
     reread_tokens: the computed tokens that another adapter had computed before the state was forked.
     operations: the gens and selects that ran.
     wall_seconds: from appending the first of them to the last result.
@@ -128,7 +128,7 @@ class Usage:
 
 
 def computing_seconds(meta_info: Mapping[str, Any], seconds: float) -> float | None:
-    """How much of an operation's seconds the engine computed; None if its backend does not tell."""
+    """How much of an operation's seconds the engine computed; None if its backend does not report it."""
     whole, queued = meta_info.get("e2e_latency"), meta_info.get("queue_seconds")
     return None if whole is None or queued is None else min(max(0.0, whole - queued), seconds)
 

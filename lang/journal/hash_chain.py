@@ -21,7 +21,7 @@ _BEGIN, _END, _RESULT, _MEDIA, _ASKED, _ADAPTER = (b"\xff" + mark for mark in (b
 class ChainLink:
     """The content up to here: that of `before` and one part more, which may be a result that is not there yet.
 
-    Literals hash as one text however they were cut. A link that is known lets go of what precedes it; streams
+    Literals hash as one text however they were cut. A link that is known releases what precedes it; streams
     share links, so that its state is one value: a hash, or (before, part).
     """
 

@@ -21,7 +21,7 @@ class JournalNode:
     """A gen, a select, or a value that Python computed (`once`).
 
     `key` is the address: a hash of all that the stream held and of the request. `shape` is the same without
-    the results in it. `path` tells the fork ("0.1": the second child of item 0), `occurrence` how many equal
+    the results in it. `path` names the fork ("0.1": the second child of item 0), `occurrence` how many equal
     nodes came before in the same place. `before` is the text since the node `previous` (a number). `request`
     has the options that differ from their defaults. `adapter` computed it (None: the base). `seconds` went from asking
     to the answer.

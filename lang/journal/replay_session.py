@@ -112,7 +112,7 @@ class ReplaySession:
         self._unwritten = self._unwritten or error
 
     def close(self, wait: bool = True) -> None:
-        """Wait for the nodes that are being computed (not after Ctrl-C), then let go of the file.
+        """Wait for the nodes that are being computed (not after Ctrl-C), then release the file.
 
         Raises JournalError, once, for a value of `once` that could not be written.
         """

@@ -31,7 +31,7 @@ class SerialQueue:
         self._shut = True
 
     def open(self, first: Operation, fail: Failure) -> None:
-        """Go on: with `first`, then with what has been waiting."""
+        """Continue: with `first`, then with what has been waiting."""
         with self._lock:
             self._waiting.appendleft((first, fail))
             self._shut = False

@@ -159,7 +159,7 @@ class SglSubmitted(SglExpr):
 
 
 class SglConstantText(SglExpr):
-    """A literal piece of text. A `QuotedText` says itself whose words it is, of any other str its place does."""
+    """A literal piece of text. A `QuotedText` says which parts come from outside; for another str its place does."""
 
     def __init__(self, value: str) -> None:
         self.value = value
@@ -169,7 +169,7 @@ class SglConstantText(SglExpr):
 
 
 class SglGen(SglSpoken, Generic[Value_co]):
-    """Text that the model writes, bound to the variable `name`. `reading` tells what `s.get` makes of it."""
+    """Text that the model writes, bound to the variable `name`. `reading` is what `s.get` makes of it."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The words of the language: what a program appends to its state."""
+"""The primitives of the language: what a program appends to its state."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _gen(
     min_new_tokens: int | None = None,
     **unknown: Any,
 ) -> Any:
-    """The signature of `gen`; its docstring stands there."""
+    """The signature of `gen`; its docstring is there."""
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
     _checked_name(name)
     _refuse_adapter(name, unknown)
@@ -152,7 +152,7 @@ def gen(*positional: Any, **options: Any) -> Any:
     meta_info["truncated"]
     is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the
     gen is
-    appended. `speculation=False`: where the engine guesses tokens ahead, it does not for this text, and learns nothing
+    appended. `speculation=False`: where the engine drafts tokens, it does not for this text, and learns nothing
     from
     it; other backends have none to leave out.
 

@@ -11,7 +11,7 @@ __all__ = ["SglArgument", "SglConcateAndAppend", "SglFork", "SglGetForkItem", "S
 
 
 class SglWords(SglExpr):
-    """In a trace: text of which is said whose words it is, and which only a run knows. `quoted`: those of others."""
+    """In a trace: text with a known origin, whose content only a run knows. `quoted`: from outside the program."""
 
     def __init__(self, text: SglExpr, quoted: bool) -> None:
         self.text = text

@@ -31,7 +31,7 @@ WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at 
 
 
 def meant(options: Iterable[str]) -> dict[str, str]:
-    """What names that are no options may stand for, among all that a batch takes."""
+    """What names other than options may mean, among all that a batch takes."""
     found = {name: nearest(name, [*OPTION_NAMES, *SWITCH_NAMES]) for name in options if name not in OPTION_NAMES}
     return {**found, "stream": "generator_style=True gives the states one after another, as they are finished"}
 

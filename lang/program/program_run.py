@@ -162,7 +162,7 @@ def _opened(program: Program, settings: RunSettings) -> Stream | None:
 
 
 def run_program(program: Program, call: ProgramCall, settings: RunSettings) -> ProgramState:
-    """Run the body. Returns when it has ended (at once if streaming); generation may still go on."""
+    """Run the body. Returns when it has ended (at once if streaming); generation may still continue."""
     executor = new_executor(program, call, settings)
     state = ProgramState(executor)
     if settings.stream:

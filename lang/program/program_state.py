@@ -310,7 +310,7 @@ class ProgramState(StateBase):
         """
         try:
             return self.stream_executor.get_var(name, self._variables)
-        except LanguageError as error:  # where in sgl it was found out is of no use to who reads the traceback
+        except LanguageError as error:  # where in sgl it was found does not help a reader of the traceback
             raise error.with_traceback(None) from error.__cause__
 
     __getitem__ = get_var

@@ -206,7 +206,7 @@ def _drawn(mark: TimelineMark, y: float) -> str:
 
 
 def _guessed(mark: TimelineMark, x: float, y: float) -> str:
-    """A stripe below: the share of the tokens that were guessed ahead and kept."""
+    """A stripe below: the share of the tokens that are accepted drafts."""
     share = min(1.0, mark.bar.accepted / mark.bar.tokens) if mark.bar.tokens else 0.0
     look = f'height="3" fill="{FILLS["guessed"]}"'
     return f'<rect x="{_n(x)}" y="{_n(y + BAR / 2 - 3)}" width="{_n(mark.width * share)}" {look}/>' if share else ""

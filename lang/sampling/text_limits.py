@@ -40,7 +40,7 @@ def at_limit(meta: Meta) -> bool:
 def is_cut(text: str, options: SamplingOptions, meta: Meta) -> bool:
     """Whether a limit ended the text and more could have followed.
 
-    Free text can always go on; for the others `truncated` of the meta_info says it, else their grammar.
+    Free text can always continue; for the others `truncated` of the meta_info says it, else their grammar.
     """
     if meta.get("truncated") is not None and is_constrained(options):
         return bool(meta["truncated"])

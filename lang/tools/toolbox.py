@@ -181,5 +181,5 @@ def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:
 
 
 def _message(error: Exception) -> str:
-    """A KeyError says the key alone, which tells a model nothing."""
+    """A KeyError has only the key, which does not help a model."""
     return f"{error} was not found" if type(error) is KeyError and len(error.args) == 1 else str(error)

@@ -47,7 +47,7 @@ def unmarked(schema: Any) -> Any:
 
 
 def with_all_digits(text: str, schema: Schema) -> str:
-    """The same JSON with quotes around the numbers that a double would change. Raises ValueError if it is no JSON."""
+    """The same JSON with quotes around the numbers that a double would change. Raises ValueError if it is not JSON."""
     value = json.loads(text, parse_float=DecimalDigits.of)
     quoted = _Quoting(schema.get("$defs", {})).of(value, (schema,))
     return text if quoted is value else _written(quoted)

@@ -36,7 +36,7 @@ _FRACTION = r"-?(?:0|[1-9]\d{0,17})/[1-9]\d{0,17}"
 
 
 class ScalarSchema(GenerateJsonSchema):
-    """Of values that hold no others. `timely` tells whether the schema depends on the time of day."""
+    """Of values that hold no others. `timely` says whether the schema depends on the time of day."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

@@ -44,7 +44,7 @@ class ReadableSchema(ScalarSchema):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._names: dict[int, str] = {}  # of fields by the identity of their core schemas
-        self._tags: list[tuple[Schema, str]] = []  # members of tagged unions, and the names that tell them apart
+        self._tags: list[tuple[Schema, str]] = []  # members of tagged unions, and the names that distinguish them
         self._contents = False
 
     def generate(self, schema: Any, mode: Any = "validation") -> Schema:
@@ -71,7 +71,7 @@ class ReadableSchema(ScalarSchema):
         return [self.sort(inner) for inner in value] if isinstance(value, list) else value
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Titles that only repeat the names of fields tell a model nothing."""
+        """Titles that only repeat the names of fields are left out."""
         return False
 
     # --- objects -----------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ class ReadableSchema(ScalarSchema):
     # --- choices -----------------------------------------------------------------------------------------
 
     def tagged_union_schema(self, schema: Any) -> Schema:
-        """The tag tells the members apart: any of them is one of them, if it says its tag."""
+        """The tag distinguishes the members, so `anyOf` serves: each member requires its tag."""
         if callable(schema["discriminator"]):
             self.refuse("its discriminator is Python code; give Field(discriminator='name of a field')")
         made = super().tagged_union_schema(schema)

@@ -19,7 +19,7 @@ def constrained(
     """The options of the gen with the first of the constraints that the backend knows.
 
     `whole`: a text that a limit cuts is an error, whatever the gen says, unless it is closed. A backend that knows none
-    of the constraints gets the options as they are: then only reading tells whether the text has a value.
+    of the constraints gets the options as they are: then only reading shows whether the text has a value.
 
     Raises BadValueError if the gen already has a constraint, or naming the type if it cannot be enforced.
     """

@@ -117,7 +117,7 @@ def _pieces(origin: Path, asked: str | None, device: str) -> list[TextPiece]:
 
 
 def _function(asked: str) -> Callable[[Any], object]:
-    """Raises ConfigError for a file that is not there, and for a name that is no function in it."""
+    """Raises ConfigError for a missing file, and for a name that is not a function in it."""
     from sgl.runtime.errors import ConfigError
 
     path, _, name = asked.rpartition(":")

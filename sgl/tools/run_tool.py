@@ -131,7 +131,7 @@ def _run_program(options: argparse.Namespace) -> int:
 
 
 def _leave_soon() -> None:
-    """See that the process ends, also while threads of the program go on (a body that sleeps or computes)."""
+    """Make the process end, also while threads of the program run (a body that sleeps or computes)."""
 
     def leave() -> None:
         sys.stderr.flush()

@@ -21,7 +21,7 @@ Entry = list[Any]  # [log-probability or None, token id or None, text]
 
 @dataclass
 class CallTokenUsage:
-    """Tokens of one call, as the server counts them; cached_tokens is None where it does not tell."""
+    """Tokens of one call, as the server counts them; cached_tokens is None where it does not report them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -181,7 +181,7 @@ class EmbeddedStream(Stream):
         when_done(gather_results(futures), partial(self._decide_later, choose, result))
 
     def _decide_later(self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]) -> None:
-        """What the stream stands on is there: go on from it, on a thread that may tokenise."""
+        """The parent stream is ready: continue from it, on a thread that may tokenise."""
         try:
             self._backend.deciders.submit(self._decide, decide, result, found)
         except RuntimeError:  # no thread can be started any more

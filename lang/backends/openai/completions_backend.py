@@ -154,7 +154,7 @@ class PlainTokenizer:
 
 
 def template_for(model_name: str) -> ChatTemplate:
-    """The template of a model's name. The API takes messages, so that an unknown one is no reason to warn."""
+    """The template of a model's name. The API takes messages, so an unknown one gives no warning."""
     return match_chat_template(model_name) or replace(get_chat_template("default"), name="messages")
 
 

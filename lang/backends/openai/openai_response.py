@@ -53,7 +53,7 @@ def first_choice(answer: Any) -> Any:
 
 
 def token_usage_of(answer: Any) -> CallTokenUsage | None:
-    """The tokens of a call, where the answer tells them."""
+    """The tokens of a call, where the answer reports them."""
     usage = getattr(answer, "usage", None)
     if usage is None:
         return None

@@ -153,7 +153,7 @@ class RemoteStream(Stream):
     # --- calls -------------------------------------------------------------------------------------------
 
     def queue(self, work: Callable[[], Awaitable[T]], apply: Callable[[T], None]) -> Future[T]:
-        """Run `work` on the loop when its turn has come, then `apply` its result; then what follows goes on."""
+        """Run `work` on the loop when its turn has come, then `apply` its result; then continue with what follows."""
         result: Future[T] = Future()
         result.set_running_or_notify_cancel()  # abort() is the way to stop it
         self._gate.run(partial(self._launch, work, apply, result), result.set_exception)

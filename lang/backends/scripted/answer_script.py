@@ -121,7 +121,7 @@ class AnswerScript:
 
 
 def as_generated(answer: Any, prompt: str) -> Generated:
-    """A scripted answer of a gen as what a backend gives: words count as tokens."""
+    """A scripted answer of a gen as a backend returns it: words count as tokens."""
     if isinstance(answer, Generated):
         return Generated(answer.text, {**_meta(prompt, answer.text), **answer.meta_info}, answer.token_ids)
     if isinstance(answer, bool | int | float):

@@ -1,6 +1,6 @@
 """API speculation on chat models: an assistant's turn of several gens and literals is one call.
 
-The answer is matched with the turn: literals must stand in it as they are, gens are what is between.
+The answer is matched with the turn: literals must be in it unchanged, gens are what is between.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TurnSpeculation(RemoteStream):
         return super().prefill()
 
     def fork(self, size: int) -> list[Stream]:
-        """Forks inside a turn go on without speculation until it ends."""
+        """Forks inside a turn continue without speculation until it ends."""
         text = self._text_of_turn("fork")
         children = super().fork(size)
         for child in children if text else ():
@@ -198,7 +198,7 @@ class TurnSpeculation(RemoteStream):
 
     @property
     def backend_continues_turns(self) -> bool:
-        """True if the server goes on with the text that a turn begins with."""
+        """True if the server continues the text that a turn begins with."""
         return bool(getattr(self.backend, "prefill", False))
 
     def _text_of_turn(self, what: str) -> str:
@@ -332,7 +332,7 @@ def describe(elements: Sequence[Element]) -> str:
 
 
 def _results(slots: Sequence[TurnSlot], found: list[tuple[str, str | None]], whole: Generated) -> list[Generated]:
-    """The gens' texts; the cost of the call stands with the first."""
+    """The gens' texts; the cost of the call is counted with the first."""
     results = []
     for index, (text, stop) in enumerate(found):
         reason: Any = {"type": "stop", "matched": stop}

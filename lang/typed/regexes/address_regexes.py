@@ -1,7 +1,7 @@
 """Regular expressions of addresses: of networks, of pages and data bases, and of mail.
 
 They are narrower than what the libraries read, and hold nothing that those refuse or write otherwise: hosts of
-lower-case labels that are no numbers, no user names in addresses of pages, and only characters of ASCII.
+lower-case labels that are not numbers, no user names in addresses of pages, and only characters of ASCII.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _WEB = ("http", "https", "ws", "wss", "ftp")
 
 
 def url(schemes: Sequence[str] | None) -> str:
-    """An absolute address with a host. Without a list of schemes any scheme may stand, but then no port."""
+    """An absolute address with a host. Without a list of schemes any scheme is allowed, but then no port."""
     if schemes is None:
         return group([_web(_WEB), rf"[a-z][a-z0-9]*(?:[+-][a-z0-9]+)*://{_HOST}{_PATH}{_TAIL}"])
     own = [scheme for scheme in schemes if scheme not in (*_WEB, "file")]
