@@ -47,7 +47,7 @@ def _counts(title: str, rows: Sequence[Any]) -> str:
     return f"| {title} | {whole} of {len(rows)} | {sum(row.right for row in rows)} of {sum(row.of for row in rows)} |"
 
 
-_PYTHON = "lists and objects stand as Python writes them (`['a']`): they are read so, but the grammar writes JSON there"
+_PYTHON = "lists and objects are written as in Python (`['a']`): they are read so, but the grammar writes JSON there"
 WHY = {
     "Apriel-1.6-15b-Thinker-fixed": "in history it adds the ids of calls, which it does not ask the model to write",
     "unsloth-Apriel-1.5": "in history it adds the ids of calls, which it does not ask the model to write",
