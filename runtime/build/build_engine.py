@@ -521,7 +521,7 @@ def _info(
 def _describe_experts(model: AnyDecoder, config: DeviceDefaults) -> dict[str, Any]:
     """See `ExpertOffloadPlan.describe_scales`."""
     places = model.expert_places if isinstance(model, Decoder) else None
-    return {"asked": config.expert_memory} | ({} if places is None else places.told())
+    return {"asked": config.expert_memory} | ({} if places is None else places.describe())
 
 
 def _describe_states(states: RecurrentStateMemory | None, config: DeviceDefaults) -> dict[str, int]:

@@ -254,7 +254,7 @@ def _arrived(part: _LoadingPart) -> int:
         coded = [
             QuantizedPiece(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces
         ]
-        layer.coded, layer.weight = FusedQuantizedWeight.beside(coded, layer.weight), layer.weight.to("meta")
+        layer.coded, layer.weight = FusedQuantizedWeight.with_dense(coded, layer.weight), layer.weight.to("meta")
     return part.number
 
 

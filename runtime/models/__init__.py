@@ -1,4 +1,6 @@
-"""The models: what they are made of (`spec`), the families that say so, and the decoder that computes it."""
+"""Models: their layers as data (`spec`), the families that read them from config.json, and the decoder that runs
+them.
+"""
 
 from ..common.moved_names import moved_names
 from .decoder import Decoder

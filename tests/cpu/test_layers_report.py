@@ -57,7 +57,7 @@ def layer(
         ),
         (
             layer(
-                LayerNorms.beside(MEAN),
+                LayerNorms.parallel_branches(MEAN),
                 PlainFFNSpec(40, "gelu", True),
                 kv_heads=8,
                 rope=RopeParameters(1e4, 64, 256),

@@ -1,14 +1,11 @@
-"""Triton kernels that multiply with a weight of 4 or 8 bits a number: read as it lies, restored in registers,
-multiplied by the
-tensor cores (Frantar et al. 2024, arXiv:2408.11743, is the idea; the layout is ours).
+"""Triton kernels that multiply with a 4-bit or 8-bit weight: read as stored, dequantized in registers.
+
+The tensor cores multiply it (Frantar et al. 2024, arXiv:2408.11743, is the idea; the layout is ours).
 
 A group's scale is multiplied in there, in the type of the products: the weight is what it would be in that type, and
-its sums stay in
-the tensor cores until the end. The weight is the left operand, which tensor cores take from registers: nothing that was
-restored goes
-back through memory. Inputs may be split over programs; the last one of a tile adds what all of them left, in their
-order, so that the bits of a
-product do not depend on which one that is.
+its sums stay in the tensor cores until the end. The weight is the left operand, which tensor cores take from registers:
+no dequantized number goes back through memory. Inputs may be split over programs; the last one of a tile adds what all
+of them left, in their order, so that the bits of a product do not depend on which one that is.
 """
 
 from __future__ import annotations
@@ -20,13 +17,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..activation_kernels import activated
 from ..launch.compile_ahead import entry
 
-BYTES = tl.constexpr(2)  # a form, see few_bits_packed
+BYTES = tl.constexpr(2)  # a form, see `packed_weight`
 AHEAD = tl.constexpr(32)  # blocks
 
 
 @triton.jit
 def _ahead(places):
-    """Begins to bring what lies there into the L2 cache: weights do not wait for the kernel in front."""
+    """Begins to prefetch what is stored there into the L2 cache: weights do not wait for the preceding kernel."""
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [places.to(tl.int64)], dtype=tl.int32, is_pure=False, pack=1
     )
@@ -43,7 +40,7 @@ def _half(meta, LOW: tl.constexpr, DTYPE: tl.constexpr):
 def _quarter(
     words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr
 ):
-    """Half bytes number AT of words int16 [OUTPUTS, W] as what they stand for. meta int32 [OUTPUTS]: see `Packed`."""
+    """Half bytes number AT of words int16 [OUTPUTS, W] as numbers. meta int32 [OUTPUTS]: see `PackedWeight`."""
     scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
     if TEXT == "":
         return _plainly(
@@ -51,7 +48,7 @@ def _quarter(
         ).to(DTYPE)
     if (
         KIND == "plain" or KIND == "floats" or KIND == "table"
-    ):  # beside constants the compiler would send the numbers through shared memory
+    ):  # next to constants the compiler would send the numbers through shared memory
         if tl.bfloat16 == DTYPE:
             return tl.inline_asm_elementwise(TEXT, "=r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
         else:
@@ -140,7 +137,7 @@ def nibble_sums(
 ):
     """Blocks `first` to `last` - 1: 4 * WORDS inputs each, quarter by quarter in the half bytes of a word.
 
-    APART: each quarter has sums of its own, so that no product waits for the one before.
+    APART: each quarter has separate sums, so that no product waits for the one before.
     """
     BLOCK: tl.constexpr = 4 * WORDS
     DTYPE: tl.constexpr = x.dtype.element_ty

@@ -1,14 +1,11 @@
-"""A Gluon kernel that multiplies 2 to 16 rows with a weight of four or eight bits a number by the tensor cores.
+"""A Gluon kernel that multiplies 2 to 16 rows with a 4-bit or 8-bit weight by the tensor cores.
 
-The weight is the left operand, as it lies; the rows are the columns of the right one. A program has a slice of the
-inputs: it brings the rows'
-values of it into shared memory once, and goes over the outputs of one tile after the other. The warps of a program
-share the outputs of a tile
-and split its slice; each has the words of its next blocks under way in registers of its own, those of the next tile
-too, so no warp waits for
-another before a tile is done. Programs with other slices of the same outputs leave what they found, and the last of
-them adds it up in order.
-A group's scale goes into its sums: no weight is rounded.
+The weight is the left operand, as it is stored; the rows are the columns of the right one. A program has a slice of the
+inputs: it loads the rows' values of it into shared memory once, and goes over the outputs of one tile after the other.
+The warps of a program share the outputs of a tile and split its slice. Each has the words of its next blocks in flight
+in registers, those of the next tile too, so no warp waits for another before a tile is done. Programs with other slices
+of the same outputs leave their sums, and the last of them adds them up in order. A group's scale goes into its sums: no
+weight is rounded.
 """
 
 # mypy: disable-error-code="assignment,var-annotated,index,misc"
@@ -108,15 +105,15 @@ def _flat(rank):
 
 @gluon.constexpr_function
 def _written(outputs, warps):
-    """Of [outputs, rows]: outputs lie side by side."""
+    """Of [outputs, rows]: outputs are adjacent."""
     lanes = min(32, outputs)
     return gl.BlockedLayout([1, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
 
 
 @gluon.constexpr_function
 def _together(split, outputs, rows, warps):
-    """Of [split, outputs, rows]: a thread has all parts, and of outputs those that lie
-    eight apart; else outputs lie side by side.
+    """Of [split, outputs, rows]: a thread has all parts, and of outputs those eight apart; else outputs are
+    adjacent.
     """
     pairs = [[0, 8, 0]] if outputs > 8 else []
     along = [[0, 1 << bit, 0] for bit in range(outputs.bit_length() - 1) if bit != 3]
@@ -152,7 +149,7 @@ def _read(
 ):
     """Begins to read a block of each part of the inputs: words [SPLIT, TILE, WORDS] and for each group [SPLIT, TILE].
 
-    The last block stands for those behind it, whose x is 0.
+    The last block stands in for those beyond it, whose x is 0.
     """
     LEFT: gl.constexpr = _words_layout(SPLIT, SIDE)
     ROW: gl.constexpr = gl.SliceLayout(2, LEFT)
@@ -403,7 +400,7 @@ def _store_halves(place, low, high, HALF: gl.constexpr, inside):
 
 @gluon.jit
 def _left(partial, tile, TILE: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Where the sums of a slice's tile lie [TILE, ROWS]."""
+    """Address of the sums of a slice's tile [TILE, ROWS]."""
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     return partial + (tile * ROWS + row) * TILE + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))[:, None]
 
