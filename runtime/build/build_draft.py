@@ -65,7 +65,9 @@ class DraftBuilder:
     def planned(self, plan: memory_plan.MemoryPlan) -> memory_plan.MemoryPlan:
         """With what it takes beside its keys and values; on a GPU the weights are in what was measured."""
         if self.choice.device.type == "cuda":
-            return replace(plan, reserved=plan.reserved + memory_plan.ATTENTION + (memory_plan.GRAPHS if self.config.graphs else 0))
+            return replace(
+                plan, reserved=plan.reserved + memory_plan.ATTENTION + (memory_plan.GRAPHS if self.config.graphs else 0)
+            )
         return replace(plan, weights=plan.weights + self.model.weight_bytes)
 
     def take(self, slots: int) -> Pool:
@@ -77,15 +79,23 @@ class DraftBuilder:
         """Built anew for a pool that came back from a sleep."""
         config = self.config
         return attention_backend(
-            self.attends_by, self.pool, self.description.attention, page_size=config.page_size, max_running=config.max_running,
-            context=self.description.max_position, deterministic=config.deterministic and self.attends_by == "auto", dtype=self.model.dtype,
+            self.attends_by,
+            self.pool,
+            self.description.attention,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            context=self.description.max_position,
+            deterministic=config.deterministic and self.attends_by == "auto",
+            dtype=self.model.dtype,
         )
 
     def drafter(self, control: DraftLengthControl | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
         """tokens: of the target's vocabulary.  target: its runner."""
         runner, shadows = self._running(target)
         size = min(tokens, self.description.vocab_size)
-        self.made = ModelDrafter(runner, shadows, DraftModelTiming(control), stats, size, self.description.max_position, self._ids)
+        self.made = ModelDrafter(
+            runner, shadows, DraftModelTiming(control), stats, size, self.description.max_position, self._ids
+        )
         return self.made
 
     @property
@@ -109,8 +119,13 @@ class DraftBuilder:
     def told(self) -> dict[str, Any]:
         """For `Engine.info`."""
         return {
-            "path": str(self.path), "kind": self.kind, "architecture": self.description.architecture, "parameters": self.model.parameter_count,
-            "weight_bytes": self.model.weight_bytes, "kv_tokens": self.pool.slots - self.config.page_size, "kv_bytes": self.pool.bytes,
+            "path": str(self.path),
+            "kind": self.kind,
+            "architecture": self.description.architecture,
+            "parameters": self.model.parameter_count,
+            "weight_bytes": self.model.weight_bytes,
+            "kv_tokens": self.pool.slots - self.config.page_size,
+            "kv_bytes": self.pool.bytes,
         }
 
 
@@ -122,7 +137,9 @@ class DraftModelBuilder(DraftBuilder):
     def __init__(self, config: DeviceDefaults, choice: DeviceChoice, path: Path) -> None:
         found = describe(path, None, "auto", False)
         if isinstance(found, TransformersModelSpec):
-            raise ConfigError(f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must be of a family of sgl's")
+            raise ConfigError(
+                f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must be of a family of sgl's"
+            )
         if found.states:
             raise ConfigError(
                 f"{asked(config)}: {found.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; take another draft model"
@@ -132,11 +149,19 @@ class DraftModelBuilder(DraftBuilder):
     def load(self, target: Tokenizer, path: Path) -> None:
         """Raises ConfigError for another tokenizer."""
         _require_same(target, path, load_tokenizer(self.path), self.path, asked(self.config))
-        self.model = load_model(self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format)
+        self.model = load_model(
+            self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format
+        )
 
     def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
         assert isinstance(self.model, Decoder)
-        runner = make_runner(self.model, self.attention(), replace(self.config, run_ahead=False), self.choice, self.description.max_position)
+        runner = make_runner(
+            self.model,
+            self.attention(),
+            replace(self.config, run_ahead=False),
+            self.choice,
+            self.description.max_position,
+        )
         return runner, DraftModelStates(plain_cache(self.config, self.pool))
 
 
@@ -166,7 +191,9 @@ class DraftHeadBuilder(DraftBuilder):
         return DraftHeadRunner(self.model, self.attention(), shadows.given, shadows.made, target), shadows
 
 
-def make_draft_builder(config: DeviceDefaults, choice: DeviceChoice, target: ModelSpec | TransformersModelSpec, path: Path) -> DraftBuilder | None:
+def make_draft_builder(
+    config: DeviceDefaults, choice: DeviceChoice, target: ModelSpec | TransformersModelSpec, path: Path
+) -> DraftBuilder | None:
     """What `Engine(draft=...)` names.
 
     target, path: the model that it drafts for. Raises ConfigError where it cannot.
@@ -179,14 +206,26 @@ def make_draft_builder(config: DeviceDefaults, choice: DeviceChoice, target: Mod
     if not mtp and kind is None:
         return DraftModelBuilder(config, choice, where)
     if isinstance(target, TransformersModelSpec) or target.per_layer is not None:
-        raise ConfigError(f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model")
+        raise ConfigError(
+            f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model"
+        )
     if choice.device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model")
+        raise ConfigError(
+            f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model"
+        )
     if mtp and config.dummy:
-        raise ConfigError(f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out")
+        raise ConfigError(
+            f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out"
+        )
     if config.pipeline_parallel > 1:
-        raise ConfigError(f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model")
-    files = open_mtp_head(where, target, config.load_format) if kind is None else open_draft_head(where, kind, target, config.load_format, not config.dummy)
+        raise ConfigError(
+            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model"
+        )
+    files = (
+        open_mtp_head(where, target, config.load_format)
+        if kind is None
+        else open_draft_head(where, kind, target, config.load_format, not config.dummy)
+    )
     if config.tensor_parallel > 1:
         files = files.scoring(target, path, config.load_format)
     return DraftHeadBuilder(config, choice, where, files)
@@ -200,8 +239,12 @@ def _require_same(target: Tokenizer, path: Path, draft: Tokenizer, draft_path: P
     """Raises ConfigError where a token does not mean the same in both vocabularies."""
     ours, theirs = target.token_bytes, draft.token_bytes
     if len(ours) != len(theirs):
-        raise ConfigError(f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model needs the target's tokenizer")
-    if (other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)) is not None:
+        raise ConfigError(
+            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model needs the target's tokenizer"
+        )
+    if (
+        other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)
+    ) is not None:
         raise ConfigError(
             f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model needs the target's tokenizer"
         )

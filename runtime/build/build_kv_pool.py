@@ -27,7 +27,13 @@ from .sliding_window_plan import (
 
 
 def make_pool(
-    model: AnyDecoder, config: DeviceDefaults, choice: DeviceChoice, plan: memory_plan.MemoryPlan, context: int, beside: int = 0, layouts: Sequence[AttentionLayout] = ()
+    model: AnyDecoder,
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    plan: memory_plan.MemoryPlan,
+    context: int,
+    beside: int = 0,
+    layouts: Sequence[AttentionLayout] = (),
 ) -> tuple[Pool, memory_plan.MemoryPlan, SlidingWindowPlan]:
     """beside: bytes a token that are stored elsewhere, of the same memory.  layouts: of what
     lies on each card, rank 0's first; (): the model's.
@@ -44,10 +50,19 @@ def make_pool(
 
 
 def _tokens(
-    layouts: Sequence[AttentionLayout], config: DeviceDefaults, choice: DeviceChoice, plan: memory_plan.MemoryPlan, context: int, dtype: torch.dtype, beside: int
+    layouts: Sequence[AttentionLayout],
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    plan: memory_plan.MemoryPlan,
+    context: int,
+    dtype: torch.dtype,
+    beside: int,
 ) -> tuple[memory_plan.MemoryPlan, int, SlidingWindowPlan]:
     """How many the pool holds, and how many of them in layers with a window."""
-    per_token, apart = max(layout.bytes_per_slot(dtype) for layout in layouts), [layout.apart(context) for layout in layouts]
+    per_token, apart = (
+        max(layout.bytes_per_slot(dtype) for layout in layouts),
+        [layout.apart(context) for layout in layouts],
+    )
     if not per_token + beside:
         return plan, memory_plan.tokens_without_keys(config, choice.device), SlidingWindowPlan(layouts[0])
     why = None

@@ -70,12 +70,28 @@ class RanksBuilder:
         """On CPUs: all have loaded."""
         self._weights = [pickle.loads(each) for each in self.team.wait()]
 
-    def _begin(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None, stages: int = 1) -> Decoder:
+    def _begin(
+        self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None, stages: int = 1
+    ) -> Decoder:
         """Rank 0's part, while the others load theirs."""
         choice = self._choice
         self._set_environment()
         begin = RankStart(
-            0, self.team.size, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages, config.whole_experts, config.by_rows,
+            0,
+            self.team.size,
+            "",
+            str(self._path),
+            choice.dtype,
+            choice.device,
+            choice.threads,
+            context,
+            config.load_format,
+            seed,
+            config.weights,
+            config.deterministic,
+            stages,
+            config.whole_experts,
+            config.by_rows,
         )
         self.part = RankWeights(begin, transform)
         self.team.begin(begin)
@@ -112,7 +128,16 @@ class RanksBuilder:
         from ..parallel.cuda_collectives import CudaCollectives
 
         choice = self._choice
-        self.ranks = CudaCollectives(0, self.team.size, self.team.meeting, choice.device, model.config.hidden_size, choice.dtype, config.deterministic, stages)
+        self.ranks = CudaCollectives(
+            0,
+            self.team.size,
+            self.team.meeting,
+            choice.device,
+            model.config.hidden_size,
+            choice.dtype,
+            config.deterministic,
+            stages,
+        )
         self.part.sums = self.ranks if self.ranks.ranks > 1 else None
         self.part.join(model)
         if config.expert_parallel:
@@ -146,7 +171,11 @@ class RanksBuilder:
         """Bytes a token that other ranks store, of the memory that rank 0 shares
         out: on GPUs each has a card of its own.
         """
-        return 0 if self.ranks is not None else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
+        return (
+            0
+            if self.ranks is not None
+            else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
+        )
 
     def layouts(self) -> list[AttentionLayout]:
         """On GPUs, where they differ: of what each card stores, rank 0's first."""
@@ -164,14 +193,26 @@ class RanksBuilder:
         """What the layers of all ranks keep, on GPUs those of the card that keeps most. own: those of rank 0's."""
         return own if self.ranks is not None else self.part.whole.states
 
-    def make_room(self, config: DeviceDefaults, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
+    def make_room(
+        self, config: DeviceDefaults, pool: Pool, context: int, states: int = 0, window_tokens: int = 0
+    ) -> None:
         """states: slots of them.  window_tokens: see `SlidingWindowPlan`."""
         dtype, capture = stored_dtype(config, self._choice.dtype), self._model.capture
         if config.attention != "auto" or config.deterministic:
             self._require_attention(config, pool, context, window_tokens)
         room = RankKVOptions(
-            pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
-            config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
+            pool.slots,
+            dtype,
+            config.attention,
+            config.page_size,
+            config.max_running,
+            context,
+            config.deterministic,
+            states,
+            config.graphs and capture is None,
+            longest_step(config.step_tokens, config.max_running),
+            None if capture is None else capture.layers,
+            window_tokens and window_tokens + config.page_size,
         )
         self.team.make_room(room)
         self._link(room.tokens)
@@ -180,8 +221,14 @@ class RanksBuilder:
         """Raises ConfigError for a backend that cannot run, before the others would end over it."""
         layout = self._layout.apart(context) if window_tokens else self._layout
         attention_backend(
-            config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
-            context=context, deterministic=config.deterministic, dtype=self._model.dtype,
+            config.attention,
+            pool,
+            layout,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            context=context,
+            deterministic=config.deterministic,
+            dtype=self._model.dtype,
         )
 
     def _link(self, tokens: int) -> None:
@@ -191,12 +238,27 @@ class RanksBuilder:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
-        return {"tensor_parallel": self._config.tensor_parallel, "latent_attention": self._config.latent_attention, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._describe_sums() | self._describe_experts()
+        return (
+            {
+                "tensor_parallel": self._config.tensor_parallel,
+                "latent_attention": self._config.latent_attention,
+                "rank_pids": pids,
+                "parameters": whole.parameter_count,
+                "kv_bytes": info["kv_bytes"] * self.team.size,
+                "state_bytes": info["state_bytes"] * self.team.size,
+            }
+            | self._describe_sums()
+            | self._describe_experts()
+        )
 
     def _describe_experts(self) -> dict[str, Any]:
         if self.experts is None:
             return {"expert_parallel": False}
-        return {"expert_parallel": True, "redundant_experts": self._config.redundant_experts, "fixed_experts": listed(self.experts.fixed)}
+        return {
+            "expert_parallel": True,
+            "redundant_experts": self._config.redundant_experts,
+            "fixed_experts": listed(self.experts.fixed),
+        }
 
     def renewed(self) -> dict[str, Any]:
         """What of that is another since weights were loaded anew."""
@@ -219,7 +281,9 @@ def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice
         return choice
     threads = max(1, choice.threads // options.ranks)
     apply_threads(threads)
-    return replace(choice, threads=threads, reasons=(*choice.reasons, f"threads {threads} for each of {options.ranks} ranks"))
+    return replace(
+        choice, threads=threads, reasons=(*choice.reasons, f"threads {threads} for each of {options.ranks} ranks")
+    )
 
 
 def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
@@ -229,5 +293,7 @@ def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     """
     first = torch.cuda.current_device() if choice.device.index is None else choice.device.index
     if (there := torch.cuda.device_count()) < first + options.ranks:
-        raise ConfigError(f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank takes one, from cuda:{first} on; take fewer ranks, or device='cpu'")
+        raise ConfigError(
+            f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank takes one, from cuda:{first} on; take fewer ranks, or device='cpu'"
+        )
     return replace(choice, device=torch.device("cuda", first))

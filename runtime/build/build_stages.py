@@ -41,7 +41,15 @@ class StagesBuilder(RanksBuilder):
     pipeline: PipelineStage
     links: CudaPipelineLinks
 
-    def __init__(self, team: RankGroup, config: DeviceDefaults, choice: DeviceChoice, path: Path, whole: ModelSpec, cuts: list[int]) -> None:
+    def __init__(
+        self,
+        team: RankGroup,
+        config: DeviceDefaults,
+        choice: DeviceChoice,
+        path: Path,
+        whole: ModelSpec,
+        cuts: list[int],
+    ) -> None:
         super().__init__(team, config, choice, path)
         self.whole, self.cuts = whole, cuts
         self._place = RankPlace.of(0, team.size, len(cuts) - 1)
@@ -106,11 +114,22 @@ class StagesBuilder(RanksBuilder):
         """Beside what all ranks say: which layers, how many weights and which processes each stage has."""
         found, numbers, width = super().told(model, info), sizes(self.whole), self._place.split.ranks
         stages = [
-            {"layers": listed(range(first, stop)), "parameters": sum(numbers[first:stop]), "pids": found["rank_pids"][at * width : (at + 1) * width]}
+            {
+                "layers": listed(range(first, stop)),
+                "parameters": sum(numbers[first:stop]),
+                "pids": found["rank_pids"][at * width : (at + 1) * width],
+            }
             for at, (first, stop) in enumerate(zip(self.cuts, self.cuts[1:], strict=False))
         ]
-        states = info["states"] and (info["states"] + FIRST_SLOT) * bytes_per_state(self.whole.states, self._choice.dtype)
-        return found | {"kv_bytes": self._bytes(info), "state_bytes": states, "pipeline_parallel": len(stages), "stages": stages}
+        states = info["states"] and (info["states"] + FIRST_SLOT) * bytes_per_state(
+            self.whole.states, self._choice.dtype
+        )
+        return found | {
+            "kv_bytes": self._bytes(info),
+            "state_bytes": states,
+            "pipeline_parallel": len(stages),
+            "stages": stages,
+        }
 
     def _bytes(self, info: dict[str, Any]) -> int:
         """Of the keys and values of all stages."""
@@ -119,13 +138,20 @@ class StagesBuilder(RanksBuilder):
         if not windows:
             return int(slots * sum(self._per_token()))
         apart = [layout.apart(info["context"]) for layout in self._stored()]
-        found = [slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True) for layout in apart]
+        found = [
+            slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True)
+            for layout in apart
+        ]
         return self._place.split.ranks * int(sum(found))
 
     def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
         width = self._place.split.ranks
         rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in told[width - 1 :: width]]
-        return tuple(replace(row, layers=_moved(row.layers, first)) for first, stage in zip(self.cuts[1:], rows, strict=False) for row in stage)
+        return tuple(
+            replace(row, layers=_moved(row.layers, first))
+            for first, stage in zip(self.cuts[1:], rows, strict=False)
+            for row in stage
+        )
 
 
 def _moved(layers: str, first: int) -> str:
@@ -133,14 +159,22 @@ def _moved(layers: str, first: int) -> str:
     return ", ".join("-".join(str(int(number) + first) for number in run.split("-")) for run in layers.split(", "))
 
 
-def make_ranks_builder(config: DeviceDefaults, choice: DeviceChoice, model: ModelSpec | TransformersModelSpec, path: Path, broken: Callable[[BaseException], None]) -> RanksBuilder:
+def make_ranks_builder(
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    model: ModelSpec | TransformersModelSpec,
+    path: Path,
+    broken: Callable[[BaseException], None],
+) -> RanksBuilder:
     """Starts the other ranks.
 
     Raises ConfigError for a model that cannot be shared out, and for a sharded state that is not theirs, before any is
     started.
     """
     if isinstance(model, TransformersModelSpec):
-        raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
+        raise ConfigError(
+            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out"
+        )
     if config.tensor_parallel > 1:
         require(model, config.tensor_parallel, config.whole_experts, config.by_rows)
     if not config.dummy:

@@ -222,7 +222,11 @@ class EngineConfig:
     @property
     def whole_experts(self) -> ExpertParallelSplit | None:
         """How experts lie whole on ranks; None: each rank has a part of every one."""
-        return ExpertParallelSplit(self.redundant_experts, self.expert_nodes, self.deterministic) if self.expert_parallel else None
+        return (
+            ExpertParallelSplit(self.redundant_experts, self.expert_nodes, self.deterministic)
+            if self.expert_parallel
+            else None
+        )
 
     @property
     def by_rows(self) -> bool:
@@ -273,20 +277,34 @@ class EngineConfig:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
         if self.weights in FORMS and device not in ("cpu", "cuda"):
-            raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
+            raise ConfigError(
+                f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'"
+            )
         if self.weights == "fp8" and not gpu:
-            raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; on the CPU 'fp8_block' keeps float8 too, and 'int8' and 'int4' are faster")
+            raise ConfigError(
+                f"Engine(weights='fp8') needs a CUDA device, here: {device}; on the CPU 'fp8_block' keeps float8 too, and 'int8' and 'int4' are faster"
+            )
         if self.ranks > 1 and not (device == "cpu" or gpu):
-            raise ConfigError(f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take device='cpu'")
+            raise ConfigError(
+                f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take device='cpu'"
+            )
         if self.ranks > 1 and self.run_ahead and not gpu:
-            raise ConfigError(f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out")
+            raise ConfigError(
+                f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out"
+            )
         if self.expert_parallel and gpu and (self.deterministic or self.weights != "auto"):
             beside = "deterministic=True" if self.deterministic else f"weights={self.weights!r}"
-            raise ConfigError(f"{self.ranks_asked}, expert_parallel=True, {beside}): not supported on GPUs; leave one of them out, or take device='cpu'")
+            raise ConfigError(
+                f"{self.ranks_asked}, expert_parallel=True, {beside}): not supported on GPUs; leave one of them out, or take device='cpu'"
+            )
         if self.expert_budget is not None and not gpu:
-            raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out")
+            raise ConfigError(
+                f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out"
+            )
         if self.grammar_process and device != "cpu":
-            raise ConfigError(f"Engine(grammar_process=True) is not supported on GPUs, here: {device}; leave it out, grammars are compiled in the engine's process")
+            raise ConfigError(
+                f"Engine(grammar_process=True) is not supported on GPUs, here: {device}; leave it out, grammars are compiled in the engine's process"
+            )
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["grammar_process"] = self.grammar_process if device == "cpu" else False
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)

@@ -94,7 +94,9 @@ class MemoryEstimate:
 
 def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
     """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
-    model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path, options)
+    model = _with_own_head(
+        describe(path, options.context, options.implementation, options.trust_remote_code), path, options
+    )
     choice = choose_device(options.device, options.dtype, options.threads)
     config = options.on(choice.device.type)
     sizes: ModelSizes | None = None
@@ -102,19 +104,41 @@ def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
     if isinstance(model, ModelSpec):
         decoder, stored = Decoder(model, choice.dtype, "meta"), memory_plan.stored_dtype(config, choice.dtype)
         sizes = _sizes(decoder, stored)
-        layers = planned_layers(decoder, expected_executors(decoder, choice.device, config.weights), _attention(model, config, choice, stored))
+        layers = planned_layers(
+            decoder,
+            expected_executors(decoder, choice.device, config.weights),
+            _attention(model, config, choice, stored),
+        )
     return MemoryEstimate(
-        path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path, options),
-        text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory_plan.plan_before_loading(choice.device).free,
-        context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
-        slower=tuple(slower(layers)) if sizes else (f"all layers use the transformers executor: no family describes {model.architecture}",),
+        path=str(path),
+        architecture=model.architecture,
+        family=_family(model),
+        notes=model.notes,
+        files=_files(model, path, options),
+        text=_text(path, config),
+        device=str(choice.device),
+        dtype=_name(choice.dtype),
+        free=memory_plan.plan_before_loading(choice.device).free,
+        context=context_of(model, options),
+        sequences=config.max_running,
+        sizes=sizes,
+        layers=layers,
+        slower=tuple(slower(layers))
+        if sizes
+        else (f"all layers use the transformers executor: no family describes {model.architecture}",),
     )
 
 
-def _with_own_head(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> ModelSpec | TransformersModelSpec:
+def _with_own_head(
+    model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig
+) -> ModelSpec | TransformersModelSpec:
     """As the loader takes it; where the files cannot be read, `CheckpointFiles.problem` will say so."""
     try:
-        return model if isinstance(model, TransformersModelSpec) else open_checkpoint(path, options.context, load_format=options.load_format, parts=options.parts).model
+        return (
+            model
+            if isinstance(model, TransformersModelSpec)
+            else open_checkpoint(path, options.context, load_format=options.load_format, parts=options.parts).model
+        )
     except ConfigError:
         return model
 
@@ -131,7 +155,9 @@ def _sizes(decoder: Decoder, stored: torch.dtype) -> ModelSizes:
     """stored: of keys and values."""
     model = decoder.config
     per_token = model.attention.bytes_per_slot(stored)
-    return ModelSizes(len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model)))
+    return ModelSizes(
+        len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model))
+    )
 
 
 def weights_by_kind(decoder: Decoder) -> dict[str, int]:
@@ -161,7 +187,9 @@ def _longest(model: ModelSpec) -> list[str]:
         lines.append(f"a learned table of {model.positions.count:,} positions")
     for rope in model.ropes:
         if rope.kind == "longrope":
-            lines.append(f"longrope: one choice of factors for all sequences of the engine, by its context; trained on {rope.original_context:,}")
+            lines.append(
+                f"longrope: one choice of factors for all sequences of the engine, by its context; trained on {rope.original_context:,}"
+            )
         elif rope.kind != "default":
             trained = f", trained on {rope.original_context:,}" if rope.original_context else ""
             lines.append(f"RoPE {rope.kind}, factor {rope.factor:g}{trained}")
@@ -173,8 +201,14 @@ def _attention(model: ModelSpec, config: DeviceDefaults, choice: DeviceChoice, s
     layout = model.attention
     slots = config.page_size * (SLOTS if choice.device.type == "cuda" else 2)
     return attention_backend(
-        config.attention, layout.pool(slots, stored, choice.device), layout, page_size=config.page_size,
-        max_running=config.max_running, context=config.context or model.max_position, deterministic=config.deterministic, dtype=choice.dtype,
+        config.attention,
+        layout.pool(slots, stored, choice.device),
+        layout,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        context=config.context or model.max_position,
+        deterministic=config.deterministic,
+        dtype=choice.dtype,
     )
 
 

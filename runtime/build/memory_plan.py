@@ -89,7 +89,9 @@ def _main_memory() -> int:
         return int(next(lines).split()[1]) * 1024
 
 
-def plan_after_loading(plan: MemoryPlan, model: AnyDecoder, config: DeviceDefaults, context: int, allocated: int) -> MemoryPlan:
+def plan_after_loading(
+    plan: MemoryPlan, model: AnyDecoder, config: DeviceDefaults, context: int, allocated: int
+) -> MemoryPlan:
     """The plan with what the model takes. allocated: bytes that the device held before the weights came."""
     if model.device.type != "cuda":
         return replace(plan, weights=model.weight_bytes)
@@ -166,10 +168,14 @@ def activation_peak(model: AnyDecoder, config: DeviceDefaults, context: int) -> 
 @torch.inference_mode()
 def dummy_step(model: AnyDecoder, config: DeviceDefaults, context: int) -> Tensor:
     """The largest step through the model with an attention that stores nothing; logits [max_running, vocabulary]."""
-    attention = _DummyAttention(model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device)
+    attention = _DummyAttention(
+        model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device
+    )
     batch, states = dummy_batch(config, context, model.device), model.config.states
     batch.state_read = batch.state_write = torch.full((len(batch.query_lens),), SCRAP_SLOT, device=model.device)
-    return model.forward(batch, attention, *([RecurrentStateMemory(states, FIRST_SLOT, model.dtype, model.device)] if states else []))
+    return model.forward(
+        batch, attention, *([RecurrentStateMemory(states, FIRST_SLOT, model.dtype, model.device)] if states else [])
+    )
 
 
 def dummy_batch(config: DeviceDefaults, context: int, device: torch.device) -> StepBatch:
@@ -246,7 +252,9 @@ class _DummyAttention:
         none = torch.zeros(len(queries), 1, most, dtype=torch.int32, device=queries.device)
         return TopKSelection(none, none[..., 0])
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         return self.attend(q, None, None, layer, batch)
 
     def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:

@@ -21,7 +21,12 @@ LEAST = 4
 
 
 def plan_with_states(
-    plan: memory_plan.MemoryPlan, config: DeviceDefaults, shapes: StateShapes, bytes_per_token: int, device: torch.device, dtype: torch.dtype
+    plan: memory_plan.MemoryPlan,
+    config: DeviceDefaults,
+    shapes: StateShapes,
+    bytes_per_token: int,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> tuple[memory_plan.MemoryPlan, int]:
     """The plan with the states, and how many there are: as asked for, or a share of what keys and values would take.
 
@@ -31,7 +36,9 @@ def plan_with_states(
         _refuse_options(config)
         return plan, 0
     if parse_memory(config.host_kv, "host_kv"):
-        raise ConfigError(f"Engine(host_kv={config.host_kv!r}): main memory keeps keys and values only, and this model has layers with states; leave it out")
+        raise ConfigError(
+            f"Engine(host_kv={config.host_kv!r}): main memory keeps keys and values only, and this model has layers with states; leave it out"
+        )
     each = bytes_per_state(shapes, dtype)
     count = _count(plan, config, each, bytes_per_token, device) if config.states is None else config.states
     plan = replace(plan, states=(count + FIRST_SLOT) * each)
@@ -52,7 +59,9 @@ def state_places_for(config: DeviceDefaults, states: int) -> DeviceDefaults:
     return replace(config, max_running=most)
 
 
-def _count(plan: memory_plan.MemoryPlan, config: DeviceDefaults, each: int, per_token: int, device: torch.device) -> int:
+def _count(
+    plan: memory_plan.MemoryPlan, config: DeviceDefaults, each: int, per_token: int, device: torch.device
+) -> int:
     """What the running sequences and the snapshots of a full cache need, within the share."""
     most = memory_plan.GPU_TOKENS if device.type == "cuda" else memory_plan.CPU_TOKENS
     if config.kv_tokens is not None:

@@ -63,7 +63,12 @@ class ShardingPlan:
         named = {"replicas": self.replicas, "pipeline_parallel": self.stages, "tensor_parallel": self.tensor}
         copies = {"redundant_experts": self.copies} if self.copies else {}
         rows = {"latent_attention": "rows"} if self.rows else {}
-        return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {}) | copies | rows
+        return (
+            {name: value for name, value in named.items() if value > 1}
+            | ({"expert_parallel": True} if self.experts else {})
+            | copies
+            | rows
+        )
 
 
 class ShardingPlans(NamedTuple):
@@ -94,7 +99,9 @@ def on_gpus(count: int, gigabytes: float | None) -> tuple[int, int]:
         return count, int(gigabytes * 1e9)
     here = gpus_here()
     if len(here) < count:
-        raise ConfigError(f"--gpus {count}: this machine has {len(here)}; say with --gpu-memory how many gigabytes each would have")
+        raise ConfigError(
+            f"--gpus {count}: this machine has {len(here)}; say with --gpu-memory how many gigabytes each would have"
+        )
     return count, min(card.bytes for card in here)
 
 
@@ -114,7 +121,9 @@ def read(path: Path, options: EngineConfig, cards: int, card: int) -> ShardingPl
     return ShardingPlans(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best_plan(found))
 
 
-def sharding_plans(model: ModelSpec, options: EngineConfig, cards: int, card: int, dtype: torch.dtype, context: int) -> list[ShardingPlan]:
+def sharding_plans(
+    model: ModelSpec, options: EngineConfig, cards: int, card: int, dtype: torch.dtype, context: int
+) -> list[ShardingPlan]:
     """Every way that uses all cards. card: bytes of one."""
     found = [ShardingPlan(*counts) for counts in _factors(cards)]
     if require_mixtures(model) is None:
@@ -130,7 +139,10 @@ def _refused_quantized(way: ShardingPlan) -> ShardingPlan:
     """
     if not way.experts or way.refused is not None:
         return way
-    return replace(way, refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs")
+    return replace(
+        way,
+        refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs",
+    )
 
 
 def _in_state(way: ShardingPlan, parts: ParallelSizes) -> ShardingPlan:
@@ -157,7 +169,9 @@ def _factors(cards: int) -> Iterator[tuple[int, int, int]]:
                 yield replicas, stages, cards // (replicas * stages)
 
 
-def _way(model: ModelSpec, options: EngineConfig, way: ShardingPlan, card: int, dtype: torch.dtype, context: int) -> ShardingPlan:
+def _way(
+    model: ModelSpec, options: EngineConfig, way: ShardingPlan, card: int, dtype: torch.dtype, context: int
+) -> ShardingPlan:
     try:
         parts = _parts(model, way)
     except ConfigError as error:
@@ -167,9 +181,13 @@ def _way(model: ModelSpec, options: EngineConfig, way: ShardingPlan, card: int, 
     weights = [weights_by_kind(Decoder(part, dtype, "meta"))[kind] for part in parts]
     each = [part.attention.bytes_per_slot(memory_plan.stored_dtype(config, dtype)) for part in parts]
     room = int((config.memory or 0.92) * card) - set_aside(model, config, dtype)
-    tokens = min([memory_plan.GPU_TOKENS, *((room - weight) // size for weight, size in zip(weights, each, strict=True) if size)])
+    tokens = min(
+        [memory_plan.GPU_TOKENS, *((room - weight) // size for weight, size in zip(weights, each, strict=True) if size)]
+    )
     tokens = max(0, tokens) if max(weights) < room else 0
-    return replace(way, weights=max(weights), kv_token=max(each), tokens=tokens, fits=tokens >= context, refused=refused)
+    return replace(
+        way, weights=max(weights), kv_token=max(each), tokens=tokens, fits=tokens >= context, refused=refused
+    )
 
 
 def _parts(model: ModelSpec, way: ShardingPlan) -> list[ModelSpec]:
@@ -188,7 +206,14 @@ def _settled(model: ModelSpec, options: EngineConfig, way: ShardingPlan) -> tupl
     """Why the engine does not run it on GPUs; the options without what spreads."""
     alone = replace(options, tensor_parallel=1, pipeline_parallel=1, replicas=1).on("cuda")
     try:
-        asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas, expert_parallel=way.experts, latent_attention="rows" if way.rows else "heads")
+        asked = replace(
+            options,
+            tensor_parallel=way.tensor,
+            pipeline_parallel=way.stages,
+            replicas=way.replicas,
+            expert_parallel=way.experts,
+            latent_attention="rows" if way.rows else "heads",
+        )
         asked.validate()
         asked.on("cuda")
     except ConfigError as error:
@@ -199,7 +224,12 @@ def _settled(model: ModelSpec, options: EngineConfig, way: ShardingPlan) -> tupl
 def set_aside(model: ModelSpec, config: DeviceDefaults, dtype: torch.dtype) -> int:
     """Bytes of a card for workspaces, graphs, sampling and a step's activations."""
     sampling = memory_plan.SAMPLER_COPIES * 4 * config.max_running * model.vocab_size
-    return memory_plan.ATTENTION + memory_plan.GRAPHS + sampling + ACTIVATIONS * config.step_tokens * model.hidden_size * dtype.itemsize
+    return (
+        memory_plan.ATTENTION
+        + memory_plan.GRAPHS
+        + sampling
+        + ACTIVATIONS * config.step_tokens * model.hidden_size * dtype.itemsize
+    )
 
 
 def _kind(dtype: torch.dtype) -> str:

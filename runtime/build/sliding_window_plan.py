@@ -42,7 +42,9 @@ def is_window_shorter(layout: AttentionLayout, context: int) -> bool:
     return any(layer.reach is not None and layer.reach < context for layer in layout.attending)
 
 
-def windows_refusal(layouts: Sequence[AttentionLayout], config: DeviceDefaults, context: int, states: bool, gpu: bool) -> str | None:
+def windows_refusal(
+    layouts: Sequence[AttentionLayout], config: DeviceDefaults, context: int, states: bool, gpu: bool
+) -> str | None:
     """Why this engine keeps all tokens in all layers, though some see a window only. layouts: as for `plan_windows`."""
     if states:
         return "the model has layers with states beside them"
@@ -78,7 +80,9 @@ def reach_of(layouts: Sequence[AttentionLayout]) -> int:
     return max(layout.reach for layout in layouts)
 
 
-def plan_windows(layouts: Sequence[AttentionLayout], config: DeviceDefaults, share: float, tokens: int) -> SlidingWindowPlan:
+def plan_windows(
+    layouts: Sequence[AttentionLayout], config: DeviceDefaults, share: float, tokens: int
+) -> SlidingWindowPlan:
     """Of KV pools of so many tokens.
 
     layouts: as `apart` gives them, of what lies on each card, rank 0's first. Raises ConfigError for too small a
@@ -87,15 +91,23 @@ def plan_windows(layouts: Sequence[AttentionLayout], config: DeviceDefaults, sha
     reach = reach_of(layouts)
     least = least_tokens(reach, config)
     if config.window_tokens is not None and config.window_tokens < least:
-        raise ConfigError(f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of {config.step_tokens} need {least} at least")
+        raise ConfigError(
+            f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of {config.step_tokens} need {least} at least"
+        )
     wanted = config.window_tokens or int(share * tokens)
     if wanted < least and config.kv_tokens is not None:
         wanted = least
     wanted = -(-wanted // config.page_size) * config.page_size
     if least <= wanted < tokens:
-        near, attending = (sum(map(len, counted)) for counted in ([each.windowed for each in layouts], [each.attending for each in layouts]))
+        near, attending = (
+            sum(map(len, counted))
+            for counted in ([each.windowed for each in layouts], [each.attending for each in layouts])
+        )
         return SlidingWindowPlan(layouts[0], wanted, None, reach, near, attending)
-    return SlidingWindowPlan(AttentionLayout.of(layouts[0].layers), why=f"a pool of {tokens:,} tokens gains nothing from windows of {reach:,} kept apart")
+    return SlidingWindowPlan(
+        AttentionLayout.of(layouts[0].layers),
+        why=f"a pool of {tokens:,} tokens gains nothing from windows of {reach:,} kept apart",
+    )
 
 
 def check_options(config: DeviceDefaults, layouts: Sequence[AttentionLayout]) -> None:
@@ -103,6 +115,10 @@ def check_options(config: DeviceDefaults, layouts: Sequence[AttentionLayout]) ->
     if config.window_tokens is None:
         return
     if config.kv_tokens is None:
-        raise ConfigError(f"Engine(window_tokens={config.window_tokens}): give kv_tokens too, the tokens of the layers that see all")
+        raise ConfigError(
+            f"Engine(window_tokens={config.window_tokens}): give kv_tokens too, the tokens of the layers that see all"
+        )
     if all(layer.reach is None for layout in layouts for layer in layout.attending):
-        raise ConfigError(f"Engine(window_tokens={config.window_tokens}): no layer of this model has a window; leave it out")
+        raise ConfigError(
+            f"Engine(window_tokens={config.window_tokens}): no layer of this model has a window; leave it out"
+        )
