@@ -7,31 +7,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..adapters.adapter import Memory, AdapterPacker
-from ..adapters.files.base_weights import LocalBaseWeights
-from ..adapters.choose_adapter_kernels import adapted_sites, by_reference, adapter_products_for, reads_extras
-from ..adapters.files.adapter_reader import AdapterReader
-from ..adapters.adapter_manager import AdapterManager
 from ..adapters.adapted_model import AdaptedModel
+from ..adapters.adapter import AdapterPacker, Memory
+from ..adapters.adapter_manager import AdapterManager
 from ..adapters.adapter_sites import AdapterSite, sites_of
 from ..adapters.adapter_slots import AdapterSlots, bytes_of, class_of
 from ..adapters.adapter_store import AdapterHostStore
+from ..adapters.choose_adapter_kernels import adapted_sites, adapter_products_for, by_reference, reads_extras
+from ..adapters.files.adapter_reader import AdapterReader
+from ..adapters.files.base_weights import LocalBaseWeights
 from ..executor.device_choice import DeviceChoice
 from ..loading.gguf_files.gguf_model import is_gguf
+from ..loop.engine_core import EngineCore
+from ..memory.memory_sizes import parse_memory
+from ..memory.pinned_memory_pool import PinnedMemoryPool, pin_driver_of
 from ..models.decoder import Decoder
 from ..parallel.tp.sharded_adapters import (
-    ShardedAdapterPacker,
     RanksAdapterSlots,
     RanksBaseWeights,
+    ShardedAdapterPacker,
     adapter_bytes_of_ranks,
     most_adapter_bytes_of_rank,
     parts_of,
 )
-from ..memory.pinned_memory_pool import PinnedMemoryPool, pin_driver_of
-from .engine_config import DeviceDefaults
-from ..loop.engine_core import EngineCore
 from .build_ranks import RanksBuilder
-from ..memory.memory_sizes import parse_memory
+from .engine_config import DeviceDefaults
 
 
 def adapters_refusal(model: Any, path: Path, config: DeviceDefaults) -> str | None:
@@ -50,8 +50,8 @@ def adapters_refusal(model: Any, path: Path, config: DeviceDefaults) -> str | No
 def slot_bytes(
     model: Decoder, config: DeviceDefaults, side: RanksBuilder | None = None, path: Path | None = None
 ) -> int:
-    """path: of the model. That the slots take which were asked for: of all ranks that
-    share this memory, on GPUs of the fullest card.
+    """Bytes that the requested slots take: of all ranks that share this memory, on GPUs of the fullest GPU. path: of
+    the model.
     """
     if not config.adapter_slots:
         return 0
@@ -73,7 +73,7 @@ def slot_bytes(
 
 
 def adapter_budget(model: Decoder, config: DeviceDefaults) -> int | None:
-    """Bytes of a GPU for what adapters have beside pairs; None: they lie in main memory."""
+    """Bytes of a GPU for what adapters have other than pairs; None: they are stored in main memory."""
     return config.extras_room if model.fused else None
 
 
@@ -172,12 +172,12 @@ def _reader(
 
 
 def describe_adapters(core: EngineCore) -> dict[str, Any]:
-    """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the
+    """What computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the
     reason in `why`.
 
-    one_row: the kernels of a single row add what adapters do, in layers whose products all have such kernels.
+    one_row: the kernels for a batch of one add what adapters do, in layers whose products all have such kernels.
     outside: by name, what adapters change whose steps run outside of the compiled step, of those that the engine began
-        with; `adapters.list()` tells of all.
+    with; `adapters.list()` reports all.
     """
     if isinstance(core.adapters, str):
         return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "one_row": False, "outside": {}}

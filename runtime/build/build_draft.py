@@ -1,4 +1,4 @@
-"""A draft model, or a head, beside its target: checked, loaded, given memory, and made a drafter."""
+"""A draft model, or a head, next to its target: checked, loaded, given memory, and made a drafter."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from ..executor.device_choice import DeviceChoice
 from ..executor.draft_head_runner import DraftHeadRunner
 from ..loading import describe, load_model, resolve_model
 from ..loading.draft_head_files import DraftHeadFiles, kind_of, open_draft_head, open_mtp_head
-from ..models.hidden_state_capture import HiddenStateCapture
 from ..models.decoder import Decoder
-from ..models.transformers_backend import AnyDecoder, TransformersModelSpec
 from ..models.draft_head import DraftHead
+from ..models.hidden_state_capture import HiddenStateCapture
 from ..models.spec.model_spec import ModelSpec
-from ..speculative.draft_length_control import DraftLengthControl
-from ..speculative.draft_model_timing import DraftModelTiming
+from ..models.transformers_backend import AnyDecoder, TransformersModelSpec
 from ..speculative.draft_head_state import DraftHeadStates
-from ..speculative.model_drafter import ModelDrafter
+from ..speculative.draft_length_control import DraftLengthControl
 from ..speculative.draft_model_state import DraftModelStates
+from ..speculative.draft_model_timing import DraftModelTiming
+from ..speculative.model_drafter import ModelDrafter
 from ..text.tokenizer import Tokenizer
+from ..watch.engine_stats import Stats
 from . import memory_plan
 from .build_prefix_cache import plain_cache
-from .engine_config import DeviceDefaults
-from ..watch.engine_stats import Stats
 from .build_runner import make_runner
 from .build_tokenizer import load_tokenizer
+from .engine_config import DeviceDefaults
 
 
 class DraftBuilder:
     """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`,
     `drafter`.
 
-    per_token: bytes of its keys and values, which lie in a pool of as many tokens as the target's.
+    per_token: bytes of its keys and values, which are stored in a pool of as many tokens as the target's.
     """
 
     kind: str
@@ -60,10 +60,10 @@ class DraftBuilder:
         """Before the target's weights. target, path: the tokenizer that a model must have too, and whose."""
 
     def join(self, target: AnyDecoder) -> None:
-        """Behind them."""
+        """After the target's."""
 
     def planned(self, plan: memory_plan.MemoryPlan) -> memory_plan.MemoryPlan:
-        """With what it takes beside its keys and values; on a GPU the weights are in what was measured."""
+        """With what it takes in addition to its keys and values; on a GPU the weights are in what was measured."""
         if self.choice.device.type == "cuda":
             return replace(
                 plan, reserved=plan.reserved + memory_plan.ATTENTION + (memory_plan.GRAPHS if self.config.graphs else 0)
@@ -116,7 +116,7 @@ class DraftBuilder:
         if self.made is not None:
             self.made.runner.restore(self.attention())
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """For `Engine.info`."""
         return {
             "path": str(self.path),
@@ -138,11 +138,13 @@ class DraftModelBuilder(DraftBuilder):
         found = describe(path, None, "auto", False)
         if isinstance(found, TransformersModelSpec):
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must be of a family of sgl's"
+                f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must "
+                "be of a family of sgl's"
             )
         if found.states:
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; take another draft model"
+                f"{asked(config)}: {found.architecture} has recurrent layers, whose state after a rejected draft token "
+                "would be wrong; take another draft model"
             )
         super().__init__(config, choice, path, found)
 
@@ -211,7 +213,8 @@ def make_draft_builder(
         )
     if choice.device.type not in ("cpu", "cuda"):
         raise ConfigError(
-            f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model"
+            f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; "
+            "take a draft model"
         )
     if mtp and config.dummy:
         raise ConfigError(
@@ -219,7 +222,8 @@ def make_draft_builder(
         )
     if config.pipeline_parallel > 1:
         raise ConfigError(
-            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model"
+            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers of other stages; take "
+            "a draft model"
         )
     files = (
         open_mtp_head(where, target, config.load_format)
@@ -240,11 +244,13 @@ def _require_same(target: Tokenizer, path: Path, draft: Tokenizer, draft_path: P
     ours, theirs = target.token_bytes, draft.token_bytes
     if len(ours) != len(theirs):
         raise ConfigError(
-            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model needs the target's tokenizer"
+            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model "
+            "needs the target's tokenizer"
         )
     if (
         other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)
     ) is not None:
         raise ConfigError(
-            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model needs the target's tokenizer"
+            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model "
+            "needs the target's tokenizer"
         )

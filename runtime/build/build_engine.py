@@ -19,8 +19,8 @@ from sgl.grammars import Vocabulary
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
 from ..cache import Ints
 from ..cache.kv_pools import Pool
-from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..calibration import LENGTH, CalibrationTransform, encoded
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice, apply_threads, choose_device, gpu_device_choice
@@ -28,41 +28,41 @@ from ..layers import cpu_kernels
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
 from ..loading.remote import is_remote
+from ..loop.engine_core import EngineCore
+from ..loop.engine_sleep import EngineSleeper
+from ..loop.expert_rebalancing import ExpertRebalancer
+from ..loop.sequence_lifecycle import SequenceLifecycle
+from ..loop.weight_update import WeightUpdater
+from ..memory.memory_sizes import free_memory, parse_memory
+from ..models.chunk_invariance import require_exact
 from ..models.decoder import Decoder
-from ..models.placement.expert_offload_plan import OPTION, ExpertOffloadPlan
 from ..models.describe.explain_executors import layers_of, slower
-from ..models.spec.json_fields import shown
-from ..models.transformers_backend import AnyDecoder, TransformersModelSpec, load_transformers_model
 from ..models.kv_cache_scales import describe_scales
 from ..models.load_statistics import describe_loading
-from ..models.chunk_invariance import require_exact
+from ..models.placement.expert_offload_plan import OPTION, ExpertOffloadPlan
+from ..models.spec.json_fields import shown
 from ..models.spec.model_spec import ExpertsSpec, ModelSpec
+from ..models.transformers_backend import AnyDecoder, TransformersModelSpec, load_transformers_model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
 from ..quantization.quantized_transform import QuantizedLayerCount
 from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
-from ..sequences.jump_forward import JumpForward
 from ..sequences.engine_protocols import TextTools
 from ..sequences.jump_cache import JumpCache
+from ..sequences.jump_forward import JumpForward
 from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
 from . import memory_plan
-from .build_adapters import describe_adapters, make_adapters, adapters_refusal, slot_bytes
-from .build_prefix_cache import make_cache, window_pages
-from .engine_config import EngineConfig, DeviceDefaults
-from ..loop.engine_core import EngineCore
+from .build_adapters import adapters_refusal, describe_adapters, make_adapters, slot_bytes
 from .build_draft import DraftBuilder, make_draft_builder
 from .build_kv_pool import make_pool
-from ..loop.sequence_lifecycle import SequenceLifecycle
+from .build_prefix_cache import make_cache, window_pages
 from .build_ranks import RanksBuilder, share_out_ranks
-from ..loop.expert_rebalancing import ExpertRebalancer
 from .build_runner import make_runner
-from ..memory.memory_sizes import free_memory, parse_memory
-from ..loop.engine_sleep import EngineSleeper
 from .build_stages import make_ranks_builder
-from .recurrent_state_plan import state_places_for, plan_with_states
 from .build_tokenizer import load_tokenizer
-from ..loop.weight_update import WeightUpdater
+from .engine_config import DeviceDefaults, EngineConfig
+from .recurrent_state_plan import plan_with_states, state_places_for
 from .sliding_window_plan import SlidingWindowPlan
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs
 
 
 class BuiltEngine(NamedTuple):
-    """core: an EngineCore, or a `process.remote.RemoteCore` that stands for one. info: see `Engine.info`."""
+    """core: an EngineCore, or a `RemoteCore` that represents one. info: see `Engine.info`."""
 
     config: DeviceDefaults
     tokenizer: Tokenizer
@@ -84,7 +84,7 @@ class BuiltEngine(NamedTuple):
 def build_engine(
     path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None
 ) -> BuiltEngine:
-    """Everything behind an engine for the model directory `path`, running.
+    """The parts of an engine for the model directory `path`, running.
 
     broken: see `RankGroup`, of an engine of several ranks.
     """
@@ -153,7 +153,8 @@ class EngineBuilder:
                 and self.model.states
             ):
                 raise ConfigError(
-                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
+                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, "
+                    "whose state after a rejected draft token would be wrong; "
                     "leave speculation out"
                 )
             self.draft = make_draft_builder(self.config, self.choice, self.model, path)
@@ -165,10 +166,10 @@ class EngineBuilder:
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, TextTools]:
-        """The model, and beside it in a thread the tokenizer."""
+        """The model, and in parallel the tokenizer, in a thread."""
         config = self.config
-        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            beside.submit(_into, self._text, _text_side, self.path, config)
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
+            pool.submit(_into, self._text, _text_side, self.path, config)
             if self.draft is not None:
                 with self._phase("draft"):
                     self.draft.load(self._text.result().tokenizer, self.path)
@@ -184,7 +185,8 @@ class EngineBuilder:
         if isinstance(self.model, TransformersModelSpec):
             if is_remote(self.path) and seed is None:
                 raise ConfigError(
-                    f"{self.model.architecture} runs by transformers' own implementation, which reads files of this machine: download the model"
+                    f"{self.model.architecture} runs by transformers' own implementation, which reads files of this "
+                    "machine: download the model"
                 )
             return load_transformers_model(self.model, choice.dtype, choice.device, seed, self.config.load_format)
         if self.side is not None:
@@ -209,11 +211,13 @@ class EngineBuilder:
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan, self.side)
             self.config = state_places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
-            beside = 0 if self.draft is None else self.draft.per_token
+            other_bytes = 0 if self.draft is None else self.draft.per_token
             layouts = [] if self.side is None else self.side.layouts()
             if self.side is not None and not layouts:
-                beside += self.side.beside()
-            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside, layouts)
+                other_bytes += self.side.other_bytes()
+            pool, plan, self.windows = make_pool(
+                model, self.config, self.choice, plan, self.context, other_bytes, layouts
+            )
             if self.side is not None:
                 self.side.make_room(
                     self.config, pool, self.context, self.states.slots if self.states else 0, self.windows.tokens
@@ -229,7 +233,10 @@ class EngineBuilder:
                 *layers_of(model, attention),
                 *(() if self.side is None else self.side.layers_on_other_stages()),
             )
-            self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
+            self.slower = [
+                *slower(self.layers),
+                *(str(kept) for kept in _quantized_layers(model) if kept.why is not None),
+            ]
             if config.strict:
                 require_fastest_backends(self.slower)
         with self._phase("runner"):
@@ -264,15 +271,15 @@ class EngineBuilder:
         found |= {
             "layers": [asdict(row) for row in self.layers],
             "slower": self.slower,
-            "few_bits": [str(kept) for kept in _few_bits(model)],
+            "few_bits": [str(kept) for kept in _quantized_layers(model)],
         }
         found |= {"products": _products(model)}
         found |= {"expert_memory": _describe_experts(model, self.config)}
         found |= {"notes": list(model.config.notes)} | _describe_states(self.states, self.config)
         found["adapters"] = describe_adapters(core)
-        found["draft"] = None if self.draft is None else self.draft.told()
+        found["draft"] = None if self.draft is None else self.draft.describe()
         found |= {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": False} | (
-            {} if self.side is None else self.side.told(cast(ModelSpec, self.model), found)
+            {} if self.side is None else self.side.describe(cast(ModelSpec, self.model), found)
         )
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
@@ -295,14 +302,15 @@ def _products(model: AnyDecoder) -> list[dict[str, Any]]:
     return [asdict(product) for product in matmul_reports(model)]
 
 
-def _few_bits(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
+def _quantized_layers(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
     return model.few_bits if isinstance(model, Decoder) else ()
 
 
 def require_no_unknown_weights(model: ModelSpec, path: Path) -> None:
     if model.stray:
         raise ConfigError(
-            f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys {', '.join(map(shown, model.stray))} of "
+            f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys "
+            f"{', '.join(map(shown, model.stray))} of "
             "config.json, so they are left aside; take them out, or leave strict out"
         )
 
@@ -311,7 +319,8 @@ def require_fastest_backends(reasons: Sequence[str]) -> None:
     """Raises ConfigError with everything that does not run by the fastest."""
     if reasons:
         raise ConfigError(
-            f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or machine; "
+            f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or "
+            "machine; "
             "without strict it runs, and says so"
         )
 
@@ -333,7 +342,7 @@ def context_of(model: ModelSpec | TransformersModelSpec, options: EngineConfig) 
 
 
 def _into(future: Future[TextTools], call: Callable[..., TextTools], *args: Any) -> None:
-    """What `call` gives or raises becomes the future's."""
+    """What `call` returns or raises becomes the future's."""
     try:
         future.set_result(call(*args))
     except BaseException as error:
@@ -360,7 +369,7 @@ def _require_plain(model: TransformersModelSpec, config: DeviceDefaults, transfo
 
 
 def _require_experts(model: ModelSpec | TransformersModelSpec, config: DeviceDefaults) -> None:
-    """Raises ConfigError where the options say where experts lie, of a model that has none of ours."""
+    """Raises ConfigError where the options say where experts are stored, of a model that has none of ours."""
     if config.expert_budget is not None and (
         isinstance(model, TransformersModelSpec)
         or not any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)
@@ -386,7 +395,8 @@ def _arithmetic(
     if config.deterministic and choice.device.type == "cpu":
         if not cpu_kernels.can_compute(choice.dtype, choice.device):
             raise ConfigError(
-                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled kernels, "
+                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled "
+                "kernels, "
                 f"which are {'there' if cpu_kernels.kernels else 'not there: install a C compiler and build sgl again'}"
             )
         cpu_kernels.cover_all_sizes()
@@ -405,7 +415,7 @@ def _states(
 ) -> tuple[memory_plan.MemoryPlan, RecurrentStateMemory | None]:
     shapes, layout = model.config.states, model.config.attention
     per_token = layout.bytes_per_slot(memory_plan.stored_dtype(config, choice.dtype)) + (
-        0 if side is None else side.beside()
+        0 if side is None else side.other_bytes()
     )
     plan, count = plan_with_states(
         plan, config, shapes if side is None else side.states(shapes), per_token, choice.device, choice.dtype
@@ -431,7 +441,8 @@ def _attention(
     )
     if config.deterministic and (why := next(filter(None, chosen), None)):
         raise ConfigError(
-            f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without deterministic"
+            f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without "
+            "deterministic"
         )
     return found
 
@@ -507,7 +518,7 @@ def _info(
         "kv_tokens": pool.slots - config.page_size,
         "kv_bytes": pool.bytes,
         "window_tokens": windows.tokens,
-        "windows": windows.told(),
+        "windows": windows.describe(),
         "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
     }
 

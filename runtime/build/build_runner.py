@@ -9,14 +9,14 @@ from ..cache import WindowPages
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..executor.device_choice import DeviceChoice
 from ..executor.draft_head_runner import HiddenStatesRunner
-from ..executor.ranks.pipeline_runner import PipelineRunner
 from ..executor.eager_runner import EagerRunner
-from ..executor.ranks.rank_runner import RankZeroRunner, HiddenStatesRankZeroRunner
+from ..executor.ranks.pipeline_runner import PipelineRunner
+from ..executor.ranks.rank_runner import HiddenStatesRankZeroRunner, RankZeroRunner
 from ..models.decoder import Decoder
 from ..models.transformers_backend import AnyDecoder
-from .engine_config import DeviceDefaults
 from .build_ranks import RanksBuilder
 from .build_stages import StagesBuilder
+from .engine_config import DeviceDefaults
 
 
 def make_runner(
@@ -78,8 +78,8 @@ def _make_gpu_runner(
     side: RanksBuilder,
 ) -> Any:
     """Rank 0's, of ranks on GPUs."""
+    from ..executor.ranks.rank_cuda_runner import HiddenStatesRankZeroCudaRunner, RankZeroCudaRunner
     from ..executor.ranks.stage_cuda_runner import FirstStageCudaRunner
-    from ..executor.ranks.rank_cuda_runner import RankZeroCudaRunner, HiddenStatesRankZeroCudaRunner
 
     assert isinstance(model, Decoder)
     more = {"links": side.links} if isinstance(side, StagesBuilder) else {}

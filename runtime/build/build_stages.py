@@ -1,4 +1,4 @@
-"""What an engine has beside another whose layers lie in several stages, and the choice of such a side."""
+"""What an engine has in addition whose layers are in several stages, and the choice between ranks and stages."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING, Any
 from ..attention.attention_backend import AttentionLayout
 from ..attention.attention_by_layer import listed
 from ..cache.kv_pools import Pool
-from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
+from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice
 from ..models.decoder import Decoder
 from ..models.describe.explain_executors import LayerGroup
-from ..models.transformers_backend import TransformersModelSpec
 from ..models.spec.model_spec import ModelSpec
+from ..models.transformers_backend import TransformersModelSpec
 from ..parallel.pp.pipeline_links import PipelineLinks, PipelineStage, StageRankGroup
+from ..parallel.pp.pipeline_stages import RankPlace, require_state, sizes, stage_boundaries, stage_of
 from ..parallel.tp.sharded_source import require
 from ..parallel.tp.tensor_parallel_split import narrowed_model
-from ..parallel.pp.pipeline_stages import RankPlace, stage_boundaries, require_state, sizes, stage_of
 from ..parallel.workers.worker_group import RankGroup
 from ..quantization import Transform
+from .build_ranks import RanksBuilder
 from .engine_config import DeviceDefaults
 from .memory_plan import stored_dtype
-from .build_ranks import RanksBuilder
 
 if TYPE_CHECKING:
     from ..parallel.pp.cuda_pipeline_links import CudaPipelineLinks
@@ -77,8 +77,8 @@ class StagesBuilder(RanksBuilder):
 
             self.links = CudaPipelineLinks(self.ranks, self._model, tokens)
 
-    def beside(self) -> int:
-        if self.ranks is not None:  # each has a card of its own: the one that stores most of a token sets the number
+    def other_bytes(self) -> int:
+        if self.ranks is not None:  # each has its own GPU: the one that stores most of a token sets the number
             each = [own // self._place.split.ranks for own in self._per_token()]
             return max(each) - each[0]
         return sum(self._per_token()) - self._per_token()[0] // self._place.split.ranks
@@ -110,9 +110,9 @@ class StagesBuilder(RanksBuilder):
         stages = [stage_of(self._narrow, self.cuts, number).states for number in range(len(self.layers))]
         return max(stages, key=lambda shapes: bytes_per_state(shapes, self._choice.dtype))
 
-    def told(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
-        """Beside what all ranks say: which layers, how many weights and which processes each stage has."""
-        found, numbers, width = super().told(model, info), sizes(self.whole), self._place.split.ranks
+    def describe(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
+        """In addition to what all ranks report: which layers, how many weights and which processes each stage has."""
+        found, numbers, width = super().describe(model, info), sizes(self.whole), self._place.split.ranks
         stages = [
             {
                 "layers": listed(range(first, stop)),
@@ -144,9 +144,9 @@ class StagesBuilder(RanksBuilder):
         ]
         return self._place.split.ranks * int(sum(found))
 
-    def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
+    def _elsewhere(self, received: list[bytes]) -> tuple[LayerGroup, ...]:
         width = self._place.split.ranks
-        rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in told[width - 1 :: width]]
+        rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in received[width - 1 :: width]]
         return tuple(
             replace(row, layers=_moved(row.layers, first))
             for first, stage in zip(self.cuts[1:], rows, strict=False)
@@ -173,7 +173,8 @@ def make_ranks_builder(
     """
     if isinstance(model, TransformersModelSpec):
         raise ConfigError(
-            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out"
+            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not "
+            "shared out"
         )
     if config.tensor_parallel > 1:
         require(model, config.tensor_parallel, config.whole_experts, config.by_rows)

@@ -12,21 +12,21 @@ from ..errors import CheckpointError, ConfigError, RuntimeFailure
 from ..executor.device_choice import DeviceChoice, choose_device
 from ..loading import describe
 from ..loading.checkpoint import is_state, open_checkpoint, sources_of
-from ..loading.tensor_files.safetensors_header import FLOATS
 from ..loading.load_plan import plan_for
+from ..loading.tensor_files.safetensors_header import FLOATS
 from ..models.decoder import Decoder
-from ..models.layer_executors import expected_executors
 from ..models.describe.explain_executors import LayerGroup, planned_layers, slower
 from ..models.families import FAMILIES
-from ..models.transformers_backend import TransformersModelSpec
+from ..models.layer_executors import expected_executors
 from ..models.spec.model_spec import ModelSpec
+from ..models.transformers_backend import TransformersModelSpec
 from ..parallel.pp.pipeline_stages import require_state
-from ..quantization.weight_rounding import GROUP
 from ..quantization.fp4_fp8_rounding import MX_GROUP, NV_GROUP
+from ..quantization.weight_rounding import GROUP
 from . import memory_plan
 from .build_engine import context_of
-from .engine_config import EngineConfig, DeviceDefaults
 from .build_tokenizer import load_tokenizer
+from .engine_config import DeviceDefaults, EngineConfig
 
 SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
@@ -93,7 +93,8 @@ class MemoryEstimate:
 
 
 def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
-    """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
+    """Raises ConfigError for a config.json that no implementation computes, and for options that this machine does not
+    have."""
     model = _with_own_head(
         describe(path, options.context, options.implementation, options.trust_remote_code), path, options
     )
@@ -165,7 +166,7 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
     layers = [getattr(*place).weight for block in decoder.layers for place in block.products()]
     head, total = decoder.head.product.weight, decoder.parameter_count
     inner, rows = sum(weight.numel() for weight in layers), sum(len(weight) for weight in layers)
-    beside = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
+    rest = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
 
     def groups(size: int) -> int:
         return sum(len(weight) * -(-weight.shape[1] // size) for weight in layers)
@@ -174,10 +175,10 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
         "float32": 4 * total,
         "bfloat16": 2 * total,
         "fp8": 2 * (total - inner) + inner + 4 * rows,
-        "int8": beside + inner + 4 * rows,
-        "int4": beside + inner // 2 + 3 * groups(GROUP),
-        "nvfp4": beside + inner // 2 + 2 * groups(NV_GROUP),
-        "mxfp4": beside + inner // 2 + 2 * groups(MX_GROUP),
+        "int8": rest + inner + 4 * rows,
+        "int4": rest + inner // 2 + 3 * groups(GROUP),
+        "nvfp4": rest + inner // 2 + 2 * groups(NV_GROUP),
+        "mxfp4": rest + inner // 2 + 2 * groups(MX_GROUP),
     }
 
 
@@ -188,7 +189,8 @@ def _longest(model: ModelSpec) -> list[str]:
     for rope in model.ropes:
         if rope.kind == "longrope":
             lines.append(
-                f"longrope: one choice of factors for all sequences of the engine, by its context; trained on {rope.original_context:,}"
+                "longrope: one choice of factors for all sequences of the engine, by its context; trained on "
+                f"{rope.original_context:,}"
             )
         elif rope.kind != "default":
             trained = f", trained on {rope.original_context:,}" if rope.original_context else ""

@@ -15,13 +15,13 @@ from ..attention.attention_backend import AttentionLayout
 from ..attention.topk_attention import TopKSelection
 from ..cache.host_kv_pages import STAGING
 from ..cache.kv_pool import PAD_SLOT
-from ..cache.recurrent_state_slots import FIRST_SLOT, SCRAP_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..cache.recurrent_state_slots import FIRST_SLOT, SCRAP_SLOT
 from ..errors import ConfigError
 from ..layers.float8_reference import KVScaleFactors
-from ..step.step_batch import StepBatch, DeviceBatch
-from .engine_config import DeviceDefaults
 from ..memory.memory_sizes import free_memory, parse_memory
+from ..step.step_batch import DeviceBatch, StepBatch
+from .engine_config import DeviceDefaults
 
 if TYPE_CHECKING:
     from ..models.transformers_backend import AnyDecoder
@@ -153,7 +153,7 @@ def stored_dtype(config: DeviceDefaults, dtype: torch.dtype) -> torch.dtype:
 
 
 def activation_peak(model: AnyDecoder, config: DeviceDefaults, context: int) -> int:
-    """Bytes that one step of `step_tokens` tokens holds at its peak beside weights and KV, on a CUDA device."""
+    """Bytes that one step of `step_tokens` tokens holds at its peak in addition to weights and KV, on a CUDA device."""
     device = model.device
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -179,7 +179,7 @@ def dummy_step(model: AnyDecoder, config: DeviceDefaults, context: int) -> Tenso
 
 
 def dummy_batch(config: DeviceDefaults, context: int, device: torch.device) -> StepBatch:
-    """A prefill of `step_tokens` tokens in sequences no longer than the context, none with a slot of its own."""
+    """A prefill of `step_tokens` tokens in sequences no longer than the context, none with its own slot."""
     tokens = config.step_tokens
     lengths = [min(context, tokens - start) for start in range(0, tokens, context)]
     ints = _ints(device)

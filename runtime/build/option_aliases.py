@@ -61,12 +61,15 @@ SAME = {
 
 # their name -> a sentence
 SENTENCES = {
-    "quantization": "a quantised checkpoint is read as it is stored; to quantise another while loading, give weights=, such as weights='int8' or 'int4'",
+    "quantization": "a quantised checkpoint is read as it is stored; to quantise another while loading, give weights=, "
+    "such as weights='int8' or 'int4'",
     "torchao_config": "to quantise while loading, give weights=, such as weights='int8' or 'int4'",
     "load_in_8bit": "give weights='int8'",
     "load_in_4bit": "give weights='int4'",
-    "gpu_memory_utilization": "give memory=, the share of the free memory that weights, activations and KV may use together",
-    "mem_fraction_static": "give memory=, the share of the free memory that weights, activations and KV may use together",
+    "gpu_memory_utilization": "give memory=, the share of the free memory that weights, activations and KV may use "
+    "together",
+    "mem_fraction_static": "give memory=, the share of the free memory that weights, activations and KV may use "
+    "together",
     "kv_cache_dtype": "give kv_dtype=, 'auto' or 'fp8'",
     "torch_dtype": "give dtype=, 'auto', 'float32', 'bfloat16' or 'float16'",
     "precision": "give dtype=, 'auto', 'float32', 'bfloat16' or 'float16'",
@@ -77,7 +80,8 @@ SENTENCES = {
     "tokenizer_mode": "the tokenizer is the checkpoint's own; nothing to give",
     "skip_tokenizer_init": "the tokenizer is always there, and token ids are taken too; leave it out",
     "served_model_name": "an engine in this process needs none; a server has it: sgl serve MODEL --served-name NAME",
-    "cpu_offload_gb": "of mixtures of experts give expert_memory='host' or bytes on the device; other weights are never offloaded",
+    "cpu_offload_gb": "of mixtures of experts give expert_memory='host' or bytes on the device; other weights are "
+    "never offloaded",
     "speculative_config": "give speculation='auto', and draft= for a draft model or head",
     "speculative_algorithm": "give speculation='auto', and draft= for a draft model or head",
     "num_speculative_tokens": "give speculation={'most': NUMBER}",
@@ -87,7 +91,7 @@ SENTENCES = {
     "port": "an engine has no port; a server has one: sgl serve MODEL --host HOST --port PORT",
     "api_key": "an engine has no port; a server has one: sgl serve MODEL --help",
     "revision": "name it with the model: 'organisation/name@revision'",
-    "download_dir": "models lie in the Hugging Face cache: set HF_HOME, or give a local directory as the model",
+    "download_dir": "models are stored in the Hugging Face cache: set HF_HOME, or give a local directory as the model",
     "enable_lora": "adapters need no switch; give adapters={'name': 'path'}, or engine.adapters.load(...) later",
     "max_lora_rank": "give adapter_slots={rank: number}",
     "enforce_eager": "give graphs=False",

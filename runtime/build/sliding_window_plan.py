@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..attention import AttentionLayout
 from ..cache.window_pages import span
 from ..errors import ConfigError
-from .engine_config import DeviceDefaults
 from ..memory.memory_sizes import parse_memory
+from .engine_config import DeviceDefaults
 
 TYPICAL = 8192  # tokens of a text, or the context where that is shorter
 LEAST_SHARE = 0.25
@@ -17,9 +17,10 @@ LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowPlan:
-    """layout: where windowed layers lie apart, of rank 0's part of the model; where `tokens` is 0 as the model has it.
+    """layout: where windowed layers are stored apart, of rank 0's part of the model; where `tokens` is 0 as the model
+    has it.
 
-    tokens: how many of them windowed layers have rows for.  why: nothing lies apart though there are such layers.
+    tokens: how many of them windowed layers have rows for.  why: nothing is stored apart though there are such layers.
     reach: tokens that these see at most.  near: how many of `attending` layers they are, of all stages on GPUs.
     """
 
@@ -30,11 +31,14 @@ class SlidingWindowPlan:
     near: int = 0
     attending: int = 0
 
-    def told(self) -> str | None:
+    def describe(self) -> str | None:
         """For people; None: no layer sees less than the context."""
         if not self.tokens:
             return self.why and f"layers with a window keep all tokens: {self.why}"
-        return f"{self.near} of {self.attending} layers see at most {self.reach:,} tokens, and have rows for {self.tokens:,}"
+        return (
+            f"{self.near} of {self.attending} layers see at most {self.reach:,} tokens, and have rows for "
+            f"{self.tokens:,}"
+        )
 
 
 def is_window_shorter(layout: AttentionLayout, context: int) -> bool:
@@ -47,7 +51,7 @@ def windows_refusal(
 ) -> str | None:
     """Why this engine keeps all tokens in all layers, though some see a window only. layouts: as for `plan_windows`."""
     if states:
-        return "the model has layers with states beside them"
+        return "the model has layers with states as well"
     if config.ranks > 1 and not gpu:
         return "ranks on CPUs keep all tokens in all layers"
     if parse_memory(config.host_kv, "host_kv"):
@@ -72,7 +76,7 @@ def share_of(reach: int, config: DeviceDefaults, context: int) -> float:
 
 
 def least_tokens(reach: int, config: DeviceDefaults) -> int:
-    """So that beside pins, which may hold half, one sequence gets on by whole steps."""
+    """So that, next to pins, which may hold half, one sequence gets on by whole steps."""
     return 2 * (span(reach, config.page_size) + config.step_tokens + 2 * config.page_size)
 
 
@@ -85,14 +89,15 @@ def plan_windows(
 ) -> SlidingWindowPlan:
     """Of KV pools of so many tokens.
 
-    layouts: as `apart` gives them, of what lies on each card, rank 0's first. Raises ConfigError for too small a
+    layouts: as `apart` returns them, of what is stored on each GPU, rank 0's first. Raises ConfigError for too small a
     `window_tokens`.
     """
     reach = reach_of(layouts)
     least = least_tokens(reach, config)
     if config.window_tokens is not None and config.window_tokens < least:
         raise ConfigError(
-            f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of {config.step_tokens} need {least} at least"
+            f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of "
+            f"{config.step_tokens} need {least} at least"
         )
     wanted = config.window_tokens or int(share * tokens)
     if wanted < least and config.kv_tokens is not None:

@@ -133,7 +133,7 @@ def test_quantised_experts_are_not_spread_whole_over_cards(tmp_path: Path) -> No
             way.refused for way in read(tmp_path, EngineConfig.from_options({}), 2, 80 * 10**9).ways if way.experts
         ]
     few, plain = told
-    assert "tensor_parallel=2, expert_parallel=True): quantised experts do not lie whole" in few and plain is None
+    assert "tensor_parallel=2, expert_parallel=True): quantised experts are not whole" in few and plain is None
 
 
 def test_what_does_not_divide_is_told(llama: Path) -> None:
