@@ -50,8 +50,9 @@ def adapters_refusal(model: Any, path: Path, config: DeviceDefaults) -> str | No
 def slot_bytes(
     model: Decoder, config: DeviceDefaults, side: RanksBuilder | None = None, path: Path | None = None
 ) -> int:
-    """Bytes that the requested slots take: of all ranks that share this memory, on GPUs of the fullest GPU. path: of
-    the model.
+    """Bytes that the requested slots take: of all ranks that share this memory, on GPUs of the fullest GPU.
+
+    path: of the model.
     """
     if not config.adapter_slots:
         return 0
@@ -172,9 +173,9 @@ def _reader(
 
 
 def describe_adapters(core: EngineCore) -> dict[str, Any]:
-    """What computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the
-    reason in `why`.
+    """What computes steps that have adapters, for `Engine.info`.
 
+    executor: "" where the engine takes none, with the reason in `why`.
     one_row: the kernels for a batch of one add what adapters do, in layers whose products all have such kernels.
     outside: by name, what adapters change whose steps run outside of the compiled step, of those that the engine began
     with; `adapters.list()` reports all.

@@ -35,8 +35,9 @@ from .engine_config import DeviceDefaults
 
 
 class DraftBuilder:
-    """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`,
-    `drafter`.
+    """What all kinds have in common.
+
+    The steps of building one, in order: described (at once), `load`, `join`, `take`, `drafter`.
 
     per_token: bytes of its keys and values, which are stored in a pool of as many tokens as the target's.
     """

@@ -35,8 +35,9 @@ def make_pool(
     other_bytes: int = 0,
     layouts: Sequence[AttentionLayout] = (),
 ) -> tuple[Pool, memory_plan.MemoryPlan, SlidingWindowPlan]:
-    """other_bytes: bytes a token that are stored elsewhere, of the same memory.  layouts: of what is stored on each
-    GPU, rank 0's first; (): the model's.
+    """other_bytes: bytes a token that are stored elsewhere, of the same memory.
+
+    layouts: of what is stored on each GPU, rank 0's first; (): the model's.
     """
     page, layouts = config.page_size, layouts or [model.config.attention]
     check_options(config, layouts)

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 
 class RanksBuilder:
-    """The ranks are started at once, and load while rank 0 does. part: rank 0's.  ranks: on GPUs, with whom rank 0
-    computes, once loaded.
+    """The ranks are started at once, and load while rank 0 does.
+
+    part: rank 0's.  ranks: on GPUs, with whom rank 0 computes, once loaded.
 
     experts: where they are whole on ranks, once loaded.
     """
@@ -102,8 +103,9 @@ class RanksBuilder:
         return model
 
     def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
-        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises
-        what one of them finds wrong, and nothing is another then.
+        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all.
+
+        Raises what one of them finds wrong, and nothing is another then.
         """
         plan = self.part.plan(model, self.part.opened(path))
         return plan, plan.bytes + sum(self.team.ask("plan", path))

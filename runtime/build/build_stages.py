@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 
 class StagesBuilder(RanksBuilder):
-    """whole: the model of all stages.  cuts: see `stage_boundaries`.  pipeline: rank 0's stage,
-    once loaded, on CPUs; links: to the others, on GPUs.
+    """whole: the model of all stages.
+
+    cuts: see `stage_boundaries`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs.
     """
 
     pipeline: PipelineStage

@@ -219,9 +219,7 @@ class EngineConfig:
 
     @property
     def by_rows(self) -> bool:
-        """Whether each rank attends for some rows of latent attention, with all
-        heads; otherwise for all rows, with some heads.
-        """
+        """Whether each rank attends for some rows of latent attention, with all heads, not for all with some heads."""
         return self.latent_attention == "rows"
 
     @property

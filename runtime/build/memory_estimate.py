@@ -33,8 +33,9 @@ SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """bytes: of all files together; dtypes: how many numbers the tensors hold
-    in each.  problem: why they do not load.
+    """bytes: of all files together; dtypes: how many numbers the tensors hold in each.
+
+    problem: why they do not load.
     """
 
     count: int
@@ -68,8 +69,9 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """layers, slower: see `models.explain`.  family, sizes: None where
-    transformers computes the model.  free: bytes here.
+    """layers, slower: see `models.explain`.
+
+    family, sizes: None where transformers computes the model.  free: bytes here.
     """
 
     path: str
@@ -93,8 +95,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
-    """Raises ConfigError for a config.json that no implementation computes, and for options that this machine does not
-    have."""
+    """Raises ConfigError for a config.json that nothing computes, and for options that this machine does not have."""
     model = _with_own_head(
         describe(path, options.context, options.implementation, options.trust_remote_code), path, options
     )

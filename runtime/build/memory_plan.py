@@ -40,8 +40,7 @@ class MemoryPlan:
 
     total, free: before anything was loaded; weights, activations: measured (activations on a GPU only);
     reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters:
-        their slots, on a
-    CPU those of all ranks.
+        their slots, on a CPU those of all ranks.
     """
 
     total: int

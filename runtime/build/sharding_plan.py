@@ -88,8 +88,9 @@ class ShardingPlans(NamedTuple):
 
 
 def on_gpus(count: int, gigabytes: float | None) -> tuple[int, int]:
-    """How many GPUs, and the bytes of each: as asked, or of this machine's smallest. Raises ConfigError for what is
-    neither.
+    """How many GPUs, and the bytes of each: as asked, or of this machine's smallest.
+
+    Raises ConfigError for what is neither.
     """
     if not 1 <= count <= 1024:
         raise ConfigError(f"--gpus {count}: must be a number of GPUs from 1 to 1024")
@@ -136,9 +137,7 @@ def sharding_plans(
 
 
 def _refused_quantized(way: ShardingPlan) -> ShardingPlan:
-    """Of a checkpoint that says that weights are quantised, as the engine does once it has read
-    them: see `expert_parallel_split.require_kernels`.
-    """
+    """Of a checkpoint with quantised weights, as the engine does after reading: see `require_kernels`."""
     if not way.experts or way.refused is not None:
         return way
     return replace(
@@ -158,8 +157,9 @@ def _in_state(way: ShardingPlan, parts: ParallelSizes) -> ShardingPlan:
 
 
 def best_plan(found: list[ShardingPlan]) -> ShardingPlan | None:
-    """The most engines that still have room for a sequence of the context; then stages last,
-    whose latency is that of one GPU. None: nothing fits.
+    """The most engines that still have room for a sequence of the context; None: nothing fits.
+
+    Then stages last, whose latency is that of one GPU.
     """
     runs = [way for way in found if way.refused is None and way.tokens > 0]
     return max(runs, key=lambda way: (way.fits, way.replicas if way.fits else way.tokens, -way.stages), default=None)

@@ -17,8 +17,7 @@ LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowPlan:
-    """layout: where windowed layers are stored apart, of rank 0's part of the model; where `tokens` is 0 as the model
-    has it.
+    """layout: with windowed layers stored apart, of rank 0's part of the model; the model's own where `tokens` is 0.
 
     tokens: how many of them windowed layers have rows for.  why: nothing is stored apart though there are such layers.
     reach: tokens that these see at most.  near: how many of `attending` layers they are, of all stages on GPUs.
@@ -66,8 +65,8 @@ def windows_refusal(
 def share_of(reach: int, config: DeviceDefaults, context: int) -> float:
     """Of all tokens those that windowed layers have rows for, where it is not said.
 
-    Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for
-    the layers that see all. A quarter at least, for the ends of many short texts.
+    Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for the
+    layers that see all. A quarter at least, for the ends of many short texts.
     """
     if config.window_tokens is not None and config.kv_tokens is not None:
         return min(1.0, config.window_tokens / config.kv_tokens)
