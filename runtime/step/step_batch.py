@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class DeviceBatch:
     """What kernels on a GPU read of a step beside its tokens; sequences in the batch's order.
 
-    rows: int32 [S], each sequence's row of `table`.  check_token_id_lists: int32 [T], the row of each token's sequence.
+    rows: int32 [S], each sequence's row of `table`.  token_rows: int32 [T], the row of each token's sequence.
     starts: int32 [S + 1], where each sequence's tokens begin in the batch.
     contexts: int32 [S], tokens per sequence after this step.
     table: int32 [rows, most pages], the KV pages of each row in order; filled for this step by the embedding's
