@@ -113,9 +113,7 @@ class EngineProcess:
 
 
 def _beyond_standard(end: socket.socket) -> socket.socket:
-    """The same, but not as number 0, 1 or 2: these may be free where a program was started without stdin, stdout or
-    stderr.
-    """
+    """The same, but not as number 0, 1 or 2, which may be free in a program without stdin, stdout or stderr."""
     if end.fileno() > 2:
         return end
     import fcntl  # not everywhere

@@ -22,7 +22,8 @@ def kv_pages_exhausted(cache: PrefixCache, length: int, missing: int, pinned: in
         )
     of_which = f", of which {pinned * pool.page_size} are pinned" if pinned else ""
     return OutOfPages(
-        f"the sequence needs {length} tokens of KV cache and the whole pool has {pool.total * pool.page_size}{of_which}; "
+        f"the sequence needs {length} tokens of KV cache and the whole pool has "
+        f"{pool.total * pool.page_size}{of_which}; "
         "open the engine with a larger kv_tokens"
     )
 

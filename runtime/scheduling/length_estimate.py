@@ -1,4 +1,4 @@
-"""How many tokens the running sequences will still want, so that requests are admitted neither too early nor too late."""
+"""How many tokens the running sequences will still want, so that none is admitted too early or too late."""
 
 from __future__ import annotations
 

@@ -184,9 +184,7 @@ class Scheduler:
         return len(np.unique(np.concatenate(rows))) if rows else 0
 
     def _promised(self, seq: SequenceState) -> int:
-        """Pages that pinned sequences will hold again, as theirs were taken while the engine slept; shared ones count
-        once.
-        """
+        """Pages that pinned sequences will hold again, as theirs were taken in a sleep; shared ones count once."""
         size, found = self.cache.pool.page_size, 0
         counted = [seq]
         for each in sorted(self.pinned, key=lambda each: each.computed < len(each)):
