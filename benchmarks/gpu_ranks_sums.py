@@ -147,7 +147,7 @@ class Table:
     def _others(self, way: str) -> None:
         last = torch.zeros(257, dtype=torch.int32, device=self.device)
         columns = 128_256
-        for name, work in [("broadcast, 257 tokens", lambda: self.ranks.told(last))] + [
+        for name, work in [("broadcast, 257 tokens", lambda: self.ranks.broadcast(last))] + [
             (f"logits of {rows} rows", self._gather(rows, columns)) for rows in (1, 4, 8, 64, 256)
         ]:
             self.say(f"{way:8}{name:30}{self.timed(work, 20):9.1f}{self.graphed(work, 10):9.1f}")

@@ -50,8 +50,9 @@ def adapters_refusal(model: Any, path: Path, config: DeviceDefaults) -> str | No
 def slot_bytes(
     model: Decoder, config: DeviceDefaults, side: RanksBuilder | None = None, path: Path | None = None
 ) -> int:
-    """path: of the model. That the slots take which were asked for: of all ranks that
-    share this memory, on GPUs of the fullest card.
+    """Bytes that the requested slots take: of all ranks that share this memory, on GPUs of the fullest GPU.
+
+    path: of the model.
     """
     if not config.adapter_slots:
         return 0
@@ -73,7 +74,7 @@ def slot_bytes(
 
 
 def adapter_budget(model: Decoder, config: DeviceDefaults) -> int | None:
-    """Bytes of a GPU for what adapters have beside pairs; None: they lie in main memory."""
+    """Bytes of a GPU for what adapters have other than pairs; None: they are stored in main memory."""
     return config.extras_room if model.fused else None
 
 
@@ -172,12 +173,12 @@ def _reader(
 
 
 def describe_adapters(core: EngineCore) -> dict[str, Any]:
-    """Who computes steps that have adapters, for `Engine.info`. executor: "" where the engine takes none, with the
-    reason in `why`.
+    """What computes steps that have adapters, for `Engine.info`.
 
-    one_row: the kernels of a single row add what adapters do, in layers whose products all have such kernels.
+    executor: "" where the engine takes none, with the reason in `why`.
+    one_row: the kernels for a batch of one add what adapters do, in layers whose products all have such kernels.
     outside: by name, what adapters change whose steps run outside of the compiled step, of those that the engine began
-        with; `adapters.list()` tells of all.
+    with; `adapters.list()` reports all.
     """
     if isinstance(core.adapters, str):
         return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "one_row": False, "outside": {}}

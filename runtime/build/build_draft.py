@@ -1,4 +1,4 @@
-"""A draft model, or a head, beside its target: checked, loaded, given memory, and made a drafter."""
+"""A draft model, or a head, next to its target: checked, loaded, given memory, and made a drafter."""
 
 from __future__ import annotations
 
@@ -35,10 +35,11 @@ from .engine_config import DeviceDefaults
 
 
 class DraftBuilder:
-    """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`,
-    `drafter`.
+    """What all kinds have in common.
 
-    per_token: bytes of its keys and values, which lie in a pool of as many tokens as the target's.
+    The steps of building one, in order: described (at once), `load`, `join`, `take`, `drafter`.
+
+    per_token: bytes of its keys and values, which are stored in a pool of as many tokens as the target's.
     """
 
     kind: str
@@ -60,10 +61,10 @@ class DraftBuilder:
         """Before the target's weights. target, path: the tokenizer that a model must have too, and whose."""
 
     def join(self, target: AnyDecoder) -> None:
-        """Behind them."""
+        """After the target's."""
 
     def planned(self, plan: memory_plan.MemoryPlan) -> memory_plan.MemoryPlan:
-        """With what it takes beside its keys and values; on a GPU the weights are in what was measured."""
+        """With what it takes in addition to its keys and values; on a GPU the weights are in what was measured."""
         if self.choice.device.type == "cuda":
             return replace(
                 plan, reserved=plan.reserved + memory_plan.ATTENTION + (memory_plan.GRAPHS if self.config.graphs else 0)
@@ -116,7 +117,7 @@ class DraftBuilder:
         if self.made is not None:
             self.made.runner.restore(self.attention())
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """For `Engine.info`."""
         return {
             "path": str(self.path),
@@ -143,7 +144,7 @@ class DraftModelBuilder(DraftBuilder):
             )
         if found.states:
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} has recurrent layers, whose state behind a dropped guess "
+                f"{asked(config)}: {found.architecture} has recurrent layers, whose state after a rejected draft token "
                 "would be wrong; take another draft model"
             )
         super().__init__(config, choice, path, found)
@@ -222,8 +223,8 @@ def make_draft_builder(
         )
     if config.pipeline_parallel > 1:
         raise ConfigError(
-            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other "
-            "stages; take a draft model"
+            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers of other stages; take "
+            "a draft model"
         )
     files = (
         open_mtp_head(where, target, config.load_format)
@@ -244,13 +245,13 @@ def _require_same(target: Tokenizer, path: Path, draft: Tokenizer, draft_path: P
     ours, theirs = target.token_bytes, draft.token_bytes
     if len(ours) != len(theirs):
         raise ConfigError(
-            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft "
-            "model needs the target's tokenizer"
+            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model "
+            "needs the target's tokenizer"
         )
     if (
         other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)
     ) is not None:
         raise ConfigError(
-            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft "
-            "model needs the target's tokenizer"
+            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model "
+            "needs the target's tokenizer"
         )

@@ -72,7 +72,7 @@ MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs
 
 
 class BuiltEngine(NamedTuple):
-    """core: an EngineCore, or a `process.remote.RemoteCore` that stands for one. info: see `Engine.info`."""
+    """core: an EngineCore, or a `RemoteCore` that represents one. info: see `Engine.info`."""
 
     config: DeviceDefaults
     tokenizer: Tokenizer
@@ -84,7 +84,7 @@ class BuiltEngine(NamedTuple):
 def build_engine(
     path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None
 ) -> BuiltEngine:
-    """Everything behind an engine for the model directory `path`, running.
+    """The parts of an engine for the model directory `path`, running.
 
     broken: see `RankGroup`, of an engine of several ranks.
     """
@@ -153,8 +153,8 @@ class EngineBuilder:
                 and self.model.states
             ):
                 raise ConfigError(
-                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent "
-                    "layers, whose state behind a dropped guess would be wrong; "
+                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, "
+                    "whose state after a rejected draft token would be wrong; "
                     "leave speculation out"
                 )
             self.draft = make_draft_builder(self.config, self.choice, self.model, path)
@@ -166,10 +166,10 @@ class EngineBuilder:
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, TextTools]:
-        """The model, and beside it in a thread the tokenizer."""
+        """The model, and in parallel the tokenizer, in a thread."""
         config = self.config
-        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            beside.submit(_into, self._text, _text_side, self.path, config)
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
+            pool.submit(_into, self._text, _text_side, self.path, config)
             if self.draft is not None:
                 with self._phase("draft"):
                     self.draft.load(self._text.result().tokenizer, self.path)
@@ -211,11 +211,13 @@ class EngineBuilder:
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan, self.side)
             self.config = state_places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
-            beside = 0 if self.draft is None else self.draft.per_token
+            other_bytes = 0 if self.draft is None else self.draft.per_token
             layouts = [] if self.side is None else self.side.layouts()
             if self.side is not None and not layouts:
-                beside += self.side.beside()
-            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside, layouts)
+                other_bytes += self.side.other_bytes()
+            pool, plan, self.windows = make_pool(
+                model, self.config, self.choice, plan, self.context, other_bytes, layouts
+            )
             if self.side is not None:
                 self.side.make_room(
                     self.config, pool, self.context, self.states.slots if self.states else 0, self.windows.tokens
@@ -231,7 +233,10 @@ class EngineBuilder:
                 *layers_of(model, attention),
                 *(() if self.side is None else self.side.layers_on_other_stages()),
             )
-            self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
+            self.slower = [
+                *slower(self.layers),
+                *(str(kept) for kept in _quantized_layers(model) if kept.why is not None),
+            ]
             if config.strict:
                 require_fastest_backends(self.slower)
         with self._phase("runner"):
@@ -266,15 +271,15 @@ class EngineBuilder:
         found |= {
             "layers": [asdict(row) for row in self.layers],
             "slower": self.slower,
-            "few_bits": [str(kept) for kept in _few_bits(model)],
+            "few_bits": [str(kept) for kept in _quantized_layers(model)],
         }
         found |= {"products": _products(model)}
         found |= {"expert_memory": _describe_experts(model, self.config)}
         found |= {"notes": list(model.config.notes)} | _describe_states(self.states, self.config)
         found["adapters"] = describe_adapters(core)
-        found["draft"] = None if self.draft is None else self.draft.told()
+        found["draft"] = None if self.draft is None else self.draft.describe()
         found |= {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": False} | (
-            {} if self.side is None else self.side.told(cast(ModelSpec, self.model), found)
+            {} if self.side is None else self.side.describe(cast(ModelSpec, self.model), found)
         )
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
@@ -297,7 +302,7 @@ def _products(model: AnyDecoder) -> list[dict[str, Any]]:
     return [asdict(product) for product in matmul_reports(model)]
 
 
-def _few_bits(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
+def _quantized_layers(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
     return model.few_bits if isinstance(model, Decoder) else ()
 
 
@@ -337,7 +342,7 @@ def context_of(model: ModelSpec | TransformersModelSpec, options: EngineConfig) 
 
 
 def _into(future: Future[TextTools], call: Callable[..., TextTools], *args: Any) -> None:
-    """What `call` gives or raises becomes the future's."""
+    """What `call` returns or raises becomes the future's."""
     try:
         future.set_result(call(*args))
     except BaseException as error:
@@ -364,7 +369,7 @@ def _require_plain(model: TransformersModelSpec, config: DeviceDefaults, transfo
 
 
 def _require_experts(model: ModelSpec | TransformersModelSpec, config: DeviceDefaults) -> None:
-    """Raises ConfigError where the options say where experts lie, of a model that has none of ours."""
+    """Raises ConfigError where the options say where experts are stored, of a model that has none of ours."""
     if config.expert_budget is not None and (
         isinstance(model, TransformersModelSpec)
         or not any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)
@@ -410,7 +415,7 @@ def _states(
 ) -> tuple[memory_plan.MemoryPlan, RecurrentStateMemory | None]:
     shapes, layout = model.config.states, model.config.attention
     per_token = layout.bytes_per_slot(memory_plan.stored_dtype(config, choice.dtype)) + (
-        0 if side is None else side.beside()
+        0 if side is None else side.other_bytes()
     )
     plan, count = plan_with_states(
         plan, config, shapes if side is None else side.states(shapes), per_token, choice.device, choice.dtype
@@ -513,7 +518,7 @@ def _info(
         "kv_tokens": pool.slots - config.page_size,
         "kv_bytes": pool.bytes,
         "window_tokens": windows.tokens,
-        "windows": windows.told(),
+        "windows": windows.describe(),
         "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
     }
 

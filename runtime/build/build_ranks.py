@@ -1,4 +1,4 @@
-"""What an engine of several ranks has beside another: who the others are, and what they are told while it is built."""
+"""What an engine of several ranks has in addition: the other ranks, and what they receive while it is built."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 
 class RanksBuilder:
-    """The ranks are started at once, and load while rank 0 does. part: rank 0's.  ranks: on GPUs, with whom rank 0
-    computes, once loaded.
+    """The ranks are started at once, and load while rank 0 does.
 
-    experts: where they lie whole on ranks, once loaded.
+    part: rank 0's.  ranks: on GPUs, with whom rank 0 computes, once loaded.
+
+    experts: where they are whole on ranks, once loaded.
     """
 
     ranks: CudaCollectives | None = None
@@ -50,7 +51,7 @@ class RanksBuilder:
     def __init__(self, team: RankGroup, config: DeviceDefaults, choice: DeviceChoice, path: Path) -> None:
         self.team, self._config, self._choice, self._path = team, config, choice, path
         # on GPUs, of each of the others: bytes that were free, and of its weights
-        self._cards: list[tuple[int, int]] = []
+        self._gpus_of_ranks: list[tuple[int, int]] = []
         self._weights: list[int] = []  # on CPUs, of each of the others
 
     def load(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None) -> Decoder:
@@ -102,8 +103,9 @@ class RanksBuilder:
         return model
 
     def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
-        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises
-        what one of them finds wrong, and nothing is another then.
+        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all.
+
+        Raises what one of them finds wrong, and nothing is another then.
         """
         plan = self.part.plan(model, self.part.opened(path))
         return plan, plan.bytes + sum(self.team.ask("plan", path))
@@ -144,16 +146,16 @@ class RanksBuilder:
             with torch.cuda.device(choice.device):
                 self.experts = ExpertBalancer(self.team, ExpertMigrator(model, 0, self.team.size), self.team.size)
             require_same_options(self.experts.fixed, config.ranks_asked)
-        self._cards = [pickle.loads(each) for each in self.team.wait()]
+        self._gpus_of_ranks = [pickle.loads(each) for each in self.team.wait()]
 
     def measuring(self) -> AbstractContextManager[None]:
         """Rank 0 computes alone within."""
         return nullcontext() if self.ranks is None else self.ranks.measuring()
 
     def planned(self, plan: MemoryPlan) -> MemoryPlan:
-        """On GPUs by the card that has least room, on CPUs of all ranks together."""
+        """On GPUs by the GPU that has least room, on CPUs of all ranks together."""
         plan = replace(plan, weights=plan.weights + sum(self._weights))
-        for free, weights in self._cards:
+        for free, weights in self._gpus_of_ranks:
             plan = replace(plan, free=min(plan.free, free), weights=max(plan.weights, weights))
         if self.experts is not None and self.ranks is not None:
             plan = replace(plan, reserved=plan.reserved + self.experts.staged)
@@ -163,14 +165,12 @@ class RanksBuilder:
         """Waits until the others have room. Who computes layers that rank 0 has no part of."""
         return self._elsewhere(self.team.wait())
 
-    def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
-        """told: by each of the others, who computes its layers, pickled."""
+    def _elsewhere(self, received: list[bytes]) -> tuple[LayerGroup, ...]:
+        """received: from each of the others, what computes its layers, pickled."""
         return ()
 
-    def beside(self) -> int:
-        """Bytes a token that other ranks store, of the memory that rank 0 shares
-        out: on GPUs each has a card of its own.
-        """
+    def other_bytes(self) -> int:
+        """Bytes a token that other ranks store, of the memory that rank 0 shares out: on GPUs each has its own GPU."""
         return (
             0
             if self.ranks is not None
@@ -178,7 +178,7 @@ class RanksBuilder:
         )
 
     def layouts(self) -> list[AttentionLayout]:
-        """On GPUs, where they differ: of what each card stores, rank 0's first."""
+        """On GPUs, where they differ: of what each GPU stores, rank 0's first."""
         return []
 
     def elsewhere(self, pool: Pool) -> int:
@@ -186,11 +186,11 @@ class RanksBuilder:
         return pool.bytes // pool.slots * (self.team.size - 1)
 
     def stored(self, plan: MemoryPlan, pool: Pool) -> MemoryPlan:
-        """With the keys and values of the others, where they lie in the same memory. pool: rank 0's."""
+        """With the keys and values of the others, where they are in the same memory. pool: rank 0's."""
         return plan if self.ranks is not None else replace(plan, kv=plan.kv + self.elsewhere(pool) * pool.slots)
 
     def states(self, own: StateShapes) -> StateShapes:
-        """What the layers of all ranks keep, on GPUs those of the card that keeps most. own: those of rank 0's."""
+        """What the layers of all ranks keep, on GPUs those of the GPU that keeps most. own: those of rank 0's."""
         return own if self.ranks is not None else self.part.whole.states
 
     def make_room(
@@ -234,7 +234,7 @@ class RanksBuilder:
     def _link(self, tokens: int) -> None:
         """With the others, while they make room."""
 
-    def told(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
@@ -272,7 +272,7 @@ class RanksBuilder:
 
 
 def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
-    """With as many threads as each rank gets, where nobody says how many."""
+    """With as many threads as each rank gets, where the options do not say how many."""
     if options.ranks == 1:
         return choice
     if choice.device.type == "cuda":
@@ -287,7 +287,7 @@ def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice
 
 
 def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
-    """With the first of as many cards as there are ranks, which follow each other.
+    """With the first of as many GPUs as there are ranks, which follow each other.
 
     Raises ConfigError where there are fewer.
     """

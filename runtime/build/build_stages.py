@@ -1,4 +1,4 @@
-"""What an engine has beside another whose layers lie in several stages, and the choice of such a side."""
+"""What an engine has in addition whose layers are in several stages, and the choice between ranks and stages."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
 
 class StagesBuilder(RanksBuilder):
-    """whole: the model of all stages.  cuts: see `stage_boundaries`.  pipeline: rank 0's stage,
-    once loaded, on CPUs; links: to the others, on GPUs.
+    """whole: the model of all stages.
+
+    cuts: see `stage_boundaries`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs.
     """
 
     pipeline: PipelineStage
@@ -77,8 +78,8 @@ class StagesBuilder(RanksBuilder):
 
             self.links = CudaPipelineLinks(self.ranks, self._model, tokens)
 
-    def beside(self) -> int:
-        if self.ranks is not None:  # each has a card of its own: the one that stores most of a token sets the number
+    def other_bytes(self) -> int:
+        if self.ranks is not None:  # each has its own GPU: the one that stores most of a token sets the number
             each = [own // self._place.split.ranks for own in self._per_token()]
             return max(each) - each[0]
         return sum(self._per_token()) - self._per_token()[0] // self._place.split.ranks
@@ -110,9 +111,9 @@ class StagesBuilder(RanksBuilder):
         stages = [stage_of(self._narrow, self.cuts, number).states for number in range(len(self.layers))]
         return max(stages, key=lambda shapes: bytes_per_state(shapes, self._choice.dtype))
 
-    def told(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
-        """Beside what all ranks say: which layers, how many weights and which processes each stage has."""
-        found, numbers, width = super().told(model, info), sizes(self.whole), self._place.split.ranks
+    def describe(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
+        """In addition to what all ranks report: which layers, how many weights and which processes each stage has."""
+        found, numbers, width = super().describe(model, info), sizes(self.whole), self._place.split.ranks
         stages = [
             {
                 "layers": listed(range(first, stop)),
@@ -144,9 +145,9 @@ class StagesBuilder(RanksBuilder):
         ]
         return self._place.split.ranks * int(sum(found))
 
-    def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
+    def _elsewhere(self, received: list[bytes]) -> tuple[LayerGroup, ...]:
         width = self._place.split.ranks
-        rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in told[width - 1 :: width]]
+        rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in received[width - 1 :: width]]
         return tuple(
             replace(row, layers=_moved(row.layers, first))
             for first, stage in zip(self.cuts[1:], rows, strict=False)

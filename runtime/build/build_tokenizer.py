@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint, wherever it keeps it: files of their own, or the keys of a GGUF file."""
+"""The tokenizer of a checkpoint, wherever it keeps it: separate files, or the keys of a GGUF file."""
 
 from __future__ import annotations
 

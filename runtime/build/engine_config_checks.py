@@ -1,4 +1,4 @@
-"""Whether the engine's options can be, each by itself and beside the others."""
+"""Whether the engine's options are valid, each by itself and in combination with the others."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def _check_counts(asked: EngineConfig) -> None:
             raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
     if asked.threads is not None and asked.threads > MOST_THREADS:
         raise ConfigError(
-            f"Engine(threads={asked.threads}): a process takes {MOST_THREADS} at most; None takes as many as there "
-            "are cores"
+            f"Engine(threads={asked.threads}): a process takes {MOST_THREADS} at most; None takes as many as there are "
+            "cores"
         )
     if asked.seed is not None:
         check_whole("Engine(seed=...)", asked.seed, -WORD, 2 * WORD - 1)
@@ -119,8 +119,8 @@ def _check_drafts(asked: EngineConfig) -> None:
     drafting = parse_speculation(asked.speculation)
     if asked.draft is not None and asked.run_ahead:
         raise ConfigError(
-            "Engine(run_ahead=True, draft=...): a draft model guesses behind tokens that are known, before each "
-            "step; leave one of them out"
+            "Engine(run_ahead=True, draft=...): a draft model drafts after tokens that are known, before each step; "
+            "leave one of them out"
         )
     if drafting is not None and drafting.exact and not asked.deterministic:
         raise ConfigError(
@@ -130,15 +130,15 @@ def _check_drafts(asked: EngineConfig) -> None:
         )
     if asked.draft is not None and (drafting is None or not isinstance(asked.draft, str | Path)):
         raise ConfigError(
-            f"Engine(draft={shown(asked.draft)}): must be 'mtp' or the directory or name of a model or head, and "
-            "needs speculation='auto'"
+            f"Engine(draft={shown(asked.draft)}): must be 'mtp' or the directory or name of a model or head, and needs "
+            "speculation='auto'"
         )
     if isinstance(asked.draft, str) and (
         not asked.draft.strip() or (asked.draft != "mtp" and asked.draft.lower() == "mtp")
     ):
         raise ConfigError(
-            f"Engine(draft={shown(asked.draft)}): must be 'mtp', as it stands here, or the directory or name of a "
-            "model or head; None for no draft model"
+            f"Engine(draft={shown(asked.draft)}): must be 'mtp', exactly so, or the directory or name of a model or "
+            "head; None for no draft model"
         )
 
 
@@ -217,7 +217,7 @@ def _check_experts(asked: EngineConfig) -> None:
         ]
         if more:
             raise ConfigError(
-                f"Engine({', '.join(more)}) is about experts that lie whole on ranks: take expert_parallel=True as "
+                f"Engine({', '.join(more)}) is about experts that are whole on ranks: take expert_parallel=True as "
                 "well, or leave it out"
             )
         return
@@ -272,8 +272,8 @@ def _check_calibration(asked: EngineConfig) -> None:
         raise ConfigError(
             f"Engine({option}) needs texts to calibrate by: give calibration=[...] with texts or conversations like "
             "those that the "
-            "model is for, the path of a .txt or .jsonl file of them, or a function that runs programs on the "
-            "engine it gets"
+            "model is for, the path of a .txt or .jsonl file of them, or a function that runs programs on the engine "
+            "it gets"
         )
     if asked.calibration is not None and not asked.is_calibrated:
         raise ConfigError(

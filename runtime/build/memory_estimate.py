@@ -33,8 +33,9 @@ SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """bytes: of all files together; dtypes: how many numbers the tensors hold
-    in each.  problem: why they do not load.
+    """bytes: of all files together; dtypes: how many numbers the tensors hold in each.
+
+    problem: why they do not load.
     """
 
     count: int
@@ -68,8 +69,9 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """layers, slower: see `models.explain`.  family, sizes: None where
-    transformers computes the model.  free: bytes here.
+    """layers, slower: see `models.explain`.
+
+    family, sizes: None where transformers computes the model.  free: bytes here.
     """
 
     path: str
@@ -93,7 +95,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
-    """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
+    """Raises ConfigError for a config.json that nothing computes, and for options that this machine does not have."""
     model = _with_own_head(
         describe(path, options.context, options.implementation, options.trust_remote_code), path, options
     )
@@ -165,7 +167,7 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
     layers = [getattr(*place).weight for block in decoder.layers for place in block.products()]
     head, total = decoder.head.product.weight, decoder.parameter_count
     inner, rows = sum(weight.numel() for weight in layers), sum(len(weight) for weight in layers)
-    beside = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
+    rest = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
 
     def groups(size: int) -> int:
         return sum(len(weight) * -(-weight.shape[1] // size) for weight in layers)
@@ -174,10 +176,10 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
         "float32": 4 * total,
         "bfloat16": 2 * total,
         "fp8": 2 * (total - inner) + inner + 4 * rows,
-        "int8": beside + inner + 4 * rows,
-        "int4": beside + inner // 2 + 3 * groups(GROUP),
-        "nvfp4": beside + inner // 2 + 2 * groups(NV_GROUP),
-        "mxfp4": beside + inner // 2 + 2 * groups(MX_GROUP),
+        "int8": rest + inner + 4 * rows,
+        "int4": rest + inner // 2 + 3 * groups(GROUP),
+        "nvfp4": rest + inner // 2 + 2 * groups(NV_GROUP),
+        "mxfp4": rest + inner // 2 + 2 * groups(MX_GROUP),
     }
 
 

@@ -40,8 +40,7 @@ class MemoryPlan:
 
     total, free: before anything was loaded; weights, activations: measured (activations on a GPU only);
     reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters:
-        their slots, on a
-    CPU those of all ranks.
+        their slots, on a CPU those of all ranks.
     """
 
     total: int
@@ -153,7 +152,7 @@ def stored_dtype(config: DeviceDefaults, dtype: torch.dtype) -> torch.dtype:
 
 
 def activation_peak(model: AnyDecoder, config: DeviceDefaults, context: int) -> int:
-    """Bytes that one step of `step_tokens` tokens holds at its peak beside weights and KV, on a CUDA device."""
+    """Bytes that one step of `step_tokens` tokens holds at its peak in addition to weights and KV, on a CUDA device."""
     device = model.device
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -179,7 +178,7 @@ def dummy_step(model: AnyDecoder, config: DeviceDefaults, context: int) -> Tenso
 
 
 def dummy_batch(config: DeviceDefaults, context: int, device: torch.device) -> StepBatch:
-    """A prefill of `step_tokens` tokens in sequences no longer than the context, none with a slot of its own."""
+    """A prefill of `step_tokens` tokens in sequences no longer than the context, none with its own slot."""
     tokens = config.step_tokens
     lengths = [min(context, tokens - start) for start in range(0, tokens, context)]
     ints = _ints(device)

@@ -61,8 +61,8 @@ SAME = {
 
 # their name -> a sentence
 SENTENCES = {
-    "quantization": "a quantised checkpoint is read as it is stored; to quantise another while loading, give "
-    "weights=, such as weights='int8' or 'int4'",
+    "quantization": "a quantised checkpoint is read as it is stored; to quantise another while loading, give weights=, "
+    "such as weights='int8' or 'int4'",
     "torchao_config": "to quantise while loading, give weights=, such as weights='int8' or 'int4'",
     "load_in_8bit": "give weights='int8'",
     "load_in_4bit": "give weights='int4'",
@@ -91,7 +91,7 @@ SENTENCES = {
     "port": "an engine has no port; a server has one: sgl serve MODEL --host HOST --port PORT",
     "api_key": "an engine has no port; a server has one: sgl serve MODEL --help",
     "revision": "name it with the model: 'organisation/name@revision'",
-    "download_dir": "models lie in the Hugging Face cache: set HF_HOME, or give a local directory as the model",
+    "download_dir": "models are stored in the Hugging Face cache: set HF_HOME, or give a local directory as the model",
     "enable_lora": "adapters need no switch; give adapters={'name': 'path'}, or engine.adapters.load(...) later",
     "max_lora_rank": "give adapter_slots={rank: number}",
     "enforce_eager": "give graphs=False",

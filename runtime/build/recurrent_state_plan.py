@@ -16,7 +16,7 @@ from .engine_config import DeviceDefaults
 
 log = logging.getLogger("sgl.runtime")
 
-EACH = 4  # states of a running sequence, with a snapshot behind its prompt
+EACH = 4  # states of a running sequence, with a snapshot after its prompt
 LEAST = 4
 
 
@@ -45,15 +45,15 @@ def plan_with_states(
     plan = replace(plan, states=(count + FIRST_SLOT) * each)
     if count < LEAST or plan.taken > (plan.free if device.type == "cuda" else plan.total):
         raise ConfigError(
-            f"{count} states of {each:,} bytes ({plan}): at least {LEAST} are needed and must have room; set states "
-            "to what fits, or raise "
+            f"{count} states of {each:,} bytes ({plan}): at least {LEAST} are needed and must have room; set states to "
+            "what fits, or raise "
             "memory, kv_memory or state_share"
         )
     return plan, count
 
 
 def state_places_for(config: DeviceDefaults, states: int) -> DeviceDefaults:
-    """With no more running sequences than have a state each beside as many that are pinned."""
+    """With no more running sequences than have a state each next to as many that are pinned."""
     most = states // 2
     if not states or config.max_running <= most:
         return config

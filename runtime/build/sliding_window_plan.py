@@ -17,9 +17,9 @@ LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowPlan:
-    """layout: where windowed layers lie apart, of rank 0's part of the model; where `tokens` is 0 as the model has it.
+    """layout: with windowed layers stored apart, of rank 0's part of the model; the model's own where `tokens` is 0.
 
-    tokens: how many of them windowed layers have rows for.  why: nothing lies apart though there are such layers.
+    tokens: how many of them windowed layers have rows for.  why: nothing is stored apart though there are such layers.
     reach: tokens that these see at most.  near: how many of `attending` layers they are, of all stages on GPUs.
     """
 
@@ -30,7 +30,7 @@ class SlidingWindowPlan:
     near: int = 0
     attending: int = 0
 
-    def told(self) -> str | None:
+    def describe(self) -> str | None:
         """For people; None: no layer sees less than the context."""
         if not self.tokens:
             return self.why and f"layers with a window keep all tokens: {self.why}"
@@ -50,7 +50,7 @@ def windows_refusal(
 ) -> str | None:
     """Why this engine keeps all tokens in all layers, though some see a window only. layouts: as for `plan_windows`."""
     if states:
-        return "the model has layers with states beside them"
+        return "the model has layers with states as well"
     if config.ranks > 1 and not gpu:
         return "ranks on CPUs keep all tokens in all layers"
     if parse_memory(config.host_kv, "host_kv"):
@@ -65,8 +65,8 @@ def windows_refusal(
 def share_of(reach: int, config: DeviceDefaults, context: int) -> float:
     """Of all tokens those that windowed layers have rows for, where it is not said.
 
-    Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for
-    the layers that see all. A quarter at least, for the ends of many short texts.
+    Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for the
+    layers that see all. A quarter at least, for the ends of many short texts.
     """
     if config.window_tokens is not None and config.kv_tokens is not None:
         return min(1.0, config.window_tokens / config.kv_tokens)
@@ -75,7 +75,7 @@ def share_of(reach: int, config: DeviceDefaults, context: int) -> float:
 
 
 def least_tokens(reach: int, config: DeviceDefaults) -> int:
-    """So that beside pins, which may hold half, one sequence gets on by whole steps."""
+    """So that, next to pins, which may hold half, one sequence gets on by whole steps."""
     return 2 * (span(reach, config.page_size) + config.step_tokens + 2 * config.page_size)
 
 
@@ -88,7 +88,7 @@ def plan_windows(
 ) -> SlidingWindowPlan:
     """Of KV pools of so many tokens.
 
-    layouts: as `apart` gives them, of what lies on each card, rank 0's first. Raises ConfigError for too small a
+    layouts: as `apart` returns them, of what is stored on each GPU, rank 0's first. Raises ConfigError for too small a
     `window_tokens`.
     """
     reach = reach_of(layouts)

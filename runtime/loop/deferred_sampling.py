@@ -1,6 +1,4 @@
-"""Generations that are not sampled yet, as their grammars are worked out beside the
-loop, and the logits that they wait with.
-"""
+"""Generations that wait for their grammars, which worker threads compute, and the logits that they wait with."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DeferredLogits(NamedTuple):
-    """The logits [1, vocabulary] behind the tokens up to `hi`."""
+    """The logits [1, vocabulary] after the tokens up to `hi`."""
 
     op: Generate
     hi: int
@@ -31,7 +29,7 @@ class DeferredSampling:
         self._kept: dict[SequenceState, DeferredLogits] = {}
 
     def keep(self, seq: SequenceState, op: Generate, logits: torch.Tensor) -> None:
-        """logits: [1, vocabulary], behind its last token; what was drafted behind that is dropped."""
+        """logits: [1, vocabulary], after its last token; what was drafted after that is dropped."""
         if seq.draft is not None:
             seq.draft = None
             self._life.rewind(seq, len(seq))

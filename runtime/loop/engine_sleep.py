@@ -33,9 +33,8 @@ class EngineSleeper:
     ) -> None:
         self._core, self._pool, self._make_attention, self._draft = core, pool, make_attention, draft
         self._weights: OffloadedWeights | None = None
-        self.experts: dict[str, Any] | None = (
-            None  # what was counted of them, while the counts are not on the device; see `expert_stats`
-        )
+        # what was counted of them, while the counts are not on the device; see `expert_stats`
+        self.experts: dict[str, Any] | None = None
         self.asleep = False
 
     def sleep(self) -> int:
@@ -99,7 +98,7 @@ class EngineSleeper:
             self._draft.pool.release()
 
     def forget(self) -> None:
-        """The engine is closed: nobody will wake it, and nothing here may keep its memory."""
+        """The engine is closed: it will not be woken, and nothing here may keep its memory."""
         for name in ("_pool", "_make_attention", "_weights", "_draft"):
             vars(self).pop(name, None)
 

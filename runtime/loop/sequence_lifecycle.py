@@ -96,7 +96,7 @@ class SequenceLifecycle:
             self._fail_ops([op], _anew(seq.error) if seq.error else closed)
 
     def attempt(self, seq: SequenceState, call: Callable[..., Any], *args: Any) -> Any:
-        """What `call` gives; whatever it raises fails the operations of `seq`, and gives None."""
+        """What `call` returns; whatever it raises fails the operations of `seq`, and returns None."""
         try:
             return call(*args)
         except BaseException as error:
@@ -106,8 +106,8 @@ class SequenceLifecycle:
     def advance(self, seq: SequenceState) -> None:
         """Begin the next operations until one has something to compute.
 
-        Where that has others go on, such as children that are born, they do so after it and not within it: a chain of
-        forks may be longer than Python's stack.
+        Others that go on as a result, such as spawned children, do so after it and not within it. A chain of forks may
+        be longer than Python's stack.
         """
         self._due[seq] = None
         if self._advancing:
@@ -143,7 +143,7 @@ class SequenceLifecycle:
         self.collect(seq, seq.ops[0], [], [])
 
     def spawn_children(self, parent: SequenceState, child: SequenceState) -> int:
-        """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
+        """Let `child` begin where `parent` is; returns the computed tokens that it shares."""
         child.tokens.extend(parent.tokens.array)
         child.guarded = parent.guarded
         self.recordings.born(parent, child)
@@ -161,7 +161,7 @@ class SequenceLifecycle:
         """Fail the operations of one sequence; what it holds stays usable."""
         ops, seq.ops = list(seq.ops), deque()
         if ops and all(isinstance(op, Extend) for op in ops):
-            seq.deferred_error = _anew(error)  # nobody holds the future of an extend: the next operation tells
+            seq.deferred_error = _anew(error)  # no caller holds the future of an extend: the next operation raises it
         try:
             self._set_aside(seq)
         finally:
@@ -190,7 +190,7 @@ class SequenceLifecycle:
         """It takes no operations any more: those that it had, but for its end."""
         child.error = _anew(error)
         ops, child.ops = list(child.ops), deque()
-        if child.status is not SequenceStatus.CHILD_PENDING:  # the fork failed behind it
+        if child.status is not SequenceStatus.CHILD_PENDING:  # the fork failed after it
             self.scheduler.remove(child)
         self._forget(child)
         self._leave_adapter(child)
@@ -262,7 +262,7 @@ class SequenceLifecycle:
     def check_tokens(self, tokens: Ints) -> None:
         size = self.vocab_size
         if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < size):
-            raise ConfigError(f"token ids must lie in 0..{size - 1}, got {int(tokens.min())}..{int(tokens.max())}")
+            raise ConfigError(f"token ids must be in 0..{size - 1}, got {int(tokens.min())}..{int(tokens.max())}")
 
     def check_length(self, seq: SequenceState, more: int = 0) -> None:
         if len(seq) + more > self.context:
@@ -288,7 +288,7 @@ class SequenceLifecycle:
         """Give an operation what was found at its rows, and go on when it is done."""
         done = self.attempt(seq, op.collect, seq, self, pairs, tops)
         if not seq.ops or seq.ops[0] is not op:
-            return  # it failed just now, or meanwhile, as a probe of its own came too late
+            return  # it failed just now, or meanwhile, as its probe came too late
         if done:
             seq.ops.popleft()
         if done or op.blocked:
@@ -306,7 +306,7 @@ class SequenceLifecycle:
             self.speculation.learn(seq, decoding)
         seq.ops.popleft()
         self._finished.append(decoding)
-        if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it
+        if isinstance(decoding.result, BaseException):  # what is queued next fails too, but after it
             self.deliver()
             self.fail(seq, decoding.result)
 
@@ -329,9 +329,7 @@ class SequenceLifecycle:
 
 
 def _anew(error: BaseException) -> BaseException:
-    """A copy that is never raised: a traceback would keep its frames, and the
-    handles there, as long as the sequence.
-    """
+    """A copy that is never raised: a traceback would keep its frames, and their handles, as long as the sequence."""
     try:
         copied = copy.copy(error)
     except BaseException:  # a class that cannot be copied

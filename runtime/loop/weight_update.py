@@ -1,4 +1,4 @@
-"""Other weights for an engine that runs: between two steps, and nobody fails."""
+"""Other weights for an engine that runs: between two steps, and no request fails."""
 
 from __future__ import annotations
 
@@ -110,9 +110,7 @@ class WeightUpdater:
         return checkpoint
 
     def _replace(self, model: Decoder, plan: LoadPlan) -> None:
-        """Computes nothing more where neither the new weights nor those of before
-        can be loaded, until an update succeeds.
-        """
+        """Computes nothing until an update succeeds where neither the new nor the previous weights can be loaded."""
         runner = self._core.runner
         if not self._core.halted:
             runner.release() if self._side is None else self._side.let_go(runner)

@@ -1,4 +1,4 @@
-"""Grammars out of their recipes, compiled beside the scheduler thread, each once."""
+"""Grammars out of their recipes, compiled in parallel to the scheduler thread, each once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..sequences.sequence import SequenceState
 
 MOST_KEPT = 256
-THREADS = 2  # a slow one does not hold up those behind it
+THREADS = 2  # a slow one does not hold up those after it
 
 
 class GrammarRecipes:

@@ -1,4 +1,4 @@
-"""Whether the KV pool holds at once what several sequences compute next, without a guess at how long they get."""
+"""Whether the KV pool holds at once what several sequences compute next, without an estimate of how long they get."""
 
 from __future__ import annotations
 

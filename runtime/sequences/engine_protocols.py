@@ -1,6 +1,4 @@
-"""What operations and handles ask of the engine that runs them:
-`loop.SequenceLifecycle` and `loop.EngineCore` give it.
-"""
+"""What operations and handles ask of their engine: `loop.SequenceLifecycle` and `loop.EngineCore` implement it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class Generation:
     closed: bool = False  # truncated, then completed by the grammar: its last part is not the model's
     queue_seconds: float = 0.0  # until it got a place in the batch
     first_token_seconds: float = 0.0  # until its first token
-    drafted_tokens: int = 0  # guessed ahead, see `Engine(speculation=...)`
+    drafted_tokens: int = 0  # drafted ahead, see `Engine(speculation=...)`
     accepted_tokens: int = 0  # of these, which are in the text
     reread_tokens: int = 0  # of the prompt, which were computed again as a fork took another adapter
 

@@ -1,4 +1,4 @@
-"""What a generation gives at its end."""
+"""The result of a generation at its end."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 def generation_result(
     decoding: RunningGeneration, finish: GenerationFinish, tokens: list[int], truncated: bool, closed: bool
 ) -> Generation | TruncatedError:
-    """Of the text of `finish`, whose tokens these are. truncated: a limit came before the end of its grammar; closed:
-    then
-    the grammar completed it."""
+    """Of the text of `finish`, whose tokens these are.
+
+    truncated: a limit came before the end of its grammar; closed: then the grammar completed it.
+    """
     op = decoding.op
     if truncated and not closed and op.params.error_on_truncation:
         action = "allow more tokens" if decoding.limited else "shorten the prompt"
@@ -67,7 +68,7 @@ def _is_whole(data: bytes) -> bool:
 
 
 def _aligned(logprobs: TokenLogprobs | None, tokens: list[int]) -> TokenLogprobs | None:
-    """One entry a kept token; tokens that were encoded anew have no probability of their own.
+    """One entry a kept token; tokens that were encoded anew have no probability.
 
     A text without tokens keeps the entry of the token that ended it.
     """

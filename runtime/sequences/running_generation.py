@@ -64,9 +64,8 @@ class RunningGeneration:
         self.work: PendingGrammar | None = None
         self._spent = 0  # steps of such work
         self._stage, self._token = FOLLOWED, -1
-        self._finish: GenerationFinish | None = (
-            None  # why it ends, where that is known and the grammar is still to be asked
-        )
+        # why it ends, where that is known and the grammar is still to be asked
+        self._finish: GenerationFinish | None = None
         self._ending: bytes | None = None  # what completes the grammar
         self.first: float | None = None  # seconds from the start to the first token
         self._sent = 0  # tokens
@@ -77,7 +76,7 @@ class RunningGeneration:
         return self.stops.token_ids
 
     def next_row(self, tokens: list[int]) -> SamplingRow:
-        """How the token behind these is sampled, which follow the output."""
+        """How the token after these is sampled, which follow the output."""
         if not (tokens and self.row.changes_by(len(tokens))):
             return self.row
         return dataclasses.replace(self.row, output_ids=self.output + tokens)
@@ -104,7 +103,7 @@ class RunningGeneration:
         return self._go_on(seq) or self._shown()
 
     def catch_up(self, seq: SequenceState) -> bool:
-        """Go on where it was behind, as the work for it is done; True when it ends here."""
+        """Catch up, as the work for it is done; True when it ends here."""
         assert self.work is not None
         work, self.work = self.work, None
         self._spent = work.spent
@@ -118,7 +117,7 @@ class RunningGeneration:
         self.life.advance_grammar(seq, self.op, self.work)
 
     def deliver(self) -> None:
-        """Hand the result to whoever waits for it."""
+        """Hand the result to its waiter."""
         if isinstance(self.result, BaseException):
             self.op.fail(self.result)
             return
@@ -228,9 +227,7 @@ class RunningGeneration:
         self.result = generation_result(self, finish, tokens, truncated, closed)
 
     def _closed(self, finish: GenerationFinish) -> tuple[GenerationFinish, bool]:
-        """With the shortest text that completes the grammar behind the last whole
-        character, and whether the text is whole.
-        """
+        """With the shortest text that completes the grammar after the last whole character, and whether it is whole."""
         assert self.matcher is not None
         try:
             end = self.matcher.shortest_end() if self._ending is None else self._ending

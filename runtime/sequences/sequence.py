@@ -93,7 +93,7 @@ class SequenceState:
         self.computed = 0
         self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
         self.guarded = False  # some of its tokens are of a generation of which nothing is to be learned
-        self.draft: DraftTokens | None = None  # laid behind its tokens for the step under way
+        self.draft: DraftTokens | None = None  # appended to its tokens for the step under way
         self.node: RadixNode | None = None
         self.trail: list[StateCheckpoint] = []
         self.into = 0
@@ -108,14 +108,14 @@ class SequenceState:
         self.preempted = 0  # times since it began to wait
         self.reread = 0  # tokens that its parent had computed by another adapter
         self.error: BaseException | None = None  # why it will never be born
-        self.deferred_error: BaseException | None = None  # of an extend that failed when nothing was queued behind it
+        self.deferred_error: BaseException | None = None  # of an extend that failed when nothing was queued after it
 
     def __len__(self) -> int:
         return self.tokens.length
 
     @property
     def namespace(self) -> Space:
-        """Whose cached prefixes it may stand on, and by which adapter these were computed."""
+        """Whose cached prefixes it may reuse, and by which adapter these were computed."""
         return self.terms.space
 
     @property
@@ -142,12 +142,13 @@ class ScheduledWork(NamedTuple):
 
 
 class Sequence:
-    """A handle on one token sequence in the engine. Methods return at once unless they say "blocks"; results are
-    futures.
+    """A handle on one token sequence in the engine.
 
-    Operations run in the order in which they were queued. When one fails, those queued after it fail with the
-    same error; the sequence then accepts new ones. Dropping the last reference closes the sequence after its
-    queued operations.
+    Methods return at once unless they say "blocks"; results are futures.
+
+    Operations run in the order in which they were queued. When one fails, those queued after it fail with the same
+    error; the sequence then accepts new ones. Dropping the last reference closes the sequence after its queued
+    operations.
     """
 
     def __init__(self, core: SequenceCore, state: SequenceState) -> None:
@@ -192,19 +193,15 @@ class Sequence:
         return self._core.submit(self._state, Score(check_token_id_lists("score()", choices)))
 
     def logprobs(self, start: int, top: int = 0) -> Future[tuple[TokenLogprobs, list[TokenLogprobs]]]:
-        """Compute the log-probabilities of the sequence's tokens [start:], and
-        of the `top` best tokens at each position.
-        """
+        """Compute the log-probabilities of the sequence's tokens [start:], and of the `top` best at each place."""
         return self._core.submit(self._state, Logprobs(check_whole("start", start), check_whole("top", top, 0)))
 
     def fork(self, n: int, *, adapter: str | EllipsisType | Items[str | None] | None = ...) -> list[Sequence]:
         """Return `n` sequences that continue from here on the same pages. They start when the parent gets here.
 
         adapter: the name of another one, None for the base, or a list with one for each child. Children whose adapter
-            is not the
-        parent's share the text alone, and compute it again (`Generation.reread_tokens`, `Stats.reread_tokens`). Raises
-        ConfigError
-        for a name that is not loaded.
+            is not the parent's share the text alone, and compute it again (`Generation.reread_tokens`,
+            `Stats.reread_tokens`). Raises ConfigError for a name that is not loaded.
         """
         terms, count = self._state.terms, check_whole("n", n, 0, MOST_CHILDREN)
         each = (

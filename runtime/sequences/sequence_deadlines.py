@@ -33,7 +33,7 @@ class SequenceDeadlines:
             heapq.heapify(self._heap)
 
     def left(self) -> float | None:
-        """Seconds until somebody's time is over, 0 where it is; None: nobody is in a hurry."""
+        """Seconds until the next deadline, 0 where one has passed; None: there is no deadline."""
         if not self._watched:
             return None
         return min(LONGEST_LOOK, max(0.0, self._heap[0][0] - time.monotonic()))

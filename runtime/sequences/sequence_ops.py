@@ -1,11 +1,11 @@
 """The operations that a sequence queues. Only the scheduler thread drives them.
 
 begin(seq, life)        the operation reaches the head of the queue; True when it is done at once
-reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
+reuse(seq)              how many computed tokens it can reuse (it needs logits after that)
 target(seq)             how many tokens must be computed before it can go on
 rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
 pool(seq, lo, hi)       of these positions, those whose last hidden states are to be summed for it
-leaves(seq, hi)         whether the state behind the tokens up to hi will be wanted
+leaves(seq, hi)         whether the state after the tokens up to hi will be wanted
 wanted(seq, n)          for each of those n rows, the token ids whose log-probabilities it wants
 collect(seq, life, ..)  what was found there; True when it is done
 """
@@ -37,8 +37,8 @@ class SequenceOp:
 
     __slots__ = ("future", "started")
 
-    top = 0  # likeliest tokens wanted beside those of `wanted`
-    made_of: tuple[str, ...] = ()  # attributes from which the class makes a twin, in another process too
+    top = 0  # likeliest tokens wanted in addition to those of `wanted`
+    made_of: tuple[str, ...] = ()  # attributes from which the class makes a copy, in another process too
 
     def __init__(self) -> None:
         self.future = OpFuture()
@@ -201,7 +201,7 @@ class Fork(Prefill):
     def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         if any(child.terms.adapter == seq.terms.adapter for child in self.children):
             return super().begin(seq, life)
-        self.done(seq, life)  # nobody stands on what is computed of it
+        self.done(seq, life)  # no sequence reuses what is computed of it
         return True
 
     def done(self, seq: SequenceState, life: SequenceEngine) -> None:
@@ -211,7 +211,7 @@ class Fork(Prefill):
 
 
 class Logprobs(SequenceOp):
-    """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` behind its end."""
+    """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` after its end."""
 
     __slots__ = ("fan", "fan_found", "found", "start", "top", "top_found")
 
@@ -241,7 +241,7 @@ class Logprobs(SequenceOp):
         return range(max(lo, self.start - 1 + len(self.found)), hi)  # a preempted one computes anew what it has found
 
     def leaves(self, seq: SequenceState, hi: int) -> bool:
-        """Nobody goes on from a probe that ends with this, and has no twigs behind it."""
+        """No sequence goes on from a probe that ends with this, and has no forks after it."""
         return hi < self.target(seq) or bool(self.fan) or len(seq.ops) < 2 or not isinstance(seq.ops[1], Close)
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
@@ -318,7 +318,7 @@ class Generate(SequenceOp):
     def admitted(self, seq: SequenceState, reused: int) -> None:
         if self.cached is None:
             self.cached = reused
-        if self.decoding is None or not self.decoding.output:  # a fork is told so before it has its place, too
+        if self.decoding is None or not self.decoding.output:  # a fork is informed before it has its place, too
             self.queue_seconds = self.elapsed
 
     def prefix_rejoined(self, tokens: int) -> None:
@@ -329,9 +329,8 @@ class Generate(SequenceOp):
 
     def target(self, seq: SequenceState) -> int:
         length, decoding = seq.tokens.length, self.decoding
-        goes_on = (
-            seq.ahead and decoding is not None and len(decoding.stops.token_ids) + 1 < decoding.limit
-        )  # behind the token that is being sampled
+        # after the token that is being sampled
+        goes_on = seq.ahead and decoding is not None and len(decoding.stops.token_ids) + 1 < decoding.limit
         return length + 1 if goes_on else length
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:

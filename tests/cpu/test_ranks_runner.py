@@ -103,7 +103,7 @@ class Follower(threading.Thread):
         layout = model.config.attention
         more = {"links": TurnLinks(model, turns, sent)} if sent else {}
         if sent:
-            ranks.told = lambda x: None
+            ranks.broadcast = lambda x: None
         self.runner = (StageWorkerCudaRunner if sent else RankWorkerCudaRunner)(
             model,
             Attention(layout.pool(pool.slots, torch.float32, CPU, 0), layout.groups[0]),
@@ -167,7 +167,7 @@ def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
     monkeypatch.setattr(stage_cuda_runner, "FIXED_ON_GPUS", 2)  # so that short steps are cut
     turns, made, sent = Turns(2), [], (deque(), deque())
     ranks = TurnRanks(0, turns)
-    ranks.told = lambda x: None
+    ranks.broadcast = lambda x: None
 
     def runner(model, attention, config, choice, context, states, windows, side):
         made.append(Follower(tiny, turns, attention.pool, config, context, sent))

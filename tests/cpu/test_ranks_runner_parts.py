@@ -143,7 +143,7 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
     )
     parts = [RankWeights(begin._replace(rank=rank), None) for rank in range(2)]
     if stages == 2:
-        ranks.told = lambda x: None
+        ranks.broadcast = lambda x: None
     else:
         parts[0].sums, parts[1].sums = ranks, TurnRanks(1, turns)
     side = RanksBuilder.__new__(RanksBuilder)
