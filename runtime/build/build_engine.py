@@ -42,7 +42,7 @@ from ..quantization.quantized_transform import QuantizedLayerCount
 from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump_forward import JumpForward
-from ..sequences.engine_protocols import TextTools
+from ..sequences.text_tools import TextTools
 from ..sequences.jump_cache import JumpCache
 from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch import nn
 
 from ..attention import AttentionBackend
 from ..cache.kv_pools import Pool
@@ -25,7 +24,9 @@ class SleepingDraft(Protocol):
     """A draft model or head, as its engine puts it to sleep with itself."""
 
     @property
-    def model(self) -> nn.Module: ...
+    def model(self) -> object:
+        """Holds its weights, see `tensors_of`."""
+        ...
 
     @property
     def pool(self) -> Pool:
