@@ -20,8 +20,7 @@ from gpu_shapes import write_model
 
 import sgl
 from sgl.runtime.cache import IntRow
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
-from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 
 EXTRA, WARM, AFTER_SLEEP = 4, 4, 3  # tokens; steps; steps
 SLEEP = 72_000_000  # clock cycles, as long as the host needs for three steps

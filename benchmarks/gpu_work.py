@@ -16,7 +16,7 @@ import sgl
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 
 FIRST_PLAIN_ID = 300  # after special tokens and bytes
 REST = 12.0  # seconds

@@ -42,10 +42,10 @@ from .process.remote_core import connect
 from .replicas.replicas_core import connect_replicas
 from .sampling.sampling_params import SamplingParams, accepted_names
 from .sequences.embed_op import Floats, normalized
+from .sequences.generation import Chunk, Generation
 from .sequences.grammar_argument import compile_grammar_argument
 from .sequences.prefix_pin import PrefixPin
 from .sequences.sequence import Sequence
-from .sequences.sequence_ops import Chunk, Generation
 from .sequences.sequence_options import SequenceOptions
 from .watch.engine_stats import Stats
 from .watch.step_trace import StepRecord

@@ -47,9 +47,9 @@ from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_fo
 from ..quantization.quantized_transform import QuantizedLayerCount
 from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
-from ..sequences.engine_protocols import TextTools
 from ..sequences.jump_cache import JumpCache
 from ..sequences.jump_forward import JumpForward
+from ..sequences.text_tools import TextTools
 from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
 from . import memory_plan

@@ -14,7 +14,7 @@ from ..models.draft_head import DraftHead
 from .eager_runner import EagerRunner
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import ScheduledWork
+    from ..sequences.sequence_state import ScheduledWork
 
 
 class CapturesHiddenStates:

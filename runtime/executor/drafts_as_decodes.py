@@ -6,7 +6,7 @@ replays the graphs of decodes, whatever mixture of sequences and tokens it has: 
 
 from __future__ import annotations
 
-from ..sequences.sequence import ScheduledWork
+from ..sequences.sequence_state import ScheduledWork
 
 MOST = 17  # tokens of a sequence: one and as many draft tokens as are usual; more are a prompt's
 MOST_TOGETHER = 64  # tokens of the step: the graphs of so many decodes are captured before they are wanted

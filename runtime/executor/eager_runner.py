@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPages
     from ..models.transformers_backend import AnyDecoder
-    from ..sequences.sequence import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 
 class EagerRunner:

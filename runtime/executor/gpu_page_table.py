@@ -13,7 +13,7 @@ from .sequence_row_map import SequenceRowMap
 
 if TYPE_CHECKING:
     from ..cache import IntRow, WindowPageTable
-    from ..sequences.sequence import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 Upload = Callable[[np.ndarray], Tensor]
 

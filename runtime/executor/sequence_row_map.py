@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_state import SequenceState, SequenceStatus
 
 
 class SequenceRowMap:

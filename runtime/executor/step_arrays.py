@@ -18,7 +18,7 @@ from .window_slot_tensors import context_slots
 
 if TYPE_CHECKING:
     from ..cache import WindowPageTable
-    from ..sequences.sequence import ScheduledWork
+    from ..sequences.sequence_state import ScheduledWork
 
 PER_TOKEN = 4  # the first ones of `arrays`
 

@@ -16,9 +16,8 @@ import numpy as np
 
 from ..adapters.batch_adapters import BatchAdaptersBySlot
 from ..kernels.launch.compile_ahead import CompileJobs, compiling
-from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
-from ..sequences.sequence_ops import SequenceOp
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..step.adapter_rows import NONE, AdapterRows
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..sequences.sequence import SequenceState
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import SequenceState
 
 if TYPE_CHECKING:
     from .sequence_lifecycle import SequenceLifecycle
@@ -45,7 +45,7 @@ class DeferredSampling:
     def _go_on(self, seq: SequenceState, op: Generate) -> None:
         assert op.decoding is not None
         if op.decoding.catch_up(seq):
-            self._life.conclude(seq, op.decoding)
+            self._life.conclude(seq)
             self._life.advance(seq)
 
     def ready(self, computed: set[SequenceState]) -> list[tuple[SequenceState, DeferredLogits]]:

@@ -21,10 +21,11 @@ from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
 from ..common.thread_priority import take_priority
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.eager_runner import EagerRunner
+from ..sequences.generate_op import Generate
 from ..sequences.op_future import note
-from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
-from ..sequences.sequence_ops import Close, Generate, SequenceOp
+from ..sequences.sequence_ops import Close
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..watch.engine_stats import Stats
 from ..watch.gather_stats import gather_stats
 from ..watch.step_trace import StepRecord, StepTraces

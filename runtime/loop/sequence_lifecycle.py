@@ -15,13 +15,14 @@ from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
 from ..scheduling.scheduler import Scheduler
-from ..sequences.engine_protocols import TextTools
+from ..sequences.generate_op import Generate
+from ..sequences.generation import TokenLogprobs
 from ..sequences.pending_grammar import PendingGrammar
-from ..sequences.running_generation import RunningGeneration
-from ..sequences.sequence import SequenceState, SequenceStatus
 from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
-from ..sequences.sequence_ops import Close, Extend, Fork, Generate, Pin, SequenceOp, TokenLogprobs
+from ..sequences.sequence_ops import Close, Extend, Fork, Pin
 from ..sequences.sequence_options import USUAL, SequenceOptions
+from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
+from ..sequences.text_tools import TextTools
 from ..speculative.speculation import Speculation
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings
@@ -50,7 +51,7 @@ class SequenceLifecycle:
         self.recordings = TextRecordings()
         self.beside: GrammarWorkers[tuple[SequenceState, Generate]] = GrammarWorkers()
         self.adapters: AdapterManager | None = None
-        self._finished: deque[RunningGeneration] = deque()
+        self._finished: deque[Generate] = deque()
         self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
         self._advancing = False
         self._random = random.Random(seed)
@@ -273,14 +274,10 @@ class SequenceLifecycle:
                 "`context` if the model allows it"
             )
 
-    def start_decoding(self, seq: SequenceState, op: Generate) -> RunningGeneration:
-        seq.guarded = seq.guarded or not op.params.speculation
-        return RunningGeneration(self, seq, op)
-
-    def advance_grammar(self, seq: SequenceState, op: Generate, work: PendingGrammar) -> None:
-        """Have done on another thread what a generation waits for."""
+    def advance_grammar(self, seq: SequenceState, work: PendingGrammar) -> None:
+        """Have done on another thread what the generation at the head of the queue waits for."""
         self.stats.late_masks += 1
-        self.beside.add((seq, op), work)
+        self.beside.add((seq, _generation(seq)), work)
 
     def collect(
         self, seq: SequenceState, op: SequenceOp, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
@@ -294,19 +291,20 @@ class SequenceLifecycle:
         if done or op.blocked:
             self.advance(seq)
 
-    def conclude(self, seq: SequenceState, decoding: RunningGeneration) -> None:
+    def conclude(self, seq: SequenceState) -> None:
         """The generation at the head of the queue has its result; `deliver` hands it over."""
-        self.scheduler.estimate.finished(
-            len(decoding.output), decoding.limit, decoding.op.params.max_tokens is not None
-        )
+        op = _generation(seq)
+        decoding = op.decoding
+        assert decoding is not None
+        self.scheduler.estimate.finished(len(decoding.output), decoding.limit, op.params.max_tokens is not None)
         self.stats.generated(decoding)
         self.recordings.answered(seq, decoding.prompt_tokens)
         self.cache.publish(seq)
         if self.speculation is not None:
             self.speculation.learn(seq, decoding)
         seq.ops.popleft()
-        self._finished.append(decoding)
-        if isinstance(decoding.result, BaseException):  # what is queued next fails too, but after it
+        self._finished.append(op)
+        if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it
             self.deliver()
             self.fail(seq, decoding.result)
 
@@ -323,9 +321,17 @@ class SequenceLifecycle:
     def deliver(self) -> None:
         """Hand over finished generations. Those who wake up run while the model computes, not between steps."""
         while self._finished:
-            decoding = self._finished.popleft()
-            decoding.deliver()
-            decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+            op = self._finished.popleft()
+            assert op.decoding is not None
+            op.decoding.deliver()
+            op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+
+
+def _generation(seq: SequenceState) -> Generate:
+    """The generation at the head of the queue."""
+    op = seq.ops[0]
+    assert isinstance(op, Generate)
+    return op
 
 
 def _anew(error: BaseException) -> BaseException:

@@ -26,9 +26,10 @@ from ..errors import RuntimeFailure
 from ..executor.eager_runner import EagerRunner
 from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
 from ..sequences.embed_op import Embed, Floats
+from ..sequences.generate_op import Generate
+from ..sequences.generation import TokenLogprobs
 from ..sequences.op_future import note
-from ..sequences.sequence import ScheduledWork, SequenceState
-from ..sequences.sequence_ops import Generate, SequenceOp, TokenLogprobs
+from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 from ..step.device_upload import fetch
 from . import draft_verification
 from .deferred_sampling import DeferredSampling
@@ -350,7 +351,7 @@ class StepExecutor:
         decoding = op.decoding
         assert decoding is not None
         if draft_verification.accept_draft(self.life, seq, decoding, samples, rows):
-            self.life.conclude(seq, decoding)
+            self.life.conclude(seq)
             self.life.advance(seq)
 
 

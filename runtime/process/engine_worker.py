@@ -18,8 +18,9 @@ from sgl.grammars.compile_client import compile_policy
 
 from ..common.argument_checks import shown
 from ..errors import EngineClosed, RuntimeFailure
-from ..sequences.sequence import SequenceStatus
-from ..sequences.sequence_ops import Close, Fork, Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_ops import Close, Fork
+from ..sequences.sequence_state import SequenceStatus
 from . import process_messages
 from .grammar_recipes import GrammarRecipes, LateGenerate
 from .message_outbox import MessageOutbox
@@ -43,9 +44,9 @@ from .process_messages import (
 if TYPE_CHECKING:
     from ..build.build_engine import BuiltEngine
     from ..loop.engine_core import EngineCore
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Chunk, Generation, SequenceOp
+    from ..sequences.generation import Chunk, Generation
     from ..sequences.sequence_options import SequenceOptions
+    from ..sequences.sequence_state import SequenceOp, SequenceState
 
 log = logging.getLogger("sgl.runtime")
 

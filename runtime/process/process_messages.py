@@ -22,9 +22,12 @@ from sgl.grammars import Vocabulary
 from ..build.engine_config import DeviceDefaults, EngineConfig
 from ..common.argument_checks import exception_text
 from ..errors import ConfigError, RuntimeFailure
+from ..sequences.generate_op import Generate
+from ..sequences.generation import Chunk
 from ..sequences.running_generation import WRONG_VOCABULARY
-from ..sequences.sequence_ops import Chunk, Fork, Generate, SequenceOp
+from ..sequences.sequence_ops import Fork
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import SequenceOp
 
 _LENGTH = struct.Struct("<Q")
 _KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure

@@ -23,9 +23,10 @@ from ..build.engine_config import EngineConfig
 from ..errors import ConfigError, EngineClosed, RuntimeFailure
 from ..executor.device_choice import choose_device
 from ..process.remote_core import RemoteCore, RemoteSequenceState
-from ..sequences.sequence import SequenceState, SequenceStatus
-from ..sequences.sequence_ops import Close, Extend, Fork, Generation, SequenceOp
+from ..sequences.generation import Generation
+from ..sequences.sequence_ops import Close, Extend, Fork
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
 from ..watch.engine_stats import Stats
 from . import merge_replica_reports
 from .replica_routing import HashedTokenBlocks, ReplicaRouter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cache import Ints, Space, common_prefix
-from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_state import SequenceState, SequenceStatus
 from .kv_capacity import KVCapacity
 from .length_estimate import ReservedTokens
 from .tenant_fairness import AdmissionCandidate

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence_state import SequenceState
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..sequences.sequence import SequenceState, SequenceStatus
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import SequenceState, SequenceStatus
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler

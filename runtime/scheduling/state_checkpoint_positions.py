@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable
 
 from ..cache import PrefixCache, common_prefix
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence_state import SequenceState
 
 WORTH_A_STEP = 32  # tokens of a prompt; for fewer no step ends before the prompt does
 NOWHERE = sys.maxsize

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_state import SequenceState
 
 INPUT, OUTPUT = 1, 2  # what a computed token weighs, and one that is sampled
 COARSE = 64  # counters that differ by less are equal when a victim is chosen, so that victims do not alternate

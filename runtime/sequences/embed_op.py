@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, RuntimeFailure
-from .sequence_ops import SequenceOp, TokenLogprobs
-
-if TYPE_CHECKING:
-    from .engine_protocols import SequenceEngine
-    from .sequence import SequenceState
+from .generation import TokenLogprobs
+from .sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 Floats = NDArray[np.float32]
 

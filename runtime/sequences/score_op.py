@@ -7,18 +7,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..cache import Ints
 from ..errors import ConfigError
-from .sequence_ops import Close, Extend, Logprobs, SequenceOp, TokenLogprobs
-
-if TYPE_CHECKING:
-    from .engine_protocols import SequenceEngine
-    from .sequence import SequenceState
-
+from .generation import TokenLogprobs
+from .sequence_ops import Close, Extend, Logprobs
+from .sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 WORTH_A_TREE = 64  # tokens that must be saved before scoring goes run by run
 

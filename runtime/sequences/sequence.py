@@ -2,143 +2,35 @@
 
 from __future__ import annotations
 
-import enum
 import weakref
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ..cache import IntRow, Ints, RadixNode, Space, StateCheckpoint
+from ..cache import Ints
 from ..common.argument_checks import check_token_id_lists, check_token_ids, check_whole
 from ..errors import ConfigError
 from ..sampling.sampling_params import SamplingParams
-from .draft_tokens import DraftTokens
 from .embed_op import Embed, Floats
+from .engine_protocols import HandleState, SequenceCore
+from .generate_op import Generate
+from .generation import Chunk, Generation, TokenLogprobs
 from .score_op import ChoiceScores, Score
 from .sequence_ops import (
-    Chunk,
     Close,
     Extend,
     Fork,
-    Generate,
-    Generation,
     Logprobs,
     Prefill,
     Read,
-    SequenceOp,
-    TokenLogprobs,
 )
-from .sequence_options import USUAL, SequenceOptions
-
-if TYPE_CHECKING:
-    from .engine_protocols import SequenceCore
-
+from .sequence_state import SequenceStatus
 
 MOST_CHILDREN = 1 << 16  # of one fork
-
-
-class SequenceStatus(enum.Enum):
-    CHILD_PENDING = "unborn"  # a fork child whose parent has not reached the fork
-    IDLE = "idle"  # nothing to do; keeps its pages while there is room
-    WAITING = "waiting"  # has work, holds no place in the batch
-    RUNNING = "running"  # computed in every step until its work is done
-    CLOSED = "closed"
-
-
-class SequenceState:
-    """What the scheduler thread knows of a sequence. Only that thread touches it."""
-
-    __slots__ = (
-        "ahead",
-        "arrival",
-        "border",
-        "branch",
-        "charged_tokens",
-        "computed",
-        "deferred_error",
-        "draft",
-        "error",
-        "guarded",
-        "id",
-        "into",
-        "node",
-        "number",
-        "ops",
-        "passed",
-        "preempted",
-        "prefilling",
-        "reread",
-        "since",
-        "slots",
-        "status",
-        "terms",
-        "tokens",
-        "trail",
-        "window",
-    )
-
-    def __init__(self, id: int, terms: SequenceOptions = USUAL, status: SequenceStatus = SequenceStatus.IDLE) -> None:
-        self.id = id
-        self.number = id  # what its handle calls it, in whatever process that is; a probe has its owner's
-        self.terms = terms
-        self.arrival = id
-        self.status = status
-        self.tokens = IntRow()
-        self.slots = IntRow()
-        self.computed = 0
-        self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
-        self.guarded = False  # some of its tokens are of a generation of which nothing is to be learned
-        self.draft: DraftTokens | None = None  # appended to its tokens for the step under way
-        self.node: RadixNode | None = None
-        self.trail: list[StateCheckpoint] = []
-        self.into = 0
-        self.branch = 0
-        self.window = 0
-        self.border = 0  # where its next step ends at the latest, to leave a state
-        self.ops: deque[SequenceOp] = deque()
-        self.prefilling = False  # computes a prefix that others may wait for
-        self.charged_tokens = 0  # tokens that its tenant has paid for
-        self.since = 0  # step in which it got its place
-        self.passed = 0  # later ones that got a place before it
-        self.preempted = 0  # times since it began to wait
-        self.reread = 0  # tokens that its parent had computed by another adapter
-        self.error: BaseException | None = None  # why it will never be born
-        self.deferred_error: BaseException | None = None  # of an extend that failed when nothing was queued after it
-
-    def __len__(self) -> int:
-        return self.tokens.length
-
-    @property
-    def namespace(self) -> Space:
-        """Whose cached prefixes it may reuse, and by which adapter these were computed."""
-        return self.terms.space
-
-    @property
-    def known(self) -> int:
-        """Its tokens, and those of its draft: the host has them to be computed."""
-        return self.tokens.length + (0 if self.draft is None else len(self.draft.tokens))
-
-    @property
-    def target(self) -> int:
-        """The number of tokens that the current operation needs computed."""
-        return self.ops[0].target(self)
-
-    @property
-    def need(self) -> int:
-        return self.target - self.computed
-
-
-class ScheduledWork(NamedTuple):
-    """Compute the tokens lo..hi of a sequence in this step (none, if its target is reached already)."""
-
-    seq: SequenceState
-    lo: int
-    hi: int
 
 
 class Sequence:
@@ -151,7 +43,7 @@ class Sequence:
     operations.
     """
 
-    def __init__(self, core: SequenceCore, state: SequenceState) -> None:
+    def __init__(self, core: SequenceCore, state: HandleState) -> None:
         self._core = core
         self._state = state
         self._finalizer = weakref.finalize(self, core.submit, state, Close())
@@ -209,7 +101,7 @@ class Sequence:
             if adapter is ...
             else [terms._replace(adapter=digest) for digest in self._digests(adapter, count)]
         )
-        states = [self._core.new_state(one, SequenceStatus.CHILD_PENDING) for one in each]
+        states: list[Any] = [self._core.new_state(one, SequenceStatus.CHILD_PENDING) for one in each]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    from .sequence import SequenceState
+    from .sequence_state import SequenceState
 
 LONGEST_LOOK = 3600.0  # seconds after which a sleeper looks again; waiting has a limit in Python
 

@@ -20,9 +20,9 @@ from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.embed_op import Floats
+from sgl.runtime.sequences.generation import Chunk, Generation, TokenLogprobs
 from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
 from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 
 from .admission_control import AdmissionControl

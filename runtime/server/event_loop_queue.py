@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from sgl.runtime.errors import DeadlineExceeded
-from sgl.runtime.sequences.sequence_ops import Chunk
+from sgl.runtime.sequences.generation import Chunk
 
 from .request_context import deadline_error
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from sgl.grammars.automaton.automaton import Automaton
 
     from ..cache import Space
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 LIKELY = 0.6  # share of the texts that went on so
 SEEN = 2  # texts at least that were in the state

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..cache import Ints, PrefixCache, common_prefix
 from ..sequences.op_future import note
-from ..sequences.sequence import ScheduledWork, SequenceState
+from ..sequences.sequence_state import ScheduledWork, SequenceState
 from .draft_model_state import PATIENCE, DraftModelStates
 
 SPARE = 2  # times the memory of some states, that is held for them at most

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections import deque
 
 from ..cache import Ints, PrefixCache, common_prefix
-from ..sequences.sequence import SequenceState, SequenceStatus
-from ..sequences.sequence_ops import SequenceOp
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
 
 PATIENCE = 16  # rounds that a shadow keeps its pages while its owner is not computed
 

@@ -14,9 +14,9 @@ from ..sequences.jump_forward import MIN_BYTES
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 
 TURNS, ENOUGH = 2, 8  # how often a draft goes on with something else, and from how many tokens on it does not

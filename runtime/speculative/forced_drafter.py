@@ -8,10 +8,10 @@ from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import may_build_states
 
 if TYPE_CHECKING:
+    from ..sequences.generate_op import Generate
     from ..sequences.jump_cache import JumpCache
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 
 class ForcedDrafter:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import Ints
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 FEW = 256  # tokens that a grammar allows: some for each choice, as its beginnings are allowed too
 PLACES = 512  # the first in the text that are looked at

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..sequences.draft_tokens import DraftTokens
-from ..sequences.sequence import ScheduledWork
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import ScheduledWork
 from .draft_model_state import DraftModelStates
 from .draft_model_timing import SOURCE, DraftModelTiming
 from .drafter import follow, may_build_states
@@ -21,7 +21,7 @@ from .drafter import follow, may_build_states
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_state import SequenceState
 
 NEAR = 16  # tokens that a shadow may lack where its first token is drafted: they are computed with that
 # tokens a step that shadows catch up, at least; otherwise as many as it has of prompts itself, or the one before had

@@ -11,8 +11,8 @@ from sgl.grammars.automaton.work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarError
 
 from ..sequences.draft_tokens import DraftTokens
+from ..sequences.generate_op import Generate
 from ..sequences.op_future import note
-from ..sequences.sequence_ops import Generate
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter, fitted
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..cache import PrefixCache
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import ScheduledWork, SequenceState
     from .model_drafter import ModelDrafter
 
 

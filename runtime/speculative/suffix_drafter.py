@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import Ints, Space
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 LEAST = 7  # tokens of a draft: on a CPU eight rows take about as long as one
 CLASSES = (1, 2, 3, 4, 6, 9, 14, LONGEST)  # lengths of matches of which one expects the same

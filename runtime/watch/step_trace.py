@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import EngineDied
-from ..sequences.sequence import ScheduledWork, SequenceState
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 if TYPE_CHECKING:
     from ..scheduling.scheduler import Scheduler

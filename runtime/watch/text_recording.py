@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ..calibration.calibration_texts import RecordedText
 from ..errors import EngineDied
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence_state import SequenceState
 
 Answers = tuple[tuple[int, int], ...]
 

@@ -26,7 +26,7 @@ from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
 from sgl.runtime.executor import warmup
 from sgl.runtime.kernels.launch import compile_ahead
 from sgl.runtime.layers.linear_layers import Linear
-from sgl.runtime.sequences.sequence import ScheduledWork
+from sgl.runtime.sequences.sequence_state import ScheduledWork
 from sgl.runtime.step.adapter_blocks import FEW, StaticAdapterRows, blocks_for, rows_by_slot
 
 fused = pytest.importorskip("sgl.runtime.adapters.gpu_adapter_products")

@@ -39,8 +39,7 @@ from sgl.runtime.parallel.rank_collectives import joined
 from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
-from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 
 CPU = torch.device("cpu")
 

@@ -41,8 +41,8 @@ from sgl.runtime.layers.float8_reference import KVScaleFactors
 from sgl.runtime.loop.weight_update import WeightUpdater
 from sgl.runtime.parallel.workers.rank_weights import RankWeights
 from sgl.runtime.parallel.workers.worker_channel import ASK, STEP, TELL, WAKE, RankKVOptions, RankStart
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 from sgl.runtime.sequences.sequence_options import USUAL
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceState
 from sgl.runtime.step.adapter_rows import NONE
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from ...cache.state_checkpoints import write_slot
 from ..logit_rows import pooled_rows
 
 if TYPE_CHECKING:
-    from ...sequences.sequence import ScheduledWork
+    from ...sequences.sequence_state import ScheduledWork
 
 FIXED = 16  # tokens whose products take as long as reading the weights does, on a CPU
 FIXED_ON_GPUS = 256

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...parallel.pp.pipeline_links import PipelineStage, StageProgress
 from ...parallel.step_batch_message import batch_message
-from ...sequences.sequence import ScheduledWork
+from ...sequences.sequence_state import ScheduledWork
 from ...step.step_batch import StepBatch
 from .micro_batches import pieces
 from .rank_runner import RankZeroRunner

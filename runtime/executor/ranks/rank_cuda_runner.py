@@ -22,7 +22,7 @@ from .step_plan_message import SequenceMirrors, plan_message
 
 if TYPE_CHECKING:
     from ...attention.attention_backend import AttentionBackend
-    from ...sequences.sequence import ScheduledWork
+    from ...sequences.sequence_state import ScheduledWork
 
 
 class RankCudaRunner(CudaRunner):

@@ -12,7 +12,7 @@ from ...models.decoder import Decoder
 from ...parallel.ep.expert_balance import ExpertBalancer
 from ...parallel.step_batch_message import NewSlots, batch_message
 from ...parallel.workers.worker_group import RankGroup
-from ...sequences.sequence import ScheduledWork
+from ...sequences.sequence_state import ScheduledWork
 from ...step.step_batch import StepBatch
 from ..draft_head_runner import CapturesHiddenStates
 from ..eager_runner import EagerRunner, states_for

@@ -19,7 +19,7 @@ from .micro_batches import FIXED_ON_GPUS, pieces
 from .rank_cuda_runner import RankCudaRunner, RankWorkerCudaRunner, RankZeroCudaRunner
 
 if TYPE_CHECKING:
-    from ...sequences.sequence import ScheduledWork, SequenceState
+    from ...sequences.sequence_state import ScheduledWork, SequenceState
 
 
 class StageCudaRunner(RankCudaRunner):

@@ -11,9 +11,8 @@ import numpy as np
 from ...cache import Ints, WindowPageTable
 from ...cache.state_checkpoints import StateCheckpoint, read_slot, write_slot
 from ...sequences.draft_tokens import DraftSource, DraftTokens
-from ...sequences.sequence import ScheduledWork, SequenceState
-from ...sequences.sequence_ops import SequenceOp
 from ...sequences.sequence_options import USUAL, SequenceOptions
+from ...sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 from ...step.adapter_rows import NONE
 
 ROW = 13  # numbers of a sequence in front of its tokens and slots

@@ -1,5 +1,5 @@
-"""Products of experts with 4 or 8 bit weights: the blocks of `expert_gemm_kernels`, unpacked as
-`quantized_gemm_kernels`.
+"""Products of experts whose weights have 4 or 8 bits a number: the blocks of
+`expert_gemm_kernels`, the numbers of `quantized_weight_kernels`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..batch_invariant_matmul import tile_at
 from ..launch.compile_ahead import entry
-from ..quantized.quantized_gemm_kernels import BYTES, byte_sums, nibble_sums
+from ..quantized.quantized_weight_kernels import BYTES, byte_sums, nibble_sums
 from .expert_gemm_kernels import gated
 
 

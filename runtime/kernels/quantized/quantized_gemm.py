@@ -15,6 +15,7 @@ from ..packed.packed_weight import ABOVE, MOST_TILES, PackedWeight
 from ..packed.unpack_ptx import texts
 from . import quantized_gemm_kernels as kernels
 from . import skinny_gemm, wgmma_gemm
+from .quantized_weight_kernels import restore
 from .skinny_gemm import SkinnyGemmTile
 from .split_k_gemm import NormedInput, SplitKTile
 from .wgmma_gemm import WgmmaTile
@@ -195,7 +196,7 @@ def dequantized(weight: PackedWeight, rows: slice) -> Tensor:
     first, last, _ = rows.indices(weight.outputs)
     out = torch.empty(last - first, weight.inputs, dtype=weight.dtype, device=weight.words.device)
     grid = (triton.cdiv(last - first, 64), triton.cdiv(weight.inputs, weight.block))
-    kernels.restore[grid](
+    restore[grid](
         *kernel_tensors(weight),
         out,
         first,

@@ -18,7 +18,7 @@ from ..launch.programmatic_launch import launched
 from ..packed.packed_weight import BYTES, PackedWeight
 from ..packed.unpack_bf16_ptx import texts_of
 from . import split_k_gemm_kernels as kernels
-from .split_k_gemm_kernels import block_of, steps_of
+from .split_k_blocks import block_of, steps_of
 
 MOST_ROWS = 16  # for 17 to 32 rows `skinny_gemm_kernels` are faster
 FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sgl.runtime.cache import Ints
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.generation import Chunk, Generation
 
 GapObserver = Callable[[float, int], None]  # seconds a token, tokens
 Prompt = str | Sequence[int] | Ints

@@ -15,7 +15,7 @@ from sgl.runtime.dialects import (
     ToolCallEnd,
     ToolCallStart,
 )
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.generation import Chunk, Generation
 
 from ..openai_common.openai_response_fields import Json, finish_reason
 from .chat_plan import ChatPlan

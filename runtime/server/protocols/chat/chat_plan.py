@@ -12,7 +12,7 @@ from sgl.runtime.dialects import Dialect, DialectStep, Tool, tool_of
 from sgl.runtime.dialects.dialect import FREE
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 
 from ...grammar_compiler import ANY_JSON
 from ...http.http_errors import RequestError

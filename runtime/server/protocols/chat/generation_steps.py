@@ -12,9 +12,9 @@ import numpy as np
 
 from sgl.runtime.cache import Ints
 from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.generation import Chunk, Generation
 from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 
 from ...event_loop_queue import RequestLoopQueue
 

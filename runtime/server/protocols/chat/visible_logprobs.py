@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Chunk
+from sgl.runtime.sequences.generation import Chunk
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ..openai_common.openai_logprobs import LogprobRow, LogprobRowStream, chat_logprobs

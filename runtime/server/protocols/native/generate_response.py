@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.generation import Chunk, Generation, TokenLogprobs
 
 from ...running_requests import ABORTED
 from .generate_request_reader import PromptRequest

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.generation import Chunk, Generation, TokenLogprobs
 from sgl.runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
