@@ -10,12 +10,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from house_imports import FLOORS, Import, circle, circles, imports, modules
+import house_comments
+import house_names
+from house_imports import FLOORS, Import, circle, circles, imports, modules, parsed
 from house_prose import GUIDES, prose
 from house_rooms import LOOSE, ROOMS, Rows
 
 ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 600
+MOST_FILES = 20  # of a folder, its `__init__.py` not counted
+LARGE = (
+    "runtime/models/families",
+    "runtime/quantization/readers",
+    "grammars/schema",
+)  # one file a model, format, keyword
 MOST_TYPING_CIRCLES = 15  # of files, where imports under TYPE_CHECKING count too
 FORBIDDEN = {
     "sgl": {"torch", "transformers"},
@@ -119,6 +127,19 @@ def reading(root: Path) -> Iterator[str]:
         yield f"{READING} leads through {len(pages)} files of {lines} lines; at most {MOST_PAGES} and {MOST_READ}"
 
 
+def folders(root: Path) -> Iterator[str]:
+    """Folders with too many Python and C files."""
+    for floor in FLOORS:
+        held: dict[str, int] = {}
+        for path in (root / floor).rglob("*"):
+            if path.suffix in (".py", ".c", ".h") and path.name != "__init__.py":
+                folder = path.parent.relative_to(root).as_posix()
+                held[folder] = held.get(folder, 0) + 1
+        for folder, number in sorted(held.items()):
+            if number > MOST_FILES and folder not in LARGE:
+                yield f"{folder} has {number} files, at most {MOST_FILES}; make a folder in it for one of its ideas"
+
+
 def functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -132,7 +153,7 @@ def sizes(root: Path) -> Iterator[str]:
         for path in sorted((root / floor).rglob("*.py")):
             text, short = path.read_text(), path.relative_to(root)
             files.append((sum(1 for line in text.splitlines() if line.strip()), short))
-            spans += [(length, f"{short}:{name}") for name, length in functions(ast.parse(text))]
+            spans += [(length, f"{short}:{name}") for name, length in functions(parsed(text))]
         print(summary(floor, files, spans))
         yield from (f"{path} has {size} lines; split it" for size, path in files if size > LONGEST_FILE)
 
@@ -149,7 +170,18 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
 
 def main(root: Path = ROOT) -> int:
     rings = circles(imports(root))
-    problems = [*sizes(root), *rooms(root, ROOMS), *typing_circles(rings), *reading(root), *prose(root)]
+    names = house_names.names(root)
+    problems = [
+        *sizes(root),
+        *folders(root),
+        *rooms(root, ROOMS),
+        *typing_circles(rings),
+        *house_names.problems(names),
+        *house_comments.problems(root),
+        *reading(root),
+        *prose(root),
+    ]
+    print(house_names.summary(names))
     counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in ROOMS.items())
     summary_line = (
         f"rooms: {counted} · arrows: all downwards, no circles, {len(rings)} for type checkers · "

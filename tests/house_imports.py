@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,12 @@ class Import(NamedTuple):
     place: str
     typing: bool
     foreign: bool = False
+
+
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a file's text; several checks read the same files."""
+    return ast.parse(text)
 
 
 def modules(root: Path) -> dict[str, Path]:
@@ -38,7 +45,7 @@ def imports(root: Path) -> list[Import]:
     return [
         _import(source, name, f"{path}:{line}", typing, known)
         for source, path in known.items()
-        for name, line, typing in _named(ast.parse((root / path).read_text()), _package(source, path))
+        for name, line, typing in _named(parsed((root / path).read_text()), _package(source, path))
     ]
 
 
