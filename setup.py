@@ -14,7 +14,7 @@ NO_SYMBOLS = (
 def packages() -> list[str]:
     """The front door, and every folder of the other floors that has an `__init__.py`."""
     found = [init.parent for floor in ("lang", "runtime", "grammars") for init in Path(floor).rglob("__init__.py")]
-    return ["sgl", "sgl.tools", *sorted("sgl." + ".".join(folder.parts) for folder in found)]
+    return ["sgl", "sgl.commands", *sorted("sgl." + ".".join(folder.parts) for folder in found)]
 
 
 def sources(folder: str) -> list[str]:

@@ -61,7 +61,7 @@ def tree(s, topic):
 
 @sgl.function
 def prefixed(s, topic):
-    """One short gen behind a long text that all items share."""
+    """One short gen after a long text that all items share."""
     s += PREFIX
     s += "Now: I would like to book " + topic + ". " + sgl.gen("x", max_tokens=4, ignore_eos=True)
 

@@ -1,4 +1,4 @@
-"""Tokens a second of the bundled model on a CPU with adapters on all projections, beside the same rows without.
+"""Tokens/s of the bundled model on a CPU with adapters on all projections, and of the same rows without.
 
 python benchmarks/cpu_adapters.py --rows 8 --adapters 4 --ranks 8 16
 """

@@ -1,11 +1,10 @@
-"""A decode step of one layer of latent attention on this CPU, beside the bytes that it must read.
+"""A decode step of one layer of latent attention on this CPU, compared with the bytes that it must read.
 
     python benchmarks/cpu_latent.py [--threads 2] [--runs 20] [--contexts 512 4096 32768]
 
-DeepSeek V2-Lite's layer: 2,048 wide, 16 heads of 128 + 64, values of 128, rows of 512 + 64. What it must read are the
-weights and the
-rows of the context; the last columns are what that is a second, and of how much this machine reads when it only adds
-numbers up.
+DeepSeek V2-Lite's layer: 2,048 wide, 16 heads of 128 + 64, values of 128, rows of 512 + 64. It must read the
+weights and the rows of the context; the last columns are that rate, and its share of what this machine reads when it
+only adds numbers up.
 """
 
 from __future__ import annotations

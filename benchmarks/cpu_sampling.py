@@ -1,10 +1,9 @@
-"""What choosing one token for each row takes on a CPU: the compiled kernel beside torch's operations, which do the
-same.
+"""The time to sample one token for each row on a CPU: the compiled kernel against the same operations in torch.
 
     python benchmarks/cpu_sampling.py [--threads 1] [--rounds 15] [--keep]
 
-Logits are random, masks allow half of all tokens. Told are microseconds a step, the medians of the rounds, both ways in
-turns.
+Logits are random, masks allow half of all tokens. It prints microseconds a step, the medians of the rounds,
+both ways in turns.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class Peer:
 
 
 def prompts(count: int, size: int = 32) -> list[list[int]]:
-    """Ends of real prompts, `size` tokens each; behind one that is shorter stands the next."""
+    """Ends of real prompts, `size` tokens each; a shorter one is followed by the next."""
     from benchmarks.fp8_loss import texts
 
     found: list[list[int]] = []
@@ -246,7 +246,7 @@ def main() -> None:
     about = peer.about if peer else {}
     model = "sgl-nano" if asked.model == "nano" else SHAPES[asked.model][0]
     head = (
-        f"tokens/s of {model}, {asked.tokens} tokens a sequence behind {asked.prompt}, {asked.threads} threads, "
+        f"tokens/s of {model}, {asked.tokens} tokens a sequence after {asked.prompt}, {asked.threads} threads, "
         f"best of {asked.rounds} runs"
     )
     text = report(found, head)

@@ -2,14 +2,11 @@
 
     python benchmarks/drafts.py [--only extraction agents ...] [--rows 1 8 64] [--rounds 5] [--cpu] [--noise] [--keep]
 
-How many times as fast with drafts: both engines get each group of programs one after the other, and a round's ratio is
-    that of their
-sums; told is the median of the rounds. Prompts are cached, so that it is writing that is measured; what drafts learn of
-finished
-texts is forgotten before each round. Then how many times as many steps are taken without drafts, the guesses kept a
-step, how many
-tokens were guessed and kept for a hundred generated ones, and whether the texts are the same (they differ only where
-rounding does).
+How many times as fast with drafts: both engines get each group of programs one after the other, and a round's ratio
+is that of their sums; the median of the rounds is printed. Prompts are cached, so that decoding is measured; what
+drafts learn of finished texts is forgotten before each round. Then: how many times as many steps are taken without
+drafts, the draft tokens accepted a step, draft tokens proposed and accepted for a hundred generated ones, and whether
+the texts are the same (they differ only where rounding does).
 """
 
 from __future__ import annotations
@@ -142,16 +139,16 @@ def compared(
         else:
             ratios.append(seconds[plain] / seconds[drafting])
     spent = drafting.stats() - before
-    made, told = (
+    made, shown = (
         max(1, spent.generated_tokens),
         [f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))],
     )
-    told.append(f"{(plain.stats() - alone).steps / max(1, spent.steps):.2f}")
+    shown.append(f"{(plain.stats() - alone).steps / max(1, spent.steps):.2f}")
     shares = [f"{100 * tokens / made:.0f}" for tokens in (spent.drafted_tokens, spent.accepted_tokens)]
     return (
         kind.work.name,
         str(count),
-        *told,
+        *shown,
         f"{spent.accepted_tokens / max(1, spent.steps):.2f}",
         *shares,
         "yes" if same else "no",

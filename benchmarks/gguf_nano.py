@@ -44,7 +44,7 @@ OUTSIDE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_
 def convert(model: Path, out: Path, kind: str) -> None:
     """Write the model directory's weights and vocabulary to `out`; matrices in `kind`, norms in float32.
 
-    A tied head needs no tensor of its own: llama.cpp then multiplies with the embedding.
+    A tied head needs no separate tensor: llama.cpp then multiplies with the embedding.
     """
     config = json.loads((model / "config.json").read_text())
     writer = gguf.GGUFWriter(out, "qwen3moe" if "num_experts" in config else "llama")

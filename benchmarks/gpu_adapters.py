@@ -3,14 +3,13 @@
     python benchmarks/gpu_adapters.py [--shape llama8b] [--cases batch,cold,zipf,alone] [--out FILE]
     benchmarks/gpu_bench.sh adapters ...     where sgl cannot be installed
 
-batch  --rows rows at once over 1, 8 and 64 adapters of rank 16 on all projections, beside the same rows without any:
-output tokens a second
-       (medians of --runs), and one row with an adapter beside one without
-alone  one row with an adapter by the kernels for one row, and by two kernels for each product (SGL_LONE_ADAPTERS=0),
-each beside the base in its engine
-cold   the first token of an adapter that lies in main memory, beside one that lies in a slot
-zipf   --adapters are registered (--zipf-modules, --zipf-rank) and --requests follow a law of Zipf over them: failures,
-hit rate of the slots, waits
+batch  --rows rows at once over 1, 8 and 64 adapters of rank 16 on all projections, and the same rows without any:
+       output tokens/s (medians of --runs), and a batch of one with and without an adapter
+alone  a batch of one with an adapter by the gemv kernels, and by two kernels for each product (SGL_LONE_ADAPTERS=0),
+       each compared with the base in its engine
+cold   the first token of an adapter in main memory, and of one in a slot
+zipf   --adapters are registered (--zipf-modules, --zipf-rank) and --requests have a Zipf distribution over them:
+       failures, hit rate of the slots, waits
 
 Adapters share one file of weights and differ in alpha, so that they are different adapters and need little disk.
 `--shape tiny --device cpu` tries the script out.
@@ -178,7 +177,7 @@ def cold(engine: sgl.Engine, args: argparse.Namespace, names: list[str], vocab: 
     first_token(engine, names[0], row)
     warm, found = [], []
     for name in names[: max(5, args.runs)]:
-        for other in names[::-1][: args.slots]:  # whoever lay in a slot is pushed out
+        for other in names[::-1][: args.slots]:  # the adapter of a slot is evicted
             if other != name and engine.adapters.get(name).where == "device":
                 first_token(engine, other, row)
         if engine.adapters.get(name).where != "device":

@@ -4,11 +4,11 @@
     python benchmarks/gpu_drafts.py saved [--only extraction agents ...] [--at-once 1 8 64] [--rounds 3]
     benchmarks/gpu_bench.sh and benchmarks/lay_out.sh say how to run it where sgl cannot be installed
 
-cost: dummy weights; a drafter that always guesses rows - 1 tokens, all of which are computed. Told are milliseconds of
-    a step: on the device
-(from the first copy to the logits), and of the wall clock, with sampling and what the host does before the next step.
-One row is an engine's
-ordinary step, which runs ahead of the host. saved: as benchmarks/drafts.py, both engines on the GPU.
+cost: dummy weights; a drafter that always drafts rows - 1 tokens, all of which are computed. It prints milliseconds of
+    a
+step: on the device (from the first copy to the logits), and of the wall clock, with sampling and the host's work before
+the next step. One row is an engine's ordinary step, which runs ahead of the host. saved: as benchmarks/drafts.py, both
+engines on the GPU.
 """
 
 from __future__ import annotations

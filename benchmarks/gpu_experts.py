@@ -3,13 +3,11 @@ products alone.
 
     python benchmarks/gpu_experts.py [--shapes qwen3-30b-a3b gpt-oss-20b:mxfp4] [--sequences 1 16 64] [--crowd 256]
     python benchmarks/gpu_experts.py --expert-memory device 20GB host [--layers 12] [--sequences 1 --wanted 32 --crowd
-    0]
-    python benchmarks/gpu_experts.py --kernels [--shapes qwen3-30b-a3b] [--rows 1 4 16 64 256 4096]
+    0] python benchmarks/gpu_experts.py --kernels [--shapes qwen3-30b-a3b] [--rows 1 4 16 64 256 4096]
     benchmarks/gpu_bench.sh experts ...    where sgl cannot be installed
 
 With --expert-memory a line for each place: experts in main memory, all or those that the bytes on the device do not
-hold, with the
-bytes that they brought over the bus, beside what the bus moves in one large copy.
+hold, with the bytes that they brought over the bus, compared with one large copy over the bus.
 
 With --deep also the share of what a large copy moves: all weights but the embeddings and the tokens that are kept, read
 once a step.
@@ -61,14 +59,14 @@ def main() -> None:
         "--deep",
         type=int,
         default=0,
-        help="this many sequences go on behind 4,096 tokens each; the time of the prompts is left out",
+        help="this many sequences go on after 4,096 tokens each; the time of the prompts is left out",
     )
     parser.add_argument("--attention", default="auto")
     parser.add_argument(
         "--expert-memory",
         nargs="+",
         default=["device"],
-        help="where experts lie: device, host, or bytes of the device such as 20GB",
+        help="where experts are stored: device, host, or bytes of the device such as 20GB",
     )
     parser.add_argument("--kv-tokens", type=int, help="of the pool, if not as many as there is memory for")
     parser.add_argument("--kernels", action="store_true", help="the products alone, over several tiles")
@@ -125,43 +123,43 @@ def measured(name: str, weights: str, memory: str, args: argparse.Namespace) -> 
             **options,
         ) as engine:
             info = engine.info()
-            told: dict[str, Any] = {
+            row: dict[str, Any] = {
                 "shape": name,
                 "weights": weights,
                 "ready s": time.perf_counter() - started,
                 "GB": info["memory"]["weights"] / 1e9,
             }
-            told |= of_places(info["expert_memory"])
-            told["layers by"] = ", ".join(
+            row |= of_places(info["expert_memory"])
+            row["layers by"] = ", ".join(
                 sorted({f"{row['executor']}{': ' + row['why'] if row['why'] else ''}" for row in info["layers"]})
             )
             rested(engine)
             for count in args.sequences:
                 before = engine.stats()
-                told[f"{count} sequences"] = rate(engine, vocab, count, 128, args.wanted)
+                row[f"{count} sequences"] = rate(engine, vocab, count, 128, args.wanted)
                 if args.expert_memory != ["device"]:
-                    told[f"GB/s, {count} sequences"] = brought(engine.stats() - before)
+                    row[f"GB/s, {count} sequences"] = brought(engine.stats() - before)
             if args.deep:
-                told[f"{args.deep} x 4k, decoding"] = found = behind(engine, vocab, args.deep)
-                told["share of copies"] = found / args.deep * step_bytes(engine, shape, args.deep) / copy_rate()
+                row[f"{args.deep} x 4k, decoding"] = found = rate_after_prompts(engine, vocab, args.deep)
+                row["share of copies"] = found / args.deep * step_bytes(engine, shape, args.deep) / copy_rate()
             if args.crowd:
-                told[f"{args.crowd} x (512+128)"] = rate(engine, vocab, args.crowd, 512, 128)
+                row[f"{args.crowd} x (512+128)"] = rate(engine, vocab, args.crowd, 512, 128)
     gc.collect()
     torch.cuda.empty_cache()
-    return told
+    return row
 
 
 def of_places(experts: dict[str, Any]) -> dict[str, Any]:
-    """Where experts lie; nothing where all are on the device."""
-    told: dict[str, Any] = {"experts": str(experts["asked"])}
+    """Where experts are stored; nothing where all are on the device."""
+    row: dict[str, Any] = {"experts": str(experts["asked"])}
     if "token_bytes" in experts:
-        told |= {
+        row |= {
             "host GB": experts["host_bytes"] / 1e9,
             "room GB": experts["room_bytes"] / 1e9,
             "GB a token": experts["token_bytes"] / 1e9,
             "bus GB/s": bus(),
         }
-    return told
+    return row
 
 
 def bus() -> float:
@@ -185,8 +183,8 @@ def brought(spent: Any) -> float:
     return spent.expert_bytes / 1e9 / spent.step_seconds if spent.step_seconds else 0.0
 
 
-def behind(engine: sgl.Engine, vocab: int, count: int, given: int = 4096) -> float:
-    """Output tokens a second of `count` sequences behind prompts, the median of three."""
+def rate_after_prompts(engine: sgl.Engine, vocab: int, count: int, given: int = 4096) -> float:
+    """Output tokens/s of `count` sequences after prompts, the median of three."""
 
     def once(seed: int) -> float:
         short, long = (generate(engine, prompts(count, given, vocab, seed), wanted).seconds for wanted in (16, 144))

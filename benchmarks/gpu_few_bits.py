@@ -1,5 +1,5 @@
-"""Weights of four bits beside bfloat16 and float8 in one run: decoding at several batch sizes, and a crowd at once,
-dummy weights.
+"""4-bit weights against bfloat16 and float8 in one run: decoding at several batch sizes, and a crowd at once, dummy
+weights.
 
     python benchmarks/gpu_few_bits.py [--shape llama8b] [--weights auto fp8 int4] [--sequences 1 16 64] [--crowd 256]
     benchmarks/gpu_bench.sh few ...    where sgl cannot be installed
@@ -57,19 +57,19 @@ def measured(model: Path, shape: Shape, weights: str, args: argparse.Namespace) 
     with sgl.Engine(
         model, device="cuda", dtype="bfloat16", dummy=True, weights=weights, context=shape.context
     ) as engine:
-        told: dict[str, Any] = {
+        row: dict[str, Any] = {
             "weights": weights,
             "ready s": time.perf_counter() - started,
             "GB": engine.info()["memory"]["weights"] / 1e9,
         }
         rested(engine)
         for count in args.sequences:
-            told[f"{count} sequences"] = rate(engine, shape, count, 128, 256)
+            row[f"{count} sequences"] = rate(engine, shape, count, 128, 256)
         if args.crowd:
-            told[f"{args.crowd} x (512+128)"] = rate(engine, shape, args.crowd, 512, 128)
+            row[f"{args.crowd} x (512+128)"] = rate(engine, shape, args.crowd, 512, 128)
     gc.collect()
     torch.cuda.empty_cache()
-    return told
+    return row
 
 
 def rate(engine: sgl.Engine, shape: Shape, count: int, given: int, wanted: int) -> float:

@@ -53,7 +53,7 @@ def busy(kernels: Sequence[Kernel]) -> Busy:
 
 
 def within(kernels: Sequence[Kernel], first: int, last: int) -> list[Kernel]:
-    """Those that lie wholly in [first, last]."""
+    """Those that are wholly in [first, last]."""
     return [k for k in kernels if k.start >= first and k.end <= last]
 
 

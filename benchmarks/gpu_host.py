@@ -1,5 +1,5 @@
-"""What the host takes for a step: a model of one layer, so that the device has next to nothing to do, decoding in this
-process and in one of its own.
+"""The host's time for a step: a model of one layer, so that the device has next to nothing to do, decoding in this
+process and in a separate one.
 
     python benchmarks/gpu_host.py [--rows 1 256] [--tokens 512]
 
@@ -48,7 +48,7 @@ def measure(args: argparse.Namespace, model: Path, vocab: int, process: bool) ->
             rates = [generate(engine, prompts(rows, 16, vocab, seed), args.tokens).rate for seed in range(3)]
             with decoding(engine, rows, vocab, 64):
                 step = step_seconds(engine, STEPS)
-            where = "a process of its own" if process else "this process"
+            where = "a separate process" if process else "this process"
             print(
                 f"{where}, {rows} rows: {1e3 * step:.2f} ms a step; not streamed {max(rates):,.0f} tokens/s", flush=True
             )

@@ -1,4 +1,4 @@
-"""Attention over the paged pool: decodes, new tokens behind cached ones, a shared prefix. Ours beside flashinfer's.
+"""Attention over the paged pool: decodes, new tokens after cached ones, a shared prefix. Ours against flashinfer's.
 
 ours: what the engine would choose here; Triton: our kernels alone; deterministic: bits that do not depend on the
 batch. Where the engine chooses flashinfer (prefills on Hopper), ours is flashinfer without its wrapper.
@@ -83,7 +83,7 @@ def _case(work: Work, prefix: int) -> str:
     cached, new = work[0]
     if prefix:
         return f"{len(work)} x ({prefix} shared + {cached + new - prefix})"
-    return f"{len(work)} x {cached + 1}" if new == 1 else f"{len(work)} x {new} behind {cached}"
+    return f"{len(work)} x {cached + 1}" if new == 1 else f"{len(work)} x {new} after {cached}"
 
 
 def _attend(backend: AttentionBackend, batch: StepBatch, q: torch.Tensor) -> Call:

@@ -1,10 +1,8 @@
-"""One row through whole layers: microseconds a layer at several contexts, what it takes without each part, and with
---tune which cuts are fastest.
+"""A batch of one through whole layers: microseconds a layer at several contexts, and without each part.
 
-A cut that is fastest in a chain of products alone need not be so beside attention and routing: what the programs of a
-kernel take of a multiprocessor
-decides when those of the next one can begin. So one part after the other takes each of its cuts while the others keep
-the best that was found.
+With --tune also which tilings are fastest. A tiling that is fastest in a chain of products alone need not be so among
+attention and routing: what the programs of a kernel take of a multiprocessor decides when those of the next one can
+begin. So one part after the other takes each of its tilings while the others keep the best that was found.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, best_launch
 from sgl.runtime.kernels.launch.programmatic_launch import overlaps
 from sgl.runtime.kernels.residual_norm import NormWeights
 
-EPS, BYTES, MOST_LAYERS, TURNS, TOLD = (
+EPS, BYTES, MOST_LAYERS, TURNS, MOST_SHOWN = (
     1e-6,
     4 * 10**8,
     16,
@@ -226,7 +224,7 @@ class Chain:
         return found | {"attention": self.attention.gemv_tile}
 
     def run(self, layers: list[Layer], context: int, cuts: Cuts, without: frozenset[str] = frozenset()) -> Tensor:
-        """One row through all of them, behind so many tokens and itself."""
+        """One row through all of them, after so many tokens and itself."""
         shape, attention, x, batch = self.shape, self.attention, self.entry.clone(), self.steps[context]
         overlap = overlaps(x.device)
         attention.gemv_tile, attention._scratch = cuts["attention"], self._scratch(cuts["attention"])
@@ -269,7 +267,7 @@ class Chain:
     def seconds(self, context: int, cuts: Cuts, without: frozenset[str] = frozenset()) -> float:
         """A layer's."""
         return self.lab.attempt(
-            f"chain behind {context}", lambda layers: self.run(layers, context, cuts, without), [self.layers]
+            f"chain after {context}", lambda layers: self.run(layers, context, cuts, without), [self.layers]
         ) / len(self.layers)
 
 
@@ -305,7 +303,7 @@ class Search:
     candidates: dict[str, list[Any]]
 
     def turn(self, part: str) -> list[tuple[float, Any]]:
-        """All cuts of a part beside the best of the others, the fastest first, which is the part's best from now on."""
+        """All tilings of a part with the best of the others, the fastest first; that is the part's best from now on."""
         found = [(self.chain.seconds(self.context, self.best | {part: cut}), cut) for cut in self.candidates[part]]
         found.sort(key=lambda each: (math.isnan(each[0]), each[0]))
         self.best[part] = found[0][1]
@@ -324,11 +322,11 @@ def _tune(lab: Lab, chain: Chain, context: int) -> None:
     )
     lab.compile_ahead(_calls(chain, context, used, search.candidates))
     for part in islice(cycle(search.candidates), TURNS * len(search.candidates)):
-        told = (
-            f"{1e6 * seconds:.2f} {_told(cut)}{', in use' if cut == used[part] else ''}"
-            for seconds, cut in search.turn(part)[:TOLD]
+        shown = (
+            f"{1e6 * seconds:.2f} {_describe(cut)}{', in use' if cut == used[part] else ''}"
+            for seconds, cut in search.turn(part)[:MOST_SHOWN]
         )
-        lab.say(f"  {context} tokens, {part} {sizes.get(part, '')}: " + "; ".join(told))
+        lab.say(f"  {context} tokens, {part} {sizes.get(part, '')}: " + "; ".join(shown))
 
 
 def _calls(chain: Chain, context: int, used: Cuts, candidates: dict[str, list[Any]]) -> list[Callable[[], object]]:
@@ -339,5 +337,5 @@ def _calls(chain: Chain, context: int, used: Cuts, candidates: dict[str, list[An
     ]
 
 
-def _told(cut: Any) -> str:
+def _describe(cut: Any) -> str:
     return str(cut).removeprefix("DecodeTile") if isinstance(cut, DecodeTile) else str(tuple(cut))

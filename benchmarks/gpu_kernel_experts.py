@@ -115,7 +115,7 @@ def _report(
     """up_bytes, down_bytes: of the weights of the chosen experts."""
     rows = len(x)
     whole = _seconds(lambda choice: fused_moe.fused_moe(x, stacks, choice, overlap=True), choices)
-    told = [f"mixture {_told(whole, up_bytes + down_bytes)}"]
+    shown = [f"mixture {_describe(whole, up_bytes + down_bytes)}"]
     counters = torch.zeros(FEW_ROWS, dtype=torch.int32, device="cuda")
     router = RouterWeights(
         torch.randn(stacks.count, x.shape[1], device="cuda"),
@@ -126,22 +126,24 @@ def _report(
         None,
         counters,
     )
-    told.append(f"router {1e6 * _seconds(lambda choice: route(x, router, overlap=True), choices):.1f} us")
-    told.append(
+    shown.append(f"router {1e6 * _seconds(lambda choice: route(x, router, overlap=True), choices):.1f} us")
+    shown.append(
         f"sort {1e6 * _seconds(lambda choice: sorted_blocks(choice.experts, stacks.count, 32), choices):.1f} us"
     )
     with suppress(Exception):
-        told.append(f"torch's grouped_mm, products alone {_told(_library(x, stacks, choices), up_bytes + down_bytes)}")
-    print(f"{rows} rows: {'; '.join(told)}", flush=True)
+        shown.append(
+            f"torch's grouped_mm, products alone {_describe(_library(x, stacks, choices), up_bytes + down_bytes)}"
+        )
+    print(f"{rows} rows: {'; '.join(shown)}", flush=True)
     found = _gathered(x, stacks, choices) if rows <= MOST_GATHERED else []
     found += _tiles(x, stacks, choices) if rows > 1 else []
     for part, name, size in (("up", "gate and up", up_bytes), ("down", "down", down_bytes)):
         best = sorted((seconds, what) for seconds, where, what in found if where == part)
         for seconds, what in best[:6]:
-            print(f"    {name}: {_told(seconds, size)} {what}", flush=True)
+            print(f"    {name}: {_describe(seconds, size)} {what}", flush=True)
 
 
-def _told(seconds: float, size: float) -> str:
+def _describe(seconds: float, size: float) -> str:
     return f"{1e6 * seconds:.1f} us ({size / copy_rate() / seconds:.0%} of copies)"
 
 

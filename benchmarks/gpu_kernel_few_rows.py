@@ -1,9 +1,8 @@
-"""Few rows with weights of four and eight bits: each product alone at several cuts, and a chain of layers as the engine
-has them.
+"""Small batches with 4-bit and 8-bit weights: each product alone at several tilings, and a chain of layers as in the
+engine.
 
 Each kernel starts under the tail of the one before it, if not said otherwise. Lines are printed as they are found; the
-fastest cut of
-each product stands in the chain, beside what is chosen without being told.
+fastest tiling of each product runs in the chain, and so does the default choice.
 """
 
 from __future__ import annotations
@@ -115,7 +114,7 @@ def _fastest(lab: Lab, name: str, rows: int, weights: list[PackedWeight]) -> Cut
         rate = moved / seconds
         lab.say(
             f"{name:15}{rows:3} rows {1e6 * seconds:7.1f} us {rate / 1e12:5.2f} TB/s "
-            f"({100 * rate / lab.roof.copy:3.0f} %)  {_told(cut)}"
+            f"({100 * rate / lab.roof.copy:3.0f} %)  {_describe(cut)}"
         )
     return min((cut for cut in cuts if not math.isnan(found[cut])), key=lambda cut: found[cut], default=None)
 
@@ -145,7 +144,7 @@ def _cuts(name: str, rows: int, weight: PackedWeight) -> Iterator[Cut]:
         yield from (SkinnyGemmTile(*cut) for cut in OLD.get(name, ()))
 
 
-def _told(cut: Cut) -> str:
+def _describe(cut: Cut) -> str:
     return "as chosen" if cut is None else f"{type(cut).__name__}{tuple(cut)}"
 
 

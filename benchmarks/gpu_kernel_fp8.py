@@ -1,9 +1,9 @@
-"""Float8 weights beside bfloat16: where each way of multiplying is the fastest, and one row's kernels.
+"""Float8 weights against bfloat16: where each way of multiplying is the fastest, and the kernels for a batch of one.
 
-float8: what the engine does; rounded rows: rows to float8, then `torch._scaled_mm`; restored in registers: rows stay as
-    they are, with
-several tiles where --tune is given; blocks: the same with a scale for each 128 x 128; deterministic: one order of sums.
-Half the FLOP are counted, because float8 multiplies at twice the rate of the roofline's bfloat16.
+float8: what the engine does; rounded rows: rows to float8, then `torch._scaled_mm`; dequantized in registers: rows stay
+    as they are, with several tiles where --tune is given; blocks: the same with a scale for each 128 x 128;
+deterministic: one order of sums. Half the FLOP are counted, because float8 multiplies at twice the rate of the
+    roofline's bfloat16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gate and up with the activation in their epilogue, beside cuBLAS and a kernel behind it, under a lasting load."""
+"""Gate and up with the activation in their epilogue, against cuBLAS and a separate kernel, under a lasting load."""
 
 from __future__ import annotations
 

@@ -153,8 +153,8 @@ class Lab:
         return statistics.median(times)
 
     def compile_ahead(self, calls: Iterable[Callable[[], object]]) -> None:
-        """Compile what these calls launch, several kernels at a time; one that
-        does not compile is told when it is measured.
+        """Compile what these calls launch, several kernels at a time; one that does not compile is reported when it is
+        measured.
         """
         if self.device.type != "cuda":
             return

@@ -1,6 +1,6 @@
-"""From a checkpoint to the card: our threads beside safetensors' own loader, and what page-locked copies can do.
+"""From a checkpoint to the GPU: our threads against safetensors' own loader, and the rate of page-locked copies.
 
-The files lie in memory (/dev/shm) where there is room: what is measured is the way to the card, not the disk.
+The files are in memory (/dev/shm) where there is room: the copy to the GPU is measured, not the disk.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _pinned(lab: Lab) -> float:
 
 @contextmanager
 def _folder(wanted: int) -> Iterator[Path]:
-    """For a checkpoint of so many bytes, removed behind it."""
+    """For a checkpoint of so many bytes, removed afterwards."""
     memory = Path("/dev/shm")
     roomy = memory.is_dir() and shutil.disk_usage(memory).free > 1.2 * wanted
     with tempfile.TemporaryDirectory(dir=memory if roomy else None) as folder:

@@ -1,6 +1,4 @@
-"""The deterministic product (bits of a row depend on that row and the weight
-alone) beside cuBLAS, weights not cached.
-"""
+"""The deterministic product (a row's bits depend on it and the weight only) against cuBLAS, weights not cached."""
 
 from __future__ import annotations
 

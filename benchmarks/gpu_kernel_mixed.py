@@ -1,8 +1,8 @@
 """Steps in which some sequences get more than one token, with random weights: eagerly and in pieces of CUDA graphs.
 
 A quarter of the sequences (one at least) get 4 extra tokens a step, the others one. host: what `runner.forward` takes
-of the host while the device is idle behind it; step: wall time of steps run back to back; gpu: between events, of
-steps launched behind a sleep. The roofline is that of reading weights, keys and values once, and of the products.
+of the host while the device is idle; step: wall time of steps run back to back; gpu: between events, of steps launched
+after a sleep. The roofline is that of reading weights, keys and values once, and of the products.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from gpu_shapes import write_model
 
 import sgl
 from sgl.runtime.cache import IntRow
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
-from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 
-EXTRA, WARM, BEHIND_SLEEP = 4, 4, 3  # tokens; steps; steps
+EXTRA, WARM, AFTER_SLEEP = 4, 4, 3  # tokens; steps; steps
 SLEEP = 72_000_000  # clock cycles, as long as the host needs for three steps
 FIRST_PLAIN_ID = 300
 
@@ -46,7 +45,7 @@ class Drive:
 
     def _sequence(self, index: int, draw: np.random.Generator) -> SequenceState:
         sizes, seq = self.lab.sizes, SequenceState(index)
-        steps = 2 * sizes.steps + WARM + BEHIND_SLEEP
+        steps = 2 * sizes.steps + WARM + AFTER_SLEEP
         seq.status, seq.computed = SequenceStatus.RUNNING, sizes.context
         seq.tokens = IntRow(draw.integers(FIRST_PLAIN_ID, self.lab.shape.vocab, sizes.context + (1 + EXTRA) * steps))
         seq.slots = IntRow(np.arange(1 + index * sizes.context, 1 + (index + 1) * sizes.context))
@@ -85,7 +84,7 @@ def measure(lab: Lab) -> None:
         core, size = engine._core, engine.info()["memory"]["weights"]
         rows = core.call(lambda: [row for batch in lab.sizes.mixed for row in _rows(lab, core.runner, batch, size)])
     lab.show(
-        f"steps of the model behind {lab.sizes.context} tokens each: some sequences with {1 + EXTRA} tokens, or one "
+        f"steps of the model after {lab.sizes.context} tokens each: some sequences with {1 + EXTRA} tokens, or one "
         "each",
         rows,
     )
@@ -93,7 +92,7 @@ def measure(lab: Lab) -> None:
 
 def _tokens(lab: Lab) -> int:
     sizes = lab.sizes
-    return 1000 + max(sizes.mixed) * (sizes.context + (1 + EXTRA) * (2 * sizes.steps + WARM + BEHIND_SLEEP))
+    return 1000 + max(sizes.mixed) * (sizes.context + (1 + EXTRA) * (2 * sizes.steps + WARM + AFTER_SLEEP))
 
 
 def _rows(lab: Lab, runner: Any, batch: int, size: float) -> list[Row]:
@@ -134,17 +133,17 @@ def _timed(lab: Lab, drive: Drive, mixed: bool) -> dict[str, float]:
         drive.step(mixed)
     lab.wait()
     step = (time.perf_counter() - started) / lab.sizes.steps
-    return {"gpu": _behind_sleep(lab, drive, mixed, step), "step": step, "host": statistics.median(host)}
+    return {"gpu": _after_sleep(lab, drive, mixed, step), "step": step, "host": statistics.median(host)}
 
 
-def _behind_sleep(lab: Lab, drive: Drive, mixed: bool, otherwise: float) -> float:
+def _after_sleep(lab: Lab, drive: Drive, mixed: bool, otherwise: float) -> float:
     if lab.device.type != "cuda":
         return otherwise
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(SLEEP)
     start.record()
-    for _ in range(BEHIND_SLEEP):
+    for _ in range(AFTER_SLEEP):
         drive.step(mixed)
     end.record()
     end.synchronize()
-    return start.elapsed_time(end) / 1e3 / BEHIND_SLEEP
+    return start.elapsed_time(end) / 1e3 / AFTER_SLEEP

@@ -1,7 +1,7 @@
-"""The roofline of this run: how fast the card copies, and how fast it multiplies in a burst and under a lasting load.
+"""The roofline of this run: how fast the GPU copies, and how fast it multiplies in a burst and under a lasting load.
 
-Cards are capped in power. An H200 multiplies at 790 TFLOP/s for some milliseconds; then its clock falls to about
-1,450 MHz at 690 W, and 650 to 700 TFLOP/s are left. Whoever computes for longer has the latter only.
+GPUs are capped in power. An H200 multiplies at 790 TFLOP/s for some milliseconds; then its clock falls to about
+1,450 MHz at 690 W, and 650 to 700 TFLOP/s are left. Longer computations get the latter rate only.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _under_load(some: Callable[[int], None], device: torch.device, load: float) 
 
 
 def _ask(device: torch.device) -> subprocess.Popen[str] | None:
-    """nvidia-smi, started beside the load."""
+    """nvidia-smi, started in parallel with the load."""
     card = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
     query = [
         "nvidia-smi",
@@ -111,8 +111,8 @@ def _answer(asked: subprocess.Popen[str] | None) -> str:
 
 @cache
 def copy_rate(device: torch.device) -> float:
-    """Bytes that large copies read and write in a second, one queued behind
-    the other: alone in a graph one is slower.
+    """Bytes that large copies read and write in a second, one queued after the other: a single one in a graph is
+    slower.
     """
     size = 2**30 if device.type == "cuda" else 2**20
     source = torch.zeros(size, dtype=torch.uint8, device=device)

@@ -1,4 +1,4 @@
-"""The runtime's kernels on one GPU at the shapes of Llama-3.1-8B, each beside a peer and the roofline of the same run.
+"""The runtime's kernels on one GPU at the shapes of Llama-3.1-8B, each against a peer and the roofline of the same run.
 
     python benchmarks/gpu_kernels.py [one_row chain attention matmul fp8 sampler layers gated loading mixed few_bits
     small_batch_layers] [--quick] [--tune] [--shape SHAPE]
@@ -6,7 +6,7 @@
 
 Times are those of captured CUDA graphs where not said otherwise; a table a question: microseconds of ours, of the
 [peer], the rate, the share of the roofline, how many times faster than the best peer. Rooflines come first: copying,
-and products after a second of load, when a card that is capped in power has lowered its clock.
+and products after a second of load, when a power-capped GPU has lowered its clock.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace, shape: Shape, device: torch.device, dtype: tor
 
 
 def one(lab: Lab, case: str) -> None:
-    """A case that fails is told; the next one runs."""
+    """A case that fails is reported; the next one runs."""
     try:
         importlib.import_module(f"gpu_kernel_{case}").measure(lab)
     except Exception as error:

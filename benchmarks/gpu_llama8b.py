@@ -1,5 +1,5 @@
-"""The runtime on one GPU: a model of Llama-3.1-8B's shape with dummy weights, beside vLLM's published figures; or of
-another shape (`--shape gemma3-4b`, `--shape qwen3-4b`), beside its rooflines alone.
+"""The runtime on one GPU: a model of Llama-3.1-8B's shape with dummy weights, against vLLM's published figures; or
+of another shape (`--shape gemma3-4b`, `--shape qwen3-4b`), against its rooflines only.
 
     python benchmarks/gpu_llama8b.py [--shape SHAPE] [--cases 2,3,5] [--quick] [--keep]
     GIT_COMMIT=$(git rev-parse --short HEAD) benchmarks/gpu_bench.sh ...   where sgl cannot be installed

@@ -18,7 +18,7 @@ import sgl
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 STEPS = 30
-LONG = 3000  # tokens; nobody ends while the profiler starts and stops
+LONG = 3000  # tokens; no sequence ends while the profiler starts and stops
 TOP = 15
 
 
@@ -56,7 +56,7 @@ class Profile:
 
 
 def profile(engine: sgl.Engine, batch: int, vocab: int, length: int = 512, steps: int = STEPS) -> Profile:
-    """Profile `steps` steps while `batch` sequences decode greedily behind `length` tokens each."""
+    """Profile `steps` steps while `batch` sequences decode greedily after `length` tokens each."""
     _captured(engine)
     _record(lambda: None)  # the tracing library's own start-up
     with decoding(engine, batch, vocab, length):

@@ -1,5 +1,5 @@
-"""Several cards beside one: sums over ranks by each way, then a model of Llama-3.1-8B's shape (dummy weights) on one
-card, over two, and copied.
+"""Several GPUs against one: all-reduce by each algorithm, then a model of Llama-3.1-8B's shape (dummy weights) on one
+GPU, over two, and copied.
 
     python benchmarks/gpu_ranks.py [--cards 2] [--what sums,one,tensor,pipeline,both,replicas,faults] [--shape llama8b]
     [--layers N]
@@ -8,21 +8,18 @@ card, over two, and copied.
 
 sums      all-reduce of 8 KB to 64 MB, microseconds alone and in CUDA graphs (gpu_ranks_sums.py)
 one, tensor, pipeline, both, replicas: seconds until it is ready; one sequence of 128 + 256 tokens; 256 x (512 + 128) at
-    once ("both": stages of two
-          ranks each). Of one and replicas also programs, 256 a card in 16 groups: 3,000 tokens that a group shares and
-          64 own ones, 32 written, with
-          the share of prompt tokens that was cached
-experts   (--expert-parallel) as tensor, but that each rank holds whole experts; then experts move by what was chosen,
-and one sequence and the crowd again
+          once ("both": stages of two ranks each). Of one and replicas also programs, 256 a GPU in 16 groups: 3,000
+          tokens that a group shares and 64 own ones, 32 written, with the share of prompt tokens that was cached
+experts   (--expert-parallel) as tensor, but each rank holds whole experts; then experts move by their load, and one
+          sequence and the crowd again
 rows      as tensor, but that latent attention is shared out by rows (latent_attention="rows"); of a shape that has it
---deep    of each kind also so many sequences at once behind 4,096 tokens each: 128 tokens of each, the time of the
-prompts left out
-faults    (with tensor) a rank is killed and stopped while 256 sequences are written; seconds until all are told, all
-ranks have ended, it runs again;
-          and what is left in the cards' memory when it is closed
+--deep    of each kind also so many sequences at once after 4,096 tokens each: 128 tokens of each, the time of the
+          prompts left out
+faults    (with tensor) a rank is killed and stopped while 256 sequences are written; seconds until all
+          have their error, all ranks have ended, it runs again; and what is left in GPU memory when it is closed
 
-Scripts that run beside each other share cards if --option kv_tokens=N leaves room: with the same file as --turn they
-open at once and measure one by one.
+Scripts that run in parallel share GPUs if --option kv_tokens=N leaves room: with the same file as --turn they open at
+once and measure one by one.
 """
 
 from __future__ import annotations
@@ -79,7 +76,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--what", default="sums,one,tensor,pipeline,replicas,faults")
     parser.add_argument("--shape", choices=(*SHAPES, *MIXTURES), default="llama8b")
     parser.add_argument(
-        "--expert-parallel", action="store_true", help="measure whole experts on ranks beside the others, of a mixture"
+        "--expert-parallel", action="store_true", help="also measure whole experts on ranks, of a mixture"
     )
     parser.add_argument("--redundant-experts", type=int, default=0, help="copies of experts in each layer then")
     parser.add_argument("--layers", type=int)
@@ -89,9 +86,9 @@ def options() -> argparse.Namespace:
         type=int,
         default=[],
         metavar="N",
-        help="numbers of sequences that go on behind 4,096 tokens each",
+        help="numbers of sequences that go on after 4,096 tokens each",
     )
-    parser.add_argument("--turn", type=Path, help="a file that scripts beside each other lock in turn to measure")
+    parser.add_argument("--turn", type=Path, help="a file that parallel scripts lock in turn to measure")
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of every engine")
     parser.add_argument("--out", type=Path, help="write the figures as JSON here")
@@ -148,7 +145,7 @@ class Measured:
         self.rate("one sequence", 1, 128, 256)
         self.rate("crowd", 256, 512, 128)
         for count in self.deep:
-            self.behind(count)
+            self.after_prompts(count)
         if self.kind in ("one", "replicas"):
             self.shared()
         if self.kind == "experts":
@@ -164,16 +161,16 @@ class Measured:
         self.figures[what] = found
         self.say(what, " ".join(f"{each:.0f}" for each in found) + " tokens/s")
 
-    def behind(self, count: int) -> None:
+    def after_prompts(self, count: int) -> None:
         """The same sequences go on and on: graphs are captured in the first two turns."""
         self.engine.flush_cache()
         with opened(self.engine, prompts(count, DEEP, self.vocab, 7)) as sequences:
             for tokens in (16, ONWARDS):
                 onwards(sequences, tokens)
             found = sorted(count * ONWARDS / onwards(sequences, ONWARDS) for _ in range(self.runs))
-        self.figures[f"{count} behind {DEEP}"] = found
+        self.figures[f"{count} after {DEEP}"] = found
         self.say(
-            f"{count} behind {DEEP}",
+            f"{count} after {DEEP}",
             " ".join(f"{each:.0f}" for each in found)
             + f" tokens/s; {1000 * count / found[len(found) // 2]:.2f} ms a step",
         )
@@ -237,9 +234,9 @@ class Measured:
             began = time.perf_counter()
             os.kill(pids[1], number)
             errors = [future.exception(60) for future in endless]
-            told = time.perf_counter() - began
+            failed = time.perf_counter() - began
         died = sum(isinstance(error, EngineDied) for error in errors)
-        self.say(number.name, f"{died} of {len(errors)} told after {told:.2f} s: {str(errors[0])[:150]}")
+        self.say(number.name, f"{died} of {len(errors)} failed after {failed:.2f} s: {str(errors[0])[:150]}")
         ended = until(lambda: not any(os.path.exists(f"/proc/{pid}") and "Z" not in status(pid) for pid in pids))
         self.say(number.name, f"all ended {ended - began:.2f} s after")
         again = until(lambda: engine.info()["rank_pids"] != pids and engine._core.up)
@@ -301,7 +298,7 @@ def rounded(seconds: dict[str, float]) -> dict[str, float]:
 
 def main() -> None:
     args = options()
-    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no card"
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     say(f"{torch.cuda.device_count()} x {card}, torch {torch.__version__}")
     what, figures = args.what.split(",") + ["experts"] * args.expert_parallel, {}
     if "sums" in what:

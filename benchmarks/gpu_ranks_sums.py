@@ -120,7 +120,7 @@ class Table:
         self.say(f"{rows * WIDTH * 2 // 1024:6d} KB  {name:38}{found}  {'right' if right else 'WRONG'}")
 
     def products(self) -> None:
-        """Of one row, with the sum, addition and norm behind them: given to the sum, and sent by themselves."""
+        """Of one row, followed by sum, addition and norm: fused into the sum, and sent separately."""
         rooms = self.ranks._rooms
         for inputs in (4096 // self.ranks.ranks, 14_336 // self.ranks.ranks) if rooms is not None else ():
             y, weight = (torch.randn(count, inputs, device=self.device).to(torch.bfloat16) for count in (1, WIDTH))
@@ -147,7 +147,7 @@ class Table:
     def _others(self, way: str) -> None:
         last = torch.zeros(257, dtype=torch.int32, device=self.device)
         columns = 128_256
-        for name, work in [("told, 257 tokens", lambda: self.ranks.told(last))] + [
+        for name, work in [("broadcast, 257 tokens", lambda: self.ranks.broadcast(last))] + [
             (f"logits of {rows} rows", self._gather(rows, columns)) for rows in (1, 4, 8, 64, 256)
         ]:
             self.say(f"{way:8}{name:30}{self.timed(work, 20):9.1f}{self.graphed(work, 10):9.1f}")

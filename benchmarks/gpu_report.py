@@ -1,4 +1,4 @@
-"""Figures of the GPU benchmark: beside the published anchor, the target, and the roofline of the same run."""
+"""Figures of the GPU benchmark, with the published anchor, the target, and the roofline of the same run."""
 
 from __future__ import annotations
 

@@ -4,10 +4,8 @@
     python benchmarks/gpu_serve.py --server "peer=python -m peer --model {model} --port {port} ..." --rounds 3
 
 Requests are rows of token ids with ignore_eos, their lengths lognormal, sent as a Poisson process of so many a second,
-or all
-at once (inf); the same to every server. Reported in milliseconds: until the first token, between pieces of a stream,
-and a
-token after the first; and output tokens/s. Clients run in processes of their own.
+or all at once (inf); the same to every server. Reported in milliseconds: until the first token, between pieces of a
+stream, and a token after the first; and output tokens/s. Clients run in separate processes.
 """
 
 from __future__ import annotations

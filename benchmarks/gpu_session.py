@@ -205,7 +205,7 @@ class Session:
     # engines and cases
 
     def _with(self, label: str, more: dict[str, Any], work: Callable[[Bench], list[Figure]]) -> None:
-        """Run `work` on an engine opened with these options; one that lacks them is told, not failed."""
+        """Run `work` on an engine opened with these options; one that lacks them is reported, not failed."""
         if known_options(**more) is None:
             self.say(f"[{label}] this engine has no option {', '.join(more)}: left out")
             return

@@ -16,8 +16,8 @@ LONGEST_TOKEN = 16  # characters; beyond that real vocabularies are thin
 class Shape:
     """What the work of a token depends on; `context` is what the benchmark opens the engine with.
 
-    window: latest tokens that layers see, all but each `full`-th.  keys: of its config.json, beside or instead of
-        Llama's.
+    window: latest tokens that layers see, all but each `full`-th.  keys: of its config.json, in addition to or instead
+        of Llama's.
     """
 
     name: str

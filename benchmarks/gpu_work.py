@@ -16,9 +16,9 @@ import sgl
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 
-FIRST_PLAIN_ID = 300  # behind special tokens and bytes
+FIRST_PLAIN_ID = 300  # after special tokens and bytes
 REST = 12.0  # seconds
 PATIENCE = 150  # seconds; a batch that is not done by then has failed
 
@@ -71,8 +71,9 @@ def generate(
 
 
 def rested(engine: sgl.Engine) -> None:
-    """Once it has captured the graphs that it captures while nobody waits: others do so before
-    they are ready. In another process: after a while.
+    """Once it has captured the graphs that are captured while it is idle: others are captured before it is ready. In
+    another
+    process: after a while.
     """
     runner, until = getattr(engine._core, "runner", None), time.monotonic() + 120
     while getattr(runner, "_ahead", None) is not None and time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Plain texts beside hostile requests in one engine, for grammar_stalls.py."""
+"""Plain texts next to hostile requests in one engine, for grammar_stalls.py."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ class Collections:
 
     def __init__(self) -> None:
         self.times: list[list[float]] = []
-        gc.callbacks.append(self._told)
+        gc.callbacks.append(self._collected)
 
-    def _told(self, phase: str, info: dict[str, int]) -> None:
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
         if info["generation"] == 2:
             if phase == "start":
                 self.times.append([time.perf_counter(), 0.0])
@@ -159,7 +159,7 @@ def row(name: str, waits: np.ndarray) -> str:
     return f"{name:44} {len(found):9} {quantiles}  {found.max():7.1f}  {(found > 50).sum():6}"
 
 
-def beside(count: int, seed: int, apart: bool) -> None:
+def measure_next_to_hostile_requests(count: int, seed: int, apart: bool) -> None:
     with Engine(threads=1, max_running=32, grammar_process=apart) as engine:
         measured(engine, Hostiles(engine, 20, seed + 1, False))
         print(
@@ -168,18 +168,18 @@ def beside(count: int, seed: int, apart: bool) -> None:
         )
         print(row("plain texts alone", measured(engine, None)), flush=True)
         print(
-            row("beside requests without grammars", measured(engine, Hostiles(engine, count, seed, False))), flush=True
+            row("next to requests without grammars", measured(engine, Hostiles(engine, count, seed, False))), flush=True
         )
         before, began, collected = engine.stats(), time.perf_counter(), Collections()
         hostiles = Hostiles(engine, count, seed, True)
         found = measured(engine, hostiles)
         after, seconds = engine.stats(), time.perf_counter() - began
         compiled = engine.info()["grammars"]["compiled"]
-        print(row("beside hostile requests", found), flush=True)
+        print(row("next to hostile requests", found), flush=True)
         print(row("  of these, while no garbage was collected", collected.apart(found)))
     print(
         f"{count} hostile requests in {seconds:.0f} s; {after.late_masks - before.late_masks} tokens of "
-        f"{after.generated_tokens - before.generated_tokens} waited for their grammars beside the loop"
+        f"{after.generated_tokens - before.generated_tokens} waited for their grammars outside of the loop"
     )
     print(f"grammars were compiled {compiled}")
     print(

@@ -3,7 +3,7 @@
     python benchmarks/grammar_decoding.py [--dialogues 32]
 
 Grammar time is masks, moves of the matchers and jump-forward with its tokenising, all inside the engine's steps;
-compiling, which happens in the caller's thread, is told apart.
+compiling, which happens in the caller's thread, is reported separately.
 """
 
 from __future__ import annotations

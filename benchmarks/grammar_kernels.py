@@ -111,7 +111,7 @@ def _one_mask(pool: DevicePool, dtype: torch.dtype, batch: int, forbidden: int, 
 
 
 def strings(vocabulary: Vocabulary, count: int) -> list[Grammar]:
-    """Objects with one string each; every grammar has states of its own."""
+    """Objects with one string each; every grammar has its own states."""
     schemas = ({"type": "object", "properties": {f"k{i}": {"type": "string"}}} for i in range(count))
     schemas = ({**schema, "required": list(schema["properties"]), "additionalProperties": False} for schema in schemas)
     return [compile_json_schema(schema, vocabulary) for schema in schemas]

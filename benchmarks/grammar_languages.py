@@ -1,13 +1,11 @@
-"""The first mask of grammars of programming languages and formats, from compile to mask, beside llguidance.
+"""The first mask of grammars of programming languages and formats, from compile to mask, against llguidance.
 
     python benchmarks/grammar_languages.py --vocab tekken GRAMMAR.lark GRAMMAR.gbnf ...
 
-The engines take turns grammar by grammar, in one process. Times are of the thread's own processor time, and the least
-of some
-rounds, each of which compiles anew. Priorities of terminals are taken out for both, since llguidance refuses them and
-sgl reads
-over them; GBNF is converted by llguidance's own converter for it. Grammars that neither engine compiles are named at
-the end.
+The engines take turns grammar by grammar, in one process. Times are of the thread's processor time, and the least of
+some rounds, each of which compiles anew. Priorities of terminals are removed for both, since llguidance refuses them
+and sgl ignores them; GBNF is converted by llguidance's own converter for it. Grammars that neither engine compiles are
+named at the end.
 """
 
 from __future__ import annotations

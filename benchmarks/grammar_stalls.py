@@ -4,14 +4,12 @@
     python benchmarks/grammar_stalls.py --requests 10000
 
 The first compiles each of a list and works out its first masks, as servers do it. A thread that wants to run twice a
-millisecond notes its longest pause: it stands for the loop that decodes for others.
+millisecond notes its longest pause: it represents the loop that decodes for others.
 
-The second has the bundled model write plain texts, free ones and some by an ordinary schema, alone and beside so many
-random hostile requests (`tests/cpu/hostile_requests.py`), which two threads have compiled as in the server, by a
-process
-of their own. It prints how long each token of the plain ones came after the one before. A control runs the same beside
-as many requests
-without grammars, which says what the model and the machine have to do with it.
+The second has the bundled model write plain texts, free ones and some by an ordinary schema, alone and next to so many
+random hostile requests (`tests/cpu/hostile_requests.py`), which two threads have compiled as in the server, in a
+separate process. It prints the intervals between the tokens of the plain ones. A control runs the same next to as many
+requests without grammars, which shows the part of the model and the machine.
 """
 
 from __future__ import annotations
@@ -71,31 +69,31 @@ def compiling(vocab: str) -> None:
     gc.disable()
     sys.setswitchinterval(SWITCH_INTERVAL)
     for name, schema in HOSTILE.items():
-        told: list[str] = []
-        worker = threading.Thread(target=lambda schema=schema, told=told: told.append(prepare(schema, vocabulary)))
+        results: list[str] = []
+        worker = threading.Thread(
+            target=lambda schema=schema, results=results: results.append(prepare(schema, vocabulary))
+        )
         ticker, started = Ticker(), time.perf_counter()
         worker.start()
         worker.join()
         seconds = time.perf_counter() - started
         ticker.stop()
-        print(f"{name:26} {seconds * 1e3:6.0f} ms, longest pause {ticker.longest:5.1f} ms  {told[0]}", flush=True)
+        print(f"{name:26} {seconds * 1e3:6.0f} ms, longest pause {ticker.longest:5.1f} ms  {results[0]}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--vocab", default="nano", help="nano, tekken, or a file")
     parser.add_argument(
-        "--requests", type=int, default=0, help="hostile requests beside plain ones in an engine; 0: only compile"
+        "--requests", type=int, default=0, help="hostile requests next to plain ones in an engine; 0: only compile"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--here", action="store_true", help="compile in the engine's process instead of one of their own"
-    )
+    parser.add_argument("--here", action="store_true", help="compile in the engine's process instead of a separate one")
     options = parser.parse_args()
     if options.requests:
-        from grammar_beside import beside
+        from grammar_beside import measure_next_to_hostile_requests
 
-        beside(options.requests, options.seed, not options.here)
+        measure_next_to_hostile_requests(options.requests, options.seed, not options.here)
     else:
         compiling(options.vocab)
 

@@ -1,4 +1,4 @@
-"""The grammar benchmark's report: schema files, single cases, where we are behind, memory, batches."""
+"""The grammar benchmark's report: schema files, single cases, where we are slower, memory, batches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def print_report(
         _print_cases(results, cases)
     print(f"\na batch of {batch} masks seen before, one call, us:")
     table(("engine", "us", "peak MB"), [(r["engine"], f"{r['batch']:.0f}", r["peak_mb"]) for r in results])
-    _print_behind(results, groups)
+    _print_slower(results, groups)
 
 
 def _print_schemas(results: list[Result], names: list[str]) -> None:
@@ -73,7 +73,7 @@ def _summary(result: Result, names: list[str]) -> tuple[Any, ...]:
         " / ".join(f"{quantile(firsts, q):.2f}" for q in (0.5, 0.95, 0.99, 1)),
         " / ".join(f"{t:.1f}" for t in (mean(masks), *(quantile(masks, q) for q in (0.5, 0.95, 0.99, 1)))),
         f"{mean(again):.2f} / {quantile(again, 0.99):.2f}",
-        f"{quantile(held, 0.5):.2f} / {quantile(held, 1):.1f}" if held else "not told",
+        f"{quantile(held, 0.5):.2f} / {quantile(held, 1):.1f}" if held else "not reported",
     )
 
 
@@ -99,15 +99,15 @@ def _cell(result: Result, name: str, refused: list[str]) -> str:
     return f"{outcome['first'] / 1e3:,.2f}; {times}{held}{wrong}"
 
 
-def _print_behind(results: list[Result], groups: dict[str, list[Case]]) -> None:
+def _print_slower(results: list[Result], groups: dict[str, list[Case]]) -> None:
     """The cases where we take more time than a peer that is right."""
     ours, *peers = results
     for peer in peers:
-        lines = [line for cases in groups.values() for case in cases for line in _behind(ours, peer, case.name)]
-        print(f"\n{ours['engine']} behind {peer['engine']}: {'; '.join(lines) or 'nowhere'}")
+        lines = [line for cases in groups.values() for case in cases for line in _slower(ours, peer, case.name)]
+        print(f"\n{ours['engine']} slower than {peer['engine']}: {'; '.join(lines) or 'nowhere'}")
 
 
-def _behind(ours: Result, peer: Result, name: str) -> list[str]:
+def _slower(ours: Result, peer: Result, name: str) -> list[str]:
     left, right = ours["outcomes"].get(name), peer["outcomes"].get(name)
     if not left or not right or left["error"] or right["error"] or right["wrong_valid"] or right["wrong_invalid"]:
         return []

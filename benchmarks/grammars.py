@@ -5,7 +5,7 @@
     python benchmarks/grammars.py --files FILE.jsonl.gz --count 300 --engines sgl llguidance xgrammar
 
 Peers are measured where they are installed (`pip install llguidance tiktoken xgrammar`). Times are of one thread, each
-engine in a process of its own, one after the other. "First mask" is compile + matcher + mask, cold, of the cases that
+engine in a separate process, one after the other. "First mask" is compile + matcher + mask, cold, of the cases that
 are no schema files the median of a few; "mask" is mask + accept of one token of a valid text, its first token excluded;
 "again" is the second walk of a text. An engine that runs out of its time leaves schema files out, in a random order.
 """
@@ -135,7 +135,7 @@ def _timed(work: Callable[[], Any]) -> float:
 
 
 def run(name: str, vocabulary_name: str, schemas: list[Case], seconds: float, cpu_time: bool, results: Any) -> None:
-    """One engine over all cases, in a process of its own."""
+    """One engine over all cases, in a separate process."""
     global now
     now = time.thread_time_ns if cpu_time else time.perf_counter_ns
     vocabulary = load(vocabulary_name)

@@ -1,12 +1,11 @@
-"""What keys and values in float8 gain on a CPU: seconds of a decode step behind long contexts, beside those in the
+"""The gain of keys and values in float8 on a CPU: seconds of a decode step after long contexts, against those in the
 model's dtype.
 
     python benchmarks/kv_float8.py [--threads 2] [--sequences 1] [--keep]
 
 A model of random weights (Llama's shape, 24 layers, hidden 1,024, 16 and 8 heads of 64) decodes on pools of random keys
-and
-values; nothing is prefilled. Steps of both pools alternate, so that both see the same machine; medians. --keep writes
-results/kv_float8.txt.
+and values; nothing is prefilled. Steps of both pools alternate, so that both see the same machine; medians. --keep
+writes results/kv_float8.txt.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ STEPS = 7
 
 
 class Decoding:
-    """Steps of one token for each sequence, all behind `context` tokens."""
+    """Steps of one token for each sequence, all after `context` tokens."""
 
     def __init__(self, model: Decoder, kept: torch.dtype, context: int, sequences: int) -> None:
         self.model, layout = model, model.config.attention

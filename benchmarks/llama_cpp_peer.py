@@ -8,7 +8,7 @@ Reads a JSON object a line from stdin and answers with one on stdout, in this or
     {"prompts": [[0, 5, ...], ...], "tokens": 128}                              greedy tokens of each, and seconds
 
 All sequences take one step together, each under its own sequence id; tokens are chosen by numpy from the logits in
-place. Seconds are told whole and within `llama_decode` alone.
+place. Seconds are reported in total and within `llama_decode` only.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Row = list[int]
 
 
 class Load:
-    """Requests that are on their way; each is a sequence of its own, closed when it ends."""
+    """Requests that are on their way; each is a separate sequence, closed when it ends."""
 
     def __init__(self, engine: Engine, seed: int) -> None:
         self.engine, self.random = engine, random.Random(seed)
@@ -120,7 +120,7 @@ def _length(load: Load) -> int:
 
 
 def distinct_prefixes(rows: list[Row]) -> int:
-    """Nodes of the trie of all rows, without each row's last token (which nobody computes)."""
+    """Nodes of the trie of all rows, without each row's last token (which is not computed)."""
     total, before = 0, np.empty(0, np.int32)
     for row in sorted(row[:-1] for row in rows):
         now = np.array(row, np.int32)

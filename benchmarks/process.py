@@ -1,7 +1,7 @@
-"""What does a process of its own cost the engine, and what does it save when the host is busy?
+"""What does a separate process cost the engine, and what does it save when the host is busy?
 
-The same streams, taken in turns by an engine in this process and by one in its own: tokens a second, with the host idle
-and with a thread of the host computing in Python all the while.
+The same streams, taken in turns by an engine in this process and by one in a separate one: tokens a second, with the
+host idle and with a thread of the host computing in Python all the while.
 
     python benchmarks/process.py [--streams 64] [--tokens 200] [--rounds 3]
 """

@@ -47,7 +47,7 @@ def _counts(title: str, rows: Sequence[Any]) -> str:
     return f"| {title} | {whole} of {len(rows)} | {sum(row.right for row in rows)} of {sum(row.of for row in rows)} |"
 
 
-_PYTHON = "lists and objects stand as Python writes them (`['a']`): they are read so, but the grammar writes JSON there"
+_PYTHON = "lists and objects are written as in Python (`['a']`): they are read so, but the grammar writes JSON there"
 WHY = {
     "Apriel-1.6-15b-Thinker-fixed": "in history it adds the ids of calls, which it does not ask the model to write",
     "unsloth-Apriel-1.5": "in history it adds the ids of calls, which it does not ask the model to write",
@@ -55,7 +55,7 @@ WHY = {
     "LFM2.5-8B-A1B": _PYTHON,
     "openbmb-MiniCPM5-1B": _PYTHON,
     "CohereForAI-c4ai-command-r-plus-tool_use": "it writes arguments over many lines, the grammar on one",
-    "openai-gpt-oss-120b": "it writes the recipient before the channel, the dialect behind it; both are allowed and "
+    "openai-gpt-oss-120b": "it writes the recipient before the channel, the dialect after it; both are allowed and "
     "read",
     "muse-glimmer": "every message has its recipient in the header (`to=user`, `to=self`), calls have it there and "
     "in the call: not known",

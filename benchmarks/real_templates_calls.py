@@ -1,9 +1,8 @@
 """How calls, thoughts and texts of published chat templates are read, and whether what may be written is taken back as
 history.
 
-The oracle is the conversation itself: its own template renders it, the answer is cut out behind what stands there
-    before any
-answer, and the dialect that `dialect_for` finds must read out of it what was put in.
+The oracle is the conversation itself: its own template renders it, the answer is what follows the prefix of every
+answer, and the dialect that `dialect_for` finds must read from it what was put in.
 """
 
 from __future__ import annotations
@@ -94,7 +93,7 @@ class Row(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """An answer as the template writes it; `prompt` stands before it, `ending` behind every answer."""
+    """An answer as the template writes it; `prompt` is before it, `ending` after every answer."""
 
     prompt: str
     text: str
@@ -211,9 +210,7 @@ def _read(template: Template) -> Iterator[tuple[str, str]]:
 
 
 def _written(answer: Answer, cut: Cut, dialect: Dialect) -> Answer:
-    """What stands in the text: templates leave out text beside calls, or write
-    it in a turn behind them, or as a thought.
-    """
+    """What is in the text: templates leave out text next to calls, write it in a turn after them, or as a thought."""
     marks = dialect.reasoning
     if not answer.said or answer.said not in cut.text:
         return answer._replace(said="")
@@ -256,7 +253,7 @@ ENDS = (
 
 
 def _without_end(said: str, ending: str) -> str:
-    """Without the tokens that end a turn, behind which a model writes nothing."""
+    """Without the tokens that end a turn, after which a model writes nothing."""
     said = said.strip()
     for mark in (ending.strip(), *_marks(ending), *ENDS):
         said = said.partition(mark)[0].strip() if mark else said

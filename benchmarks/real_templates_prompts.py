@@ -95,7 +95,7 @@ BODIES: dict[str, Json] = {
     "turns": {"messages": [SYSTEM, USER, SAID, MORE]},
     "tools": {"messages": [SYSTEM, USER], "tools": TOOLS},
     "answered": {"messages": [USER, ASKED, ANSWER], "tools": TOOLS},
-    "behind a call": {"messages": [USER, ASKED, ANSWER, SAID, MORE], "tools": TOOLS},
+    "after a call": {"messages": [USER, ASKED, ANSWER, SAID, MORE], "tools": TOOLS},
     "two calls": {"messages": [USER, {**ASKED, "tool_calls": [ROME, OSLO]}, ANSWER, SECOND], "tools": TOOLS},
     "call with text": {"messages": [USER, {**ASKED, "content": "I look it up."}, ANSWER], "tools": TOOLS},
     "thought": {"messages": [USER, {**SAID, "reasoning_content": "Rome, so I guess."}, MORE]},
@@ -252,7 +252,7 @@ def _rendered(source: str, body: Json) -> str | Exception:
 
 
 def _effort(source: str, body: Json) -> Json:
-    """As SGLang has it: a template that reads no effort is told by its switch that none is wanted."""
+    """As SGLang has it: a template that reads no effort gets none by its switch."""
     switch = next(
         (name for name in ("reasoning_effort", "enable_thinking", "thinking") if name in _variables(source)), None
     )

@@ -76,7 +76,7 @@ def verdicts(draft: str, group: dict[str, Any], others: dict[str, Any]) -> Itera
 
 
 def _refused(error: GrammarError, test: dict[str, Any]) -> tuple[str, str]:
-    """A schema that allows nothing is told when it is compiled."""
+    """A schema that allows nothing is reported when it is compiled."""
     if "allows no value at all" in str(error):
         return ("narrow", str(error)) if test["valid"] else ("right", "")
     return "refused", str(error)

@@ -82,7 +82,7 @@ class Client:
         except ConnectionError as error:
             raise Broken(f"the connection broke: {error}") from error
         finally:
-            writer.transport.abort()  # what was not read is nobody's loss
+            writer.transport.abort()  # what was not read is not needed
 
     async def get(self, path: str) -> Any:
         """The JSON that a route answers."""

@@ -1,7 +1,7 @@
-"""What does the server cost, and does it stand a crowd? Three parts, on the bundled model:
+"""What does the server cost, and does it withstand a crowd? Three parts, on the bundled model:
 
 throughput   the same tokens from the engine in this process and through HTTP: whole answers and streams, the engine in
-             the server's process and in one of its own. The client runs on the same cores
+             the server's process and in a separate one. The client runs on the same cores
 crowd        200 streams at a time for two minutes: errors, time to first token, gaps between tokens
 beside       time to first token of a short request while a 4,000-token prompt is prefilled, by chunks and at once
 
@@ -29,8 +29,8 @@ from server_process import served
 
 SEQUENCES, TOKENS = 64, 128  # of the throughput
 ROUNDS = 3
-LONG, CONTEXT, CHUNK = 4000, 8192, 256  # tokens: the prompt, what the model is told to take, and a step by chunks
-BESIDE_RUNS = 7
+LONG, CONTEXT, CHUNK = 4000, 8192, 256  # tokens: the prompt, the model's context, and a step by chunks
+NEXT_TO_RUNS = 7
 HEAD_START = 0.03  # seconds by which the long prompt comes first
 ANY_WORD = ("city hotel table night train river bridge garden letter window summer winter morning paper music").split()  # noqa: SIM905
 TEXT = "/v1/completions"
@@ -140,7 +140,7 @@ def throughput(options: argparse.Namespace) -> str:
     engine = max(before, after)
     lines = [f"throughput: {SEQUENCES} sequences of {TOKENS} tokens, tokens/s, best of {ROUNDS + 1}"]
     lines += [f"  {'engine in this process':38} {engine:8,.0f}        (before {before:,.0f}, after {after:,.0f})"]
-    for name, rates in (("engine in the server's process", same), ("engine in a process of its own", own)):
+    for name, rates in (("engine in the server's process", same), ("engine in a separate process", own)):
         lines += [f"  {name + ', ' + kind:38} {rate:8,.0f}  {rate / engine:6.1%}" for kind, rate in rates.items()]
     return "\n".join(lines)
 
@@ -150,7 +150,7 @@ def throughput(options: argparse.Namespace) -> str:
 
 def crowd(options: argparse.Namespace) -> str:
     reports = []
-    for name, words in (("the server's process", []), ("a process of its own", ["process=true"])):
+    for name, words in (("the server's process", []), ("a separate process", ["process=true"])):
         with served("--max-queue", str(2 * options.streams), *words) as server:
             reports.append(asyncio.run(_crowd(Client(server.url), options, name)))
     return "\n".join(reports)
@@ -184,17 +184,17 @@ async def _crowd(client: Client, options: argparse.Namespace, name: str) -> str:
     )
 
 
-# beside a long prompt
+# next to a long prompt
 
 
-def beside(options: argparse.Namespace) -> str:
+def next_to_a_long_prompt(options: argparse.Namespace) -> str:
     lines = [
-        f"beside: time to first token of a short request that comes {1000 * HEAD_START:.0f} ms after a prompt of "
+        f"next to a long one: time to first token of a short request {1000 * HEAD_START:.0f} ms after a prompt of "
         f"{LONG} tokens"
     ]
     for name, step in ((f"by chunks (step_tokens={CHUNK})", CHUNK), (f"at once (step_tokens={CONTEXT})", CONTEXT)):
         with longer_model() as model, served(model, "kv_tokens=32768", f"step_tokens={step}") as server:
-            alone, meanwhile, long = asyncio.run(_beside(Client(server.url)))
+            alone, meanwhile, long = asyncio.run(_next_to_a_long_prompt(Client(server.url)))
         lines += [
             f"  {name:32} median {1000 * percentile(meanwhile, 0.5):,.0f} ms, longest {1000 * max(meanwhile):,.0f} ms; "
             f"alone {1000 * percentile(alone, 0.5):,.0f} ms; the long one {1000 * percentile(long, 0.5):,.0f} ms"
@@ -219,10 +219,10 @@ def longer_model() -> Iterator[str]:
         yield folder
 
 
-async def _beside(client: Client) -> tuple[list[float], list[float], list[float]]:
+async def _next_to_a_long_prompt(client: Client) -> tuple[list[float], list[float], list[float]]:
     alone, meanwhile, long = [], [], []
     choose = random.Random(1)
-    for _ in range(BESIDE_RUNS + 1):
+    for _ in range(NEXT_TO_RUNS + 1):
         ids = [choose.randrange(300, 8000) for _ in range(LONG)]
         short = [[choose.randrange(300, 8000) for _ in range(20)] for _ in range(2)]
         alone.append((await listen(client, short[0], 1)).first)
@@ -233,7 +233,7 @@ async def _beside(client: Client) -> tuple[list[float], list[float], list[float]
     return alone[1:], meanwhile[1:], long[1:]  # the first ones warm up
 
 
-PARTS = {"throughput": throughput, "crowd": crowd, "beside": beside}
+PARTS = {"throughput": throughput, "crowd": crowd, "beside": next_to_a_long_prompt}
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""`sgl serve` as a process of its own, and what it takes: memory, threads, files, processes."""
+"""`sgl serve` as a separate process, and what it takes: memory, threads, files, processes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Served:
         return found
 
     def engine(self) -> psutil.Process | None:
-        """The process of its engine, where that has one of its own."""
+        """The process of its engine, where that is a separate one."""
         return next((p for p in self.processes()[1:] if "sgl.runtime.process.engine_worker" in _command(p)), None)
 
     def account(self) -> Account:
@@ -91,7 +91,7 @@ class Served:
 
 @contextmanager
 def served(*words: str, **environment: str) -> Iterator[Served]:
-    """`sgl serve` with these words on a free port, ready. It is killed behind the block if it still runs."""
+    """`sgl serve` with these words on a free port, ready. It is killed after the block if it still runs."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "sgl.cli", "serve", "--port", "0", *words],

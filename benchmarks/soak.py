@@ -45,7 +45,7 @@ THREADS_MORE = (
     min(32, (os.cpu_count() or 1) + 4) + 6
 )  # pools open theirs by need: asyncio's, the server's and its engine's
 FILES_MORE = 4
-FAILED = ("503", "in stream")  # an engine that died, told by a status or in a stream
+FAILED = ("503", "in stream")  # an engine that died, reported by a status or in a stream
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Tally:
         if outcome in FAILED and kind != "reads slowly":
             self.failed.append((started, ended))
 
-    def told_after(self, kills: list[float]) -> float:
+    def failed_after(self, kills: list[float]) -> float:
         """The longest that one who waited when the engine was killed waited for the error, in seconds."""
         return max((end - kill for start, end in self.failed for kill in kills if start < kill < end), default=0.0)
 
@@ -182,8 +182,8 @@ async def drive(server: Served, options: argparse.Namespace, tally: Tally) -> li
     tally.show()
     print(f"\n{tally.total:,} requests, {tally.total / took:.0f} a second; slowest {tally.slowest:.1f} s")
     if faults:
-        told = f"; who waited was told within {tally.told_after(faults.kills):.1f} s" if faults.kills else ""
-        back = f"; back after {min(faults.back):.1f} to {max(faults.back):.1f} s{told}" if faults.back else told
+        failed = f"; waiting requests failed within {tally.failed_after(faults.kills):.1f} s" if faults.kills else ""
+        back = f"; back after {min(faults.back):.1f} to {max(faults.back):.1f} s{failed}" if faults.back else failed
         print(f"faults: {', '.join(f'{count} × {name}' for name, count in faults.done.items()) or 'none came'}{back}")
     print(
         f"engine since its last start: {stats['preemptions']} preemptions, {stats['aborts']} aborts, "

@@ -269,7 +269,7 @@ class Requests:
             return await self._refused(answer, 413) or ANSWERED
 
     async def _wrong_key(self) -> str:
-        async with self._client.asked(TEXT, {"prompt": "a"}, key="nobody's") as answer:
+        async with self._client.asked(TEXT, {"prompt": "a"}, key="unknown") as answer:
             return await self._refused(answer, 401) or ANSWERED
 
     async def _about(self) -> str:

@@ -1,4 +1,4 @@
-"""A web service of your own with the engine inside: one process, your routes, no model server beside it.
+"""A web service of your own with the engine inside: one process, your routes, no separate model server.
 
     pip install 'sgl[server]'
     python examples/embed_in_fastapi.py                # serves at http://127.0.0.1:8000, see /docs

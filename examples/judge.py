@@ -75,8 +75,8 @@ def main() -> None:
         verdict = result["verdict"]
         known = REVIEWS.get(review, (verdict.mood, verdict.topic))
         wrong = [value for value, given in zip(known, (verdict.mood, verdict.topic), strict=True) if value != given]
-        told = f"  WRONG: {', '.join(wrong)}" if wrong else ""
-        print(f"{' '.join(f'{p:6.0%}' for p in result['good'])}   {verdict}{told}\n{'':23} {review}")
+        mistakes = f"  WRONG: {', '.join(wrong)}" if wrong else ""
+        print(f"{' '.join(f'{p:6.0%}' for p in result['good'])}   {verdict}{mistakes}\n{'':23} {review}")
     known_ones = [
         (REVIEWS[review], result) for review, result in zip(reviews, results, strict=True) if review in REVIEWS
     ]

@@ -95,7 +95,7 @@ def translate(s, request, columns):
 def main() -> None:
     database = open_table()
     requests = sys.argv[1:] or list(REQUESTS)
-    columns = columns_of(database)  # bodies run in threads of their own, where this sqlite connection may not be used
+    columns = columns_of(database)  # bodies run in other threads, where this sqlite connection may not be used
     items = [{"request": request, "columns": columns} for request in requests]
     states = translate.run_batch(items, temperature=0)
     right, known = 0, sum(request in REQUESTS for request in requests)

@@ -39,7 +39,7 @@ def test_a_refund_has_an_amount():
     script.assert_exhausted()
 
 
-def test_nobody_asks_for_the_amount_of_praise():
+def test_the_amount_of_praise_is_not_asked_for():
     script = sgl.Scripted({"kind": "praise"})  # a gen of "amount" would fail: the script has no answer for it
     assert handle.run("A lovely kettle!", backend=script).ret_value == {"kind": "praise"}
 
@@ -63,7 +63,7 @@ def test_the_likeliest_kind_wins(scores):
     assert state["kind"] == "refund"
 
 
-def test_a_backend_that_fails_is_told_with_its_cause():
+def test_a_backend_error_is_raised_with_its_cause():
     script = sgl.Scripted({"kind": "refund", "amount": ConnectionError("the server is gone")})
     with pytest.raises(sgl.ProgramError, match="the server is gone") as caught:
         handle.run("40 euros, please.", backend=script)

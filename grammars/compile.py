@@ -51,10 +51,9 @@ class GrammarRecipe(NamedTuple):
 class Grammar:
     """A grammar compiled for one vocabulary; thread-safe, shared by any number of matchers.
 
-    Its source is an expression, a fully built network, or what gives fresh ones. `weakened` lists the JSON pointers of
-    the keywords that the
-    options told it to ignore. `recipe` is None if no `compile_` function made the grammar. `network()` gives a fresh
-    network.
+    Its source is an expression, a fully built network, or a function that returns fresh ones. `weakened` lists the JSON
+    pointers of the keywords that the options ignore. `recipe` is None if no `compile_` function made the grammar.
+    `network()` returns a fresh network.
     """
 
     def __init__(
@@ -110,7 +109,7 @@ class Grammar:
 
 
 def _network(source: Expr | TransitionNetwork) -> TransitionNetwork:
-    """One of its own for each automaton, unless it is fully built and so never changes."""
+    """A separate one for each automaton, unless it is fully built and so never changes."""
     return source if isinstance(source, TransitionNetwork) else TransitionNetwork(source)
 
 
@@ -122,7 +121,7 @@ def _cached(
     apart: Callable[[], str] = str,
     weakened: Callable[[], list[str]] = list,
 ) -> Grammar:
-    """The vocabulary's one grammar of a source; `apart` tells files of equal sources apart where they differ."""
+    """The vocabulary's one grammar of a source; `apart` distinguishes files of equal sources where they differ."""
     if not vocabulary.exact:
         raise UnsupportedGrammarError(
             "this kind of tokenizer", "the vocabulary", "its tokens read differently by what comes before them"
@@ -141,17 +140,17 @@ def _cached(
 
 
 def _elsewhere(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
-    """A fresh network, lowered in the process that compiles, or here where there is none by now or it cannot be told.
+    """A fresh network, lowered in the compile process, or here without one, or where the recipe cannot be sent.
 
-    That process may die over what others ask, so it is asked twice.
+    That process may die of other requests, so it is asked twice.
     """
     try:
-        return _told(recipe, vocabulary)
+        return _network_of(recipe, vocabulary)
     except CompileProcessDied:
-        return _told(recipe, vocabulary)
+        return _network_of(recipe, vocabulary)
 
 
-def _told(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
+def _network_of(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
     process, disk = compile_policy.process(), disk_cache()
     with suppress(RequestNotSent):
         if process is not None:

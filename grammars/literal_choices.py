@@ -29,4 +29,4 @@ def _encode(text: str, index: int) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidGrammarError(f"{text!r} has a lone surrogate", f"choices[{index}]") from error
+        raise InvalidGrammarError(f"{text!r} has an unpaired surrogate", f"choices[{index}]") from error

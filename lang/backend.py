@@ -19,11 +19,10 @@ from .sampling.options import SamplingOptions
 class GenRequest:
     """One generation: resolved options (no None where a default exists) and the stops of the template.
 
-    Without `max_new_tokens` (None) the text may go on to the end of its grammar, or of the context. A text that a limit
-    ends
-    has the `finish_reason` {"type": "length", "length": n} in its meta_info; `truncated` says whether more could have
-    followed.
-    `name` and `where` tell which variable it makes and on which line of the program. `keep` turns the finished
+    Without `max_new_tokens` (None) the text may continue to the end of its grammar, or of the context. A text that
+    a limit ends has the `finish_reason` {"type": "length", "length": n} in its meta_info; `truncated` says whether more
+    could have followed.
+    `name` and `where` say which variable it makes and on which line of the program. `keep` turns the finished
     text into what stays of it in the stream (None: all of it); the result still has the whole text.
     """
 
@@ -81,7 +80,7 @@ OnChunk = Callable[[Generated], None]
 class Stream(ABC):
     """The text of one state at a backend. Every method queues work and returns at once.
 
-    Operations take effect in the order in which they were queued. When one fails, those behind it fail with
+    Operations take effect in the order in which they were queued. When one fails, those after it fail with
     the same error or have no effect. Dropping the last reference gives the stream's resources back, after
     what was queued.
     """
@@ -119,7 +118,7 @@ class Stream(ABC):
 
     @abstractmethod
     def fork(self, size: int) -> list[Stream]:
-        """`size` streams that go on from here, each for itself."""
+        """`size` streams that continue from here, each by itself."""
 
     def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
         """A stream for each adapter (LoRA), None for the base: they share the text so far, and compute it again where
@@ -163,7 +162,7 @@ class Backend(ABC):
         return self.open()
 
     def for_item(self, index: int) -> Backend:
-        """What item `index` of a batch runs on: this backend, unless it tells items apart."""
+        """What item `index` of a batch runs on: this backend, unless it distinguishes items."""
         return self
 
     def get_model_name(self) -> str:
@@ -184,7 +183,7 @@ class Backend(ABC):
         return None
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str] | None:
-        """The text of each token, for those who look at a run; None where there are no tokens."""
+        """The text of each token, for reports of a run; None where there are no tokens."""
         return None
 
     def flush_cache(self) -> Any:

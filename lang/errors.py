@@ -22,12 +22,12 @@ class BadValueError(LanguageError, ValueError):
 
 
 def check_text(text: str, what: str) -> None:
-    """Raise BadValueError for lone surrogates, which no tokenizer and no file accepts."""
+    """Raise BadValueError for unpaired surrogates, which no tokenizer and no file accepts."""
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
         raise BadValueError(
-            f"{what} is not valid Unicode: it has a lone surrogate, {text[error.start]!r}, at position "
+            f"{what} is not valid Unicode: it has an unpaired surrogate, {text[error.start]!r}, at position "
             f"{error.start}; leave it out, or "
             'repair it with text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")'
         ) from None

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from .cache.view.cache_tree import CacheTree
     from .engine import Engine
     from .sampling.sampling_params import SamplingParams
+    from .sequences.generation import Chunk, Generation
     from .sequences.sequence import Sequence
-    from .sequences.sequence_ops import Chunk, Generation
     from .text.tokenizer import Tokenizer
     from .watch.engine_stats import Stats
     from .watch.step_trace import StepRecord
@@ -29,9 +29,9 @@ __all__ = [
 
 _HOMES = {
     "CacheTree": "cache.view.cache_tree",
-    "Chunk": "sequences.sequence_ops",
+    "Chunk": "sequences.generation",
     "Engine": "engine",
-    "Generation": "sequences.sequence_ops",
+    "Generation": "sequences.generation",
     "SamplingParams": "sampling.sampling_params",
     "Sequence": "sequences.sequence",
     "Stats": "watch.engine_stats",

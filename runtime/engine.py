@@ -42,10 +42,10 @@ from .process.remote_core import connect
 from .replicas.replicas_core import connect_replicas
 from .sampling.sampling_params import SamplingParams, accepted_names
 from .sequences.embed_op import Floats, normalized
+from .sequences.generation import Chunk, Generation
 from .sequences.grammar_argument import compile_grammar_argument
 from .sequences.prefix_pin import PrefixPin
 from .sequences.sequence import Sequence
-from .sequences.sequence_ops import Chunk, Generation
 from .sequences.sequence_options import SequenceOptions
 from .watch.engine_stats import Stats
 from .watch.step_trace import StepRecord
@@ -214,7 +214,7 @@ class Engine:
         return self._ask("snapshot")
 
     def glance(self) -> Stats:
-        """Return the counters at once, even during a step: some may be one step behind the others."""
+        """Return the counters at once, even during a step: some may lag one step."""
         return self._core.snapshot()
 
     @contextmanager
@@ -259,17 +259,17 @@ class Engine:
         return not self.closed and self._core.up
 
     def info(self) -> dict[str, Any]:
-        """Describe what runs, on what device, and why. `memory` is in bytes, `startup` in seconds per part of the
-        start.
+        """Describe what runs, on what device, and why.
+
+        `memory` is in bytes, `startup` in seconds per part of the start.
         `loading`: bytes of weights that were read, in how many seconds, and `peak_bytes`, the most that weights took at
-            a
-        time, counted; of rank 0's part where there are several. None for random weights.
-        `layers`: which code computes which layers (see `models.explain.LayerGroup`); `slower`: one line for each reason
-        why a layer does not use the machine's fastest path, empty if all do.
+        a time, counted; of rank 0's part where there are several. None for random weights.
+        `layers`: which code computes which layers (see `models.describe.explain_executors.LayerGroup`); `slower`: one
+        line for each reason why a layer does not use the machine's fastest path, empty if all do.
         `grammars`: the core of their masks, and which process compiles them.
         `pid` is the computing process; `restarts` counts how often it died and was restarted.
-        `expert_offload_plan`, with `expert_parallel`: which rank holds which experts now, of layers where they lie
-        alike.
+        `expert_offload_plan`, with `expert_parallel`: which rank holds which experts now, of layers with equal
+        placement.
         """
         experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
         return self._info | experts | {"grammars": {"core": core_name(), "compiled": compile_policy.describe()}}
@@ -322,22 +322,22 @@ class Engine:
         with self._laid.written(Path(self.model_path), tensors) as folder:
             return self._updated(str(folder))
 
-    # experts that lie whole on ranks
+    # experts that are stored whole on ranks
 
     def rebalance_experts(self) -> dict[str, Any]:
-        """Move experts between ranks so that all have about as much to do, by what was chosen since the last time.
-        Blocks until they are moved.
+        """Move experts between ranks so that all have about equal loads, by the routing since the last call. Blocks.
 
-        A few go between two steps; what runs goes on. Sums over ranks may have other last bits then, with
-        `deterministic=True` none. Returns what
-        was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps, `balance_before` of
-            the ranks and `balance_expected` (1.0: all are equally busy);
-        with replicas such a dict of each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a
+        A few move between two steps; running sequences go on. All-reduced sums may have other last bits then, with
+        `deterministic=True` none.
+
+        Returns what was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps,
+        `balance_before` of the ranks and `balance_expected` (1.0: all are equally busy); with replicas one such dict
+        for each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a
         rank ends meanwhile.
         """
         if not self.config.expert_parallel:
             raise ConfigError(
-                "rebalance_experts() is for experts that lie whole on ranks: Engine(tensor_parallel=..., "
+                "rebalance_experts() is for experts that are stored whole on ranks: Engine(tensor_parallel=..., "
                 "expert_parallel=True)"
             )
         found: dict[str, Any] | None = self._ask("rebalance", True)
@@ -412,7 +412,7 @@ def recorded(path: Path, config: EngineConfig, function: Callable[[Engine], obje
 
 @contextmanager
 def _aborting(aborts: list[partial[None]]) -> Iterator[None]:
-    """What is begun within is aborted where that ends early, as by Ctrl-C: nobody waits for it any more."""
+    """What is begun within is aborted where the block ends early, as by Ctrl-C."""
     try:
         yield
     except BaseException:
@@ -422,14 +422,14 @@ def _aborting(aborts: list[partial[None]]) -> Iterator[None]:
 
 
 def _wait_for(found: object) -> None:
-    """For the state of a program that goes on behind the call that began it, or several."""
+    """Wait for the state of a program that goes on after the call that began it, or for several."""
     for state in found if isinstance(found, list | tuple) else [found]:
         if callable(sync := getattr(state, "sync", None)):
             sync()
 
 
 def _without_texts(config: EngineConfig, calibration: Any) -> EngineConfig:
-    """For reports: what was asked is shown to whoever may see the options, the texts are not."""
+    """For reports: options are shown as they were given, the texts are not."""
     return (
         config
         if config.calibration is None

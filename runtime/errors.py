@@ -18,13 +18,13 @@ def brief(error: object, most: int = 300) -> str:
 
 
 def check_text(text: str, what: str = "the text") -> None:
-    """Raise ConfigError for a value that is not a str, and for lone surrogates, which no tokenizer accepts."""
+    """Raise ConfigError for a value that is not a str, and for unpaired surrogates, which no tokenizer accepts."""
     if not isinstance(text, str):
         raise ConfigError(f"{what} is {text!r:.60}; give a str")
     try:
         text.isascii() or text.encode()
     except UnicodeEncodeError as error:
-        half = f"a lone surrogate, {text[error.start]!r}, at position {error.start}"
+        half = f"an unpaired surrogate, {text[error.start]!r}, at position {error.start}"
         raise ConfigError(f"{what} is not valid Unicode: it has {half}; leave it out") from None
 
 
@@ -86,10 +86,10 @@ class TruncatedError(RuntimeFailure):
 
     @classmethod
     def after(cls, text: str, reached: str, action: str) -> TruncatedError:
-        """reached: the limit, as a sentence without its end; action: what to do, as the words behind a semicolon."""
-        told = (
+        """reached: the limit, as a sentence without its end; action: what to do, as the words after a semicolon."""
+        shown = (
             repr(text) if len(text) <= 2 * SHOWN else f"{text[:SHOWN]!r} ... {text[-SHOWN:]!r} ({len(text)} characters)"
         )
-        error = cls(f"{reached} before the text was complete, after {told}; {action}")
+        error = cls(f"{reached} before the text was complete, after {shown}; {action}")
         error.text = text
         return error

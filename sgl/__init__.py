@@ -130,7 +130,7 @@ _MEANT = {
     "program": "function",
     "sgl_function": "function",
     "set_backend": "set_default_backend",
-}  # names of others, and what people guess
+}  # names of other libraries, and likely attempts
 _HOME = {name: home for home, names in _HOMES.items() for name in names} | _OLDER
 
 __all__ = [
@@ -194,7 +194,7 @@ __all__ = [
 
 
 def _show_error(kind: Any, error: Any, trace: Any) -> None:
-    """sys.excepthook, where nobody else has set one: of an ordinary mistake, the program's own lines."""
+    """sys.excepthook, where no other is set: of an ordinary mistake, the program's own lines."""
     from .tracebacks import show
 
     show(error.with_traceback(trace))

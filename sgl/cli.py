@@ -1,4 +1,4 @@
-"""The command line: each command has a file of its own."""
+"""The command line: each command has a separate file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Where the reader of its output is gone, it ends without a word."""
-    from sgl.tools.run_tool import NOBODY_READS, output_closed
+    from sgl.commands.run_tool import OUTPUT_CLOSED, output_closed
 
     try:
         try:
@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         if not output_closed():
             raise
-        return NOBODY_READS
+        return OUTPUT_CLOSED
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -30,7 +30,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     from sgl import __version__
-    from sgl.tools import (
+    from sgl.commands import (
         chat_tool,
         check_tool,
         doctor_tool,

@@ -13,11 +13,10 @@ FULL_VARIABLE = "SGL_FULL_TRACEBACK"
 
 
 def show(error: BaseException) -> None:
-    """What `python program.py` prints of an error that nobody caught: briefly if it is an ordinary mistake in the
-    program.
+    """What `python program.py` prints of an uncaught error: a short form for an ordinary mistake in the program.
 
-    Other errors inside sgl may be sgl's own, and SGL_FULL_TRACEBACK=1 asks for all lines: those are printed as Python
-    does.
+    Other errors inside sgl may be faults of sgl: they are printed in full, as Python does. So is every error with
+    SGL_FULL_TRACEBACK=1.
     """
     if os.environ.get(FULL_VARIABLE, "0") in ("", "0") and _is_ordinary(error):
         print_brief(error, f"{FULL_VARIABLE}=1")
@@ -38,12 +37,12 @@ def _is_ordinary(error: BaseException) -> bool:
 
 def print_brief(error: BaseException, full_option: str) -> None:
     """Print an error to stderr as Python does, without sgl's own lines; one line says how many are left out."""
-    told = TracebackException.from_exception(error)
-    for part in _parts(told):
+    trace = TracebackException.from_exception(error)
+    for part in _parts(trace):
         _leave_out_repeated(part)
-    left_out = sum(_shorten(part) for part in _parts(told))
-    print("".join(told.format()), end="", file=sys.stderr)
-    if left_out and told.stack:
+    left_out = sum(_shorten(part) for part in _parts(trace))
+    print("".join(trace.format()), end="", file=sys.stderr)
+    if left_out and trace.stack:
         print(f"({left_out} calls inside sgl are left out; {full_option} shows them)", file=sys.stderr)
 
 
@@ -52,32 +51,32 @@ def user_frames(error: BaseException) -> bool:
     return bool(_kept(traceback.extract_tb(error.__traceback__)))
 
 
-def _parts(told: TracebackException | None) -> Iterator[TracebackException]:
+def _parts(trace: TracebackException | None) -> Iterator[TracebackException]:
     """The error, and those that led to it."""
-    if told is None:
+    if trace is None:
         return
-    yield told
-    for other in (told.__cause__, told.__context__, *(told.exceptions or ())):
+    yield trace
+    for other in (trace.__cause__, trace.__context__, *(trace.exceptions or ())):
         yield from _parts(other)
 
 
-def _leave_out_repeated(told: TracebackException) -> None:
+def _leave_out_repeated(trace: TracebackException) -> None:
     """A cause inside sgl and its libraries whose words the error repeats says nothing more."""
-    cause, folders = told.__cause__, (*_folders_of_sgl(), *_folders_of_libraries())
+    cause, folders = trace.__cause__, (*_folders_of_sgl(), *_folders_of_libraries())
     if (
         cause is not None
-        and str(cause) in str(told)
+        and str(cause) in str(trace)
         and all(frame.filename.startswith(folders) for frame in cause.stack)
     ):
-        told.__cause__, told.__suppress_context__ = None, True
+        trace.__cause__, trace.__suppress_context__ = None, True
 
 
-def _shorten(told: TracebackException) -> int:
-    """Leave out sgl's own lines; how many there were behind the program's first one."""
-    kept = _kept(told.stack)
-    left_out = len(told.stack) - told.stack.index(kept[0]) - len(kept) if kept else 0
+def _shorten(trace: TracebackException) -> int:
+    """Leave out sgl's own lines; returns how many there were after the program's first one."""
+    kept = _kept(trace.stack)
+    left_out = len(trace.stack) - trace.stack.index(kept[0]) - len(kept) if kept else 0
     # Without a stack there is no heading either.
-    told.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
+    trace.stack = StackSummary.from_list(kept) if kept else None  # type: ignore[assignment]
     return left_out
 
 

@@ -41,6 +41,19 @@ GUIDES = (  # the pages that are checked; a guide joins when it passes
     "docs/server_tools.md",
     "docs/life_of_a_request.md",
     "docs/life_of_a_weight.md",
+    "docs/index.md",
+    "docs/install.md",
+    "docs/language.md",
+    "docs/grammars.md",
+    "docs/tools.md",
+    "docs/check.md",
+    "docs/report.md",
+    "docs/commands.md",
+    "docs/apis.md",
+    "docs/compatibility.md",
+    "docs/comparison.md",
+    "docs/extending.md",
+    "docs/dialects.md",
 )
 
 # A code span may hold any of these; a longer phrase in ALLOWED may, too.

@@ -19,9 +19,9 @@ LOOSE = {
 ROOMS: dict[str, Rows] = {
     "sgl": {
         "tracebacks": "",
-        "tools": "sgl tracebacks",
+        "commands": "sgl tracebacks",
         "compat": "",
-        "cli": "sgl tools",
+        "cli": "sgl commands",
         "__main__": "cli",
     },
     "lang": {
@@ -56,7 +56,7 @@ ROOMS: dict[str, Rows] = {
         "quantization": "errors layers kernels",
         "cache": "errors memory step layers",
         "attention": "errors step layers kernels cache",
-        "models": "errors memory step layers kernels quantization cache attention",
+        "models": "errors common memory step layers kernels quantization cache attention",
         "loading": "errors common layers quantization models",
         "adapters": "errors common memory step layers kernels cache attention models loading",
         "parallel": "errors common step layers kernels quantization cache attention models loading adapters",
@@ -78,7 +78,7 @@ ROOMS: dict[str, Rows] = {
         "replicas": "errors cache sequences executor watch build process",
         "engine": "errors cache loading adapters calibration sampling sequences watch build process replicas",
         "nano": "",
-        "dialects": "errors text nano",
+        "dialects": "errors common text nano",
         "server": "errors common cache loading text sampling sequences watch engine dialects",
     },
     "grammars": {

@@ -18,11 +18,11 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer
     try:
-        calls, told = start(who, path, threads)
+        calls, about = start(who, path, threads)
     except ImportError as error:
         tell(out, {"missing": f"{error}"})
         return
-    tell(out, told)
+    tell(out, about)
     for line in sys.stdin:
         tell(out, run(calls, **json.loads(line)))
 

@@ -1,8 +1,7 @@
 """The peers' side: transformers, outlines and guidance do the calls of a workload with the same weights.
 
-transformers: `generate` on one padded batch; a choice is read off the logits behind the prompt (every choice here is
-    one
-token); JSON is as many free tokens as sgl's answers have, because transformers has no constraints of its own.
+transformers: `generate` on one padded batch; a choice is read off the logits after the prompt (every choice here is
+one token); JSON is as many free tokens as sgl's answers have, because transformers has no constraints.
 outlines: its models and generators over transformers, batched. guidance: gen, select and json, item by item: it has no
 batches, and keeps the keys and values of the text that it saw last.
 """
@@ -167,13 +166,15 @@ def open_transformers(path: str, threads: int) -> tuple[Any, dict[str, Any]]:
     """
     dtype = faster_dtype(path)
     note = "generate on one padded batch; JSON is free text of the same length, not compared"
-    return Transformers(*load(path, dtype)), _told(note, dtype, "transformers", "torch")
+    return Transformers(*load(path, dtype)), _described(note, dtype, "transformers", "torch")
 
 
 def open_outlines(path: str, threads: int) -> tuple[Any, dict[str, Any]]:
     importlib.import_module("outlines")
     dtype = faster_dtype(path)
-    return Outlines(*load(path, dtype)), _told("over transformers, batched", dtype, "outlines", "transformers", "torch")
+    return Outlines(*load(path, dtype)), _described(
+        "over transformers, batched", dtype, "outlines", "transformers", "torch"
+    )
 
 
 def open_guidance(path: str, threads: int) -> tuple[Any, dict[str, Any]]:
@@ -182,14 +183,16 @@ def open_guidance(path: str, threads: int) -> tuple[Any, dict[str, Any]]:
 
     if all(map(importlib.util.find_spec, ("llama_cpp", "gguf"))):
         lm, tokenizer = _over_llama_cpp(guidance, path, threads)
-        return Guidance(lm, tokenizer), _told(
+        return Guidance(lm, tokenizer), _described(
             "over llama.cpp, item by item", torch.bfloat16, "guidance", "llama-cpp-python"
         )
     dtype = faster_dtype(path)
     model, tokenizer = load(path, dtype)
     crop_as_guidance_expects()
     lm = guidance.models.Transformers(model, tokenizer, echo=False, enable_monitoring=False)
-    return Guidance(lm, tokenizer), _told("over transformers, item by item", dtype, "guidance", "transformers", "torch")
+    return Guidance(lm, tokenizer), _described(
+        "over transformers, item by item", dtype, "guidance", "transformers", "torch"
+    )
 
 
 def _over_llama_cpp(guidance: Any, path: str, threads: int) -> tuple[Any, Any]:
@@ -232,7 +235,7 @@ OPEN: dict[str, Callable[[str, int], tuple[Any, dict[str, Any]]]] = {
 }
 
 
-def _told(note: str, dtype: torch.dtype, *packages: str) -> dict[str, Any]:
+def _described(note: str, dtype: torch.dtype, *packages: str) -> dict[str, Any]:
     versions = {name: importlib.metadata.version(name) for name in packages}
     compiles = "outlines" in packages  # kernels, for each size anew
     return {"compiles": compiles, "note": note, "dtype": str(dtype).removeprefix("torch."), "versions": versions}

@@ -1,4 +1,4 @@
-"""The measurement in pieces, each kept in a file of its own: what was interrupted goes on with the next piece."""
+"""The measurement in pieces, each kept in its own file: what was interrupted goes on with the next piece."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PeerMissing(RuntimeError):
 
 
 class Peer:
-    """A peer in a process of its own, asked by lines of JSON."""
+    """A peer in a separate process, asked by lines of JSON."""
 
     def __init__(self, who: str, python: str, model: str, threads: int, links: str) -> None:
         command = [python, "-m", "benchmarks.workloads.peer", who, model, str(threads)]
@@ -65,11 +65,11 @@ class Peer:
             stderr=self._log,
             text=True,
         )
-        self.told = self._read()
-        if "missing" in self.told:
+        self.about = self._read()
+        if "missing" in self.about:
             self.close()
             raise PeerMissing(
-                f"{who} is not there ({self.told['missing']}); to install it: {python} -m pip install {who}"
+                f"{who} is not there ({self.about['missing']}); to install it: {python} -m pip install {who}"
             )
 
     def run(self, workload: str, programs: int, free_tokens: int) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Measurer:
         peer = self._peer(who)
         items, free = work.items(programs), self.ours.free_tokens(work, programs)
         self.ours.run(work, work.items(1))
-        peer.run(work.name, programs if peer.told["compiles"] else 1, free)  # not counted
+        peer.run(work.name, programs if peer.about["compiles"] else 1, free)  # not counted
         ours, theirs = [], []
         for _ in range(self.rounds):
             bar.set_description(f"{work.name}: sgl")
@@ -174,7 +174,7 @@ class Measurer:
             theirs.append(peer.run(work.name, programs, free))
             if sum(run["seconds"] for run in theirs) > 2 * ENOUGH:
                 break
-        return {**peer.told, **_compared(work, ours, theirs)}
+        return {**peer.about, **_compared(work, ours, theirs)}
 
     def _peer(self, who: str) -> Peer:
         if who not in self._peers:

@@ -111,7 +111,7 @@ def agreement(figures: Figures) -> Iterator[list[str]]:
         if not own:
             continue
         versions = ", ".join(f"{name} {version}" for name, version in own[0]["versions"].items())
-        told = [f"{who}: {versions}, {own[0]['dtype']}; {own[0]['note']}"]
+        lines = [f"{who}: {versions}, {own[0]['dtype']}; {own[0]['note']}"]
         for piece in own:
             said = [f"{what} {piece[key][0]} of {piece[key][1]}" for key, what in SAME.items() if piece[key][1]]
             made = (
@@ -119,8 +119,8 @@ def agreement(figures: Figures) -> Iterator[list[str]]:
                 if piece["made"] == piece["sgl_made"]
                 else f", {piece['made']:,} tokens to sgl's {piece['sgl_made']:,}"
             )
-            told.append(f"  {piece['workload']:20} {', '.join(said)}{made}")
-        yield told
+            lines.append(f"  {piece['workload']:20} {', '.join(said)}{made}")
+        yield lines
 
 
 def switches_table(figures: Figures) -> list[str]:

@@ -1,6 +1,6 @@
 """sgl with parts switched off: a backend around the engine's own that leaves out what a switch names.
 
-cache     off: every sequence is in a namespace of its own and finds nothing of the others
+cache     off: every sequence has its own namespace and finds nothing of the others
 fork      off: a child is a new sequence that gets the whole text of its parent, once that is known
 fusion    off: a node goes to the engine when the one before it is answered, as over a connection
 sequence  off: each gen and select is a new sequence with the whole text so far, as a request to a server is
@@ -93,17 +93,17 @@ class SwitchedStream(Stream):
     """A queue of operations before a stream of the engine; `inner` is None until a fork has begun."""
 
     def __init__(
-        self, backend: SwitchedBackend, inner: Stream | None, told: list[str | Future[Any]] | None = None
+        self, backend: SwitchedBackend, inner: Stream | None, texts: list[str | Future[Any]] | None = None
     ) -> None:
         self._backend, self._inner = backend, inner
-        self._inherited = told or []  # the text before its birth: literals, and what gens and selects give
-        self._told = list(self._inherited)  # ... and since
+        self._inherited = texts or []  # the text before its birth: literals, and what gens and selects give
+        self._texts = list(self._inherited)  # ... and since
         self._queue: deque[Operation] = deque()
         self._busy = inner is None
         self._lock = threading.RLock()
 
     def append(self, text: str) -> None:
-        self._told.append(text)
+        self._texts.append(text)
         self._do(lambda: self._stream.append(text))
 
     def generate(self, request: GenRequest, on_chunk: Any = None) -> Future[Generated]:
@@ -113,7 +113,7 @@ class SwitchedStream(Stream):
         return self._ask(lambda: self._stream.select(request))
 
     def fork(self, size: int) -> list[Stream]:
-        children = [SwitchedStream(self._backend, None, self._told.copy()) for _ in range(size)]
+        children = [SwitchedStream(self._backend, None, self._texts.copy()) for _ in range(size)]
         self._do(partial(self._give_birth, children))
         return list(children)
 
@@ -131,8 +131,8 @@ class SwitchedStream(Stream):
 
     def _ask(self, call: Callable[[], Future[Any]]) -> Future[Any]:
         result: Future[Any] = Future()
-        before = self._told.copy()
-        self._told.append(result)
+        before = self._texts.copy()
+        self._texts.append(result)
 
         def run() -> Future[Any] | None:
             if not self._backend.switches.sequence:
@@ -174,10 +174,10 @@ class SwitchedStream(Stream):
     def _start_anew(self) -> None:
         self._go_on(self._anew(self._inherited))
 
-    def _anew(self, told: list[str | Future[Any]]) -> Stream:
+    def _anew(self, texts: list[str | Future[Any]]) -> Stream:
         """A new sequence with the text so far; what the model wrote keeps its tokens."""
         inner = self._backend.fresh()
-        for part in told:
+        for part in texts:
             said = part.result() if isinstance(part, Future) else part
             if isinstance(said, Generated):
                 inner.restore(said)

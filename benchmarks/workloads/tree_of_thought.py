@@ -1,5 +1,5 @@
-"""Tree of thought: three plans, three ways to carry out each, a verdict on
-every leaf, an answer behind the best one.
+"""Tree of thought: three plans, three ways to carry out each, a verdict on every leaf, an
+answer after the best one.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ class Calls(Protocol):
     """A model as its peers offer it. All calls are greedy; prompts and results are in the same order."""
 
     def write(self, prompts: list[str], tokens: int) -> list[str]:
-        """What follows each prompt: exactly so many tokens, where the peer can be told so."""
+        """What follows each prompt: exactly so many tokens, where the peer can be limited so."""
 
     def choose(self, prompts: list[str], choices: list[str]) -> list[str]:
-        """The likeliest choice behind each prompt."""
+        """The likeliest choice after each prompt."""
 
     def fill(self, prompts: list[str], schema: dict[str, Any], tokens: int) -> list[str]:
-        """JSON of the schema behind each prompt, of at most so many tokens."""
+        """JSON of the schema after each prompt, of at most so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Workload:
     by_calls   the same for a list of items, step by step: each step is one call for all of them
     decisions  variables that all who compute with the same weights should agree on: choices and JSON
     texts      variables of free text; small differences of rounding change them sooner or later
-    forks, chains, grammars   whether there is anything to switch off: forks, nodes behind a gen or select, constraints
+    forks, chains, grammars   whether there is anything to switch off: forks, nodes after a gen or select, constraints
     """
 
     name: str

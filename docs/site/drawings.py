@@ -15,7 +15,7 @@ FILLS = {"plain": "#e5e9f0", "warm": "#f3e3c3", "cool": "#cfe3ee", "green": "#d5
 
 
 class Drawing:
-    """Boxes, arrows and words on a page of `WIDTH` by `height`."""
+    """Boxes, arrows and text on a page of `WIDTH` by `height`."""
 
     def __init__(self, name: str, title: str, height: int) -> None:
         self.name, self.title, self.height = name, title, height
@@ -32,7 +32,7 @@ class Drawing:
             self._text(x + width / 2, first + 16 * i, line, f'text-anchor="middle" fill="{INK}"{weight}')
 
     def words(self, x: float, y: float, text: str, anchor: str = "start") -> None:
-        """Words beside the boxes, in a grey that shows on both pages."""
+        """Words next to the boxes, in a grey that shows on both pages."""
         self._text(x, y, text, f'text-anchor="{anchor}" fill="{LINE}"')
 
     def arrow(self, x1: float, y1: float, x2: float, y2: float, dashed: bool = False) -> None:

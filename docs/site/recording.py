@@ -3,7 +3,7 @@
     pip install pyte
     python docs/site/recording.py docs/recording.svg
 
-The session runs in a pseudo-terminal; a terminal emulator (pyte) tells what the screen shows after each piece of
+The session runs in a pseudo-terminal; a terminal emulator (pyte) shows the screen after each piece of
 output.
 A row of the screen becomes a text for each content that it had, visible from its first to its last moment. Readers who
 ask for less motion see the last screen.
@@ -167,7 +167,7 @@ def svg(history: list[Shown], seconds: float) -> str:
 
 
 def _timing(name: str, begin: float, end: float, seconds: float) -> str:
-    """Visible from begin to end, each time around; what stands at the end stands still without motion."""
+    """Visible from begin to end, each time around; the last frame stays without motion."""
     first, last = 100 * begin / seconds, 100 * end / seconds
     frames = [f"0%{{visibility:{'visible' if begin <= 0 else 'hidden'}}}", f"{first:.2f}%{{visibility:visible}}"]
     frames += [] if end >= seconds else [f"{last:.2f}%,100%{{visibility:hidden}}"]

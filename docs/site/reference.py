@@ -80,7 +80,7 @@ def _inside(path: str, kind: type) -> set[str]:
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
-    """Public methods and properties with a docstring of their own, in the order of the file."""
+    """Public methods and properties with their own docstring, in the order of the file."""
     seen: set[str] = set()
     for parent in kind.__mro__[:-1]:
         if not parent.__module__.startswith("sgl"):
@@ -133,7 +133,7 @@ def _wrapped(signature: inspect.Signature) -> str:
 
 
 def _parts(signature: inspect.Signature) -> Iterator[str]:
-    """Each parameter as written, with the marks `*` and `/` where they stand."""
+    """Each parameter as written, with the marks `*` and `/` in their places."""
     kinds = inspect.Parameter
     starred = False
     last = None

@@ -1,6 +1,6 @@
 """Writes docs/types.md, the table of types, from tests/unit/typed_kinds.py: `python docs/site/typed.py`.
 
-What is refused is said in the words of the error. A test compares the page with what this would write.
+What is refused is shown by its error message. A test compares the page with what this would write.
 """
 
 from __future__ import annotations

@@ -25,5 +25,5 @@ def extension() -> Any:
 
 
 def compiled(plain: Function) -> Function:
-    """The function of the same name in the core, whose law is the plain one; the plain one where there is no core."""
+    """The function of the same name in the core, whose reference is the plain one; without a core, the plain one."""
     return cast(Function, getattr(extension(), plain.__name__.removeprefix("plain_"), plain))

@@ -106,7 +106,7 @@ class Joined:
     """Parts in order, optional ones left out at will, then any number of `extra`s, all split by `separator`.
 
     Without `ordered` parts and extras come in any order, each part at most once. The number of parts plus
-    extras lies between `minimum` and `maximum`. `opening` and `closing` come around a non-empty list.
+    extras is between `minimum` and `maximum`. `opening` and `closing` come around a non-empty list.
     """
 
     parts: tuple[Part, ...]

@@ -241,9 +241,8 @@ MOVE_WORK = 10  # a move that is looked at takes so many times what a character 
 class Recogniser:
     """Reads texts; the sets of terms that they lead to are states, made when they are first reached.
 
-    work: what was done so far: the characters read, and the moves looked at to make states. Whoever bounds it sets
-        `most_work`, and `accepts`
-    raises GrammarLimitError beyond that.
+    work: what was done so far: the characters read, and the moves looked at to make states. The caller may bound it
+        by `most_work`; `accepts` raises GrammarLimitError beyond that.
     """
 
     def __init__(self, expr: Expr) -> None:

@@ -241,7 +241,7 @@ class Automaton:
         if meter is None:
             self._lowered(rule)
             return
-        self.core.told(meter)
+        self.core.charge(meter)
         try:
             meter.timed(lambda: self._lowered(rule))
         finally:

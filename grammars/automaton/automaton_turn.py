@@ -36,5 +36,5 @@ class AutomatonLock:
     def __exit__(self, *_: object) -> None:
         meter = current()
         if meter is not None:
-            self._core.told(meter)
+            self._core.charge(meter)
         self._lock.release()

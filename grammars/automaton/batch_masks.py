@@ -64,7 +64,7 @@ def _fill_missing(missing: dict[int, Matcher], masks: list[MaskOrError]) -> None
 
 
 def _fill_together(missing: dict[int, Matcher], masks: list[MaskOrError]) -> None:
-    """Locks are taken in one order in all threads, and nobody waits for a second one elsewhere."""
+    """Locks are taken in one order in all threads, and no thread waits for a second one elsewhere."""
     meter = current()
     with ExitStack() as locks:
         held = _locked({id(m.automaton): m.automaton for m in missing.values()}, locks)

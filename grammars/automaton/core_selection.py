@@ -26,7 +26,7 @@ def core_name() -> str:
     if native_core.library() is not None:
         return "C"
     logging.getLogger("sgl.grammars").warning(
-        "the C core of sgl.grammars is not built: masks come from the slower Python twin; "
+        "the C core of sgl.grammars is not built: masks come from the slower Python implementation; "
         "install a C compiler and reinstall sgl to get it"
     )
     return "python"

@@ -30,7 +30,7 @@ _ONE_STATE_BYTES = 400
 
 
 class DistinctItemsCore:
-    """The interface of the other cores; see `twin.PythonCore`."""
+    """The interface of the other cores; see `python_core.PythonCore`."""
 
     def __init__(self, core: PythonCore | NativeCore, network: TransitionNetwork, vocabulary: Vocabulary) -> None:
         self._core = core
@@ -42,16 +42,16 @@ class DistinctItemsCore:
         self.extend, self.digest = core.extend, core.digest
 
     def allow(self, meter: WorkBudget) -> None:
-        """As `twin.PythonCore` has it; but what stops would have to begin anew,
-        so that only a hasty meter stops it early.
+        """As in `python_core.PythonCore`, but only a hasty meter stops early:
+        what is stopped has to start again.
         """
         self._texts.allow(meter)
         self._core.allow(WorkBudget(meter.left if meter.hasty else meter.most, meter.hasty))
 
-    def told(self, meter: WorkBudget) -> None:
+    def charge(self, meter: WorkBudget) -> None:
         inner = WorkBudget(meter.left if meter.hasty else meter.most, meter.hasty)
-        self._texts.told()
-        self._core.told(inner)
+        self._texts.charge()
+        self._core.charge(inner)
         meter.spend(inner.spent)
 
     @property
@@ -134,7 +134,7 @@ class DistinctItemsCore:
         return self.digest(out)
 
     def rows(self, states: np.ndarray, out: np.ndarray) -> int:
-        """Not told: what follows depends on what was written, so that no device is given tables of it."""
+        """No rows: what follows depends on what was written, so it has no tables on a device."""
         return CROWDED
 
     def forced(self, state: int, most: int) -> tuple[bytes, int]:

@@ -53,8 +53,8 @@ class DistinctItemsStates:
     def allow(self, meter: WorkBudget) -> None:
         self._meter, self._spare = meter, max(meter.left, 0)
 
-    def told(self) -> None:
-        """The meter, of what was done; it ends here."""
+    def charge(self) -> None:
+        """Charge the work done to the meter, and work without it."""
         assert self._meter is not None
         self._meter.spend(max(self._meter.left, 0) - self._spare)
         self._meter, self._spare = None, UNLIMITED

@@ -57,7 +57,7 @@ class DistinctItemsViability:
 
     def endless(self, base: int, deepest: int = _LONGEST_CHARACTER) -> bool:
         """Whether, within a string, endlessly many different ones may come of it;
-        False also where that is not easily told.
+        False also where that is not easily decided.
         """
         found = self._endless.get(base)
         if found is None:

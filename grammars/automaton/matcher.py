@@ -65,8 +65,8 @@ class Matcher(AutomatonCursor):
         return tokens, self._states[: len(tokens)]
 
     def last(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The last `count` tokens, or all, and the states before the first of
-        them and behind each, of the automaton.
+        """The last `count` tokens, or all, and the automaton's states before the
+        first of them and after each.
         """
         tokens = tuple(self._tokens[-count:]) if count else ()
         return tokens, tuple(self._states[-1 - len(tokens) :])
@@ -74,7 +74,7 @@ class Matcher(AutomatonCursor):
     def replace(self, count: int, tokens: Sequence[int], states: Sequence[int]) -> None:
         """Put tokens in the place of the last `count`.
 
-        states: those of the automaton behind each, as it is known that they lead there.
+        states: those of the automaton after each token; the caller knows that the tokens lead there.
         """
         self.rollback(count)
         self._tokens += tokens
@@ -94,10 +94,10 @@ class Matcher(AutomatonCursor):
 
     def copy(self) -> Matcher:
         """Return an independent matcher at the same position."""
-        twin = Matcher.__new__(Matcher)
-        twin._tokens = self._tokens.copy()
-        twin._settle(self._automaton, self._states.copy())
-        return twin
+        duplicate = Matcher.__new__(Matcher)
+        duplicate._tokens = self._tokens.copy()
+        duplicate._settle(self._automaton, self._states.copy())
+        return duplicate
 
     def forced(self) -> bytes:
         """Return the bytes that must come next, at most 1024 at a time."""

@@ -1,4 +1,4 @@
-"""The C core through ctypes: the same interface as `twin.PythonCore`, without the GIL while it works."""
+"""The C core through ctypes: the same interface as `python_core.PythonCore`, without the GIL while it works."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class NativeCore:
     def allow(self, meter: WorkBudget) -> None:
         self._library.core_allow(self._core, meter.left, meter.hasty)
 
-    def told(self, meter: WorkBudget) -> None:
+    def charge(self, meter: WorkBudget) -> None:
         meter.spend(meter.left - self._library.core_spare(self._core))
         self._library.core_allow(self._core, UNLIMITED, False)
 
@@ -262,7 +262,7 @@ class NativeCore:
 def fill_rows(
     cores: Sequence[NativeCore], states: Sequence[int], rows: np.ndarray, meter: WorkBudget | None = None
 ) -> list[int]:
-    """The masks of some states, each of its own core, in uint32 [n, words], in one call without the GIL.
+    """The masks of some states, each of another core, in uint32 [n, words], in one call without the GIL.
 
     The caller holds the locks of all the cores. What `NativeCore.mask` would give is given for each; they share the
     work that a meter allows.

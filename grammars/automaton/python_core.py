@@ -51,11 +51,11 @@ class PythonCore:
         self._spare = UNLIMITED
 
     def allow(self, meter: WorkBudget) -> None:
-        """Work as long as the meter says, and then stop with PAUSED; until `told`."""
+        """Work as long as the meter says, and then stop with PAUSED; until `charge`."""
         self._spare = meter.left
 
-    def told(self, meter: WorkBudget) -> None:
-        """Tell the meter what is left, and work without it."""
+    def charge(self, meter: WorkBudget) -> None:
+        """Charge the work done to the meter, and work without it."""
         meter.spend(meter.left - self._spare)
         self._spare = UNLIMITED
 

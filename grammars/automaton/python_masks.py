@@ -2,7 +2,7 @@
 Python.
 
 A state that takes every character of a family alike begins with a row of the family's tokens and walks only what the
-other tokens do behind such a beginning. That is done over the deepest frame that all threads of the state share, so
+other tokens do after such a beginning. That is done over the deepest frame that all threads of the state share, so
 that it is done once for all places from which a rule is called; what the caller adds is walked from the nodes where
 the text may return to it.
 """

@@ -25,14 +25,14 @@ from sgl.grammars.network.transition_network import (
 BYTE_COST = 1 << 40
 TOKEN_COST = 1 << 64  # of a token that the grammar speaks of: more than that of any text that is found
 FAR = 1 << 90
-MOST_MOVES = 100_000  # of one completion: whoever decodes waits for it, and a longer one is of no use
+MOST_MOVES = 100_000  # of one completion: decoding waits for it, and a longer one is of no use
 MOST_VISITS = 2_000_000  # of costs that are read on the way to all: a third of a second or so
 MOST_NODES = 60_000
 _PREFERRED = bytes(range(0x30, 0x3A)) + bytes(range(0x61, 0x7B)) + bytes(range(0x20, 0x7F))
 
 
 class DistanceCore(Protocol):
-    """What is asked of an automaton's core; `twin.py` says what the numbers mean."""
+    """The interface to an automaton's core; `python_core.py` says what the numbers mean."""
 
     def threads(self, state: int) -> list[Thread]: ...
 
@@ -83,7 +83,7 @@ class ShortestCompletions:
         return self._cost[index] < before
 
     def _readers(self) -> list[list[int]]:
-        """For each node those whose costs are made of its own; and how many each reads."""
+        """For each node those whose costs depend on it; and how many each reads."""
         found: list[list[int]] = [[] for _ in self._nodes]
         for index in range(len(self._nodes)):
             reads = self._read(index)
@@ -176,7 +176,7 @@ class ShortestCompletions:
         return min(self.network.targets(a, b), key=self._cost.__getitem__) if kind == SPLIT else b
 
     def _rest(self, core: DistanceCore, thread: Thread) -> int:
-        """The cost from a thread to the end of its own frame."""
+        """The cost from a thread to the end of its frame."""
         node, count, _ = thread
         kind, _, _, _, loop = self._nodes[node]
         if kind == LOOP:

@@ -229,7 +229,7 @@ class StateClosure:
             self._pop(frame)
 
     def _call(self, rule: int, after: int, count: int, frame: int) -> None:
-        """Enter a rule; a last call needs no frame of its own, unless the rule has one here already."""
+        """Enter a rule; a last call needs no new frame, unless the rule has one here already."""
         entry = self._network.entries[rule]
         if entry == UNBUILT:
             raise ClosureStopped(NEED, rule)
@@ -266,7 +266,7 @@ class StateClosure:
             self._visit(*caller)
 
     def _pop(self, frame: int) -> None:
-        """Go on with what lies under a frame; under the bottom is the end."""
+        """Continue with what is under a frame; under the bottom is the end."""
         if frame == 0:
             self._final = True
             return

@@ -14,7 +14,7 @@ class OpenContainer:
 
     `outer` is the number of arrays and objects around the outermost one whose items must differ, None outside of any;
     only within it are values kept: the items of an array, or pairs of names and members. `names` are those of the
-    members of an object that must have names of their own, None of any other.
+    members of an object whose names must differ, None for any other.
     """
 
     __slots__ = ("depth", "items", "key", "known", "names", "outer", "square", "under", "unique")

@@ -1,1 +1,1 @@
-"""Grammars that a process of its own compiles, so that this one's threads need not share Python with that work."""
+"""Grammars compiled by a separate process, so that this one's threads need not share Python with that work."""

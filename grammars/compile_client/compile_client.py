@@ -41,10 +41,9 @@ class RunningCompileProcess:
         self._lock = threading.Lock()
         self._owner = os.getpid()
         self.ended: str | None = None
-        self._teaching, self._known = threading.Lock(), set[int]()  # vocabularies that it was told
-        self.dropped: deque[int] = (
-            deque()
-        )  # networks that nobody reads any more, as whoever drops them may hold any lock
+        self._teaching, self._known = threading.Lock(), set[int]()  # vocabularies that were sent
+        # networks that are no longer read; a queue, because the thread that drops them may hold any lock
+        self.dropped: deque[int] = deque()
         self.ready = threading.Event()
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "sgl.grammars.compile_server.compile_server", str(os.getpid())],
@@ -137,7 +136,7 @@ class RunningCompileProcess:
             source.close()
 
     def _end_of_all(self) -> None:
-        """Nothing more is heard: those that wait are told."""
+        """The connection has ended: those that wait get the error."""
         self.close()
         how = _how(self._process.returncode)
         with self._lock:
@@ -212,7 +211,7 @@ class CompileProcess:
 
     def _give_up(self, why: str) -> None:
         self.broken = why
-        _log.warning("grammars are compiled in this process, without one of their own: %s", why)
+        _log.warning("grammars are compiled in this process, without a separate one: %s", why)
 
     def close(self) -> None:
         with self._lock:

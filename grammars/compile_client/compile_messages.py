@@ -1,6 +1,6 @@
-"""What a process and the one that compiles its grammars say to each other: pickles behind a number and their length.
+"""Messages between a process and the one that compiles its grammars: pickles after a number and their length.
 
-A question carries a number of its own, an answer that of its question. NO_VOCABULARY asks for no answer.
+A question carries a new number, an answer that of its question. NO_VOCABULARY asks for no answer.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class FinishNetwork(NamedTuple):
 
 
 class FindShortestEnd(NamedTuple):
-    """A shortest text from a state, which is told by its threads, to an end; answered by bytes."""
+    """A shortest text from a state, which is given by its threads, to an end; answered by bytes."""
 
     network: int
     threads: list[Thread]
@@ -76,7 +76,7 @@ class NameRule(NamedTuple):
 
 
 class ForgetNetworks(NamedTuple):
-    """Networks that nobody reads any more. It is not answered."""
+    """Networks that are no longer read. It is not answered."""
 
     networks: list[int]
 
@@ -84,7 +84,7 @@ class ForgetNetworks(NamedTuple):
 class NetworkGrown(NamedTuple):
     """What was added to the tables of a network, and the entries of all rules.
 
-    All in a few long pieces, which are copied at once: whoever decodes waits as long as Python works on them.
+    All in a few long pieces, which are copied at once: decoding waits as long as Python works on them.
     """
 
     nodes: bytes
@@ -117,9 +117,9 @@ class RemoteCompileError(NamedTuple):
     def of(cls, error: BaseException) -> RemoteCompileError:
         """One that can be sent. Of an error that cannot, the nearest of its base classes with the same text."""
         arguments = tuple(error.__reduce__()[1]) if _is_builtin(type(error)) else error.args
-        told = cls(type(error), arguments, dict(vars(error)))
-        if told._travels():
-            return told
+        made = cls(type(error), arguments, dict(vars(error)))
+        if made._travels():
+            return made
         text = f"{type(error).__name__}: {error}"
         plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
         bases = (base for base in type(error).__mro__[1:] if base not in (Exception, BaseException, object))

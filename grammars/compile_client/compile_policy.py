@@ -58,8 +58,8 @@ class _State:
         return bool(self.uses) and (self.spent > WORTHWHILE or any(use.at_once for use in self.uses))
 
     def wanted(self) -> CompileProcess | None:
-        """The one that there is, or is to be; None where nobody wants one, or it
-        is another process's that forked this one.
+        """The one that exists or is to be started; None where none is wanted, or it
+        belongs to the process that forked this one.
         """
         with self.lock:
             if self.helper is None and self.needed:
@@ -95,4 +95,4 @@ def describe() -> str:
     helper = _STATE.helper
     if helper is None:
         return "in this process"
-    return f"in this process: {helper.broken}" if helper.broken else "in a process of their own"
+    return f"in this process: {helper.broken}" if helper.broken else "in a separate process"

@@ -1,10 +1,9 @@
-"""What it does: `python -m sgl.grammars.compile_server.compile_server PARENT` reads questions from its input and
+"""The compile process: `python -m sgl.grammars.compile_server.compile_server PARENT` reads questions from its input and
 answers on its output.
 
-Each is answered on a thread of its own, so that a rule that a text waits for need not wait until a schema is read, nor
-where so many schemas are read that more of them have to wait. What is held is bounded: beyond MOST_BYTES all networks
-are
-forgotten, and who needs one has it made anew.
+Each is answered on a separate thread. So a rule that a text waits for need not wait until a schema is read, also where
+so many schemas are read that more of them have to wait. Memory is bounded: beyond MOST_BYTES all networks are
+forgotten, and made again when needed.
 """
 
 from __future__ import annotations
@@ -125,7 +124,7 @@ def _bound() -> None:
 
 
 def _watch(parent: int) -> None:
-    """End with the owner, whoever else may hold the other end of the input open."""
+    """End with the owner, even if another process holds the other end of the input open."""
     while os.getppid() == parent:
         time.sleep(WATCH)
     os._exit(0)

@@ -1,4 +1,4 @@
-"""Networks that are held for another process, and how much of each it was told."""
+"""Networks that are held for another process, and how much of each was sent to it."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ class ServedNetwork:
         self.network = network
         self.lock = threading.Lock()
         self._distances: ShortestCompletions | None = None
-        self._told = {"nodes": 0, "edges": 0, "classes": 0}  # items of each table
+        self._sent = {"nodes": 0, "edges": 0, "classes": 0}  # items of each table
         self._asked = 0
 
     def grown(self) -> compile_messages.NetworkGrown:
-        """What it was not told yet."""
-        nodes, edges, classes = (self._tail(table) for table in self._told)
+        """What was not sent yet."""
+        nodes, edges, classes = (self._tail(table) for table in self._sent)
         return compile_messages.NetworkGrown(nodes, edges, classes, self.network.entries.tobytes())
 
     def _tail(self, table: str) -> bytes:
         items: array[int] | bytearray = getattr(self.network, table)
-        known, self._told[table] = self._told[table], len(items)
+        known, self._sent[table] = self._sent[table], len(items)
         return memoryview(items)[known:].tobytes()
 
     def made(self) -> compile_messages.NetworkGrown:
-        """The first of it: all of an ordinary grammar, whose texts then wait for nobody."""
+        """The first of it: all of an ordinary grammar, whose texts then never wait."""
         self._ahead(0, MOST_AT_FIRST, False)
         return self.grown()
 
@@ -64,7 +64,7 @@ class ServedNetwork:
     def _ahead(self, first: int, count: int, those_with_ends: bool) -> None:
         """Build so many rules from a number on.
 
-        Those that know their ends are far too many where nobody asks for them.
+        Rules that know their ends are far too many to be built unasked.
         """
         network, most = self.network, len(self.network) + MOST_NODES_AHEAD
         for rule in itertools.takewhile(lambda rule: rule < len(network.rules), itertools.count(first)):
@@ -74,7 +74,7 @@ class ServedNetwork:
                 try:
                     network.build(rule)
                 except (GrammarError, RecursionError):
-                    return  # whoever asks for it is told
+                    return  # the request for it gets the error
                 count -= 1
 
     def finish(self, most: int) -> compile_messages.NetworkFinished:

@@ -1,4 +1,4 @@
-"""The numbers with a meaning of their own in the tables on a device."""
+"""The numbers with a special meaning in the tables on a device."""
 
 LANES = 128  # tokens of one block
 

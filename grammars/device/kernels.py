@@ -29,7 +29,7 @@ def _forbid_all(logits, first, width, BLOCK: tl.constexpr):
 
 @triton.jit
 def _forbid_some(logits, mask, first, width, row_words, BLOCK: tl.constexpr, PIECE: tl.constexpr):
-    """Piece by piece, one logit a thread, so that what a warp stores lies together."""
+    """Piece by piece, one logit a thread, so that a warp's stores are coalesced."""
     for piece in tl.static_range(BLOCK // PIECE):
         ids = first + piece * PIECE + tl.arange(0, PIECE)
         word = tl.load(mask + ids // 32, ids // 32 < row_words, other=0)
@@ -56,7 +56,7 @@ def apply_masks(logits, rows, masks, width, row_words, stride, BLOCK: tl.constex
 
 @triton.jit
 def _walk_bytes(state, place, walking, lengths, offsets, words, transitions):
-    """The states behind the tokens at some places, each walked from its own state."""
+    """The states after the tokens at some places, each walked from its own state."""
     block = tl.where(walking, place // LANES, 0)
     length = tl.load(lengths + block, walking, other=0)
     first = words + tl.load(offsets + block, walking, other=0) + place % LANES
@@ -74,7 +74,7 @@ def _walk_bytes(state, place, walking, lengths, offsets, words, transitions):
 
 @triton.jit
 def _move(state, token, moving, size, places, lengths, offsets, words, transitions, finals):
-    """The states behind some tokens: DEAD where one is not allowed, UNKNOWN where a row is not on the device."""
+    """The states after some tokens: DEAD where one is not allowed, UNKNOWN where a row is not on the device."""
     known = moving & (token >= 0) & (token < size)
     place = tl.load(places + token, known, other=NO_PLACE)
     walking = place >= 0
@@ -148,7 +148,7 @@ def advance(
 
 @triton.jit
 def _walk_block(start, block, lengths, offsets, words, transitions):
-    """The states behind the tokens of one block, all from one state; stops early when none is left."""
+    """The states after the tokens of one block, all from one state; stops early when none is left."""
     length = tl.load(lengths + block)
     nothing = tl.zeros((LANES,), tl.int32)
     first = words + tl.load(offsets + block) + tl.arange(0, LANES)

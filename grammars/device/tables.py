@@ -147,10 +147,10 @@ class DeviceTables:
     def apply(self, logits: Tensor, rows: Tensor) -> None:
         """Set logits [B, width] to -inf where the rows [B] have no bit, in place; NO_MASK leaves a row alone.
 
-        Columns behind the mask's words are forbidden too.
+        Columns after the mask's words are forbidden too.
 
         Raises:
-            ValueError: there are more logits than rows, or their columns do not lie side by side.
+            ValueError: there are more logits than rows, or their columns are not contiguous.
         """
         if len(logits) > len(rows) or logits.stride(1) != 1:
             raise ValueError(f"logits {list(logits.shape)} of strides {logits.stride()} for {len(rows)} slots")

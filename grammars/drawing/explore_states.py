@@ -21,7 +21,7 @@ class SteppableAutomaton(Protocol):
 
 
 def moves(automaton: SteppableAutomaton, state: int) -> dict[int, CharSet]:
-    """Whole characters from a state, by the state that they lead to; only ASCII where each leads to one of its own."""
+    """Whole characters from a state, by the state that they lead to; only ASCII where each leads to a different one."""
     found: dict[int, list[tuple[int, int]]] = {}
     for low, high, target in _ascii(automaton, state):
         found.setdefault(target, []).append((low, high))

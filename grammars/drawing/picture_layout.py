@@ -65,10 +65,10 @@ def _order(columns: list[list[int]], picture: AutomatonPicture, forward: bool) -
     for source, target in picture.arrows:
         neighbours[target if forward else source].append(source if forward else target)
     for i in range(1, len(columns)) if forward else range(len(columns) - 2, -1, -1):
-        beside = {box: place for place, box in enumerate(columns[i - 1 if forward else i + 1])}
+        next_column = {box: place for place, box in enumerate(columns[i - 1 if forward else i + 1])}
         middle = {}
         for place, box in enumerate(columns[i]):
-            found = [beside[n] for n in neighbours[box] if n in beside]
+            found = [next_column[n] for n in neighbours[box] if n in next_column]
             middle[box] = sum(found) / len(found) if found else place
         columns[i].sort(key=middle.__getitem__)
 

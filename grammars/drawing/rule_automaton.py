@@ -1,4 +1,4 @@
-"""One rule of a network as an automaton of its own: counts are left out, and a called rule is one step."""
+"""One rule of a network as a separate automaton: counts are left out, and a called rule is one step."""
 
 from __future__ import annotations
 

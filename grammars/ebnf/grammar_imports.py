@@ -16,10 +16,10 @@ class GrammarImports:
         self.declared = _checked("declared", declared, numbers=True)
 
     def found(self, module: str, relative_to: str) -> str | None:
-        """The full name of a module: beside the grammar that imports it, or from the top; None: it was not given."""
+        """The full name of a module: next to the grammar that imports it, or from the top; None: it was not given."""
         folder = relative_to.rpartition(".")[0]
-        beside = f"{folder}.{module}" if folder else module
-        return next((name for name in (beside, module) if name in self.texts), None)
+        sibling = f"{folder}.{module}" if folder else module
+        return next((name for name in (sibling, module) if name in self.texts), None)
 
 
 def _module(path: str) -> str:

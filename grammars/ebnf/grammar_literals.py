@@ -59,7 +59,7 @@ def characters(source: GrammarText, at: int, end: int, escape: Unescaped) -> lis
 
 def _refuse_surrogate(source: GrammarText, char: str, at: int) -> None:
     if 0xD800 <= ord(char) <= 0xDFFF:
-        source.invalid(f"{char!r} is a lone surrogate", at)
+        source.invalid(f"{char!r} is an unpaired surrogate", at)
 
 
 def bnf_escape(kind: str) -> str | None:

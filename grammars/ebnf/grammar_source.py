@@ -55,7 +55,7 @@ class GrammarText:
 
     @contextmanager
     def inside(self, at: int) -> Iterator[None]:
-        """Errors of what is embedded here get the place in this text in front of their own."""
+        """Errors of embedded grammars get the place in this text in front of the place within them."""
         try:
             yield
         except InvalidGrammarError as error:

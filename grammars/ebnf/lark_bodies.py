@@ -47,7 +47,7 @@ def is_rule(name: str) -> bool:
 
 
 class LarkBodies:
-    """Reads one body after the other. `gap` is what may stand behind the terminals of rules."""
+    """Reads one body after the other. `gap` is what may follow the terminals of rules."""
 
     def __init__(self, source: GrammarText, named: TokenTerminals, table: RuleTable, gap: Expr) -> None:
         self.source = source

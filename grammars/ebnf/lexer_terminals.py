@@ -198,7 +198,7 @@ class TerminalTable:
     def _spelling(self, rule: Rule) -> Expr:
         if rule in self._made:
             source, at, _ = self._made[rule]
-            source.unsupported("an operator on terminals beside look-around or lazy repeats", at)
+            source.unsupported("an operator on terminals together with look-around or lazy repeats", at)
         pattern = self._patterns.get(rule)
         if pattern is None:
             return self._spelled(self._body(rule))

@@ -1,4 +1,4 @@
-"""What stands in brackets behind a rule's name in llguidance's grammars: `text[lazy, suffix="</end>"]: /.*/`."""
+"""The attributes in brackets after a rule's name in llguidance's grammars: `text[lazy, suffix="</end>"]: /.*/`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HINTS = {"stop": "`suffix` ends a terminal with a text that stays", "max_tokens
 
 
 class RuleAttributes(NamedTuple):
-    """A lazy rule stops as soon as it may; one with a suffix does so behind that."""
+    """A lazy rule stops as soon as it may; one with a suffix stops after that."""
 
     lazy: bool = False
     suffix: Expr = EMPTY

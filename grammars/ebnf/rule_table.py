@@ -10,7 +10,7 @@ _TRIE_FROM = 8
 
 
 def any_of(found: list[Expr], after: Expr = EMPTY) -> Expr:
-    """Alternatives; many literals among them, each with `after` behind it, become one trie."""
+    """Alternatives; many literals among them, each followed by `after`, become one trie."""
     spelled = {e: data for e in found if (data := _spelled(e, after)) is not None} if len(found) >= _TRIE_FROM else {}
     if len(spelled) < _TRIE_FROM:
         return alt(*found)
@@ -18,7 +18,7 @@ def any_of(found: list[Expr], after: Expr = EMPTY) -> Expr:
 
 
 def _spelled(expr: Expr, after: Expr) -> bytes | None:
-    """The bytes of a literal that stands before `after`."""
+    """The bytes of a literal before `after`."""
     first = expr.items[0] if isinstance(expr, Seq) else expr
     return first.data if isinstance(first, Literal) and seq(first, after) == expr else None
 
@@ -26,7 +26,7 @@ def _spelled(expr: Expr, after: Expr) -> bytes | None:
 class RuleTable:
     """Bodies speak of rules by `Call`; a repeat's item may still be empty. `before` comes before the start rule.
 
-    The table of an imported grammar has names of its own and shares the rest with that of its `importer`.
+    The table of an imported grammar has separate names and shares the rest with that of its `importer`.
     """
 
     def __init__(self, source: GrammarText, importer: RuleTable | None = None) -> None:
@@ -81,7 +81,7 @@ class RuleTable:
         return self._defined[name]
 
     def leaf(self, expr: Expr) -> Expr:
-        """A part without calls as a rule of its own, so that nothing has to look into it again; a class as it is."""
+        """A part without calls as a separate rule, so that it is not inspected again; a class as it is."""
         if isinstance(expr, Chars):
             return expr
         found = self._leaves.get(expr)
@@ -92,7 +92,7 @@ class RuleTable:
         return found
 
     def pattern(self, text: str, flags: str, at: int, expr: Expr, ordered: Expr | None) -> Expr:
-        """A regex as a rule of its own; `ordered` is what it is where its order tells."""
+        """A regex as a separate rule; `ordered` is its expression where the order of alternatives matters."""
         if isinstance(expr, Chars) and ordered is None:
             return expr
         found = self._regexes.get((text, flags))

@@ -91,7 +91,7 @@ class TokenTerminals:
             return {_of_name(vocabulary, source, text, at)}
         if numbers["any"]:
             if numbers["but"] or numbers["runs"]:
-                source.invalid(f"{text} has something beside the '*', which is any token", at)
+                source.invalid(f"{text} has something next to the '*', which is any token", at)
             return self._others(vocabulary, ())
         found = {token for run in numbers["runs"].split(",") for token in _of_run(vocabulary, source, text, run, at)}
         return self._others(vocabulary, found) if numbers["but"] else found

@@ -2,7 +2,7 @@
 
 Off by default; `SGL_GRAMMAR_CACHE=folder` or `set_cache_dir(folder)` turns it on. Only a grammar whose front end took
 longer than `WORTHWHILE` seconds is stored: reading a file is no faster than compiling an ordinary schema, but it
-saves most of the time of a long one. A file is read only if nobody else could have written it.
+saves most of the time of a long one. A file is read only if no other user could have written it.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _package() -> str:
 
 
 def _ours(file: Path) -> bool:
-    """Whether a file belongs to this user and nobody else may write to it or to its folder."""
+    """Whether a file belongs to this user and no other user may write to it or to its folder."""
     if not hasattr(os, "getuid"):
         return True
     stats = (file.stat(), file.parent.stat())
@@ -120,7 +120,7 @@ def _finished(network: TransitionNetwork) -> bool:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """All of it or nothing, whoever reads at the same time."""
+    """All of it or nothing, also for concurrent readers."""
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=file.stem)
     try:
         with os.fdopen(handle, "wb") as stream:

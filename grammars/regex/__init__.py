@@ -66,5 +66,5 @@ def parse_ordered(pattern: str, flags: str = "") -> Expr:
     parser = RegexParser(pattern, "python", flags, ordered=True)
     expr = parser.parse()
     if parser.anchored:
-        raise UnsupportedGrammarError("an anchor beside look-around or lazy repeats", f"the regex {pattern!r}")
+        raise UnsupportedGrammarError("an anchor together with look-around or lazy repeats", f"the regex {pattern!r}")
     return expr

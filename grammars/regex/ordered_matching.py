@@ -2,7 +2,7 @@
 
 That is what a lexer does with the regex of a terminal: lazy repeats stop as early as they may, the first alternative
 that matches is taken, and look-around sees the text of the terminal and nothing around it. The states of the automaton
-are Pike's lists of threads, most preferred first. A look-ahead goes along with its thread until it is decided;
+are Pike's lists of threads, most preferred first. A look-ahead stays with its thread until it is decided;
 what a look-behind looks for is tracked from the start of the text.
 """
 
@@ -43,7 +43,7 @@ class _Machine:
         self._entries = frozenset(program.rounds.values())
         conditions = [look for look in program.looks if look is not None]
         self._ahead = [c for c in conditions if c.ahead]
-        self._behind = [c for c in conditions if not c.ahead]
+        self._lookbehinds = [c for c in conditions if not c.ahead]
         programs = [program, *(c.program for c in conditions)]
         sets = list(dict.fromkeys(chars for p in programs for chars in p.sets if chars is not None))
         self._alphabet = CharacterPartition(sets)
@@ -66,8 +66,8 @@ class _Machine:
         return trimmed(edges, [self._accepts(threads) for threads, _ in order])
 
     def _start(self) -> State:
-        behind = tuple(_closure(c.program, [c.program.start]) for c in self._behind)
-        return self._threads([(self._program.start, _NOTHING, _NOTHING)], behind), behind
+        looked_back = tuple(_closure(c.program, [c.program.start]) for c in self._lookbehinds)
+        return self._threads([(self._program.start, _NOTHING, _NOTHING)], looked_back), looked_back
 
     def _accepts(self, threads: tuple[Thread, ...]) -> bool:
         """Whether the most preferred match ends here; what must still come does not."""
@@ -86,10 +86,10 @@ class _Machine:
         return grouped
 
     def _step(self, state: State, bit: int) -> State | None:
-        threads, behind = state
+        threads, looked_back = state
         moved = tuple(
             _closure(c.program, [*self._after(c.program, places, bit), c.program.start])
-            for c, places in zip(self._behind, behind, strict=True)
+            for c, places in zip(self._lookbehinds, looked_back, strict=True)
         )
         after = self._threads([t for thread in threads for t in self._stepped(thread, bit)], moved)
         return (after, moved) if any(place != _DONE for place, _, _ in after) else None
@@ -136,7 +136,7 @@ class _Machine:
                 found.append(program.ways[place][0])
         return found
 
-    def _threads(self, threads: list[Thread], behind: tuple[Places, ...]) -> tuple[Thread, ...]:
+    def _threads(self, threads: list[Thread], looked_back: tuple[Places, ...]) -> tuple[Thread, ...]:
         """All ways on that take no text, most preferred first, up to one that is sure to match."""
         program = self._program
         found: list[Thread] = []
@@ -156,7 +156,7 @@ class _Machine:
             elif program.sets[place] is not None:
                 found.append(thread)
             elif (look := program.looks[place]) is not None:
-                work += [(on, entered) for on in self._looked(look, program.ways[place][0], thread, behind)]
+                work += [(on, entered) for on in self._looked(look, program.ways[place][0], thread, looked_back)]
             else:
                 ways, entered = self._ways(place, entered)
                 work += [((way, needed, banned), entered) for way in reversed(ways)]
@@ -172,11 +172,13 @@ class _Machine:
             return ways, entered | {place} if place in self._entries else entered
         return (ways[1:], entered) if again in entered else (ways[:1], entered)
 
-    def _looked(self, look: LookaroundCondition, on: int, thread: Thread, behind: tuple[Places, ...]) -> list[Thread]:
+    def _looked(
+        self, look: LookaroundCondition, on: int, thread: Thread, looked_back: tuple[Places, ...]
+    ) -> list[Thread]:
         """The thread past a condition, if it may hold."""
         _, needed, banned = thread
         if not look.ahead:
-            holds = look.program.end in behind[self._index(self._behind, look)]
+            holds = look.program.end in looked_back[self._index(self._lookbehinds, look)]
             return [(on, needed, banned)] if holds != look.negative else []
         item = self._index(self._ahead, look), _closure(look.program, [look.program.start])
         if self._met(item):

@@ -71,7 +71,7 @@ class _Writer:
         self._inner = inner
 
     def write(self, expr: Expr, after: int) -> int:
-        """The instruction at which the expression begins, `after` coming behind it."""
+        """The instruction at which the expression begins, followed by `after`."""
         match expr:
             case Chars(chars):
                 return self._program.add((after,), chars)

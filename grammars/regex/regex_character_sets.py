@@ -31,7 +31,7 @@ def dot(scan: PatternScanner) -> CharSet:
 def character(scan: PatternScanner, code: int, at: int) -> CharSet:
     """One character, with those alike it where case is ignored."""
     if 0xD800 <= code <= 0xDFFF:
-        scan.invalid(f"{chr(code)!r} is a lone surrogate", at)
+        scan.invalid(f"{chr(code)!r} is an unpaired surrogate", at)
     chars: CharSet = ((code, code),)
     return fold(chars, scan.flags.ascii) if scan.flags.ignore_case else chars
 
@@ -100,7 +100,7 @@ def _item(scan: PatternScanner) -> int | CharSet:
             return found
         code = _escaped_code(scan, start, inside=True)
     if 0xD800 <= code <= 0xDFFF:
-        scan.invalid(f"{chr(code)!r} is a lone surrogate", start)
+        scan.invalid(f"{chr(code)!r} is an unpaired surrogate", start)
     return code
 
 
@@ -162,7 +162,7 @@ def _escaped_code(scan: PatternScanner, start: int, inside: bool = False) -> int
 
 
 def _octal(scan: PatternScanner, start: int, inside: bool) -> int:
-    """Python's rule: `\\0` and up to two digits, or three; back-references were told apart before."""
+    """Python's rule: `\\0` and up to two digits, or three; back-references were separated before."""
     scan.at -= 1
     if scan.dialect == "ecma":
         if scan.run("0123456789", 3) != "0":
@@ -200,7 +200,7 @@ def _hexadecimal(scan: PatternScanner, kind: str, start: int) -> int:
     if scan.dialect == "ecma" and 0xD800 <= code <= 0xDBFF and scan.take("\\u"):
         low = _code_point(scan, scan.run(_HEX, 4), start, 4)
         if not 0xDC00 <= low <= 0xDFFF:
-            scan.invalid(f"{chr(code)!r} is a lone surrogate", start)
+            scan.invalid(f"{chr(code)!r} is an unpaired surrogate", start)
         return 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
     return code
 

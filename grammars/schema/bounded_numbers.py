@@ -32,8 +32,7 @@ _rules: dict[tuple[Rule, int], Expr] = {}
 
 
 def bounded(expr: Expr, digits: int) -> Expr:
-    """The same language without its texts of more digits in a row, where an automaton or a repeat has no bound of its
-    own.
+    """The same language without its texts of more digits in a row, where an automaton or a repeat is unbounded.
 
     What would be empty so stays as it is. `expr` is of numbers, or a format.
     """
@@ -54,7 +53,7 @@ def bounded(expr: Expr, digits: int) -> Expr:
 
 
 def _following(items: tuple[Expr, ...], digits: int) -> list[Expr]:
-    """Items of a sequence; digits before a repeat of digits count, and behind an `e` few are many."""
+    """Items of a sequence; digits before a repeat of digits count, and after an `e` few are many."""
     found, before = [], 0
     for item in items:
         found.append(bounded(item, max(1, digits - before) if _is_repeat(item) else digits))

@@ -39,7 +39,7 @@ _FAR = Decimal(10) ** 6
 
 
 class Cardinality:
-    """True only where it is sure; False also where that is not easily told."""
+    """True only where it is sure; False also where that is not easily decided."""
 
     def __init__(self, resolver: SchemaResolver, digits: int | None) -> None:
         self._resolver, self._digits = resolver, digits

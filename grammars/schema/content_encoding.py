@@ -72,7 +72,7 @@ def _text(schema: Mapping[str, Any], keyword: str, place: str) -> str:
 
 
 def encoded(encoding: str) -> Expr:
-    """The characters of an encoding, and perhaps more: see `exactly`. Always the same object, whoever else asks."""
+    """The characters of an encoding, and perhaps more: see `exactly`. Always the same object, in all threads."""
     return _encoded.get(encoding) or _encoded.setdefault(encoding, parse_regex(_WIDE[encoding], "ecma"))
 
 

@@ -1,4 +1,4 @@
-"""Where the decimals lie that are read as a double within a bound."""
+"""The range of decimals that are read as a double within a bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 Bound = tuple[Decimal, bool]
-_DIGITS = 21  # more than the 17 that tell doubles apart, so that rounding to them loses no double
+_DIGITS = 21  # more than the 17 that distinguish doubles, so that rounding to them loses no double
 LARGEST = Decimal(math.nextafter(math.inf, 0))
 _OVERFLOW = Decimal("1.7976931348623157581e308")  # what is above is read as infinite
 _EXACT = 2**53
@@ -28,7 +28,7 @@ def readable_high(bound: Bound) -> Bound:
     if math.isinf(edge):
         return _OVERFLOW.copy_negate(), False
     middle = _middle(edge, math.nextafter(edge, math.inf))
-    if not strict and value < middle and abs(value) <= _EXACT:  # further out shortest texts lie on either side
+    if not strict and value < middle and abs(value) <= _EXACT:  # further out shortest texts are on either side
         return value, False
     return middle, _is_odd(edge)
 

@@ -133,7 +133,7 @@ class InstanceJudge:
         return found
 
     def empty(self, shape: SchemaShape, depth: int = 0) -> bool:
-        """True only if no value fits; False also where that is not easily told."""
+        """True only if no value fits; False also where that is not easily decided."""
         if shape.values is not None:
             return not any(self.fits(v, shape) for v in shape.values)
         return not (

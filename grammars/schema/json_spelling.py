@@ -140,7 +140,7 @@ def _special(chars: CharSet) -> Expr:
 
 @lru_cache(maxsize=1024)
 def _beyond(chars: CharSet) -> Expr:
-    """What is neither plain nor ASCII; a large set is a rule of its own, so that each grammar lowers it once."""
+    """What is neither plain nor ASCII; a large set is a separate rule, so that each grammar lowers it once."""
     expr = alt(_wide(charset.intersect(chars, _WIDE)), _special(charset.intersect(chars, _SPECIAL)))
     return Call(Rule("characters beyond ASCII", lambda: expr)) if charset.size(chars) > _MOST_INLINE else expr
 
@@ -199,7 +199,7 @@ def encode_once(expr: Expr) -> Expr:
 
 def other_than(names: list[str]) -> Expr:
     """JSON string text that spells none of the names, made when it is first needed."""
-    return Call(Rule("a name of its own", partial(_other_than, names))) if names else FREE_TEXT
+    return Call(Rule("a different name", partial(_other_than, names))) if names else FREE_TEXT
 
 
 def _other_than(names: list[str]) -> Expr:

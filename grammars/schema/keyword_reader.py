@@ -260,7 +260,7 @@ def _count(schema: Schema, keyword: str, place: str) -> int | None:
 
 
 def _bound(schema: Schema, end: str, place: str, tighter: Callable[..., Any]) -> tuple[Decimal, bool] | None:
-    """(value, strict) of one end; draft 4 has a boolean beside the bound, later drafts a bound of its own."""
+    """(value, strict) of one end; draft 4 has a boolean next to the bound, later drafts a separate bound."""
     strict_name = "exclusive" + end.capitalize()
     bound, strict = _number(schema, end, place), schema.get(strict_name)
     if isinstance(strict, bool):
@@ -297,7 +297,7 @@ def _strings(schema: Schema, place: str, content: bool = False) -> StringShape:
         languages.append(encoded(encoding))
     if content and holds_json(schema, place):
         if encoding:
-            hint = f"JSON within {encoding} is not told; weaken contentMediaType to enforce the encoding alone"
+            hint = f"JSON within {encoding} is not supported; weaken contentMediaType to enforce the encoding alone"
             raise UnsupportedGrammarError("contentMediaType", place, hint)
         held = _rest(schema, "contentSchema", place) or ()
     return StringShape(least, most, tuple(languages), (), place, content=held)
@@ -324,7 +324,7 @@ def _pattern(pattern: Any, place: str, keyword: str) -> Expr:
 
 @lru_cache(maxsize=256)
 def _searched(pattern: str) -> Expr:
-    """One expression for all places of a pattern: it is told apart by identity."""
+    """One expression for all places of a pattern: expressions are compared by identity."""
     return parse_regex(pattern, "ecma", search=True)
 
 

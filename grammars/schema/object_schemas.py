@@ -45,7 +45,7 @@ class ObjectBuilder:
         """All member lists of a shape; NEVER where there is none.
 
         Raises:
-            UnsupportedGrammarError: free names would have to be counted, or their patterns told apart.
+            UnsupportedGrammarError: free names would have to be counted, or their patterns distinguished.
         """
         if objects.some:
             return self._with_some(objects)
@@ -122,7 +122,7 @@ class ObjectBuilder:
 
 
 def _independent(sets: tuple[NameSet, ...]) -> list[NameSet]:
-    """The sets that lie within none of the others: a name of a smaller set is also one of the larger."""
+    """The sets that are within none of the others: a name of a smaller set is also one of the larger."""
     found: list[NameSet] = []
     for names in dict.fromkeys(sets):
         if not any(other.within(names) for other in found):
@@ -135,7 +135,7 @@ def _joined(required: tuple[str, ...], name: str) -> tuple[str, ...]:
 
 
 def _as_names(strings: StringShape) -> StringShape:
-    """What names are generated from: those of a format that is long without a bound of its own are short."""
+    """What names are generated from: names of a long format without a bound are short."""
     found = sure(strings)
     return replace(found, most=_LONGEST_HOST) if found.languages and found.most == longest_format("hostname") else found
 

@@ -36,7 +36,7 @@ _FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 def number_expr(numbers: NumberShape, plain: bool = False, digits: int | None = None) -> Expr:
     """JSON numbers between bounds, divisible as asked; with `plain` integers are digits alone.
 
-    digits: at most so many before and behind the point, None for any number; see `bounded`.
+    digits: at most so many before and after the point, None for any number; see `bounded`.
 
     Raises:
         UnsupportedGrammarError: `multipleOf` needs too many remainders.
@@ -126,7 +126,9 @@ def _encoded(text: Expr) -> Expr:
 def text_expr(strings: StringShape) -> Expr:
     """The characters of a string that must match something."""
     if strings.content is not None:
-        raise UnsupportedGrammarError("contentMediaType", strings.place, "JSON in the name of a property is not told")
+        raise UnsupportedGrammarError(
+            "contentMediaType", strings.place, "JSON in the name of a property is not supported"
+        )
     excluded = _excluded(strings)
     if len(strings.languages) == 1 and not excluded:
         bounded = _bounded(strings.languages[0], strings.least, strings.most)

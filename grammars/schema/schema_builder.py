@@ -168,7 +168,7 @@ class _Builder:
         return alt(*(self._shape(shape, places, i) for i, shape in enumerate(shapes)))
 
     def any_value(self) -> Expr:
-        """A rule of its own, with all that it calls."""
+        """A separate rule, with all that it calls."""
         body: Expr = NEVER
         self._values[()] = Call(Rule("any JSON value", lambda: body))
         body = self._shape(ANYTHING, (), 0)
@@ -176,7 +176,7 @@ class _Builder:
         return self._values[()]
 
     def leaf(self, keywords: Keywords) -> Expr | None:
-        """A value of scalar types under some keywords; None where there is an error to be told, or no such value."""
+        """A value of scalar types under some keywords; None where there is an error to report, or no such value."""
         try:
             return _leaf(keywords, self._options)
         except (GrammarError, TypeError):
@@ -240,9 +240,9 @@ class _Builder:
         if strings.content is None:
             return string_expr(strings, self._options.digits)
         if strings != alone or self._marked:
-            beside = "uniqueItems of any values" if self._marked else "other keywords of strings"
+            other = "uniqueItems of any values" if self._marked else "other keywords of strings"
             raise UnsupportedGrammarError(
-                "contentMediaType", strings.place, f"beside {beside} JSON in a string is not told"
+                "contentMediaType", strings.place, f"JSON in a string is not supported together with {other}"
             )
         inner = self.value(strings.content)
         if inner == NEVER:
@@ -263,7 +263,7 @@ class _Builder:
                     work += [self._held[other][0]] if other in self._held else [other.build()] if other in known else []
             if rule in seen:
                 raise UnsupportedGrammarError(
-                    "contentMediaType", place, "JSON in a string that holds such a string again is not told"
+                    "contentMediaType", place, "JSON in a string that holds such a string again is not supported"
                 )
 
     def listed(self, values: list[Any]) -> Expr:

@@ -60,21 +60,21 @@ class SchemaDocument:
 
     @cached_property
     def _single(self) -> bool:
-        """Whether nothing below the root can be a resource of its own, so that `#` is the root everywhere."""
+        """Whether nothing below the root can be a separate resource, so that `#` is the root everywhere."""
         return not self._resources and not any(
             isinstance(inner.get("id"), str) or isinstance(inner.get("$id"), str)
             for inner in _dicts(list(self.root.values()))
         )
 
     def value(self, place: str) -> Any:
-        """What stands at a place."""
+        """The value at a place."""
         found = self._find(bare(place))
         if found is _MISSING:
             raise InvalidGrammarError("there is nothing", place)
         return found
 
     def define(self, place: str, value: Any) -> str:
-        """Put a value at a place of its own, outside the document."""
+        """Put a value at a separate place, outside the document."""
         self._values[place] = value
         return place
 

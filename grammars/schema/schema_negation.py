@@ -80,7 +80,7 @@ def _strings(strings: StringShape | None, place: str, keyword: str) -> Iterator[
         yield replace(_NOTHING, strings=StringShape())
         return
     if strings.content is not None:
-        raise UnsupportedGrammarError(keyword, place, "strings that are not JSON, or not such JSON, are not told")
+        raise UnsupportedGrammarError(keyword, place, "strings that are not JSON, or not such JSON, are not supported")
     if strings.least:
         yield replace(_NOTHING, strings=StringShape(most=strings.least - 1))
     if strings.most is not None:

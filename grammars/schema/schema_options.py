@@ -41,13 +41,12 @@ class SchemaOptions:
         integers: "plain" (whole numbers of the type integer are digits, `1`) or "json" (also `1.0` and, from 10**16 on,
             `1e+16`, which JSON Schema takes for integers and many readers do not).
         digits: the most digits before and after a number's point (at most four in its exponent), and in the numbers of
-            a
-            format (at most twelve after a second); more if the number's bounds need more. None: no limit.
+            a format (at most twelve after a second); more if the number's bounds need more. None: no limit.
         ascii: True writes characters beyond ASCII only as escapes.
         formats: "enforced" (all known ones) or "annotation" (none).
         content: "draft" (`contentEncoding` and `contentMediaType` restrict strings where `$schema` is draft 7, and say
             nothing in later drafts unless the schema has "x-content": "enforced" at its root), "enforced" or
-            "annotation". Base64, base64url, base32, base16 and JSON are told.
+            "annotation". Base64, base64url, base32, base16 and JSON are supported.
         resources: other documents that references may lead to, `{uri: schema}`; nothing is ever fetched.
         weaken: keywords to ignore; `explain` and the compiled grammar's `weakened` list them.
     """

@@ -48,7 +48,7 @@ Shapes = list[SchemaShape]
 
 
 class _DeeperError(Exception):
-    """A place lies below so many others that are being worked out that it must be known before them."""
+    """A place is below so many others in work that it must be known before them."""
 
     def __init__(self, place: str, above: list[str]) -> None:
         super().__init__(place)
@@ -105,7 +105,7 @@ class SchemaResolver:
         return all(self._judge.empty(shape) for shape in self.shapes(both(left, right)))
 
     def finite(self, places: Where) -> list[Any] | None:
-        """All values that satisfy the places, each once; None where they are not few, or not easily told."""
+        """All values that satisfy the places, each once; None where they are not few, or not easily found."""
         found: list[Any] = []
         for shape in self.written(places):
             values = self._maker.few(shape)
@@ -128,7 +128,7 @@ class SchemaResolver:
         return self._worked_out(place)
 
     def _in_stretches(self, place: str) -> Shapes:
-        """What lies too deep is worked out first, and then again what asked for it, so that no chain is too long."""
+        """Places that are too deep are worked out first, then again what needs them, so that no chain is too long."""
         waiting: list[tuple[str, list[str]]] = [(place, [])]
         try:
             while waiting:
@@ -338,7 +338,7 @@ class SchemaResolver:
         try:
             return self._outside(rivals, place, "oneOf")
         except UnsupportedGrammarError as error:
-            hint = f"its branches {pair[0]} and {pair[1]} overlap, or cannot be told apart; use anyOf"
+            hint = f"its branches {pair[0]} and {pair[1]} overlap, or cannot be distinguished; use anyOf"
             raise UnsupportedGrammarError("oneOf", place, hint) from error
 
     def _outside(self, branches: list[Shapes], place: str, keyword: str) -> Shapes:

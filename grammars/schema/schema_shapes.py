@@ -277,7 +277,7 @@ class SchemaShape:
 
 
 def _meet(left: Any, right: Any) -> Any:
-    """Most shapes leave most types as they are, which is told by identity."""
+    """Most shapes leave most types as they are, which identity shows."""
     if left is right or any(right is free for free in _FREE):
         return left
     if any(left is free for free in _FREE):

@@ -67,7 +67,7 @@ class SimpleSchemas:
         return self._leaf(schema, kind)
 
     def _leaf(self, schema: Schema, kind: Any) -> Expr | None:
-        """A value that is neither object nor array, by keywords of its own."""
+        """A value that is neither object nor array, by its keywords."""
         kinds = kind if kind.__class__ is list else (kind,)
         if not kinds or not all(k.__class__ is str and k in _SCALARS for k in kinds) or not _only(schema, _LEAF):
             return None

@@ -58,7 +58,7 @@ _POINTER = r"(?:/(?:[^/~]|~[01])*)*"
 
 
 def _time() -> str:
-    """Times of RFC 3339; a leap second only where it is 23:59 in UTC (told for offsets of whole hours)."""
+    """Times of RFC 3339; a leap second only where it is 23:59 in UTC (supported for offsets of whole hours)."""
     leaps = ["23:59:60" + _FRACTION + r"(?:[Zz]|[+-]00:00)"]
     for hours in range(1, 24):
         leaps.append(rf"{(23 + hours) % 24:02}:59:60{_FRACTION}\+{hours:02}:00")
@@ -166,8 +166,8 @@ NARROWER = frozenset(_GENERATED)  # formats of which not all texts are generated
 def format_expr(name: str) -> Expr:
     """The language of characters of an enforced format, but for its `longest_format`.
 
-    Of a format that no grammar can tell exactly it has all texts and more, so that whoever is outside is outside
-    the format; what is inside, as it is written, is `generated`.
+    Where no grammar describes a format exactly, it has all texts of the format and more: a text outside is outside
+    the format; the texts that are written are `generated`.
     """
     return _email(_WIDE_HOST) if name == "email" else parse_regex(_PATTERNS[name], "ecma")
 

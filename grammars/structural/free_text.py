@@ -53,7 +53,7 @@ def literal(text: str) -> Expr:
     try:
         return Literal(text.encode())
     except UnicodeEncodeError as error:
-        raise InvalidGrammarError(f"{text!r} has a lone surrogate") from error
+        raise InvalidGrammarError(f"{text!r} has an unpaired surrogate") from error
 
 
 def one_of(texts: Sequence[str]) -> Expr:
@@ -134,7 +134,7 @@ def _back(moves: Iterable[str], plain: int) -> list[tuple[Expr, int]]:
 def _inward(
     moves: dict[str, int], complete: list[list[int]], awaited: Sequence[AwaitedLiteral], place: dict[int, int]
 ) -> list[tuple[Expr, int]]:
-    """The characters that go on with a literal, or complete it: the last place is behind all free text."""
+    """The characters that continue a literal, or complete it: the last place is after all free text."""
     found: list[tuple[Expr, int]] = []
     for char, target in moves.items():
         letter = Literal(char.encode())

@@ -15,7 +15,7 @@ class ParameterStyle:
     Attributes:
         opening: what stands before the key.
         naming: what stands between the key and a string; between its pieces there may be blanks.
-        closing: what stands behind the value; no string can hold it.
+        closing: what follows the value; no string can hold it.
         typed: what stands there before a value that is no string, where the marks tell the two apart; `{}` is its type.
         padded: a value may have a line to itself; one line break on either side is no part of it.
         python: true, false and null may be as Python writes them.

@@ -359,7 +359,7 @@ def _with_blanks(options: SchemaOptions, most: int, place: str) -> SchemaOptions
 
 
 def _excluded(fields: Format, place: str, ends: Ends) -> list[str]:
-    """What free text does not contain, beside what ends it."""
+    """What free text does not contain, besides what ends it."""
     return [text for text in strings_of(fields["excludes"], child(place, "excludes")) if text not in ends]
 
 

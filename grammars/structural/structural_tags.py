@@ -109,5 +109,5 @@ def _opened(tags: Sequence[StructuralTag], triggers: Sequence[str]) -> list[tupl
 
 
 def rule(name: str, body: Expr) -> Expr:
-    """A rule of its own, so that it is lowered once, when a text first gets there."""
+    """A separate rule, so that it is lowered once, when a text first gets there."""
     return Call(Rule(name, lambda: body))

@@ -42,7 +42,7 @@ from sgl.grammars.tokens.vocabulary import Vocabulary
 
 MOST_BLANKS = 4  # between marks
 SHARED = ("$defs", "definitions", "$schema", "$id", KEYWORD)
-TOLD = frozenset(
+SUPPORTED = frozenset(
     {
         "type",
         "properties",
@@ -71,7 +71,7 @@ def parameters_expr(
     vocabulary: Vocabulary | None,
     most_blanks: int | None = None,
 ) -> Expr:
-    """The grammar of an object's properties in a style, with blanks before, between and behind them.
+    """The grammar of an object's properties in a style, with blanks before, between and after them.
 
     Raises:
         InvalidGrammarError: the schema is malformed or is not of an object.
@@ -199,7 +199,7 @@ def _checked(schema: Any) -> dict[str, Any]:
         raise InvalidGrammarError(f"parameters are those of an object schema, not {schema!r:.100}", "#")
     if schema.get("type", "object") != "object":
         raise InvalidGrammarError(f"parameters are those of an object, not of {schema['type']!r}", "#/type")
-    joint = next((key for key in schema if key not in TOLD), None)
+    joint = next((key for key in schema if key not in SUPPORTED), None)
     if joint is not None:
         raise UnsupportedGrammarError(joint, child("#", joint), "parameters between marks are enforced one by one")
     for key, kind in (("properties", Mapping), ("required", list)):
@@ -214,7 +214,7 @@ def _unplaced(shape: SchemaShape) -> SchemaShape:
 
 
 def _other_types(shape: SchemaShape) -> set[str]:
-    """The types that a shape allows, beside strings."""
+    """The types that a shape allows, besides strings."""
     if shape.values is not None:
         return {_type_of(value) for value in shape.values} - {"string"}
     parts = {

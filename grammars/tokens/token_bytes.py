@@ -27,7 +27,7 @@ def token_bytes(
     """Bytes by token id (b"" where no token has the id), and whether decoding is their plain concatenation.
 
     `vocab` maps every token to its id, `added` the ids of added tokens to their text, which is what they stand for:
-    but one that is not `special` is spelled as the vocabulary's are where spaces have a sign of their own (Gemma's
+    but one that is not `special` is spelled as the vocabulary's are where spaces have a separate sign (Gemma's
     "▁▁"). `decoder` is that part of tokenizer.json. Where it looks at more than one token (WordPiece, CTC), the bytes
     are those of the bare token and the answer is False.
     """
@@ -68,7 +68,7 @@ def _replacement(step: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _of_one_token(old: str, seen: Collection[str]) -> bool:
-    """Whether a text that is replaced lies in one token: joined tokens may spell
+    """Whether a text that is replaced is in one token: joined tokens may spell
     it together, and so may tokens of bytes.
     """
     return bool(old) and not {"ByteLevel", "ByteFallback"} & set(seen) and ("Fuse" not in seen or len(old) == 1)

@@ -16,7 +16,7 @@ class TokenTrie:
     Attributes:
         byte: uint8 [n], the node's byte.
         depth: uint16 [n], its depth, from 1.
-        skip: int32 [n], the first node behind its subtree.
+        skip: int32 [n], the first node after its subtree.
         first: int32 [n + 1]; `ids[first[i] : first[i + 1]]` are the tokens that end at node i.
         ids: int32 [tokens].
     """

@@ -90,7 +90,7 @@ class Vocabulary:
 
     @cached_property
     def bare(self) -> Vocabulary:
-        """The same with compiled grammars of its own, which have networks and no automata."""
+        """The same with separate compiled grammars, which have networks and no automata."""
         found = copy(self)
         found.compiled, found._spelling, found.masks = LruCache(MOST_GRAMMARS), {}, False
         return found

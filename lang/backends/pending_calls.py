@@ -38,7 +38,7 @@ class PendingCalls:
         return self._error is not None
 
     def shut(self) -> None:
-        """Keep back what comes from now on. Called by a running operation."""
+        """Keep back later calls. Called by a running operation."""
         self._shut = True
 
     def open(self, first: Operation) -> None:
@@ -50,7 +50,7 @@ class PendingCalls:
                 _attempt(*self._held.popleft())
 
     def break_with(self, error: BaseException) -> None:
-        """Fail what was kept, and what comes from now on."""
+        """Fail what was kept, and later calls."""
         with self._lock:
             self._error = error
             held, self._held = self._held, deque()

@@ -24,8 +24,8 @@ def conclude_select(
     """Choose by the method of the request, or, with a temperature, draw by the probabilities of the choices.
 
     A row belongs to a choice and has [log-probability, token id, text] of each token that is scored; the
-    rows of all choices begin at the same place. `outputs` are the tokens behind the choices, `priors` the
-    rows without the prompt. The decision's meta_info has `choice_probs` besides what the method tells.
+    rows of all choices begin at the same place. `outputs` are the tokens after the choices, `priors` the
+    rows without the prompt. The decision's meta_info has `choice_probs` besides what the method returns.
     """
     decision = request.method(
         choices=list(map(str, request.choices)),

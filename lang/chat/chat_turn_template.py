@@ -12,7 +12,7 @@ Messages = list[dict[str, Any]]
 
 class ChatTemplateStyle(enum.Enum):
     PLAIN = "plain"
-    LLAMA2 = "llama2"  # the system turn lies inside the first user turn
+    LLAMA2 = "llama2"  # the system turn is inside the first user turn
 
 
 @dataclass

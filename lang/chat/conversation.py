@@ -36,7 +36,7 @@ class ConversationTurns:
         return ConversationTurns(self.template, list(self.finished), current, self.quiet)
 
     def follow(self, other: ConversationTurns) -> None:
-        """Go on where `other` is."""
+        """Continue where `other` is."""
         self.template, self.quiet = other.template, other.quiet
         self.finished.extend(other.finished)
         self.current = other.current and ConversationTurn(other.current.role, other.current.start)

@@ -95,7 +95,7 @@ def _llama_3(name: str, image: str) -> ChatTemplate:
 
 
 def _answered(template: ChatTemplate, before: str, after: str) -> ChatTemplate:
-    """The template with marks of its own around what tools answer."""
+    """The template with its own marks around the results of tools."""
     marks = {**template.role_prefix_and_suffix, "tool": (before, after)}
     return replace(template, role_prefix_and_suffix=marks)
 

@@ -45,7 +45,7 @@ class JinjaChatTemplate(ChatTemplate):
         return prefix, self._suffix(history, role)
 
     def _texts(self, history: Roles, role: str) -> list[str]:
-        """The texts before, between and behind the contents, up to a turn of `role`."""
+        """The texts before, between and after the contents, up to a turn of `role`."""
         turns = (*history, role)
         for following in ((), ("user",), ("assistant",)):
             texts = self._render((*turns, *following))

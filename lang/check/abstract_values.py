@@ -1,4 +1,4 @@
-"""What an expression of a program may be, as far as its source tells."""
+"""What an expression of a program may be, as far as its source shows."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class PublicName(Value):
 
 @dataclass(eq=False)
 class Function(Value):
-    """A function of the file. `bound` are the arguments that `bind` gave; None: it is no program."""
+    """A function of the file. `bound` are the arguments of `bind`; None: it is not a program."""
 
     node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
     bound: frozenset[str] | None = None
@@ -253,7 +253,7 @@ def is_plain(value: Value) -> bool:
 
 
 def known_items(value: Value) -> list[Value] | None:
-    """The items that a loop over the value goes through, if the source tells them and they are few."""
+    """The items that a loop over the value goes through, if the source shows them and they are few."""
     items: list[Value] | None = None
     if isinstance(value, Const) and isinstance(value.value, list | tuple | str | range | dict):
         items = [Const(item) for item in value.value] if len(value.value) <= MOST_UNROLLED else None

@@ -33,7 +33,7 @@ def check_path(path: str | Path) -> list[Problem]:
 def check_program(program: SglFunction) -> list[Problem]:
     """The problems of a live program, in the source of its file. Raises OSError if it has no source.
 
-    Only what lies in the program itself is reported; the functions and constants of its module are known.
+    Only what is in the program itself is reported; the functions and constants of its module are known.
     """
     func: Any = program.func
     lines, first = inspect.getsourcelines(func)

@@ -82,7 +82,7 @@ def check_turn_content(c: CheckContext, role: str, inside: Value | None, place: 
 
 
 def check_closed(c: CheckContext, facts: StateFacts) -> None:
-    """At the end of a program. An assistant turn may stay open: the model, or the caller, goes on there."""
+    """At the end of a program. An assistant turn may stay open: the model, or the caller, continues there."""
     if facts.role in (None, ANY_ROLE, "assistant") or facts.role_place is None:
         return
     c.report(

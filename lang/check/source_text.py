@@ -60,13 +60,13 @@ class SourceText:
 
 
 def read_source(path: Path) -> SourceText:
-    """Raises OSError, ValueError for what is no text or no notebook."""
+    """Raises OSError, ValueError for what is not a text or not a notebook."""
     text = path.read_text(encoding="utf-8-sig")
     return notebook_source(str(path), text) if path.suffix == ".ipynb" else SourceText(str(path), text)
 
 
 def notebook_source(path: str, text: str) -> SourceText:
-    """The code cells in their order, without magics. Raises ValueError if the text is no notebook."""
+    """The code cells in their order, without magics. Raises ValueError if the text is not a notebook."""
     try:
         cells = json.loads(text)["cells"]
         return _joined(path, cells)
@@ -89,7 +89,7 @@ def _joined(path: str, cells: list[dict[str, object]]) -> SourceText:
 
 
 def _without_magics(text: str) -> Iterator[str]:
-    """The lines of a cell; what is no Python becomes `pass`, a whole cell in another language nothing."""
+    """The lines of a cell; what is not Python becomes `pass`, a whole cell in another language nothing."""
     lines = text.splitlines()
     other = bool(lines) and lines[0].startswith("%%") and not lines[0].startswith(("%%time", "%%capture"))
     for line in lines:

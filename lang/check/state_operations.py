@@ -306,7 +306,7 @@ MOST_CHILDREN = 8
 
 
 def fork(c: CheckContext, state: StateRef, size: Value, env: Env) -> tuple[int, ...]:
-    """New states that go on from here; one for all of them if their number is not known."""
+    """New states that continue from here; one for all of them if their number is not known."""
     count = size.value if isinstance(size, Const) and isinstance(size.value, int) else None
     known = count is not None and 1 <= count <= MOST_CHILDREN
     facts = env.facts[state.numbers[0]]

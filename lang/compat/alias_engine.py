@@ -85,7 +85,7 @@ class Engine:
         apply_softmax: bool = False,
         item_first: bool = False,
     ) -> list[list[float]]:
-        """For each item, how likely each label token comes next after query and item (item first if told).
+        """For each item, how likely each label token comes next after query and item (or item and query: `item_first`).
 
         Probabilities among all tokens, or with `apply_softmax` among the labels. Shape [items][labels].
         """

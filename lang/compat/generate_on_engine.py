@@ -32,7 +32,7 @@ def sampling_options(params: dict[str, Any] | None) -> SamplingOptions:
     return make_options(**given).over(DEFAULTS)
 
 
-_UNHEARD = ("rid",)  # what a server calls a request; nobody asks for it here
+_UNUSED = ("rid",)  # the server's name of a request, not used here
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class EngineRequestBatch:
     ) -> EngineRequestBatch:
         """From the arguments of `generate`; each may be one value, or a list with one for each prompt."""
         for name, value in others.items():
-            if value and name not in _UNHEARD:
+            if value and name not in _UNUSED:
                 raise UnsupportedByBackendError(f"the embedded engine takes no {name} here; it got {str(value)[:60]!r}")
         prompts, single = _prompts(prompt, input_ids)
         per_prompt = _spread("sampling_params", params, len(prompts))

@@ -15,7 +15,7 @@ from .shared_engines import EngineHold, engines
 class LocalBackend(EmbeddedBackend):
     """An embedded engine with the attributes that programs read of an endpoint.
 
-    Loads `args.model_path`, or what stands in for it. `close()` gives the engine back.
+    Loads `args.model_path`, or its replacement. `close()` gives the engine back.
     """
 
     support_concate_and_append = True  # texts of forks may be put together

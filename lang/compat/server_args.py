@@ -27,9 +27,9 @@ SPREAD = {
     "tp_size": "tensor_parallel",
     "pp_size": "pipeline_parallel",
     "dp_size": "replicas",
-}  # where there are as many cards
+}  # where there are as many GPUs
 DTYPES = {"half": "float16", "float": "float32"}
-# what an engine in this process needs none of: said of nobody
+# not needed by an engine in this process, ignored without a warning
 QUIET = frozenset(
     {
         "model_path",
@@ -130,11 +130,11 @@ class ServerArgs(_Options):
         return {name: value for name, value in found.items() if not (replaced and name in OF_THE_MODEL)}
 
     def _spread(self) -> dict[str, Any]:
-        """Over how many cards the model goes: as asked for, where there are that many, else over one."""
+        """How many GPUs the model uses: as requested, where there are that many, else one."""
         asked = {name: value for name in SPREAD if isinstance(value := self._options.get(name), int) and value > 1}
         if self._options.get("enable_dp_attention"):  # not whole engines then
             asked.pop("dp_size", None)
-        if not asked or self._options.get("device") == "cpu" or math.prod(asked.values()) > _cards():
+        if not asked or self._options.get("device") == "cpu" or math.prod(asked.values()) > _gpu_count():
             return {}
         whole = {"expert_parallel": True} if "tp_size" in asked and (self._options.get("ep_size") or 1) > 1 else {}
         return {SPREAD[name]: value for name, value in asked.items()} | whole
@@ -160,7 +160,7 @@ class ServerArgs(_Options):
                 warnings.warn_explicit(message, UserWarning, where.file, where.line)
 
 
-def _cards() -> int:
+def _gpu_count() -> int:
     from sgl.runtime.executor.ranks.gpu_topology import list_gpus
 
     return len(list_gpus())

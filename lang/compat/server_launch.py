@@ -20,7 +20,7 @@ LAUNCHERS = ("sglang.launch_server", "sglang_router.launch_server", "sglang serv
 
 
 def execute_shell_command(command: str) -> Any:
-    """Start a command; that of a server is stood in for, where endpoints are local."""
+    """Start a command; where endpoints are local, a stand-in replaces a server's command."""
     words = shlex.split(command.replace("\\\n", " "))
     if settings.servers_are_replaced and any(launcher in " ".join(words) for launcher in LAUNCHERS):
         return stand_in_for(words)

@@ -11,7 +11,7 @@ from .alias_settings import say_once, settings
 from .server_args import ServerArgs
 from .stand_in_http_server import StandInServer, server_at
 
-_PIDS = itertools.count(1 << 30)  # no process has such an id: a signal to it reaches nobody
+_PIDS = itertools.count(1 << 30)  # no process has such an id: a signal to it reaches none
 _launched: dict[int, ServerStandIn] = {}  # by port
 
 

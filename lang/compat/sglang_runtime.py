@@ -1,4 +1,4 @@
-"""`sgl.Runtime(model_path=...)`: in old programs a server of its own, here an engine in the process."""
+"""`sgl.Runtime(model_path=...)`: in old programs a separate server, here an engine in the process."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ class Runtime:
     async def async_generate(self, prompt: str, sampling_params: dict[str, Any] | None = None) -> AsyncIterator[str]:
         """The pieces of the text, as they come."""
         answers: Any = await self._local("async_generate").async_generate(prompt, sampling_params, stream=True)
-        told = ""
+        sent = ""
         async for answer in answers:
-            delta = answer["text"][len(told) :]
-            told = answer["text"]
+            delta = answer["text"][len(sent) :]
+            sent = answer["text"]
             if delta:
                 yield delta
 

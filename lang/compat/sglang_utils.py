@@ -129,7 +129,7 @@ def convert_json_schema_to_str(json_schema: Any) -> str:
 
 
 def trim_overlap(existing_text: str, new_chunk: str) -> str:
-    """What of a chunk is new behind a text whose end it may repeat."""
+    """The new part of a chunk, which may repeat the end of the text before it."""
     longest = min(len(existing_text), len(new_chunk))
     overlap = next((n for n in range(longest, 0, -1) if existing_text.endswith(new_chunk[:n])), 0)
     return new_chunk[overlap:]
@@ -145,7 +145,7 @@ def stream_and_merge(llm: Any, prompt: str, sampling_params: dict[str, Any]) -> 
 
 async def async_stream_and_merge(llm: Any, prompt: str, sampling_params: dict[str, Any]) -> AsyncIterator[str]:
     """The new pieces of a streamed answer."""
-    told = 0
+    sent = 0
     async for answer in await llm.async_generate(prompt, sampling_params, stream=True):
-        yield answer["text"][told:]
-        told = len(answer["text"])
+        yield answer["text"][sent:]
+        sent = len(answer["text"])

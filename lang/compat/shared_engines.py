@@ -21,7 +21,7 @@ class SharedEngine:
 
 
 class EngineHold:
-    """The right to use an engine, until `release()` (idempotent) or until nobody refers to the hold."""
+    """The right to use an engine, until `release()` (idempotent) or until the hold is no longer referenced."""
 
     def __init__(self, engine: Any, give_back: Callable[[], object]) -> None:
         self.engine = engine

@@ -19,11 +19,11 @@ from .alias_settings import choose_model, say_once
 from .server_args import ServerArgs
 from .shared_engines import EngineHold, engines
 
-SECONDS = 10.0  # that a server which is told to end may take
+SECONDS = 10.0  # that a server may take to shut down
 
 
 class StandInServer:
-    """Listens at 127.0.0.1 and a port from the start, serves in a thread of its own. `close()` frees the port."""
+    """Listens at 127.0.0.1 and a port from the start, serves in a separate thread. `close()` frees the port."""
 
     def __init__(self, args: ServerArgs, port: int) -> None:
         self._args, self._closed = args, False

@@ -1,4 +1,4 @@
-"""Callbacks that let go of everything once they have been called."""
+"""Callbacks that release all references once they have been called."""
 
 from __future__ import annotations
 

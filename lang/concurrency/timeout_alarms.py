@@ -44,7 +44,7 @@ class TimeoutThread:
         return alarm
 
     def cancel(self, alarm: TimeoutAlarm) -> None:
-        """Let go of the alarm's call."""
+        """Release the alarm's call."""
         with self._changed:
             alarm.call = None
             if self._heap and self._heap[0][2] is alarm:

@@ -1,4 +1,4 @@
-"""Many runs of a compiled program: all are started from the caller's thread, none has a thread of its own."""
+"""Many runs of a compiled program: all are started from the caller's thread, none has its own thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def shared_arguments(items: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def in_order(count: int, start: Start, window: int, return_exceptions: bool) -> Iterator[Any]:
-    """Finished runs 0 to count - 1, at most `window` ahead of the reader. Raises what is no node's failure."""
+    """Finished runs 0 to count - 1, at most `window` ahead of the reader. Raises all errors but failures of nodes."""
     ahead: deque[ProgramState] = deque()
     for index in range(count):
         ahead.append(start(index))
@@ -58,7 +58,7 @@ async def finished(state: ProgramState) -> ProgramState:
 
 
 def result_of(state: ProgramState, return_exceptions: bool) -> Any:
-    """What a batch gives for a run, once it is over. Raises what is no node's failure."""
+    """What a batch returns for a run, once it is over. Raises errors other than failures of nodes."""
     state.sync()
     if return_exceptions:
         return state.error() or state

@@ -46,7 +46,7 @@ class CompiledParameters:
         return {**by_name, **given}
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments of a run, defaults included. Raises ArgumentsError, and BadValueError for what is no text."""
+        """The arguments of a run, defaults included. Raises ArgumentsError, and BadValueError for non-texts."""
         for name, value in given.items():
             self._check(name, value)
         missing = [name for name in self.names if name not in given and name not in self.defaults]

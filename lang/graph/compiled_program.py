@@ -212,7 +212,7 @@ class CompiledProgram:
 
     @cached_property
     def _pool(self) -> ThreadPoolExecutor:
-        """Where runs go on when a value has come: not on the engine's thread."""
+        """Where runs continue when a value has arrived: not on the engine's thread."""
         return ThreadPoolExecutor(2, thread_name_prefix="sgl-compiled")
 
     # --- what is done once for a backend -------------------------------------------------------------------

@@ -37,7 +37,7 @@ class DeferredValue:
         self.node = node
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy has the value, or the error, by now."""
+        """A copy has the value, or the error, known so far."""
         try:
             return DeferredValue, ([], KnownValue(self.get()), self.node)
         except ProgramError as error:

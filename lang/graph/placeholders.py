@@ -1,4 +1,4 @@
-"""What stands in a trace for the values that only a run has."""
+"""Placeholders in a trace for the values that only a run has."""
 
 from __future__ import annotations
 

@@ -57,14 +57,14 @@ class LaneProgress:
 
 
 def open_nested(step: CallStep, caller: StreamExecutor) -> StreamExecutor:
-    """The state of a program that another one calls: a run of its own, which is stopped with the caller's."""
+    """The state of a program that another one calls: a separate run, which is stopped with the caller's."""
     given = {name: value for name, value in step.arguments.items() if not isinstance(value, SglExpr)}
     with caller.control.scope():
         return new_executor(step.program, ProgramCall((), given), RunSettings.of(step.options))
 
 
 class PlanExecution:
-    """One run of a plan on the state `root`. `hop` takes what is to go on after a completion to another thread."""
+    """One run of a plan on the state `root`. `hop` moves the work after a completion to another thread."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class PlanExecution:
         self._going = False
 
     def start(self) -> None:
-        """Do what can be done now. What fails is told to the readers of the states."""
+        """Do what can be done now. Errors are raised to the readers of the states."""
         with self._lock:
             if self._head:
                 self._pass_over_head()

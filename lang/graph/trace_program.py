@@ -51,7 +51,7 @@ def extract_prefix(program: Program, backend: Backend) -> str:
 def trace_nested(
     tracer: TracerProgramState, program: Program, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> TracerProgramState:
-    """Trace a program that the one of `tracer` calls: a state of its own."""
+    """Trace a program that the one of `tracer` calls, in a separate state."""
     recording = tracer.recording
     if recording.only_prefix:
         raise PrefixEnded

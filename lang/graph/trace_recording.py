@@ -20,7 +20,7 @@ MAX_NODES = 20_000
 class TraceRecording:
     """What all states of one trace share. `strict`: the trace is to be compiled, nothing may depend on values.
 
-    `fixed` are the arguments whose defaults the body has used as values; `uses_template` tells that it has
+    `fixed` are the arguments whose defaults the body has used as values; `uses_template` says that it has
     read text that the chat template wrote.
     """
 
@@ -103,7 +103,7 @@ class TracedState:
         return self.last_node
 
     def note(self, node: SglExpr, where: SourcePlace | None = None) -> SglExpr:
-        """Put a copy of the node into the graph, beside the chain."""
+        """Put a copy of the node into the graph, outside of the chain."""
         if self.recording.only_prefix and not isinstance(node, SglConstantText):
             raise PrefixEnded
         if self._ended is not None:
@@ -116,7 +116,7 @@ class TracedState:
         return placed
 
     def branch(self, fork: SglExpr) -> TracedState:
-        """A state that goes on from here."""
+        """A state that continues from here."""
         self._branches += 1
         label = f"{self.label}.{self._branches}"
         child = TracedState(self.recording, self.conversation.template, "fork", label, self)

@@ -78,7 +78,7 @@ class JoinedTextStep(GraphStep):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ForkStep(GraphStep):
-    """The state forks into `children`. `adapter`: as `s.fork` was told."""
+    """The state forks into `children`. `adapter`: as given to `s.fork`."""
 
     children: tuple[int, ...]
     adapter: Any = ...
@@ -90,7 +90,7 @@ class ForkStep(GraphStep):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CallStep(GraphStep):
-    """The program of state `parent` calls another one, on a text of its own."""
+    """The program of state `parent` calls another one, on a separate text."""
 
     parent: int
     program: Any

@@ -101,7 +101,7 @@ class TracedText:
             self._record(node, where, self._place(node, where))
 
     def _describe_tools(self, node: SglTools, where: SourcePlace | None) -> None:
-        """Outside of a turn, the descriptions are a system turn of their own."""
+        """Outside of a turn, the descriptions are a separate system turn."""
         alone = self.traced.conversation.role is None
         if alone:
             self._show_begin("system", where)

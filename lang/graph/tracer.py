@@ -54,7 +54,7 @@ class TracerProgramState(TracedText):
             group.join()
 
     def call(self, program: Program, /, *args: Any, **kwargs: Any) -> TracerProgramState:
-        """Trace another program's body here: the same text, variables of its own."""
+        """Trace another program's body here: the same text, separate variables."""
         inner = self._scoped()
         inner.ret_value = program.call(inner, ProgramCall(args, kwargs))
         return inner

@@ -33,7 +33,7 @@ def warn_about_node(executor: StateWriter, node: SglExpr, where: SourcePlace | N
             "expect to write; "
             "put it into a turn: s += sgl.assistant(...)",
         )
-    if isinstance(node, SglSelect) and node.about and not _is_told(executor, node):
+    if isinstance(node, SglSelect) and node.about and not _is_described(executor, node):
         _warn(
             executor,
             UnreadDefinitionsWarning,
@@ -55,7 +55,7 @@ def _outside_of_turns(executor: StateWriter) -> bool:
     return bool(opens) and opens not in since
 
 
-def _is_told(executor: StateWriter, node: SglSelect) -> bool:
+def _is_described(executor: StateWriter, node: SglSelect) -> bool:
     """Whether the prompt has any of the definitions, by `sgl.labels` or in the program's own words."""
     texts = [" ".join(piece.text.split()) for piece in executor.pieces.items if isinstance(piece, LiteralText)]
     return any(about in text for about in node.about.values() for text in texts)

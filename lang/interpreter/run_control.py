@@ -110,7 +110,7 @@ class RunControl:
         return new
 
     def finished(self) -> None:
-        """The body has ended, and all operations of its own state are done; forks may still be working."""
+        """The body has ended, and all operations of its state are done; forks may still be working."""
         self._over = True
         self.rest()
 

@@ -20,7 +20,7 @@ class RunBranch:
     """The text of one state, as pieces. The pieces before `start` are shared with the branch it forked off.
 
     `adapter` computes it, None: the base. `opened` and `closed` are times of time.perf_counter() in seconds, `closed`
-        None while it goes on.
+        None while it runs.
     """
 
     __slots__ = (
@@ -54,8 +54,8 @@ class RunBranch:
         self.closed: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        told = slots_of(self, "_parent")
-        return {**told, "backend": detached(self.backend), "conversation": resting(self.conversation)}
+        slots = slots_of(self, "_parent")
+        return {**slots, "backend": detached(self.backend), "conversation": resting(self.conversation)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.adapter = None  # of those that were written down before there were any
@@ -68,7 +68,7 @@ class RunBranch:
         return self._parent() if self._parent else None
 
     def fork(self, adapter: str | None) -> RunBranch:
-        """A branch that goes on from here."""
+        """A branch that continues from here."""
         child = RunBranch(self.backend, self.program, self)
         child.adapter = adapter
         self.children.append(child)

@@ -106,7 +106,7 @@ class StateReader:
 
     @property
     def variables(self) -> dict[Name, Any]:
-        """The variables that have their value by now."""
+        """The variables that have a value already."""
         return self.vars.ready()
 
     @property

@@ -15,15 +15,15 @@ Name = str | None  # None: the last gen without a name
 
 
 def never_made(name: Name, why: BaseException) -> ProgramError:
-    """The error of who reads a variable that no node made, because of an error before."""
-    told = why.message if isinstance(why, ProgramError) else f"{type(why).__name__}: {why}"
-    error = NeverMadeError(f"{told}; so variable {name!r} was never made", getattr(why, "where", None))
+    """The error of a read of a variable that no node made, because of an earlier error."""
+    reason = why.message if isinstance(why, ProgramError) else f"{type(why).__name__}: {why}"
+    error = NeverMadeError(f"{reason}; so variable {name!r} was never made", getattr(why, "where", None))
     error.__cause__ = why
     return error
 
 
 class StateVariables:
-    """Names with what was bound to them last. `names` tells readers in other threads what has come."""
+    """Names with what was bound to them last. `names` shows readers in other threads what has arrived."""
 
     def __init__(self) -> None:
         self.names: ReplayFeed[str] = ReplayFeed()
@@ -103,7 +103,7 @@ class StateVariables:
         return dict(self._bindings)
 
     def ready(self) -> dict[Name, Any]:
-        """The variables that have their value by now."""
+        """The variables that have a value already."""
         ready = {n: b.value for n, b in self.pending().items() if b.done and b.error is None}
         return {**self._values, **ready}
 

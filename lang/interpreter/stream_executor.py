@@ -1,6 +1,6 @@
 """Runs the nodes of one state: each becomes an operation of the backend's stream, and nothing waits.
 
-Results arrive by completion callbacks. Only who reads a value waits for it.
+Results arrive by completion callbacks. Only a reader of a value waits for it.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class StreamExecutor(StateReader):
         self.ended = False
         self._binding_to = self.vars
         self._called: weakref.WeakSet[StateVariables] = weakref.WeakSet()
-        self._samples: set[Stream] = set()  # of running gens with n > 1, beside the state's own stream
+        self._samples: set[Stream] = set()  # of running gens with n > 1, besides the state's own stream
         self._children: list[weakref.ref[StreamExecutor]] = []
         self._forked = 0
         self._submitting = threading.RLock()
@@ -200,10 +200,10 @@ class StreamExecutor(StateReader):
         index: int,
         call: Callable[[], Future[Any]],
         timeout: float | None = None,
-        beside: Stream | None = None,
+        own_stream: Stream | None = None,
         check: Callable[[Generated], None] | None = None,
     ) -> None:
-        """Hand sample `index` of a piece to the backend; `beside`: the sample's own stream, let go afterwards.
+        """Hand sample `index` of a piece to the backend; `own_stream`: the sample's own stream, let go afterwards.
 
         `check` raises for a result that is none.
         """
@@ -215,18 +215,18 @@ class StreamExecutor(StateReader):
             piece.demand = lambda: None if self.body_still_runs() else demand()
         with self._counting:
             self._pending += 1
-            if beside is not None:
-                self._samples.add(beside)
-        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout), beside, check))
-        if beside is not None:
-            beside.close()
+            if own_stream is not None:
+                self._samples.add(own_stream)
+        when_done(future, partial(self._settle, piece, index, self._alarm(piece, timeout), own_stream, check))
+        if own_stream is not None:
+            own_stream.close()
             if self.failure:
-                _abort(beside)
+                _abort(own_stream)
         if self.inline and piece.is_last(index):
             piece.get()
 
     def forked_streams(self, size: int, adapters: list[Adapter] | None = None) -> list[Stream]:
-        """Forks of the stream; behind a failed node, where nothing is computed any more, empty streams."""
+        """Forks of the stream; after a failed node, where nothing is computed any more, empty streams."""
         if self.failure:
             return [self.backend.open() for _ in range(size)]
         based = self.adapter is None and not any(adapters or ())
@@ -261,7 +261,7 @@ class StreamExecutor(StateReader):
         piece: PendingText,
         index: int,
         alarm: TimeoutAlarm | None,
-        beside: Stream | None,
+        own_stream: Stream | None,
         check: Callable[[Generated], None] | None,
         future: Future[Any],
     ) -> None:
@@ -280,7 +280,7 @@ class StreamExecutor(StateReader):
             if not piece.done:
                 self._log(self._fail(piece, error), error)
         finally:
-            self._settled(beside)
+            self._settled(own_stream)
 
     def _log(self, failure: ProgramError, cause: BaseException) -> None:
         quiet = self.failure_is_returned or getattr(cause, "expected", False)
@@ -298,7 +298,7 @@ class StreamExecutor(StateReader):
         try:
             piece.finish()
         except BaseException:
-            piece.claimed = False  # what the backend gave is no result
+            piece.claimed = False  # what the backend returned is not a result
             raise
         if piece.usage is not None:
             self.control.count(piece.usage)
@@ -317,10 +317,10 @@ class StreamExecutor(StateReader):
             piece.claimed = True
         piece.fail(error)
 
-    def _settled(self, beside: Stream | None) -> None:
+    def _settled(self, own_stream: Stream | None) -> None:
         with self._counting:
             self._pending -= 1
-            self._samples.discard(beside)
+            self._samples.discard(own_stream)
             calls = self._finished_calls()
         for call in calls:
             call()
@@ -354,8 +354,8 @@ class StreamExecutor(StateReader):
     def fork(
         self, size: int, variables: StateVariables | None = None, adapters: list[Adapter] | None = None
     ) -> list[StreamExecutor]:
-        """Children that go on from here, under this state's adapter or one each. Returns at once; they share the pieces
-        that are still pending."""
+        """Children that continue from here, under this state's adapter or one each. Returns at once; they share
+        the pieces that are still pending."""
         with self._submitting:
             self._check_open("fork()", caller_place())
             streams = self.forked_streams(size, adapters)
@@ -389,7 +389,7 @@ class StreamExecutor(StateReader):
         return child
 
     def called(self) -> StateVariables:
-        """Variables of their own for a program that is called on this state."""
+        """Separate variables for a program that is called on this state."""
         variables = StateVariables()
         self._called.add(variables)
         return variables

@@ -26,7 +26,7 @@ def check_limit(
     meta = made.meta_info
     if meta.get("closed"):
         _warn(node, where)
-    elif not meta.get("edited"):  # in a journal: what stands there now is nobody's cut text
+    elif not meta.get("edited"):  # edited in a journal: the text was not cut
         cut = is_constrained(options) and is_cut(made.text, options, meta)
         typed = node.reading is not None and node.reading.is_cut(made.text, options, meta, backend)
         if typed or (cut and options.error_on_truncation):

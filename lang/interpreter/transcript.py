@@ -109,7 +109,7 @@ class PendingText:
         self.finished: float | None = None
         self.first: float | None = None  # when the first text of a streamed gen came
         self.claimed = False  # somebody is settling it
-        self.demand: Callable[[], None] | None = None  # tells the backend that somebody waits now
+        self.demand: Callable[[], None] | None = None  # notifies the backend that a reader waits now
         self._results: list[Generated | None] = [None] * samples
         self._streamed = False
 
@@ -157,7 +157,7 @@ class PendingText:
         return self.value
 
     def chunk(self, chunk: Generated) -> None:
-        """A part of the text has come. What comes after the end is too late."""
+        """A part of the text has arrived. Parts after the end are too late."""
         if self.done:
             return
         self._streamed = True
@@ -349,7 +349,7 @@ def messages_of(turns: list[ConversationTurn], pieces: list[Piece]) -> list[dict
 
 
 async def with_text(chunks: AsyncIterator[Generated]) -> AsyncIterator[Generated]:
-    """The chunks that have text; what others tell is told with the one before."""
+    """The chunks that have text; meta_info of chunks without text joins that of the chunk before."""
     held: Generated | None = None
     async for chunk in chunks:
         if held is None:
@@ -364,7 +364,7 @@ async def with_text(chunks: AsyncIterator[Generated]) -> AsyncIterator[Generated
 
 
 def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
-    """The later meta_info, with what the earlier one tells of its own tokens in front."""
+    """The later meta_info, with the earlier one's rows of tokens in front."""
     rows = ("output_token_logprobs", "output_top_logprobs")
     both = {key: [*earlier.get(key, []), *later.get(key, [])] for key in rows if key in earlier or key in later}
     return {**earlier, **later, **both}

@@ -18,7 +18,7 @@ class Usage:
     computed_tokens: the prompt tokens that were computed.
     generated_tokens: the tokens that gens added.
     forced_tokens: the generated tokens that a grammar determined.
-    drafted_tokens, accepted_tokens: tokens that the engine guessed ahead, and those of them that it kept.
+    drafted_tokens, accepted_tokens: tokens that the engine drafted, and those of them that it accepted.
     reread_tokens: the computed tokens that another adapter had computed before the state was forked.
     operations: the gens and selects that ran.
     wall_seconds: from appending the first of them to the last result.
@@ -102,7 +102,7 @@ class Usage:
             self.reread_tokens + other.reread_tokens,
         )
 
-    def _told(self, name: str) -> str:
+    def _amount(self, name: str) -> str:
         """A count with how sure it is."""
         count, word = getattr(self, name), name.removesuffix("_tokens")
         if name not in self.unknown:
@@ -115,8 +115,8 @@ class Usage:
         computed = "" if "cached_tokens" in self.unknown else f", {self.computed_tokens} computed{again}"
         return (
             f"{self.operations} operation{'' if self.operations == 1 else 's'}, {self.prompt_tokens} prompt tokens "
-            f"({self._told('cached_tokens')}{computed}), "
-            f"{self.generated_tokens} generated ({self._told('forced_tokens')}{guessed}), {self._times()}"
+            f"({self._amount('cached_tokens')}{computed}), "
+            f"{self.generated_tokens} generated ({self._amount('forced_tokens')}{guessed}), {self._times()}"
         )
 
     def _times(self) -> str:
@@ -128,7 +128,7 @@ class Usage:
 
 
 def computing_seconds(meta_info: Mapping[str, Any], seconds: float) -> float | None:
-    """How much of an operation's seconds the engine computed; None if its backend does not tell."""
+    """How much of an operation's seconds the engine computed; None if its backend does not report it."""
     whole, queued = meta_info.get("e2e_latency"), meta_info.get("queue_seconds")
     return None if whole is None or queued is None else min(max(0.0, whole - queued), seconds)
 

@@ -48,7 +48,7 @@ class StateWriter(Protocol):
         index: int,
         call: Callable[[], Future[Any]],
         timeout: float | None = None,
-        beside: Stream | None = None,
+        own_stream: Stream | None = None,
         check: Callable[[Generated], None] | None = None,
     ) -> None: ...
     def forked_streams(self, size: int, adapters: list[Adapter] | None = None) -> list[Stream]: ...

@@ -21,7 +21,7 @@ _BEGIN, _END, _RESULT, _MEDIA, _ASKED, _ADAPTER = (b"\xff" + mark for mark in (b
 class ChainLink:
     """The content up to here: that of `before` and one part more, which may be a result that is not there yet.
 
-    Literals hash as one text however they were cut. A link that is known lets go of what precedes it; streams
+    Literals hash as one text however they were cut. A link that is known releases what precedes it; streams
     share links, so that its state is one value: a hash, or (before, part).
     """
 
@@ -31,7 +31,7 @@ class ChainLink:
         self._state: Any = hashlib.blake2b(digest_size=16) if before is None else (before, part)
 
     def address(self, request: str) -> str | None:
-        """The address of a request behind this content; None while a result in it is missing.
+        """The address of a request after this content; None while a result in it is missing.
 
         Raises the error of a result that failed.
         """

@@ -124,9 +124,9 @@ class Journal:
 
     def prompt(self, node: JournalNode) -> str:
         """Return all text before the node, except that of skipped lines."""
-        return self.text_behind(node.previous) + node.before
+        return self.text_after(node.previous) + node.before
 
-    def text_behind(self, number: int | None) -> str:
+    def text_after(self, number: int | None) -> str:
         """Return the text of a stream up to and including node `number` ("" for None)."""
         parts: list[str] = []
         while number is not None:
@@ -238,7 +238,7 @@ class Journal:
         return self._all[number]
 
     def _append(self, node: JournalNode, skip_damaged: bool) -> None:
-        """Behind the last node; where lines are skipped, those between are lost."""
+        """After the last node; where lines are skipped, those between are lost."""
         due = len(self._all)
         if type(node.number) is not int or not (
             node.number == due or (skip_damaged and due < node.number < self._size // _SHORTEST)

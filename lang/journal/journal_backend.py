@@ -62,7 +62,7 @@ class JournalBackend(Backend):
             )
 
     def close(self) -> None:
-        """Wait for what is being made, then let go of the file. The backend below stays open."""
+        """Wait for running nodes, then release the file. The backend below stays open."""
         self._session.close()
 
     @property
@@ -71,7 +71,7 @@ class JournalBackend(Backend):
 
     @property
     def counts(self) -> JournalCounts:
-        """By now; the nodes themselves are `served` and `computed`."""
+        """So far; the nodes themselves are `served` and `computed`."""
         return JournalCounts(len(self._session.served), len(self._session.computed))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""How journals call classes: by the modules that had them when journals began, wherever these lie now."""
+"""How journals call classes: by the modules that had them when journals began, wherever these are now."""
 
 from __future__ import annotations
 

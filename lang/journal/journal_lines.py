@@ -1,4 +1,4 @@
-"""A line of a journal: JSON that ends in a checksum of all that stands before it in the line."""
+"""A line of a journal: JSON that ends in a checksum of all that precedes it in the line."""
 
 from __future__ import annotations
 

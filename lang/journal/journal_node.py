@@ -21,7 +21,7 @@ class JournalNode:
     """A gen, a select, or a value that Python computed (`once`).
 
     `key` is the address: a hash of all that the stream held and of the request. `shape` is the same without
-    the results in it. `path` tells the fork ("0.1": the second child of item 0), `occurrence` how many equal
+    the results in it. `path` names the fork ("0.1": the second child of item 0), `occurrence` how many equal
     nodes came before in the same place. `before` is the text since the node `previous` (a number). `request`
     has the options that differ from their defaults. `adapter` computed it (None: the base). `seconds` went from asking
     to the answer.
@@ -184,7 +184,7 @@ def describe(error: BaseException, at_once: bool = False) -> dict[str, Any]:
 
 
 def rebuild(error: dict[str, Any]) -> Exception:
-    """The exception of a recorded failure: of its own type if that is a built-in one or one of sgl's."""
+    """The exception of a recorded failure, with its type if that is built in or one of sgl's."""
     kind = _error_type(error["type"])
     if kind is not None:
         try:

@@ -36,7 +36,7 @@ Step = Callable[[Stream], object]
 
 
 class JournalStream(Stream):
-    """Recorded nodes are served without the inner stream, which gets them all at once (`_behind`) when
+    """Recorded nodes are served without the inner stream, which gets them all at once (`_not_restored`) when
     something has to be computed after them.
 
     What is known when an operation is queued (the shape of the content, the place, the text since the last
@@ -56,7 +56,7 @@ class JournalStream(Stream):
         self._content = ChainLink()
         self._last: Future[JournalNode] | None = None
         self._inner: Stream | None = None  # opened when something has to be computed
-        self._behind: list[Step] = []
+        self._not_restored: list[Step] = []
         self._mailbox = SerialQueue()
 
     # --- literals ------------------------------------------------------------------------------------------
@@ -95,10 +95,10 @@ class JournalStream(Stream):
 
     def _pass_on(self, step: Step) -> None:
         """To the inner stream, or to what it will get when it is needed."""
-        if self._inner is not None and not self._behind:
+        if self._inner is not None and not self._not_restored:
             step(self._inner)
         else:
-            self._behind.append(step)
+            self._not_restored.append(step)
 
     def start(self) -> None:
         """Open the inner stream now: nothing is recorded that could be served."""
@@ -108,7 +108,7 @@ class JournalStream(Stream):
         if self._inner is None:
             self.start()
         assert self._inner is not None
-        steps, self._behind = self._behind, []
+        steps, self._not_restored = self._not_restored, []
         for step in steps:
             step(self._inner)
         return self._inner
@@ -209,13 +209,13 @@ class JournalStream(Stream):
     def _fork(self, children: list[JournalStream], split: Callable[[Stream], list[Stream]]) -> None:
         inners = split(self._inner) if self._inner is not None else [None] * len(children)
         for child, inner in zip(children, inners, strict=True):
-            begin = partial(child._begin, self._content, self._last, inner, list(self._behind))
+            begin = partial(child._begin, self._content, self._last, inner, list(self._not_restored))
             child._mailbox.open(begin, _ignore)
 
     def _begin(
-        self, content: ChainLink, last: Future[JournalNode] | None, inner: Stream | None, behind: list[Step]
+        self, content: ChainLink, last: Future[JournalNode] | None, inner: Stream | None, not_restored: list[Step]
     ) -> None:
-        self._last, self._inner, self._behind = last, inner, behind
+        self._last, self._inner, self._not_restored = last, inner, not_restored
         self._content = ChainLink(content, self._turn) if self._turn else content
 
     def prefill(self) -> Future[None]:
@@ -225,7 +225,7 @@ class JournalStream(Stream):
         return result
 
     def _prefill(self, result: Future[None]) -> None:
-        if self._inner is None or self._behind:
+        if self._inner is None or self._not_restored:
             result.set_result(None)
         else:
             forward_result(self._inner.prefill(), result, lambda done: None)

@@ -109,7 +109,7 @@ class OnceValues:
         return _NEW if node is None else json.loads(json.dumps(node.value))
 
     def _key(self) -> str | None:
-        """None behind a node that failed: what follows it has no address."""
+        """None after a node that failed: what follows it has no address."""
         try:
             return self._spot.result().content.address(self._asked.content.address)
         except Exception:

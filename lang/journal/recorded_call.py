@@ -109,7 +109,7 @@ class RecordedCall:
         spot.content.when_known(partial(self._end, spot, outcome))
 
     def _end(self, spot: StreamPosition, outcome: Any) -> None:
-        """Write the node, then tell who waits for it, then those who come behind it."""
+        """Write the node, then resolve its future, then the operations after it."""
         try:
             node = self._record(spot, outcome)
         except Exception as error:

@@ -60,7 +60,7 @@ def for_recording(template: ChatTemplate, session: ReplaySession) -> ChatTemplat
 
 
 def for_replay(header: dict[str, Any], session: ReplaySession) -> ChatTemplate:
-    """Raises JournalError for what is no template: somebody has edited the first line."""
+    """Raises JournalError for an invalid template: the first line was edited."""
     try:
         return RecordedTemplate(header, session) if header["noted"] else ChatTemplate(**_from_json(header))
     except (LookupError, TypeError, ValueError, AttributeError) as error:

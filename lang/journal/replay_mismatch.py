@@ -21,7 +21,7 @@ def mismatch(journal: Journal, asked: JournalRequest, last: Future[JournalNode] 
     if near is None:
         names = sorted({f"{node.kind} {node.name!r}" for node in journal.nodes})
         return ReplayMismatch(f"{what}; it has: {', '.join(names) or 'nothing'}", asked.where)
-    prompt = journal.text_behind(number) + asked.before
+    prompt = journal.text_after(number) + asked.before
     difference = (
         _text_difference(journal.prompt(near), prompt)
         or _adapter_difference(near.adapter, asked.adapter)
@@ -34,10 +34,10 @@ def mismatch(journal: Journal, asked: JournalRequest, last: Future[JournalNode] 
 
 def _nearest(journal: Journal, asked: JournalRequest, last: int | None) -> JournalNode | None:
     def similarity(node: JournalNode) -> tuple[bool, ...]:
-        behind = (node.previous, node.path) == (last, asked.place)
+        same_place = (node.previous, node.path) == (last, asked.place)
         return (
             node.name == asked.name,
-            behind,
+            same_place,
             node.path == asked.place,
             asked.where == (node.file, node.line),
         )
@@ -57,8 +57,8 @@ def _text_difference(recorded: str, asked: str) -> str | None:
 
 def _around(text: str, at: int) -> str:
     start, end = max(0, at - _SHOWN), at + _SHOWN
-    before, behind = "..." if start else "", "..." if end < len(text) else ""
-    return f"{before}{text[start:end]!r}{behind}"
+    before, after = "..." if start else "", "..." if end < len(text) else ""
+    return f"{before}{text[start:end]!r}{after}"
 
 
 def _adapter_difference(recorded: str | None, asked: str | None) -> str | None:

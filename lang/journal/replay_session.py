@@ -57,7 +57,7 @@ class ReplaySession:
             return self._asked[shape, path] - 1
 
     def may_have(self, shape: str) -> bool:
-        """Could a node of this shape be served? If not, nobody need wait to know its key."""
+        """Could a node of this shape be served? If not, its key need not be waited for."""
         return self._shapes[shape] > 0 or self.inner is None
 
     @property
@@ -108,11 +108,11 @@ class ReplaySession:
             self._changed.notify_all()
 
     def unwritten(self, error: JournalError) -> None:
-        """A value is not in the file, and nobody waits who could be told."""
+        """A value is not in the file, and no caller waits that could get the error."""
         self._unwritten = self._unwritten or error
 
     def close(self, wait: bool = True) -> None:
-        """Wait for the nodes that are being computed (not after Ctrl-C), then let go of the file.
+        """Wait for the nodes that are being computed (not after Ctrl-C), then release the file.
 
         Raises JournalError, once, for a value of `once` that could not be written.
         """
@@ -126,6 +126,6 @@ class ReplaySession:
             raise error
 
     def unserved(self) -> list[JournalNode]:
-        """The nodes that nobody has asked for."""
+        """The nodes that were not asked for."""
         with self._changed:
             return list(self._by_id.values())

@@ -1,4 +1,4 @@
-"""Operations of one stream, one at a time and in order, run by whoever comes; none waits for another thread."""
+"""Operations of one stream, one at a time and in order, run by the calling thread; none waits for another thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SerialQueue:
         self._shut = True
 
     def open(self, first: Operation, fail: Failure) -> None:
-        """Go on: with `first`, then with what has been waiting."""
+        """Continue: with `first`, then with what has been waiting."""
         with self._lock:
             self._waiting.appendleft((first, fail))
             self._shut = False

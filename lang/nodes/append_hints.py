@@ -62,7 +62,7 @@ def _of_list(value: Any) -> str:
 
 
 def attribute_meant(name: str) -> str:
-    """For an attribute that a state does not have: how the state is appended to. "" if it is no such thing."""
+    """For an attribute that a state does not have: how the state is appended to. "" if it is none of these."""
     if name in ("append", "add", "extend", "write", "put", "push"):
         return "; append with s += ..."
     if name in ("gen", "select", "image", "video", "tools", "fields", "labels", "plain", "special"):

@@ -1,4 +1,4 @@
-"""The words of the language that tell a model what a type or a choice wants of it."""
+"""The functions of the language that describe a type or a choice to a model."""
 
 from __future__ import annotations
 

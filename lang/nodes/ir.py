@@ -94,9 +94,9 @@ class SglExpr:
         return {name: kept(value) if name in _USERS else value for name, value in self.__dict__.items()}
 
     def __copy__(self) -> Self:
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        return twin
+        duplicate = object.__new__(type(self))
+        duplicate.__dict__.update(self.__dict__)
+        return duplicate
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
@@ -159,7 +159,7 @@ class SglSubmitted(SglExpr):
 
 
 class SglConstantText(SglExpr):
-    """A literal piece of text. A `QuotedText` says itself whose words it is, of any other str its place does."""
+    """A literal piece of text. A `QuotedText` says which parts come from outside; for another str its place does."""
 
     def __init__(self, value: str) -> None:
         self.value = value
@@ -169,7 +169,7 @@ class SglConstantText(SglExpr):
 
 
 class SglGen(SglSpoken, Generic[Value_co]):
-    """Text that the model writes, bound to the variable `name`. `reading` tells what `s.get` makes of it."""
+    """Text that the model writes, bound to the variable `name`. `reading` is what `s.get` makes of it."""
 
     def __init__(
         self,
@@ -387,11 +387,11 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _parts(value: Any, beside: SglExpr | None) -> list[SglExpr]:
+def _parts(value: Any, other: SglExpr | None) -> list[SglExpr]:
     if isinstance(value, SglExprList) and not isinstance(value, SglSeparated):
         return value.expr_list
     if isinstance(value, SglExpr):
         return [value]
     if isinstance(value, str):
         return [SglConstantText(value)]
-    raise TextOfNodeError(f"{value!r} cannot be joined with {beside!r}: join strings and nodes only")
+    raise TextOfNodeError(f"{value!r} cannot be joined with {other!r}: join strings and nodes only")

@@ -1,4 +1,4 @@
-"""The words of the language: what a program appends to its state."""
+"""The primitives of the language: what a program appends to its state."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def _gen(
     min_new_tokens: int | None = None,
     **unknown: Any,
 ) -> Any:
-    """The signature of `gen`; its docstring stands there."""
+    """The signature of `gen`; its docstring is there."""
     given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
     _checked_name(name)
     _refuse_adapter(name, unknown)
     reject_unknown("gen", unknown, _GEN_NAMES, _MEANT)
     if choices is not None:
-        _refuse_beside_choices(name, [c for c in (*CONSTRAINTS, "type") if (given | {"type": type})[c] is not None])
+        _refuse_with_choices(name, [c for c in (*CONSTRAINTS, "type") if (given | {"type": type})[c] is not None])
         return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
     if dtype is not None and regex is not None:
         warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
@@ -152,7 +152,7 @@ def gen(*positional: Any, **options: Any) -> Any:
     meta_info["truncated"]
     is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the
     gen is
-    appended. `speculation=False`: where the engine guesses tokens ahead, it does not for this text, and learns nothing
+    appended. `speculation=False`: where the engine drafts tokens, it does not for this text, and learns nothing
     from
     it; other backends have none to leave out.
 
@@ -408,7 +408,7 @@ def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
         )
 
 
-def _refuse_beside_choices(name: str | None, constraints: list[str]) -> None:
+def _refuse_with_choices(name: str | None, constraints: list[str]) -> None:
     if constraints:
         raise BadValueError(f"gen({name!r}) has both {' and '.join(['choices', *constraints])}; give one of them")
 

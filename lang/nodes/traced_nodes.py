@@ -11,7 +11,7 @@ __all__ = ["SglArgument", "SglConcateAndAppend", "SglFork", "SglGetForkItem", "S
 
 
 class SglWords(SglExpr):
-    """In a trace: text of which is said whose words it is, and which only a run knows. `quoted`: those of others."""
+    """In a trace: text with a known origin, whose content only a run knows. `quoted`: from outside the program."""
 
     def __init__(self, text: SglExpr, quoted: bool) -> None:
         self.text = text
@@ -22,7 +22,7 @@ class SglWords(SglExpr):
 
 
 class SglFork(SglExpr):
-    """In a trace: the place where a state splits. `adapter`: as `s.fork` is told, ... for that of the state."""
+    """In a trace: the place where a state splits. `adapter`: as given to `s.fork`, ... for that of the state."""
 
     stands_alone = True
 

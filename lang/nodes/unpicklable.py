@@ -1,4 +1,4 @@
-"""What stands in pickled states for what Python cannot pickle: a type or a method that a function defines."""
+"""Placeholders in pickled states for what Python cannot pickle: a type or a method that a function defines."""
 
 from __future__ import annotations
 

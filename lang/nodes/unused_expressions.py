@@ -1,4 +1,4 @@
-"""Expressions that die unused: `sgl.gen("a")` on a line of its own, where `s +=` was meant."""
+"""Expressions that die unused: `sgl.gen("a")` on a separate line, where `s +=` was meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What programs and states find in rooms that stand on this one.
+"""What programs and states use from rooms above this one.
 
 A state shows itself as the room `report` draws it; a run is written down by the room `journal`. Those rooms import this
 one, so this one cannot import them: `lang/__init__.py` registers them here.

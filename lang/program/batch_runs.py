@@ -31,7 +31,7 @@ WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at 
 
 
 def meant(options: Iterable[str]) -> dict[str, str]:
-    """What names that are no options may stand for, among all that a batch takes."""
+    """What names other than options may mean, among all that a batch takes."""
     found = {name: nearest(name, [*OPTION_NAMES, *SWITCH_NAMES]) for name in options if name not in OPTION_NAMES}
     return {**found, "stream": "generator_style=True gives the states one after another, as they are finished"}
 
@@ -250,7 +250,7 @@ def _positional(program: Program, item: Any) -> dict[str, Any]:
 
 
 def _as_item(item: Any, names: Sequence[str]) -> str:
-    """How a lone argument is written as an item."""
+    """How a single argument is written as an item."""
     if isinstance(item, list | tuple) or not names:
         return ""
     shown = reprlib.repr(item)
@@ -280,7 +280,7 @@ class _Progress:
         state.stream_executor.when_finished(self.step)
 
     def cancel(self) -> None:
-        """Stop all that run: nobody waits for them any more."""
+        """Stop all that run: their results are no longer wanted."""
         with self._lock:
             self._cancelled = True
             states = list(self._begun)

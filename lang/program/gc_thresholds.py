@@ -1,4 +1,4 @@
-"""Python's cycle collector, told to look less often while a batch makes objects by the million.
+"""Python's cycle collector, set to run less often while a batch makes objects by the million.
 
 States form no cycles: they are freed when the last reference goes. A collector that counts their objects walks
 through all of them again and again.

@@ -162,7 +162,7 @@ def _opened(program: Program, settings: RunSettings) -> Stream | None:
 
 
 def run_program(program: Program, call: ProgramCall, settings: RunSettings) -> ProgramState:
-    """Run the body. Returns when it has ended (at once if streaming); generation may still go on."""
+    """Run the body. Returns when it has ended (at once if streaming); generation may still continue."""
     executor = new_executor(program, call, settings)
     state = ProgramState(executor)
     if settings.stream:
@@ -232,7 +232,7 @@ async def _finished(executor: StreamExecutor) -> None:
         try:
             loop.call_soon_threadsafe(finished.set)
         except RuntimeError:
-            pass  # the loop is gone: whoever waited was cancelled
+            pass  # the loop is gone: its waiters were cancelled
 
     executor.when_finished(tell)
     await finished.wait()
@@ -247,7 +247,7 @@ def bodies() -> ThreadPoolExecutor:
 def _body_for_readers(program: Program, call: ProgramCall, executor: StreamExecutor) -> None:
     """The body of a streaming run: its error reaches those who read the state.
 
-    It writes to a state of its own, so that the caller's can be let go of.
+    It writes to a separate state, so that the caller's can be released.
     """
     executor.body_thread = threading.get_ident()
     try:
@@ -257,7 +257,7 @@ def _body_for_readers(program: Program, call: ProgramCall, executor: StreamExecu
 
 
 def run_coroutine(coroutine: Any) -> Any:
-    """The result of an `async def` body: on a loop of its own, in another thread if this one has a loop running."""
+    """The result of an `async def` body: on a separate loop, in another thread if this one has a running loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -63,11 +63,11 @@ class StateBase:
 
         def __getattr__(self, name: str) -> Any:
             """Only for what is not there: raises AttributeError, which says how a variable of the name is read."""
-            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not name.startswith("_") and name != "stream_executor" and name in self._variables.declared():
-                told += f"; the text of the variable is state[{name!r}], its value state.get({name!r})"
-            told += attribute_meant(name)
-            raise AttributeError(told, name=name, obj=self)
+                message += f"; the text of the variable is state[{name!r}], its value state.get({name!r})"
+            message += attribute_meant(name)
+            raise AttributeError(message, name=name, obj=self)
 
         def __add__(self, other: object) -> NoReturn:
             raise TextOfNodeError("s + ... makes no text and appends nothing; append with s += ...")
@@ -116,15 +116,14 @@ class StateBase:
     def adapter(self, name: str | None) -> Iterator[None]:
         """Return a context manager: an adapter (LoRA) of that name computes what is appended inside it, None: the base.
 
-        The text so far is computed again by it, and behind the block by what was there before, with what the block has
-        added:
-        `usage().reread_tokens` counts both.
+        It recomputes the text so far. After the block the previous adapter recomputes the text, with what the block
+        has added. `usage().reread_tokens` counts both.
         """
         self.stream_executor.submit(SglAdapterBegin(checked(name)), self._variables)
         try:
             yield
         except BaseException:
-            with suppress(LanguageError):  # the program may go on behind what it catches
+            with suppress(LanguageError):  # the program may continue after what it catches
                 self.stream_executor.submit(SglAdapterEnd(), self._variables)
             raise
         self.stream_executor.submit(SglAdapterEnd(), self._variables)
@@ -136,7 +135,7 @@ class StateBase:
         self.stream_executor.submit(end, self._variables)
 
     def _scope(self: Self) -> Self:
-        """The same text with variables of its own, for a program that is called on it."""
+        """The same text with separate variables, for a program that is called on it."""
         return type(self)(self.stream_executor, self.stream_executor.called())
 
     def end(self) -> None:
@@ -242,8 +241,8 @@ class StateBase:
 
     def __del__(self) -> None:
         if getattr(self, "_abandoned", False) and not self.stream_executor.is_finished:
-            # in a thread of its own: this one may hold any lock
-            deadlines.after(0, partial(_cancel, self.stream_executor, "nobody reads the stream any more"))
+            # in a separate thread: this one may hold any lock
+            deadlines.after(0, partial(_cancel, self.stream_executor, "the stream is no longer read"))
 
 
 def _cancel(executor: StreamExecutor, reason: str) -> None:
@@ -283,9 +282,7 @@ class ProgramState(StateBase):
 
     @contextmanager
     def copy(self) -> Iterator[ProgramState]:
-        """`fork()` as a context manager: `with s.copy() as side:` makes one fork,
-        which is joined at the end of the block.
-        """
+        """`fork()` as a context manager: `with s.copy() as side:` makes one fork, joined at the end of the block."""
         group = self.fork(1)
         try:
             yield group[0]
@@ -311,7 +308,7 @@ class ProgramState(StateBase):
         """
         try:
             return self.stream_executor.get_var(name, self._variables)
-        except LanguageError as error:  # where in sgl it was found out is of no use to who reads the traceback
+        except LanguageError as error:  # where in sgl it was found does not help a reader of the traceback
             raise error.with_traceback(None) from error.__cause__
 
     __getitem__ = get_var

@@ -25,7 +25,7 @@ def probabilities(executor: StreamExecutor, name: str, binding: Binding | None) 
 
     A select knows them. The choices of a typed gen are scored now, in its place. Equal choices are one, with their sum.
     Raises
-    BadValueError if neither made the variable or its backend tells no probabilities, ProgramError if it failed.
+    BadValueError if neither made the variable or its backend reports no probabilities, ProgramError if it failed.
     """
     made = _Made(executor, name, binding)
     return made.probabilities(None if made.later is None else made.later.result())

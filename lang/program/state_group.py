@@ -63,14 +63,14 @@ class ProgramStateGroup(Generic[State]):
 
         def __getattr__(self, name: str) -> Any:
             """Only for what is not there: states have it."""
-            told = f"{type(self).__name__!r} object has no attribute {name!r}"
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not name.startswith("_") and name not in self.__dict__ and "states" in self.__dict__:
-                told += (
+                message += (
                     "; append to all forks with +="
                     if name in ("append", "add", "extend")
-                    else f"; each fork is a state of its own: forks[0].{name}"
+                    else f"; each fork is a separate state: forks[0].{name}"
                 )
-            raise AttributeError(told, name=name, obj=self)
+            raise AttributeError(message, name=name, obj=self)
 
     def __setitem__(self, index: int, value: State) -> None:
         if self.states[index] is not value:

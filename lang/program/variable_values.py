@@ -35,7 +35,7 @@ def typed_value(executor: StreamExecutor, variables: StateVariables, name: str, 
 
 
 def _read(reading: TextReading[Any], value: Any, backend: Backend) -> Any:
-    """Texts, in lists of forks and samples; what the program set itself is no text and stays as it is."""
+    """Texts, in lists of forks and samples; what the program set itself is not text and stays as it is."""
     if isinstance(value, list):
         return [_read(reading, item, backend) for item in value]
     return reading.read(value, backend) if isinstance(value, str) else value

@@ -73,7 +73,7 @@ function showTip(target, content) {
   placeTip();
 }
 
-/** Beside what it is about, which may have been scrolled. */
+/** Next to its subject, which may have been scrolled. */
 function placeTip() {
   const tip = $("tip");
   if (tip.hidden) return;
@@ -89,7 +89,7 @@ const hideTip = () => ($("tip").hidden = true);
 
 // --- figures
 
-const count = (number) => (number === undefined || number === null ? "not told" : number.toLocaleString("en"));
+const count = (number) => (number === undefined || number === null ? "unknown" : number.toLocaleString("en"));
 
 function seconds(value) {
   if (value === null || value === undefined) return "-";

@@ -37,7 +37,7 @@ def literal_data(piece: LiteralText, pages: ReportPages) -> dict[str, Any]:
 
 def pending_data(
     piece: PendingText, before: PendingText | None, backend: Backend, pages: ReportPages
-) -> dict[str, Any]:  # noqa: E501
+) -> dict[str, Any]:
     """An operation. Times are in seconds since the beginning of the run.
 
     `ready` is when the text before it was there: it cannot have begun earlier. None: that is not there (yet).
@@ -63,7 +63,7 @@ def pending_data(
 
 
 def _began(piece: PendingText, ready: float | None, finished: float | None) -> float | None:
-    """When it had a place in the engine's batch; None where its backend does not tell. The first of several samples."""
+    """When it got a place in the batch; None if its backend does not report it. The first of several samples."""
     usage = piece.usage
     if ready is None or finished is None or usage is None or usage.computing_seconds is None:
         return None
@@ -89,8 +89,8 @@ def _options(node: Any) -> dict[str, str]:
     if isinstance(node, SglGen):
         return different(node.sampling_params)
     if isinstance(node, SglSelect):
-        told = {"method": type(node.choices_method).__name__}
-        return told | ({"temperature": shown(node.temperature)} if node.temperature else {})
+        method = {"method": type(node.choices_method).__name__}
+        return method | ({"temperature": shown(node.temperature)} if node.temperature else {})
     return {}
 
 
@@ -144,15 +144,15 @@ def _finish(reason: Any, backend: Backend) -> str:
 
 
 def counts(results: list[Generated]) -> dict[str, int]:
-    """Tokens by what became of them, added up over the samples; what no sample tells is left out."""
-    told = {
+    """Tokens by what became of them, added up over the samples; what no sample reports is left out."""
+    totals = {
         name: sum(result.meta_info.get(key) or 0 for result in results)
         for name, key in COUNTS.items()
         if any(result.meta_info.get(key) is not None for result in results)
     }
-    if "prompt" in told:
-        told["computed"] = sum(_computed(result.meta_info) for result in results)
-    return told
+    if "prompt" in totals:
+        totals["computed"] = sum(_computed(result.meta_info) for result in results)
+    return totals
 
 
 def _computed(meta: dict[str, Any]) -> int:

@@ -17,7 +17,7 @@ HEIGHT = 760  # pixels in a notebook
 
 
 class RunReport:
-    """A page about runs. `html` is the whole page; notebooks show it in a frame of its own."""
+    """A page about runs. `html` is the whole page; notebooks show it in a separate frame."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self.data = data
@@ -54,7 +54,7 @@ class RunReport:
 
 
 def data_text(data: dict[str, Any]) -> str:
-    """JSON that can stand in a script element: no text can end it, and lone surrogates are written as escapes."""
+    """JSON for a script element: no text can end the element, and unpaired surrogates are written as escapes."""
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

@@ -30,7 +30,7 @@ def token_data(result: Generated, backend: Backend, vocabulary: PageVocabulary) 
     """tokens: numbers of the vocabulary; logprobs and top ([number, logprob] ...) where they were asked for.
 
     spans: [text, tokens that made it] ..., only where that is not simply each token's own text; None where the
-    text cannot be matched with the tokens. Empty for backends that tell no tokens.
+    text cannot be matched with the tokens. Empty for backends that report no tokens.
     """
     entries = entries_of(result, backend)
     if not entries:
@@ -76,7 +76,7 @@ def rounded(value: float | None) -> float | None:
 def align(text: str, tokens: Sequence[str]) -> list[list[Any]] | None:
     """[part of the text, number of tokens] ...; the parts make the text, the numbers all tokens, in order.
 
-    Several tokens that make one character stand together; tokens that are not in the text (ends, stops) have
+    Several tokens that make one character are grouped; tokens that are not in the text (ends, stops) have
     the empty part. None if token and text do not match.
     """
     spans: list[list[Any]] = []

@@ -21,7 +21,7 @@ from .timeline_lanes import TimelineBar, TimelineLane, end_of, lanes_of, words_o
 WIDTH, NAMES, ROW, HEAD, MARGIN = 760, 164, 22, 24, 8  # pixels
 BAR = 16  # height of a bar
 GLYPH = 6.65  # width of a character at 11 pixels
-QUEUE = 46  # width of an operation that has not begun, behind the end
+QUEUE = 46  # width of an operation that has not begun, after the end
 INK, LINE = "#737d8c", "#8b94a3"
 FILLS = {"gen": "#2f6fdb", "select": "#8a4bdb", "error": "#d23b3b", "guessed": "#35b58a"}
 FONT = "ui-monospace, 'SF Mono', Menlo, Consolas, 'DejaVu Sans Mono', monospace"
@@ -43,7 +43,7 @@ class RunPicture:
 
     @cached_property
     def svg(self) -> str:
-        """The drawing, a document of its own."""
+        """The drawing, a separate document."""
         notes = list(_notes(self.run, self.hidden))
         height = HEAD + ROW * (len(self.lanes) + len(notes)) + MARGIN
         body = [*_axis(self._scale, len(self.lanes)), *self._lines(), *self._drawn_lanes(), *_legend(self.lanes)]
@@ -97,7 +97,7 @@ class RunPicture:
 
 
 class TimeScale:
-    """Seconds to pixels; `room` pixels are kept free behind `end`."""
+    """Seconds to pixels; `room` pixels are kept free after `end`."""
 
     def __init__(self, end: float, room: int) -> None:
         self.end = max(end, 1e-6)
@@ -144,7 +144,7 @@ def _life(lane: TimelineLane, marks: list[TimelineMark], y: float, scale: TimeSc
 
 @dataclass(frozen=True)
 class TimelineMark:
-    """A bar with its place. Its label stands in it or, where it is too narrow, in the free room behind it."""
+    """A bar with its place. Its label is inside it or, where it is too narrow, in the free room to its right."""
 
     bar: TimelineBar
     x: float
@@ -154,10 +154,10 @@ class TimelineMark:
     @property
     def inside(self) -> bool:
         room = self.width - 10
-        return room >= GLYPH * len(self.bar.name) or room > self._behind
+        return room >= GLYPH * len(self.bar.name) or room > self._free_right
 
     @property
-    def _behind(self) -> float:
+    def _free_right(self) -> float:
         return self.following - self.x - self.width - 8
 
     @property
@@ -165,11 +165,11 @@ class TimelineMark:
         """The name, and as much of the text as fits."""
         bar = self.bar
         words = f"{bar.name} {' '.join(bar.text.split())}" if bar.text and bar.start is not None else bar.name
-        return _cut(words, self.width - 10 if self.inside else self._behind)
+        return _cut(words, self.width - 10 if self.inside else self._free_right)
 
     @property
     def right(self) -> float:
-        """Where it ends, with a label that stands behind it."""
+        """Where it ends, including a label to its right."""
         end = self.x + self.width
         return end if self.inside else end + 6 + _width(self.label)
 
@@ -182,7 +182,7 @@ def _marks(bars: list[TimelineBar], scale: TimeScale) -> Iterator[TimelineMark]:
 
 
 def _places(bars: list[TimelineBar], scale: TimeScale) -> Iterator[tuple[float, float]]:
-    """x and width of each; what has not begun stands in a row behind the end."""
+    """x and width of each; operations that have not begun are in a row after the end."""
     queue = scale.right + 4.0
     for bar in bars:
         if bar.start is None:
@@ -206,7 +206,7 @@ def _drawn(mark: TimelineMark, y: float) -> str:
 
 
 def _guessed(mark: TimelineMark, x: float, y: float) -> str:
-    """A stripe below: the share of the tokens that were guessed ahead and kept."""
+    """A stripe below: the share of the tokens that are accepted drafts."""
     share = min(1.0, mark.bar.accepted / mark.bar.tokens) if mark.bar.tokens else 0.0
     look = f'height="3" fill="{FILLS["guessed"]}"'
     return f'<rect x="{_n(x)}" y="{_n(y + BAR / 2 - 3)}" width="{_n(mark.width * share)}" {look}/>' if share else ""
@@ -217,8 +217,8 @@ def _legend(lanes: list[TimelineLane]) -> Iterator[str]:
     bars = [bar for lane in lanes for bar in lane.bars]
     x = MARGIN
     for kind in ("gen", "select", "error", "guessed"):
-        told = {"error": lambda bar: bar.state in ("failed", "stopped"), "guessed": lambda bar: bar.accepted > 0}
-        if any(kind == bar.kind or (kind in told and told[kind](bar)) for bar in bars):
+        matches = {"error": lambda bar: bar.state in ("failed", "stopped"), "guessed": lambda bar: bar.accepted > 0}
+        if any(kind == bar.kind or (kind in matches and matches[kind](bar)) for bar in bars):
             rx = 4 if kind == "select" else 1.5
             yield f'<rect x="{x}" y="{HEAD - 13}" width="9" height="8" rx="{rx}" fill="{FILLS[kind]}"/>'
             yield _text(x + 12, HEAD - 9, kind)

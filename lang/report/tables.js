@@ -17,7 +17,7 @@ function summary(run) {
     tokenBar(usage), run.with_nested && nestedLine(run), run.error && errorLine(run));
 }
 
-/** How long an operation waited (for the text before it, for a place in the batch) and was computed, where that was told. */
+/** How long an operation waited (for the text before it, for a place in the batch) and was computed, where that is known. */
 function eachTook(usage) {
   if (!usage.operations || usage.computing === undefined) return [];
   const { operations, computing } = usage;

@@ -26,7 +26,7 @@ function timelineBar(run, scale) {
       button("fit", () => setZoom(1, scale), { "aria-label": "fit the whole run" }), button("+", by(1.6), { "aria-label": "zoom in" })));
 }
 
-/** Where a time is on the track, as a share of its width; what has not begun stands behind the end. */
+/** Where a time is on the track, as a share of its width; what has not begun is after the end. */
 function scaleOf(run) {
   const waiting = Math.max(0, ...run.branches.map((branch) => branch.pieces.filter((piece) => isOp(piece) && !workOf(piece, run)).length));
   const room = Math.max(0.3, 1 - waiting * QUEUE) * 0.985;

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Data = dict[str, Any]
-TITLE = 240  # characters of a text that are told when pointing at it
+TITLE = 240  # characters of a text in the tooltip
 
 
 @dataclass(frozen=True)

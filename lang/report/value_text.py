@@ -40,7 +40,7 @@ def error_data(error: BaseException, place: Any) -> dict[str, Any]:
 
 
 def seen(text: str) -> str:
-    """Text whose control characters can be seen, and that cannot turn the direction of what stands around it."""
+    """Text whose control characters can be seen, and that cannot change the direction of the text around it."""
     return _HIDDEN.sub(_picture, text)
 
 

@@ -1,4 +1,4 @@
-"""Which adapter (LoRA) computes which state, as `run`, `run_batch` and `fork` are told."""
+"""Which adapter (LoRA) computes which state, as given to `run`, `run_batch` and `fork`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def one_each(adapter: Any, count: int, what: str) -> list[Adapter]:
 
 
 def of_forks(adapter: Any, size: int) -> list[Adapter] | None:
-    """None: they keep the adapter of the state that is forked. Raises BadValueError for what is no number of forks."""
+    """None: they keep the adapter of the state that is forked. Raises BadValueError for an invalid number of forks."""
     if not isinstance(size, SupportsIndex) or index(size) < 0:
-        raise BadValueError(f"fork({shown(size)}): give a whole number from 0, how many states go on from here")
+        raise BadValueError(
+            f"fork({shown(size)}): give a whole number from 0, the number of states that continue from here"
+        )
     return None if adapter is ... else one_each(adapter, size, "forks")

@@ -99,20 +99,20 @@ class ChoicesMethod(ChoicesSamplingMethod):
         chosen = self.choose(
             [Choice(text, _known(row), prob, tuple(_values(prior))) for text, row, prob, prior in rows]
         )
-        text, told = self._read(chosen)
+        text, extras = self._read(chosen)
         if text not in choices:
             raise BadValueError(f"{self!r} chose {text!r}, which is not one of the choices {choices}")
         meta = _meta(normalized_prompt_logprobs, input_token_logprobs, output_token_logprobs)
-        return ChoicesDecision(text, {**meta, **told})
+        return ChoicesDecision(text, {**meta, **extras})
 
     def _read(self, chosen: Any) -> tuple[str, Mapping[str, Any]]:
         """What `choose` returned. Raises BadValueError for anything but a text, alone or with a dict."""
-        text, told = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, {})
-        if not isinstance(text, str) or not isinstance(told, Mapping):
+        text, extras = chosen if isinstance(chosen, tuple) and len(chosen) == 2 else (chosen, {})
+        if not isinstance(text, str) or not isinstance(extras, Mapping):
             raise BadValueError(
                 f"{self!r}.choose returned {chosen!r:.120}; return the text of a choice, or (text, dict)"
             )
-        return text, told
+        return text, extras
 
 
 class TokenLengthNormalized(ChoicesSamplingMethod):

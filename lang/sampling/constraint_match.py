@@ -31,7 +31,7 @@ def byte_matcher(constraint: Constraint) -> Any:
 
 
 def matches_constraint(text: str, options: SamplingOptions) -> Any:
-    """The matcher behind the text; None without a constraint, and where the text does not follow it."""
+    """The matcher after the text; None without a constraint, and where the text does not follow it."""
     from sgl.grammars.errors import GrammarError
 
     constraint = constraint_of(options)

@@ -67,7 +67,7 @@ class SamplingOptions:
         return SamplingOptions(*[b if a is None else a for a, b in zip(own, others, strict=True)])
 
     def for_sample(self, index: int) -> SamplingOptions:
-        """The options of one of `n` samples: the first one's are these, the others have seeds of their own."""
+        """The options of one of `n` samples: the first one's are these, the others have separate seeds."""
         if index == 0 or self.seed is None:
             return self
         return replace(self, seed=derive_seed(self.seed, 0, index))
@@ -121,8 +121,8 @@ def make_options(**given: Any) -> SamplingOptions:
     asked = {name: value for name, value in given.items() if value is not None}
     for name, own in OTHER_NAMES.items():
         if name in asked and own in asked and asked[name] != asked[own]:
-            told = f"{name} is {shown(asked[name])} and {own} is {shown(asked[own])}"
-            raise BadValueError(f"{told}, but they are the same option; give one of them")
+            conflict = f"{name} is {shown(asked[name])} and {own} is {shown(asked[own])}"
+            raise BadValueError(f"{conflict}, but they are the same option; give one of them")
     return SamplingOptions(**{OTHER_NAMES.get(name, name): _normalise(name, value) for name, value in asked.items()})
 
 

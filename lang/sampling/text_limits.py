@@ -24,8 +24,7 @@ def is_constrained(options: SamplingOptions) -> bool:
 
 
 def with_limit(options: SamplingOptions, typed: bool) -> SamplingOptions:
-    """The options of a gen. Where nobody gave max_tokens, free text has the default, and a text with a type or a
-    constraint
+    """The options of a gen. Without max_tokens, free text has the default, and a text with a type or a constraint
     may run to its end, which only the context bounds: None. Programs with `dtype` were written for the default."""
     if options.max_new_tokens is not None or typed or (is_constrained(options) and options.dtype is None):
         return options
@@ -41,7 +40,7 @@ def at_limit(meta: Meta) -> bool:
 def is_cut(text: str, options: SamplingOptions, meta: Meta) -> bool:
     """Whether a limit ended the text and more could have followed.
 
-    Free text can always go on; for the others `truncated` of the meta_info says it, else their grammar.
+    Free text can always continue; for the others `truncated` of the meta_info says it, else their grammar.
     """
     if meta.get("truncated") is not None and is_constrained(options):
         return bool(meta["truncated"])
@@ -71,5 +70,8 @@ def _limit(options: SamplingOptions, meta: Meta) -> tuple[str, str]:
     length = reason.get("length") if isinstance(reason, Mapping) else None
     if most is not None and not (length and length < most):
         return f"max_tokens={most} was reached", "allow more tokens"
-    told = f", after {length} tokens," if length else ""
-    return f"the context was full or the server's own limit was reached{told}", "shorten the prompt or give max_tokens="
+    length_text = f", after {length} tokens," if length else ""
+    return (
+        f"the context was full or the server's own limit was reached{length_text}",
+        "shorten the prompt or give max_tokens=",
+    )

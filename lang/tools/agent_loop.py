@@ -21,12 +21,12 @@ def agent(s: Any, question: str, toolbox: ToolSet, most_steps: int) -> str | Non
         if not step:
             return str(step.text)
         for call in step:
-            s += tool(_told(toolbox.run(call)))
+            s += tool(_as_result(toolbox.run(call)))
     return None
 
 
-def _told(result: Any) -> Any:
-    """A lone number as an object: the bundled model learnt from those, and takes a number for no answer."""
+def _as_result(result: Any) -> Any:
+    """A single number as an object: the bundled model was trained on those, and does not take a number as an answer."""
     return {"result": result} if isinstance(result, int | float) else result
 
 

@@ -104,7 +104,7 @@ def _part(message: _Message, part: Any) -> SglExpr:
 
 def _past_calls(message: _Message, content: Any, calls: Any, format: Any) -> SglPastCalls:
     if content is not None and not isinstance(content, str):
-        raise message.wrong(f"has tool_calls and the content {content!r:.80}; beside calls give a text")
+        raise message.wrong(f"has tool_calls and the content {content!r:.80}; next to calls give a text")
     if not isinstance(calls, list | tuple):
         raise message.wrong(f"has the tool_calls {calls!r:.80}; give a list")
     return SglPastCalls(content or "", [_call(message, call) for call in calls], format)

@@ -41,12 +41,12 @@ class ToolFormat(ABC):
     def grammar(self, tools: Sequence[Tool], choice: str) -> str | None:
         """The structural tag of a step: free text or calls for "auto", else calls alone, one of a named tool.
 
-        None if a step is no single text; then `nodes` says what it is.
+        None if a step is not a single text; then `nodes` says what it is.
         """
 
     @abstractmethod
     def parse(self, text: str, names: Collection[str] = ()) -> ToolCalls:
-        """The calls in any text. Raises nothing and loses nothing: what is no call stays in `text`.
+        """The calls in any text. Raises nothing and loses nothing: what is not a call stays in `text`.
 
         `names` are those of the tools, given as a mapping to the schemas of their parameters.
         """

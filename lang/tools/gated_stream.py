@@ -23,7 +23,7 @@ Request = Callable[[SamplingOptions], GenRequest]
 class GatedStream(Stream):
     """Passes everything on to another stream, and holds back what comes while a continuation is undecided.
 
-    So nothing waits: the thread that finishes an operation decides what goes on.
+    So nothing waits: the thread that finishes an operation decides what continues.
     """
 
     def __init__(self, inner: Stream | None = None) -> None:
@@ -35,7 +35,7 @@ class GatedStream(Stream):
     # --- what goes through -------------------------------------------------------------------------------
 
     def append(self, text: str) -> None:
-        check_text(text, "the text")  # what the inner stream refuses is not heard of
+        check_text(text, "the text")  # errors of the inner stream are ignored
         self._gate.run(lambda: self._inner.append(text), _ignore)
 
     def begin_turn(self, role: str, prefix: str) -> None:
@@ -81,7 +81,7 @@ class GatedStream(Stream):
             return None
         self._gate.run(
             lambda: place.set_result(self._inner.once(*asked)),  # type: ignore[attr-defined]
-            lambda error: place.set_result(None),  # behind a failure nothing is remembered
+            lambda error: place.set_result(None),  # after a failure nothing is remembered
         )
         return place.result()
 

@@ -1,4 +1,4 @@
-"""One tool: its name, its description, the JSON Schema of its arguments, and the function behind it if there is one."""
+"""One tool: its name, its description, the JSON Schema of its arguments, and its function if there is one."""
 
 from __future__ import annotations
 

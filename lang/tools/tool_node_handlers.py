@@ -21,7 +21,7 @@ from .tool_nodes import SglContinued, SglToolCall
 
 
 def append_description(executor: StateWriter, node: SglTools, where: SourcePlace | None) -> None:
-    """What tells the model of the tools, in a system turn of its own where no turn is open."""
+    """The description of the tools for the model, in a separate system turn where no turn is open."""
     text = as_written(node.toolbox.describe(executor.backend))
     for part in flatten(text if executor.conversation.role else role_turn("system", text), executor):
         apply(executor, part, where)

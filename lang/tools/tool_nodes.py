@@ -71,7 +71,7 @@ class ToolReading:
         return found
 
     def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
-        """A call that a limit cut is no call, and none that was required is missing; what the model says may be cut."""
+        """A call that a limit cut is not a call, and no required call is missing; the model's text may be cut."""
         if not at_limit(meta):
             return False
         if self.choice != "auto" and not self.toolbox.parse(text, backend):
@@ -104,7 +104,7 @@ class SglToolCall(SglGen[ToolCalls]):
 
 @dataclass(frozen=True)
 class StepContinuation:
-    """What goes on after an operation: text, and then a gen unless `options` is None."""
+    """What continues after an operation: text, and then a gen unless `options` is None."""
 
     text: str = ""
     options: SamplingOptions | None = None

@@ -124,10 +124,9 @@ class Toolbox(ToolSet):
             print(state.text())                              # the whole conversation, with calls and results
 
         `options` are those of `run`, such as backend, max_tokens, temperature, timeout, budget. If you need other
-        turns,
-        or tools that must not run again when a journal is resumed, write the loop yourself: see docs/tools.md.
+        turns, or tools that must not run again when a journal is resumed, write the loop yourself: see docs/tools.md.
 
-        Raises BadValueError, UnknownOptionError; the model is told of errors in tools. It gets a result that is only a
+        Raises BadValueError, UnknownOptionError; errors of tools are sent to the model. It gets a result that is only a
         number as `{"result": 31.0}`.
         """
         if not isinstance(question, str):
@@ -178,9 +177,9 @@ class Toolbox(ToolSet):
 def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:
     if raise_errors:
         raise error
-    return {"error": "; ".join(reasons(error)) or _told(error) or type(error).__name__}
+    return {"error": "; ".join(reasons(error)) or _message(error) or type(error).__name__}
 
 
-def _told(error: Exception) -> str:
-    """A KeyError says the key alone, which tells a model nothing."""
+def _message(error: Exception) -> str:
+    """A KeyError has only the key, which does not help a model."""
     return f"{error} was not found" if type(error) is KeyError and len(error.args) == 1 else str(error)

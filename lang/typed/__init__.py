@@ -44,7 +44,7 @@ def reading_of(kind: Any) -> TextReading[Any]:
     Validators of the program are run when a text is read.
 
     Raises BadValueError, naming the type and the field, for what is not a type, has no JSON form, or reads texts that
-    no grammar can tell from those that it refuses.
+    no grammar can distinguish from those that it refuses.
     """
     try:
         hash(kind)

@@ -129,7 +129,7 @@ def _mark(validator: Any, kind: str, name: str) -> Any:
 
 
 def _whole(validator: Any) -> str:
-    """attrs matches the whole text unless it is told otherwise."""
+    """attrs matches the whole text by default."""
     function = getattr(validator.match_func, "__name__", "fullmatch")
     pattern = validator.pattern.pattern
     return {"search": pattern, "match": f"^(?:{pattern})"}.get(function, f"^(?:{pattern})$")

@@ -39,7 +39,7 @@ class ChoiceLabels:
         self.reading = reading
 
     def text(self, backend: Any = None, task: str | None = None) -> str:
-        """`- label: definition`, a line each, below the task. All models get the same words."""
+        """`- label: definition`, a line each, below the task. All models get the same text."""
         lines = [prompts.LABEL_TASK if task is None else task, *map(self._line, self.texts)]
         return "\n".join(line for line in lines if line)
 
@@ -52,7 +52,7 @@ class ChoiceLabels:
 def labels_of(given: Any) -> ChoiceLabels | None:
     """The labels of a dict of definitions, an Enum class, a Literal or bool; None for anything else, such as a list.
 
-    Raises BadValueError for definitions that are no texts, and for a type whose values are not all texts or all whole
+    Raises BadValueError for definitions that are not texts, and for a type whose values are not all texts or all whole
     numbers.
     """
     if isinstance(given, Mapping):

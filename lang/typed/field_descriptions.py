@@ -44,7 +44,7 @@ class FieldDescriptions:
         return "schema" if isinstance(self._kind, dict) else re.sub(r"(\w+\.)+(?=\w)", "", self._kind)
 
     def text(self, backend: Any, task: str | None = None) -> str:
-        """The words for the backend's model; those of most models where `backend` is None."""
+        """The description for the backend's model; that for most models where `backend` is None."""
         nano = backend is not None and known_name(backend.get_model_name()) == "nano"
         return self.nano(task) if nano else self.plain(task)
 
@@ -112,7 +112,7 @@ class FieldDescriptions:
     # --- kinds -------------------------------------------------------------------------------------------
 
     def _kind_of(self, schema: Schema, required: bool = True) -> str:
-        """A kind in words. That a field may be null is said where it may not be left out."""
+        """A kind in words. A field that may be null is described so only where it may not be left out."""
         schema = self._resolved(schema)
         if members := _members(schema):
             shown = [one for one in members if required or one != NULL]
@@ -143,8 +143,8 @@ class FieldDescriptions:
         for _ in range(len(self._defs) + 1):  # no chain of references is longer than there are definitions
             if "$ref" not in schema:
                 break
-            beside = {key: value for key, value in schema.items() if key != "$ref"}
-            schema = {**self._defs.get(schema["$ref"].rpartition("/")[2], {}), **beside}
+            siblings = {key: value for key, value in schema.items() if key != "$ref"}
+            schema = {**self._defs.get(schema["$ref"].rpartition("/")[2], {}), **siblings}
         return schema
 
 
@@ -173,7 +173,7 @@ def _cached(kind: Any) -> FieldDescriptions:
 
 
 def words_of(kind: Any) -> FieldDescriptions:
-    """The words for a type (the same for the same type) or for a JSON Schema of an object. Raises BadValueError."""
+    """The description of a type (the same for the same type) or of a JSON Schema of an object. Raises BadValueError."""
     try:
         hash(kind)
     except TypeError:

@@ -47,7 +47,7 @@ def unmarked(schema: Any) -> Any:
 
 
 def with_all_digits(text: str, schema: Schema) -> str:
-    """The same JSON with quotes around the numbers that a double would change. Raises ValueError if it is no JSON."""
+    """The same JSON with quotes around the numbers that a double would change. Raises ValueError if it is not JSON."""
     value = json.loads(text, parse_float=DecimalDigits.of)
     quoted = _Quoting(schema.get("$defs", {})).of(value, (schema,))
     return text if quoted is value else _written(quoted)
@@ -90,7 +90,7 @@ class _Quoting:
         return found
 
     def _number(self, value: DecimalDigits, schemas: list[Schema]) -> Any:
-        """A type that reads numbers of its own, next to Decimal, keeps what it is given."""
+        """A type that also reads other numbers than Decimal keeps what it is given."""
         kinds = [schema for schema in schemas if schema.get("type") == "number"]
         wants = bool(kinds) and all(MARK in schema for schema in kinds)
         return value.text if wants and value.changed else value

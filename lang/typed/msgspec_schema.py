@@ -1,4 +1,4 @@
-"""The JSON Schema of what msgspec reads, made of its own description of a type. Imported when needed."""
+"""The JSON Schema of what msgspec reads, made from its description of a type. Imported when needed."""
 
 from __future__ import annotations
 

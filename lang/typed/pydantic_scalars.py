@@ -36,7 +36,7 @@ _FRACTION = r"-?(?:0|[1-9]\d{0,17})/[1-9]\d{0,17}"
 
 
 class ScalarSchema(GenerateJsonSchema):
-    """Of values that hold no others. `timely` tells whether the schema depends on the time of day."""
+    """Of values that hold no others. `timely` says whether the schema depends on the time of day."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -96,7 +96,7 @@ class ScalarSchema(GenerateJsonSchema):
         return {"anyOf": [finite(made), text(_FRACTION)]}
 
     def _bounds(self, schema: Core) -> Schema:
-        """The bounds of exact numbers, as doubles that lie no further out."""
+        """The bounds of exact numbers, as doubles that are not further out."""
         return {_KEYWORDS[key]: self._double(key, schema[key]) for key in _BOUNDS if key in schema}
 
     def _double(self, key: str, bound: Any) -> int | float:
@@ -207,7 +207,7 @@ class ScalarSchema(GenerateJsonSchema):
         return now.replace(second=0, microsecond=0)
 
     def _sided(self, side: str, now: Any, step: datetime.timedelta, span: MomentRange) -> MomentRange:
-        """The moments before or after now. What lies ahead keeps two minutes off: reading comes later."""
+        """The moments before or after now. Future moments are at least two minutes ahead: reading comes later."""
         if span:
             self.refuse(f"a bound next to {side!r} has no counterpart; give only one of them")
         if side == "past":

@@ -44,7 +44,7 @@ class ReadableSchema(ScalarSchema):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._names: dict[int, str] = {}  # of fields by the identity of their core schemas
-        self._tags: list[tuple[Schema, str]] = []  # members of tagged unions, and the names that tell them apart
+        self._tags: list[tuple[Schema, str]] = []  # members of tagged unions, and the names that distinguish them
         self._contents = False
 
     def generate(self, schema: Any, mode: Any = "validation") -> Schema:
@@ -71,7 +71,7 @@ class ReadableSchema(ScalarSchema):
         return [self.sort(inner) for inner in value] if isinstance(value, list) else value
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Titles that only repeat the names of fields tell a model nothing."""
+        """Titles that only repeat the names of fields are left out."""
         return False
 
     # --- objects -----------------------------------------------------------------------------------------
@@ -94,11 +94,11 @@ class ReadableSchema(ScalarSchema):
         paths = alias if isinstance(alias, list) else [[alias]]
         paths = paths if isinstance(paths[0], list) else [paths]
         if not any(len(path) == 1 for path in paths) and not self._config.validate_by_name:
-            self.refuse(f"{name!r} is read from the path {paths[0]!r}; give it a name of its own as alias")
+            self.refuse(f"{name!r} is read from the path {paths[0]!r}; give it a plain name as alias")
         return super()._get_alias_name(field, name)
 
     def _common_dict_schema(self, schema: Any) -> Schema:
-        """JSON has only texts as keys: those of numbers, dates ... are told apart by their pattern."""
+        """JSON has only texts as keys: keys of numbers, dates ... are distinguished by their pattern."""
         names = names_of(schema["keys_schema"], self) if "keys_schema" in schema else {}
         values = self.generate_inner(schema["values_schema"]).copy() if "values_schema" in schema else {}
         values.pop("title", None)
@@ -130,7 +130,7 @@ class ReadableSchema(ScalarSchema):
     # --- choices -----------------------------------------------------------------------------------------
 
     def tagged_union_schema(self, schema: Any) -> Schema:
-        """The tag tells the members apart: any of them is one of them, if it says its tag."""
+        """The tag distinguishes the members, so `anyOf` serves: each member requires its tag."""
         if callable(schema["discriminator"]):
             self.refuse("its discriminator is Python code; give Field(discriminator='name of a field')")
         made = super().tagged_union_schema(schema)
@@ -139,7 +139,7 @@ class ReadableSchema(ScalarSchema):
         return {("anyOf" if key == "oneOf" else key): value for key, value in made.items()}
 
     def _garbage_collect_definitions(self, schema: Any) -> None:
-        """Called when all definitions are made: now the members of tagged unions can be told to say their tags."""
+        """Called when all definitions are made: now the members of tagged unions can require their tags."""
         for member, tag in self._tags:
             _require(self._end(member), tag, self._end)
         super()._garbage_collect_definitions(schema)

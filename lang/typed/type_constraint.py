@@ -19,9 +19,9 @@ def constrained(
     """The options of the gen with the first of the constraints that the backend knows.
 
     `whole`: a text that a limit cuts is an error, whatever the gen says, unless it is closed. A backend that knows none
-    of the constraints gets the options as they are: then only reading tells whether the text has a value.
+    of the constraints gets the options as they are: then only reading shows whether the text has a value.
 
-    Raises BadValueError if the gen has a constraint of its own, or naming the type if it cannot be enforced.
+    Raises BadValueError if the gen already has a constraint, or naming the type if it cannot be enforced.
     """
     reject_constraints(options, f"the type {type_name(kind)}")
     strict = True if whole else options.error_on_truncation
@@ -32,12 +32,12 @@ def constrained(
     return options
 
 
-def reject_constraints(options: SamplingOptions, beside: str) -> None:
+def reject_constraints(options: SamplingOptions, what: str) -> None:
     """Raise BadValueError for options that have a constraint already."""
     for name in CONSTRAINTS:
         value = getattr(options, name)
         if value is not None:
-            raise BadValueError(f"a gen has {beside} and {name}={value!r}; give one of them")
+            raise BadValueError(f"a gen has {what} and {name}={value!r}; give one of them")
 
 
 def enforced(options: SamplingOptions, backend: Backend, kind: Any) -> bool:

@@ -15,9 +15,9 @@ from .lora_linear import ReferenceAdapters
 class AdaptedEmbedding(TokenEmbedding):
     """See `TokenEmbedding`, whose weights it has."""
 
-    def __init__(self, base: TokenEmbedding, law: ReferenceAdapters) -> None:
+    def __init__(self, base: TokenEmbedding, products: ReferenceAdapters) -> None:
         vars(self).update(vars(base))
-        self._law = law
+        self._products = products
 
     plain = False
 
@@ -30,7 +30,7 @@ class AdaptedEmbedding(TokenEmbedding):
 
     def _with_adapters(self, x: Tensor, ids: Tensor) -> Tensor:
         """Rows of adapters that change the embedding anew: looked up, and scaled."""
-        for extras, rows in self._law.rows_with_extras(len(ids)):
+        for extras, rows in self._products.rows_with_extras(len(ids)):
             if extras.embedding is not None:
                 own = ids[rows]
                 x[rows] = extras.embedding.looked_up(self.table.index_select(0, own), own) * self.scale
@@ -40,15 +40,15 @@ class AdaptedEmbedding(TokenEmbedding):
 class AdaptedHead(Linear):
     """The product of a head."""
 
-    __slots__ = ("_base", "_law")
+    __slots__ = ("_base", "_products")
 
-    def __init__(self, base: Linear, law: ReferenceAdapters) -> None:
+    def __init__(self, base: Linear, products: ReferenceAdapters) -> None:
         super().__init__(base.weight, base.bias)
-        self._base, self._law = base, law
+        self._base, self._products = base, products
 
     def __call__(self, x: Tensor) -> Tensor:
         y = self._base(x)
-        for extras, rows in self._law.rows_with_extras(len(x)):
+        for extras, rows in self._products.rows_with_extras(len(x)):
             if extras.head is not None:
                 y[rows] = extras.head.scored(y[rows], x[rows], self.bias)
         return y

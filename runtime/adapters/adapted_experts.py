@@ -1,4 +1,4 @@
-"""Mixtures of experts that adapters add to: the rows of such adapters by the law, the others as without adapters."""
+"""Mixtures of experts that adapters add to: the reference computes the rows of such adapters."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class AdaptedExperts(ReferenceExperts):
     added: what the adapter of all rows adds that are computed at the moment.
     """
 
-    def __init__(self, base: ReferenceExperts, layer: int, law: ReferenceAdapters) -> None:
+    def __init__(self, base: ReferenceExperts, layer: int, products: ReferenceAdapters) -> None:
         vars(self).update(vars(base))
-        self._base, self._layer, self._law = base, layer, law
+        self._base, self._layer, self._products = base, layer, products
         self.added: Mixture = {}
         self.experts = [self._around(network, index) for index, network in enumerate(base.experts)]
         self.shared = None if base.shared is None else self._around(base.shared, "shared")
@@ -34,7 +34,7 @@ class AdaptedExperts(ReferenceExperts):
     def inner(self, x: Tensor) -> Tensor:
         own = [
             (extras.mixtures[self._layer], rows)
-            for extras, rows in self._law.rows_with_extras(len(x))
+            for extras, rows in self._products.rows_with_extras(len(x))
             if self._layer in extras.mixtures
         ]
         if not own:
@@ -47,7 +47,7 @@ class AdaptedExperts(ReferenceExperts):
         return y if self.ranks is None else self.ranks.summed(y)
 
     def more(self, key: Key) -> Sequence[LowRankDelta]:
-        """What is added to a product of the expert that lies in this place, or of what is no expert's."""
+        """What is added to a product of the expert in this place, or of what is no expert's."""
         place, name = key
         if self.spread is not None and isinstance(place, int):
             place = self.spread.held[self.spread.rank][place]

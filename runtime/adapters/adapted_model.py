@@ -26,8 +26,8 @@ from .lora_linear import AdaptedLinear, ReferenceAdapters
 class AdaptedModel:
     """Runs steps whose batch says which rows have adapters; made anew when the base's layers are others."""
 
-    def __init__(self, model: Decoder, sites: tuple[AdapterSite, ...], law: ReferenceAdapters) -> None:
-        self._base, self._sites, self.law = model, sites, law
+    def __init__(self, model: Decoder, sites: tuple[AdapterSite, ...], products: ReferenceAdapters) -> None:
+        self._base, self._sites, self.products = model, sites, products
         self._made: dict[tuple[bool, bool], Decoder] = {}
         self._of: list[ReferenceBlock] = []
 
@@ -36,8 +36,8 @@ class AdaptedModel:
     ) -> Tensor:
         """See `Decoder.forward`."""
         assert batch.adapters is not None
-        self.law.begin(batch.adapters)
-        special = self.law.extras
+        self.products.begin(batch.adapters)
+        special = self.products.extras
         return self._model(bool(special), any(extras.mixtures for extras in special)).forward_base(
             batch, attention, memory
         )
@@ -53,7 +53,7 @@ class AdaptedModel:
 
     def close(self) -> None:
         self._base.adapted = None
-        del self._base, self._made, self._of, self.law
+        del self._base, self._made, self._of, self.products
 
     def _model(self, special: bool, mixes: bool) -> Decoder:
         if self._of != self._base.layers:  # those that were loaded anew are others
@@ -71,27 +71,30 @@ class AdaptedModel:
         model = copy.copy(base)
         vars(model).pop("course", None)
         model.adapted = None
-        if special or not self.law.in_step:
+        if special or not self.products.in_step:
             model.step = None
-        model.layers = [_beside(block) for block in base.layers]
+        model.layers = [_copy_of(block) for block in base.layers]
         for site in self._sites:
             holder = getattr(model.layers[site.layer], site.holder)
             setattr(
                 holder,
                 site.name,
-                around(getattr(holder, site.name), partial(AdaptedLinear, site=site, law=self.law, special=special)),
+                around(
+                    getattr(holder, site.name),
+                    partial(AdaptedLinear, site=site, products=self.products, special=special),
+                ),
             )
         if special:
-            model.embedding, model.head = AdaptedEmbedding(base.embedding, self.law), copy.copy(base.head)
-            model.head.product = around(base.head.product, partial(AdaptedHead, law=self.law))
+            model.embedding, model.head = AdaptedEmbedding(base.embedding, self.products), copy.copy(base.head)
+            model.head.product = around(base.head.product, partial(AdaptedHead, products=self.products))
         for block in model.layers if mixes else ():
             if isinstance(block.ffn, ReferenceExperts):
-                block.ffn = AdaptedExperts(block.ffn, block.index, self.law)
+                block.ffn = AdaptedExperts(block.ffn, block.index, self.products)
         return model
 
 
-def _beside(block: ReferenceBlock) -> ReferenceBlock:
-    """A block of its own around the same weights."""
-    beside = copy.copy(block)
-    beside.mixer, beside.ffn = copy.copy(block.mixer), copy.copy(block.ffn)
-    return beside
+def _copy_of(block: ReferenceBlock) -> ReferenceBlock:
+    """A separate block around the same weights."""
+    copied = copy.copy(block)
+    copied.mixer, copied.ffn = copy.copy(block.mixer), copy.copy(block.ffn)
+    return copied

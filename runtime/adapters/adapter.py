@@ -25,17 +25,17 @@ Memory = Callable[[int], Tensor]  # uint8 [bytes], of any contents
 class Adapter:
     """The pairs of a model's sites.
 
-    digest: of the contents; who has the same computes the same. Of one that is laid out with the base's weights those
-        of its files.
+    digest: of the contents; equal digests compute the same. Of one that is laid out with the base's weights it is of
+        its files.
     rank: of the widest pair, up to a multiple of 8; what is narrower is filled up with zeros.  widest: its own rank.
     memory: of the model's dtype. For a site that the adapter changes, at `places[site]`: A [pieces, rank, inputs], then
     B [rank, outputs], in the order of the product's outputs.  ABSENT: it does not change the site.
     scales: float32 [sites, most pieces], what B(Ax) of each piece is multiplied with; 0: the piece is not changed.
-    extras: what it has beside pairs, where its memory is.
-    beside: for people, what of the whole adapter is more than pairs; its steps are the law's then, on all ranks alike.
+    extras: what it has besides pairs, on the device of its memory.
+    extra_kinds: for people, what of the whole adapter is more than pairs; the reference runs its steps then, on all
+        ranks alike.
     most_extras: bytes of that, on the rank that has most of it.
-    elsewhere: where ranks share the model out, what the others have of it, in their order, on the CPU; this is rank 0's
-        part then.
+    elsewhere: under tensor parallelism, the other ranks' parts, in their order, on the CPU; this is rank 0's part then.
     """
 
     digest: str
@@ -45,7 +45,7 @@ class Adapter:
     scales: np.ndarray
     widest: int = 0
     extras: AdapterExtras = field(default_factory=AdapterExtras)
-    beside: tuple[str, ...] = ()
+    extra_kinds: tuple[str, ...] = ()
     most_extras: int = 0
     elsewhere: tuple[Adapter, ...] = ()
 
@@ -61,7 +61,7 @@ class Adapter:
     @property
     def on_base(self) -> bool:
         """Whether it was laid out with the base's weights, and is another one where these are."""
-        return DORA in self.beside or BIASES in self.beside
+        return DORA in self.extra_kinds or BIASES in self.extra_kinds
 
     def called(self, digest: str) -> Adapter:
         return replace(self, digest=digest, elsewhere=tuple(part.called(digest) for part in self.elsewhere))
@@ -92,8 +92,7 @@ def pair_span_of(sites: tuple[AdapterSite, ...], rank: int) -> int:
 
 
 class AdapterPacker:
-    """Lays the pairs of an adapter, by module, and what it has beside them, into its memory, of which `memory` gives as
-    much as it asks for.
+    """Packs the pairs of an adapter, by module, and its extras into its memory, which `memory` allocates.
 
     model: whose mixtures of experts may be among these; None: none are.
     """

@@ -36,15 +36,15 @@ class AdapterApi:
         return self._ask("load", name, str(Path(path).absolute()), pin)
 
     def update(self, name: str, tensors: Mapping[str, Tensor], config: Mapping[str, Any] | None = None) -> AdapterInfo:
-        """Let `name` mean these pairs from now on: for who trains an adapter beside the engine, step by step.
+        """Let `name` mean these pairs from now on: for training an adapter in parallel with the engine,
+        step by step.
 
             engine.adapters.update("sql", peft_model.state_dict(), peft_model.peft_config["default"].to_dict())
 
         tensors: PEFT's pairs by the names of `get_peft_model_state_dict`, or of `state_dict` with the adapter's name in
-            them; what is no part of
-        a pair is left out if it is the base's, and refused else. Any float type, on any device; they are copied.
-        config: as in
-        `adapter_config.json`; None: that of the adapter which the name means now.
+            them; what is no part of a pair is left out if it is the base's, and refused
+            otherwise. Any float type, on any device; they are copied.
+        config: as in `adapter_config.json`; None: that of the adapter which the name means now.
 
         Sequences that are open keep the adapter that they have. Pins stay. Raises as `load` does; the name keeps its
         adapter then.

@@ -1,5 +1,5 @@
-"""What an adapter may have beside the pairs of its layers: factors and biases of
-products, and changes of the embedding and the head.
+"""What an adapter may have besides the pairs of its layers: factors and biases of products, and changes of the
+embedding and the head.
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ Pair = tuple[
 
 @dataclass(frozen=True)
 class AdapterChanges:
-    """What an adapter has beside the pairs of its layers, as the modules of the whole model have it.
+    """What an adapter has besides the pairs of its layers, by modules of the whole model.
 
-    gains, offsets: float32 [outputs] by module, see `AdapterExtras`; of DoRA the other factor lies in the pairs.
+    gains, offsets: float32 [outputs] by module, see `AdapterExtras`; of DoRA the other factor is in the pairs.
     mixtures: pairs of the modules of mixtures of experts, of which one may have several.
     """
 
@@ -117,9 +117,9 @@ class AdapterExtras:
     """By number of a site, float32 [outputs]: the base's y becomes y + gain * y + offset, before the pair's part is
     added.
 
-    gains: of DoRA, whose other factor lies in the pairs.  offsets: of biases.
+    gains: of DoRA, whose other factor is in the pairs.  offsets: of biases.
     mixtures: by layer, what is added to the products of its mixture of experts.
-    piece: uint8, in which all of it lies, so that it goes to a GPU as one copy; None: it lies apart.
+    piece: uint8, which holds all of it, so that it goes to a GPU as one copy; None: it is stored in separate tensors.
     """
 
     gains: dict[int, Tensor] = field(default_factory=dict)

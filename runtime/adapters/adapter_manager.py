@@ -23,11 +23,10 @@ MOST_NAME = 200  # characters
 
 @dataclass(frozen=True, slots=True)
 class AdapterInfo:
-    """An adapter as `engine.adapters.list()` tells of it.
+    """An adapter as `engine.adapters.list()` reports it.
 
-    digest: of its contents: under the same digest lies the same adapter.  rank: of its widest pair; padded: up to a
-        multiple of 8, with which
-    it is computed and for which a slot is chosen.  bytes: of its pairs.
+    digest: of its contents; equal digests are the same adapter.  rank: of its widest pair; padded: up to a multiple of
+        8, with which it is computed and for which a slot is chosen.  bytes: of its pairs.
     where: "device" (in a slot), "host" (in main memory) or "disk" (it is read again when it is wanted).
     pinned: it stays in main memory.  uses: sequences that are open with it.  opened: how many ever were.
     outside: what it has because of which its steps do not run in the compiled step of a CPU, or in CUDA graphs, where
@@ -75,11 +74,11 @@ class AdapterManager(BatchAdapters):
         _check_name(name)
         adapter = self.store.fresh(Path(path))
         self.slots.check_fits(adapter, name)
-        outside = self.shadow.law.outside(adapter)
+        outside = self.shadow.products.outside(adapter)
         if outside and self._strict:
             raise ConfigError(
                 f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of "
-                f"{self.shadow.law.fast}; merge it into its base, or leave strict out"
+                f"{self.shadow.products.fast}; merge it into its base, or leave strict out"
             )
         with self.store.lock:
             before = self._names.get(name)
@@ -123,7 +122,7 @@ class AdapterManager(BatchAdapters):
         with self.store.lock:
             return self._named(name).kept.digest
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Counters, for `Stats.adapters`."""
         slots, store = self.slots, self.store
         by_name = {
@@ -180,7 +179,7 @@ class AdapterManager(BatchAdapters):
                     self.slots.renew(self.store.renew(kept))
                 except Exception as error:
                     log.warning(
-                        "an adapter cannot be read again, as its factors and biases must be beside other weights: %s",
+                        "an adapter cannot be read again, as its factors and biases belong to other weights: %s",
                         error,
                     )
                     self.store.release(kept)

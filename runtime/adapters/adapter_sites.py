@@ -62,10 +62,10 @@ class AdapterSite:
 
 @lru_cache(maxsize=4)
 def sites_of(model: ModelSpec, by_reference: bool = False) -> tuple[AdapterSite, ...]:
-    """In the order of the step. Nothing of the weights is needed. by_reference: those too that only the law adds to."""
-    twin = Decoder(model, torch.float32, "cpu", allocate=False)
+    """In the order of the step. No weights are needed. by_reference: also those that only the reference adds to."""
+    shape = Decoder(model, torch.float32, "cpu", allocate=False)
     found: list[AdapterSite] = []
-    for block in twin.layers:
+    for block in shape.layers:
         for holder, name in _products(block, by_reference):
             if (site := _site(len(found), block, holder, name)) is not None:
                 found.append(site)
@@ -81,9 +81,7 @@ def _products(block: ReferenceBlock, by_reference: bool) -> Iterator[tuple[str, 
 
 
 def _is_plain(mixer: object) -> TypeGuard[ReferenceMixer]:
-    """Whether the law computes its products one by one, from what the modules
-    are given, and with their rows as they are.
-    """
+    """Whether the reference computes its products one by one, from the modules' inputs, with their rows unchanged."""
     if isinstance(mixer, ReferenceMamba2):
         return not mixer.part.scales
     return isinstance(mixer, ReferenceLatentAttention | ReferenceDeltaNet | ReferenceMamba1 | ReferenceShortConv)
@@ -124,7 +122,7 @@ def _site(number: int, block: ReferenceBlock, holder: str, name: str) -> Adapter
 
 
 def _rows(shape: torch.Size, product: Linear) -> int:
-    """Rows of a place, whose memory may lie transposed."""
+    """Rows of a place, whose memory may be transposed."""
     return shape[0] if product.weight.is_contiguous() else shape[1]
 
 

@@ -1,7 +1,6 @@
-"""Slots on the device: where the adapters of a step lie, by classes of rank, the least recently used one given to the
-next.
+"""Slots on the device that hold the adapters of a step, by classes of rank, with LRU eviction.
 
-A slot that sequences in the batch hold is not given away. Copies run on a stream of their own; whoever waits for one
+A slot that sequences in the batch hold is not evicted. Copies run on a separate stream; a sequence that waits for one
 does not hold up the others.
 """
 
@@ -30,10 +29,10 @@ RESERVED = 1.0  # seconds for which a slot that was filled for one who waits is 
 
 
 class AdapterSlot:
-    """number: by which rows of a step name it.  there: what lies in it, None: nothing.  holds: sequences in the batch
-    that use it.
+    """number: by which rows of a step name it.  there: the adapter in it, or None.  holds: sequences in the batch that
+    use it.
 
-    reserved: until when it is kept for who it was filled for, who waits for the copy.
+    reserved: until when it is kept for the sequence that waits for the copy.
     """
 
     __slots__ = ("copied", "holds", "memory", "number", "rank", "reserved", "there", "used")
@@ -41,7 +40,7 @@ class AdapterSlot:
     def __init__(self, number: int, rank: int, memory: Tensor) -> None:
         self.number, self.rank, self.memory = number, rank, memory
         self.there: Adapter | None = None
-        self.copied: Any = None  # the event behind the copy that is under way
+        self.copied: Any = None  # the event after the copy that is under way
         self.holds = self.used = 0
         self.reserved = 0.0
 
@@ -54,8 +53,8 @@ class AdapterSlots:
     """Only the scheduler thread calls this.
 
     counts: slots by class of rank.  grows: classes that lack are made when an adapter needs one.
-    room: bytes on the device for what adapters have beside pairs, of a GPU; None: as much as they have.
-    version: another one whenever something else lies in a slot.
+    room: bytes on the GPU for what adapters have besides pairs; None: no limit.
+    version: changes whenever the contents of a slot do.
     hits, misses: sequences that found their adapter in a slot, or waited for it.  loads, evictions: of slots.
     """
 
@@ -73,12 +72,12 @@ class AdapterSlots:
         self.hits = self.misses = self.loads = self.evictions = 0
         self.version = self._clock = 0
         self._refused: dict[str, int] = {}
-        self._draining: tuple[str, AdapterSlot] | None = None  # for whom nobody else takes a slot any more
+        self._draining: tuple[str, AdapterSlot] | None = None  # for which others take no slot any more
         self._silent = 0  # times that others asked since that one did
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._read: deque[tuple[Any, Adapter]] = (
             deque()
-        )  # what copies under way read, each before its event: nobody else may write there
+        )  # what copies under way read, each before its event: it may not be overwritten
         self._make([rank for rank, count in sorted(counts.items()) for _ in range(count)])
 
     @property
@@ -91,7 +90,7 @@ class AdapterSlots:
         return CLASSES[-1] if self._grows else max((slot.rank for slot in self.slots), default=0)
 
     def adapter(self, slot: int) -> Adapter:
-        """What lies in it, with its memory there."""
+        """The adapter in it, with its memory there."""
         found = self.slots[slot].there
         assert found is not None
         return found
@@ -138,39 +137,38 @@ class AdapterSlots:
         found.holds -= 1
 
     def forget(self, digest: str) -> None:
-        """Nobody will ask for it again."""
+        """It is not needed again."""
         found = self._find(digest)
         if found is not None and not found.holds:
             self.empty(found.number)
 
     def evict_all(self) -> None:
-        """Empty the slots that nobody holds."""
+        """Empty the slots that are not held."""
         for slot in self.slots:
             if not slot.holds and slot.there is not None:
                 self.empty(slot.number)
                 self.evictions += 1
 
     def empty(self, number: int) -> None:
-        """Nothing lies in a slot any more."""
+        """Empty a slot."""
         slot = self.slots[number]
         slot.there, slot.reserved, self.version = None, 0.0, self.version + 1
 
     def renew(self, adapter: Adapter) -> None:
-        """What lies in a slot is another one of the same digest."""
+        """Replace an adapter in its slot by another one of the same digest."""
         if (found := self._find(adapter.digest)) is not None:
             self.empty(found.number)
             self._load(found, adapter)
             self._is_ready(found, waits=False)
 
     def check_fits(self, adapter: Adapter, name: str) -> None:
-        """Raise ConfigError where no slot is wide enough for an adapter, or there is
-        too little room for what it has beside pairs.
-        """
+        """Raise ConfigError where no slot is wide enough for an adapter, or its extras exceed the room."""
         rank = adapter.rank
         if self.room is not None and adapter.most_extras > self.room:
             raise ConfigError(
-                f"adapter {name!r} has {adapter.most_extras:,} bytes beside its pairs ({', '.join(adapter.beside)}), "
-                f"and {self.room:,} are set aside for it on the device: open the engine with a larger "
+                f"adapter {name!r} has {adapter.most_extras:,} bytes besides its pairs "
+                f"({', '.join(adapter.extra_kinds)}), and {self.room:,} are set aside for it on the device: "
+                f"open the engine with a larger "
                 f"adapter_extras, such as '{-(-adapter.most_extras // 2**20)}MB'"
             )
         if rank <= self.most_rank:
@@ -208,9 +206,7 @@ class AdapterSlots:
         return found
 
     def _makes_room(self, adapter: Adapter, chosen: AdapterSlot) -> bool:
-        """Empty slots that nobody holds, until there is room for what this adapter
-        has beside pairs; False: there would not be.
-        """
+        """Empty slots that are not held, until there is room for this adapter's extras; False: there would not be."""
         others = {
             slot.number: slot.there.most_extras for slot in self.slots if slot is not chosen and slot.there is not None
         }
@@ -237,9 +233,7 @@ class AdapterSlots:
         )
 
     def _wait_longer(self, adapter: Adapter, held: list[AdapterSlot]) -> None:
-        """Popular adapters would keep their slots, and the room, for ever: after some time one of
-        those that are held is emptied for whoever waits.
-        """
+        """Count a refusal; after some, a held slot is drained, so that popular adapters do not keep slots for ever."""
         count = self._refused[adapter.digest] = self._refused.get(adapter.digest, 0) + 1
         done = self._draining is None or (
             self._draining[0] == adapter.digest and not self._draining[1].holds
@@ -275,23 +269,21 @@ class AdapterSlots:
             self._read.popleft()
 
     def placed(self, slot: AdapterSlot) -> None:
-        """What lies in a slot is another now."""
+        """The contents of a slot have changed."""
 
     def wait_for(self, number: int) -> None:
-        """Have steps from here on find what was laid in a slot."""
+        """Make later steps wait for the copy into a slot."""
         self._is_ready(self.slots[number], waits=False)
 
     def mirror(self, ranks: Sequence[int], number: int, adapter: Adapter) -> None:
-        """Do as the slots that another rank has: theirs are of these `ranks`, and in this one lies the adapter now."""
+        """Mirror the slots of another rank: they have these `ranks`, and slot `number` holds the adapter now."""
         self._make(ranks[len(self.slots) :])
         self._load(self.slots[number], adapter)
 
     def _copying(self) -> AbstractContextManager[object]:
         if self._stream is None:
             return nullcontext()
-        self._stream.wait_stream(
-            torch.cuda.current_stream(self.device)
-        )  # steps under way may still read what lies there
+        self._stream.wait_stream(torch.cuda.current_stream(self.device))  # steps under way may still read it
         return torch.cuda.stream(self._stream)
 
     def _is_ready(self, slot: AdapterSlot, waits: bool) -> bool:

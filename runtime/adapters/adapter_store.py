@@ -81,7 +81,7 @@ class AdapterHostStore:
             return kept
 
     def remove_name(self, kept: StoredAdapter, pinned: bool) -> bool:
-        """A name less; True: nobody can ask for it any more, and it is forgotten."""
+        """One name less; True: none is left, and it is forgotten."""
         with self.lock:
             kept.names, kept.pinned = kept.names - 1, kept.pinned - pinned
             return self._tidy(kept)

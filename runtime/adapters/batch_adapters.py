@@ -1,4 +1,4 @@
-"""Which adapter each row of a step has: of rank 0's sequences (room.py), and of those that another rank is told of."""
+"""The adapter of each row of a step: of rank 0's sequences, and of those that another rank gets from it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BatchAdapters(ABC):
 
     def captures(self, slots: Sequence[int]) -> bool:
         """Whether a step with the adapters in these may be a CUDA graph."""
-        return self.shadow.law.captures(slots)
+        return self.shadow.products.captures(slots)
 
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         """Of a step, sequence by sequence; "" has none. None: no row of it has one."""
@@ -36,9 +36,7 @@ class BatchAdapters(ABC):
 
 
 class BatchAdaptersBySlot(BatchAdapters):
-    """Of sequences that call an adapter by the slot that it lies in, as on a
-    rank above 0, which knows no more of it.
-    """
+    """Of sequences that name an adapter by its slot, as on ranks above 0, which know no more of it."""
 
     def adapter_slots_for(self, digests: Iterable[str]) -> Sequence[int]:
         found = [int(digest) if digest else NONE for digest in digests]

@@ -21,16 +21,18 @@ def adapted_sites(model: Decoder, deterministic: bool, path: Path | None = None)
 
 
 def by_reference(model: Decoder, deterministic: bool, path: Path | None = None) -> bool:
-    """Whether mixers other than attention are adapted, to which on a CPU only the law
-    adds: rows beside them may have other last bits.
+    """Whether mixers other than attention are adapted. On a CPU only the reference adds to them: other rows of the
+    batch may have other last bits.
     """
     return not deterministic and reads_extras(model, deterministic, path)
 
 
 def reads_extras(model: Decoder, deterministic: bool, path: Path | None = None, whole: ModelSpec | None = None) -> bool:
-    """Whether more than pairs of the layers is read: not beside a GGUF file, whose rows lie in an order of their own.
-    Where bits are not to depend on the batch, the law must have those of the compiled step: of attention
-    and feedforward networks. whole: of all ranks, where there are several."""
+    """Whether more than pairs of the layers is read: not for a GGUF file, whose rows have another order.
+
+    Where bits may not depend on the batch, the reference must have those of the compiled step, as it has for attention
+    and feedforward networks. whole: of all ranks, where there are several.
+    """
     if path is not None and is_gguf(path):
         return False
     if model.fused or model.device.type != "cpu":

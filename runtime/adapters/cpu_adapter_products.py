@@ -27,7 +27,7 @@ BLOCK = 32
 class CpuAdapterProducts(ReferenceAdapters):
     """A row's bits are the same in any batch, in the compiled step and out of it.
 
-    Pairs are packed in their slots, where nobody else reads them.
+    Pairs are packed in their slots, where nothing else reads them.
     """
 
     name = "compiled"
@@ -42,7 +42,9 @@ class CpuAdapterProducts(ReferenceAdapters):
         self._sites = [site for site in sites if not site.by_reference]
         self._apart = [site.number for site in sites if site.by_reference]
         self._runs = [np.array(site.runs, np.int64).ravel() for site in self._sites]
-        self._pairs: dict[int, tuple[Adapter, np.ndarray]] = {}  # of each slot what lay there, and the structs for it
+        self._pairs: dict[
+            int, tuple[Adapter, np.ndarray]
+        ] = {}  # of each slot its last contents, and the structs for them
         self._table = np.zeros(0, np.int64)
         self._begun: AdapterRows | None = None
         self._version = -1

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class GpuAdapterProducts(ReferenceAdapters):
-    """See `kernels.adapters`. The slots' tables lie on the device beside the slots."""
+    """See `kernels.adapters`. The tables of the slots are on the device, as the slots are."""
 
     name = "fused"
     fast, capturable = "CUDA graphs", True
@@ -57,7 +57,7 @@ class GpuAdapterProducts(ReferenceAdapters):
         ]
         shapes = np.array([[len(site.modules), site.inputs, site.outputs] for site in sites], np.int32).reshape(-1, 3)
         self._shapes = torch.from_numpy(shapes).to(device)
-        self._beside = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._side_stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         memory = slots.slots[0].memory if slots.slots else torch.zeros(1, device=device)
         self.pairs = LoraSlots(
             memory,
@@ -73,7 +73,7 @@ class GpuAdapterProducts(ReferenceAdapters):
             memory
         )  # how it rounds depends on how many blocks there are
         self._borders = [gemv_lora.borders_of(list(site.runs), site.outputs) for site in sites]
-        self.one_row = not by_row and gemv_lora.can_add(self.pairs.most_rank)
+        self.has_gemv = not by_row and gemv_lora.can_add(self.pairs.most_rank)
         self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
         self._of_row: Tensor | None = None  # of a step of one row
         self._tell, slots.placed = slots.placed, self._placed  # type: ignore[method-assign]
@@ -83,11 +83,11 @@ class GpuAdapterProducts(ReferenceAdapters):
         if rows.device is None:
             rows.device = self.blocks_of(rows)
         self._places.clear()
-        alone = self.one_row and len(rows.tokens) == 1
+        alone = self.has_gemv and len(rows.tokens) == 1
         self._of_row = gemv_lora.placed(self.pairs, rows.device[1], self._shapes) if alone else None
 
     def supports_gemv(self, site: AdapterSite) -> bool:
-        return self.one_row and self._borders[site.number] is not None
+        return self.has_gemv and self._borders[site.number] is not None
 
     def pair_of_row(self, x: Tensor, norm: NormWeights | None, site: AdapterSite) -> GemvLora:
         borders = self._borders[site.number]
@@ -130,19 +130,19 @@ class GpuAdapterProducts(ReferenceAdapters):
         return any(extras.changes(site) for extras in self.extras)
 
     def begin_product(self, x: Tensor, site: AdapterSite) -> Tensor:
-        """A x. Within a graph it is computed beside the base's product."""
+        """A x. Within a graph it is computed in parallel with the base's product."""
         product, rows = self._products[site.number], self.rows.device[len(x)]
-        if self._beside is None or not torch.cuda.is_current_stream_capturing():
+        if self._side_stream is None or not torch.cuda.is_current_stream_capturing():
             return lora_shrink(x, product, self.pairs, rows)
-        self._beside.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._beside):
+        self._side_stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._side_stream):
             return lora_shrink(x, product, self.pairs, rows)
 
     def add(self, y: Tensor, x: Tensor, site: AdapterSite, begun: Tensor | None = None) -> Tensor:
         if begun is None:
             begun = self.begin_product(x, site)
-        if self._beside is not None and torch.cuda.is_current_stream_capturing():
-            torch.cuda.current_stream(self._device).wait_stream(self._beside)
+        if self._side_stream is not None and torch.cuda.is_current_stream_capturing():
+            torch.cuda.current_stream(self._device).wait_stream(self._side_stream)
         return lora_expand(y, begun, self._products[site.number], self.pairs, self.rows.device[len(x)])
 
     def _blocks(self, slots: np.ndarray) -> AdapterRowBlocks:

@@ -1,5 +1,5 @@
-"""Products with adapters in torch, the law: y = W x + b for all rows, and scale * B
-(A x) more for those that have an adapter.
+"""Products with adapters in torch, the reference: y = W x + b for all rows, plus scale * B (A x) for those that have an
+adapter.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ class AdapterResidency(Protocol):
 class ReferenceAdapters:
     """Adds for the rows of the step at hand, which `rows` are.
 
-    name: of who computes it.  why: nothing faster does.
-    fast: where steps run in which nobody is special, for people; "": nowhere else.  in_step: that is the compiled step.
+    name: of the executor.  why: the reason why nothing faster runs.
+    fast: where steps without special rows run, for people; "": nowhere else.  in_step: that is the compiled step.
         capturable: that is a CUDA graph.  by_row: each row by itself, so that its bits do not depend on the others.
-    one_row: kernels of a single row add what its adapter does, see `supports_gemv`.
+    has_gemv: kernels for a batch of one add what its adapter does, see `supports_gemv`.
     places: how many slots there are, of a capturable one.
-    special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the law adds
-        to.
+    special: slots of the step at hand whose adapters have more than pairs, or pairs of products that only the
+        reference adds to.
     """
 
     name = "torch"
     why: str | None = None
     fast = ""
-    in_step = capturable = one_row = False
+    in_step = capturable = has_gemv = False
     places = 0
     rows: AdapterRows
 
@@ -60,8 +60,8 @@ class ReferenceAdapters:
         self.special = [slot for slot in used if self.has_extras(self._resident.adapter(slot))]
 
     def has_extras(self, adapter: Adapter) -> bool:
-        """Whether its steps are the law's; on GPUs all ranks must say the same."""
-        return bool(adapter.beside)
+        """Whether the reference runs its steps; on GPUs all ranks must agree."""
+        return bool(adapter.extra_kinds)
 
     @property
     def extras(self) -> list[AdapterExtras]:
@@ -79,7 +79,7 @@ class ReferenceAdapters:
         return (
             ""
             if not self.fast or not self.has_extras(adapter)
-            else ", ".join(adapter.beside) or "pairs of mixers that torch computes"
+            else ", ".join(adapter.extra_kinds) or "pairs of mixers that torch computes"
         )
 
     def rows_with_extras(self, count: int) -> Iterator[tuple[AdapterExtras, Tensor]]:
@@ -128,11 +128,11 @@ class ReferenceAdapters:
         return y
 
     def supports_gemv(self, site: AdapterSite) -> bool:
-        """Whether kernels of one row add what its adapter does to this product, see `pair_of_row`."""
+        """Whether kernels for a batch of one add its adapter to this product, see `pair_of_row`."""
         return False
 
     def pair_of_row(self, x: Tensor, norm: NormWeights | None, site: AdapterSite) -> GemvLora:
-        """What they are told of the adapter of the row norm(x) [1, inputs]."""
+        """Their argument for the adapter of the row norm(x) [1, inputs]."""
         raise NotImplementedError
 
 
@@ -149,24 +149,24 @@ def delta(adapter: Adapter, site: AdapterSite, x: Tensor) -> Tensor:
 class AdaptedLinear(LoraGemvLinear):
     """A product of the base with what adapters add to it. special: of steps with adapters that have more than pairs."""
 
-    __slots__ = ("law", "site", "special")
+    __slots__ = ("products", "site", "special")
 
-    def __init__(self, base: Linear, site: AdapterSite, law: ReferenceAdapters, special: bool = False) -> None:
+    def __init__(self, base: Linear, site: AdapterSite, products: ReferenceAdapters, special: bool = False) -> None:
         super().__init__(base)
-        self.site, self.law, self.special = site, law, special
+        self.site, self.products, self.special = site, products, special
 
     @property
     def adds_in_kernel(self) -> bool:
-        return not self.special and self.law.supports_gemv(self.site)
+        return not self.special and self.products.supports_gemv(self.site)
 
     def pair(self, x: Tensor, norm: NormWeights | None) -> GemvLora:
-        return self.law.pair_of_row(x, norm, self.site)
+        return self.products.pair_of_row(x, norm, self.site)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.law.product(self.base, x, self.site)
+        return self.products.product(self.base, x, self.site)
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        return self.law.added_to(self.base, residual, x, self.site)
+        return self.products.added_to(self.base, residual, x, self.site)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from self.base.tensors()

@@ -57,7 +57,7 @@ def attention_backend(
 ) -> AttentionBackend:
     """The backend called `name`, or with "auto" the best one that runs here, for each group of equal layers.
 
-    pool: what `layout.pool` gives; a KVPool for a shape.
+    pool: the result of `layout.pool`; a KVPool for a shape.
     options: for the constructors: page_size, max_running, context, deterministic; dtype, of the queries.
     Raises ConfigError for an unknown name, BackendUnavailable if the named one cannot run here.
     """

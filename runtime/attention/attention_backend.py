@@ -1,4 +1,4 @@
-"""What every attention backend promises."""
+"""The interface of every attention backend."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ __all__ = [
 
 
 class BackendUnavailable(ConfigError):
-    """This backend cannot run here: a package, a compiler, a device or a dtype
-    is missing. "auto" goes on to the next.
+    """This backend cannot run here: a package, a compiler, a device or a dtype is missing. "auto" tries the next
+    one.
     """
 
 
 class AttentionBackend(Protocol):
     """A step calls `plan` once, then for each layer `store` (or a kernel that writes `stored` itself) and `attend`.
 
-    name: what the setting calls it.  reason: which kernels do what, and once chosen by `attention_backend` why it
-    is this one, and why not a better one; for people.
+    name: its name in the settings.  reason: which kernels do what, and once chosen by `attention_backend` why this one
+        was chosen, and why no better one; for people.
     capturable: static batches may run inside a CUDA graph.
     pool: a KVPool, or the MultiKVPool of layers that differ in width.
     """
@@ -56,49 +56,52 @@ class AttentionBackend(Protocol):
     def attend(
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
-        """What each query sees, once the step's keys and values are stored: [T, query_heads, value_dim], contiguous.
+        """The attention output of each query, after the step's keys and values are stored: [T, query_heads, value_dim].
 
-        q: [T, query_heads, head_dim].  k, v: what was stored, [T, kv_heads, head_dim]; None in a layer that reads
-        what another one stored.
+        The result is contiguous.
+        q: [T, query_heads, head_dim].  k, v: what was stored, [T, kv_heads, head_dim]; None in a layer that reads what
+            another one stored.
         sinks: float32 [query_heads], one more logit for each head, which takes weight and has no value.
         """
 
     def stored(self, layer: int) -> tuple[Tensor, Tensor]:
-        """Where keys and values of a layer lie: [slots, kv_heads, head_dim]."""
+        """The keys and values of a layer: [slots, kv_heads, head_dim]."""
 
     def scales(self, layer: int) -> KVScaleFactors:
-        """What they were divided by."""
+        """The scales that they were divided by."""
 
     def slots(self, layer: int, batch: StepBatch) -> Tensor:
-        """Where those of the step's new tokens belong, [T]."""
+        """The slots of the step's new tokens, [T]."""
 
     def store_index(self, keys: Tensor, layer: int, batch: StepBatch) -> None:
-        """Write by what the new tokens are chosen, [T, index_dim]."""
+        """Store the index keys of the new tokens, by which tokens are chosen, [T, index_dim]."""
 
     def choose(self, queries: Tensor, shares: Tensor, layer: int, batch: StepBatch) -> TopKSelection:
-        """What each query attends to, by what is stored of the tokens it sees, the
-        step's own included: see `chosen.choose`.
+        """The tokens that each query attends to, chosen among those that it sees, including the step's own.
+
+        See `topk_attention.choose`.
         """
 
     def attend_topk(
         self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
-        """`attend` over these tokens alone.
+        """`attend` over these tokens only.
 
         q: [T, query heads of the KV heads in `chosen`, head_dim], of any tokens.
         """
 
     def reasons(self, layer: int) -> tuple[str, str | None]:
-        """The name of the backend that attends a layer, and why it is no faster one."""
+        """The name of the backend that attends a layer, and why no faster one does."""
 
     def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
-        """What the queries of a planned batch see in a layer, and where their keys and values go, as pointers for the
-        compiled
-        kernels on a CPU, where these can attend all of them; None elsewhere."""
+        """What the queries of a planned batch see in a layer, and where their keys and values go.
+
+        These are pointers for the compiled kernels on a CPU, if these can attend all of them; None elsewhere.
+        """
 
 
 class SinglePoolAttention(TopKByTorch):
-    """What backends for equal layers have in common. slower: why this is not the fastest backend, if it is not."""
+    """The common base of backends for equal layers. slower: why this is not the fastest backend, if it is not."""
 
     name: str
     slower: str | None = None

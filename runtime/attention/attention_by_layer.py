@@ -1,6 +1,7 @@
-"""Attention of models whose layers differ in more than their windows, or keep apart what they see of a window: a
-backend for
-each group of equal layers."""
+"""Attention of models with different layers, or with separate pools for windows: a backend for each group.
+
+A group is of equal layers. Layers with windows may have a group of a separate pool.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +44,7 @@ class AttentionByLayer:
         batch.plan = plans
 
     def variant(self, batch: StepBatch) -> Hashable:
-        """Which graph the planned static batch needs, beside its size; None is the usual one."""
+        """Which graph the planned static batch needs, in addition to its size; None is the usual one."""
         plans, found = batch.plan, []
         for backend, batch.plan in zip(self._backends, plans, strict=True):
             variant = getattr(backend, "variant", None)

@@ -1,4 +1,4 @@
-"""What the layers of a model ask of attention, and how they are gathered for the backends and for the KV pool."""
+"""The attention requirements of a model's layers, and how they are grouped for the backends and for the KV pool."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..layers.float8_reference import KVScaleFactors
 
 @dataclass(frozen=True, slots=True)
 class LayerAttention:
-    """What one layer asks of attention.
+    """The attention requirements of one layer.
 
     scale: scores are q k * scale.
-    window: latest tokens that a query sees, itself included.  chunk: a query sees keys of its own chunk of positions
-    only, those with the same position // chunk.
+    window: latest tokens that a query sees, itself included.  chunk: a query sees keys of the same chunk of positions
+        only, those with the same position // chunk.
     softcap: scores become softcap * tanh(score / softcap), before what is not seen is masked.
     alibi: slope of each query head, times the distance of query and key subtracted from the score, after the softcap.
     source: index of the layer whose keys and values this one reads; it stores none itself.
     latent: values are the first `value_dim` numbers of the keys, which alone are stored; there is one KV head.
-    index_dim: numbers of a token that are stored beside, by which the layer chooses what it attends to.
+    index_dim: numbers of a token's index key, stored additionally, by which the layer chooses the tokens to attend to.
     chosen: how many tokens a query attends to at most, which layers choose; None: all that it sees.
     """
 
@@ -51,7 +51,7 @@ class LayerAttention:
 
     @property
     def stored(self) -> tuple[int, int, int, bool, int]:
-        """What decides which layers may lie in one pool."""
+        """The key of layers that may share a pool."""
         return self.kv_heads, self.key_dim, self.value_dim, self.latent, self.index_dim
 
 
@@ -104,10 +104,10 @@ class AttentionLayout:
     """The attention of all layers of a model.
 
     layers: None for one that does not attend and stores no keys.
-    groups: each for one backend.  places: of each layer that attends its group, and its index in there.
-    parts: each one pool.  homes: the part that each group reads; several may read the same.
-    Where no layer attends there are no groups, and one part whose slots count tokens and hold nothing.
-    windowed: layers that lie in parts of their own, over slots of windows, and make groups of their own; see `apart`.
+    groups: each for one backend.  places: for each layer that attends, its group and its index in it.
+    parts: each one pool.  homes: the part that each group reads; several may read the same. If no layer attends there
+    are no groups, and one part whose slots count tokens and hold nothing.
+    windowed: layers in separate parts, over slots of windows, which make separate groups; see `apart`.
     """
 
     layers: tuple[LayerAttention | None, ...]
@@ -140,10 +140,10 @@ class AttentionLayout:
         )
 
     def apart(self, context: int) -> AttentionLayout:
-        """With those layers in pools of their own that see less than `context` tokens; itself where there are none.
+        """The layout with separate pools for the layers that see less than `context` tokens; itself if there are none.
 
-        Not those by which tokens are chosen, and none at all where one that sees a window reads what another one stored
-        that sees everything, or the other way round.
+        Layers with index keys are excluded. None are separate if a layer with a window reads what one without it
+        stored, or the other way round.
         """
         near = frozenset(
             index
@@ -177,7 +177,7 @@ class AttentionLayout:
 
     @property
     def even(self) -> bool:
-        """Queries have the same width in all layers, and so has what comes out."""
+        """Queries and outputs have the same width in all layers."""
         return len({(layer.query_heads, layer.key_dim, layer.value_dim) for layer in self.attending}) == 1
 
     def bytes_per_slot(self, dtype: torch.dtype, windowed: bool | None = None) -> int:
@@ -190,12 +190,12 @@ class AttentionLayout:
         return make_pool(self.parts, slots, dtype, device, window_slots)
 
     def stored(self, pool: Pool, layer: int) -> tuple[Tensor, Tensor]:
-        """Where in a pool of this layout the keys and values of a layer lie: [slots, kv_heads, width]."""
+        """The keys and values of a layer in a pool of this layout: [slots, kv_heads, width]."""
         part, cache = self._cache(pool, layer)
         return part.k[cache], part.v[cache]
 
     def scales(self, pool: Pool, layer: int) -> KVScaleFactors:
-        """What they were divided by."""
+        """The scales that they were divided by."""
         part, cache = self._cache(pool, layer)
         return part.scales[cache]
 
@@ -242,7 +242,7 @@ def _check(index: int, layer: LayerAttention, layers: Mapping[int, LayerAttentio
 def _stored(
     layers: Mapping[int, LayerAttention], windowed: frozenset[int]
 ) -> tuple[dict[int, tuple[int, int]], tuple[KVLayerGroup, ...]]:
-    """Of each layer the part that it reads and the layer of that part; and the parts, the windowed ones last."""
+    """For each layer its part and its layer in that part; and the parts, the windowed ones last."""
     kept: dict[KVLayerGroup, list[int]] = {} if layers.keys() - windowed else {KVLayerGroup(0, 1, 1, 1): []}
     for index in sorted(layers, key=lambda index: index in windowed):
         if layers[index].source is None:

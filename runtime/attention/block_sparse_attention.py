@@ -1,6 +1,4 @@
-"""Block-sparse attention: each query and KV head attends to blocks of positions
-that were chosen for it, and to a window.
-"""
+"""Block-sparse attention: each query and KV head attends to chosen blocks of positions, and to a window."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from ..step.step_batch import DeviceBatch, StepBatch
 from .topk_attention import TopKSelection
 
 NONE = -1  # in place of a block
-BEYOND = 2**40  # number of a block behind all
+BEYOND = 2**40  # a block number beyond all others
 
 
 def of_blocks(
@@ -35,7 +33,7 @@ def of_blocks(
 
 
 def _listed(slots: Tensor, seen: Tensor) -> Tensor:
-    """Those that are seen, at the beginning of their rows."""
+    """The visible ones, moved to the beginning of their rows."""
     most = slots.shape[2]
     where = torch.where(seen, seen.cumsum(2) - 1, most)
     return slots.new_zeros(*slots.shape[:2], most + 1).scatter_(2, where, slots)[..., :most].contiguous()
@@ -53,9 +51,7 @@ def _slots(places: Tensor, batch: StepBatch, tokens: slice | Tensor) -> Tensor:
 
 
 def _enter(batch: StepBatch, device: DeviceBatch) -> None:
-    """The pages of the step's own tokens, which are not in the table where no
-    kernel of Triton embeds them; none for slot 0.
-    """
+    """Enters the pages of the step's own tokens, if no Triton kernel embeds them; none for slot 0."""
     rows, pages = device.token_rows.long(), batch.positions.long() // device.page_size
     device.table[rows, pages] = torch.where(
         batch.slots == 0, device.table[rows, pages], (batch.slots // device.page_size).int()
@@ -63,8 +59,8 @@ def _enter(batch: StepBatch, device: DeviceBatch) -> None:
 
 
 def _table(batch: StepBatch) -> tuple[Tensor, Tensor]:
-    """Where there is none: int32 [sequences, longest], the slots of each
-    sequence, and int64 [T], each token's sequence.
+    """If there is no table: int32 [sequences, longest], the slots of each sequence, and int64 [T], each token's
+    sequence.
     """
     table = np.zeros((len(batch.context_slots), max(batch.context_lens)), np.int32)
     for row, slots in zip(table, batch.context_slots, strict=True):

@@ -1,9 +1,8 @@
-"""Attention by the compiled CPU kernels, which read the pool where it lies, without a gather.
+"""Attention by the compiled CPU kernels, which read the pool in place, without a gather.
 
-There a query token's result has the same bits whatever else is in the batch. Where the kernels have no tiles of queries
-(without
-AVX-512, for heads whose width is no multiple of 32), long prefills go through torch, unless all results shall be like
-that.
+A query token's result has the same bits whatever else is in the batch. If the kernels have no tiles of queries (without
+AVX-512, or for heads whose width is no multiple of 32), long prefills go through torch, unless all results must be
+batch-invariant.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ NO_LIMIT = 1 << 62
 class CpuQueryTokens:
     """Query tokens and what each sees: `length` slots from where `first` points to on.
 
-    rows: their places in the batch, None for all of it. first: int64 addresses in `slots`, which holds the int32
-    slots of all sequences. length: int64. before: int64, tokens of the sequence in front of the first that is seen.
+    rows: their places in the batch, None for all of it. first: int64 addresses in `slots`, which holds the int32 slots
+        of
+    all sequences. length: int64. before: int64, tokens of the sequence in front of the first visible one.
     """
 
     rows: Tensor | None
@@ -54,7 +54,7 @@ class CpuAttentionPlan:
 
 
 class _RestoredPrefills(TorchNativeAttention):
-    """Over a pool in float8, which the compiled kernels restore."""
+    """For a pool in float8, which the compiled kernels dequantize."""
 
     def read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         stored: Sequence[Tensor] = self.stored(layer)[: 1 if self.shape.latent else 2]
@@ -75,10 +75,10 @@ class _RestoredPrefills(TorchNativeAttention):
 
 
 class CpuAttention(SinglePoolAttention):
-    """See `AttentionBackend`. The options of other backends are taken and ignored.
+    """See `AttentionBackend`. The options of other backends are accepted and ignored.
 
     deterministic: bits of a query do not depend on the batch, on chunks or on cache hits.
-    dtype: of the queries; it need not be said where keys are stored in it.
+    dtype: of the queries; it may be left out if keys are stored in it.
     """
 
     name, reason = "cpu", "compiled kernels for everything"
@@ -211,13 +211,13 @@ def tokens_of(chosen: TopKSelection, kv_heads: int, head: int | None = None) -> 
 
 
 def _missing(pool: KVPool, shape: AttentionShape, dtype: torch.dtype | None = None) -> str | None:
-    """What the kernels would need to be taken."""
+    """What the kernels would need."""
     stored = pool.k.dtype
     computed = dtype or (torch.float32 if stored == FP8 else stored)
     if not cpu_kernels.can_compute(computed, pool.k.device) or stored not in (computed, FP8):
         there = "" if cpu_kernels.kernels else ", and the compiled kernels are not there"
-        beside = "" if computed == stored else f" with queries of {computed}"
-        return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {stored}{beside}{there}"
+        queries = "" if computed == stored else f" with queries of {computed}"
+        return f"the compiled kernels on a CPU and float32 or bfloat16; here: {pool.k.device}, {stored}{queries}{there}"
     if shape.latent:
         fits = shape.head_dim <= cpu_kernels.MOST_ROW and shape.value_dim <= cpu_kernels.MOST_DIM
         return (
@@ -246,8 +246,9 @@ def _single_tokens(batch: StepBatch, window: int | None, chunk: int | None) -> C
 
 
 def _one_sequence(batch: StepBatch) -> CpuQueryTokens:
-    """All tokens of a step that has one sequence, as `_tokens` gives them: a text
-    and what is guessed behind it come often.
+    """All tokens of a step that has one sequence, in the form of `_tokens`.
+
+    A text with its draft tokens is a frequent case.
     """
     queries, context = batch.query_lens[0], batch.context_lens[0]
     slots = np.ascontiguousarray(batch.context_slots[0], np.int32)

@@ -1,7 +1,7 @@
-"""Attention over latent rows by the compiled CPU kernels (csrc/attention/latent.h), which read a row once for several
+"""Attention over latent rows by the compiled CPU kernels (csrc/attention/latent.h): a row is read once for several
 heads.
 
-Which rows a query attends to, where that is chosen, is found by csrc/attention/topk_select.h.
+If the rows that a query attends to are chosen, csrc/attention/topk_select.h chooses them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOM = 1 << 22  # scores that are kept at a time
 class CpuMLAAttention(CpuAttention):
     """See `CpuAttention`. A row is a key, and its first numbers are the value, of all heads.
 
-    Tokens are chosen by kernels too, where that by which they are is stored in the dtype of the queries.
+    Tokens are chosen by kernels too, if the index keys are stored in the dtype of the queries.
     """
 
     def __init__(

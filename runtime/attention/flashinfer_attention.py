@@ -1,8 +1,7 @@
-"""Attention by the faster of two libraries: flashinfer's kernels for prefills and shared prefixes, Triton's for the
-rest.
+"""Attention by the faster of two libraries: flashinfer for prefills and shared prefixes, Triton for the rest.
 
-Decodes need no plan for Triton's kernel. If they share a long prefix of pages, flashinfer attends the prefix once,
-for all queries together, and that is merged with what Triton's kernel sees behind it.
+Decodes need no plan for Triton's kernel. If they share a long prefix of pages, flashinfer attends the prefix once, for
+all queries together, and the result is merged with that of Triton's kernel for the rest.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from .triton_attention import TritonAttention, TritonAttentionPlan
 HEAD_DIMS = (64, 128, 256)
 LONG_QUERIES = 128  # mean queries of a step's prefills from which Hopper's own kernels are faster
 SHORT_ROWS = 64  # mean queries times group up to which flashinfer's small tiles waste less
-FULL_ROUNDS = 2  # programs on each multiprocessor from which nobody needs flashinfer's split of keys
-LEAST_PAGES = 1 << 12  # that the buffer for prefills has room for at first
+FULL_ROUNDS = 2  # programs on each multiprocessor from which flashinfer's split of keys is not needed
+LEAST_PAGES = 1 << 12  # pages that the buffer for prefills holds initially
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +62,10 @@ class FlashInferPlan:
 class FlashInferAttention(SinglePoolAttention):
     """See `AttentionBackend`. Raises BackendUnavailable at once if the kernels do not run here.
 
-    page_size: slots of a page.  max_running: most sequences of a step.  context: most tokens of one; longer
-    prefixes are not shared.  The tensors of a batch and of its `device` must be filled before `plan`, but for the
-    pages of new tokens in `device.table`, which must be there before `attend`.
-    workspace_bytes: device memory taken beside the pool, but for Triton's scratch.
+    page_size: slots of a page.  max_running: most sequences of a step.  context: most tokens of one; longer prefixes
+        are not shared.  The tensors of a batch and of its `device` must be filled before `plan`, except the pages of
+        new tokens in `device.table`, which must be filled before `attend`.
+    workspace_bytes: device memory used in addition to the pool, without Triton's scratch.
     """
 
     name, capturable = "flashinfer", True
@@ -113,7 +112,7 @@ class FlashInferAttention(SinglePoolAttention):
         return planners[0].setup.floats.nbytes + sum(planner.integers.nbytes for planner in planners) + runs
 
     def variant(self, batch: StepBatch) -> Hashable:
-        """Which graph the planned static batch needs, beside its size; None is the usual one."""
+        """Which graph the planned static batch needs, in addition to its size; None is the usual one."""
         step: FlashInferPlan = batch.plan
         return None if step.shared is None else "shared prefix"
 
@@ -179,7 +178,7 @@ class FlashInferAttention(SinglePoolAttention):
             out.mul_(v_scale)
 
     def _suits_one_kernel(self, batch: StepBatch) -> bool:
-        """So short that flashinfer takes its smallest tile: decodes need no launch of their own in each layer."""
+        """So short that flashinfer takes its smallest tile: decodes need no separate launch in each layer."""
         lengths, group = batch.query_lens, self.shape.group
         return sum(lengths) * group <= TILES[0] * len(lengths) and max(lengths) * group <= TILES[1]
 
@@ -241,7 +240,7 @@ class FlashInferAttention(SinglePoolAttention):
 
     @torch.inference_mode()
     def _prove(self) -> None:
-        """Every kernel once, on the padding slot: what cannot run here says so now."""
+        """Run every kernel once, on the padding slot: what cannot run here fails now."""
         started = time.perf_counter()
         try:
             for lengths in ([2], [LONG_QUERIES]):

@@ -79,7 +79,7 @@ def _need_compiler() -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The line of a message that says most: compilers put theirs behind many others."""
+    """The line of a message that says most: compilers print it after many others."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "error" in line.lower() and not line.startswith("Ninja")]
     return (telling or lines or [repr(error)])[0][:300]

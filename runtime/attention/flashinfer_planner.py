@@ -110,7 +110,7 @@ class KernelPlanner:
         """graph: give kernels that differ in nothing but what they read, as long as rows and sequences stay."""
         shape = self.setup.shape
         window_left = -1 if window is None else window - 1
-        split = (-1, False, 0) if backend == "fa2" else ()  # of any size, allowed, beside nothing else
+        split = (-1, False, 0) if backend == "fa2" else ()  # of any size, allowed, with no others at the same time
         info = module.plan(
             self.setup.floats,
             self.integers,

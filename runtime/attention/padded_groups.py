@@ -1,7 +1,7 @@
-"""How a batch is cut into padded groups: the index building that torch_native does once a step.
+"""Divides a batch into padded groups: the index building that torch_native does once a step.
 
-A batch holds up to three kinds of sequences. Decodes (one query) and small extends are padded to the longest
-context of their bucket and attended together; a long prefill is attended alone.
+A batch holds up to three kinds of sequences. Decodes (one query) and small extends are padded to the longest context of
+their bucket and attended together; a long prefill is attended alone.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def spans_of(
 ) -> list[QuerySpan]:
     """The sequences of a step; a window drops the slots that no query of the step can see any more.
 
-    With chunks of positions a sequence is as many spans as its queries lie in chunks, each without the chunks before.
+    With chunks of positions a sequence has a span for each chunk that contains its queries, without the chunks before.
     """
     spans, start = [], 0
     for queries, slots in zip(query_lens, context_slots, strict=True):
@@ -109,9 +109,9 @@ def all_visible(group: list[QuerySpan]) -> bool:
 
 
 def distances(group: list[QuerySpan]) -> np.ndarray:
-    """int32 [sequences, most queries, longest context]: how far before the query the key is, negative behind it.
+    """int32 [sequences, most queries, longest context]: how far before the query the key is, negative after it.
 
-    The rows that pad the queries are where the last query is: their softmax must stay finite.
+    Rows that pad the queries have the last query's position: their softmax must stay finite.
     """
     contexts, cached = np.array([(span.context, span.cached) for span in group], np.int32).T
     offsets = np.arange(max(span.queries for span in group), dtype=np.int32)
@@ -125,10 +125,10 @@ def visible(distance: np.ndarray, window: int | None) -> np.ndarray:
 
 
 class GroupRows(NamedTuple):
-    """Where a group's queries are in the batch. A slice when they lie together and need no padding.
+    """The positions of a group's queries in the batch. A slice if they are contiguous and need no padding.
 
-    padded: [sequences * most queries]; real: those of the padded rows that are no padding, None for all;
-    targets: the batch rows of the real ones.
+    padded: [sequences * most queries]; real: those of the padded rows that are no padding, None for all; targets: the
+    batch rows of the real ones.
     """
 
     padded: slice | np.ndarray
@@ -151,5 +151,6 @@ def rows_of(group: list[QuerySpan]) -> GroupRows:
 
 def distances_in_block(queries: int, keys: int) -> np.ndarray:
     """int32 [queries, keys], as `distances`, for queries at the end of the keys: any smaller block aligned at the
-    bottom right is a view of it."""
+    bottom right is a view of it.
+    """
     return np.arange(keys - queries, keys, dtype=np.int32)[:, None] - np.arange(keys, dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Host memory that a step fills for the device while copies of earlier steps may still be on their way."""
+"""Host memory that a step fills for the device while copies of earlier steps may still be in flight."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class PinnedBuffers:
         self._turn = 0
 
     def take(self) -> Tensor:
-        """The next buffer, once its last copy has run: that was two steps ago, so nobody waits in practice."""
+        """The next buffer, once its last copy has run: that was two steps ago, so in practice there is no wait."""
         event = self._copied[self._turn]
         if event is not None:
             event.synchronize()

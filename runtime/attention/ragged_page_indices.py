@@ -1,4 +1,4 @@
-"""Lays out the pages that sequences read, one sequence after the other, for ragged kernels."""
+"""Concatenates the pages that sequences read, one sequence after the other, for ragged kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PageRunRow(IntEnum):
     SEQUENCE = 2
     TOKENS = 3
     QUERIES = 4  # where each run's queries begin
-    SKIP = 5  # pages of each decode that lie in the shared prefix
+    SKIP = 5  # pages of each decode that are in the shared prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PageLayout:
 
 
 class PageRuns:
-    """At most `runs` runs at a time, at fixed addresses but for the pages, whose buffer grows when it is too small.
+    """At most `runs` runs at a time, at fixed addresses except the pages, whose buffer grows when it is too small.
 
     reach: see `page_indices`.
     """
@@ -56,7 +56,7 @@ class PageRuns:
         return self._indices.nbytes + self._ints.nbytes
 
     def prefills(self, batch: StepBatch, decodes: int) -> QueryPageRuns:
-        """All tokens of the sequences behind the first `decodes`."""
+        """All tokens of the sequences after the first `decodes`."""
         queries = np.zeros(len(batch.query_lens) - decodes + 1, np.int32)
         np.cumsum(batch.query_lens[decodes:], out=queries[1:])
         sequences = np.arange(decodes, len(batch.query_lens), dtype=np.int32)
@@ -70,7 +70,7 @@ class PageRuns:
         return runs, self._ints[PageRunRow.SKIP, :count]
 
     def _lay(self, batch: StepBatch, layout: PageLayout, skip: np.ndarray | None = None) -> QueryPageRuns:
-        """Describe the runs on the host, and queue what puts them and their pages on the device."""
+        """Describe the runs on the host, and queue the copy of them and their pages to the device."""
         runs = len(layout.sequences)
         if max(runs, 0 if skip is None else len(skip)) > self._most:
             raise RuntimeFailure(

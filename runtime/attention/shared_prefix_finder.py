@@ -1,4 +1,4 @@
-"""Finds the long prefix of pages that many decoding sequences of a step have in common."""
+"""Finds the long prefix of pages that many decoding sequences of a step share."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class SharedPrefix:
 
 
 class PrefixFinder:
-    """Remembers what it found: from one step to the next, most sequences stay.
+    """Remembers the last result: from one step to the next, most sequences stay.
 
-    A slot holds what follows from all tokens up to its own, so one slot in common means a prefix in common.
+    A slot's contents follow from all tokens up to its own, so one common slot means a common prefix.
     """
 
     def __init__(self, page_size: int) -> None:
@@ -65,7 +65,7 @@ class PrefixFinder:
         return SharedPrefix(int(members.argmax()), pages, members)
 
     def _longest(self, group: list[np.ndarray], least: int) -> int:
-        """Pages that the whole group shares, at least `least`: cut where one who differs leaves the first."""
+        """Pages that the whole group shares, at least `least`: cut where the first member diverges."""
         pages = min((len(row) - 1) // self._page for row in group)
         while pages > least:
             slots = self._slots_before(group, pages)

@@ -1,7 +1,6 @@
-"""Attention to chosen tokens in torch: which tokens of its sequence a query attends to (DSA, of DeepSeek V3.2), and
-attention to these alone.
+"""Attention to chosen tokens in torch: the choice of tokens (DSA, of DeepSeek V3.2), and attention to these only.
 
-The law of what backends do by kernels of their own.
+It is the reference for the backends' kernels.
 """
 
 from __future__ import annotations
@@ -28,11 +27,10 @@ GATHERED = 1 << 15  # rows that are gathered at a time
 
 
 class TopKSelection(NamedTuple):
-    """What queries attend to, by KV head: the first `heads` of those that there are.
+    """The tokens that queries attend to, by KV head: the first `heads` of the existing ones.
 
     slots: int32 [T, heads, most], of the chosen tokens, each once.  counts: int32 [T, heads], how many these are, at
-        least one; behind
-    them a row may hold anything.
+        least one; the rest of a row is undefined.
     """
 
     slots: Tensor
@@ -48,7 +46,7 @@ class TopKSelection(NamedTuple):
 
 
 class TopKByTorch:
-    """Of a backend for equal layers. by_torch: what of attention to chosen tokens is no kernel's, if something is."""
+    """For a backend for equal layers. by_torch: the part of attention to chosen tokens that runs in torch, if any."""
 
     pool: KVPool
     shape: AttentionShape
@@ -56,7 +54,7 @@ class TopKByTorch:
 
     @property
     def choosing(self) -> str | None:
-        """What slows steps down that choose."""
+        """What slows down steps that choose tokens."""
         chosen = self.shape.chosen
         return (
             None
@@ -65,7 +63,7 @@ class TopKByTorch:
         )
 
     def indexed(self, layer: int) -> Tensor:
-        """Where a layer stores by what it chooses tokens: [slots, index_dim]."""
+        """The index keys of a layer, by which it chooses tokens: [slots, index_dim]."""
         return self.pool.index[self.shape.caches[layer]]
 
     def store_index(self, keys: Tensor, layer: int, batch: StepBatch) -> None:
@@ -101,8 +99,9 @@ def choose(queries: Tensor, shares: Tensor, keys: Tensor, most: int, batch: Step
 
 
 def _best(queries: Tensor, shares: Tensor, keys: Tensor, first: int, most: int) -> Tensor:
-    """Positions int64 [n, up to most], rising; those behind what a query sees are
-    len(keys). first: position of the first query.
+    """Positions int64 [n, up to most], rising; those beyond what a query sees are len(keys).
+
+    first: position of the first query.
     """
     scores = (torch.einsum("nhd,td->nht", queries.float(), keys) * queries.shape[2] ** -0.5).relu_()
     unseen = torch.ones(len(queries), len(keys), dtype=torch.bool, device=keys.device).triu_(first + 1)

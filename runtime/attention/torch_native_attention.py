@@ -25,8 +25,11 @@ QUERY_BLOCK = 256  # queries of a prefill that share one mask; bounds the mask t
 
 @dataclass(frozen=True, slots=True)
 class PaddedGroup:
-    """Sequences attended in one call. rows: where their queries are in the batch, int64 [sequences * queries]
-    or a slice; real: those of the padded rows that are no padding (None: all); mask: added to the scores."""
+    """Sequences attended in one call.
+
+    rows: where their queries are in the batch, int64 [sequences * queries] or a slice; real: those of the padded rows
+    that are no padding (None: all); mask: added to the scores.
+    """
 
     sequences: int
     queries: int
@@ -53,7 +56,7 @@ Part = PaddedGroup | PrefillGroup
 class TorchNativeAttention(SinglePoolAttention):
     """See `AttentionBackend`. Padding reads `PAD_SLOT` only, so freed slots may hold anything, even NaN.
 
-    The options of other backends are taken and ignored; raises BackendUnavailable for `deterministic`.
+    The options of other backends are accepted and ignored; raises BackendUnavailable for `deterministic`.
     """
 
     name, reason = "torch_native", "torch operations for everything"
@@ -93,7 +96,7 @@ class TorchNativeAttention(SinglePoolAttention):
         self, q: Tensor, k: Tensor | None, v: Tensor | None, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
         parts: list[Part] = batch.plan[layer]
-        if len(parts) == 1:  # the kernels of a device may lay their results out in another order
+        if len(parts) == 1:  # the kernels of a device may order the dimensions of their results differently
             part = parts[0]
             if isinstance(part, PrefillGroup):
                 return self.attend_prefill(part, q, k, v, layer, sinks).contiguous()
@@ -176,7 +179,10 @@ class TorchNativeAttention(SinglePoolAttention):
         return torch.cat(blocks, 2)
 
     def _must_write(self, sinks: Tensor | None) -> bool:
-        """Whether torch's own operation cannot say it. It wants masks of the queries' type, too coarse for ALiBi."""
+        """Whether torch's own operation does not support it.
+
+        It needs masks of the queries' type, too coarse for ALiBi.
+        """
         return sinks is not None or self.shape.softcap is not None or self.shape.alibi is not None
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None) -> Tensor:
@@ -188,8 +194,10 @@ class TorchNativeAttention(SinglePoolAttention):
         return scaled_dot_product_attention(q, k, v, mask, scale=shape.scale)
 
     def _mask(self, keys: int, window: int | None) -> Tensor:
-        """What is added to the scores of one block of queries at the end of at least `keys` keys, kept for later
-        steps: [queries, keys], with ALiBi [kv_heads, group, queries, keys]."""
+        """Added to the scores of one block of queries at the end of at least `keys` keys, kept for later steps.
+
+        [queries, keys], with ALiBi [kv_heads, group, queries, keys].
+        """
         mask = self._masks.get(window)
         if mask is None or mask.shape[-1] < keys:
             width = max(1 << (keys - 1).bit_length(), QUERY_BLOCK)

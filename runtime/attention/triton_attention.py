@@ -1,6 +1,6 @@
 """Attention by Triton kernels over the page table: decodes split over the keys, prefills in tiles, graph safe.
 
-Nothing is built on the host: the kernels find their work in `batch.device`. With `deterministic` one kernel with a
+Nothing is built on the host: the kernels read their work from `batch.device`. With `deterministic` one kernel with a
 fixed tile attends all queries, so that a query's bits depend on its own sequence only.
 """
 
@@ -82,7 +82,7 @@ class TritonAttention(SinglePoolAttention):
             proved(self)
 
     def _split_scratch(self, context: int | None) -> PrefillScratch:
-        """For as many tiles as there is memory for: more of them fill the device without splitting their keys."""
+        """For as many tiles as memory allows: more of them fill the device without splitting their keys."""
         shape, tile, slots = self.shape, self.prefill_tile, self.pool.slots
         parts = tile.segments(min(context or slots, slots))
         tiles = SPLIT_BYTES // (parts * shape.kv_heads * tile.rows * shape.head_dim * 4)
@@ -158,7 +158,7 @@ class TritonAttention(SinglePoolAttention):
         plan: TritonAttentionPlan,
         sinks: Tensor | None = None,
     ) -> None:
-        """The sequences of the step behind its decodes."""
+        """The sequences of the step after its decodes."""
         if not plan.prefills:
             return
         device, (k_scale, v_scale) = batch.device, self.scales(layer)
@@ -187,8 +187,8 @@ class TritonAttention(SinglePoolAttention):
     def attend_topk(
         self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
     ) -> Tensor:
-        """A query token and KV head is a decode over a pool of one KV head, and its
-        tokens are the pages of a table, one token each.
+        """A query token and KV head is a decode over a pool of one KV head; its tokens are a table's pages of one token
+        each.
         """
         slots, counts = chosen.of_rows(self.shape.kv_heads)
         rows = q.reshape(len(slots), -1, q.shape[2])
@@ -230,8 +230,10 @@ class TritonAttention(SinglePoolAttention):
 
 
 def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple[DecodeTile, PrefillTile]:
-    """Sizes by what fits an SM's shared memory and registers; rows must hold a whole group. Larger float32 tiles
-    would spill, and compile for a quarter of a minute."""
+    """Sizes by what fits an SM's shared memory and registers; rows must hold a whole group.
+
+    Larger float32 tiles would spill, and compile for a quarter of a minute.
+    """
     wide = shape.head_dim > 128
     least = max(16, 1 << (shape.group - 1).bit_length())
     exact, roomy = pool.k.dtype == torch.float32, has_room(pool.k.device)
@@ -252,7 +254,7 @@ def tiles_for(pool: KVPool, shape: AttentionShape, deterministic: bool) -> tuple
 
 
 def gemv_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> DecodeTile:
-    """Of one sequence, whose programs wait for each other: those of two warps are there sooner."""
+    """For one sequence, whose programs wait for each other: those of two warps finish sooner."""
     return (
         tile
         if pool.k.dtype == torch.float32 or shape.head_dim > 256
@@ -261,8 +263,9 @@ def gemv_tile_for(tile: DecodeTile, pool: KVPool, shape: AttentionShape) -> Deco
 
 
 def _tile(shape: AttentionShape, block: int = 64, warps: int = 4, stages: int = 3) -> DecodeTile:
-    """Which merges as many partial results at once as its threads have registers for:
-    with more of them it is several times slower.
+    """A tile that merges as many partial results at once as its threads have registers for.
+
+    With more of them it is several times slower.
     """
     return DecodeTile(
         block,
@@ -279,7 +282,7 @@ def _numbers(shape: AttentionShape) -> int:
 
 @torch.inference_mode()
 def proved(backend: Any) -> None:
-    """Compile and run every kernel of a backend once, on the padding slot: what cannot run here says so now."""
+    """Compile and run every kernel of a backend once, on the padding slot: what cannot run here fails now."""
     pool, shape = backend.pool, backend.shape
     q_dtype = pool.k.dtype if pool.k.dtype.itemsize > 1 else torch.bfloat16
     try:
@@ -298,7 +301,7 @@ def proved(backend: Any) -> None:
 
 
 def _choose(backend: Any, batch: StepBatch, q: Tensor) -> None:
-    """By as many heads as any; layers that attend to what others choose have none."""
+    """By as many heads as any; layers that reuse others' choice have none."""
     keys = backend.indexed(0)
     if keys.shape[1]:
         backend.choose(q.new_zeros(len(q), 32, keys.shape[1]), q.new_zeros(len(q), 32, dtype=torch.float32), 0, batch)

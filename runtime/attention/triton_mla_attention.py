@@ -24,9 +24,7 @@ WIDEST = 512  # latent
 
 
 class TritonMLAAttention(SinglePoolAttention):
-    """See `AttentionBackend`, and `TritonAttention` for the options; the kernels
-    have no bits that are the same in any batch.
-    """
+    """See `AttentionBackend`, and `TritonAttention` for the options; the kernels are not batch-invariant."""
 
     name, reason = "triton", "Triton's kernels for everything"
     capturable = True
@@ -93,7 +91,7 @@ class TritonMLAAttention(SinglePoolAttention):
         return out
 
     def variant(self, batch: StepBatch) -> Hashable:
-        """Where tokens are chosen of longer contexts, up to how many: scores have that much room."""
+        """If tokens are chosen from longer contexts, the length up to which scores have room."""
         longest = max(batch.context_lens)
         return None if self.shape.chosen is None or longest <= self.shape.chosen else _room(longest)
 
@@ -153,7 +151,7 @@ def tiles_for(pool: KVPool) -> tuple[LatentTile, LatentTile]:
 
 
 def _missing(pool: KVPool, shape: AttentionShape, deterministic: bool) -> str | None:
-    """What the kernels would need to be taken."""
+    """What the kernels would need."""
     if not (pool.k.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"):
         return f"needs a CUDA device, the pool is on {pool.k.device}"
     if pool.k.dtype not in DTYPES:

@@ -1,4 +1,4 @@
-"""Attention written out in float32, for what torch's own operation cannot say: soft caps and sinks."""
+"""Attention written out in float32, for soft caps and sinks, which torch's own operation does not support."""
 
 from __future__ import annotations
 

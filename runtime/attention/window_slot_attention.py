@@ -1,4 +1,4 @@
-"""Attention of layers whose keys and values lie in the slots of windows."""
+"""Attention of layers whose keys and values are in the slots of windows."""
 
 from __future__ import annotations
 

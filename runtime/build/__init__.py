@@ -1,0 +1,1 @@
+"""Builds an engine: its options, memory plan, weights, ranks, caches and runner."""

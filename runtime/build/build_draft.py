@@ -1,4 +1,4 @@
-"""A draft model, or a head, beside its target: checked, loaded, given memory, and made a drafter."""
+"""A draft model, or a head, next to its target: checked, loaded, given memory, and made a drafter."""
 
 from __future__ import annotations
 
@@ -15,30 +15,31 @@ from ..executor.device_choice import DeviceChoice
 from ..executor.draft_head_runner import DraftHeadRunner
 from ..loading import describe, load_model, resolve_model
 from ..loading.draft_head_files import DraftHeadFiles, kind_of, open_draft_head, open_mtp_head
-from ..models.hidden_state_capture import HiddenStateCapture
 from ..models.decoder import Decoder
-from ..models.transformers_backend import AnyDecoder, TransformersModelSpec
 from ..models.draft_head import DraftHead
+from ..models.hidden_state_capture import HiddenStateCapture
 from ..models.spec.model_spec import ModelSpec
-from ..speculative.draft_length_control import DraftLengthControl
-from ..speculative.draft_model_timing import DraftModelTiming
+from ..models.transformers_backend import AnyDecoder, TransformersModelSpec
 from ..speculative.draft_head_state import DraftHeadStates
-from ..speculative.model_drafter import ModelDrafter
+from ..speculative.draft_length_control import DraftLengthControl
 from ..speculative.draft_model_state import DraftModelStates
+from ..speculative.draft_model_timing import DraftModelTiming
+from ..speculative.model_drafter import ModelDrafter
 from ..text.tokenizer import Tokenizer
+from ..watch.engine_stats import Stats
 from . import memory_plan
 from .build_prefix_cache import plain_cache
-from .engine_config import DeviceDefaults
-from ..watch.engine_stats import Stats
 from .build_runner import make_runner
 from .build_tokenizer import load_tokenizer
+from .engine_config import DeviceDefaults
 
 
 class DraftBuilder:
-    """What all kinds have in common. The steps of building one, in order: described (at once), `load`, `join`, `take`,
-    `drafter`.
+    """What all kinds have in common.
 
-    per_token: bytes of its keys and values, which lie in a pool of as many tokens as the target's.
+    The steps of building one, in order: described (at once), `load`, `join`, `take`, `drafter`.
+
+    per_token: bytes of its keys and values, which are stored in a pool of as many tokens as the target's.
     """
 
     kind: str
@@ -60,12 +61,14 @@ class DraftBuilder:
         """Before the target's weights. target, path: the tokenizer that a model must have too, and whose."""
 
     def join(self, target: AnyDecoder) -> None:
-        """Behind them."""
+        """After the target's."""
 
     def planned(self, plan: memory_plan.MemoryPlan) -> memory_plan.MemoryPlan:
-        """With what it takes beside its keys and values; on a GPU the weights are in what was measured."""
+        """With what it takes in addition to its keys and values; on a GPU the weights are in what was measured."""
         if self.choice.device.type == "cuda":
-            return replace(plan, reserved=plan.reserved + memory_plan.ATTENTION + (memory_plan.GRAPHS if self.config.graphs else 0))
+            return replace(
+                plan, reserved=plan.reserved + memory_plan.ATTENTION + (memory_plan.GRAPHS if self.config.graphs else 0)
+            )
         return replace(plan, weights=plan.weights + self.model.weight_bytes)
 
     def take(self, slots: int) -> Pool:
@@ -77,15 +80,23 @@ class DraftBuilder:
         """Built anew for a pool that came back from a sleep."""
         config = self.config
         return attention_backend(
-            self.attends_by, self.pool, self.description.attention, page_size=config.page_size, max_running=config.max_running,
-            context=self.description.max_position, deterministic=config.deterministic and self.attends_by == "auto", dtype=self.model.dtype,
+            self.attends_by,
+            self.pool,
+            self.description.attention,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            context=self.description.max_position,
+            deterministic=config.deterministic and self.attends_by == "auto",
+            dtype=self.model.dtype,
         )
 
     def drafter(self, control: DraftLengthControl | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
         """tokens: of the target's vocabulary.  target: its runner."""
         runner, shadows = self._running(target)
         size = min(tokens, self.description.vocab_size)
-        self.made = ModelDrafter(runner, shadows, DraftModelTiming(control), stats, size, self.description.max_position, self._ids)
+        self.made = ModelDrafter(
+            runner, shadows, DraftModelTiming(control), stats, size, self.description.max_position, self._ids
+        )
         return self.made
 
     @property
@@ -106,11 +117,16 @@ class DraftBuilder:
         if self.made is not None:
             self.made.runner.restore(self.attention())
 
-    def told(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """For `Engine.info`."""
         return {
-            "path": str(self.path), "kind": self.kind, "architecture": self.description.architecture, "parameters": self.model.parameter_count,
-            "weight_bytes": self.model.weight_bytes, "kv_tokens": self.pool.slots - self.config.page_size, "kv_bytes": self.pool.bytes,
+            "path": str(self.path),
+            "kind": self.kind,
+            "architecture": self.description.architecture,
+            "parameters": self.model.parameter_count,
+            "weight_bytes": self.model.weight_bytes,
+            "kv_tokens": self.pool.slots - self.config.page_size,
+            "kv_bytes": self.pool.bytes,
         }
 
 
@@ -122,21 +138,33 @@ class DraftModelBuilder(DraftBuilder):
     def __init__(self, config: DeviceDefaults, choice: DeviceChoice, path: Path) -> None:
         found = describe(path, None, "auto", False)
         if isinstance(found, TransformersModelSpec):
-            raise ConfigError(f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must be of a family of sgl's")
+            raise ConfigError(
+                f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must "
+                "be of a family of sgl's"
+            )
         if found.states:
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; take another draft model"
+                f"{asked(config)}: {found.architecture} has recurrent layers, whose state after a rejected draft token "
+                "would be wrong; take another draft model"
             )
         super().__init__(config, choice, path, found)
 
     def load(self, target: Tokenizer, path: Path) -> None:
         """Raises ConfigError for another tokenizer."""
         _require_same(target, path, load_tokenizer(self.path), self.path, asked(self.config))
-        self.model = load_model(self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format)
+        self.model = load_model(
+            self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format
+        )
 
     def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
         assert isinstance(self.model, Decoder)
-        runner = make_runner(self.model, self.attention(), replace(self.config, run_ahead=False), self.choice, self.description.max_position)
+        runner = make_runner(
+            self.model,
+            self.attention(),
+            replace(self.config, run_ahead=False),
+            self.choice,
+            self.description.max_position,
+        )
         return runner, DraftModelStates(plain_cache(self.config, self.pool))
 
 
@@ -166,7 +194,9 @@ class DraftHeadBuilder(DraftBuilder):
         return DraftHeadRunner(self.model, self.attention(), shadows.given, shadows.made, target), shadows
 
 
-def make_draft_builder(config: DeviceDefaults, choice: DeviceChoice, target: ModelSpec | TransformersModelSpec, path: Path) -> DraftBuilder | None:
+def make_draft_builder(
+    config: DeviceDefaults, choice: DeviceChoice, target: ModelSpec | TransformersModelSpec, path: Path
+) -> DraftBuilder | None:
     """What `Engine(draft=...)` names.
 
     target, path: the model that it drafts for. Raises ConfigError where it cannot.
@@ -179,14 +209,28 @@ def make_draft_builder(config: DeviceDefaults, choice: DeviceChoice, target: Mod
     if not mtp and kind is None:
         return DraftModelBuilder(config, choice, where)
     if isinstance(target, TransformersModelSpec) or target.per_layer is not None:
-        raise ConfigError(f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model")
+        raise ConfigError(
+            f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model"
+        )
     if choice.device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; take a draft model")
+        raise ConfigError(
+            f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; "
+            "take a draft model"
+        )
     if mtp and config.dummy:
-        raise ConfigError(f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out")
+        raise ConfigError(
+            f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out"
+        )
     if config.pipeline_parallel > 1:
-        raise ConfigError(f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers that lie in other stages; take a draft model")
-    files = open_mtp_head(where, target, config.load_format) if kind is None else open_draft_head(where, kind, target, config.load_format, not config.dummy)
+        raise ConfigError(
+            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers of other stages; take "
+            "a draft model"
+        )
+    files = (
+        open_mtp_head(where, target, config.load_format)
+        if kind is None
+        else open_draft_head(where, kind, target, config.load_format, not config.dummy)
+    )
     if config.tensor_parallel > 1:
         files = files.scoring(target, path, config.load_format)
     return DraftHeadBuilder(config, choice, where, files)
@@ -200,8 +244,14 @@ def _require_same(target: Tokenizer, path: Path, draft: Tokenizer, draft_path: P
     """Raises ConfigError where a token does not mean the same in both vocabularies."""
     ours, theirs = target.token_bytes, draft.token_bytes
     if len(ours) != len(theirs):
-        raise ConfigError(f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model needs the target's tokenizer")
-    if (other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)) is not None:
         raise ConfigError(
-            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model needs the target's tokenizer"
+            f"{name}: {draft_path} has a vocabulary of {len(theirs)} tokens, {path} one of {len(ours)}; a draft model "
+            "needs the target's tokenizer"
+        )
+    if (
+        other := next((token for token, both in enumerate(zip(ours, theirs, strict=True)) if both[0] != both[1]), None)
+    ) is not None:
+        raise ConfigError(
+            f"{name}: token {other} is {theirs[other]!r} in {draft_path} and {ours[other]!r} in {path}; a draft model "
+            "needs the target's tokenizer"
         )

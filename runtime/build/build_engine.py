@@ -19,8 +19,8 @@ from sgl.grammars import Vocabulary
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
 from ..cache import Ints
 from ..cache.kv_pools import Pool
-from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..calibration import LENGTH, CalibrationTransform, encoded
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice, apply_threads, choose_device, gpu_device_choice
@@ -28,41 +28,41 @@ from ..layers import cpu_kernels
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
 from ..loading.remote import is_remote
+from ..loop.engine_core import EngineCore
+from ..loop.engine_sleep import EngineSleeper
+from ..loop.expert_rebalancing import ExpertRebalancer
+from ..loop.sequence_lifecycle import SequenceLifecycle
+from ..loop.weight_update import WeightUpdater
+from ..memory.memory_sizes import free_memory, parse_memory
+from ..models.chunk_invariance import require_exact
 from ..models.decoder import Decoder
-from ..models.placement.expert_offload_plan import OPTION, ExpertOffloadPlan
 from ..models.describe.explain_executors import layers_of, slower
-from ..models.spec.json_fields import shown
-from ..models.transformers_backend import AnyDecoder, TransformersModelSpec, load_transformers_model
 from ..models.kv_cache_scales import describe_scales
 from ..models.load_statistics import describe_loading
-from ..models.chunk_invariance import require_exact
+from ..models.placement.expert_offload_plan import OPTION, ExpertOffloadPlan
+from ..models.spec.json_fields import shown
 from ..models.spec.model_spec import ExpertsSpec, ModelSpec
+from ..models.transformers_backend import AnyDecoder, TransformersModelSpec, load_transformers_model
 from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_for
 from ..quantization.quantized_transform import QuantizedLayerCount
 from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
-from ..sequences.jump_forward import JumpForward
-from ..sequences.engine_protocols import TextTools
 from ..sequences.jump_cache import JumpCache
+from ..sequences.jump_forward import JumpForward
+from ..sequences.text_tools import TextTools
 from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
 from . import memory_plan
-from .build_adapters import describe_adapters, make_adapters, adapters_refusal, slot_bytes
-from .build_prefix_cache import make_cache, window_pages
-from .engine_config import EngineConfig, DeviceDefaults
-from ..loop.engine_core import EngineCore
+from .build_adapters import adapters_refusal, describe_adapters, make_adapters, slot_bytes
 from .build_draft import DraftBuilder, make_draft_builder
 from .build_kv_pool import make_pool
-from ..loop.sequence_lifecycle import SequenceLifecycle
+from .build_prefix_cache import make_cache, window_pages
 from .build_ranks import RanksBuilder, share_out_ranks
-from ..loop.expert_rebalancing import ExpertRebalancer
 from .build_runner import make_runner
-from ..memory.memory_sizes import free_memory, parse_memory
-from ..loop.engine_sleep import EngineSleeper
 from .build_stages import make_ranks_builder
-from .recurrent_state_plan import state_places_for, plan_with_states
 from .build_tokenizer import load_tokenizer
-from ..loop.weight_update import WeightUpdater
+from .engine_config import DeviceDefaults, EngineConfig
+from .recurrent_state_plan import plan_with_states, state_places_for
 from .sliding_window_plan import SlidingWindowPlan
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs
 
 
 class BuiltEngine(NamedTuple):
-    """core: an EngineCore, or a `process.remote.RemoteCore` that stands for one. info: see `Engine.info`."""
+    """core: an EngineCore, or a `RemoteCore` that represents one. info: see `Engine.info`."""
 
     config: DeviceDefaults
     tokenizer: Tokenizer
@@ -81,8 +81,10 @@ class BuiltEngine(NamedTuple):
     info: dict[str, Any]
 
 
-def build_engine(path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None) -> BuiltEngine:
-    """Everything behind an engine for the model directory `path`, running.
+def build_engine(
+    path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None
+) -> BuiltEngine:
+    """The parts of an engine for the model directory `path`, running.
 
     broken: see `RankGroup`, of an engine of several ranks.
     """
@@ -105,8 +107,12 @@ def _assembled(assembly: EngineBuilder, path: Path, options: EngineConfig) -> Bu
     core.sleeper = EngineSleeper(core, pool, builder, assembly.draft)
     if assembly.side is not None and assembly.side.experts is not None:
         on_gpu = assembly.choice.device.type == "cuda"
-        core.rebalancer = ExpertRebalancer(assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep)
-    core.updater = WeightUpdater(core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side)
+        core.rebalancer = ExpertRebalancer(
+            assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep
+        )
+    core.updater = WeightUpdater(
+        core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side
+    )
     core.start()
     return BuiltEngine(config, text.tokenizer, text.vocabulary, core, info)
 
@@ -131,28 +137,39 @@ class EngineBuilder:
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
             self._text: Future[TextTools] = Future()
-            self.transform = _arithmetic(self.config, self.choice, partial(_calibration, self._text, self.config.calibration, min(LENGTH, self.context)))
+            self.transform = _arithmetic(
+                self.config,
+                self.choice,
+                partial(_calibration, self._text, self.config.calibration, min(LENGTH, self.context)),
+            )
             _require_experts(self.model, self.config)
             if isinstance(self.model, TransformersModelSpec):
                 _require_plain(self.model, self.config, self.transform)
             elif self.config.deterministic:
                 require_exact(self.model, self.choice.device, self.choice.dtype)
-            if self.config.drafting is not None and not isinstance(self.model, TransformersModelSpec) and self.model.states:
+            if (
+                self.config.drafting is not None
+                and not isinstance(self.model, TransformersModelSpec)
+                and self.model.states
+            ):
                 raise ConfigError(
-                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, whose state behind a dropped guess would be wrong; "
+                    f"Engine(speculation={self.config.speculation!r}): {self.model.architecture} has recurrent layers, "
+                    "whose state after a rejected draft token would be wrong; "
                     "leave speculation out"
                 )
             self.draft = make_draft_builder(self.config, self.choice, self.model, path)
             self.side: RanksBuilder | None = None
             self._before = memory_plan.plan_before_loading(self.choice.device)
-        self.opening = partial(open_checkpoint, context=self.context, load_format=options.load_format, parts=options.parts)
+        self.opening = partial(
+            open_checkpoint, context=self.context, load_format=options.load_format, parts=options.parts
+        )
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, TextTools]:
-        """The model, and beside it in a thread the tokenizer."""
+        """The model, and in parallel the tokenizer, in a thread."""
         config = self.config
-        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            beside.submit(_into, self._text, _text_side, self.path, config)
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
+            pool.submit(_into, self._text, _text_side, self.path, config)
             if self.draft is not None:
                 with self._phase("draft"):
                     self.draft.load(self._text.result().tokenizer, self.path)
@@ -167,12 +184,21 @@ class EngineBuilder:
         seed, choice = _dummy_seed(self.config), self.choice
         if isinstance(self.model, TransformersModelSpec):
             if is_remote(self.path) and seed is None:
-                raise ConfigError(f"{self.model.architecture} runs by transformers' own implementation, which reads files of this machine: download the model")
+                raise ConfigError(
+                    f"{self.model.architecture} runs by transformers' own implementation, which reads files of this "
+                    "machine: download the model"
+                )
             return load_transformers_model(self.model, choice.dtype, choice.device, seed, self.config.load_format)
         if self.side is not None:
             return self.side.load(self.config, self.transform, self.context, seed)
-        places = None if (budget := self.config.expert_budget) is None else ExpertOffloadPlan(choice.device, budget, free_memory)
-        return load_model(self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format, places)
+        places = (
+            None
+            if (budget := self.config.expert_budget) is None
+            else ExpertOffloadPlan(choice.device, budget, free_memory)
+        )
+        return load_model(
+            self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format, places
+        )
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory_plan.MemoryPlan]:
         with self._phase("measure"):
@@ -185,13 +211,17 @@ class EngineBuilder:
         with self._phase("kv"):
             plan, self.states = _states(model, self.config, self.choice, plan, self.side)
             self.config = state_places_for(self.config, self.states.slots - FIRST_SLOT if self.states else 0)
-            beside = 0 if self.draft is None else self.draft.per_token
+            other_bytes = 0 if self.draft is None else self.draft.per_token
             layouts = [] if self.side is None else self.side.layouts()
             if self.side is not None and not layouts:
-                beside += self.side.beside()
-            pool, plan, self.windows = make_pool(model, self.config, self.choice, plan, self.context, beside, layouts)
+                other_bytes += self.side.other_bytes()
+            pool, plan, self.windows = make_pool(
+                model, self.config, self.choice, plan, self.context, other_bytes, layouts
+            )
             if self.side is not None:
-                self.side.make_room(self.config, pool, self.context, self.states.slots if self.states else 0, self.windows.tokens)
+                self.side.make_room(
+                    self.config, pool, self.context, self.states.slots if self.states else 0, self.windows.tokens
+                )
                 plan = self.side.stored(plan, pool)
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
@@ -199,8 +229,14 @@ class EngineBuilder:
         config, context = self.config, self.context
         with self._phase("attention"):
             attention = _attention(config, pool, self.windows.layout, context, model.dtype)
-            self.layers = (*layers_of(model, attention), *(() if self.side is None else self.side.layers_on_other_stages()))
-            self.slower = [*slower(self.layers), *(str(kept) for kept in _few_bits(model) if kept.why is not None)]
+            self.layers = (
+                *layers_of(model, attention),
+                *(() if self.side is None else self.side.layers_on_other_stages()),
+            )
+            self.slower = [
+                *slower(self.layers),
+                *(str(kept) for kept in _quantized_layers(model) if kept.why is not None),
+            ]
             if config.strict:
                 require_fastest_backends(self.slower)
         with self._phase("runner"):
@@ -215,7 +251,9 @@ class EngineBuilder:
         why, config = adapters_refusal(model, self.path, self.config), self.config
         if why is not None and (config.adapters or config.adapter_slots):
             raise ConfigError(f"Engine({'adapters' if config.adapters else 'adapter_slots'}=...): {why}")
-        core.adapters = why if why is not None else make_adapters(cast(Decoder, model), config, self.choice, self.side, self.path)
+        core.adapters = (
+            why if why is not None else make_adapters(cast(Decoder, model), config, self.choice, self.side, self.path)
+        )
         if not isinstance(core.adapters, str):
             core.runner.adapters = core.life.adapters = core.scheduler.adapters = core.adapters
 
@@ -226,15 +264,23 @@ class EngineBuilder:
             with self._phase("kernels"):
                 runner.compile_ahead(lambda: core.stepper.sampler.warm(self.choice.dtype, runner.vocab_size))
 
-    def info(self, model: AnyDecoder, attention: AttentionBackend, plan: memory_plan.MemoryPlan, core: EngineCore) -> dict[str, Any]:
+    def info(
+        self, model: AnyDecoder, attention: AttentionBackend, plan: memory_plan.MemoryPlan, core: EngineCore
+    ) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context, self.windows)
-        found |= {"layers": [asdict(row) for row in self.layers], "slower": self.slower, "few_bits": [str(kept) for kept in _few_bits(model)]}
+        found |= {
+            "layers": [asdict(row) for row in self.layers],
+            "slower": self.slower,
+            "few_bits": [str(kept) for kept in _quantized_layers(model)],
+        }
         found |= {"products": _products(model)}
         found |= {"expert_memory": _describe_experts(model, self.config)}
         found |= {"notes": list(model.config.notes)} | _describe_states(self.states, self.config)
         found["adapters"] = describe_adapters(core)
-        found["draft"] = None if self.draft is None else self.draft.told()
-        found |= {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": False} | ({} if self.side is None else self.side.told(cast(ModelSpec, self.model), found))
+        found["draft"] = None if self.draft is None else self.draft.describe()
+        found |= {"tensor_parallel": 1, "pipeline_parallel": 1, "expert_parallel": False} | (
+            {} if self.side is None else self.side.describe(cast(ModelSpec, self.model), found)
+        )
         return {"model_path": str(self.path), **found, "memory": plan.as_dict(), "startup": self.seconds}
 
     @contextmanager
@@ -256,14 +302,15 @@ def _products(model: AnyDecoder) -> list[dict[str, Any]]:
     return [asdict(product) for product in matmul_reports(model)]
 
 
-def _few_bits(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
+def _quantized_layers(model: AnyDecoder) -> tuple[QuantizedLayerCount, ...]:
     return model.few_bits if isinstance(model, Decoder) else ()
 
 
 def require_no_unknown_weights(model: ModelSpec, path: Path) -> None:
     if model.stray:
         raise ConfigError(
-            f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys {', '.join(map(shown, model.stray))} of "
+            f"Engine(strict=True): {path}: transformers' own class of this model does not have the keys "
+            f"{', '.join(map(shown, model.stray))} of "
             "config.json, so they are left aside; take them out, or leave strict out"
         )
 
@@ -272,7 +319,8 @@ def require_fastest_backends(reasons: Sequence[str]) -> None:
     """Raises ConfigError with everything that does not run by the fastest."""
     if reasons:
         raise ConfigError(
-            f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or machine; "
+            f"Engine(strict=True): {'; '.join(reasons)}. Change the options that it names, or take another model or "
+            "machine; "
             "without strict it runs, and says so"
         )
 
@@ -287,12 +335,14 @@ def _builder(
 def context_of(model: ModelSpec | TransformersModelSpec, options: EngineConfig) -> int:
     asked = options.context
     if asked is not None and asked > model.max_position:
-        raise ConfigError(f"context={asked} is beyond the {model.max_position} positions of the model (config.json); ask for less")
+        raise ConfigError(
+            f"context={asked} is beyond the {model.max_position} positions of the model (config.json); ask for less"
+        )
     return asked or model.max_position
 
 
 def _into(future: Future[TextTools], call: Callable[..., TextTools], *args: Any) -> None:
-    """What `call` gives or raises becomes the future's."""
+    """What `call` returns or raises becomes the future's."""
     try:
         future.set_result(call(*args))
     except BaseException as error:
@@ -313,13 +363,20 @@ def _require_plain(model: TransformersModelSpec, config: DeviceDefaults, transfo
     """Weights that transformers computes with are as they are. Raises ConfigError for what would change them."""
     if transform is not None:
         asked = "deterministic=True" if config.deterministic else f"weights={config.weights!r}"
-        raise ConfigError(f"Engine({asked}): {model.architecture} runs by transformers' own implementation, which has none of it")
+        raise ConfigError(
+            f"Engine({asked}): {model.architecture} runs by transformers' own implementation, which has none of it"
+        )
 
 
 def _require_experts(model: ModelSpec | TransformersModelSpec, config: DeviceDefaults) -> None:
-    """Raises ConfigError where the options say where experts lie, of a model that has none of ours."""
-    if config.expert_budget is not None and (isinstance(model, TransformersModelSpec) or not any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)):
-        why = "runs by transformers' own implementation" if isinstance(model, TransformersModelSpec) else "has no experts"
+    """Raises ConfigError where the options say where experts are stored, of a model that has none of ours."""
+    if config.expert_budget is not None and (
+        isinstance(model, TransformersModelSpec)
+        or not any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)
+    ):
+        why = (
+            "runs by transformers' own implementation" if isinstance(model, TransformersModelSpec) else "has no experts"
+        )
         raise ConfigError(f"{OPTION}: {model.architecture} {why}; leave the option out")
 
 
@@ -327,7 +384,9 @@ def _dummy_seed(config: DeviceDefaults) -> int | None:
     return (config.seed or 0) if config.dummy else None
 
 
-def _arithmetic(config: DeviceDefaults, choice: DeviceChoice, texts: Callable[[], list[Ints]] = list) -> Transform | None:
+def _arithmetic(
+    config: DeviceDefaults, choice: DeviceChoice, texts: Callable[[], list[Ints]] = list
+) -> Transform | None:
     """What becomes of each projection. texts: token ids of those to calibrate by, once they are wanted.
 
     Raises ConfigError for what this device, dtype and attention cannot do together.
@@ -336,7 +395,8 @@ def _arithmetic(config: DeviceDefaults, choice: DeviceChoice, texts: Callable[[]
     if config.deterministic and choice.device.type == "cpu":
         if not cpu_kernels.can_compute(choice.dtype, choice.device):
             raise ConfigError(
-                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled kernels, "
+                f"deterministic=True on the CPU needs float32 or bfloat16 (here: {choice.dtype}) and the compiled "
+                "kernels, "
                 f"which are {'there' if cpu_kernels.kernels else 'not there: install a C compiler and build sgl again'}"
             )
         cpu_kernels.cover_all_sizes()
@@ -347,44 +407,84 @@ def _arithmetic(config: DeviceDefaults, choice: DeviceChoice, texts: Callable[[]
 
 
 def _states(
-    model: AnyDecoder, config: DeviceDefaults, choice: DeviceChoice, plan: memory_plan.MemoryPlan, side: RanksBuilder | None
+    model: AnyDecoder,
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    plan: memory_plan.MemoryPlan,
+    side: RanksBuilder | None,
 ) -> tuple[memory_plan.MemoryPlan, RecurrentStateMemory | None]:
     shapes, layout = model.config.states, model.config.attention
-    per_token = layout.bytes_per_slot(memory_plan.stored_dtype(config, choice.dtype)) + (0 if side is None else side.beside())
-    plan, count = plan_with_states(plan, config, shapes if side is None else side.states(shapes), per_token, choice.device, choice.dtype)
+    per_token = layout.bytes_per_slot(memory_plan.stored_dtype(config, choice.dtype)) + (
+        0 if side is None else side.other_bytes()
+    )
+    plan, count = plan_with_states(
+        plan, config, shapes if side is None else side.states(shapes), per_token, choice.device, choice.dtype
+    )
     return plan, RecurrentStateMemory(shapes, count + FIRST_SLOT, choice.dtype, choice.device) if count else None
 
 
-def _attention(config: DeviceDefaults, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype) -> AttentionBackend:
+def _attention(
+    config: DeviceDefaults, pool: Pool, layout: AttentionLayout, context: int, dtype: torch.dtype
+) -> AttentionBackend:
     found = attention_backend(
-        config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
-        context=context, deterministic=config.deterministic, dtype=dtype,
+        config.attention,
+        pool,
+        layout,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        context=context,
+        deterministic=config.deterministic,
+        dtype=dtype,
     )
-    chosen = (found.reasons(index)[1] for index, layer in enumerate(layout.layers) if layer is not None and layer.chosen)
+    chosen = (
+        found.reasons(index)[1] for index, layer in enumerate(layout.layers) if layer is not None and layer.chosen
+    )
     if config.deterministic and (why := next(filter(None, chosen), None)):
-        raise ConfigError(f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without deterministic")
+        raise ConfigError(
+            f"Engine(deterministic=True): {why} by sums whose bits depend on how a prompt is cut; run it without "
+            "deterministic"
+        )
     return found
 
 
-def _core(runner: Any, config: DeviceDefaults, text: TextTools, pool: Pool, context: int, draft: DraftBuilder | None, side: RanksBuilder | None) -> EngineCore:
+def _core(
+    runner: Any,
+    config: DeviceDefaults,
+    text: TextTools,
+    pool: Pool,
+    context: int,
+    draft: DraftBuilder | None,
+    side: RanksBuilder | None,
+) -> EngineCore:
     cache = make_cache(runner, config, pool, side)
-    scheduler = Scheduler(cache, config.step_tokens, config.max_running, config.state_every, config.prompt_seconds or None)
+    scheduler = Scheduler(
+        cache, config.step_tokens, config.max_running, config.state_every, config.prompt_seconds or None
+    )
     life = SequenceLifecycle(cache, scheduler, text, runner.vocab_size, context, config.seed)
     if runner.device.type == "cuda" and not config.deterministic:
         life.jump_limit = MOST_TO_JUMP
     if config.drafting is not None:
         on_cpu = runner.device.type == "cpu"
         alone = on_cpu and torch.get_num_threads() == 1
-        life.speculation = make_speculation(config.drafting, text.jumps or JumpCache(JumpForward(text.tokenizer)), cache, on_cpu, alone)
+        life.speculation = make_speculation(
+            config.drafting, text.jumps or JumpCache(JumpForward(text.tokenizer)), cache, on_cpu, alone
+        )
         if draft is not None:
             life.speculation.trials = None  # with a draft model no step runs ahead
-            life.speculation.model = draft.drafter(life.speculation.control, life.stats, text.tokenizer.vocab_size, runner)
+            life.speculation.model = draft.drafter(
+                life.speculation.control, life.stats, text.tokenizer.vocab_size, runner
+            )
         scheduler.drafting = life.speculation.extend
     return EngineCore(runner, life, run_ahead=config.run_ahead)
 
 
 def _info(
-    model: AnyDecoder, attention: AttentionBackend, config: DeviceDefaults, choice: DeviceChoice, context: int, windows: SlidingWindowPlan
+    model: AnyDecoder,
+    attention: AttentionBackend,
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    context: int,
+    windows: SlidingWindowPlan,
 ) -> dict[str, Any]:
     pool = attention.pool
     return {
@@ -418,7 +518,7 @@ def _info(
         "kv_tokens": pool.slots - config.page_size,
         "kv_bytes": pool.bytes,
         "window_tokens": windows.tokens,
-        "windows": windows.told(),
+        "windows": windows.describe(),
         "host_kv_bytes": parse_memory(config.host_kv, "host_kv"),
     }
 
@@ -426,7 +526,7 @@ def _info(
 def _describe_experts(model: AnyDecoder, config: DeviceDefaults) -> dict[str, Any]:
     """See `ExpertOffloadPlan.describe_scales`."""
     places = model.expert_places if isinstance(model, Decoder) else None
-    return {"asked": config.expert_memory} | ({} if places is None else places.told())
+    return {"asked": config.expert_memory} | ({} if places is None else places.describe())
 
 
 def _describe_states(states: RecurrentStateMemory | None, config: DeviceDefaults) -> dict[str, int]:

@@ -15,18 +15,18 @@ from ..cache import (
     PrefixCache,
     RecurrentPrefixCache,
     RecurrentStateSlots,
-    WindowPrefixCache,
     WindowPages,
+    WindowPrefixCache,
 )
 from ..cache.host_kv_pages import HostKVPages
 from ..cache.kv_pools import MultiKVPool, Pool
-from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError
-from ..parallel.workers.rank_host_pages import RankPageCopies, RanksPageCopier
-from .engine_config import DeviceDefaults
-from .build_ranks import RanksBuilder
 from ..memory.memory_sizes import free_memory, parse_memory
+from ..parallel.workers.rank_host_pages import RankPageCopies, RanksPageCopier
+from .build_ranks import RanksBuilder
+from .engine_config import DeviceDefaults
 from .sliding_window_plan import SlidingWindowPlan
 
 

@@ -1,4 +1,4 @@
-"""What an engine of several ranks has beside another: who the others are, and what they are told while it is built."""
+"""What an engine of several ranks has in addition: the other ranks, and what they receive while it is built."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ..models.decoder import Decoder
 from ..models.describe.explain_executors import LayerGroup
 from ..models.spec.model_spec import ModelSpec
 from ..parallel.ep.expert_balance import ExpertBalancer
-from ..parallel.workers.worker_channel import RankStart, RankKVOptions
 from ..parallel.ep.expert_migration import ExpertMigrator
+from ..parallel.ep.expert_parallel_split import require_kernels, require_same_options
 from ..parallel.workers.rank_weights import RankWeights
+from ..parallel.workers.worker_channel import RankKVOptions, RankStart
 from ..parallel.workers.worker_group import RankGroup
-from ..parallel.ep.expert_parallel_split import require_same_options, require_kernels
 from ..quantization import Transform
-from .engine_config import EngineConfig, DeviceDefaults
+from .engine_config import DeviceDefaults, EngineConfig
 from .memory_plan import MemoryPlan, stored_dtype
 
 if TYPE_CHECKING:
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
 
 
 class RanksBuilder:
-    """The ranks are started at once, and load while rank 0 does. part: rank 0's.  ranks: on GPUs, with whom rank 0
-    computes, once loaded.
+    """The ranks are started at once, and load while rank 0 does.
 
-    experts: where they lie whole on ranks, once loaded.
+    part: rank 0's.  ranks: on GPUs, with whom rank 0 computes, once loaded.
+
+    experts: where they are whole on ranks, once loaded.
     """
 
     ranks: CudaCollectives | None = None
@@ -50,7 +51,7 @@ class RanksBuilder:
     def __init__(self, team: RankGroup, config: DeviceDefaults, choice: DeviceChoice, path: Path) -> None:
         self.team, self._config, self._choice, self._path = team, config, choice, path
         # on GPUs, of each of the others: bytes that were free, and of its weights
-        self._cards: list[tuple[int, int]] = []
+        self._gpus_of_ranks: list[tuple[int, int]] = []
         self._weights: list[int] = []  # on CPUs, of each of the others
 
     def load(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None) -> Decoder:
@@ -70,12 +71,28 @@ class RanksBuilder:
         """On CPUs: all have loaded."""
         self._weights = [pickle.loads(each) for each in self.team.wait()]
 
-    def _begin(self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None, stages: int = 1) -> Decoder:
+    def _begin(
+        self, config: DeviceDefaults, transform: Transform | None, context: int, seed: int | None, stages: int = 1
+    ) -> Decoder:
         """Rank 0's part, while the others load theirs."""
         choice = self._choice
         self._set_environment()
         begin = RankStart(
-            0, self.team.size, "", str(self._path), choice.dtype, choice.device, choice.threads, context, config.load_format, seed, config.weights, config.deterministic, stages, config.whole_experts, config.by_rows,
+            0,
+            self.team.size,
+            "",
+            str(self._path),
+            choice.dtype,
+            choice.device,
+            choice.threads,
+            context,
+            config.load_format,
+            seed,
+            config.weights,
+            config.deterministic,
+            stages,
+            config.whole_experts,
+            config.by_rows,
         )
         self.part = RankWeights(begin, transform)
         self.team.begin(begin)
@@ -86,8 +103,9 @@ class RanksBuilder:
         return model
 
     def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
-        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all. Raises
-        what one of them finds wrong, and nothing is another then.
+        """Every rank settles what it will load of another checkpoint: rank 0's plan, and bytes of all.
+
+        Raises what one of them finds wrong, and nothing is another then.
         """
         plan = self.part.plan(model, self.part.opened(path))
         return plan, plan.bytes + sum(self.team.ask("plan", path))
@@ -112,23 +130,32 @@ class RanksBuilder:
         from ..parallel.cuda_collectives import CudaCollectives
 
         choice = self._choice
-        self.ranks = CudaCollectives(0, self.team.size, self.team.meeting, choice.device, model.config.hidden_size, choice.dtype, config.deterministic, stages)
+        self.ranks = CudaCollectives(
+            0,
+            self.team.size,
+            self.team.meeting,
+            choice.device,
+            model.config.hidden_size,
+            choice.dtype,
+            config.deterministic,
+            stages,
+        )
         self.part.sums = self.ranks if self.ranks.ranks > 1 else None
         self.part.join(model)
         if config.expert_parallel:
             with torch.cuda.device(choice.device):
                 self.experts = ExpertBalancer(self.team, ExpertMigrator(model, 0, self.team.size), self.team.size)
             require_same_options(self.experts.fixed, config.ranks_asked)
-        self._cards = [pickle.loads(each) for each in self.team.wait()]
+        self._gpus_of_ranks = [pickle.loads(each) for each in self.team.wait()]
 
     def measuring(self) -> AbstractContextManager[None]:
         """Rank 0 computes alone within."""
         return nullcontext() if self.ranks is None else self.ranks.measuring()
 
     def planned(self, plan: MemoryPlan) -> MemoryPlan:
-        """On GPUs by the card that has least room, on CPUs of all ranks together."""
+        """On GPUs by the GPU that has least room, on CPUs of all ranks together."""
         plan = replace(plan, weights=plan.weights + sum(self._weights))
-        for free, weights in self._cards:
+        for free, weights in self._gpus_of_ranks:
             plan = replace(plan, free=min(plan.free, free), weights=max(plan.weights, weights))
         if self.experts is not None and self.ranks is not None:
             plan = replace(plan, reserved=plan.reserved + self.experts.staged)
@@ -138,18 +165,20 @@ class RanksBuilder:
         """Waits until the others have room. Who computes layers that rank 0 has no part of."""
         return self._elsewhere(self.team.wait())
 
-    def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
-        """told: by each of the others, who computes its layers, pickled."""
+    def _elsewhere(self, received: list[bytes]) -> tuple[LayerGroup, ...]:
+        """received: from each of the others, what computes its layers, pickled."""
         return ()
 
-    def beside(self) -> int:
-        """Bytes a token that other ranks store, of the memory that rank 0 shares
-        out: on GPUs each has a card of its own.
-        """
-        return 0 if self.ranks is not None else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
+    def other_bytes(self) -> int:
+        """Bytes a token that other ranks store, of the memory that rank 0 shares out: on GPUs each has its own GPU."""
+        return (
+            0
+            if self.ranks is not None
+            else (self.team.size - 1) * self._layout.bytes_per_slot(stored_dtype(self._config, self._choice.dtype))
+        )
 
     def layouts(self) -> list[AttentionLayout]:
-        """On GPUs, where they differ: of what each card stores, rank 0's first."""
+        """On GPUs, where they differ: of what each GPU stores, rank 0's first."""
         return []
 
     def elsewhere(self, pool: Pool) -> int:
@@ -157,21 +186,33 @@ class RanksBuilder:
         return pool.bytes // pool.slots * (self.team.size - 1)
 
     def stored(self, plan: MemoryPlan, pool: Pool) -> MemoryPlan:
-        """With the keys and values of the others, where they lie in the same memory. pool: rank 0's."""
+        """With the keys and values of the others, where they are in the same memory. pool: rank 0's."""
         return plan if self.ranks is not None else replace(plan, kv=plan.kv + self.elsewhere(pool) * pool.slots)
 
     def states(self, own: StateShapes) -> StateShapes:
-        """What the layers of all ranks keep, on GPUs those of the card that keeps most. own: those of rank 0's."""
+        """What the layers of all ranks keep, on GPUs those of the GPU that keeps most. own: those of rank 0's."""
         return own if self.ranks is not None else self.part.whole.states
 
-    def make_room(self, config: DeviceDefaults, pool: Pool, context: int, states: int = 0, window_tokens: int = 0) -> None:
+    def make_room(
+        self, config: DeviceDefaults, pool: Pool, context: int, states: int = 0, window_tokens: int = 0
+    ) -> None:
         """states: slots of them.  window_tokens: see `SlidingWindowPlan`."""
         dtype, capture = stored_dtype(config, self._choice.dtype), self._model.capture
         if config.attention != "auto" or config.deterministic:
             self._require_attention(config, pool, context, window_tokens)
         room = RankKVOptions(
-            pool.slots, dtype, config.attention, config.page_size, config.max_running, context, config.deterministic, states,
-            config.graphs and capture is None, longest_step(config.step_tokens, config.max_running), None if capture is None else capture.layers, window_tokens and window_tokens + config.page_size,
+            pool.slots,
+            dtype,
+            config.attention,
+            config.page_size,
+            config.max_running,
+            context,
+            config.deterministic,
+            states,
+            config.graphs and capture is None,
+            longest_step(config.step_tokens, config.max_running),
+            None if capture is None else capture.layers,
+            window_tokens and window_tokens + config.page_size,
         )
         self.team.make_room(room)
         self._link(room.tokens)
@@ -180,23 +221,44 @@ class RanksBuilder:
         """Raises ConfigError for a backend that cannot run, before the others would end over it."""
         layout = self._layout.apart(context) if window_tokens else self._layout
         attention_backend(
-            config.attention, pool, layout, page_size=config.page_size, max_running=config.max_running,
-            context=context, deterministic=config.deterministic, dtype=self._model.dtype,
+            config.attention,
+            pool,
+            layout,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            context=context,
+            deterministic=config.deterministic,
+            dtype=self._model.dtype,
         )
 
     def _link(self, tokens: int) -> None:
         """With the others, while they make room."""
 
-    def told(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
+    def describe(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
         """What `Engine.info` says of all ranks together. model: the whole one."""
         pids = [info["pid"], *(member.process.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
-        return {"tensor_parallel": self._config.tensor_parallel, "latent_attention": self._config.latent_attention, "rank_pids": pids, "parameters": whole.parameter_count, "kv_bytes": info["kv_bytes"] * self.team.size, "state_bytes": info["state_bytes"] * self.team.size} | self._describe_sums() | self._describe_experts()
+        return (
+            {
+                "tensor_parallel": self._config.tensor_parallel,
+                "latent_attention": self._config.latent_attention,
+                "rank_pids": pids,
+                "parameters": whole.parameter_count,
+                "kv_bytes": info["kv_bytes"] * self.team.size,
+                "state_bytes": info["state_bytes"] * self.team.size,
+            }
+            | self._describe_sums()
+            | self._describe_experts()
+        )
 
     def _describe_experts(self) -> dict[str, Any]:
         if self.experts is None:
             return {"expert_parallel": False}
-        return {"expert_parallel": True, "redundant_experts": self._config.redundant_experts, "fixed_experts": listed(self.experts.fixed)}
+        return {
+            "expert_parallel": True,
+            "redundant_experts": self._config.redundant_experts,
+            "fixed_experts": listed(self.experts.fixed),
+        }
 
     def renewed(self) -> dict[str, Any]:
         """What of that is another since weights were loaded anew."""
@@ -210,7 +272,7 @@ class RanksBuilder:
 
 
 def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
-    """With as many threads as each rank gets, where nobody says how many."""
+    """With as many threads as each rank gets, where the options do not say how many."""
     if options.ranks == 1:
         return choice
     if choice.device.type == "cuda":
@@ -219,15 +281,20 @@ def share_out_ranks(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice
         return choice
     threads = max(1, choice.threads // options.ranks)
     apply_threads(threads)
-    return replace(choice, threads=threads, reasons=(*choice.reasons, f"threads {threads} for each of {options.ranks} ranks"))
+    return replace(
+        choice, threads=threads, reasons=(*choice.reasons, f"threads {threads} for each of {options.ranks} ranks")
+    )
 
 
 def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
-    """With the first of as many cards as there are ranks, which follow each other.
+    """With the first of as many GPUs as there are ranks, which follow each other.
 
     Raises ConfigError where there are fewer.
     """
     first = torch.cuda.current_device() if choice.device.index is None else choice.device.index
     if (there := torch.cuda.device_count()) < first + options.ranks:
-        raise ConfigError(f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank takes one, from cuda:{first} on; take fewer ranks, or device='cpu'")
+        raise ConfigError(
+            f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank "
+            f"takes one, from cuda:{first} on; take fewer ranks, or device='cpu'"
+        )
     return replace(choice, device=torch.device("cuda", first))

@@ -1,4 +1,4 @@
-"""What an engine has beside another whose layers lie in several stages, and the choice of such a side."""
+"""What an engine has in addition whose layers are in several stages, and the choice between ranks and stages."""
 
 from __future__ import annotations
 
@@ -11,37 +11,46 @@ from typing import TYPE_CHECKING, Any
 from ..attention.attention_backend import AttentionLayout
 from ..attention.attention_by_layer import listed
 from ..cache.kv_pools import Pool
-from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
+from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice
 from ..models.decoder import Decoder
 from ..models.describe.explain_executors import LayerGroup
-from ..models.transformers_backend import TransformersModelSpec
 from ..models.spec.model_spec import ModelSpec
+from ..models.transformers_backend import TransformersModelSpec
 from ..parallel.pp.pipeline_links import PipelineLinks, PipelineStage, StageRankGroup
+from ..parallel.pp.pipeline_stages import RankPlace, require_state, sizes, stage_boundaries, stage_of
 from ..parallel.tp.sharded_source import require
 from ..parallel.tp.tensor_parallel_split import narrowed_model
-from ..parallel.pp.pipeline_stages import RankPlace, stage_boundaries, require_state, sizes, stage_of
 from ..parallel.workers.worker_group import RankGroup
 from ..quantization import Transform
+from .build_ranks import RanksBuilder
 from .engine_config import DeviceDefaults
 from .memory_plan import stored_dtype
-from .build_ranks import RanksBuilder
 
 if TYPE_CHECKING:
     from ..parallel.pp.cuda_pipeline_links import CudaPipelineLinks
 
 
 class StagesBuilder(RanksBuilder):
-    """whole: the model of all stages.  cuts: see `stage_boundaries`.  pipeline: rank 0's stage,
-    once loaded, on CPUs; links: to the others, on GPUs.
+    """whole: the model of all stages.
+
+    cuts: see `stage_boundaries`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs.
     """
 
     pipeline: PipelineStage
     links: CudaPipelineLinks
 
-    def __init__(self, team: RankGroup, config: DeviceDefaults, choice: DeviceChoice, path: Path, whole: ModelSpec, cuts: list[int]) -> None:
+    def __init__(
+        self,
+        team: RankGroup,
+        config: DeviceDefaults,
+        choice: DeviceChoice,
+        path: Path,
+        whole: ModelSpec,
+        cuts: list[int],
+    ) -> None:
         super().__init__(team, config, choice, path)
         self.whole, self.cuts = whole, cuts
         self._place = RankPlace.of(0, team.size, len(cuts) - 1)
@@ -69,8 +78,8 @@ class StagesBuilder(RanksBuilder):
 
             self.links = CudaPipelineLinks(self.ranks, self._model, tokens)
 
-    def beside(self) -> int:
-        if self.ranks is not None:  # each has a card of its own: the one that stores most of a token sets the number
+    def other_bytes(self) -> int:
+        if self.ranks is not None:  # each has its own GPU: the one that stores most of a token sets the number
             each = [own // self._place.split.ranks for own in self._per_token()]
             return max(each) - each[0]
         return sum(self._per_token()) - self._per_token()[0] // self._place.split.ranks
@@ -102,15 +111,26 @@ class StagesBuilder(RanksBuilder):
         stages = [stage_of(self._narrow, self.cuts, number).states for number in range(len(self.layers))]
         return max(stages, key=lambda shapes: bytes_per_state(shapes, self._choice.dtype))
 
-    def told(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
-        """Beside what all ranks say: which layers, how many weights and which processes each stage has."""
-        found, numbers, width = super().told(model, info), sizes(self.whole), self._place.split.ranks
+    def describe(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
+        """In addition to what all ranks report: which layers, how many weights and which processes each stage has."""
+        found, numbers, width = super().describe(model, info), sizes(self.whole), self._place.split.ranks
         stages = [
-            {"layers": listed(range(first, stop)), "parameters": sum(numbers[first:stop]), "pids": found["rank_pids"][at * width : (at + 1) * width]}
+            {
+                "layers": listed(range(first, stop)),
+                "parameters": sum(numbers[first:stop]),
+                "pids": found["rank_pids"][at * width : (at + 1) * width],
+            }
             for at, (first, stop) in enumerate(zip(self.cuts, self.cuts[1:], strict=False))
         ]
-        states = info["states"] and (info["states"] + FIRST_SLOT) * bytes_per_state(self.whole.states, self._choice.dtype)
-        return found | {"kv_bytes": self._bytes(info), "state_bytes": states, "pipeline_parallel": len(stages), "stages": stages}
+        states = info["states"] and (info["states"] + FIRST_SLOT) * bytes_per_state(
+            self.whole.states, self._choice.dtype
+        )
+        return found | {
+            "kv_bytes": self._bytes(info),
+            "state_bytes": states,
+            "pipeline_parallel": len(stages),
+            "stages": stages,
+        }
 
     def _bytes(self, info: dict[str, Any]) -> int:
         """Of the keys and values of all stages."""
@@ -119,13 +139,20 @@ class StagesBuilder(RanksBuilder):
         if not windows:
             return int(slots * sum(self._per_token()))
         apart = [layout.apart(info["context"]) for layout in self._stored()]
-        found = [slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True) for layout in apart]
+        found = [
+            slots * layout.bytes_per_slot(dtype, windowed=False) + windows * layout.bytes_per_slot(dtype, windowed=True)
+            for layout in apart
+        ]
         return self._place.split.ranks * int(sum(found))
 
-    def _elsewhere(self, told: list[bytes]) -> tuple[LayerGroup, ...]:
+    def _elsewhere(self, received: list[bytes]) -> tuple[LayerGroup, ...]:
         width = self._place.split.ranks
-        rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in told[width - 1 :: width]]
-        return tuple(replace(row, layers=_moved(row.layers, first)) for first, stage in zip(self.cuts[1:], rows, strict=False) for row in stage)
+        rows: list[tuple[LayerGroup, ...]] = [pickle.loads(each) for each in received[width - 1 :: width]]
+        return tuple(
+            replace(row, layers=_moved(row.layers, first))
+            for first, stage in zip(self.cuts[1:], rows, strict=False)
+            for row in stage
+        )
 
 
 def _moved(layers: str, first: int) -> str:
@@ -133,14 +160,23 @@ def _moved(layers: str, first: int) -> str:
     return ", ".join("-".join(str(int(number) + first) for number in run.split("-")) for run in layers.split(", "))
 
 
-def make_ranks_builder(config: DeviceDefaults, choice: DeviceChoice, model: ModelSpec | TransformersModelSpec, path: Path, broken: Callable[[BaseException], None]) -> RanksBuilder:
+def make_ranks_builder(
+    config: DeviceDefaults,
+    choice: DeviceChoice,
+    model: ModelSpec | TransformersModelSpec,
+    path: Path,
+    broken: Callable[[BaseException], None],
+) -> RanksBuilder:
     """Starts the other ranks.
 
     Raises ConfigError for a model that cannot be shared out, and for a sharded state that is not theirs, before any is
     started.
     """
     if isinstance(model, TransformersModelSpec):
-        raise ConfigError(f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not shared out")
+        raise ConfigError(
+            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not "
+            "shared out"
+        )
     if config.tensor_parallel > 1:
         require(model, config.tensor_parallel, config.whole_experts, config.by_rows)
     if not config.dummy:

@@ -1,13 +1,13 @@
-"""The tokenizer of a checkpoint, wherever it keeps it: files of their own, or the keys of a GGUF file."""
+"""The tokenizer of a checkpoint, wherever it keeps it: separate files, or the keys of a GGUF file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..loading.gguf_files.gguf_model import is_gguf
 from ..loading.gguf_files.gguf_file import read_parts
-from ..text.tokenizer_files.gguf_tokenizer import gguf_tokenizer
+from ..loading.gguf_files.gguf_model import is_gguf
 from ..text.tokenizer import Tokenizer
+from ..text.tokenizer_files.gguf_tokenizer import gguf_tokenizer
 
 
 def load_tokenizer(path: Path, chat_template: str | None = None) -> Tokenizer:

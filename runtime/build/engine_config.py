@@ -8,15 +8,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from ..common.argument_checks import shown
 from ..errors import ConfigError
 from ..loading.sharded_state import ParallelSizes
+from ..memory.memory_sizes import parse_memory
 from ..parallel.ep.expert_parallel_split import ExpertParallelSplit
 from ..quantization.online_quantization import CALIBRATED, FORMS
 from ..speculative.speculation_options import SpeculationOptions, parse_speculation
-from ..common.argument_checks import shown
 from .engine_config_checks import check
-from .option_aliases import option_meant, native_dtype
-from ..memory.memory_sizes import parse_memory
+from .option_aliases import native_dtype, option_meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class EngineConfig:
     """Options of `Engine`.
 
     dtype        "float32", "bfloat16", "float16", one of these of torch, or "auto": measured on the CPU, bfloat16 on a
-    GPU that has it
+                 GPU that has it
     device       "auto", "cpu", "cuda", "cuda:1" ...
     threads      CPU threads; None: the usable physical cores
     context      longest sequence in tokens; None: the model's own limit
@@ -32,113 +32,102 @@ class EngineConfig:
     kv_tokens    size of the KV pool in tokens; None: from kv_memory
     kv_memory    size of the KV pool, bytes or text such as "2GB"; None: from memory
     host_kv      main memory for prefixes that the pool has no room for, bytes or text such as "4GB"; 0: they are
-    dropped
+                 dropped
     kv_dtype     format of the stored keys and values: "auto" (as dtype), or "fp8": half of bfloat16's bytes, less
-    precise;
-                 divided by the checkpoint's scales where it has some, otherwise as they are
-    window_tokens  of models with layers that see a window only: tokens that these have rows for, with kv_tokens; behind
-    a
-                 window they are given back. None: a share of kv_tokens by what texts of a typical length need; as many as
-                 kv_tokens: all layers keep all tokens
+                 precise; divided by the checkpoint's scales where it has some, otherwise as they are
+    window_tokens  of models with layers that see a window only: tokens that these have rows for, with kv_tokens; those
+                 that fall out of a window are freed. None: a share of kv_tokens by what texts of a typical length need;
+                 as many as kv_tokens: all layers keep all tokens
     states       of models with recurrent layers: how many states there are, for running sequences and for cached
-    prefixes;
-                 None: from state_share
+                 prefixes; None: from state_share
     state_share  of such models: share of the KV memory that goes to states, as far as they are of use
     state_every  of such models: tokens between the states that a long prompt leaves for others that begin with the same
-        tokens;
-                 None: 256 on the CPU, 2048 on a GPU
-    memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU;
-                 on the CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
-    expert_memory  of mixtures of experts on a GPU: "device"; "host": their weights lie in main memory, and a step
-    brings over those that it
-                 chooses; or bytes, also as text such as "40GB", for the experts of the first layers, the others lying in main memory
+                 tokens; None: 256 on the CPU, 2048 on a GPU
+    memory       share of the free memory that weights, activations and KV may use together; None: 0.92 on a GPU; on the
+                 CPU the KV pool takes a quarter of the free memory, up to 131,072 tokens
+    expert_memory  of mixtures of experts on a GPU: "device"; "host": their weights are in main memory, and a step
+                 copies those that it chooses; or bytes, also as text such as "40GB", for the experts of the first
+                 layers, the others stay in main memory
     adapters     LoRA adapters to load at the start: directories of PEFT's by name, as `engine.adapters.load` takes them
-    adapter_slots  how many adapters lie on the device at a time: a number, for ranks up to 16, or numbers by rank, such
-    as {16: 8, 64: 2}.
-                 None: 8 of each rank that is loaded, on a CPU; none on a GPU, whose memory must be set aside at the start
-    adapter_extras  on a GPU, of its memory, what is set aside beside the slots for what adapters have beside pairs of
-    projections: whole tables, pairs
-                 of experts, factors and biases; bytes or text such as "2GB"
+    adapter_slots  how many adapters are on the device at a time: a number, for ranks up to 16, or numbers by rank, such
+                 as {16: 8, 64: 2}. None: 8 of each rank that is loaded, on a CPU; none on a GPU, whose memory must be
+                 set aside at the start
+    adapter_extras  on a GPU, of its memory, what is set aside next to the slots for what adapters have other than pairs
+                 of projections: whole tables, pairs of experts, factors and biases; bytes or text such as "2GB"
     adapter_memory  main memory for adapters, bytes or text such as "4GB"; those that were used least recently are
-    dropped, and read
-                 again from their files when they are wanted
+                 dropped, and read again from their files when they are wanted
     weights      "auto" (as stored, in dtype), or quantised while loading. In 8 bits: "int8", "fp8" on a GPU,
-    "fp8_block" with
-                 a scale for each 128 x 128. In 4 bits: "int4", "int4_hqq", which loses less quality and takes longer to load,
-                 "int4_gptq", which loses least and needs `calibration`, and the small floats "nvfp4" and "mxfp4"
+                 "fp8_block" with a scale for each 128 x 128. In 4 bits: "int4", "int4_hqq", which loses less quality
+                 and takes longer to load, "int4_gptq", which loses least and needs `calibration`, and the small floats
+                 "nvfp4" and "mxfp4"
     calibration  what flows through the model while it is quantised: a list of texts, conversations (lists of messages)
-    or token
-                 ids like those that the model is for; a .txt or .jsonl file of them; or a function that gets an engine of the
-                 unquantised model and runs programs on it, whose texts are taken: `lambda engine: ask.run(..., backend=engine)`
+                 or token ids like those that the model is for; a .txt or .jsonl file of them; or a function that gets
+                 an engine of the unquantised model and runs programs on it, whose texts are taken: `lambda engine:
+                 ask.run(..., backend=engine)`
     activations  scales of the inputs of "fp8" products: "dynamic", each row's own; or one that `calibration` found, of
-    the
-                 largest magnitude ("maximum") or of that which all but 0.01 % stay below ("percentile")
+                 the largest magnitude ("maximum") or of that which all but 0.01 % stay below ("percentile")
     load_format  "auto": safetensors, GGUF or what `sgl shard` wrote; "sharded_state": only the last; "pt": also pickled
-    .bin and
-                 .pt files where there are no safetensors; only tensors are read from them, and none of their code runs
+                 .bin and .pt files where there are no safetensors; only tensors are read from them, and none of their
+                 code runs
     step_tokens  token budget of one step; None: 1024 on the CPU, 8192 on a GPU
     prompt_seconds  how long prompts may hold up a step in which others stream their text: they are cut to what was
-    measured to
-                 take so long, 256 tokens at least; None: 0.05 on a GPU, 0.5 on the CPU; 0: as long as they take
+                 measured to take so long, 256 tokens at least; None: 0.05 on a GPU, 0.5 on the CPU; 0: as long as they
+                 take
     max_running  sequences computed in one step at most; None: 64 on the CPU, 256 on a GPU
     attention    "auto" or the name of a backend
     graphs       on a GPU: replay decode-only steps as CUDA graphs
     run_ahead    start a step before the previous step's results are read; None: only on a GPU, and not with `draft`
     deterministic  the same bits for a request whatever else is running, at the cost of speed
-    speculation  "auto": guess tokens from what was written before (in the text, its prompt, finished texts of its
-    namespace, and in the same
-                 state of a grammar) and compute them together; the sampler keeps those that it would have chosen, so the text is the
-                 same. As many as are measured to pay; steps with some do not run ahead. False: not at all. "exact": with deterministic=True,
-                 where not a bit of a logit can change; and what a grammar forces is sampled too, with drafts in place of jump_forward.
-                 A dict: {"drafters": [of "forced", "states", "suffix", "named"], "most": tokens of a draft, "learn": from finished
-                 texts, "control": only what pays, "exact": as above}, each of which may be left out
-    draft        with speculation: what guesses too, as `Engine` takes models. A smaller model with the same tokenizer;
-        also an EAGLE
-                 or EAGLE-3 head of the model, or "mtp" for the layer that its own checkpoint has for it. It has a KV pool of its own,
-                 of as many tokens, in the same memory. None: nothing
-    jump_forward append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it
-    pays)
-    json_options how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come from
-                 the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
+    speculation  "auto": draft tokens from what was written before (in the text, its prompt, finished texts of its
+                 namespace, and in the same state of a grammar) and compute them together; the sampler keeps those that
+                 it would have chosen, so the text is the same. As many as are measured to pay; steps with some do not
+                 run ahead. False: not at all. "exact": with deterministic=True, where not a bit of a logit can change;
+                 and what a grammar forces is sampled too, with drafts in place of jump_forward. A dict: {"drafters":
+                 [of "forced", "states", "suffix", "named"], "most": tokens of a draft, "learn": from finished texts,
+                 "control": only what pays, "exact": as above}, each of which may be left out
+    draft        with speculation: what drafts too, as `Engine` takes models. A smaller model with the same tokenizer;
+                 also an EAGLE or EAGLE-3 head of the model, or "mtp" for the layer that its own checkpoint has for it.
+                 It has its own KV pool, of as many tokens, in the same memory. None: nothing
+    jump_forward  append tokens that a grammar forces without sampling them (on a GPU: while few sequences run and it
+                 pays)
+    json_options  how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come
+                 from the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
     chat_template  replaces the checkpoint's: Jinja text, the path of a .jinja file, or the name of a known format
     implementation  the code that computes the model: "sgl", "transformers" (with sgl's cache, without its kernels), or
                  "auto": transformers if no family of sgl describes the architecture
     trust_remote_code  transformers may run Python code that comes with the checkpoint
     dummy        random weights in the model's shape; only its config.json is read
-    seed         of the dummy weights, and of generations that have no seed of their own
+    seed         of the dummy weights, and of generations that have no seed
     strict       raise an error if a layer or its attention does not use this machine's fastest path
-    (`info()["slower"]`)
+                 (`info()["slower"]`)
     tensor_parallel  so many processes, ranks, share the model out, each with some of the heads and of the networks'
-    width, and compute every
-                 step together: on GPUs each on a card of its own. They run in and beside a process of the engine's own, as with `process`
+                 width, and compute every step together: on GPUs each on its own GPU. Rank 0 runs in a process of the
+                 engine, as with `process`, and the others in further ones
     pipeline_parallel  so many stages, each with some of the layers, compute a step one after the other, cut into
-    micro-batches so that
-                 several stages compute at the same time. A process each, with tensor_parallel so many processes each; on GPUs with a card each
+                 micro-batches so that several stages compute at the same time. A process each, with tensor_parallel so
+                 many processes each; on GPUs with a GPU each
     expert_parallel  of mixtures of experts with tensor_parallel: each rank holds whole experts, instead of a part of
-    each one's width
+                 each one's width
     redundant_experts  with it: so many copies of experts in each layer, which share the rows of those that are chosen
-        most often
+                 most often
     rebalance_every  with it: after so many steps, experts move between ranks so that all have about as much to do, a
-        few between two steps; None: only
-                 when `engine.rebalance_experts()` asks for it
+                 few between two steps; None: only when `engine.rebalance_experts()` asks for it
     expert_nodes  with it: so many groups of ranks that follow each other and reach each other faster than the rest.
-        Where a router chooses among groups of
-                 experts, each of these stays within one
+                 Where a router chooses among groups of experts, each of these stays within one
     latent_attention  of models with latent attention (DeepSeek, Kimi, GLM) over the ranks of tensor_parallel: "heads":
-    each rank has some of the heads and
-                 reads the latents of every sequence; "rows": each has the weights of attention whole and attends for some of a step's rows, so
-                 that it reads the latents of its own sequences alone. All ranks store the latents of all tokens
-    replicas     so many engines behind this one, a process each: on GPUs each with one of its own, on a CPU each with
-    its share of the threads. A
-                 new sequence goes where it would be done first, what is cached there counted in, and its forks stay with it
+                 each rank has some of the heads and reads the latents of every sequence; "rows": each has the weights
+                 of attention whole and attends for some of a step's rows, so that it reads the latents of only its
+                 sequences. All ranks store the latents of all tokens
+    replicas     so many engines under this one, a process each: on GPUs each with its own GPU, on a CPU each with its
+                 share of the threads. A new sequence goes where it would be done first, what is cached there counted
+                 in, and its forks stay with it
     process      run the model in a separate process, which is restarted if it dies
     heartbeat    with `process`: seconds without a sign of life after which the process counts as hung, is killed and
                  restarted; ten times as long while loading, twenty times as long within one step; None: never
-    grammar_process  compile grammars in a process of their own, so that those that take long hold up nobody's text:
-    True from the start;
-                 None on a CPU: once compiling has taken as long here as the start of a process, a quarter of a second; False: never.
-                 On a GPU it was never tried: None is False there, and True an error
-    poison_freed fill freed pages with NaN so that reading a freed page shows up (for tests)
+    grammar_process  compile grammars in a separate process, so that those that take long hold up no text: True from the
+                 start; None on a CPU: once compiling has taken as long here as the start of a process, a quarter of a
+                 second; False: never. On a GPU it was never tried: None is False there, and True an error
+    poison_freed  fill freed pages with NaN so that reading a freed page shows up (for tests)
     """
 
     dtype: str = "auto"
@@ -221,14 +210,16 @@ class EngineConfig:
 
     @property
     def whole_experts(self) -> ExpertParallelSplit | None:
-        """How experts lie whole on ranks; None: each rank has a part of every one."""
-        return ExpertParallelSplit(self.redundant_experts, self.expert_nodes, self.deterministic) if self.expert_parallel else None
+        """How experts are whole on ranks; None: each rank has a part of every one."""
+        return (
+            ExpertParallelSplit(self.redundant_experts, self.expert_nodes, self.deterministic)
+            if self.expert_parallel
+            else None
+        )
 
     @property
     def by_rows(self) -> bool:
-        """Whether each rank attends for some rows of latent attention, with all
-        heads; otherwise for all rows, with some heads.
-        """
+        """Whether each rank attends for some rows of latent attention, with all heads, not for all with some heads."""
         return self.latent_attention == "rows"
 
     @property
@@ -253,7 +244,7 @@ class EngineConfig:
 
     @property
     def expert_budget(self) -> int | None:
-        """Bytes of the device that experts may take; None: all lie there."""
+        """Bytes of the device that experts may take; None: all are there."""
         if self.expert_memory in ("device", "host"):
             return None if self.expert_memory == "device" else 0
         return parse_memory(self.expert_memory, "expert_memory")
@@ -273,20 +264,39 @@ class EngineConfig:
         """With everything settled that depends on the kind of device: "cpu", "cuda", ..."""
         gpu = device == "cuda"
         if self.weights in FORMS and device not in ("cpu", "cuda"):
-            raise ConfigError(f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'")
+            raise ConfigError(
+                f"Engine(weights={self.weights!r}) is for the CPU and CUDA, here: {device}; use weights='auto'"
+            )
         if self.weights == "fp8" and not gpu:
-            raise ConfigError(f"Engine(weights='fp8') needs a CUDA device, here: {device}; on the CPU 'fp8_block' keeps float8 too, and 'int8' and 'int4' are faster")
+            raise ConfigError(
+                f"Engine(weights='fp8') needs a CUDA device, here: {device}; on the CPU 'fp8_block' keeps float8 too, "
+                "and 'int8' and 'int4' are faster"
+            )
         if self.ranks > 1 and not (device == "cpu" or gpu):
-            raise ConfigError(f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take device='cpu'")
+            raise ConfigError(
+                f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take "
+                "device='cpu'"
+            )
         if self.ranks > 1 and self.run_ahead and not gpu:
-            raise ConfigError(f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out")
+            raise ConfigError(
+                f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out"
+            )
         if self.expert_parallel and gpu and (self.deterministic or self.weights != "auto"):
-            beside = "deterministic=True" if self.deterministic else f"weights={self.weights!r}"
-            raise ConfigError(f"{self.ranks_asked}, expert_parallel=True, {beside}): not supported on GPUs; leave one of them out, or take device='cpu'")
+            other = "deterministic=True" if self.deterministic else f"weights={self.weights!r}"
+            raise ConfigError(
+                f"{self.ranks_asked}, expert_parallel=True, {other}): not supported on GPUs; leave one of them out, or "
+                "take device='cpu'"
+            )
         if self.expert_budget is not None and not gpu:
-            raise ConfigError(f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts lie in main memory anyway; leave it out")
+            raise ConfigError(
+                f"Engine(expert_memory={shown(self.expert_memory)}) is for CUDA devices, here: {device}, whose experts "
+                "are in main memory anyway; leave it out"
+            )
         if self.grammar_process and device != "cpu":
-            raise ConfigError(f"Engine(grammar_process=True) is not supported on GPUs, here: {device}; leave it out, grammars are compiled in the engine's process")
+            raise ConfigError(
+                f"Engine(grammar_process=True) is not supported on GPUs, here: {device}; leave it out, grammars are "
+                "compiled in the engine's process"
+            )
         values = {f.name: getattr(self, f.name) for f in fields(EngineConfig)}
         values["grammar_process"] = self.grammar_process if device == "cpu" else False
         values["step_tokens"] = self.step_tokens or (8192 if gpu else 1024)

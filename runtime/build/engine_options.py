@@ -74,6 +74,9 @@ def shows_options(function: F) -> F:
     """Give a function that takes `**options` of `EngineConfig` a signature that has each by name, with its default."""
     signature = inspect.signature(function)
     plain = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    named = [inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type) for f in fields(EngineConfig)]
+    named = [
+        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
+        for f in fields(EngineConfig)
+    ]
     function.__signature__ = signature.replace(parameters=[*plain, *named])  # type: ignore[attr-defined]
     return function

@@ -12,29 +12,30 @@ from ..errors import CheckpointError, ConfigError, RuntimeFailure
 from ..executor.device_choice import DeviceChoice, choose_device
 from ..loading import describe
 from ..loading.checkpoint import is_state, open_checkpoint, sources_of
-from ..loading.tensor_files.safetensors_header import FLOATS
 from ..loading.load_plan import plan_for
+from ..loading.tensor_files.safetensors_header import FLOATS
 from ..models.decoder import Decoder
-from ..models.layer_executors import expected_executors
 from ..models.describe.explain_executors import LayerGroup, planned_layers, slower
 from ..models.families import FAMILIES
-from ..models.transformers_backend import TransformersModelSpec
+from ..models.layer_executors import expected_executors
 from ..models.spec.model_spec import ModelSpec
+from ..models.transformers_backend import TransformersModelSpec
 from ..parallel.pp.pipeline_stages import require_state
-from ..quantization.weight_rounding import GROUP
 from ..quantization.fp4_fp8_rounding import MX_GROUP, NV_GROUP
+from ..quantization.weight_rounding import GROUP
 from . import memory_plan
 from .build_engine import context_of
-from .engine_config import EngineConfig, DeviceDefaults
 from .build_tokenizer import load_tokenizer
+from .engine_config import DeviceDefaults, EngineConfig
 
 SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFiles:
-    """bytes: of all files together; dtypes: how many numbers the tensors hold
-    in each.  problem: why they do not load.
+    """bytes: of all files together; dtypes: how many numbers the tensors hold in each.
+
+    problem: why they do not load.
     """
 
     count: int
@@ -68,8 +69,9 @@ class ModelSizes:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """layers, slower: see `models.explain`.  family, sizes: None where
-    transformers computes the model.  free: bytes here.
+    """layers, slower: see `models.explain`.
+
+    family, sizes: None where transformers computes the model.  free: bytes here.
     """
 
     path: str
@@ -93,8 +95,10 @@ class MemoryEstimate:
 
 
 def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
-    """Raises ConfigError for a config.json that nobody computes, and for options that this machine has not."""
-    model = _with_own_head(describe(path, options.context, options.implementation, options.trust_remote_code), path, options)
+    """Raises ConfigError for a config.json that nothing computes, and for options that this machine does not have."""
+    model = _with_own_head(
+        describe(path, options.context, options.implementation, options.trust_remote_code), path, options
+    )
     choice = choose_device(options.device, options.dtype, options.threads)
     config = options.on(choice.device.type)
     sizes: ModelSizes | None = None
@@ -102,19 +106,41 @@ def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
     if isinstance(model, ModelSpec):
         decoder, stored = Decoder(model, choice.dtype, "meta"), memory_plan.stored_dtype(config, choice.dtype)
         sizes = _sizes(decoder, stored)
-        layers = planned_layers(decoder, expected_executors(decoder, choice.device, config.weights), _attention(model, config, choice, stored))
+        layers = planned_layers(
+            decoder,
+            expected_executors(decoder, choice.device, config.weights),
+            _attention(model, config, choice, stored),
+        )
     return MemoryEstimate(
-        path=str(path), architecture=model.architecture, family=_family(model), notes=model.notes, files=_files(model, path, options),
-        text=_text(path, config), device=str(choice.device), dtype=_name(choice.dtype), free=memory_plan.plan_before_loading(choice.device).free,
-        context=context_of(model, options), sequences=config.max_running, sizes=sizes, layers=layers,
-        slower=tuple(slower(layers)) if sizes else (f"all layers use the transformers executor: no family describes {model.architecture}",),
+        path=str(path),
+        architecture=model.architecture,
+        family=_family(model),
+        notes=model.notes,
+        files=_files(model, path, options),
+        text=_text(path, config),
+        device=str(choice.device),
+        dtype=_name(choice.dtype),
+        free=memory_plan.plan_before_loading(choice.device).free,
+        context=context_of(model, options),
+        sequences=config.max_running,
+        sizes=sizes,
+        layers=layers,
+        slower=tuple(slower(layers))
+        if sizes
+        else (f"all layers use the transformers executor: no family describes {model.architecture}",),
     )
 
 
-def _with_own_head(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> ModelSpec | TransformersModelSpec:
+def _with_own_head(
+    model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig
+) -> ModelSpec | TransformersModelSpec:
     """As the loader takes it; where the files cannot be read, `CheckpointFiles.problem` will say so."""
     try:
-        return model if isinstance(model, TransformersModelSpec) else open_checkpoint(path, options.context, load_format=options.load_format, parts=options.parts).model
+        return (
+            model
+            if isinstance(model, TransformersModelSpec)
+            else open_checkpoint(path, options.context, load_format=options.load_format, parts=options.parts).model
+        )
     except ConfigError:
         return model
 
@@ -131,7 +157,9 @@ def _sizes(decoder: Decoder, stored: torch.dtype) -> ModelSizes:
     """stored: of keys and values."""
     model = decoder.config
     per_token = model.attention.bytes_per_slot(stored)
-    return ModelSizes(len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model)))
+    return ModelSizes(
+        len(model.layers), decoder.parameter_count, weights_by_kind(decoder), per_token, tuple(_longest(model))
+    )
 
 
 def weights_by_kind(decoder: Decoder) -> dict[str, int]:
@@ -139,7 +167,7 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
     layers = [getattr(*place).weight for block in decoder.layers for place in block.products()]
     head, total = decoder.head.product.weight, decoder.parameter_count
     inner, rows = sum(weight.numel() for weight in layers), sum(len(weight) for weight in layers)
-    beside = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
+    rest = 2 * (total - inner - (0 if decoder.config.tied else head.numel())) + head.numel() + 4 * len(head)
 
     def groups(size: int) -> int:
         return sum(len(weight) * -(-weight.shape[1] // size) for weight in layers)
@@ -148,10 +176,10 @@ def weights_by_kind(decoder: Decoder) -> dict[str, int]:
         "float32": 4 * total,
         "bfloat16": 2 * total,
         "fp8": 2 * (total - inner) + inner + 4 * rows,
-        "int8": beside + inner + 4 * rows,
-        "int4": beside + inner // 2 + 3 * groups(GROUP),
-        "nvfp4": beside + inner // 2 + 2 * groups(NV_GROUP),
-        "mxfp4": beside + inner // 2 + 2 * groups(MX_GROUP),
+        "int8": rest + inner + 4 * rows,
+        "int4": rest + inner // 2 + 3 * groups(GROUP),
+        "nvfp4": rest + inner // 2 + 2 * groups(NV_GROUP),
+        "mxfp4": rest + inner // 2 + 2 * groups(MX_GROUP),
     }
 
 
@@ -161,7 +189,10 @@ def _longest(model: ModelSpec) -> list[str]:
         lines.append(f"a learned table of {model.positions.count:,} positions")
     for rope in model.ropes:
         if rope.kind == "longrope":
-            lines.append(f"longrope: one choice of factors for all sequences of the engine, by its context; trained on {rope.original_context:,}")
+            lines.append(
+                "longrope: one choice of factors for all sequences of the engine, by its context; trained on "
+                f"{rope.original_context:,}"
+            )
         elif rope.kind != "default":
             trained = f", trained on {rope.original_context:,}" if rope.original_context else ""
             lines.append(f"RoPE {rope.kind}, factor {rope.factor:g}{trained}")
@@ -173,8 +204,14 @@ def _attention(model: ModelSpec, config: DeviceDefaults, choice: DeviceChoice, s
     layout = model.attention
     slots = config.page_size * (SLOTS if choice.device.type == "cuda" else 2)
     return attention_backend(
-        config.attention, layout.pool(slots, stored, choice.device), layout, page_size=config.page_size,
-        max_running=config.max_running, context=config.context or model.max_position, deterministic=config.deterministic, dtype=choice.dtype,
+        config.attention,
+        layout.pool(slots, stored, choice.device),
+        layout,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        context=config.context or model.max_position,
+        deterministic=config.deterministic,
+        dtype=choice.dtype,
     )
 
 

@@ -15,13 +15,13 @@ from ..attention.attention_backend import AttentionLayout
 from ..attention.topk_attention import TopKSelection
 from ..cache.host_kv_pages import STAGING
 from ..cache.kv_pool import PAD_SLOT
-from ..cache.recurrent_state_slots import FIRST_SLOT, SCRAP_SLOT
 from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..cache.recurrent_state_slots import FIRST_SLOT, SCRAP_SLOT
 from ..errors import ConfigError
 from ..layers.float8_reference import KVScaleFactors
-from ..step.step_batch import StepBatch, DeviceBatch
-from .engine_config import DeviceDefaults
 from ..memory.memory_sizes import free_memory, parse_memory
+from ..step.step_batch import DeviceBatch, StepBatch
+from .engine_config import DeviceDefaults
 
 if TYPE_CHECKING:
     from ..models.transformers_backend import AnyDecoder
@@ -40,8 +40,7 @@ class MemoryPlan:
 
     total, free: before anything was loaded; weights, activations: measured (activations on a GPU only);
     reserved: set aside for graphs, attention and sampling; kv: the pool; states: of layers that keep some; adapters:
-        their slots, on a
-    CPU those of all ranks.
+        their slots, on a CPU those of all ranks.
     """
 
     total: int
@@ -89,7 +88,9 @@ def _main_memory() -> int:
         return int(next(lines).split()[1]) * 1024
 
 
-def plan_after_loading(plan: MemoryPlan, model: AnyDecoder, config: DeviceDefaults, context: int, allocated: int) -> MemoryPlan:
+def plan_after_loading(
+    plan: MemoryPlan, model: AnyDecoder, config: DeviceDefaults, context: int, allocated: int
+) -> MemoryPlan:
     """The plan with what the model takes. allocated: bytes that the device held before the weights came."""
     if model.device.type != "cuda":
         return replace(plan, weights=model.weight_bytes)
@@ -151,7 +152,7 @@ def stored_dtype(config: DeviceDefaults, dtype: torch.dtype) -> torch.dtype:
 
 
 def activation_peak(model: AnyDecoder, config: DeviceDefaults, context: int) -> int:
-    """Bytes that one step of `step_tokens` tokens holds at its peak beside weights and KV, on a CUDA device."""
+    """Bytes that one step of `step_tokens` tokens holds at its peak in addition to weights and KV, on a CUDA device."""
     device = model.device
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
@@ -166,14 +167,18 @@ def activation_peak(model: AnyDecoder, config: DeviceDefaults, context: int) -> 
 @torch.inference_mode()
 def dummy_step(model: AnyDecoder, config: DeviceDefaults, context: int) -> Tensor:
     """The largest step through the model with an attention that stores nothing; logits [max_running, vocabulary]."""
-    attention = _DummyAttention(model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device)
+    attention = _DummyAttention(
+        model.config.attention, 2 * config.page_size, stored_dtype(config, model.dtype), model.device
+    )
     batch, states = dummy_batch(config, context, model.device), model.config.states
     batch.state_read = batch.state_write = torch.full((len(batch.query_lens),), SCRAP_SLOT, device=model.device)
-    return model.forward(batch, attention, *([RecurrentStateMemory(states, FIRST_SLOT, model.dtype, model.device)] if states else []))
+    return model.forward(
+        batch, attention, *([RecurrentStateMemory(states, FIRST_SLOT, model.dtype, model.device)] if states else [])
+    )
 
 
 def dummy_batch(config: DeviceDefaults, context: int, device: torch.device) -> StepBatch:
-    """A prefill of `step_tokens` tokens in sequences no longer than the context, none with a slot of its own."""
+    """A prefill of `step_tokens` tokens in sequences no longer than the context, none with its own slot."""
     tokens = config.step_tokens
     lengths = [min(context, tokens - start) for start in range(0, tokens, context)]
     ints = _ints(device)
@@ -246,7 +251,9 @@ class _DummyAttention:
         none = torch.zeros(len(queries), 1, most, dtype=torch.int32, device=queries.device)
         return TopKSelection(none, none[..., 0])
 
-    def attend_topk(self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None) -> Tensor:
+    def attend_topk(
+        self, q: Tensor, chosen: TopKSelection, layer: int, batch: StepBatch, sinks: Tensor | None = None
+    ) -> Tensor:
         return self.attend(q, None, None, layer, batch)
 
     def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:

@@ -7,21 +7,26 @@ from dataclasses import replace
 
 import torch
 
-from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
+from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError
+from ..memory.memory_sizes import free_memory, parse_memory
 from . import memory_plan
 from .engine_config import DeviceDefaults
-from ..memory.memory_sizes import free_memory, parse_memory
 
 log = logging.getLogger("sgl.runtime")
 
-EACH = 4  # states of a running sequence, with a snapshot behind its prompt
+EACH = 4  # states of a running sequence, with a snapshot after its prompt
 LEAST = 4
 
 
 def plan_with_states(
-    plan: memory_plan.MemoryPlan, config: DeviceDefaults, shapes: StateShapes, bytes_per_token: int, device: torch.device, dtype: torch.dtype
+    plan: memory_plan.MemoryPlan,
+    config: DeviceDefaults,
+    shapes: StateShapes,
+    bytes_per_token: int,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> tuple[memory_plan.MemoryPlan, int]:
     """The plan with the states, and how many there are: as asked for, or a share of what keys and values would take.
 
@@ -31,20 +36,24 @@ def plan_with_states(
         _refuse_options(config)
         return plan, 0
     if parse_memory(config.host_kv, "host_kv"):
-        raise ConfigError(f"Engine(host_kv={config.host_kv!r}): main memory keeps keys and values only, and this model has layers with states; leave it out")
+        raise ConfigError(
+            f"Engine(host_kv={config.host_kv!r}): main memory keeps keys and values only, and this model has layers "
+            "with states; leave it out"
+        )
     each = bytes_per_state(shapes, dtype)
     count = _count(plan, config, each, bytes_per_token, device) if config.states is None else config.states
     plan = replace(plan, states=(count + FIRST_SLOT) * each)
     if count < LEAST or plan.taken > (plan.free if device.type == "cuda" else plan.total):
         raise ConfigError(
-            f"{count} states of {each:,} bytes ({plan}): at least {LEAST} are needed and must have room; set states to what fits, or raise "
+            f"{count} states of {each:,} bytes ({plan}): at least {LEAST} are needed and must have room; set states to "
+            "what fits, or raise "
             "memory, kv_memory or state_share"
         )
     return plan, count
 
 
 def state_places_for(config: DeviceDefaults, states: int) -> DeviceDefaults:
-    """With no more running sequences than have a state each beside as many that are pinned."""
+    """With no more running sequences than have a state each next to as many that are pinned."""
     most = states // 2
     if not states or config.max_running <= most:
         return config
@@ -52,7 +61,9 @@ def state_places_for(config: DeviceDefaults, states: int) -> DeviceDefaults:
     return replace(config, max_running=most)
 
 
-def _count(plan: memory_plan.MemoryPlan, config: DeviceDefaults, each: int, per_token: int, device: torch.device) -> int:
+def _count(
+    plan: memory_plan.MemoryPlan, config: DeviceDefaults, each: int, per_token: int, device: torch.device
+) -> int:
     """What the running sequences and the snapshots of a full cache need, within the share."""
     most = memory_plan.GPU_TOKENS if device.type == "cuda" else memory_plan.CPU_TOKENS
     if config.kv_tokens is not None:

@@ -1,4 +1,4 @@
-"""What of a model each card of several would hold, by every way to spread it, and which way to take."""
+"""What of a model each of several GPUs would hold, by every way to spread it, and which way to take."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ import torch
 from ..errors import ConfigError
 from ..executor.ranks.gpu_topology import list_gpus as gpus_here
 from ..loading.checkpoint import open_checkpoint
-from ..loading.model_files.model_directory import quantization_of
 from ..loading.gguf_files.gguf_model import is_gguf
+from ..loading.model_files.model_directory import quantization_of
 from ..loading.sharded_state import ParallelSizes, has_sharded_state, read_manifest
 from ..models.decoder import Decoder
 from ..models.spec.latent_attention_spec import LatentAttentionSpec
 from ..models.spec.model_spec import ModelSpec
+from ..parallel.ep.expert_parallel_split import ExpertParallelSplit, require_mixtures
+from ..parallel.pp.pipeline_stages import stage_boundaries, stage_of
 from ..parallel.tp.sharded_source import require
 from ..parallel.tp.tensor_parallel_split import TensorParallelSplit, narrowed_model
-from ..parallel.pp.pipeline_stages import stage_boundaries, stage_of
-from ..parallel.ep.expert_parallel_split import ExpertParallelSplit, require_mixtures
 from . import memory_plan
 from .build_engine import context_of
-from .engine_config import EngineConfig, DeviceDefaults
+from .engine_config import DeviceDefaults, EngineConfig
 from .memory_estimate import weights_by_kind
 
-# numbers a token, in hidden states, that a step holds beside weights and KV: a guess, an engine measures it
+# numbers a token, in hidden states, that a step holds in addition to weights and KV: an estimate, an engine measures it
 ACTIVATIONS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ShardingPlan:
-    """So many engines of stages * tensor cards each. experts: which lie whole on cards.
+    """So many engines of stages * tensor GPUs each. experts: which are whole on GPUs.
 
-    weights: bytes on the fullest card.  kv_token: bytes of a token there that has most of them.  tokens: that one
+    weights: bytes on the fullest GPU.  kv_token: bytes of a token there that has most of them.  tokens: that one
         engine's pool holds.
-    rows: of a step, that each card attends for in latent attention, which is whole there; otherwise it has some of the
+    rows: of a step, that each GPU attends for in latent attention, which is whole there; otherwise it has some of the
         heads.
     fits: with room for a sequence of the context.  refused: why this cannot be, or is not run by the engine; then sizes
         may be 0.
@@ -63,11 +63,16 @@ class ShardingPlan:
         named = {"replicas": self.replicas, "pipeline_parallel": self.stages, "tensor_parallel": self.tensor}
         copies = {"redundant_experts": self.copies} if self.copies else {}
         rows = {"latent_attention": "rows"} if self.rows else {}
-        return {name: value for name, value in named.items() if value > 1} | ({"expert_parallel": True} if self.experts else {}) | copies | rows
+        return (
+            {name: value for name, value in named.items() if value > 1}
+            | ({"expert_parallel": True} if self.experts else {})
+            | copies
+            | rows
+        )
 
 
 class ShardingPlans(NamedTuple):
-    """card: bytes of one of the cards.  context: tokens of the longest sequence."""
+    """cards: how many GPUs.  card: bytes of one of them.  context: tokens of the longest sequence."""
 
     path: str
     cards: int
@@ -83,8 +88,9 @@ class ShardingPlans(NamedTuple):
 
 
 def on_gpus(count: int, gigabytes: float | None) -> tuple[int, int]:
-    """How many cards, and the bytes of each: as asked, or of this machine's
-    smallest. Raises ConfigError for what is neither.
+    """How many GPUs, and the bytes of each: as asked, or of this machine's smallest.
+
+    Raises ConfigError for what is neither.
     """
     if not 1 <= count <= 1024:
         raise ConfigError(f"--gpus {count}: must be a number of GPUs from 1 to 1024")
@@ -94,43 +100,51 @@ def on_gpus(count: int, gigabytes: float | None) -> tuple[int, int]:
         return count, int(gigabytes * 1e9)
     here = gpus_here()
     if len(here) < count:
-        raise ConfigError(f"--gpus {count}: this machine has {len(here)}; say with --gpu-memory how many gigabytes each would have")
-    return count, min(card.bytes for card in here)
+        raise ConfigError(
+            f"--gpus {count}: this machine has {len(here)}; say with --gpu-memory how many gigabytes each would have"
+        )
+    return count, min(gpu.bytes for gpu in here)
 
 
-def read(path: Path, options: EngineConfig, cards: int, card: int) -> ShardingPlans:
+def read(path: Path, options: EngineConfig, gpus: int, gpu_bytes: int) -> ShardingPlans:
     """Raises ConfigError for a model that sgl has no parts of."""
     model = open_checkpoint(path, options.context, weights=False, load_format=options.load_format).model
     dtype = torch.bfloat16 if options.dtype == "auto" else getattr(torch, options.dtype)
     if options.ranks * options.replicas > 1:
         raise ConfigError("--gpus tries every way: leave tensor_parallel, pipeline_parallel and replicas out")
     context = context_of(model, options)
-    found = sharding_plans(model, options, cards, card, dtype, context)
+    found = sharding_plans(model, options, gpus, gpu_bytes, dtype, context)
     if is_gguf(path) or quantization_of(path)[0] is not None:
         found = [_refused_quantized(way) for way in found]
     if has_sharded_state(path):
         parts = read_manifest(path).parts
         found = [_in_state(way, parts) for way in found]
-    return ShardingPlans(str(path), cards, card, context, str(dtype).removeprefix("torch."), found, best_plan(found))
+    return ShardingPlans(
+        str(path), gpus, gpu_bytes, context, str(dtype).removeprefix("torch."), found, best_plan(found)
+    )
 
 
-def sharding_plans(model: ModelSpec, options: EngineConfig, cards: int, card: int, dtype: torch.dtype, context: int) -> list[ShardingPlan]:
-    """Every way that uses all cards. card: bytes of one."""
-    found = [ShardingPlan(*counts) for counts in _factors(cards)]
+def sharding_plans(
+    model: ModelSpec, options: EngineConfig, gpus: int, gpu_bytes: int, dtype: torch.dtype, context: int
+) -> list[ShardingPlan]:
+    """Every way that uses all GPUs. gpu_bytes: of one."""
+    found = [ShardingPlan(*counts) for counts in _factors(gpus)]
     if require_mixtures(model) is None:
         found += [replace(way, experts=True) for way in found if way.tensor > 1 and way.stages == 1]
     if any(isinstance(layer.mixer, LatentAttentionSpec) and layer.mixer.indexer is None for layer in model.layers):
         found += [replace(way, rows=True) for way in found if way.tensor > 1]
-    return [_way(model, options, way, card, dtype, context) for way in found]
+    return [_way(model, options, way, gpu_bytes, dtype, context) for way in found]
 
 
 def _refused_quantized(way: ShardingPlan) -> ShardingPlan:
-    """Of a checkpoint that says that weights are quantised, as the engine does once it has read
-    them: see `expert_parallel_split.require_kernels`.
-    """
+    """Of a checkpoint with quantised weights, as the engine does after reading: see `require_kernels`."""
     if not way.experts or way.refused is not None:
         return way
-    return replace(way, refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts do not lie whole on ranks of GPUs")
+    return replace(
+        way,
+        refused=f"Engine(tensor_parallel={way.tensor}, expert_parallel=True): quantised experts are not whole on ranks "
+        "of GPUs",
+    )
 
 
 def _in_state(way: ShardingPlan, parts: ParallelSizes) -> ShardingPlan:
@@ -143,21 +157,24 @@ def _in_state(way: ShardingPlan, parts: ParallelSizes) -> ShardingPlan:
 
 
 def best_plan(found: list[ShardingPlan]) -> ShardingPlan | None:
-    """The most engines that still have room for a sequence of the context; then stages last,
-    whose latency is that of one card. None: nothing fits.
+    """The most engines that still have room for a sequence of the context; None: nothing fits.
+
+    Then stages last, whose latency is that of one GPU.
     """
     runs = [way for way in found if way.refused is None and way.tokens > 0]
     return max(runs, key=lambda way: (way.fits, way.replicas if way.fits else way.tokens, -way.stages), default=None)
 
 
-def _factors(cards: int) -> Iterator[tuple[int, int, int]]:
-    for replicas in range(cards, 0, -1):
-        for stages in range(1, cards + 1):
-            if cards % (replicas * stages) == 0:
-                yield replicas, stages, cards // (replicas * stages)
+def _factors(gpus: int) -> Iterator[tuple[int, int, int]]:
+    for replicas in range(gpus, 0, -1):
+        for stages in range(1, gpus + 1):
+            if gpus % (replicas * stages) == 0:
+                yield replicas, stages, gpus // (replicas * stages)
 
 
-def _way(model: ModelSpec, options: EngineConfig, way: ShardingPlan, card: int, dtype: torch.dtype, context: int) -> ShardingPlan:
+def _way(
+    model: ModelSpec, options: EngineConfig, way: ShardingPlan, gpu_bytes: int, dtype: torch.dtype, context: int
+) -> ShardingPlan:
     try:
         parts = _parts(model, way)
     except ConfigError as error:
@@ -166,10 +183,14 @@ def _way(model: ModelSpec, options: EngineConfig, way: ShardingPlan, card: int, 
     kind = options.weights if options.weights in weights_by_kind(Decoder(parts[0], dtype, "meta")) else _kind(dtype)
     weights = [weights_by_kind(Decoder(part, dtype, "meta"))[kind] for part in parts]
     each = [part.attention.bytes_per_slot(memory_plan.stored_dtype(config, dtype)) for part in parts]
-    room = int((config.memory or 0.92) * card) - set_aside(model, config, dtype)
-    tokens = min([memory_plan.GPU_TOKENS, *((room - weight) // size for weight, size in zip(weights, each, strict=True) if size)])
+    room = int((config.memory or 0.92) * gpu_bytes) - set_aside(model, config, dtype)
+    tokens = min(
+        [memory_plan.GPU_TOKENS, *((room - weight) // size for weight, size in zip(weights, each, strict=True) if size)]
+    )
     tokens = max(0, tokens) if max(weights) < room else 0
-    return replace(way, weights=max(weights), kv_token=max(each), tokens=tokens, fits=tokens >= context, refused=refused)
+    return replace(
+        way, weights=max(weights), kv_token=max(each), tokens=tokens, fits=tokens >= context, refused=refused
+    )
 
 
 def _parts(model: ModelSpec, way: ShardingPlan) -> list[ModelSpec]:
@@ -188,7 +209,14 @@ def _settled(model: ModelSpec, options: EngineConfig, way: ShardingPlan) -> tupl
     """Why the engine does not run it on GPUs; the options without what spreads."""
     alone = replace(options, tensor_parallel=1, pipeline_parallel=1, replicas=1).on("cuda")
     try:
-        asked = replace(options, tensor_parallel=way.tensor, pipeline_parallel=way.stages, replicas=way.replicas, expert_parallel=way.experts, latent_attention="rows" if way.rows else "heads")
+        asked = replace(
+            options,
+            tensor_parallel=way.tensor,
+            pipeline_parallel=way.stages,
+            replicas=way.replicas,
+            expert_parallel=way.experts,
+            latent_attention="rows" if way.rows else "heads",
+        )
         asked.validate()
         asked.on("cuda")
     except ConfigError as error:
@@ -197,9 +225,14 @@ def _settled(model: ModelSpec, options: EngineConfig, way: ShardingPlan) -> tupl
 
 
 def set_aside(model: ModelSpec, config: DeviceDefaults, dtype: torch.dtype) -> int:
-    """Bytes of a card for workspaces, graphs, sampling and a step's activations."""
+    """Bytes of a GPU for workspaces, graphs, sampling and a step's activations."""
     sampling = memory_plan.SAMPLER_COPIES * 4 * config.max_running * model.vocab_size
-    return memory_plan.ATTENTION + memory_plan.GRAPHS + sampling + ACTIVATIONS * config.step_tokens * model.hidden_size * dtype.itemsize
+    return (
+        memory_plan.ATTENTION
+        + memory_plan.GRAPHS
+        + sampling
+        + ACTIVATIONS * config.step_tokens * model.hidden_size * dtype.itemsize
+    )
 
 
 def _kind(dtype: torch.dtype) -> str:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from ..attention import AttentionLayout
 from ..cache.window_pages import span
 from ..errors import ConfigError
-from .engine_config import DeviceDefaults
 from ..memory.memory_sizes import parse_memory
+from .engine_config import DeviceDefaults
 
 TYPICAL = 8192  # tokens of a text, or the context where that is shorter
 LEAST_SHARE = 0.25
@@ -17,9 +17,9 @@ LEAST_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowPlan:
-    """layout: where windowed layers lie apart, of rank 0's part of the model; where `tokens` is 0 as the model has it.
+    """layout: with windowed layers stored apart, of rank 0's part of the model; the model's own where `tokens` is 0.
 
-    tokens: how many of them windowed layers have rows for.  why: nothing lies apart though there are such layers.
+    tokens: how many of them windowed layers have rows for.  why: nothing is stored apart though there are such layers.
     reach: tokens that these see at most.  near: how many of `attending` layers they are, of all stages on GPUs.
     """
 
@@ -30,11 +30,14 @@ class SlidingWindowPlan:
     near: int = 0
     attending: int = 0
 
-    def told(self) -> str | None:
+    def describe(self) -> str | None:
         """For people; None: no layer sees less than the context."""
         if not self.tokens:
             return self.why and f"layers with a window keep all tokens: {self.why}"
-        return f"{self.near} of {self.attending} layers see at most {self.reach:,} tokens, and have rows for {self.tokens:,}"
+        return (
+            f"{self.near} of {self.attending} layers see at most {self.reach:,} tokens, and have rows for "
+            f"{self.tokens:,}"
+        )
 
 
 def is_window_shorter(layout: AttentionLayout, context: int) -> bool:
@@ -42,10 +45,12 @@ def is_window_shorter(layout: AttentionLayout, context: int) -> bool:
     return any(layer.reach is not None and layer.reach < context for layer in layout.attending)
 
 
-def windows_refusal(layouts: Sequence[AttentionLayout], config: DeviceDefaults, context: int, states: bool, gpu: bool) -> str | None:
+def windows_refusal(
+    layouts: Sequence[AttentionLayout], config: DeviceDefaults, context: int, states: bool, gpu: bool
+) -> str | None:
     """Why this engine keeps all tokens in all layers, though some see a window only. layouts: as for `plan_windows`."""
     if states:
-        return "the model has layers with states beside them"
+        return "the model has layers with states as well"
     if config.ranks > 1 and not gpu:
         return "ranks on CPUs keep all tokens in all layers"
     if parse_memory(config.host_kv, "host_kv"):
@@ -60,8 +65,8 @@ def windows_refusal(layouts: Sequence[AttentionLayout], config: DeviceDefaults, 
 def share_of(reach: int, config: DeviceDefaults, context: int) -> float:
     """Of all tokens those that windowed layers have rows for, where it is not said.
 
-    Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for
-    the layers that see all. A quarter at least, for the ends of many short texts.
+    Texts of a typical length fill both kinds of layers at once: each holds its window and is otherwise cached for the
+    layers that see all. A quarter at least, for the ends of many short texts.
     """
     if config.window_tokens is not None and config.kv_tokens is not None:
         return min(1.0, config.window_tokens / config.kv_tokens)
@@ -70,7 +75,7 @@ def share_of(reach: int, config: DeviceDefaults, context: int) -> float:
 
 
 def least_tokens(reach: int, config: DeviceDefaults) -> int:
-    """So that beside pins, which may hold half, one sequence gets on by whole steps."""
+    """So that, next to pins, which may hold half, one sequence gets on by whole steps."""
     return 2 * (span(reach, config.page_size) + config.step_tokens + 2 * config.page_size)
 
 
@@ -78,24 +83,35 @@ def reach_of(layouts: Sequence[AttentionLayout]) -> int:
     return max(layout.reach for layout in layouts)
 
 
-def plan_windows(layouts: Sequence[AttentionLayout], config: DeviceDefaults, share: float, tokens: int) -> SlidingWindowPlan:
+def plan_windows(
+    layouts: Sequence[AttentionLayout], config: DeviceDefaults, share: float, tokens: int
+) -> SlidingWindowPlan:
     """Of KV pools of so many tokens.
 
-    layouts: as `apart` gives them, of what lies on each card, rank 0's first. Raises ConfigError for too small a
+    layouts: as `apart` returns them, of what is stored on each GPU, rank 0's first. Raises ConfigError for too small a
     `window_tokens`.
     """
     reach = reach_of(layouts)
     least = least_tokens(reach, config)
     if config.window_tokens is not None and config.window_tokens < least:
-        raise ConfigError(f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of {config.step_tokens} need {least} at least")
+        raise ConfigError(
+            f"Engine(window_tokens={config.window_tokens}): windows of {reach} tokens and steps of "
+            f"{config.step_tokens} need {least} at least"
+        )
     wanted = config.window_tokens or int(share * tokens)
     if wanted < least and config.kv_tokens is not None:
         wanted = least
     wanted = -(-wanted // config.page_size) * config.page_size
     if least <= wanted < tokens:
-        near, attending = (sum(map(len, counted)) for counted in ([each.windowed for each in layouts], [each.attending for each in layouts]))
+        near, attending = (
+            sum(map(len, counted))
+            for counted in ([each.windowed for each in layouts], [each.attending for each in layouts])
+        )
         return SlidingWindowPlan(layouts[0], wanted, None, reach, near, attending)
-    return SlidingWindowPlan(AttentionLayout.of(layouts[0].layers), why=f"a pool of {tokens:,} tokens gains nothing from windows of {reach:,} kept apart")
+    return SlidingWindowPlan(
+        AttentionLayout.of(layouts[0].layers),
+        why=f"a pool of {tokens:,} tokens gains nothing from windows of {reach:,} kept apart",
+    )
 
 
 def check_options(config: DeviceDefaults, layouts: Sequence[AttentionLayout]) -> None:
@@ -103,6 +119,10 @@ def check_options(config: DeviceDefaults, layouts: Sequence[AttentionLayout]) ->
     if config.window_tokens is None:
         return
     if config.kv_tokens is None:
-        raise ConfigError(f"Engine(window_tokens={config.window_tokens}): give kv_tokens too, the tokens of the layers that see all")
+        raise ConfigError(
+            f"Engine(window_tokens={config.window_tokens}): give kv_tokens too, the tokens of the layers that see all"
+        )
     if all(layer.reach is None for layout in layouts for layer in layout.attending):
-        raise ConfigError(f"Engine(window_tokens={config.window_tokens}): no layer of this model has a window; leave it out")
+        raise ConfigError(
+            f"Engine(window_tokens={config.window_tokens}): no layer of this model has a window; leave it out"
+        )

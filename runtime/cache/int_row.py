@@ -18,7 +18,7 @@ class IntRow:
     """Append at the end, cut at the end, read as a numpy view (never copied).
 
     length: as len() gives it, for hot loops.
-    mirrored: how many of its first values a copy elsewhere has; cutting lowers it, whoever copies raises it.
+    mirrored: how many of its first values a copy elsewhere has; cutting lowers it, copying raises it.
     """
 
     __slots__ = ("_data", "length", "mirrored")
@@ -49,23 +49,23 @@ class IntRow:
         self.length += len(added)
 
     def append_rows(self, values: ArrayLike) -> None:
-        """Values behind the end that are no part of the row, until the next change of it."""
+        """Values after the end that are no part of the row, until the next change of it."""
         length = self.length
         self.extend(values)
         self.length = length
 
     def put(self, start: int, values: ArrayLike) -> None:
-        """Values from `start` on, behind which the row ends; what lies between its end and `start` is undefined."""
+        """Values from `start` to the new end; values between the old end and `start` are undefined."""
         self.end_at(start)
         self.extend(values)
 
     def end_at(self, length: int) -> None:
-        """Where that is behind its end, what lies between is undefined."""
+        """Where that is after its end, the values between are undefined."""
         self._reserve(length)
         self.length = length
 
     def reaching(self, length: int) -> Ints:
-        """int32 [length], a view as `array`, with what was laid behind the end."""
+        """int32 [length], a view as `array`, with what was stored after the end."""
         return self._data[:length]
 
     def truncate(self, length: int) -> None:

@@ -20,9 +20,8 @@ class KVPool:
 
     k: [layers, slots, kv_heads, head_dim]; v: [layers, slots, kv_heads, value_dim].
     latent: keys alone are stored, and v is a view of their first `value_dim` numbers.
-    index: [layers, slots, index_dim], by which layers choose what they attend to; in bfloat16 where keys have eight
-        bits.
-    Slot `PAD_SLOT` stays zero and belongs to nobody.
+    index: [layers, slots, index_dim], by which layers choose what they attend to; in bfloat16 where keys have 8 bits.
+    Slot `PAD_SLOT` stays zero and belongs to no sequence.
     scales: of each layer; they change only while nothing is stored.
     """
 

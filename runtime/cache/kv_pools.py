@@ -1,6 +1,6 @@
 """KV pools of models whose layers differ in width: one pool for each width, over the same slots.
 
-Layers that see a window only may lie in pools of their own, which have other, fewer slots (see `WindowPages`).
+Sliding-window layers may have separate pools with other, fewer slots (see `WindowPages`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .kv_pool import KVPool
 
 
 class KVLayerGroup(NamedTuple):
-    """Layers whose keys and values lie in one pool. windowed: over the slots of windows."""
+    """Layers whose keys and values are in one pool. windowed: over the slots of windows."""
 
     layers: int
     kv_heads: int

@@ -12,7 +12,7 @@ from .int_row import Ints
 class PagePool:
     """Reference-counted pages of `page_size` token slots each.
 
-    A page is held by every sequence row and every radix node that names it and is free when nobody does.
+    A page is held by every sequence row and every radix node that names it and is free when none does.
     Page 0 pads batches and is never handed out. `on_free` sees each array of pages as it is freed
     (the tests fill them with NaN, so that a stale read is loud).
     """

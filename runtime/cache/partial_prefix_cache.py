@@ -1,5 +1,5 @@
-"""What the caches have in common of models that cannot go on from every cached token:
-something beside its keys and values may be gone.
+"""The common part of caches of models that cannot go on from every cached token: more than keys and values is needed,
+and may be gone.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ class PrefixCache:
         return self.tree.match_pages(seq.tokens.array[:limit], seq.namespace)
 
     def mark(self, seq: CacheHolder, held: NDArray[np.bool_]) -> None:
-        """Set the pages that nobody can take while `seq` keeps its own; held: bool [pages of the pool + 1]."""
+        """Mark the pages that cannot be taken while `seq` keeps its own; held: bool [pages of the pool + 1]."""
         held[self.pages(seq)] = True
         if seq.node is not None:
             self.tree.mark(seq.node, held)
@@ -130,7 +130,7 @@ class PrefixCache:
         """Give `seq` what it takes to compute its tokens up to `length`, evicting if it must. False: there is not
         enough.
 
-        leaves: whether the state behind them will be wanted.
+        leaves: whether the state after them will be wanted.
         """
         have = seq.slots.length
         if length <= have:
@@ -162,9 +162,7 @@ class PrefixCache:
         """Raise OutOfPages if so many sequences may not be pinned, whatever their pages."""
 
     def spoil(self, seq: CacheHolder) -> None:
-        """Such a step broke off: go back to what it did not touch. Keys and
-        values behind `computed` are written again.
-        """
+        """Such a step failed: go back to what it did not touch. Keys and values after `computed` are written again."""
 
     def stands(self, seq: CacheHolder) -> bool:
         """Whether it can go on from its last computed token."""
@@ -299,7 +297,7 @@ class PrefixCache:
         self._lock(seq, node)
 
     def _unlock(self, seq: CacheHolder) -> None:
-        """Nothing of the tree is its own: who holds no page must hold no lock, since nobody could take it back."""
+        """It owns nothing of the tree: a sequence without pages must hold no lock, since none could take it back."""
         if seq.node is not None:
             self.tree.unlock(seq.node)
             seq.node = None

@@ -1,4 +1,4 @@
-"""Which nodes of the radix tree have a state: that behind all tokens from the root to the node's end."""
+"""Which nodes of the radix tree have a state: that after all tokens from the root to the node's end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RadixNodeStates:
-    """Snapshots have an order of their own: one may go while its node's keys and values stay."""
+    """Snapshots have a separate LRU order: one may go while its node's keys and values stay."""
 
     def __init__(self, slots: RecurrentStateSlots) -> None:
         self.slots = slots

@@ -3,14 +3,14 @@
     root ── [system prompt] ─┬─ [question 1] ── [answer 1]
                              └─ [question 2]
 
-Every namespace has a root of its own: what was computed under one is never found under another. A node holds
+Every namespace has its own root: what was computed under one is never found under another. A node holds
 int32 tokens and the pages that store their keys and values; its length is a multiple of the page size. The tree
 itself holds each of its pages once. A lock on a node keeps its whole path; what is unlocked is evicted leaf by
 leaf, least recently used first, whatever its namespace (RadixAttention, arXiv 2312.07104, section 3); of a leaf
 that is longer than what is needed only the end goes.
 
 Where the model keeps states too, a prefix can be used up to the deepest node with a state. A node that is split keeps
-its own, which stands for everything up to its end; the new one before it has none.
+its own, which covers everything up to its end; the new one before it has none.
 """
 
 from __future__ import annotations
@@ -147,8 +147,8 @@ class RadixTree:
         return np.concatenate(pages[::-1]) if pages else NOTHING
 
     def exchange(self, node: RadixNode, pages: Ints, better: NDArray[np.bool_]) -> None:
-        """Hold these pages, which store the same, in place of its own on the path to `node`
-        where they are better, bool [pages of the path].
+        """Hold these pages, which store the same, instead of the tree's on the path to `node` where they are better,
+        bool [pages of the path].
         """
         stop = len(better)
         for step in self._path(node):

@@ -1,4 +1,4 @@
-"""The cache of a model whose layers keep states: a sequence goes on only from tokens behind which there is one."""
+"""The cache of a model whose layers keep states: a sequence goes on only from tokens after which there is one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class RecurrentPrefixCache(PartialPrefixCache):
         return (seq.trail[-1].length if seq.trail else 0) == seq.computed
 
     def publish(self, seq: CacheHolder) -> None:
-        """Up to the last page border behind which it has a state."""
+        """Up to the last page border after which it has a state."""
         marks = [mark for mark in seq.trail if mark.length <= len(seq.tokens) and self._is_whole(mark.length)]
         if not marks:
             return

@@ -1,6 +1,4 @@
-"""The memory of layers that keep a state instead of keys and values, addressed by
-slot: one slot is the state behind one prefix.
-"""
+"""The memory of layers that keep a state instead of keys and values: one slot is the state after one prefix."""
 
 from __future__ import annotations
 
@@ -46,7 +44,7 @@ class RecurrentStateMemory:
 
     def __init__(self, shapes: StateShapes, slots: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         if slots < FIRST_SLOT:
-            raise ConfigError(f"a memory of {slots} states has no room: the first {FIRST_SLOT} slots belong to nobody")
+            raise ConfigError(f"a memory of {slots} states has no room: the first {FIRST_SLOT} slots are reserved")
         self.shapes, self.slots, self.dtype, self.device = dict(shapes), slots, dtype, torch.device(device)
         self.restore()
 
@@ -81,15 +79,18 @@ class RecurrentStateMemory:
     def fill_nan(self, slots: Sequence[int]) -> None:
         """Poison freed slots, so that a stale read turns the output into NaN (for tests)."""
         if any(slot < FIRST_SLOT for slot in slots):
-            raise ValueError(f"slots {list(slots)}: the first {FIRST_SLOT} belong to nobody and stay as they are")
+            raise ValueError(f"slots {list(slots)}: the first {FIRST_SLOT} are reserved and stay as they are")
         index = torch.as_tensor(slots, dtype=torch.int64, device=self.device)
         for tensor in self.tensors:
             tensor.index_fill_(0, index, float("nan"))
 
 
 class StepStates(NamedTuple):
-    """The states of a step. read, write: int64 [S], for each sequence the slot that its state is read from, and the one
-    that the state behind its last new token is left in; the same slot where it is written in place."""
+    """The states of a step.
+
+    read, write: int64 [S], for each sequence the slot from which its state is read, and the one to which the state
+    after its last new token is written; the same slot where it is written in place.
+    """
 
     memory: RecurrentStateMemory
     read: Tensor

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 EMPTY_SLOT = 0  # the state of an empty sequence: all zeros, never written
-SCRAP_SLOT = 1  # written by whoever leaves no state, read by nobody
+SCRAP_SLOT = 1  # written by sequences that leave no state, never read
 FIRST_SLOT = 2  # of those that are handed out
 
 

@@ -1,4 +1,4 @@
-"""The states that a sequence holds: that behind its last computed token, and a few earlier ones to go back to.
+"""The states that a sequence holds: that after its last computed token, and a few earlier ones to go back to.
 
     tokens   t0 t1 t2 t3 ... t40 t41 t42
     trail           (4, a)  (41, b)  (42, c)      lengths and slots; the last one is that of all computed tokens
@@ -22,7 +22,7 @@ MOST = 3  # states that it keeps: an earlier one, the one before the last step, 
 
 
 class StateCheckpoint(NamedTuple):
-    """The state behind the first `length` tokens, and its slot."""
+    """The state after the first `length` tokens, and its slot."""
 
     length: int
     slot: int
@@ -62,9 +62,9 @@ class StateCheckpoints:
         self.nodes, self.slots = nodes, nodes.slots
 
     def reserve(self, seq: StateHolder, leaves: bool) -> bool:
-        """Have a place for the state behind the next step.
+        """Reserve a slot for the state after the next step.
 
-        False: there is none. leaves: False where nobody will want it.
+        False: there is none. leaves: False where it will not be wanted.
         """
         if not leaves:
             self._give_back(seq)
@@ -90,7 +90,7 @@ class StateCheckpoints:
             self.slots.release(seq.trail.pop().slot)
 
     def last(self, seq: StateHolder, most: int, fits: Callable[[int], bool]) -> StateCheckpoint:
-        """The last state that it, or a node it stands on, has behind at most `most` tokens, of a length that fits."""
+        """The last state that it, or a node on its path, has after at most `most` tokens, of a length that fits."""
         marks = [mark for mark in (*seq.trail, *_marks(seq.node)) if mark.length <= most and fits(mark.length)]
         return max(marks, default=START)
 
@@ -149,7 +149,7 @@ class StateCheckpoints:
         for seq in seqs:
             lengths = [mark.length for mark in seq.trail]
             if lengths != sorted(set(lengths)) or 0 in lengths or (lengths and lengths[-1] > seq.computed):
-                raise RuntimeError(f"states behind {lengths} tokens of a sequence of which {seq.computed} are computed")
+                raise RuntimeError(f"states after {lengths} tokens of a sequence of which {seq.computed} are computed")
             if sum(len(node.tokens) for node in _path(seq.node)) > seq.computed:
                 raise RuntimeError(f"a sequence of {seq.computed} computed tokens stands on a longer path of the tree")
             holds += [mark.slot for mark in seq.trail] + [seq.into] * (seq.into > SCRAP_SLOT)

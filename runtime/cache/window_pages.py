@@ -1,12 +1,11 @@
-"""Where the pages of layers that see a window only lie, and which of them may be given to others.
+"""The pages of sliding-window layers: where they are stored, and which may be taken.
 
     page            1   2   3   4   5   6       of all layers: numbers of the tree and of the sequences
-    where           0   0   7   2   5   9       its rows of windowed layers: a page of their own pool, 0: given to
-    others
-    held                        x   x   x       by who runs, is idle or is pinned: never taken
+    where           0   0   7   2   5   9       its rows of windowed layers: a page of their pool, 0: taken
+    held                        x   x   x       by sequences that run, are idle or are pinned: never taken
 
-What nobody holds stays until its place is wanted. First goes what fell behind a window, oldest first; then the ends of
-texts, where somebody may go on: the least recently used one first.
+What is not held stays until its place is wanted. Pages that left a window go first, oldest first; then the ends of
+texts, which may be continued, least recently used first.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from .int_row import Ints
 
-SLACK = 32  # tokens behind the window that stay held, for who goes back a little
+SLACK = 32  # tokens before the window that stay held, for small rollbacks
 LOT = 32  # tokens that are given back at once
 
 NONE: Ints = np.zeros(0, np.int32)
@@ -30,14 +29,14 @@ def span(reach: int, page_size: int) -> int:
 
 
 class WindowPageTable:
-    """Where the rows of windowed layers lie, for who reads and writes them: `where` of all pages."""
+    """Where the rows of windowed layers are stored: `where` of all pages."""
 
     def __init__(self, pages: int, page_size: int, reach: int) -> None:
         self.page_size, self.reach = page_size, reach
         self.where = np.zeros(pages, np.int32)
 
     def first(self, length: int) -> int:
-        """The first page that the token behind the first `length` sees."""
+        """The first page that the token after the first `length` sees."""
         return max(0, length - self.reach + 1) // self.page_size
 
     def slots(self, slots: Ints, done: int) -> Ints:
@@ -51,7 +50,7 @@ class WindowPageTable:
         places = self.where[seen if size == 1 else seen // size]
         if not places.all():
             raise RuntimeError(
-                f"rows within the window of a sequence were given to others, behind {done} of {len(slots)} tokens"
+                f"rows within the window of a sequence were given to others, after {done} of {len(slots)} tokens"
             )
         found = np.zeros(len(slots), np.int32)
         found[start:] = places if size == 1 else places * size + seen % size
@@ -77,8 +76,8 @@ class WindowPages(WindowPageTable):
     reach: tokens that a query of a windowed layer sees at most, its own included.
     slack, lot: SLACK in tokens and LOT in pages, no less than a page.
     on_free: sees each array of places as it is freed (the tests fill them with NaN).
-    given_back: tokens so far that fell behind the window of who computed them.
-    changed: pages whose place is another since `moved` was asked last; None: nobody asks.
+    given_back: tokens so far that left the window of the sequence that computed them.
+    changed: pages moved since the last call of `moved`; None: it is not used.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class WindowPages(WindowPageTable):
         self._holds = np.zeros(pages, np.int32)
         self._ends = np.zeros(pages, bool)
         self._free = list(range(total, 0, -1))
-        self._behind: OrderedDict[int, None] = OrderedDict()  # pages with rows that nobody holds
+        self._left_window: OrderedDict[int, None] = OrderedDict()  # pages with rows that are not held
         self._kept: OrderedDict[int, None] = OrderedDict()  # the same, at the ends of texts
         self._on_free = on_free
 
@@ -102,16 +101,16 @@ class WindowPages(WindowPageTable):
 
     @property
     def loose(self) -> int:
-        """Pages with rows that nobody holds."""
-        return len(self._behind) + len(self._kept)
+        """Pages with rows that are not held."""
+        return len(self._left_window) + len(self._kept)
 
     @property
     def held(self) -> int:
         return self.total - self.free - self.loose
 
     def has_room(self, lengths: Iterable[int], step: int, pinned: int) -> bool:
-        """Whether sequences that grow to these lengths, in steps of so many
-        tokens, find rows beside so many pinned pages.
+        """Whether sequences that grow to these lengths, in steps of so many tokens, find rows in addition to so many
+        pinned pages.
         """
         most = span(self.reach, self.page_size)
         wanted = step + sum(min(most, length) + self.page_size for length in lengths)
@@ -128,8 +127,8 @@ class WindowPages(WindowPageTable):
         return int(np.flatnonzero(gaps[ends] == gaps[firsts])[-1]) * self.page_size
 
     def moved(self) -> tuple[Ints, Ints]:
-        """Pages whose place is another since the last time, and their places: what `put` is told
-        elsewhere. From the first call on they are noted.
+        """Pages moved since the last call, and their places, for `put` on other ranks. The first call starts the
+        record.
         """
         changed, self.changed = self.changed, []
         pages: Ints = (
@@ -140,12 +139,12 @@ class WindowPages(WindowPageTable):
         return pages, self.where[pages]
 
     def make_room(self, count: int) -> bool:
-        """Have `count` places free, taken from what nobody holds. False: there is not enough, and nothing was taken."""
+        """Have `count` places free, taken from what is not held. False: there is not enough, and nothing was taken."""
         if count > self.free + self.loose:
             return False
         taken: list[int] = []
         while count > self.free + len(taken):
-            taken.append((self._behind or self._kept).popitem(last=False)[0])
+            taken.append((self._left_window or self._kept).popitem(last=False)[0])
         if taken:
             self._clear(np.array(taken, np.int32))
         return True
@@ -159,7 +158,7 @@ class WindowPages(WindowPageTable):
         self._note(pages)
 
     def hold(self, pages: Ints) -> None:
-        """Pages with rows: nobody else gets their places."""
+        """Hold pages with rows: their places are not taken."""
         self._holds[pages] += 1
         for page in pages[self._holds[pages] == 1].tolist():
             self._queue(page).pop(page)
@@ -204,11 +203,11 @@ class WindowPages(WindowPageTable):
         if sorted([*self.where[placed].tolist(), *self._free]) != list(range(1, self.total + 1)):
             raise RuntimeError("a place of a window is lost, or two pages have it")
         ends = {page for page in placed.tolist() if not found[page] and self._ends[page]}
-        if set(self._kept) != ends or set(self._behind) != set(placed[found[placed] == 0].tolist()) - ends:
-            raise RuntimeError("what nobody holds does not wait in its queue")
+        if set(self._kept) != ends or set(self._left_window) != set(placed[found[placed] == 0].tolist()) - ends:
+            raise RuntimeError("a page that is not held is missing in its queue")
 
     def _queue(self, page: int) -> OrderedDict[int, None]:
-        return self._kept if self._ends[page] else self._behind
+        return self._kept if self._ends[page] else self._left_window
 
     def _note(self, pages: Ints) -> None:
         if self.changed is not None:

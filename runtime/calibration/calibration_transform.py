@@ -21,12 +21,13 @@ Quantise = Callable[[str, Linear, Any], Linear]
 
 
 class CalibrationTransform(LayerTransform):
-    """See `Decoder.seal`. Each layer sees what the layers before it give once they are quantised.
+    """See `Decoder.seal`. Each layer sees the outputs of the quantised layers before it.
 
-    texts: gives the token ids of the texts to calibrate by, once the first part is sealed.
+    texts: returns the token ids of the calibration texts, once the first part is sealed.
     held_out: texts that flow through the layers both as they were and as they became, for `compared`.
     seen: what is kept of the inputs of each projection.
-    Beside the layer there are the states of all texts and what is kept of the inputs.
+
+    In memory are one layer, the states of all texts and what is kept of the inputs.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class CalibrationTransform(LayerTransform):
         seen: type[InputStatistics] = InputHessian,
     ) -> None:
         self._quantise, self._texts, self._kind = quantise, texts, seen
-        self.calibration, self.before, self.behind = (
+        self.calibration, self.before, self.after = (
             LayerwiseForward(()),
             LayerwiseForward(held_out),
             LayerwiseForward(held_out),
@@ -68,11 +69,11 @@ class CalibrationTransform(LayerTransform):
         assert isinstance(model, Decoder)
         if index == 0:
             self.calibration = LayerwiseForward(self._texts())
-            for flow in (self.calibration, self.before, self.behind):
+            for flow in (self.calibration, self.before, self.after):
                 flow.enter(model)
         elif self._block is not None:
             self.calibration.run(self._block)
-            self.behind.run(self._block)
+            self.after.run(self._block)
         else:
             self.calibration.leave()
 

@@ -47,7 +47,7 @@ class LayerwiseForward:
 
     @torch.inference_mode()
     def enter(self, model: Decoder) -> None:
-        """Begin (again) behind the embedding, which must be there."""
+        """Begin (again) after the embedding, which must be there."""
         if not self.texts:
             return
         layout, self._model = model.config.attention, model
@@ -88,7 +88,7 @@ class LayerwiseForward:
         return RecurrentStateMemory(shapes, FIRST_SLOT, model.dtype, model.device) if shapes else None
 
     def logits(self) -> Iterator[Tensor]:
-        """Of each text behind the last layer, float32 [T, vocabulary]; the head must be there."""
+        """Of each text after the last layer, float32 [T, vocabulary]; the head must be there."""
         for execution_plan in self._courses:
             yield self._model.finished(execution_plan.states, self._batch(execution_plan)).float()
 

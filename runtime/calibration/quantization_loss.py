@@ -1,4 +1,4 @@
-"""What quantising loses: next-token distributions beside those of the weights as they were."""
+"""The loss of quantisation: next-token distributions compared with those of the original weights."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class QuantizationLoss:
-    """Of predicted tokens. divergence: mean KL in nats, and its 99th percentile; same_top: share of equal first
-    choices;
-    perplexities: of the texts, before and behind."""
+    """Of predicted tokens.
+
+    divergence: mean KL in nats, and its 99th percentile.  same_top: share of equal top tokens.  perplexities: of the
+    texts, before and after.
+    """
 
     tokens: int
     divergence: float
@@ -30,10 +32,10 @@ class LossComparison:
         self._parts: list[Tensor] = []
         self._answered: list[np.ndarray] = []
 
-    def add(self, ids: np.ndarray, before: Tensor, behind: Tensor, answered: np.ndarray) -> None:
+    def add(self, ids: np.ndarray, before: Tensor, after: Tensor, answered: np.ndarray) -> None:
         """ids: [T]; logits: float32 [T, vocabulary]; answered: bool [T], of those that a model has generated."""
         self._answered.append(answered[1:])
-        old, new = before[:-1].log_softmax(-1), behind[:-1].log_softmax(-1)
+        old, new = before[:-1].log_softmax(-1), after[:-1].log_softmax(-1)
         following = torch.from_numpy(ids[1:].astype(np.int64))[:, None].to(old.device)
         divergence = (old.exp() * (old - new)).sum(-1)
         same = (old.argmax(-1) == new.argmax(-1)).float()

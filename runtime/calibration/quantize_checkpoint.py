@@ -40,9 +40,8 @@ from .shard_writer import ShardWriter
 class QuantizeReport:
     """weights: of projections that were quantised, and how many bits one has with scales and zeros counted.
 
-    bytes: of all tensors before and behind.  calibrated: tokens.  losses: None: there was nothing to measure them by;
-        answers: those
-    of tokens that a model had generated.
+    bytes: of all tensors before and after.  calibrated: tokens.  losses: None: there were no texts to measure them on;
+        answers: those of tokens that a model had generated.
     """
 
     projections: int
@@ -164,7 +163,7 @@ class _CheckpointQuantizer:
         for place in (place for part in self.model.layers for place in part.places() if place.layer is not None):
             if place.layer is not None and not place.layer.weight.is_contiguous():
                 raise ConfigError(
-                    f"{place.name} lies as [in, out], which compressed-tensors has no module for; such models are "
+                    f"{place.name} is stored as [in, out], which compressed-tensors has no module for; such models are "
                     "quantised while loading: Engine(weights='int4')"
                 )
             if place.target.shape[1] % multiple:
@@ -220,10 +219,10 @@ class _CheckpointQuantizer:
         return packed
 
     def _compare(self) -> None:
-        for piece, before, behind in zip(
-            self.held_out, self.flows.before.logits(), self.flows.behind.logits(), strict=True
+        for piece, before, after in zip(
+            self.held_out, self.flows.before.logits(), self.flows.after.logits(), strict=True
         ):
-            self.comparison.add(piece.ids, before, behind, piece.answered)
+            self.comparison.add(piece.ids, before, after, piece.answered)
 
     def _copy(self, shards: ShardWriter) -> None:
         """Everything else as it is."""

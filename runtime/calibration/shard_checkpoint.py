@@ -18,7 +18,7 @@ from ..loading.checkpoint import OpenCheckpoint, open_checkpoint
 from ..loading.gguf_files.gguf_model import is_gguf
 from ..loading.load_plan import LoadPlan, plan_for, products_of_part
 from ..loading.load_weights import filled
-from ..loading.model_files.model_directory import BESIDE, QUANTIZATION, load_config, read_json
+from ..loading.model_files.model_directory import QUANTIZATION, QUANTIZATION_FILES, load_config, read_json
 from ..loading.remote import is_remote
 from ..loading.sharded_state import (
     MANIFEST,
@@ -53,7 +53,7 @@ SMALL = 2**16  # numbers of a tensor that sealing may write into
 @dataclass(frozen=True)
 class ShardReport:
     """packed: how many projections of each kind, those of all ranks.  dense: of the
-    others.  bytes: of all tensors before and behind.
+    others.  bytes: of all tensors before and after.
     """
 
     ranks: int
@@ -77,10 +77,12 @@ def shard(
     with it here.
 
     parts: of the engine that is to load it, whose ranks are written one after the other.
-    dtype: "float32", "bfloat16" or "float16", of what stays dense, and of what is rounded to few bits; None: as most of
-        it is
-    stored. device: whose kernels it is packed for. One layer of one rank is in memory, beside its embedding. Raises
-        ConfigError for what cannot be cut or packed so, CheckpointError for damaged files.
+    dtype: "float32", "bfloat16" or "float16", of what stays dense, and of inputs of what is quantised; None: that of
+        most stored tensors.
+    device: whose kernels it is packed for.
+
+    One layer of one rank and its embedding are in memory at a time. Raises ConfigError for what cannot be split or
+    packed so, CheckpointError for damaged files.
     """
     started = time.perf_counter()
     if weights in CALIBRATED:
@@ -98,7 +100,7 @@ def shard(
     ]
     with ShardWriter(out) as shards:
         manifest = ShardedStateManifest(parts, tuple(rank.write(shards) for rank in ranks), weights)
-        shards.finish(origin, _config(origin, checkpoint.model), BESIDE)
+        shards.finish(origin, _config(origin, checkpoint.model), QUANTIZATION_FILES)
         shards.json(MANIFEST, manifest.as_json())
     kinds = Counter(entry.kind for share in manifest.shares for entry in share.packed.values())
     before = sum(stored.stop - stored.start for source in checkpoint.sources for stored in source.tensors)
@@ -108,7 +110,7 @@ def shard(
 
 
 class _RankShard:
-    """What one rank loads, written once. Nothing is in memory before that, and nothing behind it."""
+    """What one rank loads, written once. Nothing is in memory before that, and nothing after it."""
 
     def __init__(
         self,
@@ -127,7 +129,7 @@ class _RankShard:
 
     @torch.no_grad()
     def write(self, shards: ShardWriter) -> RankShare:
-        shards.beside = shards.beside | {RANK: str(self.place.rank)}
+        shards.metadata = shards.metadata | {RANK: str(self.place.rank)}
         self._fill(shards)
         files = shards.named(lambda count: [file_name(self.place.rank, number) for number in range(1, count + 1)])
         del self.model, self.plan
@@ -183,7 +185,7 @@ def _opened(origin: Path) -> OpenCheckpoint:
             f"{origin} is a GGUF file, which has no config.json to go with the state; take the model's directory"
         )
     if is_remote(origin):
-        raise ConfigError(f"{origin} lies elsewhere; download the model first")
+        raise ConfigError(f"{origin} is remote; download the model first")
     if has_sharded_state(origin):
         raise ConfigError(f"{origin} is a sharded state already; take the model that it was made of")
     return open_checkpoint(origin)

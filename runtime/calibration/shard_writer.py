@@ -31,7 +31,7 @@ class ShardWriter:
         self._held: dict[str, Tensor] = {}
         self._files: list[list[str]] = []
         self.bytes = 0
-        self.beside = {"format": "pt"}  # what each file says beside its tensors
+        self.metadata = {"format": "pt"}  # of each file
 
     def __enter__(self) -> ShardWriter:
         try:
@@ -72,7 +72,7 @@ class ShardWriter:
             self.json(INDEX, {"metadata": {"total_size": self.bytes}, "weight_map": dict(sorted(where.items()))})
 
     def finish(self, origin: Path, config: dict[str, Any], left: Collection[str] = ()) -> None:
-        """config.json, and every other file that lies in `origin` beside its weights, but for those in `left`."""
+        """config.json, and every other file of `origin` that is no weight, but for those in `left`."""
         self.json(CONFIG, config)
         for file in sorted(origin.iterdir()):
             if (
@@ -93,7 +93,7 @@ class ShardWriter:
 
     def _write(self) -> None:
         if self._held:
-            save_tensors(self._held, self._part(len(self._files)), self.beside)
+            save_tensors(self._held, self._part(len(self._files)), self.metadata)
             self._files.append(list(self._held))
             self._held = {}
 
@@ -101,7 +101,7 @@ class ShardWriter:
         return self._folder / f"part-{number}.safetensors"
 
     def json(self, name: str, value: dict[str, Any]) -> None:
-        """A file beside the tensors."""
+        """A file next to the tensors."""
         (self._folder / name).write_text(json.dumps(value, indent=2) + "\n")
 
 

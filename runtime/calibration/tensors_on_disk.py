@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..errors import CheckpointError, ConfigError
 from ..loading.model_files.bounded_json import read_json
-from ..loading.model_files.model_directory import BESIDE, QUANTIZATION
+from ..loading.model_files.model_directory import QUANTIZATION, QUANTIZATION_FILES
 from ..loading.sharded_state import MANIFEST
 from ..loading.tensor_files.safetensors_header import DTYPES
 from ..models.spec.json_fields import shown
@@ -42,7 +42,7 @@ class TensorsOnDisk:
         if not (origin / CONFIG).is_file():
             raise ConfigError(
                 f"update_weights of tensors: the model of another process came from {origin}, whose {CONFIG} they "
-                "would be laid beside; give a model directory"
+                "need; give a model directory"
             )
         with self._turn:
             made = tempfile.TemporaryDirectory(prefix="sgl-weights-")
@@ -69,10 +69,10 @@ def _write(folder: Path, origin: Path, tensors: Mapping[str, Tensor]) -> Path:
                     f"{tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__}, not a tensor of "
                     f"{', '.join(DTYPES)}"
                 )
-            plain = torch.empty(tensor.shape, dtype=tensor.dtype)  # of its own memory, which files want
+            plain = torch.empty(tensor.shape, dtype=tensor.dtype)  # in separate memory, which files need
             shards.add({name: plain.copy_(tensor.detach())})
         shards.index()
-        shards.finish(origin, _dense(read_json(origin / CONFIG)), (MANIFEST, *BESIDE))
+        shards.finish(origin, _dense(read_json(origin / CONFIG)), (MANIFEST, *QUANTIZATION_FILES))
     return folder
 
 

@@ -1,6 +1,4 @@
-"""What callers give, checked where it comes in: whole numbers, numbers, token
-ids; and how any value is shown in an error.
-"""
+"""Arguments of callers, checked where they come in: numbers and token ids; and how a value is shown in an error."""
 
 from __future__ import annotations
 
@@ -46,9 +44,9 @@ def plain(value: Any) -> Any:
 
 
 def check_whole(name: str, value: Any, low: int = -WORD, high: int = WORD - 1, hint: str = "") -> int:
-    """`value` as a plain int from `low` to `high`; whatever has an index counts as one, but for bools.
+    """`value` as a plain int from `low` to `high`; anything with an index counts as one, but for bools.
 
-    Raises ConfigError naming the value and what may stand there.
+    Raises ConfigError naming the value and what is allowed there.
     """
     try:
         number = None if isinstance(value, bool) else plain(operator.index(value))
@@ -57,7 +55,7 @@ def check_whole(name: str, value: Any, low: int = -WORD, high: int = WORD - 1, h
     if number is not None and low <= number <= high:
         return number
     if low == -WORD or (high != WORD - 1):
-        wanted = f"lie in {low}..{high}" if number is not None else "be an integer"
+        wanted = f"be in {low}..{high}" if number is not None else "be an integer"
     else:
         wanted = f"be an integer of at least {low}" if number is None or number < low else f"be below {WORD}"
     raise ConfigError(f"{name} must {wanted}{hint}, got {shown(value)}")
@@ -66,7 +64,7 @@ def check_whole(name: str, value: Any, low: int = -WORD, high: int = WORD - 1, h
 def check_real(name: str, value: Any, low: float, high: float, open_low: bool = False) -> float:
     """`value` as a finite float from `low`, which is itself left out where that end is open, to `high`.
 
-    Raises ConfigError naming the value and what may stand there.
+    Raises ConfigError naming the value and what is allowed there.
     """
     try:
         number = float(plain(value)) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
@@ -74,7 +72,7 @@ def check_real(name: str, value: Any, low: float, high: float, open_low: bool = 
         number = math.inf
     if not (low <= number <= high and math.isfinite(number)) or (open_low and number == low):
         brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
-        raise ConfigError(f"{name} must lie in {brackets}, got {shown(value)}")
+        raise ConfigError(f"{name} must be in {brackets}, got {shown(value)}")
     return number
 
 
@@ -94,7 +92,7 @@ def check_token_ids(name: str, values: Any) -> NDArray[np.int32]:
     if row.ndim != 1 or (len(row) and row.dtype.kind not in "iu"):
         raise ConfigError(f"{name} must be a row of token ids, which are integers, got {shown(values)}")
     if len(row) and not -(2**31) <= int(row.min()) <= int(row.max()) < 2**31:
-        raise ConfigError(f"{name}: token ids must lie in 0..{2**31 - 1}, got {int(row.min())}..{int(row.max())}")
+        raise ConfigError(f"{name}: token ids must be in 0..{2**31 - 1}, got {int(row.min())}..{int(row.max())}")
     return row.astype(np.int32, copy=False)
 
 

@@ -1,11 +1,10 @@
 """Full collections of Python's cyclic garbage, which stop every thread for up to 0.1 s, kept out of steps.
 
-What stands when an engine is ready (modules, weights, tables) is frozen: no collection looks at it again. While steps
+What exists when an engine is ready (modules, weights, tables) is frozen: no collection looks at it again. While steps
 run, garbage is collected in full between two of them, and seldom; else when nothing has come for a moment. What was
-changed of Python's collector is put back when the last engine is closed. Who has switched the collector off is left
-alone,
-and so is who has frozen objects before the first engine: nothing more is frozen from then on, since Python can only
-thaw all at once.
+changed of Python's collector is put back when the last engine is closed. A program that has switched the collector off
+is left alone. So is one that has frozen objects before the first engine: nothing more is frozen from then on, since
+Python can only thaw all at once.
 """
 
 from __future__ import annotations
@@ -21,9 +20,8 @@ SELDOM, OFTEN = (
     30.0,
     10.0,
 )  # seconds between full collections while steps run, of all and of what came since the last one
-MANY = (
-    24  # collections of younger objects after which a full one that freezes comes sooner: it takes about 1 ms for each
-)
+# collections of younger objects after which a full one that freezes comes sooner: it takes about 1 ms for each
+MANY = 24
 QUIET, LONG_QUIET = 0.02, 1.0  # seconds without work before one, and before one of all that was frozen meanwhile
 WHOLE, MOST_GROWN = (
     1800.0,
@@ -31,7 +29,7 @@ WHOLE, MOST_GROWN = (
 )  # seconds, or bytes that the process has grown by, between such ones where work never ends
 
 _lock = threading.Lock()
-_standing: set[GarbageCollector] = set()
+_active: set[GarbageCollector] = set()
 _busy: set[GarbageCollector] = set()
 _usual = gc.get_threshold()
 _freezes = True  # or who uses engines does it himself
@@ -54,12 +52,12 @@ class GarbageCollector:
         """The engine is ready: freeze what there is."""
         global _freezes
         with _lock:
-            if not _standing:
+            if not _active:
                 _note_looked()
                 _freezes = _freezes and not gc.get_freeze_count()  # which counts them one by one
                 if _freezes:
                     gc.collect()
-            _standing.add(self)
+            _active.add(self)
             if _freezes:
                 gc.freeze()
 
@@ -67,9 +65,9 @@ class GarbageCollector:
         global _kept
         self.rest()
         with _lock:
-            if self in _standing:
-                _standing.remove(self)
-                if _freezes and not _standing:
+            if self in _active:
+                _active.remove(self)
+                if _freezes and not _active:
                     gc.unfreeze()
                     _kept = False
 

@@ -2,8 +2,7 @@
 ARGUMENTS`.
 
 It is tied before `begin(*ARGUMENTS)` of the module is even imported: that takes seconds, in which a parent may end, and
-processes
-that nobody waits for would fill the memory.
+orphaned processes would fill the memory.
 """
 
 from __future__ import annotations

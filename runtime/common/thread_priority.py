@@ -12,7 +12,10 @@ from contextlib import suppress
 # added to the niceness of a thread that gives way; much more, and such a thread holds Python for long, which the
 # others wait for
 LESS = 5
-SHORT, LONG = 100_000, 1_000_000  # nanoseconds of a turn: of who is waited for, and of who works beside
+SHORT, LONG = (
+    100_000,
+    1_000_000,
+)  # nanoseconds of a turn: of threads that are waited for, and of those that work in parallel
 _GET_AND_SET = {"x86_64": (315, 314), "aarch64": (275, 274)}  # numbers of sched_getattr and sched_setattr
 
 

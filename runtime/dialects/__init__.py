@@ -4,9 +4,10 @@ dialect = dialect_for("Qwen/Qwen3-8B", template)
 messages = dialect.messages(openai_messages, tools)     # for the model's own chat template
 step = dialect.plan(tools, "auto", parallel=True)       # the gens of an answer, with their grammars
 reader = dialect.reader(tools, reasoning=True)
-for event in reader.feed(piece): ...                    # Said, Thought, ToolCallStart, Arguments, ToolCallEnd
+for event in reader.feed(piece): ...                    # ContentDelta, ReasoningDelta, ToolCallStart, ...
 """
 
+from ..common.moved_names import moved_names
 from .dialect import Dialect, DialectStep
 from .dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
 from .output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
@@ -37,3 +38,17 @@ __all__ = [
     "split_reasoning",
     "tool_of",
 ]
+
+_MOVED = {
+    "Step": "dialects.dialect.DialectStep",
+    "Arguments": "dialects.output_events.ArgumentsDelta",
+    "CallBegun": "dialects.output_events.ToolCallStart",
+    "CallEnded": "dialects.output_events.ToolCallEnd",
+    "Said": "dialects.output_events.ContentDelta",
+    "Thought": "dialects.output_events.ReasoningDelta",
+    "Reader": "dialects.output_reader.OutputReader",
+    "Marks": "dialects.reasoning_marks.ReasoningMarks",
+    "Call": "dialects.tool_types.DialectToolCall",
+}
+
+__getattr__ = moved_names(__name__, _MOVED)

@@ -38,7 +38,7 @@ def several(tags: list[Format], separator: str, once: bool) -> Format:
 
 
 def triggered(tags: list[Format], triggers: list[str], once: bool) -> Format:
-    """Free text in which a trigger begins a tag; with `once` the text ends behind the first."""
+    """Free text in which a trigger begins a tag; with `once` the text ends after the first."""
     return {"type": "triggered_tags", "triggers": triggers, "tags": tags, "stop_after_first": once}
 
 

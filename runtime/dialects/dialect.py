@@ -26,13 +26,13 @@ class DialectStep(NamedTuple):
     """One gen of an answer.
 
     Attributes:
-        prefix: what is put behind the prompt, or behind the gen before, ahead of this gen.
+        prefix: what is appended to the prompt, or to the gen before, ahead of this gen.
         constraint: ("structural_tag" or "json_schema", its JSON text), or ("choices", the texts of which the likeliest
             one is taken: highest mean log-probability of its tokens, as `select` of the language has it), or None.
         stop: texts that end this gen, besides what ends every one. A text may be a special token of the model.
         free: the gen writes what is said to the user, so a request's own stops apply, and its own constraint
             where the step has none.
-        then: what follows, given the text of the gen, and behind it the one of `stop` that ended it; None: nothing.
+        then: what follows, given the text of the gen, followed by the one of `stop` that ended it; None: nothing.
     """
 
     prefix: str
@@ -50,7 +50,7 @@ class Dialect(DialectPrompt):
 
     form: CallForm
     single = False  # the model's template takes one call in a message
-    note = ""  # how the dialect was found, where neither the settings nor the template told
+    note = ""  # how the dialect was found, where neither the settings nor the template determine it
 
     def thinking(self, marks: ReasoningMarks | None) -> Dialect:
         """The same dialect with other marks around thoughts."""
@@ -115,12 +115,12 @@ class Dialect(DialectPrompt):
     def reader(self, tools: Sequence[Tool], reasoning: bool, prompt: str | None = None) -> OutputReader:
         """A reader of one answer, which is to be fed the prefixes of its steps too. Without tools, calls are text.
 
-        `reasoning`: thoughts are told apart. `prompt`: the text before the answer; its end tells whether the template
-        began a thought. Without it the marks tell.
+        `reasoning`: thoughts are separated. `prompt`: the text before the answer; its end shows whether the template
+        began a thought. Without it the marks show it.
         """
         marks = self.reasoning if reasoning else None
         if marks is not None and prompt is not None:
-            marks = marks.behind(prompt)
+            marks = marks.after(prompt)
         return (
             self.read({tool.name: tool.parameters for tool in tools}, marks)
             if tools

@@ -199,13 +199,13 @@ def _marked(source: str | None, table: tuple[tuple[str, str], ...]) -> str | Non
 
 
 def _noted(dialect: Dialect, model: str, why: str) -> Dialect:
-    """The dialect with a word on how it was found; `why` is empty where nothing told."""
+    """The dialect with a note on how it was found; `why` is empty where it is a fallback."""
     found = copy.copy(dialect)
-    told = (
+    source = (
         f"is taken from {why}: {dialect.name}" if why else "is not known: hermes is used (<tool_call>{...}</tool_call>)"
     )
     found.note = (
-        f"the format in which {model} calls tools {told}; no call could be read off its chat template. If it is "
+        f"the format in which {model} calls tools {source}; no call could be read off its chat template. If it is "
         "another, choose it "
         f"(sgl serve --tool-format): {', '.join(DIALECTS)}"
     )

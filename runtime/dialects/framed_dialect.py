@@ -32,12 +32,12 @@ class CallFrame:
     Attributes:
         separator: between calls.
         links: other texts than `link` that models write there.
-        closing: behind all calls; without it, every call has an `opening` of its own.
+        closing: after all calls; without it, every call has its own `opening`.
         lead: between what is said and the calls.
         style: of the arguments, as of a structural tag's schema.
         gap: between the marks of parameters.
         pad: around the values of parameters.
-        id_before: what stands before a name that is part of the call's id.
+        id_before: the text before a name that is part of the call's id.
         also: another opening that is read.
         first: the number of the first call.
 

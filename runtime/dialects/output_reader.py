@@ -15,15 +15,15 @@ from .reasoning_marks import ReasoningMarks
 
 @dataclass(frozen=True)
 class CallForm:
-    """How calls look in a text. What may stand behind the mark is the reader's affair.
+    """The form of calls in a text. The reader decides what may follow the mark.
 
     Attributes:
         mark: what calls begin with.
         bare: the mark is a part of the call itself.
         start: at the beginning of a text calls need no mark.
         known: only calls of tools that are there count, all else is text.
-        close: what may stand behind a call.
-        between: characters of which one may stand between calls.
+        close: what may follow a call.
+        between: characters of which one may be between calls.
         silent: the mark is never text, even where no call follows.
         also: another mark of the same meaning that is not bare.
         more: further ones.
@@ -45,12 +45,12 @@ class CallForm:
 
 
 class TextEmitter:
-    """Text on its way out. White space next to calls and thoughts is theirs; text behind a call begins a line."""
+    """Text on its way out. White space next to calls and thoughts is theirs; text after a call begins a line."""
 
     def __init__(self, tell: Callable[[str], None], inside: bool = False) -> None:
         self._tell = tell
         self._blank = ""
-        self._any = False  # something was told
+        self._any = False  # something was emitted
         self.fresh = inside  # a mark was the last thing there was
 
     def say(self, text: str) -> None:
@@ -65,12 +65,12 @@ class TextEmitter:
         self._tell(begin)
 
     def pause(self) -> str:
-        """A mark stands here; the white space before it."""
+        """A mark is here; returns the white space before it."""
         blank, self._blank, self.fresh = self._blank, "", True
         return blank
 
     def resume(self) -> None:
-        """What follows belongs to what was told."""
+        """What follows belongs to the text so far."""
         self.fresh = False
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class OutputReader:
             yield from self._unopened(self._marks)
         yield from self._start()
         while mark := (yield from self._until(self._wanted, self._speech)):
-            yield from self._behind(mark)
+            yield from self._after(mark)
         self._speech.end()
 
     def _start(self) -> Reading[None]:
@@ -140,7 +140,7 @@ class OutputReader:
                 return
         yield from self._calls(strict=True)
 
-    def _behind(self, mark: str) -> Reading[None]:
+    def _after(self, mark: str) -> Reading[None]:
         """What follows a mark."""
         if self._marks is not None and mark == self._marks.begin:
             yield from self._thought(self._marks)
@@ -196,7 +196,7 @@ class OutputReader:
     # --- calls -------------------------------------------------------------------------------------------
 
     def _calls(self, strict: bool) -> Reading[None]:
-        """Calls from here on, then what may stand behind them; what was passed in vain is said."""
+        """Calls from here on, then what may follow them; what was read in vain is text."""
         while (yield from self._call(strict)) and self.form.between:
             yield from self._between()
         if self.form.close and self._speech.fresh and not self.tape.since(0).strip():

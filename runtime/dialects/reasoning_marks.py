@@ -9,7 +9,7 @@ from typing import NamedTuple
 class ReasoningMarks(NamedTuple):
     """Around a thought. `open`: the template has written the first mark, so that texts begin with the thought.
 
-    silent: marks that say what kind of text follows; they are no text of their own.
+    silent: marks that say what kind of text follows; they are no text.
     """
 
     begin: str
@@ -17,8 +17,8 @@ class ReasoningMarks(NamedTuple):
     open: bool = False
     silent: tuple[str, ...] = ()
 
-    def behind(self, prompt: str) -> ReasoningMarks:
-        """The marks for a text that follows a prompt, whose end tells whether the thought has begun."""
+    def after(self, prompt: str) -> ReasoningMarks:
+        """The marks for a text that follows a prompt, whose end shows whether the thought has begun."""
         return self._replace(open=prompt.rstrip().endswith(self.begin.rstrip()))
 
 

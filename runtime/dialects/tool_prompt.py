@@ -62,10 +62,10 @@ class DialectPrompt(ABC):
         """OpenAI's messages as the model's template takes them.
 
         A template that takes calls gets them as `tool_calls`, and their answers in the role `tool`; one that takes
-        tools
-        gets them by `variables`. For other templates the dialect writes them into contents, and the log says so once.
+        tools gets them by `variables`. For other templates the dialect writes them into contents, and the log says so
+        once.
 
-        Thoughts stay where the assistant is still at work, behind the last message of the user.
+        Thoughts stay where the assistant is still at work, after the last message of the user.
 
         Raises:
             ConfigError: a call whose arguments are no JSON object; says which.
@@ -80,7 +80,7 @@ class DialectPrompt(ABC):
         return self._described(turns, tools) if tools and not self.tools_name else turns
 
     def variables(self, tools: Sequence[Tool]) -> dict[str, Any]:
-        """What the template is to be given beside the messages."""
+        """The template's variables other than the messages."""
         return {self.tools_name: [tool.openai for tool in tools]} if tools and self.tools_name else {}
 
     @property
@@ -123,7 +123,7 @@ class DialectPrompt(ABC):
         return [{"role": "assistant", "content": thought + (self.write(text, calls) if calls else text)}]
 
     def _parted(self, message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        """Text and calls in a message each, where the template leaves out calls beside a text."""
+        """Text and calls in a message each, where the template leaves out calls next to a text."""
         if (
             self.traits is None
             or self.traits.calls_with_text
@@ -221,13 +221,13 @@ def _merged(turns: list[Message]) -> list[Message]:
 
 
 def one_by_one(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages, each call in its own with its answer behind it."""
+    """The messages, each call in its own, followed by its answer."""
     found: list[Mapping[str, Any]] = []
     for message in messages:
         calls = message.get("tool_calls") or ()
         if message["role"] == "tool":
-            id, behind = message.get("tool_call_id"), range(len(found), 0, -1)
-            found.insert(next((i for i in behind if _asks_for(found[i - 1], id)), len(found)), message)
+            id, places = message.get("tool_call_id"), range(len(found), 0, -1)
+            found.insert(next((i for i in places if _asks_for(found[i - 1], id)), len(found)), message)
         elif len(calls) < 2:
             found.append(message)
         else:

@@ -78,9 +78,7 @@ class CudaGraphPool:
             graph.capture_end()
 
     def _leave(self) -> None:
-        """A capture that failed leaves torch's allocator in it, which would free
-        nothing any more; its pool is not used again.
-        """
+        """A failed capture leaves torch's allocator in it, which would free nothing; its pool is not used again."""
         with suppress(RuntimeError):  # it had left already
             torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), self._pool)
         self._pool = torch.cuda.graph_pool_handle()

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPageTable
     from ..models.transformers_backend import AnyDecoder
-    from ..sequences.sequence import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import ScheduledWork, SequenceState
     from .piecewise_graphs import PiecewiseCudaGraphs, PoolOnlyAttention
 
 
@@ -47,7 +47,7 @@ _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 
 class CudaRunner:
-    """See `EagerRunner`, whose methods it has. Everything runs on one stream of its own, in order.
+    """See `EagerRunner`, whose methods it has. Everything runs on one separate stream, in order.
 
     cuts_adapted: steps of several tokens run in pieces with adapters too.
     """
@@ -72,9 +72,9 @@ class CudaRunner:
         self._limits = (max_running, context, page_size)
         self.rows, self.context = max_running, context
         self._pool: CudaGraphPool | None = None
-        self._rehearses = self._alone = False  # alone: nobody waits for this step
+        self._rehearses = self._idle_step = False  # idle step: no request waits for this step
         self._ahead: Iterator[None] | None = None
-        self._unwaited = 0.0  # seconds of capturing for which nobody waited
+        self._unwaited = 0.0  # seconds of capturing for which no request waited
         self._with_graphs = graphs
         idle = _idle_streams.setdefault(device, [])
         self.sums: Tensor | None = None
@@ -144,7 +144,7 @@ class CudaRunner:
         """Do a little, some milliseconds, of what later steps will need done. False: nothing is left."""
         if self._ahead is None:
             return False
-        began, self._alone = self.captured_seconds, True
+        began, self._idle_step = self.captured_seconds, True
         try:
             with torch.inference_mode():
                 next(self._ahead)
@@ -153,7 +153,7 @@ class CudaRunner:
         except Exception as error:
             log.warning("graphs are not captured before they are needed: %s", error)
             self._ahead = None
-        self._alone = False
+        self._idle_step = False
         self._unwaited += self.captured_seconds - began
         return self._ahead is not None
 
@@ -226,7 +226,7 @@ class CudaRunner:
         return self.cuts_adapted and self.adapters.captures(slots) and self._mixed.supports_adapters()
 
     def _wanted_apart(self, work: list[ScheduledWork]) -> list[int]:
-        """Rows whose logits are wanted of a step with guesses, if it may be computed token by token; [] otherwise."""
+        """Rows whose logits are wanted of a step with drafts, if it may be computed token by token; [] otherwise."""
         if (
             all(seq.draft is None for seq, *_ in work)
             or self.memory is not None
@@ -278,8 +278,9 @@ class CudaRunner:
         slots: Sequence[int],
         running: int = 0,
     ) -> Tensor:
-        """running: sequences, where some have several tokens.  slots: of the adapters of the sequences;
-        []: none has one, and the graph is that of the base.
+        """running: sequences, where some have several tokens.
+
+        slots: of the adapters of the sequences; []: none has one, and the graph is that of the base.
         """
         size = graphs.size_for(len(work))
         blocks = blocks_for(slots, size) if slots else 0
@@ -296,7 +297,7 @@ class CudaRunner:
         return graphs.run(
             key,
             lambda: self.model.forward(static.batch, self.attention, *memory),
-            0 if self._alone else running or len(work),
+            0 if self._idle_step else running or len(work),
         )[: len(work)]
 
     def _enter(self, batch: StepBatch, tokens: int) -> None:
@@ -318,8 +319,7 @@ class StaticDecodeBatch:
     """A decode step of fixed size at fixed addresses; `fill` says what it is about."""
 
     def __init__(self, size: int, table: GpuPageTable, last: Tensor, states: bool = False, blocks: int = 0) -> None:
-        """states: the batch says where states are read and written; padding reads the empty one and writes the scrap
-        slot.
+        """states: the batch says where they are read and written; padding reads the empty one, writes the scrap slot.
 
         blocks: of rows with adapters, see `step.adapter_blocks.StaticAdapterRows`; 0: no row has one.
         """

@@ -1,4 +1,4 @@
-"""Which device, dtype and thread count to run with, found out by looking and measuring, not by guessing."""
+"""Which device, dtype and thread count to run with, found out by looking and measuring."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_gpu_device(device: str) -> bool:
 
 
 def gpu_device_choice(device: torch.device) -> AbstractContextManager[object]:
-    """Kernels that this thread launches find the tensors of this device, whichever card is the current one."""
+    """Kernels that this thread launches find the tensors of this device, whichever GPU is the current one."""
     return torch.cuda.device(device) if device.type == "cuda" and device.index is not None else nullcontext()
 
 
@@ -75,7 +75,7 @@ def choose_device(device: str = "auto", dtype: str = "auto", threads: int | None
 
 
 def named_device(name: str) -> torch.device:
-    """Raises ConfigError for a name that torch does not know, and for a card that is not there."""
+    """Raises ConfigError for a name that torch does not know, and for a GPU that is not there."""
     return _device(name)[0]
 
 

@@ -14,7 +14,7 @@ from ..models.draft_head import DraftHead
 from .eager_runner import EagerRunner
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import ScheduledWork
+    from ..sequences.sequence_state import ScheduledWork
 
 
 class CapturesHiddenStates:
@@ -40,8 +40,9 @@ class HiddenStatesRunner(CapturesHiddenStates, EagerRunner):
 
 
 class DraftHeadRunner(EagerRunner):
-    """given: the states that a step of the head reads.  made: is told those that it ends with.
-    beside: the target's runner, on whose stream it runs.
+    """given: the states that a step of the head reads.  made: receives those that it ends with.
+
+    target: the target's runner, on whose stream it runs.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class DraftHeadRunner(EagerRunner):
         attention: Any,
         given: Callable[[list[ScheduledWork]], Tensor],
         made: Callable[[list[ScheduledWork], Tensor], None],
-        beside: Any,
+        target: Any,
     ) -> None:
         super().__init__(head, attention, head.device)  # type: ignore[arg-type]
-        self.head, self._given, self._made, self._beside = head, given, made, beside
+        self.head, self._given, self._made, self._target = head, given, made, target
 
     def on_device(self) -> AbstractContextManager[object]:
-        found: AbstractContextManager[object] = self._beside.on_device()
+        found: AbstractContextManager[object] = self._target.on_device()
         return found
 
     @torch.inference_mode()

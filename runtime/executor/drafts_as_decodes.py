@@ -1,15 +1,14 @@
-"""A step with guesses as one of single tokens: each is a decode of its own, whose context ends with it.
+"""A step with draft tokens as one of single tokens: each is a separate decode, whose context ends with it.
 
 Keys and values of a step are stored before anything attends to them, so a token sees those in front of it. Such a step
-replays the graphs
-of decodes, whatever mixture of sequences and tokens it has: that is how guesses are verified.
+replays the graphs of decodes, whatever mixture of sequences and tokens it has: that is how draft tokens are verified.
 """
 
 from __future__ import annotations
 
-from ..sequences.sequence import ScheduledWork
+from ..sequences.sequence_state import ScheduledWork
 
-MOST = 17  # tokens of a sequence: one and as many guesses as are usual; more are a prompt's
+MOST = 17  # tokens of a sequence: one and as many draft tokens as are usual; more are a prompt's
 MOST_TOGETHER = 64  # tokens of the step: the graphs of so many decodes are captured before they are wanted
 SEEN_AGAIN = 32_768  # keys that all tokens but the first of their sequences may read once more, in each layer
 

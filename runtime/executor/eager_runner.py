@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPages
     from ..models.transformers_backend import AnyDecoder
-    from ..sequences.sequence import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 
 class EagerRunner:
     """The plain runner: each step eagerly, on any device.
 
-    last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input;
-    None where no step runs ahead.
+    last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input; None where no
+        step runs ahead.
     memory: of the states, of a model that keeps some.
-    windows: where the rows of windowed layers lie, of a model that keeps these apart.
+    windows: where the rows of windowed layers are, of a model that keeps these apart.
     adapters: where the rows of sequences with one find it; None: the engine takes none.
     sums: float32 [pools, hidden], of the newest step, in the order of the plan; None where it pooled nothing.
     """
@@ -57,7 +57,7 @@ class EagerRunner:
         return nullcontext()
 
     def warm_up(self) -> bool:
-        """While nobody waits: do a little of what later steps will need. False: nothing is left."""
+        """While no request waits: do a little of what later steps will need. False: nothing is left."""
         return False
 
     def waited(self) -> tuple[float, float]:

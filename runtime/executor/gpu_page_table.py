@@ -13,7 +13,7 @@ from .sequence_row_map import SequenceRowMap
 
 if TYPE_CHECKING:
     from ..cache import IntRow, WindowPageTable
-    from ..sequences.sequence import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 Upload = Callable[[np.ndarray], Tensor]
 
@@ -21,12 +21,11 @@ Upload = Callable[[np.ndarray], Tensor]
 class GpuPageTable:
     """pages: int32 [rows + 1, most pages of a sequence]; the last row pads batches and names page 0 only.
 
-    The pages of a step's new tokens are written by the embedding's kernel (see `DeviceBatch.table`). What is
-    copied from the host is what a row lacks of the tokens before: when a sequence gets a row, or other pages.
+    The pages of a step's new tokens are written by the embedding's kernel (see `DeviceBatch.table`). What is copied
+    from the host is what a row lacks of the tokens before: when a sequence gets a row, or other pages.
 
-    window_pages: the same of layers that see a window only, which have pages of their own (`windows`); None: none has.
-        The place of
-    a page does not change while it is held: what stands in a row is right as long as the row's own pages are.
+    window_pages: the same of layers that see a window only, which have separate pages (`windows`); None: none has. The
+        place of a page does not change while it is held: what is in a row is right as long as the row's own pages are.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class GpuPageTable:
 class MirroredPageTable(GpuPageTable):
     """The table of a rank above 0: rows as rank 0 says; sequences that it says nothing of have the padding's.
 
-    rows_by: of the sequences that stand for rank 0's rows.
+    rows_by: of the sequences that represent rank 0's rows.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """The runner for a GPU of a target whose states are wanted.
 
-Without graphs: each step leaves states in memory of its own.
+Without graphs: each step leaves states in its own memory.
 """
 
 from __future__ import annotations

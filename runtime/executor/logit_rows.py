@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import ScheduledWork
+    from ..sequences.sequence_state import ScheduledWork
 
 
 def logit_rows(work: list[ScheduledWork]) -> list[int]:

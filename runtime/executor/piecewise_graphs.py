@@ -1,10 +1,10 @@
 """Mixed steps as CUDA graphs: all but attention, cut where attention comes, by the number of new tokens.
 
-A piece leaves the queries of a layer in `q`, with keys and values in the pool. Then attention runs on the real
-batch, eagerly, from `q` into `mixed`, where the next piece finds it. Padding tokens have rows of their own in
-every buffer; they write nothing to the pool, and nothing in a piece mixes rows.
+A piece leaves the queries of a layer in `q`, with keys and values in the pool. Then attention runs on the real batch,
+eagerly, from `q` into `mixed`, where the next piece finds it. Padding tokens have separate rows in every buffer; they
+write nothing to the pool, and nothing in a piece mixes rows.
 
-Steps with adapters have pieces of their own, which find at fixed addresses too which adapter each row has.
+Steps with adapters have separate pieces, which find at fixed addresses too which adapter each row has.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class PiecewiseCudaGraphs:
 
     While many sequences run, a step captures one piece, so that none of them waits for all.
 
-    graph_for: gives the replay of a piece. A piece whose capture raises runs as it is.
+    graph_for: returns the replay of a piece. A piece whose capture raises runs as it is.
     """
 
     most, sizes = SIZES[-1], SIZES
@@ -119,11 +119,11 @@ class PiecewiseCudaGraphs:
     def supports_adapters(self) -> bool:
         """Whether steps with adapters that have nothing but pairs are cut too, of a model that has adapters."""
         if self._cuts is None:
-            self._cuts = self._shadow.law.capturable and refusal(self._shadow.plain(), self._attention) is None
+            self._cuts = self._shadow.products.capturable and refusal(self._shadow.plain(), self._attention) is None
         return self._cuts
 
     def run(self, step: StepArrays, rows: AdapterRows | None = None) -> Tensor:
-        """The logits of a step, as `Decoder.forward` gives them. rows: None: none has an adapter."""
+        """The logits of a step, as `Decoder.forward` returns them. rows: None: none has an adapter."""
         size = SIZES[bisect_left(SIZES, step.tokens)]
         self._upload(step, size)
         views = [array[:count] for array, count in zip(self._arrays, step.sizes, strict=True)]
@@ -146,7 +146,7 @@ class PiecewiseCudaGraphs:
         q, mixed = rooms[-1]
         attend(mixed, q, len(pieces) - 1, batch, *self._sinks[-1])
         if rows is not None:
-            self._shadow.law.begin(rows)  # what is left is computed for the real rows, or those that are wanted
+            self._shadow.products.begin(rows)  # what is left is computed for the real rows, or those that are wanted
         return gpu_step.finish(self._model_of(rows is not None), self._x[:tokens], mixed.view(tokens, -1), batch)
 
     @property
@@ -159,16 +159,16 @@ class PiecewiseCudaGraphs:
     def _begin_adapted(self, size: int, rows: AdapterRows) -> None:
         """Pieces find which adapters the rows of the step have."""
         if size not in self._adapted:
-            blocks = min(size, size // BLOCK + self._shadow.law.places)
+            blocks = min(size, size // BLOCK + self._shadow.products.places)
             sizes = StaticAdapterRows.sizes(size, blocks)
             packed = torch.zeros(sum(sizes), dtype=torch.int32, device=self._last.device)
             self._adapted[size] = packed, StaticAdapterRows(size, blocks, packed.split(sizes), grouped=False)
         packed, static = self._adapted[size]
         upload_into(packed, np.concatenate(static.arrays(rows.tokens)))
-        self._shadow.law.begin(static.rows)
+        self._shadow.products.begin(static.rows)
 
     def _rooms(self, tokens: int) -> list[tuple[Tensor, Tensor]]:
-        """Of each layer, where the queries of so many tokens lie, and what they attend."""
+        """Of each layer, where the queries of so many tokens are, and what they attend."""
         found: dict[tuple[int, ...], tuple[Tensor, Tensor]] = {}
         for layer in self._layers:
             shape = tokens, layer.query_heads, layer.key_dim

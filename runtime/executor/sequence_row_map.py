@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_state import SequenceState, SequenceStatus
 
 
 class SequenceRowMap:
-    """Gives each sequence of a step a row of its own, the one that it had before if it still has it.
+    """Assigns each sequence of a step its own row, the one that it had before if it still has it.
 
-    A row is taken away only from sequences that are not in the step. What the device keeps there by then is
-    known to the host: a sampled token is read one step after it was made.
+    A row is taken away only from sequences that are not in the step. What the device keeps there by then is known to
+    the host: a sampled token is read one step after it was made.
     """
 
     def __init__(self, count: int) -> None:

@@ -18,7 +18,7 @@ from .window_slot_tensors import context_slots
 
 if TYPE_CHECKING:
     from ..cache import WindowPageTable
-    from ..sequences.sequence import ScheduledWork
+    from ..sequences.sequence_state import ScheduledWork
 
 PER_TOKEN = 4  # the first ones of `arrays`
 
@@ -27,11 +27,10 @@ PER_TOKEN = 4  # the first ones of `arrays`
 class StepArrays:
     """A step on the host.
 
-    arrays: int32: ids, positions, slots and rows of the new tokens [T], rows of the sequences [S], where they
-    begin among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R]; of models that
-    keep
-    states, where those of the sequences are read and written [S]; else slots of the new tokens in windowed layers [T],
-    if these have some.
+    arrays: int32: ids, positions, slots and rows of the new tokens [T], rows of the sequences [S], where they begin
+        among the tokens [S + 1], their contexts [S], places of the tokens whose logits are wanted [R]; of models that
+        keep states, where those of the sequences are read and written [S]; else slots of the new tokens in windowed
+        layers [T], if these have some.
     windows: of all tokens of each sequence in windowed layers.
     """
 
@@ -48,7 +47,7 @@ class StepArrays:
     ) -> StepArrays:
         """The step of `work`, whose sequences have these rows of the page table. states: the model keeps some.
 
-        windows: where rows of windowed layers lie; there are none beside states.
+        windows: where rows of windowed layers are; there are none together with states.
         """
         query_lens, contexts = [hi - lo for _, lo, hi in work], [hi for *_, hi in work]
         lengths, own = np.array(query_lens, np.int32), np.array(rows, np.int32)

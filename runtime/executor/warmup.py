@@ -1,6 +1,6 @@
-"""Steps of nobody, so that the first ones of somebody find what they need: kernels compiled, graphs captured.
+"""Steps of no request, so that the first requests find what they need: kernels compiled, graphs captured.
 
-Such a step computes token 0 in the padding slot, which nobody reads, and its logits go nowhere.
+Such a step computes token 0 in the padding slot, which is never read, and its logits go nowhere.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import numpy as np
 
 from ..adapters.batch_adapters import BatchAdaptersBySlot
 from ..kernels.launch.compile_ahead import CompileJobs, compiling
-from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
-from ..sequences.sequence_ops import SequenceOp
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..step.adapter_rows import NONE, AdapterRows
 
 if TYPE_CHECKING:
@@ -44,9 +43,7 @@ class _LastTokenLogits(SequenceOp):
 
 
 def longest_step(step_tokens: int, rows: int) -> int:
-    """Tokens of the longest step that a runner of so many rows runs: of somebody,
-    with so many tokens at most, or of nobody.
-    """
+    """Tokens of the longest step that a runner of so many rows runs: real, of so many tokens at most, or a warm-up."""
     return max(step_tokens, rows, rows + max(FIRST))
 
 
@@ -56,9 +53,8 @@ def dummy_sequences(count: int, lo: int, hi: int, adapters: int = 0) -> list[Sch
 
 
 def _sequence(length: int, adapter: str) -> SequenceState:
-    seq = SequenceState(
-        0, SequenceOptions(adapter=adapter), SequenceStatus.CLOSED
-    )  # its row of the page table is the first to be given to others
+    # its row of the page table is the first to be given to others
+    seq = SequenceState(0, SequenceOptions(adapter=adapter), SequenceStatus.CLOSED)
     seq.tokens.extend(np.zeros(length, np.int32))
     seq.slots.extend(np.zeros(length, np.int32))
     seq.ops.append(_LastTokenLogits())
@@ -79,7 +75,7 @@ def compile_ahead(runner: CudaRunner, sampler: Callable[[], None]) -> None:
             runner.forward(warm_up_prompts(runner, tokens))
         runner.forward(dummy_sequences(1, 1, 2))
     log.info(
-        "%d kernels are ready after %.1f s; graphs are captured while nobody waits",
+        "%d kernels are ready after %.1f s; graphs are captured while no request waits",
         len(jobs),
         time.perf_counter() - started,
     )
@@ -113,17 +109,17 @@ def _all(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
 
 
 class _WarmupAdapters(BatchAdaptersBySlot):
-    """Nothing has to lie in the slots: nobody asks what does."""
+    """Nothing has to be in the slots: they are never read."""
 
     def captures(self, slots: Sequence[int]) -> bool:
-        return self.shadow.law.capturable
+        return self.shadow.products.capturable
 
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         rows = super().rows(digests, lengths, wanted)
         if rows is None:
             return None
         unasked = AdapterRows(np.full_like(rows.tokens, NONE), np.full_like(rows.wanted, NONE))
-        unasked.device = cast("GpuAdapterProducts", self.shadow.law).blocks_of(rows)
+        unasked.device = cast("GpuAdapterProducts", self.shadow.products).blocks_of(rows)
         return unasked
 
 
@@ -140,7 +136,9 @@ def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
 def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
     """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
     slots = (
-        len(runner.adapters.slots.slots) if runner.adapters is not None and runner.adapters.shadow.law.capturable else 0
+        len(runner.adapters.slots.slots)
+        if runner.adapters is not None and runner.adapters.shadow.products.capturable
+        else 0
     )
     for size in runner.decode_sizes if slots else ():
         if size in ADAPTED or size == runner.decode_sizes[-1]:
@@ -152,9 +150,7 @@ def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
 
 
 def warm_up_prompts(runner: CudaRunner, tokens: int, adapters: int = 0) -> list[ScheduledWork]:
-    """A step of about so many new tokens, in as many sequences as that takes,
-    shorter where there is no room for them.
-    """
+    """A step of about so many new tokens, in as many sequences as that takes, shorter where they have no room."""
     longest = max(1, runner.context - 1)
     count = min(-(-tokens // longest), max(1, runner.rows - 1))
     return dummy_sequences(count, 0, min(longest, -(-tokens // count)), adapters)

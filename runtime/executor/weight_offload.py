@@ -58,9 +58,9 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 class OffloadedWeights:
-    """The memory behind `tensors`, moved to main memory. The tensors stay valid objects, without content.
+    """The memory of `tensors`, moved to main memory. The tensors stay valid objects, without content.
 
-    Memory that several tensors share is moved once. `restore` gives it back at new addresses.
+    Memory that several tensors share is moved once. `restore` brings it back at new addresses.
     """
 
     def __init__(self, tensors: Iterable[Tensor]) -> None:

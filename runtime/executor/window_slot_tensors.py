@@ -12,7 +12,7 @@ from ..cache import WindowPageTable
 from ..step.window_slots import LazyWindowSlots, WindowSlots
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import ScheduledWork
+    from ..sequences.sequence_state import ScheduledWork
 
 
 def window_slots(

@@ -1,10 +1,12 @@
-"""A matrix product whose bits, for one row, depend on that row and the weight alone: in Triton, for bfloat16,
-float16, float32 and for weights of float8 with a scale per output; and of int8 by int8, whose sums are exact.
+"""A batch-invariant matrix product: the bits of a row depend on that row and the weight only.
+
+In Triton, for bfloat16, float16, float32 and for weights of float8 with a scale per output; and of int8 by int8, whose
+sums are exact.
 
 Every element is one chain over the inputs, first to last, kept in the tensor core's accumulator: no split of the
 inputs, no second order. The weight is always the left operand, so that 64 outputs are the narrow side of an
 instruction whatever the number of rows; the tiles of `tile_for` differ only in what they hold at a time.
-tests/gpu/test_deterministic_cuda.py holds them against each other.
+tests/gpu/test_deterministic_cuda.py compares them with each other.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ class MatmulTile:
     flatten: bool = False
 
 
-PLAIN = MatmulTile(64, 64, 32, 3, 4)  # of any device; the only one where tiles were not compared
+PLAIN = MatmulTile(64, 64, 32, 3, 4)  # of any device; the only one if tiles were not compared
 
 # Measured on an H200. A narrow weight has no more tiles of 64 outputs than there are multiprocessors: each works on
-# one alone and hides the memory behind deep loads. Of a wide one several tiles live on a multiprocessor at a time.
+# one tile and hides the memory latency with deep loads. A wide one has several tiles on a multiprocessor at a time.
 NARROW = {
     16: MatmulTile(16, 64, 256, 5, 4),
     32: MatmulTile(32, 64, 128, 6, 4),

@@ -1,4 +1,4 @@
-"""The start of a step: its embeddings, and the pages of its tokens entered into the table."""
+"""The start of a step: its embeddings, and entering the pages of its tokens into the table."""
 
 from __future__ import annotations
 
@@ -77,8 +77,7 @@ def embed(batch: StepBatch, embedding: Tensor, out: Tensor | None = None, scale:
     tensor.
 
     Ids below 0 are those sampled last (see `StepBatch`). Enters each token's page into `batch.device.table`, and into
-    that of
-    `batch.windows`, except for tokens in slot 0.
+    that of `batch.windows`, except for tokens in slot 0.
     """
     device = batch.device
     assert device is not None
@@ -109,7 +108,7 @@ def embed(batch: StepBatch, embedding: Tensor, out: Tensor | None = None, scale:
 
 
 def _windows(batch: StepBatch, device: DeviceBatch) -> tuple[Tensor, Tensor]:
-    """Slots and table of windowed layers, of the strides of all layers' table; any tensors where there are none."""
+    """Slots and table of windowed layers, with the strides of all layers' table; any tensors if there are none."""
     if batch.windows is None:
         return batch.slots, device.table
     assert batch.windows.table is not None and batch.windows.table.stride() == device.table.stride()

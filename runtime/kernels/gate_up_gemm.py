@@ -1,8 +1,8 @@
-"""Gate and up projections with the activation in their epilogue, for many rows: the largest product of a layer
-writes a third of what it otherwise would, and nothing reads it back in between.
+"""Gate and up projections with the activation in their epilogue, for large batches.
 
-On a card whose power is capped this also wins where a library's product alone is as fast: what is not moved costs
-no energy, and the clock stays higher.
+The largest product of a layer writes a third of what it otherwise would, and no kernel reads it back in between. On a
+GPU with a power cap this also wins where a library's product alone is as fast: less data movement costs less energy,
+and the clock stays higher.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _gated(
 
 
 def supports(x: Tensor, weight: Tensor) -> bool:
-    """Whether `gate_up` is the fastest for these: many rows of half precision on Hopper or later."""
+    """Whether `gate_up` is the fastest for these: large batches of half precision on Hopper or later."""
     return (
         x.shape[0] >= LEAST_ROWS
         and x.dtype in (torch.bfloat16, torch.float16)

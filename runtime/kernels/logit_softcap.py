@@ -1,4 +1,4 @@
-"""What a family does to its logits: a factor, and a bound that they approach smoothly."""
+"""A family's operations on its logits: a factor, and a soft cap."""
 
 from __future__ import annotations
 

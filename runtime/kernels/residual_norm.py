@@ -1,5 +1,6 @@
-"""Where a layer's branch joins the sum of those before it, in one pass: the norm behind the branch, the addition,
-the norm in front of the next branch. `norm` has the usual case, an addition and an RMS norm, by itself.
+"""The end of a layer's branch in one pass: the norm after the branch, the residual addition, the next branch's norm.
+
+`rms_norm` has the usual case, an addition and an RMS norm, by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NONE, RMS, LAYER = (tl.constexpr(kind) for kind in range(3))
 class NormWeights(NamedTuple):
     """weight, bias: [size], any float type; in float32 it is y = x / rms(x) * weight + bias.
 
-    layer: the mean is taken away first.
+    layer: the mean is subtracted first.
     """
 
     weight: Tensor
@@ -73,7 +74,7 @@ def _join(
     DEPENDENT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One program a row. What the second norm is taken of is the sum as it is stored, rounded."""
+    """One program a row. The second norm is of the sum as it is stored, rounded."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -115,9 +116,9 @@ def add_norm(
     of_sum: bool = False,
     overlap: bool = False,
 ) -> Tensor:
-    """x = (x + branch * after(delta + other)) * scalar in place, or after(x + branch * delta) * scalar with `of_sum`;
-    returns before(x), [T, size] contiguous, or x itself where `before` is None.
+    """x = (x + branch * after(delta + other)) * scalar in place; returns before(x), [T, size] contiguous.
 
+    With `of_sum`: after(x + branch * delta) * scalar. If `before` is None it returns x itself.
     x, delta, other: [T, size], rows contiguous.  scalar: float32 [1].  Without delta x stays as it is.
     overlap: the kernel may start under the tail of the one before (see `overlap`).
     """

@@ -43,7 +43,7 @@ def _rms_norm(rows, weights, out, stride, size, eps, BLOCK: tl.constexpr, DEPEND
 def _add_rms_norm(
     rows, deltas, weights, out, stride, delta_stride, size, eps, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr
 ):
-    """One program a row. What is normalised is the sum as it is stored, rounded."""
+    """One program a row. The norm is of the sum as it is stored, rounded."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()

@@ -1,6 +1,6 @@
-"""Two kernels that choose a token a row: chunks of the vocabulary side by side, then a row's chunks together.
+"""Two kernels that choose a token a row: chunks of the vocabulary in parallel, then a row's chunks together.
 
-A row's noise is that of `sampling/noise.py`, made anew wherever it is needed. A token's finish is its exponential
+A row's noise is that of `sampling/noise.py`, recomputed where it is needed. A token's finish is its exponential
 variate (below 0) over its weight exp(x - peak); the largest finish wins. A winner outside top-k, top-p or min-p
 shuts out all that are no likelier, and the race is run again among the others: chunks without any are not read.
 """
@@ -68,7 +68,7 @@ def _load(logits, mask, bits, columns, width):
 
 @triton.jit
 def _mask_of(masks, step, words, width):
-    """Where a row's mask lies, and how many of its bits count: 0 when the row has none."""
+    """The address of a row's mask, and how many of its bits count: 0 if the row has none."""
     number = tl.load(step + 1)
     return masks + tl.maximum(number, 0).to(tl.int64) * words, tl.where(number >= 0, width, 0)
 
@@ -228,7 +228,7 @@ def draw(
 
     Args:
         logits: any float dtype [n, at least width], last dimension contiguous; columns from `width` on are not read.
-        table: int32 [n, TABLE_WORDS]. `SamplingRow.packed` says what lies where.
+        table: int32 [n, TABLE_WORDS]. Its layout is that of `SamplingRow.packed`.
         steps: int32 [n, STEP_WORDS]: position, row of `masks` or -1, place in `last` or -1.
         masks: int32 [rows, at least ceil(width / 32)], bit c % 32 of word c // 32 allows column c.
         last: int32; gets the token of each row with a place, 0 for a row in error.

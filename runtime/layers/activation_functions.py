@@ -1,4 +1,4 @@
-"""Activations, alone and gated, and how a branch is added."""
+"""Activations, plain and gated, and the addition of a branch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Compiled kernels for few rows on a CPU (runtime/csrc), where a compiler was at hand when the package was built.
+"""Compiled kernels for small batches on a CPU (runtime/csrc), if a compiler was available when the package was built.
 
-`kernels` is None where they are absent or switched off by SGL_CPU_KERNELS=0; every caller then uses torch's
-own operations, which compute the same up to rounding.
+`kernels` is None if they are absent or switched off by SGL_CPU_KERNELS=0; every caller then uses torch's own
+operations, which compute the same up to rounding.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def can_compute(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def can_multiply(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether products of this kind are there, on a CPU with the instructions that make them fast."""
+    """Whether products of this kind are available, on a CPU with the instructions that make them fast."""
     if not can_compute(dtype, device):
         return False
     return bool(kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16)
 
 
 def isa_variant(dtype: torch.dtype) -> str:
-    """What multiplies with weights as they are, float32 or bfloat16."""
+    """The instruction set of products with float32 or bfloat16 weights."""
     best = kernels.FLOAT32 if dtype == torch.float32 else kernels.BFLOAT16
     return WAYS[best if AMX else min(best, BY_AVX512)]
 
@@ -90,8 +90,8 @@ def max_channel_numbers() -> int:
 
 
 def supports_many_queries(dtype: torch.dtype, head_dim: int) -> bool:
-    """Whether the compiled attention is to be taken for extends of any length:
-    tiles of queries, where torch is no faster.
+    """Whether the compiled attention is used for extends of any length: with tiles of queries, where torch is no
+    faster.
     """
     return has_tiles(dtype) and head_dim % kernels.CHUNK == 0
 
@@ -105,12 +105,12 @@ def huge_page_bytes(size: int) -> Tensor:
 
 
 def norm_struct(kind: str, weight: Tensor, bias: Tensor | None, eps: float) -> np.ndarray:
-    """The struct Norm of what lies there now. weight, bias: float32."""
+    """The struct Norm of the current tensors. weight, bias: float32."""
     return np.array((weight.data_ptr(), 0 if bias is None else bias.data_ptr(), NORMS[kind], eps), NORM)
 
 
 def supports(x: Tensor) -> bool:
-    """Whether the row by row kernels, which use one thread, are to be taken for x: where they are the fastest."""
+    """Whether the row by row kernels, which use one thread, are used for x: if they are the fastest."""
     return kernels is not None and x.dtype in KINDS and x.numel() <= most_numbers and x.device.type == "cpu"
 
 

@@ -13,7 +13,7 @@ SMALLEST_PEAK = 1e-12  # of a row or a weight, so that zeros have a scale too
 
 
 class KVScaleFactors(NamedTuple):
-    """Of the keys and values of a layer: stored is value / scale, and what is too large as the largest."""
+    """Scales of the keys and values of a layer: stored is value / scale, saturated."""
 
     k: float = 1.0
     v: float = 1.0

@@ -1,4 +1,4 @@
-"""Products of each head's own numbers with a matrix of its own."""
+"""Products of each head's numbers with a separate matrix per head."""
 
 from __future__ import annotations
 

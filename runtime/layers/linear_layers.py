@@ -16,7 +16,7 @@ LINE = 64  # bytes of a line of the cache
 
 
 class LoadedWeight(Protocol):
-    """A weight [out, in] in few bits."""
+    """A quantized weight [out, in]."""
 
     def take(self, rows: Tensor) -> LoadedWeight: ...
 
@@ -24,12 +24,12 @@ class LoadedWeight(Protocol):
 
 
 class Linear:
-    """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with what `seal` gives.
+    """y = x W^T + b, with weight [out, in]; load into `weight` and `bias`, then compute with the result of `seal`.
 
-    scale: float32 [out], what a weight of float8 is to be multiplied with; None for the others.
-    coded: the weight as it was loaded, in few bits; then `weight` is only its shape, until a transform has chosen what
+    scale: float32 [out], the scales of a float8 weight; None for the others.
+    coded: the quantized weight as it was loaded; then `weight` is only its shape, until a transform has chosen what
         computes.
-    Of a head that is tied to an embedding it is the embedding's table.
+    For a head that is tied to an embedding it is the embedding's table.
     """
 
     __slots__ = ("bias", "coded", "weight")
@@ -78,12 +78,12 @@ class Linear:
         return self.weight if type(self) in (Linear, TransposedLinear) else None
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds."""
+        """Its tensors."""
         yield from (tensor for tensor in (self.weight, self.bias, self.scale) if tensor is not None)
 
 
 class TransposedLinear(Linear):
-    """float32 on the CPU: MKL multiplies few rows fastest when the weight lies in memory as [in, out]."""
+    """float32 on the CPU: MKL multiplies small batches fastest when the weight is stored as [in, out]."""
 
     __slots__ = ("_matrix",)
 
@@ -141,8 +141,9 @@ class BlockedLinear(Linear):
 
     @staticmethod
     def store_together(products: Iterable[object]) -> None:
-        """Move weights into memory on huge pages, in this order: a step then spends less
-        on addresses. For a moment each is there twice.
+        """Move weights into memory on huge pages, in this order, for fewer TLB misses a step.
+
+        For a moment each exists twice.
         """
         layers = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
         if not layers:
@@ -165,7 +166,7 @@ class BlockedLinear(Linear):
         yield self
 
     def use_structs(self, words: np.ndarray) -> None:
-        """Its words lie here from now on, where they are already."""
+        """Its struct is stored here from now on, where it has been copied already."""
         self.words, self._address = words, words.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -181,8 +182,8 @@ class BlockedLinear(Linear):
 
 
 def in_blocks(weight: Tensor) -> Tensor:
-    """weight [out, in] as csrc/gemm/product.h wants it, [out / BLOCK, in /
-    group, BLOCK, group], filled up with zeros.
+    """weight [out, in] in the layout of csrc/gemm/product.h, [out / BLOCK, in / group, BLOCK, group], padded with
+    zeros.
     """
     outputs, inputs = weight.shape
     group, blocks = 1 if weight.dtype == torch.float32 else 2, -(-outputs // cpu_kernels.BLOCK)

@@ -14,7 +14,7 @@ KINDS = {torch.float32: 8, torch.bfloat16: 9}  # of the compiled product, by wha
 
 
 def stacked(pieces: Sequence[Linear], rows: Sequence[int], inputs: int, dtype: torch.dtype) -> Linear:
-    """The layer of these, whose outputs follow each other. rows: of each; dtype: of what is multiplied."""
+    """The layer of these, whose outputs are concatenated. rows: of each; dtype: of what is multiplied."""
     blocked = [piece for piece in pieces if isinstance(piece, BlockedLinear)]
     if len(blocked) == len(pieces):
         return MixedFormatBlockedLinear(blocked, inputs, dtype)

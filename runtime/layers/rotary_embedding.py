@@ -15,11 +15,11 @@ from . import cpu_kernels
 
 @dataclass(frozen=True, slots=True)
 class RopeParameters:
-    """Rotation of a head of `width` numbers, `dim` of which turn; `kind` is one of `ROPE_KINDS`.
+    """Rotation of a head of `width` numbers, `dim` of which are rotated; `kind` is one of `ROPE_KINDS`.
 
-    interleaved: neighbours turn together (GPT-J), not halves (GPT-NeoX). Weights are brought into halves while loading,
-    see `order`, so that nothing else has to know.  backwards: it turns the other way round (nanochat).  factors: of
-    longrope, what the wavelengths are multiplied with.
+    interleaved: adjacent numbers are pairs (GPT-J), not halves (GPT-NeoX). Weights are reordered to halves while
+        loading, see `order`, so that no other code has to know.  backwards: it rotates the other way (nanochat).
+        factors: of longrope, factors of the wavelengths.
     Fields that a kind does not use keep their defaults.
     """
 
@@ -94,7 +94,7 @@ def _yarn(rope: RopeParameters) -> Tensor:
 
 
 def _longrope(rope: RopeParameters) -> Tensor:
-    """Every wavelength has a factor of its own (LongRoPE, arXiv 2402.13753)."""
+    """Every wavelength has a separate factor (LongRoPE, arXiv 2402.13753)."""
     return 1.0 / (
         torch.tensor(rope.factors) * rope.theta ** (torch.arange(0, rope.dim, 2, dtype=torch.float32) / rope.dim)
     )
@@ -129,7 +129,7 @@ class RotaryEmbedding:
 
     table: [positions, 2 head_dim] of the model's type. A row is cos twice, then sin with its first half negated,
     so that rotating is `x * cos + swap_halves(x) * sin`.
-    positions: rows to build at once; the table keeps its address while nobody asks for more.
+    positions: rows to build at once; the table keeps its address until more are requested.
     """
 
     def __init__(self, rope: RopeParameters, dtype: torch.dtype, device: torch.device, positions: int = 64) -> None:

@@ -88,12 +88,12 @@ def open_checkpoint(
 
 
 def metadata_of_sources(sources: Iterable[WeightSource]) -> dict[str, Any]:
-    """What all files say beside their tensors."""
+    """The metadata of all files."""
     return {
         name: said
         for source in sources
         if isinstance(source, FileWeightSource | RangeSource)
-        for name, said in source.beside.items()
+        for name, said in source.metadata.items()
     }
 
 

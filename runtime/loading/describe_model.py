@@ -20,10 +20,10 @@ def describe(
     """The model that a directory's config.json describes.
 
     context: the longest sequence that is wanted.  implementation: "sgl", "transformers", or "auto" for transformers
-        where
-    no family of ours describes the architecture, which the engine says aloud.  remote_code: transformers may run the
-    checkpoint's Python.
-    Raises ConfigError where nobody computes it.
+        where no family of ours describes the architecture, which the engine warns about.  remote_code: transformers may
+        run the checkpoint's Python.
+
+    Raises ConfigError where neither supports it.
     """
     if is_gguf(Path(path)):
         if implementation == "transformers":

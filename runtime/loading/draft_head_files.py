@@ -136,7 +136,7 @@ class DraftHeadFiles:
             missing.pop(f"{self.spec.names.head}.weight").copy_(torch.cat([_read(*piece) for piece in self._scores]))
         weights: dict[
             str, dict[str, tuple[WeightSource, StoredTensor]]
-        ] = {}  # of each place that is a weight, "weight" and what stands beside it
+        ] = {}  # of each place that is a weight, "weight" and its companions
         for source, stored, name in self._tensors():
             place, _, suffix = name.rpartition(".")
             if name == "d2t" and head.ids is not None:
@@ -322,7 +322,7 @@ def _require_fit(spec: DraftHeadSpec, target: ModelSpec, where: str) -> None:
         )
     if not spec.embeds and spec.model.hidden_size != target.hidden_size:
         raise ConfigError(
-            f"{where}: the head has no embedding of its own, and hidden_size={spec.model.hidden_size} is not the "
+            f"{where}: the head has no own embedding, and hidden_size={spec.model.hidden_size} is not the "
             f"target's {target.hidden_size}"
         )
     if spec.model.vocab_size != target.vocab_size and not (spec.maps and spec.scores):
@@ -333,7 +333,7 @@ def _require_fit(spec: DraftHeadSpec, target: ModelSpec, where: str) -> None:
 
 
 def open_mtp_head(path: Path, target: ModelSpec, load_format: str) -> DraftHeadFiles:
-    """The layer behind the last one in a target's own checkpoint.
+    """The layer after the last one in a target's own checkpoint.
 
     Raises ConfigError where there is none, or none of this kind.
     """
@@ -377,9 +377,9 @@ def open_mtp_head(path: Path, target: ModelSpec, load_format: str) -> DraftHeadF
 
 
 def head_scores_of(target: ModelSpec, path: Path, load_format: str) -> list[tuple[WeightSource, StoredTensor]]:
-    """Where a target's matrix of logits lies, row by row.
+    """Where a target's matrix of logits is stored, row by row.
 
-    Raises ConfigError where that is not all of them, or not all that logits are made by.
+    Raises ConfigError where rows are missing, or where logits need more than this matrix.
     """
     if target.head_bias or target.head_unit or target.embed_size:
         raise ConfigError(

@@ -67,7 +67,7 @@ class PlannedQuantizedWeight(NamedTuple):
 @dataclass
 class LoadPlan:
     """plain, coded: by place.  packed: by "PART.NUMBER", see `state`.  kv: of each layer that has them, what holds
-    the scales of keys and values, by the name behind its attention.
+    the scales of keys and values, by the suffix of its attention's name.
     """
 
     plain: dict[str, PlannedTensor] = field(default_factory=dict)
@@ -175,7 +175,7 @@ class _LoadPlanner:
         return self.found
 
     def _sort(self, source: WeightSource, stored: StoredTensor) -> None:
-        """One tensor to its place, or beside the others of its weight."""
+        """One tensor to its place, or to the others of its weight."""
         name = renamed(stored.name, self.config, self.places)
         piece = PlannedTensor(source, stored, name)
         if name.startswith(PREFIX):

@@ -130,7 +130,7 @@ def dummy_model(
 ) -> Decoder:
     """A decoder with random weights, the same for the same seed and kind of device; norms are one, biases small.
 
-    Where experts lie on several ranks, tensors of one name are the same on all ranks that have it.
+    Where experts are spread over several ranks, tensors of one name are the same on all ranks that have it.
     """
     model = Decoder(config, dtype, device, allocate=False, expert_places=expert_places)
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -220,7 +220,7 @@ def _fetch(model: Decoder, index: int, plan: LoadPlan, readers: TransferThreads)
             )
         )
     room = sum(chunk.target.numel() * chunk.target.itemsize for chunk in work)
-    if model.device.type == "cuda":  # elsewhere memory that nobody writes to is none
+    if model.device.type == "cuda":  # elsewhere memory that is not written takes none
         room += sum(place.target.numel() * place.target.itemsize for place, _, _ in codes)
     return _LoadingPart(index, room, readers.fetch(work), codes, taken)
 
@@ -254,7 +254,7 @@ def _arrived(part: _LoadingPart) -> int:
         coded = [
             QuantizedPiece(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces
         ]
-        layer.coded, layer.weight = FusedQuantizedWeight.beside(coded, layer.weight), layer.weight.to("meta")
+        layer.coded, layer.weight = FusedQuantizedWeight.with_dense(coded, layer.weight), layer.weight.to("meta")
     return part.number
 
 
@@ -271,7 +271,7 @@ def _read(place: WeightTarget, few: PlannedQuantizedWeight, tensors: dict[str, T
 
 
 def _sizes(place: WeightTarget) -> tuple[int, ...]:
-    """[out, in], however the place lies."""
+    """[out, in], whatever the layout of the place."""
     sizes = tuple(place.target.shape)
     return sizes if place.layer is None or place.layer.weight.is_contiguous() else sizes[::-1]
 

@@ -22,7 +22,7 @@ from .tensor_files.safetensors_header import metadata_tensors
 MANIFEST = "sgl_state.json"
 VERSION = 3
 PREFIX = "packed."
-RANK = "rank"  # what a file says of itself beside its tensors
+RANK = "rank"  # the key of its metadata in a file
 MOST_MANIFEST = 64 * 2**20  # bytes
 MOST_RANKS = 2**16
 AGAIN = "write it again with `sgl shard`"
@@ -57,7 +57,7 @@ class ParallelSizes(NamedTuple):
         ):
             return f"expert_parallel and redundant_experts are {shown(self[2:])}"
         if self.expert_parallel and (self.tensor_parallel == 1 or self.pipeline_parallel > 1):
-            return "whole experts lie on the ranks of tensor_parallel, two or more of them, without stages"
+            return "whole experts are spread over the ranks of tensor_parallel, two or more of them, without stages"
         return (
             "redundant_experts are copies of whole experts: take expert_parallel as well, or leave them out"
             if self.redundant_experts and not self.expert_parallel
@@ -86,7 +86,7 @@ WHOLE = ParallelSizes()
 
 
 class PackedProjectionEntry(NamedTuple):
-    """Of a packed projection. numbers: what it is beside its tensors."""
+    """Of a packed projection. numbers: its fields that are no tensors."""
 
     kind: str
     numbers: dict[str, int]

@@ -1,6 +1,4 @@
-"""Generations that are not sampled yet, as their grammars are worked out beside the
-loop, and the logits that they wait with.
-"""
+"""Generations that wait for their grammars, which worker threads compute, and the logits that they wait with."""
 
 from __future__ import annotations
 
@@ -8,15 +6,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..sequences.sequence import SequenceState
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import SequenceState
 
 if TYPE_CHECKING:
     from .sequence_lifecycle import SequenceLifecycle
 
 
 class DeferredLogits(NamedTuple):
-    """The logits [1, vocabulary] behind the tokens up to `hi`."""
+    """The logits [1, vocabulary] after the tokens up to `hi`."""
 
     op: Generate
     hi: int
@@ -31,7 +29,7 @@ class DeferredSampling:
         self._kept: dict[SequenceState, DeferredLogits] = {}
 
     def keep(self, seq: SequenceState, op: Generate, logits: torch.Tensor) -> None:
-        """logits: [1, vocabulary], behind its last token; what was drafted behind that is dropped."""
+        """logits: [1, vocabulary], after its last token; what was drafted after that is dropped."""
         if seq.draft is not None:
             seq.draft = None
             self._life.rewind(seq, len(seq))
@@ -47,7 +45,7 @@ class DeferredSampling:
     def _go_on(self, seq: SequenceState, op: Generate) -> None:
         assert op.decoding is not None
         if op.decoding.catch_up(seq):
-            self._life.conclude(seq, op.decoding)
+            self._life.conclude(seq)
             self._life.advance(seq)
 
     def ready(self, computed: set[SequenceState]) -> list[tuple[SequenceState, DeferredLogits]]:

@@ -1,9 +1,7 @@
-"""Rows of a draft: the ordinary sampler chooses behind each of its tokens, and what it chose is taken as far as the
-draft said the same.
+"""Rows of a draft: the ordinary sampler chooses after each of its tokens, and what agrees with the draft is taken.
 
 So the text is the text without drafts, for any parameters, seed and grammar (up to the rounding of logits, unless that
-does not depend
-on the step: `deterministic`).
+does not depend on the step: `deterministic`).
 """
 
 from __future__ import annotations
@@ -16,19 +14,19 @@ if TYPE_CHECKING:
 
     from ..sampling import SampledTokens, SamplingRow
     from ..sequences.draft_tokens import DraftTokens
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
     from .sequence_lifecycle import SequenceLifecycle
 
 
 def matchers(seq: SequenceState, op: Generate, rows: range) -> list[Any]:
-    """The grammar, or None, behind the text and behind each token of its draft that has a row."""
+    """The grammar, or None, after the text and after each token of its draft that has a row."""
     first = None if op.decoding is None else op.decoding.matcher
     if len(rows) == 1 or seq.draft is None:
         return [first]
-    behind: Sequence[Any] = seq.draft.matchers or [None] * len(seq.draft.tokens)
-    return [first, *behind][: len(rows)]
+    following: Sequence[Any] = seq.draft.matchers or [None] * len(seq.draft.tokens)
+    return [first, *following][: len(rows)]
 
 
 def usable(masks: Sequence[Any]) -> int:
@@ -43,7 +41,7 @@ def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[Sampling
     drafted = [] if seq.draft is None else seq.draft.tokens
     if not op.decoding.row.changes_by(len(drafted)):
         return [op.decoding.row] * count
-    return [op.decoding.next_row(drafted[:behind]) for behind in range(count)]
+    return [op.decoding.next_row(drafted[:count_before]) for count_before in range(count)]
 
 
 def common_count(some: Sequence[Any], others: Sequence[Any]) -> bool:
@@ -59,16 +57,15 @@ def accept_draft(
         return decoding.take(seq, samples, rows.start)
     draft, seq.draft = seq.draft, None
     text, before, reached = len(seq), decoding.accepted, seq.computed
-    seq.computed = text  # what lies behind is computed once it is chosen: nobody may get it before
+    seq.computed = text  # what follows is computed once it is chosen: no other sequence may get it before
     decoding.drafted += draft.guessed(len(draft.tokens))
     try:
         return _take_all(seq, decoding, samples, rows, draft)
     finally:
         if seq.computed == text:
             kept, seq.computed = draft.agrees(seq.tokens.array[text:].tolist()), reached
-            if (
-                decoding.result is None
-            ):  # the logits behind its last token are wanted, for which there may have been no mask
+            # the logits after its last token are wanted, for which there may have been no mask
+            if decoding.result is None:
                 kept = min(kept, max(len(seq) - text - 1, 0))
             life.rewind(seq, text + kept)
             _count(life, seq, draft, kept)

@@ -21,10 +21,11 @@ from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
 from ..common.thread_priority import take_priority
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.eager_runner import EagerRunner
+from ..sequences.generate_op import Generate
 from ..sequences.op_future import note
-from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
-from ..sequences.sequence_ops import Close, Generate, SequenceOp
+from ..sequences.sequence_ops import Close
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..watch.engine_stats import Stats
 from ..watch.gather_stats import gather_stats
 from ..watch.step_trace import StepRecord, StepTraces
@@ -40,15 +41,13 @@ if TYPE_CHECKING:
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
-PATIENCE = (
-    0.05  # seconds until it is looked again for a grammar that is worked out beside the loop; it tells when it is done
-)
+PATIENCE = 0.05  # seconds between looks for a grammar of a worker thread, which also reports when it is done
 STEP_WORK = 600_000  # of a step's grammars, in steps of `grammars/automaton/work_budget.py`: some milliseconds
 SWITCH_INTERVAL = 0.0001  # seconds; with Python's 5 ms a busy host thread slows every step
 
 
 class EngineCore:
-    """Owned by Engine. What stands above `stop`, and `stop`, are thread-safe; the rest is the loop's own."""
+    """Owned by Engine. The methods above `stop`, and `stop`, are thread-safe; the rest belongs to the loop."""
 
     def __init__(self, runner: EagerRunner, life: SequenceLifecycle, run_ahead: bool = False) -> None:
         self.runner, self.life, self.run_ahead = runner, life, run_ahead
@@ -58,7 +57,7 @@ class EngineCore:
         self.collector = GarbageCollector(keeps=runner.device.type == "cpu")
         self.sleeper: EngineSleeper | None = None
         self.updater: WeightUpdater | None = None
-        self.rebalancer: ExpertRebalancer | None = None  # where experts lie whole on ranks
+        self.rebalancer: ExpertRebalancer | None = None  # where experts are whole on ranks
         self.adapters: AdapterManager | str = "none were set up"  # or why it takes none
         self.halted = False  # the model has no weights that belong together
         self.told: Callable[[], None] | None = None  # called when receivers of chunks have got those of a step
@@ -66,7 +65,7 @@ class EngineCore:
         self._inbox: deque[tuple[SequenceState, SequenceOp | None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
-        self.cause: BaseException | None = None  # the error of its own that the loop ended by
+        self.cause: BaseException | None = None  # the error in the loop itself that ended it
         self._broken = False  # the last step broke off
         self._since: float | None = None  # when this turn of the loop began; None: it waits for something to do
         self._usual_interval: float | None = None
@@ -89,9 +88,8 @@ class EngineCore:
     def submit(self, seq: SequenceState, op: SequenceOp) -> Future[Any]:
         op.future.keeper = self._thread
         if isinstance(op, Generate) and op.cuts:
-            self.life.text.tokenizer.encode(
-                "", parse_special=False
-            )  # what that needs is made here, once, not in the loop
+            # what that needs is made here, once, not in the loop
+            self.life.text.tokenizer.encode("", parse_special=False)
         self._post(seq, op)
         return op.future
 
@@ -123,7 +121,7 @@ class EngineCore:
 
     @property
     def failed(self) -> bool:
-        """Whether the loop ended by an error of its own, the `cause`."""
+        """Whether the loop ended by an error in itself, the `cause`."""
         return self.cause is not None
 
     @property
@@ -172,8 +170,10 @@ class EngineCore:
     # on the scheduler thread, between two steps
 
     def answer(self, name: str, *args: Any) -> Any:
-        """The result of a method of that name: flush, check, snapshot, tree, sleep, wake, update,
-        rebalance, begin_ or end_trace, begin_ or end_recording.
+        """The result of a method of that name.
+
+        Such as flush, check, snapshot, tree, sleep, wake, update, rebalance, begin_ or end_trace, begin_ or
+        end_recording.
         """
         asked = {"sleep": self.sleeper, "wake": self.sleeper, "update": self.updater, "rebalance": self.rebalancer}.get(
             name, self
@@ -206,7 +206,7 @@ class EngineCore:
         experts = None if self.sleeper is None else self.sleeper.experts
         return gather_stats(
             self.stats, self.cache, self.scheduler, vars(self).get("runner"), self.life.adapters, experts
-        )  # no runner behind the end
+        )  # no runner after the end
 
     def tree(self) -> CacheSnapshot:
         """Of the prefix cache and the sequences that hold pages."""
@@ -284,7 +284,7 @@ class EngineCore:
         ):
             try:
                 last()
-            except BaseException as error:  # nobody may be left waiting
+            except BaseException as error:  # no caller may be left waiting
                 note("an engine that ends", error)
         self.adapters = "the engine is closed"
         del last, self.runner, self.stepper, self._flying  # handles may outlive the model's memory
@@ -317,7 +317,7 @@ class EngineCore:
                     self.life.speculation.rest()
 
     def _try_step(self) -> bool:
-        """A step; where it breaks off and nobody can be blamed for it, all that was under way fails.
+        """A step; where it breaks off and no sequence can be blamed for it, all that was under way fails.
 
         Raises where that does not help: where what is left is not whole, or the step after it breaks off too.
         """
@@ -335,8 +335,9 @@ class EngineCore:
         return worked
 
     def _step(self) -> bool:
-        """Plan and launch a step, finish the one before (or this one, where nothing
-        runs ahead, or guesses wait to be verified).
+        """Plan and launch a step, finish the one before.
+
+        Finish this one instead where nothing runs ahead, or where draft tokens wait to be verified.
         """
         self.stepper.late.catch_up()
         self._ready_for_drafts()
@@ -366,9 +367,7 @@ class EngineCore:
         return self.stats.computed_tokens > computed
 
     def _ready_for_drafts(self) -> None:
-        """Before a plan: guesses go on from known tokens only, so where some
-        are wanted the step under way is finished.
-        """
+        """Before a plan: drafts go on from known tokens only, so where some are wanted the running step is finished."""
         speculation = self.life.speculation
         if speculation is None:
             return
@@ -391,7 +390,7 @@ class EngineCore:
                 self.life.fail(seq, RuntimeFailure(f"it could not be planned: {shown(error)}"))
 
     def _finish(self, ahead: int = 0) -> None:
-        """ahead: tokens of the step that was launched behind it."""
+        """ahead: tokens of the step that was launched after it."""
         step, self._flying = self._flying, None
         assert step is not None
         self.stepper.finish(step)
@@ -441,7 +440,7 @@ class EngineCore:
             op.fail(error)
 
     def _rest(self) -> None:
-        """Until something comes in. First what makes later work faster, as long as nobody waits for it."""
+        """Until something comes in. First what makes later work faster, as long as no request waits for it."""
         self.life.deliver()
         self._tell()
         self._since = None
@@ -467,7 +466,7 @@ class EngineCore:
             self.life.fail(seq, error)
 
     def _fail_all(self, error: BaseException) -> None:
-        """The end: nobody is left waiting, whatever state things are in."""
+        """The end: no caller is left waiting, whatever state things are in."""
         for seq, op in self._inbox:
             if op is not None:
                 seq.ops.append(op)

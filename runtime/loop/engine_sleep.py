@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from ..attention import AttentionBackend
-from ..build.build_draft import DraftBuilder
 from ..cache.kv_pools import Pool
 from ..errors import RuntimeFailure
 from ..executor.weight_offload import OffloadedWeights, tensors_of
@@ -21,6 +20,28 @@ if TYPE_CHECKING:
     from ..parallel.workers.worker_group import RankGroup
 
 
+class SleepingDraft(Protocol):
+    """A draft model or head, as its engine puts it to sleep with itself."""
+
+    @property
+    def model(self) -> object:
+        """Holds its weights, see `tensors_of`."""
+        ...
+
+    @property
+    def pool(self) -> Pool:
+        """Its keys and values."""
+        ...
+
+    def let_go(self) -> None:
+        """Frees what it computes with and forgets what it has computed, until `restore`."""
+        ...
+
+    def restore(self) -> None:
+        """Computes again, with the memory that came back."""
+        ...
+
+
 class EngineSleeper:
     """Puts the device's side of an engine to sleep. `sleep` and `wake` run on the scheduler thread."""
 
@@ -29,13 +50,12 @@ class EngineSleeper:
         core: EngineCore,
         pool: Pool,
         make_attention: Callable[[], AttentionBackend],
-        draft: DraftBuilder | None = None,
+        draft: SleepingDraft | None = None,
     ) -> None:
         self._core, self._pool, self._make_attention, self._draft = core, pool, make_attention, draft
         self._weights: OffloadedWeights | None = None
-        self.experts: dict[str, Any] | None = (
-            None  # what was counted of them, while the counts are not on the device; see `expert_stats`
-        )
+        # what was counted of them, while the counts are not on the device; see `expert_stats`
+        self.experts: dict[str, Any] | None = None
         self.asleep = False
 
     def sleep(self) -> int:
@@ -99,7 +119,7 @@ class EngineSleeper:
             self._draft.pool.release()
 
     def forget(self) -> None:
-        """The engine is closed: nobody will wake it, and nothing here may keep its memory."""
+        """The engine is closed: it will not be woken, and nothing here may keep its memory."""
         for name in ("_pool", "_make_attention", "_weights", "_draft"):
             vars(self).pop(name, None)
 

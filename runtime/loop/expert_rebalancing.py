@@ -1,6 +1,4 @@
-"""Experts move between ranks while an engine runs: a few between two steps,
-when somebody asks, or every so many steps.
-"""
+"""Experts move between ranks while an engine runs: a few between two steps, on request, or every so many steps."""
 
 from __future__ import annotations
 
@@ -21,20 +19,21 @@ class ExpertRebalancer:
         self._experts, self._every, self._asleep, self._steps = experts, every, asleep, 0
 
     def rebalance(self, begin: bool) -> dict[str, Any] | None:
-        """Move some; what it did once nothing is left, see `RebalanceResult`. begin: by what was chosen since the last
-        time, where none is under way.
+        """Move some; what it did once nothing is left, see `RebalanceResult`.
+
+        begin: by what was chosen since the last time, where none is under way.
 
         Raises RuntimeFailure where the weights are not there to be moved.
         """
         if self._asleep():
-            raise RuntimeFailure("the engine sleeps, and its experts lie in main memory: wake it before they move")
+            raise RuntimeFailure("the engine sleeps, and its experts are in main memory: wake it before they move")
         if begin and not self._experts.busy:
             self._experts.begin()
         self._experts.turn()
         return None if self._experts.busy else self._experts.last._asdict()
 
     def settle(self) -> None:
-        """Before weights go elsewhere: no rank keeps experts on their way beside them."""
+        """Before weights go elsewhere: no rank keeps experts that are on their way."""
         self._experts.settle()
 
     def stepped(self) -> None:

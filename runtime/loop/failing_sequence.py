@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence_state import SequenceState
 
 
 def failing_sequence(error: BaseException) -> SequenceState | None:

@@ -1,8 +1,8 @@
-"""What takes long beside the loop: threads that take turns in working for generations, who had least first.
+"""Long grammar work outside of the loop: threads take turns in working for generations, those that had least first.
 
 One works at a time, in slices. So a text whose grammar needs little waits for a slice of another one, not for all of
 it, whatever the others ask for. Some work cannot be cut: a slice that has lasted LONG counts no more, others take turns
-beside it.
+in parallel.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class GrammarWorkers(Generic[Who]):
         self._stopping = False
         self._idle: list[SimpleQueue[Task | None]] = []
         self._done: deque[Who] = deque()
-        self.waiting = 0  # that were added, and not told of as done
+        self.waiting = 0  # that were added, and not reported as done
 
     def add(self, who: Who, work: PendingGrammar) -> None:
         self.waiting += 1

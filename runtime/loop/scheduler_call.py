@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..sequences.sequence_ops import SequenceOp
+from ..sequences.sequence_state import SequenceOp
 
 if TYPE_CHECKING:
-    from ..sequences.engine_protocols import SequenceEngine
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_state import SequenceEngine, SequenceState
 
 
 class SchedulerCall(SequenceOp):

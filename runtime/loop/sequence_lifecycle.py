@@ -15,13 +15,14 @@ from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
 from ..scheduling.scheduler import Scheduler
-from ..sequences.engine_protocols import TextTools
+from ..sequences.generate_op import Generate
+from ..sequences.generation import TokenLogprobs
 from ..sequences.pending_grammar import PendingGrammar
-from ..sequences.running_generation import RunningGeneration
-from ..sequences.sequence import SequenceState, SequenceStatus
 from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
-from ..sequences.sequence_ops import Close, Extend, Fork, Generate, Pin, SequenceOp, TokenLogprobs
+from ..sequences.sequence_ops import Close, Extend, Fork, Pin
 from ..sequences.sequence_options import USUAL, SequenceOptions
+from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
+from ..sequences.text_tools import TextTools
 from ..speculative.speculation import Speculation
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings
@@ -50,7 +51,7 @@ class SequenceLifecycle:
         self.recordings = TextRecordings()
         self.beside: GrammarWorkers[tuple[SequenceState, Generate]] = GrammarWorkers()
         self.adapters: AdapterManager | None = None
-        self._finished: deque[RunningGeneration] = deque()
+        self._finished: deque[Generate] = deque()
         self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
         self._advancing = False
         self._random = random.Random(seed)
@@ -96,7 +97,7 @@ class SequenceLifecycle:
             self._fail_ops([op], _anew(seq.error) if seq.error else closed)
 
     def attempt(self, seq: SequenceState, call: Callable[..., Any], *args: Any) -> Any:
-        """What `call` gives; whatever it raises fails the operations of `seq`, and gives None."""
+        """What `call` returns; whatever it raises fails the operations of `seq`, and returns None."""
         try:
             return call(*args)
         except BaseException as error:
@@ -106,8 +107,8 @@ class SequenceLifecycle:
     def advance(self, seq: SequenceState) -> None:
         """Begin the next operations until one has something to compute.
 
-        Where that has others go on, such as children that are born, they do so after it and not within it: a chain of
-        forks may be longer than Python's stack.
+        Others that go on as a result, such as spawned children, do so after it and not within it. A chain of forks may
+        be longer than Python's stack.
         """
         self._due[seq] = None
         if self._advancing:
@@ -143,7 +144,7 @@ class SequenceLifecycle:
         self.collect(seq, seq.ops[0], [], [])
 
     def spawn_children(self, parent: SequenceState, child: SequenceState) -> int:
-        """Let `child` begin where `parent` stands; returns the computed tokens that it shares."""
+        """Let `child` begin where `parent` is; returns the computed tokens that it shares."""
         child.tokens.extend(parent.tokens.array)
         child.guarded = parent.guarded
         self.recordings.born(parent, child)
@@ -161,7 +162,7 @@ class SequenceLifecycle:
         """Fail the operations of one sequence; what it holds stays usable."""
         ops, seq.ops = list(seq.ops), deque()
         if ops and all(isinstance(op, Extend) for op in ops):
-            seq.deferred_error = _anew(error)  # nobody holds the future of an extend: the next operation tells
+            seq.deferred_error = _anew(error)  # no caller holds the future of an extend: the next operation raises it
         try:
             self._set_aside(seq)
         finally:
@@ -190,7 +191,7 @@ class SequenceLifecycle:
         """It takes no operations any more: those that it had, but for its end."""
         child.error = _anew(error)
         ops, child.ops = list(child.ops), deque()
-        if child.status is not SequenceStatus.CHILD_PENDING:  # the fork failed behind it
+        if child.status is not SequenceStatus.CHILD_PENDING:  # the fork failed after it
             self.scheduler.remove(child)
         self._forget(child)
         self._leave_adapter(child)
@@ -262,7 +263,7 @@ class SequenceLifecycle:
     def check_tokens(self, tokens: Ints) -> None:
         size = self.vocab_size
         if len(tokens) and not (int(tokens.min()) >= 0 and int(tokens.max()) < size):
-            raise ConfigError(f"token ids must lie in 0..{size - 1}, got {int(tokens.min())}..{int(tokens.max())}")
+            raise ConfigError(f"token ids must be in 0..{size - 1}, got {int(tokens.min())}..{int(tokens.max())}")
 
     def check_length(self, seq: SequenceState, more: int = 0) -> None:
         if len(seq) + more > self.context:
@@ -273,14 +274,10 @@ class SequenceLifecycle:
                 "`context` if the model allows it"
             )
 
-    def start_decoding(self, seq: SequenceState, op: Generate) -> RunningGeneration:
-        seq.guarded = seq.guarded or not op.params.speculation
-        return RunningGeneration(self, seq, op)
-
-    def advance_grammar(self, seq: SequenceState, op: Generate, work: PendingGrammar) -> None:
-        """Have done on another thread what a generation waits for."""
+    def advance_grammar(self, seq: SequenceState, work: PendingGrammar) -> None:
+        """Have done on another thread what the generation at the head of the queue waits for."""
         self.stats.late_masks += 1
-        self.beside.add((seq, op), work)
+        self.beside.add((seq, _generation(seq)), work)
 
     def collect(
         self, seq: SequenceState, op: SequenceOp, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
@@ -288,24 +285,25 @@ class SequenceLifecycle:
         """Give an operation what was found at its rows, and go on when it is done."""
         done = self.attempt(seq, op.collect, seq, self, pairs, tops)
         if not seq.ops or seq.ops[0] is not op:
-            return  # it failed just now, or meanwhile, as a probe of its own came too late
+            return  # it failed just now, or meanwhile, as its probe came too late
         if done:
             seq.ops.popleft()
         if done or op.blocked:
             self.advance(seq)
 
-    def conclude(self, seq: SequenceState, decoding: RunningGeneration) -> None:
+    def conclude(self, seq: SequenceState) -> None:
         """The generation at the head of the queue has its result; `deliver` hands it over."""
-        self.scheduler.estimate.finished(
-            len(decoding.output), decoding.limit, decoding.op.params.max_tokens is not None
-        )
+        op = _generation(seq)
+        decoding = op.decoding
+        assert decoding is not None
+        self.scheduler.estimate.finished(len(decoding.output), decoding.limit, op.params.max_tokens is not None)
         self.stats.generated(decoding)
         self.recordings.answered(seq, decoding.prompt_tokens)
         self.cache.publish(seq)
         if self.speculation is not None:
             self.speculation.learn(seq, decoding)
         seq.ops.popleft()
-        self._finished.append(decoding)
+        self._finished.append(op)
         if isinstance(decoding.result, BaseException):  # what is queued behind it fails too, but after it
             self.deliver()
             self.fail(seq, decoding.result)
@@ -323,15 +321,21 @@ class SequenceLifecycle:
     def deliver(self) -> None:
         """Hand over finished generations. Those who wake up run while the model computes, not between steps."""
         while self._finished:
-            decoding = self._finished.popleft()
-            decoding.deliver()
-            decoding.op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+            op = self._finished.popleft()
+            assert op.decoding is not None
+            op.decoding.deliver()
+            op.decoding = None  # no cycle: what the caller's callbacks hold is freed with the operation
+
+
+def _generation(seq: SequenceState) -> Generate:
+    """The generation at the head of the queue."""
+    op = seq.ops[0]
+    assert isinstance(op, Generate)
+    return op
 
 
 def _anew(error: BaseException) -> BaseException:
-    """A copy that is never raised: a traceback would keep its frames, and the
-    handles there, as long as the sequence.
-    """
+    """A copy that is never raised: a traceback would keep its frames, and their handles, as long as the sequence."""
     try:
         copied = copy.copy(error)
     except BaseException:  # a class that cannot be copied

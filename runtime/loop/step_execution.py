@@ -1,7 +1,7 @@
 """One step of the model: launched, decided (what its logits are for), finished (what came of it).
 
-The forward may run ahead of the host: it needs no sampled token by value, only the place where the device keeps
-it. Decisions never do: masks, penalties and positions are made when every earlier token is known.
+The forward may run ahead of the host: it needs no sampled token by value, only the place where the device keeps it.
+Decisions never do: masks, penalties and positions are made when every earlier token is known.
 
     launch(k + 1) ── finish(k) ── decide(k + 1) ── launch(k + 2) ── finish(k + 1) ...       one step ahead
     launch(k) ── decide(k) ── finish(k) ── launch(k + 1) ...                                 in step
@@ -26,9 +26,10 @@ from ..errors import RuntimeFailure
 from ..executor.eager_runner import EagerRunner
 from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
 from ..sequences.embed_op import Embed, Floats
+from ..sequences.generate_op import Generate
+from ..sequences.generation import TokenLogprobs
 from ..sequences.op_future import note
-from ..sequences.sequence import ScheduledWork, SequenceState
-from ..sequences.sequence_ops import Generate, SequenceOp, TokenLogprobs
+from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 from ..step.device_upload import fetch
 from . import draft_verification
 from .deferred_sampling import DeferredSampling
@@ -44,9 +45,7 @@ Ready = TypeVar("Ready")
 
 
 class RowsToSample(NamedTuple):
-    """A generation that gets a token, and those of its draft that are chosen: rows of the
-    step's logits, and the masks of its grammar.
-    """
+    """A generation that gets a token, and tokens of its draft: rows of the step's logits, and its grammar's masks."""
 
     seq: SequenceState
     op: Generate
@@ -82,7 +81,8 @@ class WantedRows(NamedTuple):
 
 @dataclass(slots=True)
 class RunningStep:
-    """Attributes:
+    """What a step was asked for.
+
     samples: the generations that get a token, in groups, each with where it comes from.
     scores: the same of operations that get log-probabilities, and of how many rows each.
     pooled: operations that get sums of hidden states, and over which positions, in the order of `sums`.
@@ -155,7 +155,7 @@ class StepExecutor:
     def _fail_step(self, work: list[ScheduledWork], error: BaseException) -> None:
         """Fail the one that is to blame, or all; the others are computed in the next step.
 
-        What a failed step wrote lies behind `computed`: nobody reads it, it is written again.
+        What a failed step wrote is after `computed`: it is not read, it is written again.
         """
         for item in work:
             self.life.cache.spoil(item.seq)
@@ -177,9 +177,7 @@ class StepExecutor:
     def _in_groups(
         self, what: str, those: list[Item], launch: Callable[[list[Item]], Ready]
     ) -> list[tuple[list[Item], Ready]]:
-        """What `launch` gives for all of them at once; where it raises, for
-        each half, down to the one that is to blame.
-        """
+        """What `launch` returns for all at once; where it raises, for each half, down to the one that is to blame."""
         try:
             return [(those, launch(those))]
         except BaseException as error:
@@ -192,9 +190,7 @@ class StepExecutor:
     # decide
 
     def decide(self, step: RunningStep) -> None:
-        """Have the logits of the step sampled and scored for those who still
-        want them, and those that waited sampled.
-        """
+        """Have the logits of the step sampled and scored for those that still want them, and waiting logits sampled."""
         self._sample_late(step)
         sampled: list[RowsToSample] = []
         scored: list[RowsToScore] = []
@@ -226,7 +222,7 @@ class StepExecutor:
         return ready
 
     def _sample_late(self, step: RunningStep) -> None:
-        """Those that waited with their logits get their tokens behind what is computed: the next step knows these."""
+        """Those that waited with their logits get their tokens after what is computed: the next step knows these."""
         computed = {want.seq for want in step.wants if want.positions}
         waited = self.late.ready(computed) if len(self.late) else []
         if not waited:
@@ -243,13 +239,14 @@ class StepExecutor:
     def _choose(
         self, logits: torch.Tensor, sampled: list[RowsToSample], last: Any = None, places: Any = None
     ) -> Callable[[], SampledTokens]:
-        positions = [seq.tokens.length + behind for seq, _, rows, _ in sampled for behind in range(len(rows))]
+        positions = [seq.tokens.length + offset for seq, _, rows, _ in sampled for offset in range(len(rows))]
         masks = [mask for *_, masks in sampled for mask in masks]
         return self.sampler.launch(logits, self._sampling_batch(sampled), positions, masks or None, last, places)
 
     def _masked(self, sampled: list[RowsToSample], logits: torch.Tensor | None) -> list[RowsToSample]:
-        """Those whose grammar gives a mask, with their masks (none at all where nobody has a grammar);
-        the others fail, or wait with their logits for one.
+        """Those whose grammar has a mask, with their masks; the others fail, or wait with their logits for one.
+
+        No masks at all where no sequence has a grammar.
         """
         if not any(map(_has_grammar, sampled)):
             return sampled
@@ -354,7 +351,7 @@ class StepExecutor:
         decoding = op.decoding
         assert decoding is not None
         if draft_verification.accept_draft(self.life, seq, decoding, samples, rows):
-            self.life.conclude(seq, decoding)
+            self.life.conclude(seq)
             self.life.advance(seq)
 
 
@@ -379,7 +376,7 @@ def _wants(work: list[ScheduledWork]) -> list[WantedRows]:
 
 
 def _pooled(work: list[ScheduledWork]) -> list[tuple[SequenceState, Embed, range]]:
-    """Whose hidden states are summed over which positions, who are told that the sums are on their way."""
+    """Whose hidden states are summed, over which positions. Each is informed that its sums are on their way."""
     found = []
     for seq, lo, hi in work:
         op = seq.ops[0]

@@ -1,4 +1,4 @@
-"""Other weights for an engine that runs: between two steps, and nobody fails."""
+"""Other weights for an engine that runs: between two steps, and no request fails."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from ..attention import AttentionBackend, AttentionLayout
-from ..build.build_ranks import RanksBuilder
 from ..cache.kv_pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
 from ..loading.checkpoint import OpenCheckpoint
@@ -28,6 +27,38 @@ from .engine_core import EngineCore
 log = logging.getLogger("sgl.runtime")
 
 Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by the names that the checkpoint gave them
+
+
+class RankShare(Protocol):
+    """Rank 0's part of a model on several ranks."""
+
+    @property
+    def whole(self) -> ModelSpec:
+        """The model of all ranks together."""
+        ...
+
+
+class UpdatedRanks(Protocol):
+    """The ranks of an engine, as an update of its weights reaches them."""
+
+    @property
+    def part(self) -> RankShare: ...
+
+    def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
+        """Rank 0's plan to load another checkpoint, and the bytes that all ranks read. Every rank keeps its plan."""
+        ...
+
+    def let_go(self, runner: Any) -> None:
+        """Frees what depends on the present weights. runner: rank 0's."""
+        ...
+
+    def fill(self, model: Decoder) -> None:
+        """Every rank loads by its plan. Raises what one of them could not do, when all are done."""
+        ...
+
+    def renewed(self) -> dict[str, Any]:
+        """What of `Engine.info` differs after the update."""
+        ...
 
 
 class WeightUpdater:
@@ -47,7 +78,7 @@ class WeightUpdater:
         opened: Callable[[Path], OpenCheckpoint],
         transform: Transform | None,
         make_attention: Callable[[], AttentionBackend],
-        side: RanksBuilder | None = None,
+        side: UpdatedRanks | None = None,
     ) -> None:
         self._core, self._pool, self._layout, self._origin, self._open = core, pool, layout, origin, opened
         self._transform, self._make_attention, self._side = transform, make_attention, side
@@ -110,9 +141,7 @@ class WeightUpdater:
         return checkpoint
 
     def _replace(self, model: Decoder, plan: LoadPlan) -> None:
-        """Computes nothing more where neither the new weights nor those of before
-        can be loaded, until an update succeeds.
-        """
+        """Computes nothing until an update succeeds where neither the new nor the previous weights can be loaded."""
         runner = self._core.runner
         if not self._core.halted:
             runner.release() if self._side is None else self._side.let_go(runner)

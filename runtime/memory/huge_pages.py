@@ -1,4 +1,4 @@
-"""Main memory on huge pages: whoever goes through much of it, or locks it, spends less on addresses."""
+"""Main memory on huge pages: code that reads much of it, or locks it, spends less on addresses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HUGE_PAGE = 2 << 20  # bytes, of x86
 def huge_page_buffer(size: int) -> Tensor:
     """uint8 [size], which the system gives when they are written, on huge pages where it has them.
 
-    Its storage cannot be resized, as weights that sleep must be: those lie in `layers.cpu.huge_page_bytes`.
+    Its storage cannot be resized, as weights that sleep must be: those are in `layers.cpu.huge_page_bytes`.
     """
     space = (
         mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -31,7 +31,8 @@ def huge_page_buffer(size: int) -> Tensor:
 
 
 def huge_page_tensor(size: int) -> Tensor:
-    """uint8 [size], on huge pages where it is large: small ones are given one by
-    one, each as long as a copy of some kilobytes.
+    """uint8 [size], on huge pages where it is large.
+
+    Small pages are given one by one, each as long as a copy of some kilobytes.
     """
     return huge_page_buffer(size) if size >= HUGE_PAGE else torch.empty(size, dtype=torch.uint8)

@@ -28,8 +28,9 @@ GROUPS = (  # of versions 2 and 1: where, the limit, what is used, and what of i
 
 
 def free_memory() -> int:
-    """Bytes of main memory that this process may still take, the control group's limit included;
-    files that were read and may be dropped count as free.
+    """Bytes of main memory that this process may still take, the control group's limit included.
+
+    Files that were read and may be dropped count as free.
     """
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:

@@ -22,8 +22,9 @@ def aligned(size: int) -> Tensor:
 
 
 def pin_memory(owner: object, memory: Tensor, device: torch.device, option: str) -> weakref.finalize:
-    """Lock it until the result is called or the owner is gone; the memory stays as long. option: the engine's, for the
-    error.
+    """Lock it until the result is called or the owner is gone; the memory stays as long.
+
+    option: the engine's, for the error.
 
     Raises ConfigError where the driver refuses.
     """
@@ -38,7 +39,7 @@ def pinned_memory(memory: Tensor, device: torch.device, option: str) -> None:
     with torch.cuda.device(device):
         status = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.nbytes, PORTABLE | MAPPED))
         if status:
-            with suppress(RuntimeError):  # the driver says so once more to whoever launches next
+            with suppress(RuntimeError):  # the driver says so once more at the next launch
                 torch.zeros(1, device=device)
             raise ConfigError(
                 f"{option}: the driver cannot lock {memory.nbytes / 1e9:.2f} GB of main memory (error {status}); ask "

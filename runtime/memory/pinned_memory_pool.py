@@ -33,9 +33,7 @@ def pin_driver_of(device: torch.device, option: str) -> PinDriver:
 
 
 class _PinnedPieces:
-    """All pieces by their address, what of them is free, the oldest first,
-    and what came back and is not counted yet.
-    """
+    """All pieces by their address, the free ones, the oldest first, and what came back and is not counted yet."""
 
     def __init__(self, driver: PinDriver) -> None:
         self.driver = driver
@@ -51,11 +49,10 @@ class _PinnedPieces:
 
 
 class PinnedMemoryPool:
-    """Thread-safe. spare: bytes that may stay locked while nobody has them, or the largest piece, if this is more.
+    """Thread-safe. spare: bytes that may stay locked while unused, or the largest piece, if this is more.
 
-    A piece comes back when nothing is left of its tensor, views included. Whoever lets go the last of it asks nothing
-    of the driver,
-    which may wait for the device: too many free ones are unlocked by who takes the next.
+    A piece comes back when nothing is left of its tensor, views included. Code that releases the last of it asks
+    nothing of the driver, which may wait for the device. Too many free pieces are unlocked when the next one is taken.
     """
 
     def __init__(self, driver: PinDriver, spare: int) -> None:
@@ -78,7 +75,7 @@ class PinnedMemoryPool:
         with self._lock:
             self._closed = True
             self._end()
-            self._held = _PinnedPieces(self._held.driver)  # what comes back from here on is nobody's
+            self._held = _PinnedPieces(self._held.driver)  # what comes back from here on is not kept
 
     @property
     def bytes(self) -> int:

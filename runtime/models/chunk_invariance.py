@@ -1,4 +1,4 @@
-"""Which layers with states compute prompts by chunks of tokens, whose bits depend on where a prompt is cut."""
+"""Which recurrent layers compute prompts by chunks of tokens, so that bits depend on where a prompt is cut."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from ..errors import ConfigError
 from ..layers import cpu_kernels
 from .spec.model_spec import Mixer, ModelSpec, ParallelMixersSpec
 from .spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
+from .spec.unsupported_fields import part_name
 
 
 def chunked(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> str | None:
-    """The first of them, for people; None: each token follows the one before, as
-    in C on a CPU, or in the kernels of a GPU.
+    """The first such layer, for people.
+
+    None: every layer scans token by token, as in C on a CPU or in the GPU kernels.
     """
     whys = _left_on_gpu(model, dtype) if device.type == "cuda" else [None] * len(model.layers)
     for index, (layer, why) in enumerate(zip(model.layers, whys, strict=True)):
         for part in _mixers(layer.mixer):
             if isinstance(part, DeltaNetSpec | Mamba2Spec) and (why or not _follow(part, device)):
-                told = f" ({why})" if why else ""
+                reason = f" ({why})" if why else ""
                 return (
-                    f"layer {index} ({type(part).__name__}) computes prompts by chunks of tokens on {device.type}{told}"
+                    f"layer {index} ({part_name(part)}) computes prompts by chunks of tokens on {device.type}{reason}"
                 )
     return None
 
 
 def require_exact(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> None:
-    """Raises ConfigError for `deterministic` with such layers. dtype: of the model."""
+    """Raises ConfigError if `deterministic` is set and the model has such layers. dtype: of the model."""
     if why := chunked(model, device, dtype):
         raise ConfigError(
             f"Engine(deterministic=True): {why}, whose bits depend on where a prompt is cut; run it without "
@@ -42,7 +44,7 @@ def _follow(part: DeltaNetSpec | Mamba2Spec, device: torch.device) -> bool:
 
 
 def _left_on_gpu(model: ModelSpec, dtype: torch.dtype) -> list[str | None]:
-    """Of each layer why the GPU's kernels leave it."""
+    """For each layer, why the GPU kernels do not support it."""
     from .decoder import Decoder
     from .gpu.gpu_support import gpu_refusal
 

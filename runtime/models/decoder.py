@@ -1,6 +1,4 @@
-"""A decoder made of the parts that its `ModelSpec` names: computed by torch here,
-or by the executors that claim its layers.
-"""
+"""A decoder made of the parts that its `ModelSpec` names, computed by torch or by executors that support its layers."""
 
 from __future__ import annotations
 
@@ -47,20 +45,20 @@ class AdaptedDecoder(Protocol):
 class Decoder:
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
 
-    Part by part, where not all of the loaded weights are to be there at once: with allocate=False nothing has memory;
-    then for each of `parts`, in order, `allocate`, fill and `seal_part`, and `finish` at the end.
+    If not all loaded weights may be in memory at once, load part by part: with allocate=False nothing has memory. Then
+    call `allocate`, fill and `seal_part` for each of `parts`, in order, and `finish` at the end.
 
     dtype: of weights, activations and KV; norms compute in float32.
-    fused: steps run by fused.py, on a GPU where Triton is: layer by layer by its kernels, or by torch; otherwise by
-    torch and the compiled kernels.
-    few_bits: what became of weights that were loaded so.
-    loaded: what loading its weights took; None: they are random.
-    kv_scales: what the checkpoint says of each layer's keys and values in float8; None: nothing.  A text: why it cannot
-        be used.
-    expert_places: decides where experts lie; None: all on the device.
-    adapted: runs the steps that have adapters, where the engine takes any.
-    step: runs layers of steps of few tokens (compiled.py), once sealed, on a CPU with the compiled kernels; None: all
-        run by torch.
+    fused: steps run by gpu_step.py on a GPU with Triton, each layer by its kernels or by torch; otherwise by torch and
+        the compiled kernels.
+    few_bits: how weights were quantized, if they were.
+    loaded: statistics of loading the weights; None: they are random.
+    kv_scales: the checkpoint's scales of each layer's float8 keys and values; None: it has none.  A text: why they
+        cannot be used.
+    expert_places: decides where experts are stored; None: all on the device.
+    adapted: runs the steps that have adapters, if the engine accepts any.
+    step: runs layers of small steps (cpu_step.py), once sealed, on a CPU with the compiled kernels; None: torch runs
+        all.
     """
 
     few_bits: tuple[QuantizedLayerCount, ...] = ()
@@ -109,8 +107,8 @@ class Decoder:
         return [self.embedding, *self.layers, self.head]
 
     def allocate(self, index: int) -> None:
-        """Give a part memory to be loaded into; a tied head takes the embedding's table,
-        which must be there. Nothing runs before `finish`.
+        """Allocate memory for a part. A tied head shares the embedding's table, which must exist. Nothing runs before
+        `finish`.
         """
         vars(self).pop("course", None)  # it would keep the weights of before
         if self.adapted is not None:
@@ -124,7 +122,7 @@ class Decoder:
             self.head = OutputHead(self.config, self.embedding, self.dtype, self.device)
 
     def release(self, index: int) -> None:
-        """Let a layer go: it has no memory until it is allocated again. The embedding and the head stay."""
+        """Free a layer: it has no memory until it is allocated again. The embedding and the head stay."""
         if 0 < index <= len(self.layers):
             self.layers[index - 1] = self._block(index - 1, torch.device("meta"))
 
@@ -134,7 +132,7 @@ class Decoder:
     ) -> Tensor:
         """Compute a planned batch: logits of its `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`.
 
-        memory: of the states, where layers keep some.
+        memory: of the recurrent states, if layers keep any.
         """
         if self.config.share is not None:
             batch.own = own_rows(batch, self.config.share)
@@ -147,7 +145,7 @@ class Decoder:
     def forward_base(
         self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None
     ) -> Tensor:
-        """The same, by these layers, whatever adapters the batch has."""
+        """The same by these layers only, whatever adapters the batch has."""
         if self.capture is not None:
             return self.capture.forward(self, batch, attention, memory)
         if self.fused:
@@ -184,9 +182,9 @@ class Decoder:
         return self.embedding(known_ids(batch), batch.positions)
 
     def span_by_reference(self, span: LayerSpan, x: Tensor | None, step: ReferenceStep) -> Tensor:
-        """Hidden states [T, hidden] behind a span of layers from those before it, or the logits.
+        """Hidden states [T, hidden] after a span of layers, from those before it, or the logits.
 
-        x: None at the start.
+        x: None for the first span.
         """
         x = self.embedded(step.batch) if x is None else x
         own: tuple[Tensor | None, ...] = (None,) * len(self.layers)
@@ -198,19 +196,18 @@ class Decoder:
         return self._finish(x, step, own[-1]) if span.stop == count else x
 
     def _finish(self, x: Tensor, step: ReferenceStep, own: Tensor | None) -> Tensor:
-        """The last layer, and the logits that are wanted."""
+        """The last layer, and the requested logits."""
         last, batch = self.layers[-1], step.batch
-        if not (len(batch.logit_rows) or batch.whole):  # only keys and values are wanted
+        if not (len(batch.logit_rows) or batch.whole):  # only keys and values are needed
             last.store(x, step)
             return self.no_logits()
         all_rows = batch.whole or len(batch.logit_rows) == len(x)
         return self.finished(last.forward(x, step, None if all_rows else batch.logit_rows, own), batch)
 
     def finished(self, x: Tensor, batch: StepBatch) -> Tensor:
-        """Logits, from the states behind the last layer: of the rows that are wanted, of all rows where some are
-        pooled.
+        """Logits from the states after the last layer: of the requested rows, or of all rows if any are pooled.
 
-        Of a stage before the last one: these states.
+        For a pipeline stage before the last one: these states.
         """
         if not self.config.stage.ends:
             return x
@@ -222,14 +219,14 @@ class Decoder:
         return logits.float() if self.device.type == "cpu" else logits
 
     def pooled(self, hidden: Tensor, batch: StepBatch) -> Tensor:
-        """Fill the batch's sums from the normed states of all its tokens [T, hidden]; the logits that it wants."""
+        """Fill the batch's sums from the normed states of all its tokens [T, hidden]; returns the requested logits."""
         batch.hidden, batch.sums = hidden, pooled_sums(hidden, batch.pools) if batch.pools else None
         if not len(batch.logit_rows):
             return self.no_logits()
         return self._logits(hidden.index_select(0, batch.logit_rows))
 
     def no_logits(self) -> Tensor:
-        """What a step returns that wanted none, [0, vocabulary]."""
+        """The result of a step that requests no logits, [0, vocabulary]."""
         dtype = torch.float32 if self.device.type == "cpu" else self.dtype
         return torch.empty(0, self.config.vocab_size, dtype=dtype, device=self.device)
 
@@ -246,21 +243,21 @@ class Decoder:
             yield from part.places()
 
     def executors(self) -> list[LayerExecutorChoice]:
-        """Of each layer who computes it, and why nothing faster does; of a sealed model."""
+        """For each layer of a sealed model, its executor and why no faster one runs it."""
         return executors(self)
 
     @property
     def capturable(self) -> bool:
-        """Whether steps may be CUDA graphs: no mixer forbids it, and torch's
-        experts wait to know how many tokens each has.
+        """Whether steps may be CUDA graphs: no mixer forbids it, and no experts run in torch, which synchronizes on the
+        token counts.
         """
         return capturable(self)
 
     def expert_counts(self) -> list[list[int]]:
-        """Of each layer how often each of its experts was chosen since the weights were loaded, [] for one without
+        """For each layer, how often each expert was chosen since the weights were loaded; [] for a layer without
         experts.
 
-        [] where no layer has experts. On a GPU this waits for the steps that are under way.
+        [] if no layer has experts. On a GPU this waits for the steps in flight.
         """
         counts = [layer.ffn.counts if isinstance(layer.ffn, ReferenceExperts) else None for layer in self.layers]
         return (
@@ -269,18 +266,18 @@ class Decoder:
 
     @property
     def weight_bytes(self) -> int:
-        """What the weights take, in every layout that is kept of them."""
+        """Bytes of the weights, in every layout that is kept."""
         return sum(
             tensor.numel() * tensor.itemsize for tensor in {id(tensor): tensor for tensor in self.tensors()}.values()
         )
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that is kept of the weights; some more than once."""
+        """All kept tensors of the weights; some appear more than once."""
         for index in range(len(self.parts)):
             yield from self.tensors_of(index)
 
     def tensors_of(self, index: int) -> Iterator[Tensor]:
-        """All that is kept of a part."""
+        """All kept tensors of a part."""
         part = self.parts[index]
         if not isinstance(part, ReferenceBlock):
             yield from part.tensors()
@@ -296,9 +293,8 @@ class Decoder:
     def seal(self, transform: Transform | None = None) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer.
 
-        transform: asked for every projection by name (qkv, output, gate_up or up, down, router, switch, project, head);
-            a layer that it gives
-        instead of the loaded one is taken as it is.
+        transform: called for every projection with its name (qkv, output, gate_up or up, down, router, switch, project,
+            head). A layer that it returns in place of the loaded one is used as it is.
         """
         for index in range(len(self.parts)):
             self.seal_part(index, transform)

@@ -1,8 +1,7 @@
-"""Heads that draft from the hidden states of their target: EAGLE, EAGLE-3, and the layers that some models were trained
-with for it.
+"""Heads that draft from the hidden states of their target: EAGLE, EAGLE-3, and multi-token prediction layers.
 
-A head's input for a token is the embedding of the token behind it, and what the target, or the head itself in a chain,
-made of it.
+A head's input for a token is the embedding of the next token, and the hidden state of this one. The state comes from
+the target, or from the head itself in a chain.
 After EAGLE-3 (Li et al., 2025, arXiv 2503.01840), EAGLE (2024, arXiv 2401.15077) and DeepSeek-V3 (2024, arXiv
 2412.19437).
 """
@@ -32,7 +31,7 @@ Kind = Literal["EAGLE", "EAGLE-3", "MTP"]
 
 @dataclass(frozen=True, slots=True)
 class DraftHeadNames:
-    """What a checkpoint calls the parts of a head beside its layer's."""
+    """Checkpoint names of the parts of a head, in addition to its layer's."""
 
     fc: str = "fc"
     embedding_norm: str = ""
@@ -44,13 +43,13 @@ class DraftHeadNames:
 
 @dataclass(frozen=True, slots=True)
 class DraftHeadSpec:
-    """model: one layer, and the tokens that the head can guess.
+    """model: one layer, and the tokens that the head can draft.
 
-    target_hidden: width of the target's states.  layers: before which of the target's these are kept; empty: the last
-        ones.
-    embeds, scores: the head brings an embedding, and the matrix of logits; otherwise they are the target's.
-    maps: its tokens are some of the target's, in a list of its own.  normed_residual: what attention adds to is behind
-        the norm.
+    target_hidden: width of the target's states.  layers: the target's layers whose input states are kept; empty: the
+        last states.
+    embeds, scores: the head has its own embedding, and its own output matrix; otherwise they are the target's.
+    maps: its vocabulary is a subset of the target's, given by a list.  normed_residual: the residual that attention
+        adds to is the normed state.
     """
 
     kind: Kind
@@ -68,7 +67,7 @@ class DraftHeadSpec:
 class DraftHead:
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
 
-    ids: int64 [tokens of the head], which of the target's they are; None: the same.
+    ids: int64 [tokens of the head], the target's token id of each; None: the same.
     """
 
     def __init__(self, spec: DraftHeadSpec, target: Decoder, dtype: torch.dtype, device: torch.device) -> None:
@@ -90,7 +89,7 @@ class DraftHead:
         self.parameter_count = sum(place.target.numel() for place in self.places())
 
     def _widen(self, hidden: int) -> None:
-        """The layer's queries, keys and values are of embedding and state beside each other."""
+        """Queries, keys and values are projected from embedding and state, concatenated."""
         output = self.block.attention.output
         self.block.mixer = ReferenceAttention(
             self.block.layer.attention, self.config.names, 0, 2 * hidden, self.dtype, self.device
@@ -128,18 +127,18 @@ class DraftHead:
         return sum(each.nbytes() for each in memory.values())
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that is kept of its own weights; some of it more than once."""
+        """All kept tensors of the head's own weights; some appear more than once."""
         for holder, name in (*self.block.products(), (self, "fc"), *([(self, "product")] if self.product else [])):
             yield from getattr(holder, name).tensors()
         yield from (place.target for place in self.places())
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, attention: AttentionBackend, states: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits [R, tokens of the head], float32, and the states [R, hidden] that a chain goes on from, of the batch's
+        """Logits [R, tokens of the head], float32, and the states [R, hidden] from which a chain continues, of the
         `logit_rows`.
 
-        The batch's tokens are those behind the tokens whose `states` [T, ...] these are: the target's, or the head's
-        own.
+        The batch's tokens are the ones that follow the tokens of `states` [T, ...]. These states are the target's, or
+        the head's own.
         """
         longest = max(batch.context_lens)
         step = ReferenceStep(

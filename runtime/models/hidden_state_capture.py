@@ -1,4 +1,4 @@
-"""Hidden states of a decoder, kept where they are made, for a head that drafts from them."""
+"""Hidden states of a decoder, kept during the step for a head that drafts from them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class HiddenStateCapture:
-    """Has a decoder keep, for all tokens of each step, the states before some of its layers beside each other, or the
-    last ones.
+    """Keeps the input states of some of a decoder's layers, concatenated, or the last ones, for all tokens of each
+    step.
 
-    layers: rising; empty: the states behind the last norm.
+    layers: in rising order; empty: the states after the last norm.
     newest: of the newest step, [T, hidden * layers, or hidden].
     """
 

@@ -1,4 +1,4 @@
-"""Sums of hidden states over spans of tokens, the same bits however the tokens are cut into steps."""
+"""Sums of hidden states over spans of tokens, with the same bits however the tokens are divided into steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ROWS = 1024  # that are held in float64 at a time
 
 
 def pooled_sums(hidden: Tensor, spans: Iterable[tuple[int, int]]) -> Tensor:
-    """hidden: [T, n].  spans: first token and the one behind the last. float64 [spans, n]."""
+    """hidden: [T, n].  spans: first token and the end (exclusive). Returns float64 [spans, n]."""
     return torch.stack([_sum(hidden[start:stop]) for start, stop in spans])
 
 

@@ -1,4 +1,4 @@
-"""What keys and values in float8 are divided by: what the checkpoint says of a layer, otherwise 1."""
+"""Scales that float8 keys and values are divided by: the checkpoint's for a layer, otherwise 1."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .transformers_backend import AnyDecoder
 
 
 def take_scales(pool: Pool, model: AnyDecoder, layout: AttentionLayout) -> None:
-    """From the model to a pool in which nothing is stored yet. Raises CheckpointError for scales that cannot be."""
+    """Copy the model's scales to a pool in which nothing is stored yet. Raises CheckpointError for invalid scales."""
     if pool.dtype != FP8:
         return
     said = model.kv_scales if isinstance(model, Decoder) else ()

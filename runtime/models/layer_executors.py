@@ -1,4 +1,4 @@
-"""Who computes the layers of a decoder on this machine, and why nothing faster does: once loaded, and before."""
+"""Which executor computes each layer of a decoder on this machine, and why no faster one: after loading, and before."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 SMALL_MODEL = (
     512 * 2**20
-)  # bytes of weights up to which a layout is kept beside a table that is shared, and all are laid together
+)  # bytes of weights up to which a layout is kept next to a shared table, and all are stored together
 PRODUCTS = {
     "FixedBatchLinear": "deterministic=True multiplies a fixed number of rows at a time",
     "Int8Linear": "this CPU has no int8 instructions",
     "GroupedLinear": "no compiled product takes its codes on this CPU",
-    "Summed": "its sums are over ranks",
+    "AllReduceLinear": "its sums are over ranks",
 }  # why a product is not the compiled one, by its class
 WHOLE_NUMBERS = {
     "int8": "VNNI",
     **dict.fromkeys((*FOUR_BITS, FP8_BLOCK), "INT4"),
-}  # what says whether their compiled products are there
+}  # what says whether their compiled products exist
 
 
 class LayerExecutorChoice(NamedTuple):
-    """Who computes something: "fused" (Triton), "compiled" (csrc), "torch".
+    """The executor of something: "fused" (Triton), "compiled" (csrc), "torch".
 
-    why: it is not a faster one; None: this machine has none for this dtype.
+    why: the reason why no faster one runs it; None: this machine has none for this dtype.
     """
 
     by: str
@@ -45,7 +45,7 @@ class LayerExecutorChoice(NamedTuple):
 
 
 def best_executor(device: torch.device, dtype: torch.dtype, weights: str = "auto") -> LayerExecutorChoice:
-    """The fastest that this machine has. weights: see `EngineConfig`."""
+    """The fastest executor of this machine. weights: see `EngineConfig`."""
     if device.type == "cuda":
         triton = importlib.util.find_spec("triton") is not None
         return (
@@ -72,9 +72,9 @@ def best_executor(device: torch.device, dtype: torch.dtype, weights: str = "auto
 
 
 def expected_executors(model: Decoder, device: torch.device, weights: str = "auto") -> list[LayerExecutorChoice]:
-    """Of each layer, were the model loaded on `device`; it may have no memory itself (device "meta").
+    """For each layer, were the model loaded on `device`; the model itself may have no memory (device "meta").
 
-    weights: what becomes of them, see `EngineConfig`.
+    weights: how they are quantized, see `EngineConfig`.
     """
     fastest = best_executor(device, model.dtype, weights)
     if fastest.by == "torch":
@@ -86,7 +86,7 @@ def expected_executors(model: Decoder, device: torch.device, weights: str = "aut
 
 
 def _fused(block: ReferenceBlock, dtype: torch.dtype) -> LayerExecutorChoice:
-    """The kernels may take what stands around a mixer that they leave."""
+    """The kernels may run the parts around a mixer that they do not support."""
     why = gpu_refusal(block, dtype)
     if why is None:
         return LayerExecutorChoice("fused", None)
@@ -110,14 +110,14 @@ def executors(model: Decoder) -> list[LayerExecutorChoice]:
 
 
 def _unfolded(model: Decoder, runs: list[LayerExecutorChoice]) -> list[LayerExecutorChoice]:
-    """With what few rows of a layer in few bits wait for."""
+    """With the reason why small batches of a quantized layer are not fused."""
     if (why := model.execution_plan.small_batch_refusal) is None:
         return runs
     from .gpu.small_batch_support import is_quantized
 
-    told = f"steps of few rows do not fold norms and additions into products of few bits: {why}"
+    reason = f"steps of few rows do not fold norms and additions into products of few bits: {why}"
     return [
-        LayerExecutorChoice(run.by, told) if run.why is None and is_quantized(block) else run
+        LayerExecutorChoice(run.by, reason) if run.why is None and is_quantized(block) else run
         for run, block in zip(runs, model.layers, strict=True)
     ]
 

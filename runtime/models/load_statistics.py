@@ -1,4 +1,4 @@
-"""What loading took: counted while the parts come, told by `Engine.info`."""
+"""Statistics of loading, counted while the parts arrive and reported by `Engine.info`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class LoadStatistics:
-    """bytes: that were read.  peak: the most that weights took at a time, on the device and beside it."""
+    """bytes: that were read.  peak: the most that weights took at a time, in device and host memory together."""
 
     bytes: int
     seconds: float
@@ -35,10 +35,10 @@ def describe_loading(model: object) -> dict[str, float] | None:
 
 @dataclass(slots=True)
 class LoadMemoryCounter:
-    """Bytes of the weights while they are loaded: of what is kept, and of the parts that come, as they are stored.
+    """Bytes of the weights while they are loaded: of what is kept, and of the parts that arrive, as they are stored.
 
-    A part counts in both forms while it is sealed. The readers' buffers and what a single product takes on its way are
-    not counted.
+    A part counts in both forms while it is sealed. The readers' buffers and the temporary memory of a single projection
+    are not counted.
     """
 
     peak: int = 0
@@ -51,7 +51,7 @@ class LoadMemoryCounter:
         self._note()
 
     def sealed(self, tensors: Iterable[Tensor]) -> None:
-        """The part that came first is kept as these."""
+        """The part that was loaded first is now kept as these tensors."""
         self._kept |= dict(_memory(tensor) for tensor in tensors if not tensor.is_meta)
         self._note()
         self._coming.popleft()
@@ -65,9 +65,9 @@ class LoadMemoryCounter:
 
 
 def _memory(tensor: Tensor) -> tuple[int, int]:
-    """Where it lies, which tells apart what does not share it, and its bytes.
+    """An identity of the storage, by which shared storage is recognized, and its bytes.
 
-    Those in a layout of oneDNN's own show neither.
+    Tensors in oneDNN's own layouts have no storage.
     """
     if tensor.layout is not torch.strided:
         return id(tensor), tensor.numel() * tensor.itemsize

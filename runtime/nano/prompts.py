@@ -129,7 +129,7 @@ def _fields_inside(schema: dict[str, Any], defs: dict[str, Any], depth: int) -> 
 
 
 def _one_type(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
-    """The schema without references and without other types beside the first one that is not null."""
+    """The schema without references and with only the first type that is not null."""
     for _ in range(len(defs) + 1):  # no chain of references is longer than there are definitions
         if "$ref" in schema:
             schema = {**defs.get(schema["$ref"].rpartition("/")[2], {}), **_without(schema, "$ref")}

@@ -1,3 +1,1 @@
-"""One model on several devices: what each rank holds of it, how they add up what
-they compute, and the processes they run in.
-"""
+"""One model on several devices: what each rank holds of it, how they add up their results, and their processes."""

@@ -1,4 +1,4 @@
-"""Ranks on GPUs of one host: NCCL, and kernels that write to the other cards' memory. Multicast is never used."""
+"""Ranks on GPUs of one host: NCCL, and kernels that write to the other GPUs' memory. Multicast is never used."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ..kernels.comm.gather_broadcast import MOST as CHANNELS
 from ..kernels.comm.gather_broadcast import GatherBuffers, broadcast_from_rank0, gather, messages
 from ..kernels.launch.compile_ahead import is_compiling
 from ..kernels.rms_norm import add_rms_norm
-from .all_reduce_algorithms import ORDERED, TOLD, Algorithm, algorithm, describe_algorithms, limits
+from .all_reduce_algorithms import MOST_BROADCAST, ORDERED, Algorithm, algorithm, describe_algorithms, limits
 from .all_reduce_algorithms import gathered as most_gathered
 from .pp.pipeline_stages import RankPlace
 from .rank_collectives import LIMIT
@@ -47,8 +47,9 @@ def set_environment() -> None:
 
 
 class CudaCollectives:
-    """See `Ranks`, whose methods it has. One stream of each rank runs what its methods queue, which may be captured as
-    CUDA graphs.
+    """See `Ranks`, whose methods it has.
+
+    One stream of each rank runs what its methods queue, which may be captured as CUDA graphs.
 
     width: numbers of the rows that are summed.  deterministic: one way to add up, whatever the number of rows.
     """
@@ -83,7 +84,8 @@ class CudaCollectives:
         with torch.cuda.device(device):
             self._rooms = None if self.why or self.ranks == 1 else self._make_rooms(width, dtype)
             self._inwards, self._outwards = (
-                None if far or self.ranks == 1 else self._channels(size) for size in (most_gathered(self.ranks), TOLD)
+                None if far or self.ranks == 1 else self._channels(size)
+                for size in (most_gathered(self.ranks), MOST_BROADCAST)
             )
             dist.barrier(device_ids=[device.index])
 
@@ -157,14 +159,14 @@ class CudaCollectives:
         return add_rms_norm(x, self.summed(part), weight, eps)
 
     def rooms(self, out: Tensor) -> AllReduceBuffers | None:
-        """Where products of one row send their parts of the sum `out` themselves; None: they give them."""
+        """Where products of a batch of one send their parts of the sum `out` themselves; None: they return them."""
         posts = (
             self._rooms is not None and not self._measuring and self.algorithm(out) == "push" and self._rooms.few(out)
         )
         return self._rooms if posts else None
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
-        """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
+        """[R, columns] on rank 0, of the ranks' columns next to each other; elsewhere x."""
         each = -(-columns // self.ranks)
         if not self._measuring and self._inwards is not None and self._inwards.holds(len(x), each, x.itemsize):
             return gather(x, columns, self._inwards)
@@ -177,7 +179,7 @@ class CudaCollectives:
             dist.gather(x.contiguous(), None if parts is None else list(parts.unbind(0)), group=self.group, group_dst=0)
         return x if parts is None else parts.transpose(0, 1).reshape(len(x), -1)[:, :columns].contiguous()
 
-    def told(self, x: Tensor) -> None:
+    def broadcast(self, x: Tensor) -> None:
         """x [n] becomes rank 0's x."""
         if self.ranks == 1 or self._measuring:
             return
@@ -194,8 +196,8 @@ class CudaCollectives:
 
 
 def _unreachable(device: torch.device, ranks: int) -> str | None:
-    """Why the cards do not reach each other's memory; None: they do."""
+    """Why the GPUs do not reach each other's memory; None: they do."""
     first = device.index - dist.get_rank()
     others = [number for number in range(first, first + ranks) if number != device.index]
     far = [number for number in others if not torch.cuda.can_device_access_peer(device.index, number)]
-    return f"card {device.index} does not reach the memory of card {far[0]}" if far else None
+    return f"GPU {device.index} does not reach the memory of GPU {far[0]}" if far else None

@@ -27,8 +27,9 @@ LIMIT = timedelta(days=1)  # of one collective: that a rank is silent is noticed
 
 
 class RankCollectives:
-    """The ranks of one engine, by gloo. One thread of each calls its methods, all ranks the same ones in the same
-    order.
+    """The ranks of one engine, by gloo.
+
+    One thread of each calls its methods, all ranks the same ones in the same order.
 
     group: of those that add up with each other; None: all.
     """
@@ -50,9 +51,7 @@ class RankCollectives:
         self._greet()
 
     def _greet(self) -> None:
-        """Each pair of ranks exchanges a number: a connection that leads elsewhere,
-        or to nobody, is found now and in no step.
-        """
+        """Each pair of ranks exchanges a number: a connection that leads elsewhere is found now and in no step."""
         own = torch.arange(self.ranks) + self.rank * self.ranks
         heard = torch.empty_like(own)
         dist.all_to_all_single(heard, own)
@@ -63,9 +62,7 @@ class RankCollectives:
             )
 
     def summed(self, x: Tensor) -> Tensor:
-        """The sum of the ranks' x, in their order whatever else x holds, on all
-        of them the same bits; x is written over.
-        """
+        """The sum of the ranks' x, always in their order, on all of them the same bits; x is written over."""
         if self.ranks == 2:
             dist.all_reduce(x, group=self.group)
             return x
@@ -77,7 +74,7 @@ class RankCollectives:
         return x.copy_(total)
 
     def joined(self, x: Tensor, part: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """See `TensorParallelGroup`: the law."""
+        """See `TensorParallelGroup`: the reference."""
         x.add_(self.summed(part))
         return torch.nn.functional.rms_norm(x.float(), x.shape[1:], weight.float(), eps).to(x.dtype)
 
@@ -85,7 +82,7 @@ class RankCollectives:
         """See `TensorParallelGroup`."""
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
-        """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x.
+        """[R, columns] on rank 0, of the ranks' columns next to each other; elsewhere x.
 
         x: [R, c] with the same c on all ranks but those that the columns do not reach.
         """
@@ -105,9 +102,8 @@ def joined(model: Decoder, ranks: HasRank) -> Decoder:
     """The sealed model of a rank, whose products give what all ranks compute together."""
     for layer in model.layers:
         if isinstance(layer.mixer, ReferenceLatentAttention) and layer.mixer.part.share is not None:
-            layer.mixer.output = AllReduceLinear(
-                PrecomputedLinear(layer.mixer.output), ranks
-            )  # with its bias: one rank has the row
+            # with its bias: one rank has the row
+            layer.mixer.output = AllReduceLinear(PrecomputedLinear(layer.mixer.output), ranks)
         elif layer.mixer is not None:
             _join(layer.mixer, "output", ranks)
         if isinstance(layer.ffn, ReferenceExperts):
@@ -132,7 +128,10 @@ def _join_experts(part: ReferenceExperts, ranks: HasRank) -> None:
 
 
 def _sums_of(part: ReferenceExperts) -> Iterator[Linear | None]:
-    """The products of which each rank gives a part of every row. Experts that lie whole on one give all of theirs."""
+    """The products of which each rank returns a part of every row.
+
+    Experts that are whole on one return all of theirs.
+    """
     if part.spread is None:
         yield from (network.down for network in part.experts)
     if part.spread is None or not part.spread.ordered:

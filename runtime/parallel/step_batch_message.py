@@ -1,6 +1,4 @@
-"""A step as rank 0 tells it to the others: whole numbers, of which the pages
-are only those that they do not know yet.
-"""
+"""A step as rank 0 sends it to the others: whole numbers, with the pages that they do not know yet."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from ..step.adapter_rows import AdapterRows
 from ..step.step_batch import StepBatch
 
 # tokens, sequences, wanted rows, pools, whether hidden states are kept, places of states of each kind, sequences
-# whose adapters are told, slots that follow
+# whose adapters are named, slots that follow
 HEADER = 8
 
 

@@ -1,4 +1,4 @@
-"""An engine whose model runs in a process of its own.
+"""An engine whose model runs in a separate process.
 
     Engine ── RemoteCore ── Link ══ socket ══ Worker ── EngineCore         the cut is at the core
                   └ supervises Child, makes the next Link when one dies

@@ -15,8 +15,11 @@ from typing import Any, NamedTuple
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError, DeadlineExceeded
+from ..sequences.generate_op import Generate
+from ..sequences.generation import Chunk, Generation
 from ..sequences.op_future import note
-from ..sequences.sequence_ops import Chunk, Close, Extend, Generate, Generation, SequenceOp
+from ..sequences.sequence_ops import Close, Extend
+from ..sequences.sequence_state import SequenceOp
 from . import process_messages
 from .message_outbox import MessageOutbox
 from .process_messages import (
@@ -87,7 +90,7 @@ class EngineConnection:
         return self.ready.done() and self.error is None
 
     def post(self, message: Any) -> None:
-        if self.error is None:  # later nobody would take it
+        if self.error is None:  # later no caller would take it
             self.outbox.post(process_messages.frame(message, process_messages.pack))
 
     def ask(self, name: str, *args: Any, at_once: bool = False) -> Future[Any]:
@@ -98,7 +101,10 @@ class EngineConnection:
         return op.future
 
     def queue(self, sequence: int, op: SequenceOp, vocabulary: Vocabulary, deadline: float | None = None) -> None:
-        """Queue an operation there. Nobody waits for an extend or a close: what they do is told by what follows."""
+        """Queue an operation there.
+
+        No caller waits for an extend or a close: the next operation reports what they did.
+        """
         number = None if isinstance(op, Extend | Close) else self._expect(op, sequence)
         if number is not None and deadline is not None:
             with self._noting:
@@ -150,7 +156,7 @@ class EngineConnection:
         self._file = None
 
     def read_until(self, future: Future[Any]) -> bool:
-        """Answer a question of somebody who was just handed an answer; what comes before that one stays in its order.
+        """Answer a question of a caller that was just handed an answer; what comes before that one stays in its order.
 
         False: the other side has ended before.
         """
@@ -205,7 +211,7 @@ class EngineConnection:
             waiting.op.fail(value.error())
 
     def _stream(self, number: int, waiting: PendingOp, chunk: Chunk) -> None:
-        """Give a chunk to its receiver, whose error fails the generation there, and what is queued behind it."""
+        """Give a chunk to its receiver, whose error fails the generation there, and what is queued after it."""
         assert isinstance(waiting.op, Generate) and waiting.op.on_chunk is not None
         waiting.generation = chunk.generation
         if waiting.raised is not None:
@@ -217,13 +223,13 @@ class EngineConnection:
             self.post(FailGeneration(number, process_messages.SerializedError.of(error, process_messages.pack)))
 
     def _raised(self, number: int, waiting: PendingOp, error: BaseException) -> None:
-        """The generation fails, and what is queued behind it, also where the other process has come further already."""
+        """The generation fails, and what is queued after it, also where the other process has come further already."""
         waiting.raised = error
         for later, other in list(self._waiting.items()):
             if other.sequence == waiting.sequence and later is not None and later > number:
                 other.raised = (
                     other.raised or process_messages.SerializedError.of(error, process_messages.pack).error()
-                )  # as it is told from there
+                )  # as it is reported from there
 
     # who waits
 

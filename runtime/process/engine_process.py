@@ -1,4 +1,4 @@
-"""The process that an engine runs in: started, recognised when it dies, and never left behind."""
+"""The process that an engine runs in: started, recognised when it dies, and never left running."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ENGINE, SEVERAL = (
     "sgl.runtime.parallel.workers.worker_processes",
 )  # what the process runs
 
-GRACE = 10.0  # seconds that a process has to end by itself once it is told to
-HURRY = 1.0  # seconds, once it talks no more without having been told
+GRACE = 10.0  # seconds that a process has to end by itself once it is asked to
+HURRY = 1.0  # seconds, once it is silent without having been asked to end
 
 
 class ProcessStart(NamedTuple):
@@ -52,7 +52,7 @@ class ProcessStart(NamedTuple):
         )
 
     def command(self, descriptor: int) -> list[str]:
-        """Where there are other ranks, their processes begin beside this one."""
+        """Where there are other ranks, their processes begin together with this one."""
         return (
             command_with_parent(ENGINE, descriptor)
             if self.ranks == 1
@@ -113,9 +113,7 @@ class EngineProcess:
 
 
 def _beyond_standard(end: socket.socket) -> socket.socket:
-    """The same not as one of the numbers of stdin, stdout and stderr, which may be
-    free where a program was started without these.
-    """
+    """The same, but not as number 0, 1 or 2, which may be free in a program without stdin, stdout or stderr."""
     if end.fileno() > 2:
         return end
     import fcntl  # not everywhere

@@ -1,4 +1,4 @@
-"""The process that an engine runs in, started by `child` on a leash."""
+"""The process that an engine runs in, started by `engine_process`; it does not outlive its parent."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from sgl.grammars.compile_client import compile_policy
 
 from ..common.argument_checks import shown
 from ..errors import EngineClosed, RuntimeFailure
-from ..sequences.sequence import SequenceStatus
-from ..sequences.sequence_ops import Close, Fork, Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_ops import Close, Fork
+from ..sequences.sequence_state import SequenceStatus
 from . import process_messages
 from .grammar_recipes import GrammarRecipes, LateGenerate
 from .message_outbox import MessageOutbox
@@ -43,9 +44,9 @@ from .process_messages import (
 if TYPE_CHECKING:
     from ..build.build_engine import BuiltEngine
     from ..loop.engine_core import EngineCore
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Chunk, Generation, SequenceOp
+    from ..sequences.generation import Chunk, Generation
     from ..sequences.sequence_options import SequenceOptions
+    from ..sequences.sequence_state import SequenceOp, SequenceState
 
 log = logging.getLogger("sgl.runtime")
 
@@ -102,7 +103,7 @@ class EngineWorker:
             self._refuse(number, EngineClosed("the sequence is closed; open or fork a new one"))
             return
         try:
-            op = self._twin(message, sequence)
+            op = self._rebuilt(message, sequence)
         except Exception as error:
             self._refuse(number, error)
             return
@@ -121,7 +122,7 @@ class EngineWorker:
         if number is not None:
             self._post(number, FAILED, SerializedError.of(error))
 
-    def _twin(self, message: QueueOp, sequence: SequenceState) -> SequenceOp:
+    def _rebuilt(self, message: QueueOp, sequence: SequenceState) -> SequenceOp:
         """The operation that the parent has, here."""
         arguments = pickle.loads(message.arguments)
         if issubclass(message.kind, Generate):
@@ -173,12 +174,11 @@ class EngineWorker:
         if (error := self._spoiled.get(number)) is not None:
             raise error
         self._streamed[number] = chunk.generation
-        self._outbox.later(
-            (number, CHUNK, process_messages.chunk_fields(chunk))
-        )  # those of a step leave as one message
+        # those of a step leave as one message
+        self._outbox.later((number, CHUNK, process_messages.chunk_fields(chunk)))
 
     def _answer(self, number: int, future: Future[Any]) -> None:
-        told = self._streamed.pop(number, None)
+        sent = self._streamed.pop(number, None)
         self._spoiled.pop(number, None)
         if self._core.failed:
             return  # this process ends at once, and with that everything that waits for it
@@ -187,7 +187,7 @@ class EngineWorker:
             self._post(number, FAILED, SerializedError.of(error))
         else:
             result = future.result()
-            self._post(number, DONE, None if told is not None and result is told else result)
+            self._post(number, DONE, None if sent is not None and result is sent else result)
 
     def _post(self, number: int, kind: int, value: Any) -> None:
         self._outbox.post(ProcessAnswer(number, kind, value))
@@ -217,11 +217,11 @@ def main(descriptor: int) -> None:
         outbox.end()
 
 
-def _run(start: StartMessage, file: BinaryIO, outbox: MessageOutbox, pulse: Heartbeat) -> None:
+def _run(start: StartMessage, file: BinaryIO, outbox: MessageOutbox, heartbeat: Heartbeat) -> None:
     from ..build.build_engine import build_engine
 
     try:
-        parts = build_engine(Path(start.path), start.options, pulse.broken)
+        parts = build_engine(Path(start.path), start.options, heartbeat.broken)
     except Exception as error:
         outbox.post(ProcessAnswer(0, FAILED, SerializedError.of(error)))
         return
@@ -229,7 +229,7 @@ def _run(start: StartMessage, file: BinaryIO, outbox: MessageOutbox, pulse: Hear
     core.told = outbox.ring
     compiling = compile_policy.use(parts.config.grammar_process)
     outbox.post(ProcessAnswer(0, DONE, ReadyMessage(parts.config, parts.info)))
-    pulse.watch(core)
+    heartbeat.watch(core)
     EngineWorker(parts, outbox).serve(file)
     core.stop()
     if compiling is not None:

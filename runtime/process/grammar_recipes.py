@@ -1,4 +1,4 @@
-"""Grammars out of their recipes, compiled beside the scheduler thread, each once."""
+"""Grammars out of their recipes, compiled in parallel to the scheduler thread, each once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 from sgl.grammars import Grammar, Vocabulary
 from sgl.grammars.compile import GrammarRecipe
 
-from ..sequences.sequence import SequenceStatus
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import SequenceStatus
 
 if TYPE_CHECKING:
     from ..loop.sequence_lifecycle import SequenceLifecycle
-    from ..sequences.engine_protocols import SequenceEngine
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_state import SequenceEngine, SequenceState
 
 MOST_KEPT = 256
-THREADS = 2  # a slow one does not hold up those behind it
+THREADS = 2  # a slow one does not hold up those after it
 
 
 class GrammarRecipes:

@@ -1,4 +1,4 @@
-"""A thread that sends what others post, so that nobody waits for the socket."""
+"""A thread that sends what others post, so that no other thread waits for the socket."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ class MessageOutbox:
     """`post` may be called anywhere, in a destructor too. Messages leave in their order once `send` is called.
 
     frames: the bytes of all that has gathered.  What `later` posts waits until something else leaves, or `ring`: who
-        has
-    many small messages lets them go as one.
+        has many small messages lets them go as one.
     """
 
     def __init__(self, name: str, frames: Callable[[list[Any]], bytes]) -> None:
@@ -57,10 +56,10 @@ class MessageOutbox:
                 batch = self._next()
                 through.sendall(self._frames([message for message in batch if message is not _END]))
         except OSError:
-            pass  # the other side is gone: whoever reads from it learns why
+            pass  # the other side is gone: its reader learns why
 
     def _next(self) -> list[Any]:
-        """All that has gathered, at least one, and nothing behind the end."""
+        """All that has gathered, at least one, and nothing after the end."""
         batch: list[Any] = []
         while not batch:
             self._bell.get()

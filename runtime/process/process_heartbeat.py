@@ -23,15 +23,15 @@ STEP = 20  # times the limit of silence that one turn of the loop may take: a pr
 class Heartbeat:
     """heartbeat: seconds of silence that the parent bears; None: it does not listen for them.
 
-    A thread of its own beats while the model is loaded, kernels are compiled and steps are long. It says nothing when
-    the process is stopped, or something holds Python's lock; that its loop hangs it finds itself.
+    A separate thread beats while the model is loaded, kernels are compiled and steps are long. It says nothing when
+    the process is stopped, or something holds Python's lock; a hanging loop is found by the process itself.
     """
 
     def __init__(self, outbox: MessageOutbox, heartbeat: float | None) -> None:
         self._outbox, self._heartbeat = outbox, heartbeat
         self._core: EngineCore | None = None
         self._interval = BEAT if heartbeat is None else min(BEAT, heartbeat / 4)
-        threading.Thread(target=self._run, name="sgl-pulse", daemon=True).start()
+        threading.Thread(target=self._run, name="sgl-heartbeat", daemon=True).start()
 
     def watch(self, core: EngineCore) -> None:
         """From now on an engine runs here.

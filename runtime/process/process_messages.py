@@ -1,9 +1,8 @@
-"""What the two processes say to each other: pickles of our own types, each behind its length.
+"""What the two processes say to each other: pickles of our own types, each after its length.
 
-To the engine go Open, Queue, Abort, Ask and Spoil; back come Answers. Operations travel as their class and what a twin
-of them is made of, grammars as recipes, errors without their tracebacks. The engine's process does not know its
-caller's
-modules: nothing made of their classes is sent there.
+To the engine go Open, Queue, Abort, Ask and Spoil; back come Answers. Operations travel as their class and the
+attributes of which a copy is made, grammars as recipes, errors without their tracebacks. The engine's process does not
+know its caller's modules: nothing made of their classes is sent there.
 """
 
 from __future__ import annotations
@@ -23,9 +22,12 @@ from sgl.grammars import Vocabulary
 from ..build.engine_config import DeviceDefaults, EngineConfig
 from ..common.argument_checks import exception_text
 from ..errors import ConfigError, RuntimeFailure
+from ..sequences.generate_op import Generate
+from ..sequences.generation import Chunk
 from ..sequences.running_generation import WRONG_VOCABULARY
-from ..sequences.sequence_ops import Chunk, Fork, Generate, SequenceOp
+from ..sequences.sequence_ops import Fork
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import SequenceOp
 
 _LENGTH = struct.Struct("<Q")
 _KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure
@@ -52,7 +54,7 @@ class OpenSequence(NamedTuple):
 
 
 class QueueOp(NamedTuple):
-    """An operation for a sequence. number: what the answer will carry; None: nobody waits for one.
+    """An operation for a sequence. number: what the answer will carry; None: no caller waits for one.
 
     arguments: packed by themselves, so that what cannot be unpacked fails its operation alone.
     started: `time.perf_counter()` seconds, a clock that all processes of a machine share.
@@ -95,7 +97,7 @@ class ProcessAnswer(NamedTuple):
 
 ADAPT = "adapt"  # the name of a question for `EngineCore.adapt`
 CHUNK, DONE, FAILED = range(3)
-ALIVE, EXIT_MESSAGE = -1, -2  # numbers of answers to nobody: a sign of life, and why the loop failed
+ALIVE, EXIT_MESSAGE = -1, -2  # numbers of answers to no question: a sign of life, and why the loop failed
 
 
 class SerializedError(NamedTuple):
@@ -107,13 +109,11 @@ class SerializedError(NamedTuple):
 
     @classmethod
     def of(cls, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> SerializedError:
-        """One that `dumps` can send: in place of an error with parts that it
-        cannot, a RuntimeFailure of the same text.
-        """
+        """One that `dumps` can send: for an error with parts that it cannot, a RuntimeFailure of the same text."""
         try:
-            told = cls(type(error), error.args, dict(vars(error)))
-            if isinstance(pickle.loads(dumps(told)).error(), BaseException):
-                return told
+            error_sent = cls(type(error), error.args, dict(vars(error)))
+            if isinstance(pickle.loads(dumps(error_sent)).error(), BaseException):
+                return error_sent
         except BaseException:  # its class may do anything
             pass
         return cls(RuntimeFailure, (f"{type(error).__name__}: {exception_text(error)}",), {})
@@ -167,7 +167,7 @@ chunk_fields: Callable[[Chunk], tuple[Any, ...]] = attrgetter(*[f.name for f in 
 
 
 def arguments_of(op: SequenceOp, vocabulary: Vocabulary) -> tuple[Any, ...]:
-    """What a twin of the operation is made of.
+    """What a copy of the operation is made of.
 
     Of a Generate: parameters, recipe or error or None, whether it streams.
     """
@@ -185,6 +185,6 @@ def _recipe(grammar: Any, vocabulary: Vocabulary) -> Any:
     if grammar.vocabulary.base is not vocabulary:
         return ConfigError(WRONG_VOCABULARY)
     return grammar.recipe or ConfigError(
-        "a grammar for an engine in a process of its own must come from a compile_ function of sgl.grammars, "
+        "a grammar for an engine in a separate process must come from a compile_ function of sgl.grammars, "
         "which knows how to make it there again"
     )

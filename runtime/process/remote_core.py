@@ -1,4 +1,4 @@
-"""The core of an engine in a process of its own, as the engine sees it; started anew when the process dies."""
+"""The core of an engine in a separate process, as the engine sees it; started anew when the process dies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from ..build.engine_config import EngineConfig
 from ..common.argument_checks import shown
 from ..errors import EngineClosed, EngineDied, EngineFailed, RuntimeFailure
 from ..sequences.op_future import note
-from ..sequences.sequence import SequenceStatus
-from ..sequences.sequence_ops import Close, Fork, SequenceOp
+from ..sequences.sequence_ops import Close, Fork
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import SequenceOp, SequenceStatus
 from ..watch.engine_stats import Stats
 from .engine_connection import EngineConnection
 from .engine_process import GRACE, HURRY, EngineProcess, ProcessStart
@@ -43,11 +43,11 @@ CLOSED = EngineClosed("the engine is closed; open a new one")
 
 
 def connect(path: Path, options: EngineConfig) -> BuiltEngine:
-    """What `assemble` gives, with the model in another process, running. Raises what is raised there."""
+    """What `build_engine` returns, with the model in another process, running. Raises what is raised there."""
     core = RemoteCore(path, options)
     try:
-        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            text = beside.submit(load_tokenizer, path, options.chat_template)
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
+            text = pool.submit(load_tokenizer, path, options.chat_template)
             config = core.started.result().config
             tokenizer = text.result()
         core.vocabulary = Vocabulary.from_tokenizer(tokenizer)
@@ -68,7 +68,7 @@ class RemoteSequenceState:
 
 
 class RemoteCore:
-    """Stands for an EngineCore elsewhere. All methods are thread-safe.
+    """Represents an EngineCore elsewhere. All methods are thread-safe.
 
     One thread, the supervisor, starts the process, hands out what it answers, and when it dies fails what waited for
     it and starts the next. Sequences opened meanwhile wait for that one; those opened before are lost.
@@ -81,8 +81,9 @@ class RemoteCore:
         noted: Callable[[], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """noted: called when a process is ready and `info` says what it is.  environment:
-        of its processes, what is another than here.
+        """noted: called when a process is ready and `info` says what it is.
+
+        environment: of its processes, what is another than here.
         """
         self._path, self._noted = str(path), noted
         self._heartbeat = options.heartbeat
@@ -164,7 +165,7 @@ class RemoteCore:
         except NotInTime:
             raise RuntimeFailure(
                 f"the engine did not come to the end of a step within {ANSWER:g} s; glance() has its counters as "
-                "they stand"
+                "they are now"
             ) from None
 
     @property
@@ -209,7 +210,7 @@ class RemoteCore:
     def _supervise(self) -> None:
         try:
             self._keep_up()
-        except BaseException as error:  # ours: nobody may be left waiting
+        except BaseException as error:  # ours: no caller may be left waiting
             note("the supervisor of an engine's process failed", error)
             down = EngineFailed(f"the supervisor of the engine's process failed: {shown(error)}; open a new engine")
             down.__cause__ = error.with_traceback(None)

@@ -19,7 +19,7 @@ class HeartbeatReader:
     """Reads from a socket as a file does.
 
     patience: seconds of silence that are borne, None: any. They are counted in waits of half a second each, so that
-    time in which this process itself was stopped or busy is nobody's silence.
+    time in which this process itself was stopped or busy does not count.
     look: called between two waits, and about as often when much comes in.
     """
 

@@ -1,6 +1,4 @@
-"""Other arithmetic than the model's own: float8 weights and KV, weights of 8 and 4 bits,
-and products that do not depend on the batch.
-"""
+"""Other arithmetic than the model's own: float8 weights and KV, 8-bit and 4-bit weights, batch-invariant products."""
 
 from __future__ import annotations
 
@@ -56,25 +54,26 @@ ACTIVATIONS = {
 }  # of float8 products: each row's own range; what was seen, in percent
 KV_DTYPES = ("auto", "fp8")  # the model's; float8 with the pool's scales
 FP8_CAPABILITY = (8, 9)
-WHOLE_DTYPES = (torch.float32, torch.bfloat16)  # float16 has no room for sums of whole numbers
+WHOLE_DTYPES = (torch.float32, torch.bfloat16)  # float16 has too small a range for integer sums
 EXACT = (
     "router",
     "switch",
     "rates",
     "spread",
     "steps",
-)  # what chooses experts stays in float32, what states decay by as it is stored
+)  # the router stays in float32, decay inputs of states as they are stored
 HEAD = "head"
 OUTSIDE = (HEAD, "project")
-"""What lies outside the layers stays as it is with float8: its errors would go everywhere. Beside weights of four bits it has
-eight: four there cost two thirds of what they cost in all layers together."""  # noqa: E501
+"""Outside the layers weights stay as they are with float8: errors would go everywhere. With 4-bit weights they have
+eight: four there cost two thirds of what they cost in all layers together.
+"""
 
 
 class CalibratedTransform(NamedTuple):
-    """seen: what has to be known of what a projection is multiplied with; quantise: (name, loaded layer, that) -> the
-    one to compute with.
+    """seen: what must be known of a projection's input; quantise: (name, loaded layer, that) -> the layer to compute
+    with.
 
-    Of projections outside the layers nothing is known (None).
+    For projections outside the layers nothing is known (None).
     """
 
     seen: type[InputStatistics]
@@ -82,11 +81,10 @@ class CalibratedTransform(NamedTuple):
 
 
 def transform_for(weights: str, deterministic: bool, device: torch.device) -> Transform | None:
-    """What becomes of each loaded projection (its name: qkv, output, gate_up or up, down, router, switch, input, rates,
-    project, head, ...); None: nothing.
+    """The transform of each loaded projection (its name: qkv, output, gate_up or up, down, router, ...); None: none.
 
-    weights: one of WEIGHTS, but those that `calibrated_for` has. Raises ConfigError for a combination that this device
-        cannot compute.
+    Further names: switch, input, rates, project, head. weights: one of WEIGHTS, except those of `calibrated_for`.
+    Raises ConfigError for a combination that this device cannot compute.
     """
     _check_known("weights", weights, WEIGHTS)
     if weights == "auto":
@@ -103,7 +101,7 @@ def transform_for(weights: str, deterministic: bool, device: torch.device) -> Tr
 def calibrated_for(
     weights: str, activations: str, deterministic: bool, device: torch.device
 ) -> CalibratedTransform | None:
-    """The same where what flows through the model is asked; None: nothing is. activations: one of ACTIVATIONS.
+    """The same for forms that depend on activations; None: none. activations: one of ACTIVATIONS.
 
     Raises ConfigError for what this device cannot compute.
     """
@@ -119,9 +117,9 @@ def calibrated_for(
 
 
 def kv_dtype_for(kv_dtype: str, dtype: torch.dtype, device: torch.device, attention: str = "auto") -> torch.dtype:
-    """The dtype of a KV pool beside a model in `dtype`. kv_dtype: one of KV_DTYPES; attention: the backend asked for.
+    """The dtype of a KV pool for a model in `dtype`. kv_dtype: one of KV_DTYPES; attention: the requested backend.
 
-    Raises ConfigError where that backend or this device cannot read it.
+    Raises ConfigError if that backend or this device cannot read it.
     """
     _check_known("kv_dtype", kv_dtype, KV_DTYPES)
     if kv_dtype == "auto":
@@ -173,7 +171,7 @@ def _to_static_fp8(
 
 
 def _to_quantized(weights: str, deterministic: bool, device: torch.device) -> Callable[..., Linear]:
-    """(name, layer, and of calibrated forms what was seen)"""
+    """(name, layer, and for calibrated forms the statistics)"""
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"weights={weights!r} is for the CPU and CUDA, here: {device}; take weights='auto'")
     return (

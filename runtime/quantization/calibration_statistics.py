@@ -1,4 +1,4 @@
-"""What a projection is multiplied with, over the texts of a calibration: as much of it as a rounding needs."""
+"""Statistics of a projection's input over the texts of a calibration, as needed by a rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class InputStatistics(Protocol):
     def __init__(self, inputs: int, device: torch.device) -> None: ...
 
     def add(self, x: Tensor) -> None:
-        """x: [T, in], what it is multiplied with next."""
+        """x: [T, in], its next input."""
 
 
 class InputHessian:

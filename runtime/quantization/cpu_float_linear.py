@@ -1,4 +1,4 @@
-"""Projections on the CPU whose codes stand for small floats: 16 of a table, as NF4 has them, or float8."""
+"""Projections on the CPU whose codes are small floats: 16 of a table, as in NF4, or float8."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ PART = 2**22  # numbers of a weight that are packed at a time
 
 
 def supports(weight: QuantizedWeight) -> str | None:
-    """Why the compiled product of floats cannot take it, for people; None: it
-    can, exactly but for float32's rounding.
+    """Why the compiled product of floats does not support it, for people.
+
+    None: it does, exactly except for float32's rounding.
     """
     if weight.table is None or (
         weight.levels == 256 and not torch.equal(weight.table.cpu().nan_to_num(0.0), e4m3_values().nan_to_num(0.0))
@@ -38,8 +39,9 @@ def supports(weight: QuantizedWeight) -> str | None:
 
 
 class FloatBlockedLinear(BlockedLinear):
-    """y = x W^T + b by the compiled product (csrc/quantized/floats.c): x as it is, sums in float32
-    and one order, a row's bits the same in any batch.
+    """y = x W^T + b by the compiled product (csrc/quantized/floats.c): x as it is, float32 sums in one order.
+
+    A row's bits are the same in any batch.
     """
 
     __slots__ = ("_grouping", "factor", "order", "table")
@@ -88,7 +90,7 @@ class FloatBlockedLinear(BlockedLinear):
 
 
 def scales_of(weight: QuantizedWeight) -> Tensor:
-    """[out, groups], float16 where that holds them."""
+    """[out, groups], float16 if that holds them."""
     scale = weight.scale.float() * (RAISED if weight.is_float8 else 1)
     halves = scale.half()
     return halves if bool((halves.float() == scale).all()) else scale
@@ -113,7 +115,7 @@ def _blocks(weight: QuantizedWeight, scale: Tensor, start: int) -> Tensor:
 
 
 def _in_blocks(part: Tensor) -> Tensor:
-    """[rows, n] -> [blocks, n, BLOCK], zeros behind the last row."""
+    """[rows, n] -> [blocks, n, BLOCK], zeros beyond the last row."""
     return (
         F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK))
         .unflatten(0, (-1, cpu_kernels.BLOCK))

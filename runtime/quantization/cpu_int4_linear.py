@@ -1,5 +1,6 @@
-"""Projections on the CPU with weights of four bits, an eighth of float32's bytes to read and to
-keep, or of eight; and a little for the groups.
+"""Projections on the CPU with 4-bit or 8-bit weights and scales of groups.
+
+Four bits are an eighth of float32's bytes to read and to store.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from .quantized_weight import DoubleQuantized, QuantizedWeight
 
 KINDS = {torch.float32: 4, torch.bfloat16: 5}  # of the compiled product, by what is multiplied
 LEVELS, LEVELS_OF_BYTES = 16, 256
-MIDDLE = 128  # what bytes without a sign are above those with one
+MIDDLE = 128  # the offset of unsigned bytes to signed ones
 STEP, MOST_CHUNK = 16, 64  # inputs of x that share a scale: a multiple of STEP
-WIDE, HALVES, TWOFOLD = range(3)  # what scales are
+WIDE, HALVES, TWOFOLD = range(3)  # forms of scales
 NO_SHIFT, ZERO_BYTES, ZERO_HALVES, SHIFTS, HALF_SHIFTS, TWOFOLD_SHIFTS = range(6)
-BYTES_OF_SCALES, BYTES_OF_SHIFTS = (4, 2, None), (0, 1, 2, 4, 2, None)  # None: twofold
-LARGEST = 127  # of a table's whole numbers, either sign
-PART = 2**22  # numbers of a weight that are packed, or restored for a product, at a time
+BYTES_OF_SCALES, BYTES_OF_SHIFTS = (4, 2, None), (0, 1, 2, 4, 2, None)  # None: double-quantized
+LARGEST = 127  # of a table's integers, either sign
+PART = 2**22  # numbers of a weight that are packed, or dequantized for a product, at a time
 
 
 def int4_linear(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear:
@@ -39,8 +40,9 @@ def int4_linear(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype
 
 
 def supports(weight: QuantizedWeight) -> str | None:
-    """Why the compiled product cannot take it, for people; None: it can, exactly
-    but for float32's rounding of the scales.
+    """Why the compiled product does not support it, for people.
+
+    None: it does, exactly except for float32's rounding of the scales.
     """
     if weight.levels not in (LEVELS, LEVELS_OF_BYTES):
         return f"codes of {weight.levels} levels; the compiled product takes {LEVELS} and {LEVELS_OF_BYTES}"
@@ -54,7 +56,7 @@ def supports(weight: QuantizedWeight) -> str | None:
 
 
 def _whole_table(table: Tensor) -> tuple[Tensor, int] | None:
-    """The entries as whole numbers, and how many of them make one of the table; None where there are none."""
+    """The entries as integers, and how many of them make one of the table; None if there are none."""
     for times in (1, 2):
         found = (table.float() * times).round()
         if bool((found == table * times).all()) and float(found.abs().max()) <= LARGEST:
@@ -99,7 +101,7 @@ class GroupedBlockedLinear(BlockedLinear):
         bias: Tensor | None,
         dtype: torch.dtype,
     ) -> Self:
-        """What a layer of this shape [out, in] was made of: its `blocks` and `layout`."""
+        """The inverse of a layer's `blocks` and `layout`, with shape [out, in]."""
         layer = cls.__new__(cls)
         layer._take(blocks, layout, shape, bias, dtype)
         return layer
@@ -142,7 +144,7 @@ class Int4BlockedLinear(GroupedBlockedLinear):
 
 
 class Int8GroupedLinear(GroupedBlockedLinear):
-    """Of eight bits, in which formats of five and six lie too."""
+    """Of eight bits, which also holds formats of five and six."""
 
     __slots__ = ()
 
@@ -160,11 +162,10 @@ class CpuWeightBlocks(NamedTuple):
 
 
 class CpuBlockLayout(NamedTuple):
-    """What the blocks of a weight hold.
+    """The contents of a weight's blocks.
 
-    bits: of a code, 4 or 8.  group: inputs that share a scale.  scales, shifts: what they are.  centre, above: as the
-        struct
-    Grouping has them.  fold: 2^fold groups share the outer number of twofold ones.
+    bits: of a code, 4 or 8.  group: inputs that share a scale.  scales, shifts: their forms.  centre, above: as in the
+        struct Grouping.  fold: 2^fold groups share the outer number of double-quantized ones.
     """
 
     bits: int
@@ -176,7 +177,7 @@ class CpuBlockLayout(NamedTuple):
     fold: int
 
     def words(self, inputs: int) -> list[int]:
-        """The struct Grouping behind its pointers."""
+        """The struct Grouping after its pointers."""
         groups, chunk, padded = self._groups(inputs), self._chunk(inputs), self.padded(inputs)
         spread, after = padded if groups == 1 else self.group, self._bytes(inputs, BYTES_OF_SCALES[self.scales])
         kinds = self.scales, self.shifts, self.centre, self.above
@@ -220,7 +221,7 @@ class CpuBlockLayout(NamedTuple):
 
 
 class _CpuBlockPacker:
-    """A weight's parts as the blocks of csrc/quantized/grouping.h have them."""
+    """A weight's parts as the blocks of csrc/quantized/grouping.h."""
 
     def __init__(self, weight: QuantizedWeight) -> None:
         self.weight, inputs = weight, weight.shape[1]
@@ -235,7 +236,7 @@ class _CpuBlockPacker:
         self.parts = [*scale_parts, *shift_parts]
         bits = 4 if weight.levels == LEVELS else 8
         above = above if bits == 4 else MIDDLE
-        centre += above if bits == 4 else 0  # entries of a table are above themselves
+        centre += above if bits == 4 else 0  # entries of a table have an offset
         group = min(weight.group, -(-inputs // STEP) * STEP)
         self.layout = CpuBlockLayout(
             bits, group, scales, shifts, centre, above, 0 if fine is None else fine.each.bit_length() - 1
@@ -247,14 +248,14 @@ class _CpuBlockPacker:
         )
 
     def _scales(self, fine: DoubleQuantized | None) -> tuple[int, list[Tensor]]:
-        """In the fewest bytes that hold them: what they are, and what lies in a block."""
+        """In the fewest bytes that hold them: their form, and their bytes in a block."""
         if fine is not None:
             return TWOFOLD, [fine.inner, fine.outer]
         return (HALVES, [self.scale.half()]) if _fits(self.scale, torch.float16) else (WIDE, [self.scale])
 
     def _shifts(self, times: int, fine: DoubleQuantized | None) -> tuple[int, int, list[Tensor]]:
-        """One whole zero for all, and the others: zeros in bytes or float16 where
-        these hold them, else offset - zero * scale.
+        """One integer zero for all, and the others: zeros in bytes or float16 if these hold them, else offset - zero *
+        scale.
         """
         zero, offset = self.weight.zero, self.weight.offset
         zero = zero.float() * times if isinstance(zero, Tensor) else float(zero) * times
@@ -303,14 +304,12 @@ class _CpuBlockPacker:
 
 
 def factor_of(weight: QuantizedWeight) -> Tensor | None:
-    """float32 [out], what whole sums are to be multiplied with; None: nothing, or only a part of them, the scales."""
+    """float32 [out], the factor of integer sums; None: nothing, or only a part of them, the scales."""
     return None if weight.factor is None or weight.offset is not None else weight.factor.float().contiguous()
 
 
 def _table_of(weight: QuantizedWeight) -> tuple[Tensor | None, int, int]:
-    """The table as bytes, how many of its whole numbers make one of the
-    weight's, and how far they are above themselves.
-    """
+    """The table as bytes, how many of its integers make one of the weight's, and their offset."""
     found = None if weight.table is None else _whole_table(weight.table)
     if found is None:
         return None, 1, 0
@@ -323,7 +322,7 @@ def _fits(numbers: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _filled(part: Tensor) -> Tensor:
-    """[rows, ...] -> [blocks, BLOCK, ...], zeros behind the last."""
+    """[rows, ...] -> [blocks, BLOCK, ...], zeros after the last."""
     return F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK)).unflatten(0, (-1, cpu_kernels.BLOCK))
 
 
@@ -332,9 +331,9 @@ def _bytes(part: Tensor) -> Tensor:
 
 
 class GroupedLinear(Linear):
-    """y = x W^T + b by torch, which restores the weight in parts: for what no compiled product takes.
+    """y = x W^T + b by torch, which dequantizes the weight in parts: for weights that no compiled product supports.
 
-    weight: uint8, two codes in a byte where they have four bits; beside it what `QuantizedWeight` has.
+    weight: uint8, two 4-bit codes in a byte; the rest as in `QuantizedWeight`.
     """
 
     __slots__ = ("_rest", "_step")
@@ -375,7 +374,7 @@ def packed(codes: Tensor) -> Tensor:
 
 
 def unpacked(pairs: Tensor, inputs: int) -> Tensor:
-    """What `packed` was made of."""
+    """The inverse of `packed`."""
     return torch.stack((pairs & 15, pairs >> 4), 2).flatten(1)[:, :inputs]
 
 

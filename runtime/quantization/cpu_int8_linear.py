@@ -1,4 +1,4 @@
-"""Projections with int8 weights on the CPU: half of bfloat16's bytes to read and to keep, a quarter of float32's."""
+"""Projections with int8 weights on the CPU: half of bfloat16's bytes to read and to store, a quarter of float32's."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .quantized_weight import QuantizedWeight
 
 LARGEST = 127
 SMALLEST_PEAK = 1e-12  # of a row, so that zeros have a scale too
-PART = 2**22  # numbers of a weight that are quantised, or restored for a product, at a time
+PART = 2**22  # numbers of a weight that are quantised, or dequantized for a product, at a time
 KINDS = {torch.float32: 2, torch.bfloat16: 3}  # of the compiled product, by what is multiplied
-TORCH_ROWS = 16  # up to which torch's own int8 product is faster than restoring; it restores anew for every four
+TORCH_ROWS = 16  # up to which torch's own int8 product is faster than dequantizing; it dequantizes again for every four
 TORCH_STEP = 16  # of the inputs that it takes
 
 
@@ -38,7 +38,7 @@ def _in_one_group(stored: Tensor, scale: Tensor) -> QuantizedWeight:
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
     """weight [out, in] -> int8 [out, in] in -127..127 and the float32 scale of each row [out].
 
-    A scale is a number of bfloat16, rounded up, so that products in either dtype restore the same weight.
+    A scale is a number of bfloat16, rounded up, so that products in either dtype dequantize to the same weight.
     """
     stored = torch.empty(weight.shape, dtype=torch.int8)
     scale = torch.empty(len(weight), dtype=torch.float32)
@@ -90,7 +90,7 @@ class Int8BlockedLinear(BlockedLinear):
 
 
 class Int8Linear(Linear):
-    """The same by torch, where the compiled product is not; x as it is, sums in float32."""
+    """The same by torch, if the compiled product is not available; x as it is, sums in float32."""
 
     __slots__ = ("_scale_of_x", "scale")
     scale: Tensor
@@ -112,7 +112,7 @@ class Int8Linear(Linear):
         return y if self.bias is None else y.add_(self.bias)
 
     def _restored(self, x: Tensor) -> Tensor:
-        """Whole numbers up to 127 are exact in every dtype: parts of them are multiplied, then scaled."""
+        """Integers up to 127 are exact in every dtype: parts of them are multiplied, then scaled."""
         step = max(1, PART // self.weight.shape[1])
         parts = [F.linear(x, part.to(x.dtype)) for part in self.weight.split(step)]
         y = parts[0] if len(parts) == 1 else torch.cat(parts, 1)

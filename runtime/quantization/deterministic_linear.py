@@ -1,4 +1,4 @@
-"""Projections whose bits for a row do not depend on how many rows there are, or on where it stands among them."""
+"""Projections whose bits for a row depend neither on the number of rows nor on its position (batch-invariant)."""
 
 from __future__ import annotations
 

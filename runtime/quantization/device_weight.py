@@ -1,6 +1,4 @@
-"""Projections as they are computed with, written down and taken up again without
-quantising: the kinds of a sharded state.
-"""
+"""Projections in the form that is computed with, saved and loaded without quantising: the kinds of a sharded state."""
 
 from __future__ import annotations
 
@@ -36,12 +34,12 @@ from .readers import TensorHeader
 CAPABILITY = (8, 9)  # of a GPU that multiplies float8
 ON_CPU = (torch.float32, torch.bfloat16)  # what the compiled products multiply
 DENSE = (Linear, BlockedLinear, PackedLinear, TransposedLinear)  # the weight as it is, in whatever order
-MOST_WHOLE = 2**15  # of the whole zeros of tables and codes
+MOST_WHOLE = 2**15  # of the integer zeros of tables and codes
 MOST_FOLD = 16
 
 
 class SealedProjection(NamedTuple):
-    """A projection that is kept so. kind: of KINDS.  numbers: what it is beside its tensors."""
+    """A projection that is stored so. kind: of KINDS.  numbers: its parameters other than tensors."""
 
     kind: str
     numbers: dict[str, int]
@@ -58,9 +56,9 @@ class ProjectionFormat:
 
     @abstractmethod
     def expected(self, numbers: dict[str, int], outputs: int, inputs: int) -> dict[str, TensorHeader]:
-        """The tensors that belong to these numbers, but for those that may be missing.
+        """The tensors that belong to these numbers, except those that may be missing.
 
-        Raises CheckpointError for numbers that cannot be.
+        Raises CheckpointError for invalid numbers.
         """
 
     def optional(self, outputs: int, inputs: int) -> dict[str, TensorHeader]:
@@ -211,8 +209,8 @@ def form_of(layer: Linear) -> SealedProjection | None:
 
 @dataclass(frozen=True)
 class DeviceWeight:
-    """A weight that was loaded in the form that is computed with (see
-    `Linear.coded`); its rows are in order already.
+    """A weight that was loaded in the form that is computed with (see `Linear.coded`); its rows are in order
+    already.
     """
 
     name: str

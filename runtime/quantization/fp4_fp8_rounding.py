@@ -1,6 +1,4 @@
-"""Dense weights to small floats, from the weight alone: e2m1 with the scales of MXFP4
-and of NVFP4, e4m3 with a scale for each block.
-"""
+"""Rounds dense weights to small floats, from the weight alone: MXFP4, NVFP4, and e4m3 with a scale for each block."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ def nvfp4(weight: Tensor) -> QuantizedWeight:
     """weight [out, in] as e2m1 under a scale in e4m3 for each 16 inputs, times one power of two for the whole weight.
 
     Other writers take any number for the whole; a power of two loses nothing, for scales are floats, and leaves the
-    product of
-    both a number of float16.
+    product of both a number of float16.
     """
     peak = weight.abs().amax().float()
     whole = (

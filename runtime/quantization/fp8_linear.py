@@ -1,4 +1,6 @@
-"""Projections with float8 weights: half the bytes to read for few rows, twice the arithmetic rate for many."""
+"""Projections with float8 weights: half the bytes to read for small batches, twice the arithmetic rate for large
+ones.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,10 @@ SHAPE_STEP = 16  # `torch._scaled_mm` takes sizes that are multiples of this
 class Fp8Linear(Linear):
     """y = x W^T + b with W as float8 times a float32 scale per output.
 
-    Rows of x are turned into float8 as well, each with its own scale (compute capability 8.9), where there are more
-    than
-    FEW_ROWS; up to so many the weight is restored in registers and x stays as it is (kernels/quantized_gemm.py; a
-    decode step of
-    one row: `gemv`). On the CPU, where nothing is gained, the same as for many rows is computed by definition.
+    With more than FEW_ROWS rows, x is quantized to float8 too, each row with its own scale (compute capability 8.9).
+    With fewer, the weight is dequantized in registers and x stays as it is (kernels/quantized/quantized_gemm.py; a
+    decode step
+    of one row: `gemv`). On the CPU, where nothing is gained, the definition of the case of many rows is computed.
     """
 
     __slots__ = ("_counters", "_kernels", "scale")
@@ -39,7 +40,7 @@ class Fp8Linear(Linear):
 
     @property
     def packed(self) -> PackedWeight:
-        """The weight as the kernels of few rows read it."""
+        """The weight in the form of the kernels for small batches."""
         return of_float8(self.weight, self.scale, self._counters)
 
     @classmethod
@@ -82,9 +83,9 @@ class Fp8Linear(Linear):
 
 
 class RowwiseFp8Linear(Fp8Linear):
-    """The same weight on CUDA, with bits of a row that do not depend on the other rows: one kernel for any number.
+    """The same weight on CUDA, batch-invariant: one kernel for any number of rows.
 
-    Activations stay as they are, so that many rows run at the rate of bfloat16 at most.
+    Activations stay as they are, so large batches run at the rate of bfloat16 at most.
     """
 
     __slots__ = ()
@@ -96,9 +97,9 @@ class RowwiseFp8Linear(Fp8Linear):
 
 
 class StaticFp8Linear(Fp8Linear):
-    """The same with one scale for all rows of x, which was found before; what is larger becomes the largest float8.
+    """The same with one static scale for all rows of x; larger values saturate at the largest float8.
 
-    It runs by torch's operations also on CUDA: the kernels find a row's own scale while they read it, and would gain
+    It runs by torch's operations also on CUDA: the kernels compute a row's own scale while they read it, and would gain
     nothing.
     """
 

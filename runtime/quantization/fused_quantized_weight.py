@@ -1,6 +1,4 @@
-"""The weight of a projection as several tensors gave it: q, k and v of their own
-formats, some of them plain, above each other.
-"""
+"""The weight of a projection from several tensors: q, k and v in different formats, some plain, concatenated."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ PLAIN = "plain rows"
 
 
 class QuantizedPiece(NamedTuple):
-    """Rows of a projection from `start` on. format: what a checkpoint called it, for people.
+    """Rows of a projection from `start` on. format: the checkpoint's name of it, for people.
 
-    weight: a tensor [rows, in] is dense, as it came beside others in few bits.
+    weight: a tensor [rows, in] is dense, which was stored with quantized ones.
     """
 
     start: int
@@ -30,7 +28,7 @@ class QuantizedPiece(NamedTuple):
         return self.start + self.weight.shape[0]
 
     def take(self, rows: Tensor, start: int) -> QuantizedPiece:
-        """These of the projection's rows, all of them in here, to stand from `start` on."""
+        """These of the projection's rows, all of them in here, placed from `start` on."""
         weight = self.weight
         own = (rows - self.start).to(weight.device if isinstance(weight, Tensor) else weight.codes.device)
         return QuantizedPiece(start, self.format, weight[own] if isinstance(weight, Tensor) else weight.take(own))
@@ -43,7 +41,7 @@ class FusedQuantizedWeight:
         self.pieces = sorted(pieces, key=lambda piece: piece.start)
 
     @classmethod
-    def beside(cls, pieces: Sequence[QuantizedPiece], dense: Tensor) -> FusedQuantizedWeight:
+    def with_dense(cls, pieces: Sequence[QuantizedPiece], dense: Tensor) -> FusedQuantizedWeight:
         """The rows that the pieces leave are those of `dense` [out, in]."""
         starts = [*sorted(piece.start for piece in pieces), len(dense)]
         ends = [0, *sorted(piece.end for piece in pieces)]
@@ -68,7 +66,7 @@ class FusedQuantizedWeight:
         return FusedQuantizedWeight(taken)
 
     def together(self) -> list[QuantizedWeight | Tensor]:
-        """The pieces, neighbours of one form in one."""
+        """The pieces, with neighbours of one form merged."""
         found: list[QuantizedWeight | Tensor] = []
         for piece in self.pieces:
             joined = _joined(found[-1], piece.weight) if found else None

@@ -1,4 +1,4 @@
-"""Dense weights to four bits by what they are multiplied with: the error of a column is made good by those to come.
+"""Rounds dense weights to four bits by their input statistics: later columns compensate the error of a column.
 
 Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers, 2023.
 """
@@ -16,7 +16,7 @@ from .quantized_weight import QuantizedWeight
 from .weight_rounding import GROUP, TOP, Rounding, scale_dtype, with_whole_zero, with_zero_point_eight
 
 DAMPING = 0.01  # of the mean diagonal, added to it
-BLOCK = 128  # columns whose errors reach the columns behind them together
+BLOCK = 128  # columns whose errors are applied to the following columns together
 
 
 def gptq(
@@ -28,7 +28,7 @@ def gptq(
     ordered: bool = False,
     scales: torch.dtype | None = None,
 ) -> QuantizedWeight:
-    """weight [out, in] in codes that keep its products with the inputs behind `hessian`.
+    """weight [out, in] in codes that keep its products with the inputs of `hessian`.
 
     hessian: float [in, in], X^T X of the inputs X [tokens, in], times any number; 1 % of its mean diagonal is added.
     whole_zeros: as `nearest` has them; otherwise codes are around 8. ordered: columns by falling diagonal, each group's
@@ -76,8 +76,8 @@ def _ordered(grid: _QuantizationGrid, weight: Tensor, hessian: Tensor) -> Quanti
 
 
 def _spread(columns: Tensor, factor: Tensor, block: slice, scale: Tensor, zero: Tensor) -> Tensor:
-    """The codes of a block of columns, float32 [width, out]; what rounding left is
-    taken from the columns behind, times `factor`.
+    """The codes of a block of columns, float32 [width, out]; its errors are subtracted from later columns, times
+    `factor`.
     """
     own, inner = columns[block], factor[block, block]
     codes, errors = torch.empty_like(own), torch.empty_like(own)
@@ -142,7 +142,7 @@ class _QuantizationGrid(NamedTuple):
 
 
 def _columns(weight: Tensor) -> Tensor:
-    """float32 [in, out], a copy: columns lie together."""
+    """float32 [in, out], a copy: columns are contiguous."""
     return weight.t().to(torch.float32, memory_format=torch.contiguous_format, copy=True)
 
 

@@ -1,6 +1,4 @@
-"""Projections with weights of four and eight bits on a GPU: what few rows wait for
-is read in a quarter or half of the bytes.
-"""
+"""Projections with 4-bit and 8-bit weights on a GPU: small batches read a quarter or half of the bytes."""
 
 from __future__ import annotations
 
@@ -14,17 +12,17 @@ from ..layers.linear_layers import Linear
 from .gpu_weight_packing import pack_for_gpu
 from .quantized_weight import QuantizedWeight
 
-FEW_ROWS = 64  # up to which reading a weight of eight bits takes longer than multiplying with what is restored of it
+FEW_ROWS = 64  # up to which reading an 8-bit weight takes longer than multiplying with the dequantized one
 STEP = 16  # bytes that rows of int8 must be a multiple of
 FIXED_ROWS = 256  # that a product of fixed sums takes at a time
 
 
 class GpuQuantizedLinear(Linear):
-    """y = x W^T + b with W in few bits (kernels/quantized_gemm.py); x stays as it is. Many rows take a restored weight,
-    part by part.
+    """y = x W^T + b with quantized W (kernels/quantized/quantized_gemm.py); x stays as it is.
 
+    Large batches dequantize the weight first, part by part.
     packed: the weight as the kernels read it.
-    folds: whether few rows may go through kernels that fold what stands around a product into it.
+    folds: whether small batches may use kernels that fuse the operations around a product.
     """
 
     __slots__ = ("_kernels", "packed")
@@ -46,7 +44,7 @@ class GpuQuantizedLinear(Linear):
         return self._kernels.product(x, self.packed, self.bias)
 
     def gates(self, x: Tensor) -> bool:
-        """Whether `gated` is the way to an activation behind the product of these rows."""
+        """Whether `gated` is the way to an activation after the product of these rows."""
         return (
             type(self) is GpuQuantizedLinear and self.packed.order is None and self._kernels.fuses_gate(x, self.packed)
         )
@@ -62,7 +60,7 @@ class GpuQuantizedLinear(Linear):
 
 
 class DeterministicGpuQuantizedLinear(GpuQuantizedLinear):
-    """The same with bits of a row that do not depend on the other rows: inputs are split alike for any number."""
+    """The same, batch-invariant: inputs are split alike for any number of rows."""
 
     __slots__ = ()
     folds = False
@@ -77,10 +75,10 @@ class DeterministicGpuQuantizedLinear(GpuQuantizedLinear):
 
 
 class Int8ActivationLinear(GpuQuantizedLinear):
-    """The same of int8 with a scale an output, where more than FEW_ROWS rows are rounded to int8 too, each with its own
+    """The same for int8 with a scale per output; more than FEW_ROWS rows are rounded to int8 too, each with its own
     scale.
 
-    Their sums are exact, by the tensor cores' whole numbers, at twice the rate of bfloat16.
+    Their sums are exact, by the tensor cores' integers, at twice the rate of bfloat16.
     """
 
     __slots__ = ("_rows",)

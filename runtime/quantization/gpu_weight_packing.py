@@ -1,4 +1,4 @@
-"""Weights of 4 and 8 bits into the form that the GPU's kernels read."""
+"""Packs 4-bit and 8-bit weights into the form that the GPU kernels read."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .quantized_weight import E2M1, QuantizedWeight
 ENDLESS = 2**30  # a group that no row is longer than
 WHOLE_BLOCK = 128  # inputs that a program takes at a time, of such a group
 NAN_PART = 2**26  # codes that are looked through at a time
-MIDDLE = {16: 8, 256: 128}  # the code that stands for 0 where shifts make up for the rest, by levels
+MIDDLE = {16: 8, 256: 128}  # the code of 0 where shifts compensate the rest, by levels
 
 
 def packing_refusal(weight: QuantizedWeight, dtype: torch.dtype) -> str | None:
-    """Why the kernels do not take a weight beside activations in `dtype`, for people; None: they do."""
+    """Why the kernels do not support a weight for activations in `dtype`, for people; None: they do."""
     if dtype not in DTYPES:
         return (
             "the GPU's few-bit kernels go with bfloat16 and float16, the model is in "
@@ -36,7 +36,7 @@ def packing_refusal(weight: QuantizedWeight, dtype: torch.dtype) -> str | None:
         return "NaN among its numbers"
     form = _form(weight)
     if form is None:
-        return "no GPU kernel looks codes up in such a table beside zeros or offsets"
+        return "no GPU kernel looks codes up in such a table with zeros or offsets"
     if _block(form, weight.group, weight.shape[1]) is None:
         return f"groups of {weight.group} inputs; the GPU's kernels take 16, 32, and multiples of 64 up to whole rows"
     if dtype == torch.float16 and weight.scale.shape[1] > 1 and not _in_float16(weight.scale.float()):
@@ -45,7 +45,7 @@ def packing_refusal(weight: QuantizedWeight, dtype: torch.dtype) -> str | None:
 
 
 def pack_for_gpu(weight: QuantizedWeight, dtype: torch.dtype) -> PackedWeight:
-    """weight: one that is not refused beside `dtype`."""
+    """weight: one that is not refused for `dtype`."""
     form, (outputs, inputs) = _form(weight), weight.shape
     assert form is not None
     block = _block(form, weight.group, inputs)
@@ -90,8 +90,9 @@ def pack_for_gpu(weight: QuantizedWeight, dtype: torch.dtype) -> PackedWeight:
 
 
 def of_float8(words: Tensor, scale: Tensor, counters: Tensor) -> PackedWeight:
-    """words: float8_e4m3fn [out, in] without NaN, a scale for each output [out]; beside bfloat16.
-    They stay where they are. counters: zeros [MOST_TILES].
+    """words: float8_e4m3fn [out, in] without NaN, a scale for each output [out]; for bfloat16 activations.
+
+    They are not copied. counters: zeros [MOST_TILES].
     """
     outputs, inputs = words.shape
     return PackedWeight(
@@ -107,7 +108,7 @@ def _meta(scale: Tensor, second: Tensor | None, dtype: torch.dtype) -> Tensor:
 
 
 def _numbers(weight: QuantizedWeight, dtype: torch.dtype) -> tuple[float, ...]:
-    """Of its table, as what is multiplied has them."""
+    """The numbers of its table, in the type of the activations."""
     assert weight.table is not None
     return tuple(weight.table.to(dtype).tolist())
 
@@ -144,8 +145,8 @@ def _block(form: int, group: int, inputs: int) -> int | None:
 
 
 def _zeros_and_shift(form: int, weight: QuantizedWeight) -> tuple[int, Tensor | None, Tensor | None]:
-    """What is taken from the stored values: one whole number for all, or float32 one
-    a group; and what is added behind the scale.
+    """What is subtracted from the stored values, an integer for all or float32 per group; and the addend after the
+    scale.
     """
     zero, offset, scale = weight.zero, weight.offset, weight.scale.float()
     if form == NIBBLES and offset is None:

@@ -1,4 +1,4 @@
-"""Loaded projections in the form that `weights` names, computed by what multiplies it on their device."""
+"""Loaded projections quantized to the form that `weights` names, computed by the product of their device."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def rounded(form: str, weight: Tensor, seen: InputStatistics | None = None) -> Q
 
 
 def requantized(form: str, layer: Linear, seen: InputStatistics | None = None, fixed: bool = False) -> Linear:
-    """On a CPU torch multiplies what no kernel does; on a GPU that is a ConfigError.
+    """On a CPU torch multiplies forms without a kernel; on a GPU that is a ConfigError.
 
-    fixed: on a GPU, with bits of a row that do not depend on the other rows.
+    fixed: on a GPU, batch-invariant.
     """
     weight = rounded(form, layer.weight, seen)
     if layer.weight.device.type != "cpu":

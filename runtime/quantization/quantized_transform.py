@@ -1,6 +1,4 @@
-"""What becomes of projections that were loaded in few bits: kept where a kernel
-multiplies them so, otherwise restored.
-"""
+"""The transform of quantized checkpoints' projections: kept if a kernel multiplies them so, otherwise dequantized."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ MIDDLE = 128  # of codes of 8 bits
 
 @dataclass(frozen=True)
 class QuantizedLayerCount:
-    """Projections that a checkpoint holds in few bits.
+    """Projections that a checkpoint holds quantized.
 
     by: what computes them.  why: they are not kept so; None: they are.
     """
@@ -52,14 +50,14 @@ class QuantizedLayerCount:
 
 
 class LayerTransform(ABC):
-    """A transform of loaded projections (see `Decoder.seal`) that is told of each part of the model too."""
+    """A transform of loaded projections (see `Decoder.seal`) that is called for each part of the model too."""
 
     @abstractmethod
     def __call__(self, name: str, layer: Linear) -> Linear: ...
 
     @abstractmethod
     def begin(self, model: object, index: int) -> None:
-        """Part `index` of a Decoder is loaded, and its projections are going to be asked for."""
+        """Part `index` of a Decoder is loaded, and its projections follow."""
 
     @abstractmethod
     def end(self, model: object, index: int) -> None:
@@ -67,10 +65,9 @@ class LayerTransform(ABC):
 
 
 class KeepQuantizedTransform(LayerTransform):
-    """A transform of loaded projections (see `Decoder.seal`): first of those in few bits, then `inner` of what is
-    dense.
+    """A transform of loaded projections (see `Decoder.seal`): first of quantized ones, then `inner` of dense ones.
 
-    inner: asked for quantising or for fixed sums; it takes dense weights, so that nothing stays in few bits beside it.
+    inner: for quantising or for fixed sums; it takes dense weights, so no other weight stays quantized with it.
     """
 
     def __init__(self, inner: Transform | None = None) -> None:
@@ -103,14 +100,14 @@ class KeepQuantizedTransform(LayerTransform):
             self._inner.end(model, index)
 
     def told(self) -> tuple[QuantizedLayerCount, ...]:
-        """Each format and what became of it."""
+        """Each format, with the counts of its projections."""
         return tuple(QuantizedLayerCount(count, *seen) for seen, count in self._seen.items())
 
 
 def keep_quantized(codes: FusedQuantizedWeight, layer: Linear) -> Linear | str:
     """The projection with its weight as it came, or why not.
 
-    Pieces of different forms become layers above each other.
+    Pieces of different forms become concatenated layers.
     """
     weights, dtype = codes.together(), layer.weight.dtype
     if len(weights) == 1:
@@ -138,7 +135,7 @@ def _kept(weight: QuantizedWeight | Tensor, bias: Tensor | None, dtype: torch.dt
 
 
 def _on_gpu(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear | str:
-    """Float8 with a scale an output has units of its own; the rest is restored in registers."""
+    """Float8 with a scale per output has hardware support; the rest is dequantized in registers."""
     if weight.is_float8 and isinstance(kept := _float8(weight, bias, dtype), Linear):
         return kept
     if importlib.util.find_spec("triton") is None:
@@ -151,7 +148,7 @@ def _on_gpu(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) ->
 
 
 def _suits_int8(weight: QuantizedWeight) -> bool:
-    """Whether the product that rounds x to 15 bits takes it."""
+    """Whether the product that rounds x to 15 bits supports it."""
     plain = weight.levels == 2 * MIDDLE and weight.table is None and weight.offset is None and weight.order is None
     around = not isinstance(weight.zero, Tensor) and weight.zero == MIDDLE
     return plain and around and weight.scale.shape[1] == 1 and weight.shape[1] % 2 == 0 and cpu_kernels.kernels.VNNI > 0

@@ -1,4 +1,4 @@
-"""Few-bit weights in the one form that all formats become: codes, and numbers for each group of inputs."""
+"""Quantized weights in the one form that all formats are read into: codes, and numbers for each group of inputs."""
 
 from __future__ import annotations
 
@@ -47,8 +47,7 @@ class QuantizedWeight:
     factor: float32 [out]; None: 1.
     table: float32 [levels], what the codes stand for; None: themselves.
     order: int64 [in], which input each column belongs to; None: its own.
-    rounds_rows: it was made for rows of x that are rounded to int8, each with its own scale; whoever multiplies may do
-        so.
+    rounds_rows: it was made for rows of x that are rounded to int8, each with its own scale; the product may do so.
     fine_scale, fine_offset: the same numbers as scale and offset in fewer bits, for what keeps them so; None: there are
         none.
     """
@@ -121,7 +120,7 @@ class QuantizedWeight:
         """
         if self.order is not None:
             raise ValueError(
-                "its inputs are in the order of their activations (desc_act), in which no rank's lie together"
+                "its inputs are in the order of their activations (desc_act), in which no rank's are contiguous"
             )
         group = self._group_within(inputs)
         each = inputs[::group] // self.group
@@ -134,7 +133,7 @@ class QuantizedWeight:
         )
 
     def _group_within(self, inputs: Tensor) -> int:
-        """Of the inputs that are kept: each of their groups lies in one of these."""
+        """Groups within the kept inputs: each of their groups is within one of these."""
         size, borders = self.shape[1], (torch.diff(inputs) != 1).nonzero().flatten() + 1
         if self.group >= size:
             return len(inputs)
@@ -165,7 +164,7 @@ class QuantizedWeight:
 
 
 def stacked(pieces: list[QuantizedWeight]) -> QuantizedWeight | None:
-    """One weight of the rows of all, above each other; None where they are not of one form."""
+    """One weight of the concatenated rows of all; None if they are not of one form."""
     first = pieces[0]
     if any(_form(piece) != _form(first) or not _same_order(piece, first) for piece in pieces[1:]):
         return None
@@ -203,7 +202,7 @@ def _same_order(one: QuantizedWeight, other: QuantizedWeight) -> bool:
 
 @cache
 def e4m3_values() -> Tensor:
-    """float32 [256]: what each byte stands for as float8_e4m3fn; NaN for two of them."""
+    """float32 [256]: the number of each byte as float8_e4m3fn; NaN for two of them."""
     return torch.arange(256, dtype=torch.uint8).view(FP8).float()
 
 

@@ -1,4 +1,4 @@
-"""Dense weights to four and eight bits without data: scales and zeros from the weight alone.
+"""Rounds dense weights to four and eight bits without data: scales and zeros from the weight alone.
 
 The formulas of round-to-nearest, and of HQQ (Badri and Shaji, Half-Quadratic Quantization, 2023).
 """
@@ -60,7 +60,9 @@ def round_to_int8(weight: Tensor, scales: torch.dtype = torch.float32) -> Quanti
 
 
 Rounding = Callable[[Tensor, Tensor, torch.dtype], tuple[Tensor, Tensor, Tensor | float]]
-"""(values [out, groups, group], which of them are there [groups, group], dtype of scales) -> codes, scales and zeros."""  # noqa: E501
+"""(values [out, groups, group], which of them are there [groups, group], dtype of scales) -> codes, scales and
+zeros.
+"""
 
 
 def _rounded(weight: Tensor, group: int, rounding: Rounding, scales: torch.dtype | None) -> QuantizedWeight:
@@ -78,8 +80,8 @@ def part_of(weight: Tensor) -> int:
 
 
 def _in_groups(weight: Tensor, group: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """float32 [rows, groups, group], a few rows at a time, zeros behind the
-    last input; and what is none of these zeros.
+    """float32 [rows, groups, group], a few rows at a time, zeros beyond the last input; and a mask of the real
+    inputs.
     """
     inputs = weight.shape[1]
     beyond = -inputs % group
@@ -89,7 +91,7 @@ def _in_groups(weight: Tensor, group: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def scale_dtype(weight: Tensor) -> torch.dtype:
-    """float16 where the largest scales have all their bits in it; what smaller ones lose is little beside these."""
+    """float16 if the largest scales have all their bits in it; the loss of smaller ones is negligible."""
     peak = float(weight.abs().max()) / TOP
     return torch.float16 if HALF_NORMAL <= peak <= torch.finfo(torch.float16).max else torch.float32
 

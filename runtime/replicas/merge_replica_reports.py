@@ -62,7 +62,7 @@ def merged_infos(each: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def merged_trees(each: Sequence[CacheSnapshot]) -> CacheSnapshot:
-    """All of them beside each other; a namespace is told with its replica. Roots come first."""
+    """All of them next to each other; a namespace is named with its replica. Roots come first."""
     numbers: list[tuple[int, int]] = [
         (replica, node) for replica, one in enumerate(each) for node in range(len(one.parents))
     ]

@@ -14,14 +14,12 @@ from ..cache.int_row import IntRow, Ints, Space
 
 BLOCK = 32  # tokens that are remembered together
 RUNNING = 64  # tokens of a prompt that a running operation counts as much as: it takes part in every step
-# that a token counts which is not cached there: who is sent away from its prefix makes work that others wait behind
+# that a token counts which is not cached there: a request away from its prefix makes work that others wait for
 UNCACHED = 1.5
 
 
 class HashedTokenBlocks:
-    """The tokens of a sequence as far as they are known here, and of each whole
-    block a number for all tokens up to its end.
-    """
+    """The tokens of a sequence as far as known here, and of each whole block a number for all tokens up to its end."""
 
     __slots__ = ("_keys", "_space", "tokens")
 
@@ -48,7 +46,7 @@ class HashedTokenBlocks:
 
 
 class ReplicaCacheEstimate:
-    """What a replica's tree of prefixes holds, as far as can be told from what was sent there: the tokens used last.
+    """What a replica's tree of prefixes holds, as far as can be known from what was sent there: the tokens used last.
 
     tokens: of the replica's KV pool.
     """
@@ -59,9 +57,8 @@ class ReplicaCacheEstimate:
 
     def matched(self, keys: Sequence[int]) -> int:
         """Tokens of the longest beginning that is there."""
-        return BLOCK * bisect_left(
-            keys, True, key=lambda key: key not in self._keys
-        )  # where a block is, all before it are, see `add`
+        # where a block is, all before it are, see `add`
+        return BLOCK * bisect_left(keys, True, key=lambda key: key not in self._keys)
 
     def add(self, keys: Sequence[int]) -> None:
         """The tree drops ends before beginnings: of a text the first block is the one used last."""
@@ -87,10 +84,9 @@ class ReplicaLoad:
 class ReplicaRouter:
     """capacities: tokens of each replica's KV pool. All methods are thread-safe.
 
-    The estimate is in tokens of a prompt: those that wait there, those of the new sequence that are not cached there,
-        times UNCACHED, and RUNNING for each
-    operation under way. There are no thresholds: a cached prefix draws until those who run beside it weigh more. Equals
-    take turns.
+    The estimate is in tokens of a prompt. It adds those that wait there, UNCACHED times those of the new sequence that
+    are not cached there, and RUNNING for each operation under way. There are no thresholds: a cached prefix draws until
+    those that run there weigh more. Equals take turns.
     """
 
     def __init__(self, capacities: Sequence[int]) -> None:
@@ -99,8 +95,9 @@ class ReplicaRouter:
         self._lock = threading.Lock()
 
     def choose(self, keys: Sequence[int], tokens: int, up: Sequence[bool]) -> tuple[int, int]:
-        """The replica, of those that are up if any is, and how many of the tokens it
-        has to compute; they wait there from now on.
+        """The replica, of those that are up if any is, and how many tokens it has to compute.
+
+        These wait there from now on.
         """
         with self._lock:
             order = [(self._last + 1 + each) % len(self.loads) for each in range(len(self.loads))]
@@ -128,7 +125,7 @@ class ReplicaRouter:
             self.loads[replica].waiting -= tokens
 
     def learn(self, replica: int, keys: Sequence[int]) -> None:
-        """A text lies there now."""
+        """A text is there now."""
         with self._lock:
             self.loads[replica].shadow.add(keys)
 

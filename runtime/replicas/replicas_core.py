@@ -1,4 +1,4 @@
-"""The cores of several engines in processes of their own, as one engine sees them."""
+"""The cores of several engines in separate processes, as one engine sees them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ from ..build.engine_config import EngineConfig
 from ..errors import ConfigError, EngineClosed, RuntimeFailure
 from ..executor.device_choice import choose_device
 from ..process.remote_core import RemoteCore, RemoteSequenceState
-from ..sequences.sequence import SequenceState, SequenceStatus
-from ..sequences.sequence_ops import Close, Extend, Fork, Generation, SequenceOp
+from ..sequences.generation import Generation
+from ..sequences.sequence_ops import Close, Extend, Fork
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
 from ..watch.engine_stats import Stats
 from . import merge_replica_reports
 from .replica_routing import HashedTokenBlocks, ReplicaRouter
 
 
 def connect_replicas(path: Path, options: EngineConfig) -> BuiltEngine:
-    """What `assemble` gives, with so many engines behind it. Raises what is raised in any of them."""
+    """What `build_engine` returns, over so many engines. Raises what is raised in any of them."""
     core = ReplicasCore(path, replica_options(options))
     try:
-        with ThreadPoolExecutor(1, "sgl-tokenizer") as beside:
-            text = beside.submit(load_tokenizer, path, options.chat_template)
+        with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
+            text = pool.submit(load_tokenizer, path, options.chat_template)
             config = core.started()
             tokenizer = text.result()
         core.use(Vocabulary.from_tokenizer(tokenizer))
@@ -80,8 +81,9 @@ def replica_options(options: EngineConfig) -> list[EngineConfig]:
 
 
 def replica_gpus(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
-    """Of each replica, what its process finds in its environment: of the GPUs that this process
-    sees, one for each of its ranks. Empty on a CPU.
+    """Of each replica, the environment of its process: of the GPUs that this process sees, one for each of its ranks.
+
+    Empty on a CPU.
     """
     if options[0].device != "cuda":
         return [{}] * len(options)
@@ -97,7 +99,7 @@ def replica_gpus(options: Sequence[EngineConfig]) -> list[dict[str, str]]:
 class ReplicaSequenceState:
     """A sequence. Where it goes is decided when it is to be computed: until then it holds what it was extended by.
 
-    text: for its children's sake, and for what is remembered of where it lies.  closed: before it went anywhere.
+    text: for its children's sake, and for what is remembered of where it is.  closed: before it went anywhere.
     """
 
     __slots__ = ("closed", "held", "id", "place", "remote", "terms", "text")
@@ -121,7 +123,7 @@ def _refused(op: SequenceOp) -> Future[Any]:
 
 
 class ReplicasCore:
-    """Stands for several EngineCores. All methods are thread-safe. options: of each."""
+    """Represents several EngineCores. All methods are thread-safe. options: of each."""
 
     def __init__(self, path: Path, options: Sequence[EngineConfig]) -> None:
         self.vocabulary: Vocabulary
@@ -133,7 +135,7 @@ class ReplicasCore:
         self._cores: list[RemoteCore] = []
         seen = replica_gpus(options)
         width = options[0].ranks
-        self._cards = [
+        self._devices = [
             ", ".join(f"cuda:{number * width + rank}" for rank in range(width))
             for number, environment in enumerate(seen)
             if environment
@@ -165,7 +167,7 @@ class ReplicasCore:
     def _tell(self) -> None:
         self.info.update(
             merge_replica_reports.merged_infos([core.info for core in self._cores])
-            | ({"devices": self._cards} if self._cards else {})
+            | ({"devices": self._devices} if self._devices else {})
         )
 
     # what a sequence asks
@@ -294,7 +296,7 @@ class ReplicasCore:
         return answers
 
     def _outcomes(self, calls: Sequence[partial[Any]]) -> list[Any]:
-        """What each gives or raises, once all have ended."""
+        """What each returns or raises, once all have ended."""
         with ThreadPoolExecutor(max(1, len(calls)), "sgl-replicas") as pool:
             futures = [pool.submit(call) for call in calls]
         return [future.exception() or future.result() for future in futures]
@@ -312,7 +314,7 @@ class ReplicasCore:
         return merge_replica_reports.merged_stats([core.snapshot() for core in self._cores])
 
     def stop(self) -> None:
-        """All end at the same time. Without threads of its own: at the end of the interpreter none can be started."""
+        """All end at the same time. Without new threads: at the end of the interpreter none can be started."""
         for core in self._cores:
             core.leave()
         for core in self._cores:

@@ -1,4 +1,4 @@
-"""The sampler of a GPU: everything is queued, nothing waits, and the tokens come back behind an event."""
+"""The sampler of a GPU: everything is queued, nothing waits, and the tokens come back after an event."""
 
 from __future__ import annotations
 

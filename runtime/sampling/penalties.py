@@ -19,8 +19,8 @@ _SLACK = 64  # tokens that a row may add before the table is built anew
 class Penalties:
     """A table of the (row, token) pairs that are penalized, kept in step with the growing outputs.
 
-    Frequency and presence look at the output, repetition at prompt and output. The table is built anew when
-    it is full and when an output was rewritten (jump-forward).
+    Frequency and presence look at the output, repetition at prompt and output. The table is built anew when it is full
+    and when an output was rewritten (jump-forward).
     """
 
     def __init__(self, rows: list[SamplingRow], indices: list[int], width: int, device: torch.device) -> None:

@@ -138,7 +138,7 @@ class Sampler:
     def _compiled(
         self, logits: Tensor, batch: SamplingBatch, positions: Sequence[int], masks: Sequence[np.ndarray | None] | None
     ) -> tuple[list[int], list[float]]:
-        """What `_chosen` gives, by the kernel of `csrc/sampling/sample.h`."""
+        """What `_chosen` returns, by the kernel of `csrc/sampling/sample.h`."""
         width = logits.shape[1]
         if batch.flags & (PENALIZED | BIASED):
             logits = adjust(logits, batch.tensors(width, logits.device), masks, owned=False)
@@ -210,7 +210,7 @@ def _argmax(logits: Tensor) -> tuple[Tensor, np.ndarray]:
 
 
 def _allows(mask: np.ndarray | None, token: int) -> bool:
-    """Whether a packed row has the token's bit; columns behind its words are not allowed."""
+    """Whether a packed row has the token's bit; columns after its words are not allowed."""
     return mask is None or (token >> 5 < len(mask) and bool(int(mask[token >> 5]) >> (token & 31) & 1))
 
 
@@ -240,9 +240,9 @@ def _draw(logits: Tensor, params: SamplingNoiseTensors, positions: Sequence[int]
 def _reject(chosen: Tensor, p: Tensor, finish: Tensor, params: SamplingNoiseTensors) -> None:
     """Replace winners outside top-k and top-p by the winner of those inside; `chosen` changes in place.
 
-    A token is inside when fewer than k tokens, of less than top_p together, are likelier: ties at the edge
-    stay in. A rejected winner shuts out all that are no likelier than itself, so a few rounds over fewer
-    and fewer rows do what sorting would do.
+    A token is inside when fewer than k tokens, of less than top_p together, are likelier: ties at the edge stay in. A
+    rejected winner shuts out all that are no likelier than itself, so a few rounds over fewer and fewer rows do what
+    sorting would do.
     """
     top_k, top_p = params.top_k, params.top_p
     rows: Tensor | None = None

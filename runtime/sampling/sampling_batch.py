@@ -52,7 +52,7 @@ class SamplingRow:
         self.packed = pack("=Q3f3i", word, inverse, top_p, p.min_p, top_k, self.flags, 0)
 
     def changes_by(self, tokens: int) -> bool:
-        """Whether so many tokens behind the output would change how it is sampled, beside the logits."""
+        """Whether so many tokens after the output would change how it is sampled, other than the logits."""
         length = len(self.output_ids)
         return bool(
             self.flags & PENALIZED or (self.flags & WAITING and length < self.params.min_tokens <= length + tokens)
@@ -131,9 +131,8 @@ class BatchTensors:
         self.penalties = Penalties([rows[i] for i in penalized], penalized, width, device) if penalized else None
         self.bias = LogitBias(rows, width, device) if batch.flags & BIASED else None
         self.min_tokens = MinTokens(rows, width, device) if batch.flags & WAITING else None
-        self._batch: SamplingBatch = weakref.proxy(
-            batch
-        )  # which has these: no cycle keeps tables as wide as the vocabulary
+        # which has these: no cycle keeps tables as wide as the vocabulary
+        self._batch: SamplingBatch = weakref.proxy(batch)
         self._race: SamplingNoiseTensors | None = None
         self._table: Tensor | None = None
 

@@ -41,8 +41,8 @@ def column_hash(width: int) -> np.ndarray:
 def exponential_race(keys: Tensor, columns: Tensor) -> Tensor:
     """Minus a unit exponential variate for each row and column; float32 [n, V] in [-16.7, -2**-33].
 
-    `race / p` is largest for column i with probability p[i] / sum(p): the Gumbel-max trick without logarithms
-    of p. The last shift is arithmetic: it folds the sign away and leaves 31 uniform bits.
+    `race / p` is largest for column i with probability p[i] / sum(p): the Gumbel-max trick without logarithms of p. The
+    last shift is arithmetic: it folds the sign away and leaves 31 uniform bits.
     """
     x = columns * keys[:, 1:]
     x += keys[:, :1]

@@ -14,7 +14,7 @@ from sgl.runtime.errors import ConfigError, check_text
 GREEDY_BELOW = 1e-6  # temperatures under this mean greedy
 MOST_IDS = 1 << 20  # tokens that are named: more than a vocabulary has
 MOST_STOPS = 10_000  # characters of all stops together: looking for them takes room for each
-SMALLEST, LARGEST = 1e-30, 1e30  # what lies beyond could be 0 or infinity in single precision, in which it is used
+SMALLEST, LARGEST = 1e-30, 1e30  # what is beyond could be 0 or infinity in single precision, in which it is used
 
 
 OTHER_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
@@ -25,8 +25,8 @@ def accepted_names(given: Mapping[str, Any]) -> dict[str, Any]:
     options = {name: value for name, value in given.items() if name not in OTHER_NAMES}
     for other, name in OTHER_NAMES.items():
         if other in given and options.setdefault(name, given[other]) != given[other]:
-            told = f"{name} is {shown(options[name])} and {other} is {shown(given[other])}"
-            raise ConfigError(f"{told}, but they are the same option; give one of them")
+            both = f"{name} is {shown(options[name])} and {other} is {shown(given[other])}"
+            raise ConfigError(f"{both}, but they are the same option; give one of them")
     return options
 
 
@@ -36,8 +36,7 @@ class SamplingParams:
 
     A temperature below 1e-6 means greedy; top_k = -1 means all tokens. max_tokens = 0 samples nothing and, if logprobs
     are requested, returns one row of next-token logprobs; None means up to the end of the context. With a `seed` the
-    random noise depends only on (seed,
-    position), not on the batch; None draws a new seed.
+    random noise depends only on (seed, position), not on the batch; None draws a new seed.
     """
 
     max_tokens: int | None = 128
@@ -80,8 +79,7 @@ class SamplingParams:
     def validate(self, vocab_size: int | None = None) -> None:
         """Check every value, and token ids against `vocab_size` if given.
 
-        Raises:
-            ConfigError: the message names the value and the limit.
+        Raises: ConfigError: the message names the value and the limit.
         """
         self._check_counts()
         self._check_numbers()

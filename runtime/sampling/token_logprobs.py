@@ -24,11 +24,10 @@ def top_logprobs(
     Args:
         logits: any float dtype [n, V].
         ids: for each of the n rows, any number of token ids.
-        top: how many; 0 gives empty lists, more than V gives V.
+        top: how many; 0: empty lists, more than V: V.
         vocab_size: columns beyond it belong to no token: they weigh in the norm but are never among the top.
 
-    Returns:
-        n lists of pairs (logprob, id) in the order of `ids`, and n lists of such pairs.
+    Returns: n lists of pairs (logprob, id) in the order of `ids`, and n lists of such pairs.
     """
     return launch_top_logprobs(logits, ids, top, vocab_size)()
 
@@ -61,8 +60,7 @@ def raw_logprobs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of logits [n, V] (any float dtype), with nothing read back.
 
-    Returns:
-        float32 [k] at int64 (rows [k], columns [k]); float32 [n, top] and int64 [n, top] of the likeliest.
+    Returns: float32 [k] at int64 (rows [k], columns [k]); float32 [n, top] and int64 [n, top] of the likeliest.
     """
     norm = _norms(logits)
     values = logits[rows, columns].float() - norm[rows]
@@ -76,8 +74,8 @@ def raw_logprobs(
 def _norms(logits: Tensor) -> Tensor:
     """float32 [n], the logarithm of each row's sum of exponentials; its bits do not depend on n.
 
-    `logsumexp` sums otherwise for few rows than for many; `log_softmax` takes rows one by one, on a GPU in an order
-    that follows the alignment of each.
+    `logsumexp` sums otherwise for small batches than for large ones; `log_softmax` takes rows one by one, on a GPU in
+    an order that follows the alignment of each.
     """
     part = max(1, _FLOATS_AT_ONCE // logits.shape[1])
     return torch.cat([_norms_of_some(rows.float()) for rows in logits.split(part)])

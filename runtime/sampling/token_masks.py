@@ -55,7 +55,7 @@ class PackedMaskPool:
         return self._rows.index_select(0, upload(places, self._rows.device))
 
     def places(self, rows: Sequence[np.ndarray]) -> list[int]:
-        """Where in `tensor` the rows lie, new ones uploaded now; good until the next call."""
+        """Where in `tensor` the rows are, new ones uploaded now; good until the next call."""
         missing = {id(row): row for row in rows if id(row) not in self._slots}
         if len(self._held) + len(missing) > self._capacity:
             self._slots.clear()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..cache import Ints, Space, common_prefix
-from ..sequences.sequence import SequenceState, SequenceStatus
+from ..sequences.sequence_state import SequenceState, SequenceStatus
 from .kv_capacity import KVCapacity
 from .length_estimate import ReservedTokens
 from .tenant_fairness import AdmissionCandidate
@@ -16,7 +16,7 @@ from .tenant_fairness import AdmissionCandidate
 if TYPE_CHECKING:
     from .scheduler import Scheduler
 
-WORTH_WAITING = 32  # a newcomer waits for a prefill that computes at least so many of its tokens
+WORTH_WAITING = 32  # a new request waits for a prefill that computes at least so many of its tokens
 PATIENCE = 16  # later ones that may get a place before one that waits
 MISSES = 32  # in a step; after so many for whom there was no room, the next are not looked at
 
@@ -27,7 +27,7 @@ class BatchAdmission:
     def __init__(self, scheduler: Scheduler, work: dict[SequenceState, Any]) -> None:
         self.claims = ReservedTokens(scheduler)
         self._scheduler, self._work = scheduler, work
-        self.closed = bool(scheduler.refused)  # nobody else gets a place in this step
+        self.closed = bool(scheduler.refused)  # no other sequence gets a place in this step
         self._unfit: list[SequenceState] = []
         self._spared = 0  # cached tokens of one that did not fit: who comes after it does not take them
         self._started: list[SequenceState] = []
@@ -43,9 +43,8 @@ class BatchAdmission:
         if not self._fits(seq, offer.reusable):
             self._unfit.append(seq)
             self._spared = max(self._spared, 0 if len(seq.slots) else offer.reusable)
-            self.closed = (
-                seq.passed >= PATIENCE or len(self._unfit) >= MISSES
-            )  # later ones would take what it waits for
+            # later ones would take what it waits for
+            self.closed = seq.passed >= PATIENCE or len(self._unfit) >= MISSES
             return False
         if not self._scheduler.acquire_adapter(seq):
             return False
@@ -128,7 +127,7 @@ class BatchAdmission:
         )
 
     def _has_windows(self, seq: SequenceState) -> bool:
-        """Of models with windowed layers: whether there is a window for it beside those who keep their place."""
+        """Of models with windowed layers: whether there is a window for it next to those that keep their place."""
         scheduler, windows = self._scheduler, self._scheduler.cache.windows
         if windows is None:
             return True
@@ -138,9 +137,7 @@ class BatchAdmission:
         return windows.has_room(lengths, scheduler.step_tokens, pinned)
 
     def _has_room(self, seq: SequenceState, lesser: Collection[SequenceState]) -> bool:
-        """Whether all of it can be computed now beside those who keep their
-        place: else it would lose its own at once.
-        """
+        """Whether all of it can be computed now with those that keep their place: else it would lose its at once."""
         scheduler, size = self._scheduler, self._scheduler.cache.pool.page_size
         rounding = size * (len(scheduler.running) + 1)
         if seq.target + self.claims.tokens + rounding <= scheduler.cache.available * size:

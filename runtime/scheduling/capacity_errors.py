@@ -11,9 +11,7 @@ if TYPE_CHECKING:
 
 
 def kv_pages_exhausted(cache: PrefixCache, length: int, missing: int, pinned: int) -> OutOfPages:
-    """Of a sequence that has the engine for itself and cannot get `missing`
-    pages for `length` tokens; pinned: pages.
-    """
+    """Of the only running sequence, which cannot get `missing` pages for `length` tokens; pinned: pages."""
     pool, windows = cache.pool, cache.windows
     if windows is not None and missing > windows.free + windows.loose:
         return OutOfPages(
@@ -22,9 +20,10 @@ def kv_pages_exhausted(cache: PrefixCache, length: int, missing: int, pinned: in
             f"{windows.total * pool.page_size}, of which {windows.held * pool.page_size} are held; open the engine "
             "with more window_tokens"
         )
-    told = f", of which {pinned * pool.page_size} are pinned" if pinned else ""
+    of_which = f", of which {pinned * pool.page_size} are pinned" if pinned else ""
     return OutOfPages(
-        f"the sequence needs {length} tokens of KV cache and the whole pool has {pool.total * pool.page_size}{told}; "
+        f"the sequence needs {length} tokens of KV cache and the whole pool has "
+        f"{pool.total * pool.page_size}{of_which}; "
         "open the engine with a larger kv_tokens"
     )
 

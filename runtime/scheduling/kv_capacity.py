@@ -1,4 +1,4 @@
-"""Whether the KV pool holds at once what several sequences compute next, without a guess at how long they get."""
+"""Whether the KV pool holds at once what several sequences compute next, without an estimate of how long they get."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence_state import SequenceState
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler

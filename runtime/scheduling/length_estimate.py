@@ -1,14 +1,12 @@
-"""How many tokens the running sequences will still want, so that newcomers are
-admitted neither too early nor too late.
-"""
+"""How many tokens the running sequences will still want, so that none is admitted too early or too late."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..sequences.sequence import SequenceState, SequenceStatus
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import SequenceState, SequenceStatus
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -17,9 +15,10 @@ LONGEST = 1 << 17  # tokens that a text without a max_tokens is ever expected to
 
 
 class LengthEstimate:
-    """Learns how long texts get, so that admission need not assume the worst: the share that is used of a max_tokens,
-    and
-    the length of those that only the context bounds."""
+    """Learns how long texts get, so that admission need not assume the worst.
+
+    It learns the share that is used of a max_tokens, and the length of those that only the context bounds.
+    """
 
     def __init__(self) -> None:
         self.share = 0.5
@@ -48,7 +47,7 @@ class LengthEstimate:
 
 
 class ReservedTokens:
-    """Tokens that the running sequences will still want, kept up while newcomers are admitted."""
+    """Tokens that the running sequences will still want, kept up while new requests are admitted."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler

@@ -29,17 +29,15 @@ class PrefillBudget:
             self._since = began
         self._tokens += tokens
 
-    def finished(self, behind: int) -> None:
-        """All steps but those with the last `behind` tokens are over, and the host has waited for that."""
+    def finished(self, left: int) -> None:
+        """All steps but those with the last `left` tokens are over, and the host has waited for that."""
         now = time.perf_counter()
-        if (tokens := self._tokens - behind) >= LEAST:
+        if (tokens := self._tokens - left) >= LEAST:
             self._costs.append((now - self._since) / tokens)
-        self._since, self._tokens = now, behind
+        self._since, self._tokens = now, left
 
     def budget(self, most: int) -> int:
-        """Tokens of prompts, up to `most`, in a step in which others get a
-        token; `most` until something was measured.
-        """
+        """Tokens of prompts, up to `most`, in a step in which others get a token; `most` before any measurement."""
         if self.seconds is None or not self._costs:
             return most
         tokens = int(self.seconds / median_low(self._costs))

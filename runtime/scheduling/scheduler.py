@@ -1,10 +1,10 @@
 """Which tokens of which sequences are computed in the next step.
 
-There is no prefill or decode phase: each running sequence has `computed` tokens chasing its target, and one
-token budget is shared out every step. Single tokens come first. Then whoever wants more has its turn, running or
-new: by priority, of equal priority the tenant that was given least, then where least is left to compute while a
-prefill is under way, else the longest cached prefix. Half of what is left is the oldest prefill's, and who was
-passed over too often comes first, so that everybody gets there.
+There is no prefill or decode phase: each running sequence has `computed` tokens chasing its target, and one token
+budget is shared out every step. Single tokens come first. Then those that want more have their turn, running or new: by
+priority, of equal priority the tenant that was given least. After that comes the one with least left to compute while a
+prefill is under way, else the longest cached prefix. Half of what is left is the oldest prefill's. A sequence that was
+passed over too often comes first, so that each gets there.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 
 from ..cache import WORTH_LOADING, PrefixCache, common_prefix
 from ..errors import OutOfPages
-from ..sequences.sequence import ScheduledWork, SequenceState, SequenceStatus
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import ScheduledWork, SequenceState, SequenceStatus
 from .batch_admission import PATIENCE, WORTH_WAITING, BatchAdmission
 from .capacity_errors import kv_pages_exhausted, pins_exceed_limit
 from .length_estimate import LengthEstimate
@@ -30,7 +30,7 @@ LONGEST_GRACE = 64
 
 
 class AdapterResidents(Protocol):
-    """Where the adapters of running sequences lie, by digest. See `adapters.room.AdapterManager`."""
+    """Where the adapters of running sequences are, by digest. See `adapters.room.AdapterManager`."""
 
     def take(self, digest: str, waits: bool) -> bool: ...
     def drop(self, digest: str) -> None: ...
@@ -60,9 +60,8 @@ class Scheduler:
         self.preemptions = 0
         self.reused_tokens = 0
         self.refused: list[tuple[SequenceState, OutOfPages]] = []
-        self.drafting: Callable[[dict[SequenceState, ScheduledWork], int], None] | None = (
-            None  # adds drafts to a plan, up to so many tokens
-        )
+        # adds drafts to a plan, up to so many tokens
+        self.drafting: Callable[[dict[SequenceState, ScheduledWork], int], None] | None = None
         self.paused = False
         self.adapters: AdapterResidents | None = None
         self.lingers = False  # somebody could be computed but for an adapter that is on its way
@@ -148,7 +147,7 @@ class Scheduler:
         self.running.append(seq)
 
     def clear(self) -> None:
-        """Nobody runs or waits any more, whatever state things are in."""
+        """No sequence runs or waits any more, whatever state things are in."""
         for seq in {**dict.fromkeys(self.running), **dict.fromkeys(self.waiting)}:
             self.release_adapter(seq)
             seq.status, seq.prefilling, seq.preempted, seq.passed = SequenceStatus.IDLE, False, 0, 0
@@ -185,9 +184,7 @@ class Scheduler:
         return len(np.unique(np.concatenate(rows))) if rows else 0
 
     def _promised(self, seq: SequenceState) -> int:
-        """Pages that pinned sequences will hold again, whose own were taken while the
-        engine slept; where they begin alike once.
-        """
+        """Pages that pinned sequences will hold again, as theirs were taken in a sleep; shared ones count once."""
         size, found = self.cache.pool.page_size, 0
         counted = [seq]
         for each in sorted(self.pinned, key=lambda each: each.computed < len(each)):
@@ -213,7 +210,7 @@ class Scheduler:
         seq.preempted = seq.passed = 0
 
     def acquire_adapter(self, seq: SequenceState) -> bool:
-        """Have its adapter lie on the device while it runs; False: it does not yet."""
+        """Have its adapter on the device while it runs; False: it is not yet there."""
         if not seq.terms.adapter or seq in self._with_adapters:
             return True
         if self.adapters is None or not self.adapters.take(seq.terms.adapter, bool(self.running)):
@@ -260,7 +257,7 @@ class Scheduler:
             hi = max(done, seq.ops[0].target(seq))
             if simple and (
                 hi <= seq.slots.length or self.cache.grow(seq, hi)
-            ):  # `_give` where nobody is charged and no state is left
+            ):  # `_give` where no tenant is charged and no state is left
                 work[seq] = ScheduledWork(seq, done, hi)
                 budget -= hi - done
             else:
@@ -272,16 +269,16 @@ class Scheduler:
             return
         if (eldest := self._eldest(chunks)) is not None and eldest.status is SequenceStatus.RUNNING:
             budget -= self._give(eldest, (budget + 1) // 2, work)
-        newcomers = BatchAdmission(self, work)
-        for offer in self._offers(chunks, newcomers):
+        admission = BatchAdmission(self, work)
+        for offer in self._offers(chunks, admission):
             if budget <= 0:
                 break
-            if offer.is_new_request and newcomers.admit(offer):
+            if offer.is_new_request and admission.admit(offer):
                 budget -= self._give(offer.seq, budget, work)
-                newcomers.claims.add(offer.seq)
+                admission.claims.add(offer.seq)
             elif not offer.is_new_request and offer.seq.status is SequenceStatus.RUNNING:
                 budget -= self._give(offer.seq, budget, work)
-        newcomers.settle()
+        admission.settle()
 
     def _eldest(self, chunks: list[SequenceState]) -> SequenceState | None:
         """The prefill that has run longest, unless somebody more urgent is there; None too where it has no rival."""
@@ -292,7 +289,7 @@ class Scheduler:
             return None
         return next(seq for seq in chunks if seq.terms.priority == top)
 
-    def _offers(self, chunks: list[SequenceState], newcomers: BatchAdmission) -> Iterator[AdmissionCandidate]:
+    def _offers(self, chunks: list[SequenceState], admission: BatchAdmission) -> Iterator[AdmissionCandidate]:
         """Who wants more than a token, in the order in which they get it."""
         running: dict[str, list[SequenceState]] = {}
         for seq in chunks:
@@ -305,7 +302,7 @@ class Scheduler:
 
         def of(tenant: str) -> list[AdmissionCandidate]:
             offers = [AdmissionCandidate(seq, seq.computed, False) for seq in running.get(tenant, ())]
-            waiting = [] if newcomers.closed else lanes.get(tenant, [])[:window]
+            waiting = [] if admission.closed else lanes.get(tenant, [])[:window]
             offers += [AdmissionCandidate(seq, self.reusable(seq), True) for seq in waiting]
             return sorted(offers, key=_shortest_first if chunks else _cached_first)
 
@@ -402,7 +399,7 @@ class Scheduler:
         )
 
     def check(self) -> None:
-        """Raise unless every sequence stands where its status says."""
+        """Raise unless every sequence is where its status says."""
         present: dict[str, int] = {}
         if self._with_adapters != {seq for seq in self.running if seq.terms.adapter}:
             raise RuntimeError("the sequences that hold adapters are not those that run with one")

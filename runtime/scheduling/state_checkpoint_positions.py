@@ -1,7 +1,8 @@
 """Where the steps of a sequence end so that a state is left there for others, of models that keep states.
 
-A step leaves one state of each sequence, that behind its last token. Others can go on from a prefix only where one was
-left: behind a prompt but for its last token, where prompts were seen to part, and every so many tokens of a long one.
+A step leaves one state of each sequence, that after its last token. Others can go on from a prefix only where one was
+left. That is after a prompt but for its last token, where prompts were seen to part, and every so many tokens of a long
+one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Iterable
 
 from ..cache import PrefixCache, common_prefix
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence_state import SequenceState
 
 WORTH_A_STEP = 32  # tokens of a prompt; for fewer no step ends before the prompt does
 NOWHERE = sys.maxsize
@@ -24,7 +25,7 @@ class CheckpointPositions:
         self.kept, self._size, self._every = cache.trails is not None, size, -(-every // size) * size
 
     def next(self, seq: SequenceState) -> int:
-        """The length behind which its next step ends at the latest."""
+        """The length after which its next step ends at the latest."""
         if not self.kept:
             return NOWHERE
         done = seq.computed
@@ -36,14 +37,14 @@ class CheckpointPositions:
         return min(found)
 
     def last(self, seq: SequenceState, length: int) -> int:
-        """The longest of its first `length` tokens or fewer behind which a prefill leaves a state, 0 for none."""
+        """The longest of its first `length` tokens or fewer after which a prefill leaves a state, 0 for none."""
         if not self.kept:
             return length
         found = (length - length % self._every, seq.branch, self._end(seq))
         return max((border for border in found if border <= length), default=0)
 
     def part(self, seq: SequenceState, others: Iterable[SequenceState]) -> None:
-        """Have a newcomer leave a state where it parts from what others are just computing."""
+        """Have a new request leave a state where it parts from what others are just computing."""
         if not self.kept:
             return
         for other in others:

@@ -1,9 +1,9 @@
 """Whose turn it is: tenants of equal priority are served evenly, counted in tokens.
 
 Virtual token counters (Sheng et al., Fairness in Serving Large Language Models, 2024, arXiv 2401.00588): what is
-computed for a tenant is added to its counter, a sampled token twice as heavy as one of a prompt, and the tenant
-with the lowest counter comes first. Who begins to wait starts no lower than the lowest of those who wait, so that
-nobody saves up turns, not by a long generation that costs little either; who leaves takes its debt along.
+computed for a tenant is added to its counter, a sampled token twice as heavy as one of a prompt, and the tenant with
+the lowest counter comes first. A tenant that begins to wait starts no lower than the lowest of those that wait. So no
+tenant saves up turns, not by a long generation that costs little either. A tenant that leaves takes its debt along.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_state import SequenceState
 
 INPUT, OUTPUT = 1, 2  # what a computed token weighs, and one that is sampled
 COARSE = 64  # counters that differ by less are equal when a victim is chosen, so that victims do not alternate
@@ -31,11 +31,11 @@ class TenantCounters:
 
     @property
     def alone(self) -> bool:
-        """There is nobody to be fair to: nothing is counted."""
+        """There is no second tenant to be fair to: nothing is counted."""
         return len(self.given) < 2
 
     def tenant_arrived(self, tenant: str, queued: Collection[str] = ()) -> None:
-        """queued: the tenants that wait; nobody of them is overtaken, and where nobody waits nobody has a claim."""
+        """queued: the tenants that wait; none of them is overtaken, and where none waits none has a claim."""
         self.present[tenant] = self.present.get(tenant, 0) + 1
         if tenant not in queued:
             others = [self.given[other] for other in queued or self.present if other != tenant]
@@ -111,7 +111,7 @@ class WaitingQueue:
 
 
 class AdmissionCandidate(NamedTuple):
-    """A sequence that wants a share of the step. A newcomer could stand on `reusable` computed tokens."""
+    """A sequence that wants a share of the step. A new request could reuse `reusable` computed tokens."""
 
     seq: SequenceState
     reusable: int

@@ -1,5 +1,6 @@
-"""A draft: tokens that a text may go on with. They are computed behind it in one
-step, and kept where the sampler chooses them.
+"""A draft: tokens that a text may go on with.
+
+They are computed after it in one step, and kept if the sampler chooses them.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class DraftSource(NamedTuple):
-    """Whose guess it is, for what is learned of such guesses.
+    """The drafter of a token, for what is learned of such tokens.
 
-    length: of the text behind which it was seen, in classes.
+    length: of the text after which it was seen, in classes.
     """
 
     drafter: str
@@ -27,12 +28,11 @@ ONWARD = DraftSource("onward")  # of what a draft goes on with
 
 @dataclass(slots=True)
 class DraftTokens:
-    """tokens: in order.  matchers: the grammar behind each of them; empty without a grammar.
+    """tokens: in order.  matchers: the grammar after each of them; empty without a grammar.
 
     choices: what the sampler has to choose for each of them: the token, or another that a jump of the grammar rewrites
-        to it, or None
-    where the jump puts it there unasked. Empty: the tokens.
-    joints: places of tokens that are another guess than what stands before them.
+        to it, or None where the jump puts it there unasked. Empty: the tokens.
+    joints: places of tokens that are another draft than what is before them.
     """
 
     tokens: list[int]
@@ -52,13 +52,11 @@ class DraftTokens:
         return (self.choices or self.tokens)[place] if place < len(self.tokens) else None
 
     def guessed(self, count: int) -> int:
-        """How many of its first tokens are guesses."""
+        """How many of its first tokens are draft tokens."""
         return sum(choice is not None for choice in self.choices[:count]) if self.choices else count
 
     def kinds(self) -> list[Kind | None]:
-        """Of each token whose guess it is and whether it goes on with what is
-        guessed before it; None for one that is no guess.
-        """
+        """Of each token its drafter, and whether it goes on with the draft before it; None for one not drafted."""
         found: list[Kind | None] = []
         source, later, joints = self.source, False, set(self.joints)
         for place, choice in enumerate(self.choices or self.tokens):

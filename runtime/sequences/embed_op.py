@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ConfigError, RuntimeFailure
-from .sequence_ops import SequenceOp, TokenLogprobs
-
-if TYPE_CHECKING:
-    from .engine_protocols import SequenceEngine
-    from .sequence import SequenceState
+from .generation import TokenLogprobs
+from .sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 Floats = NDArray[np.float32]
 
 
 class Embed(SequenceOp):
-    """The mean, float32 [hidden], of what the final norm gives for each token of the sequence.
+    """The mean, float32 [hidden], of the final norm's output for each token of the sequence.
 
-    The cache has keys and values but no hidden states: every token is computed, its pages serve others afterwards.
-    Each step leaves one sum. Steps run ahead of the host, so there are two counts of tokens: those whose sums are on
-    their way, which need not be computed again after a preemption, and those whose sums are here.
+    The cache has keys and values but no hidden states: every token is computed, its pages serve others afterwards. Each
+    step leaves one sum. Steps run ahead of the host, so there are two counts of tokens. The sums of one kind are on
+    their way, and need not be computed again after a preemption; those of the other are here.
     """
 
     __slots__ = ("_asked", "_summed", "_total")

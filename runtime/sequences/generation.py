@@ -1,9 +1,12 @@
-"""The result of a generation, and the pieces in which it is streamed."""
+"""What is asked of a generation, its result, and the pieces in which it is streamed."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+from ..sampling.sampling_params import SamplingParams
 
 TokenLogprobs = list[tuple[float, int]]  # log-probability (natural logarithm) and token id
 
@@ -26,7 +29,7 @@ class Generation:
     closed: bool = False  # truncated, then completed by the grammar: its last part is not the model's
     queue_seconds: float = 0.0  # until it got a place in the batch
     first_token_seconds: float = 0.0  # until its first token
-    drafted_tokens: int = 0  # guessed ahead, see `Engine(speculation=...)`
+    drafted_tokens: int = 0  # drafted ahead, see `Engine(speculation=...)`
     accepted_tokens: int = 0  # of these, which are in the text
     reread_tokens: int = 0  # of the prompt, which were computed again as a fork took another adapter
 
@@ -52,6 +55,32 @@ class Chunk:
         self.top_logprobs = _both(self.top_logprobs, later.top_logprobs)
         self.finished, self.generation = later.finished, later.generation
         self.prompt_tokens, self.cached_tokens = later.prompt_tokens, later.cached_tokens
+
+
+class GenerationRequest(Protocol):
+    """What a running generation knows of the operation that asked for it: `generate_op.Generate`."""
+
+    @property
+    def params(self) -> SamplingParams: ...
+    @property
+    def grammar(self) -> Any:
+        """What a compile function of sgl.grammars returned, or None."""
+        ...
+
+    @property
+    def on_chunk(self) -> Callable[[Chunk], None] | None: ...
+    @property
+    def cached(self) -> int | None:
+        """Tokens of the prompt that were computed before; None: not known yet."""
+        ...
+
+    @property
+    def queue_seconds(self) -> float: ...
+    @property
+    def elapsed(self) -> float: ...
+
+    def resolve(self, result: Any = None) -> None: ...
+    def fail(self, error: BaseException) -> None: ...
 
 
 T = TypeVar("T")

@@ -1,6 +1,4 @@
-"""Jumps of grammars that were found before: the same last tokens in the same
-states of an automaton lead to the same jump.
-"""
+"""Jumps of grammars that were found before: the same last tokens in the same automaton states lead to the same jump."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ Last = tuple[tuple[int, ...], tuple[int, ...]]  # tokens, and states: see `Match
 
 
 class CachedJump(NamedTuple):
-    """A jump that nothing limited, and the states behind each of its tokens."""
+    """A jump that nothing limited, and the states after each of its tokens."""
 
     jump: JumpForwardEdit
     states: tuple[int, ...]
@@ -57,9 +55,7 @@ class JumpCache:
         matcher: Matcher,
         output: Sequence[int],
     ) -> bool:
-        """Look for a jump and remember it; False where the search went on in
-        another automaton, whose states say nothing here.
-        """
+        """Look for a jump and remember it; False where the search went on in another automaton, with other states."""
         moved = matcher.copy()
         jump = self._jumps.jump(moved, output)
         if moved.automaton is not automaton:

@@ -40,7 +40,7 @@ class JumpForwardEdit:
 
 
 class JumpForward:
-    """Finds jumps for one tokenizer whose tokens have bytes of their own; thread-safe, build it once."""
+    """Finds jumps for one tokenizer each of whose tokens has its own bytes; thread-safe, build it once."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -51,9 +51,9 @@ class JumpForward:
     def jump(self, matcher: MatcherLike, output_ids: Sequence[int], limit: int | None = None) -> JumpForwardEdit | None:
         """The jump to make now, or None; `matcher` is moved along with it, and not at all for None.
 
-        Forced bytes are tokenised together with the last tokens of the output, so that a token across the
-        border comes out as the model has learned it. The end of the run is left to the model where a longer
-        token than the run's last could be meant.
+        Forced bytes are tokenised together with the last tokens of the output, so that a token across the border comes
+        out as the model has learned it. The end of the run is left to the model where a longer token than the run's
+        last could be meant.
 
         Args:
             matcher: at the end of `output_ids`, all of which it has accepted.
@@ -113,7 +113,7 @@ class JumpForward:
         yield from range(max(first, count - 1), count + 1)
 
     def _encode(self, data: bytes) -> list[int] | None:
-        """Tokens of `data`; None when they cannot stand for exactly these bytes as plain text."""
+        """Tokens of `data`; None when they cannot represent exactly these bytes as plain text."""
         try:
             ids = self._tokenizer.encode(data.decode()).tolist()
         except UnicodeDecodeError:

@@ -1,4 +1,7 @@
-"""The futures of operations: what their callbacks raise ends nobody else, and who cannot wait for them is told so."""
+"""The futures of operations:
+
+what their callbacks raise ends nothing else, and a thread that cannot wait gets an error.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,7 @@ class OpFuture(Future[Any]):
     keeper: threading.Thread | None = None
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
-        """Errors of a callback are logged, SystemExit, KeyboardInterrupt and their
-        like too: the others are called all the same.
-        """
+        """Errors of a callback are logged, SystemExit, KeyboardInterrupt and the like too; the others still run."""
         super().add_done_callback(fn if self.done() else partial(_call_back, fn))
 
     def result(self, timeout: float | None = None) -> Any:

@@ -1,6 +1,4 @@
-"""What a generation waits for: its grammar is worked out on another thread,
-which alone touches its matcher meanwhile.
-"""
+"""What a generation waits for: its grammar, computed on another thread, which alone touches its matcher meanwhile."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ class PendingGrammar:
         self._work: Callable[[], None] | None = work
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """No operation waits for it any more."""
         self._work = None
 
     def go_on(self, rest: Callable[[], None]) -> bool:

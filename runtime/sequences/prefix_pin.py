@@ -9,7 +9,10 @@ from .sequence_ops import Pin as PinOp
 
 
 class PrefixPin:
-    """What `Engine.pin` gives. `release()`, the end of a `with` block and dropping the last reference let go of it."""
+    """What `Engine.pin` returns.
+
+    `release()`, the end of a `with` block and dropping the last reference let go of it.
+    """
 
     def __init__(self, sequence: Sequence) -> None:
         """Compute the sequence's whole pages and keep them; blocks."""

@@ -11,17 +11,16 @@ from sgl.grammars.errors import GrammarLimitError
 from ..errors import ConfigError, NoTokenAllowed, RuntimeFailure, TruncatedError
 from ..sampling import SamplingRow
 from ..sampling.sampler import NO_TOKEN
-from .generation_result import completed, generation_result
+from .generation import Chunk, Generation, GenerationRequest, TokenLogprobs
+from .generation_result import aligned, completed
 from .pending_grammar import PendingGrammar
-from .sequence_ops import Chunk, Generate, Generation, TokenLogprobs
+from .sequence_state import SequenceEngine, SequenceState
 from .stop_checker import GenerationFinish, StopChecker
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..sampling import SampledTokens
-    from .engine_protocols import SequenceEngine
-    from .sequence import SequenceState
 
 GRAMMAR_END = {"type": "stop", "matched": None}
 WRONG_VOCABULARY = "the grammar was compiled for another vocabulary; compile it with engine.vocabulary of this engine"
@@ -36,7 +35,7 @@ class RunningGeneration:
     Where its grammar needs long it is `behind`: until `catch_up`, another thread has the matcher.
     """
 
-    def __init__(self, life: SequenceEngine, seq: SequenceState, op: Generate) -> None:
+    def __init__(self, life: SequenceEngine, seq: SequenceState, op: GenerationRequest) -> None:
         params = op.params
         params.check_ids(life.vocab_size)
         self.life, self.op = life, op
@@ -64,9 +63,8 @@ class RunningGeneration:
         self.work: PendingGrammar | None = None
         self._spent = 0  # steps of such work
         self._stage, self._token = FOLLOWED, -1
-        self._finish: GenerationFinish | None = (
-            None  # why it ends, where that is known and the grammar is still to be asked
-        )
+        # why it ends, where that is known and the grammar is still to be asked
+        self._finish: GenerationFinish | None = None
         self._ending: bytes | None = None  # what completes the grammar
         self.first: float | None = None  # seconds from the start to the first token
         self._sent = 0  # tokens
@@ -77,7 +75,7 @@ class RunningGeneration:
         return self.stops.token_ids
 
     def next_row(self, tokens: list[int]) -> SamplingRow:
-        """How the token behind these is sampled, which follow the output."""
+        """How the token after these is sampled, which follow the output."""
         if not (tokens and self.row.changes_by(len(tokens))):
             return self.row
         return dataclasses.replace(self.row, output_ids=self.output + tokens)
@@ -104,7 +102,7 @@ class RunningGeneration:
         return self._go_on(seq) or self._shown()
 
     def catch_up(self, seq: SequenceState) -> bool:
-        """Go on where it was behind, as the work for it is done; True when it ends here."""
+        """Catch up, as the work for it is done; True when it ends here."""
         assert self.work is not None
         work, self.work = self.work, None
         self._spent = work.spent
@@ -115,10 +113,10 @@ class RunningGeneration:
     def work_in_background(self, seq: SequenceState) -> None:
         """Have another thread find what the grammar is to be asked next, up to the next mask."""
         self.work = PendingGrammar(self._advance_grammar, self._spent)
-        self.life.advance_grammar(seq, self.op, self.work)
+        self.life.advance_grammar(seq, self.work)
 
     def deliver(self) -> None:
-        """Hand the result to whoever waits for it."""
+        """Hand the result to its waiter."""
         if isinstance(self.result, BaseException):
             self.op.fail(self.result)
             return
@@ -225,12 +223,48 @@ class RunningGeneration:
             tokens = tokens + self.life.text.tokenizer.encode(finish.remainder, parse_special=False).tolist()
         self.life.truncate(seq, self.prompt_tokens + finish.kept)
         seq.tokens.extend(tokens[len(seq) - self.prompt_tokens :])
-        self.result = generation_result(self, finish, tokens, truncated, closed)
+        self.result = self._result_of(finish, tokens, truncated, closed)
+
+    def _result_of(
+        self, finish: GenerationFinish, tokens: list[int], truncated: bool, closed: bool
+    ) -> Generation | TruncatedError:
+        """Of the text of `finish`, whose tokens these are.
+
+        truncated: a limit came before the end of its grammar; closed: then the grammar completed it.
+        """
+        op = self.op
+        if truncated and not closed and op.params.error_on_truncation:
+            action = "allow more tokens" if self.limited else "shorten the prompt"
+            return TruncatedError.after(
+                finish.text, self._limit(), f"{action}, or set close_at_limit=True to have the text closed"
+            )
+        return Generation(
+            text=finish.text,
+            token_ids=tokens,
+            finish_reason=finish.reason,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=len(tokens),
+            cached_tokens=min(op.cached or 0, self.prompt_tokens),
+            forced_tokens=self.forced,
+            logprobs=aligned(self.logprobs, tokens),
+            top_logprobs=None if self.top_logprobs is None else self.top_logprobs[: max(len(tokens), 1)],
+            e2e_latency=op.elapsed,
+            truncated=truncated,
+            closed=closed,
+            queue_seconds=op.queue_seconds,
+            first_token_seconds=op.elapsed if self.first is None else self.first,
+            drafted_tokens=self.drafted,
+            accepted_tokens=self.accepted,
+            reread_tokens=self.reread,
+        )
+
+    def _limit(self) -> str:
+        if self.limited:
+            return f"max_tokens={self.op.params.max_tokens} was reached"
+        return f"the context of {self.life.context} tokens was full"
 
     def _closed(self, finish: GenerationFinish) -> tuple[GenerationFinish, bool]:
-        """With the shortest text that completes the grammar behind the last whole
-        character, and whether the text is whole.
-        """
+        """With the shortest text that completes the grammar after the last whole character, and whether it is whole."""
         assert self.matcher is not None
         try:
             end = self.matcher.shortest_end() if self._ending is None else self._ending
@@ -245,7 +279,7 @@ class RunningGeneration:
         if self.top_logprobs is not None and samples.top is not None:
             self.top_logprobs.append(samples.top[index] or [])
 
-    def _stream(self, op: Generate) -> None:
+    def _stream(self, op: GenerationRequest) -> None:
         """Give out what will not be taken back."""
         done = self.result if isinstance(self.result, Generation) else None
         tokens = done.token_ids if done else self.output
@@ -265,7 +299,7 @@ class RunningGeneration:
         return fresh
 
 
-def _matcher(life: SequenceEngine, op: Generate) -> Matcher | None:
+def _matcher(life: SequenceEngine, op: GenerationRequest) -> Matcher | None:
     if op.grammar is None:
         return None
     if op.grammar.vocabulary.base is not life.text.vocabulary:
@@ -273,7 +307,7 @@ def _matcher(life: SequenceEngine, op: Generate) -> Matcher | None:
     return op.grammar.matcher()
 
 
-def _end_ids(life: SequenceEngine, op: Generate) -> list[int]:
+def _end_ids(life: SequenceEngine, op: GenerationRequest) -> list[int]:
     """The tokens that end a text, but for those that its grammar has as terminals and so follows itself."""
     named = frozenset[int]() if op.grammar is None else op.grammar.named_ends
     return [token for token in life.text.tokenizer.eos_ids if token not in named]

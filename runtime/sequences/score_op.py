@@ -7,18 +7,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..cache import Ints
 from ..errors import ConfigError
-from .sequence_ops import Close, Extend, Logprobs, SequenceOp, TokenLogprobs
-
-if TYPE_CHECKING:
-    from .engine_protocols import SequenceEngine
-    from .sequence import SequenceState
-
+from .generation import TokenLogprobs
+from .sequence_ops import Close, Extend, Logprobs
+from .sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 WORTH_A_TREE = 64  # tokens that must be saved before scoring goes run by run
 
@@ -45,7 +42,7 @@ class ChoiceBranch:
     choice_branches: list[ChoiceBranch] = field(default_factory=list)
 
     def size(self) -> int:
-        """Tokens here and behind."""
+        """Tokens here and below."""
         count, pending = 0, [self]
         while pending:
             choice_branch = pending.pop()
@@ -84,7 +81,7 @@ def _shared(first: list[int], last: list[int]) -> int:
 
 
 def flat_trie(choices: Items[Items[int]]) -> ChoiceBranch:
-    """The choices side by side, nothing shared but what is equal."""
+    """The choices next to each other, nothing shared but what is equal."""
     ends: dict[tuple[int, ...], list[int]] = {}
     for index, choice in enumerate(choices):
         ends.setdefault(tuple(map(int, choice)), []).append(index)
@@ -95,9 +92,9 @@ def flat_trie(choices: Items[Items[int]]) -> ChoiceBranch:
 class Score(SequenceOp):
     """Log-probabilities of several continuations.
 
-    A run of tokens that they share is a short-lived fork, computed once; the first tokens behind it are all
-    read off its last row, so that a choice of one token costs no computation of its own. That takes a step
-    for each fork on the way: where it saves little, all choices go side by side in one step.
+    A run of tokens that they share is a short-lived fork, computed once. The first tokens after it are all read off its
+    last row, so that a choice of one token costs no extra computation. That takes a step for each fork on the way:
+    where it saves little, all choices go in parallel in one step.
     """
 
     __slots__ = ("cached", "choices", "flat", "launched", "pending", "results", "scored", "trie")
@@ -127,7 +124,9 @@ class Score(SequenceOp):
         if not self.trie.choice_branches:
             return self._finish(seq)
         if self.flat:
-            if seq.computed >= self.target(seq):  # it needs no place in the batch, so nobody else tells what was there
+            if seq.computed >= self.target(
+                seq
+            ):  # it needs no place in the batch, so no other code reports what was there
                 self.admitted(seq, seq.computed)
             return self.collect(seq, life, [], [])
         life.rewind(seq, self.reuse(seq))
@@ -179,7 +178,7 @@ class Score(SequenceOp):
         return True
 
     def _spread(self, owner: SequenceState, life: SequenceEngine) -> None:
-        """A probe for each choice: it computes the sequence's last token and all of its own."""
+        """A probe for each choice: it computes the sequence's last token and all of the choice's."""
         self.launched = True
         for index in self.trie.ends:
             self.results[index] = []
@@ -196,7 +195,7 @@ class Score(SequenceOp):
         path: TokenLogprobs,
         fan: TokenLogprobs,
     ) -> None:
-        """Go on behind a run that is computed: `path` leads to its end, `fan` are the first tokens behind it."""
+        """Go on after a run that is computed: `path` leads to its end, `fan` are the first tokens after it."""
         for index in choice_branch.ends:
             self.results[index] = path
         for child, first in zip(choice_branch.choice_branches, fan, strict=True):
@@ -216,7 +215,7 @@ class Score(SequenceOp):
         path: TokenLogprobs,
         start: int,
     ) -> None:
-        """Compute a run behind `parent`. What is known already is in `path`; the rest begins at `start`."""
+        """Compute a run after `parent`. What is known already is in `path`; the rest begins at `start`."""
         probe = life.new_state(owner.terms)
         probe.number = owner.number
         life.spawn_children(parent, probe)

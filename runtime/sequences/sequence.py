@@ -2,155 +2,48 @@
 
 from __future__ import annotations
 
-import enum
 import weakref
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as Items
 from concurrent.futures import Future
 from types import EllipsisType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from numpy.typing import ArrayLike
 
-from ..cache import IntRow, Ints, RadixNode, Space, StateCheckpoint
+from ..cache import Ints
 from ..common.argument_checks import check_token_id_lists, check_token_ids, check_whole
 from ..errors import ConfigError
 from ..sampling.sampling_params import SamplingParams
-from .draft_tokens import DraftTokens
 from .embed_op import Embed, Floats
+from .engine_protocols import HandleState, SequenceCore
+from .generate_op import Generate
+from .generation import Chunk, Generation, TokenLogprobs
 from .score_op import ChoiceScores, Score
 from .sequence_ops import (
-    Chunk,
     Close,
     Extend,
     Fork,
-    Generate,
-    Generation,
     Logprobs,
     Prefill,
     Read,
-    SequenceOp,
-    TokenLogprobs,
 )
-from .sequence_options import USUAL, SequenceOptions
-
-if TYPE_CHECKING:
-    from .engine_protocols import SequenceCore
-
+from .sequence_state import SequenceStatus
 
 MOST_CHILDREN = 1 << 16  # of one fork
 
 
-class SequenceStatus(enum.Enum):
-    CHILD_PENDING = "unborn"  # a fork child whose parent has not reached the fork
-    IDLE = "idle"  # nothing to do; keeps its pages while there is room
-    WAITING = "waiting"  # has work, holds no place in the batch
-    RUNNING = "running"  # computed in every step until its work is done
-    CLOSED = "closed"
-
-
-class SequenceState:
-    """What the scheduler thread knows of a sequence. Only that thread touches it."""
-
-    __slots__ = (
-        "ahead",
-        "arrival",
-        "border",
-        "branch",
-        "charged_tokens",
-        "computed",
-        "deferred_error",
-        "draft",
-        "error",
-        "guarded",
-        "id",
-        "into",
-        "node",
-        "number",
-        "ops",
-        "passed",
-        "preempted",
-        "prefilling",
-        "reread",
-        "since",
-        "slots",
-        "status",
-        "terms",
-        "tokens",
-        "trail",
-        "window",
-    )
-
-    def __init__(self, id: int, terms: SequenceOptions = USUAL, status: SequenceStatus = SequenceStatus.IDLE) -> None:
-        self.id = id
-        self.number = id  # what its handle calls it, in whatever process that is; a probe has its owner's
-        self.terms = terms
-        self.arrival = id
-        self.status = status
-        self.tokens = IntRow()
-        self.slots = IntRow()
-        self.computed = 0
-        self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
-        self.guarded = False  # some of its tokens are of a generation of which nothing is to be learned
-        self.draft: DraftTokens | None = None  # laid behind its tokens for the step under way
-        self.node: RadixNode | None = None
-        self.trail: list[StateCheckpoint] = []
-        self.into = 0
-        self.branch = 0
-        self.window = 0
-        self.border = 0  # where its next step ends at the latest, to leave a state
-        self.ops: deque[SequenceOp] = deque()
-        self.prefilling = False  # computes a prefix that others may wait for
-        self.charged_tokens = 0  # tokens that its tenant has paid for
-        self.since = 0  # step in which it got its place
-        self.passed = 0  # later ones that got a place before it
-        self.preempted = 0  # times since it began to wait
-        self.reread = 0  # tokens that its parent had computed by another adapter
-        self.error: BaseException | None = None  # why it will never be born
-        self.deferred_error: BaseException | None = None  # of an extend that failed when nothing was queued behind it
-
-    def __len__(self) -> int:
-        return self.tokens.length
-
-    @property
-    def namespace(self) -> Space:
-        """Whose cached prefixes it may stand on, and by which adapter these were computed."""
-        return self.terms.space
-
-    @property
-    def known(self) -> int:
-        """Its tokens, and those of its draft: the host has them to be computed."""
-        return self.tokens.length + (0 if self.draft is None else len(self.draft.tokens))
-
-    @property
-    def target(self) -> int:
-        """The number of tokens that the current operation needs computed."""
-        return self.ops[0].target(self)
-
-    @property
-    def need(self) -> int:
-        return self.target - self.computed
-
-
-class ScheduledWork(NamedTuple):
-    """Compute the tokens lo..hi of a sequence in this step (none, if its target is reached already)."""
-
-    seq: SequenceState
-    lo: int
-    hi: int
-
-
 class Sequence:
-    """A handle on one token sequence in the engine. Methods return at once unless they say "blocks"; results are
-    futures.
+    """A handle on one token sequence in the engine.
 
-    Operations run in the order in which they were queued. When one fails, those queued after it fail with the
-    same error; the sequence then accepts new ones. Dropping the last reference closes the sequence after its
-    queued operations.
+    Methods return at once unless they say "blocks"; results are futures.
+
+    Operations run in the order in which they were queued. When one fails, those queued after it fail with the same
+    error; the sequence then accepts new ones. Dropping the last reference closes the sequence after its queued
+    operations.
     """
 
-    def __init__(self, core: SequenceCore, state: SequenceState) -> None:
+    def __init__(self, core: SequenceCore, state: HandleState) -> None:
         self._core = core
         self._state = state
         self._finalizer = weakref.finalize(self, core.submit, state, Close())
@@ -192,19 +85,15 @@ class Sequence:
         return self._core.submit(self._state, Score(check_token_id_lists("score()", choices)))
 
     def logprobs(self, start: int, top: int = 0) -> Future[tuple[TokenLogprobs, list[TokenLogprobs]]]:
-        """Compute the log-probabilities of the sequence's tokens [start:], and
-        of the `top` best tokens at each position.
-        """
+        """Compute the log-probabilities of the sequence's tokens [start:], and of the `top` best at each place."""
         return self._core.submit(self._state, Logprobs(check_whole("start", start), check_whole("top", top, 0)))
 
     def fork(self, n: int, *, adapter: str | EllipsisType | Items[str | None] | None = ...) -> list[Sequence]:
         """Return `n` sequences that continue from here on the same pages. They start when the parent gets here.
 
         adapter: the name of another one, None for the base, or a list with one for each child. Children whose adapter
-            is not the
-        parent's share the text alone, and compute it again (`Generation.reread_tokens`, `Stats.reread_tokens`). Raises
-        ConfigError
-        for a name that is not loaded.
+            is not the parent's share the text alone, and compute it again (`Generation.reread_tokens`,
+            `Stats.reread_tokens`). Raises ConfigError for a name that is not loaded.
         """
         terms, count = self._state.terms, check_whole("n", n, 0, MOST_CHILDREN)
         each = (
@@ -212,7 +101,7 @@ class Sequence:
             if adapter is ...
             else [terms._replace(adapter=digest) for digest in self._digests(adapter, count)]
         )
-        states = [self._core.new_state(one, SequenceStatus.CHILD_PENDING) for one in each]
+        states: list[Any] = [self._core.new_state(one, SequenceStatus.CHILD_PENDING) for one in each]
         children = [Sequence(self._core, state) for state in states]
         self._core.submit(self._state, Fork(states))
         return children

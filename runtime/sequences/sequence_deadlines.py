@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ..errors import DeadlineExceeded
 
 if TYPE_CHECKING:
-    from .sequence import SequenceState
+    from .sequence_state import SequenceState
 
 LONGEST_LOOK = 3600.0  # seconds after which a sleeper looks again; waiting has a limit in Python
 
@@ -33,7 +33,7 @@ class SequenceDeadlines:
             heapq.heapify(self._heap)
 
     def left(self) -> float | None:
-        """Seconds until somebody's time is over, 0 where it is; None: nobody is in a hurry."""
+        """Seconds until the next deadline, 0 where one has passed; None: there is no deadline."""
         if not self._watched:
             return None
         return min(LONGEST_LOOK, max(0.0, self._heap[0][0] - time.monotonic()))

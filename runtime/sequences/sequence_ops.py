@@ -1,107 +1,11 @@
-"""The operations that a sequence queues. Only the scheduler thread drives them.
-
-begin(seq, life)        the operation reaches the head of the queue; True when it is done at once
-reuse(seq)              how many computed tokens it can stand on (it needs logits after that)
-target(seq)             how many tokens must be computed before it can go on
-rows(seq, lo, hi)       of the positions lo..hi computed in this step, those whose logits it wants
-pool(seq, lo, hi)       of these positions, those whose last hidden states are to be summed for it
-leaves(seq, hi)         whether the state behind the tokens up to hi will be wanted
-wanted(seq, n)          for each of those n rows, the token ids whose log-probabilities it wants
-collect(seq, life, ..)  what was found there; True when it is done
-"""
+"""The operations that a sequence queues, but for `Generate`, `Score` and `Embed`."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from concurrent.futures import InvalidStateError
-from typing import TYPE_CHECKING, Any
-
 from ..cache import Ints
-from ..common.argument_checks import shown
 from ..errors import ConfigError
-from ..sampling.sampling_params import SamplingParams
-from .generation import Chunk as Chunk
-from .generation import Generation as Generation
-from .generation import TokenLogprobs as TokenLogprobs
-from .op_future import OpFuture
-
-if TYPE_CHECKING:
-    from .engine_protocols import SequenceEngine
-    from .running_generation import RunningGeneration
-    from .sequence import SequenceState
-
-
-class SequenceOp:
-    """Base: an operation that needs nothing computed and is done when it begins."""
-
-    __slots__ = ("future", "started")
-
-    top = 0  # likeliest tokens wanted beside those of `wanted`
-    made_of: tuple[str, ...] = ()  # attributes from which the class makes a twin, in another process too
-
-    def __init__(self) -> None:
-        self.future = OpFuture()
-        self.started = time.perf_counter()
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since it was asked for."""
-        return time.perf_counter() - self.started
-
-    @property
-    def blocked(self) -> bool:
-        """It waits for other sequences, not for its own tokens."""
-        return False
-
-    @property
-    def streamed(self) -> bool:
-        """Somebody is given each piece as it comes."""
-        return False
-
-    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
-        raise NotImplementedError
-
-    def admitted(self, seq: SequenceState, reused: int) -> None:
-        """The sequence got a place in the batch, standing on `reused` computed tokens."""
-
-    def prefix_rejoined(self, tokens: int) -> None:
-        """So many more tokens, computed for another sequence, turned out to be there."""
-
-    def reuse(self, seq: SequenceState) -> int:
-        return len(seq)
-
-    def target(self, seq: SequenceState) -> int:
-        return 0
-
-    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return range(0)
-
-    def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return range(0)
-
-    def leaves(self, seq: SequenceState, hi: int) -> bool:
-        return True
-
-    def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
-        return [[]] * rows
-
-    def collect(
-        self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
-    ) -> bool:
-        return seq.computed >= self.target(seq)
-
-    def resolve(self, result: Any = None) -> None:
-        try:
-            self.future.set_result(result)
-        except InvalidStateError:
-            pass  # its owner cancelled the future
-
-    def fail(self, error: BaseException) -> None:
-        try:
-            self.future.set_exception(error)
-        except InvalidStateError:
-            pass
+from .generation import TokenLogprobs
+from .sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 
 class Extend(SequenceOp):
@@ -201,7 +105,7 @@ class Fork(Prefill):
     def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
         if any(child.terms.adapter == seq.terms.adapter for child in self.children):
             return super().begin(seq, life)
-        self.done(seq, life)  # nobody stands on what is computed of it
+        self.done(seq, life)  # no sequence reuses what is computed of it
         return True
 
     def done(self, seq: SequenceState, life: SequenceEngine) -> None:
@@ -211,7 +115,7 @@ class Fork(Prefill):
 
 
 class Logprobs(SequenceOp):
-    """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` behind its end."""
+    """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` after its end."""
 
     __slots__ = ("fan", "fan_found", "found", "start", "top", "top_found")
 
@@ -241,7 +145,7 @@ class Logprobs(SequenceOp):
         return range(max(lo, self.start - 1 + len(self.found)), hi)  # a preempted one computes anew what it has found
 
     def leaves(self, seq: SequenceState, hi: int) -> bool:
-        """Nobody goes on from a probe that ends with this, and has no twigs behind it."""
+        """No sequence goes on from a probe that ends with this, and has no forks after it."""
         return hi < self.target(seq) or bool(self.fan) or len(seq.ops) < 2 or not isinstance(seq.ops[1], Close)
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
@@ -263,93 +167,3 @@ class Logprobs(SequenceOp):
             return False
         self.resolve((self.found, self.top_found))
         return True
-
-
-class Generate(SequenceOp):
-    """Sample until a stop. What happens to each token is in `decoding.RunningGeneration`.
-
-    What it is given is checked where it is made, on its caller's thread; it fails with what was found when it begins.
-    """
-
-    __slots__ = ("cached", "decoding", "grammar", "on_chunk", "params", "queue_seconds", "refusal")
-
-    def __init__(
-        self, params: SamplingParams, grammar: Any = None, on_chunk: Callable[[Chunk], None] | None = None
-    ) -> None:
-        super().__init__()
-        self.grammar, self.on_chunk = grammar, on_chunk
-        self.params, self.refusal = _checked(params, grammar, on_chunk)
-        self.decoding: RunningGeneration | None = None
-        self.cached: int | None = None
-        self.queue_seconds = 0.0
-
-    @property
-    def streamed(self) -> bool:
-        return self.on_chunk is not None
-
-    @property
-    def cuts(self) -> bool:
-        """Whether its text may end in the middle of a token, the rest of which is then tokenised anew."""
-        return bool(self.params.close_at_limit or self.params.stop or self.params.stop_regex)
-
-    @property
-    def behind(self) -> bool:
-        """Its grammar is worked out on another thread."""
-        return self.decoding is not None and self.decoding.work is not None
-
-    def fail(self, error: BaseException) -> None:
-        if self.decoding is not None and self.decoding.work is not None:
-            self.decoding.work.cancel()
-        super().fail(error)
-
-    def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
-        if self.refusal is not None:
-            raise self.refusal
-        if not len(seq):
-            raise ConfigError("generate() on an empty sequence: extend it with at least one token first")
-        life.check_length(seq, 1)
-        self.decoding = life.start_decoding(seq, self)
-        if self.decoding.begin(seq):
-            life.conclude(seq, self.decoding)
-            return True
-        life.rewind(seq, self.reuse(seq))
-        return False
-
-    def admitted(self, seq: SequenceState, reused: int) -> None:
-        if self.cached is None:
-            self.cached = reused
-        if self.decoding is None or not self.decoding.output:  # a fork is told so before it has its place, too
-            self.queue_seconds = self.elapsed
-
-    def prefix_rejoined(self, tokens: int) -> None:
-        self.cached = (self.cached or 0) + tokens
-
-    def reuse(self, seq: SequenceState) -> int:
-        return len(seq) - 1
-
-    def target(self, seq: SequenceState) -> int:
-        length, decoding = seq.tokens.length, self.decoding
-        goes_on = (
-            seq.ahead and decoding is not None and len(decoding.stops.token_ids) + 1 < decoding.limit
-        )  # behind the token that is being sampled
-        return length + 1 if goes_on else length
-
-    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
-        if seq.draft is not None:
-            return range(seq.tokens.length - 1, hi)
-        return range(hi - 1, hi) if hi == seq.tokens.length + seq.ahead else range(0)
-
-
-def _checked(params: Any, grammar: Any, on_chunk: Any) -> tuple[SamplingParams, ConfigError | None]:
-    """The parameters, and why no text can be generated so; None: it can, as far as is known without the vocabulary."""
-    try:
-        if not isinstance(params, SamplingParams):
-            raise ConfigError(f"params must be SamplingParams, got {shown(params)}")
-        if grammar is not None and not (hasattr(grammar, "matcher") and hasattr(grammar, "vocabulary")):
-            raise ConfigError(f"grammar must come from a compile_ function of sgl.grammars, got {shown(grammar)}")
-        if on_chunk is not None and not callable(on_chunk):
-            raise ConfigError(f"on_chunk must be a function of a Chunk, got {shown(on_chunk)}")
-        return params.checked(), None
-    except Exception as error:  # a value may be such that it cannot even be looked at
-        refusal = error if isinstance(error, ConfigError) else ConfigError(f"params cannot be used: {shown(error)}")
-        return SamplingParams(), refusal.with_traceback(None)

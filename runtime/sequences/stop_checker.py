@@ -23,7 +23,7 @@ class GenerationFinish:
         reason: {"type": "stop", "matched": str | int}, {"type": "length", "length": n}, or what `close` got.
         text: the whole text that stays.
         kept: how many of the tokens stay as they are.
-        remainder: the text behind them, left of a token that was cut; to be encoded anew.
+        remainder: the text after them, left of a token that was cut; to be encoded anew.
     """
 
     reason: dict[str, Any]
@@ -35,10 +35,10 @@ class GenerationFinish:
 class StopChecker:
     """Follows one generation: tokens in, text out, until something says stop.
 
-    The order of the checks is part of the language: the length comes first, so a stop completed by the very
-    last permitted token does not count, then end tokens, stop strings, stop regexes. End tokens are no part
-    of the text. Stop strings and regexes are searched in what comes after the first min_tokens tokens, so that
-    the text has that many; the sampler offers no end token before.
+    The order of the checks is part of the language: the length, end tokens, stop strings, stop regexes. So a stop
+    completed by the very last permitted token does not count. End tokens are no part of the text. Stop strings and
+    regexes are searched in what comes after the first min_tokens tokens, so that the text has that many; the sampler
+    offers no end token before.
     """
 
     def __init__(self, params: SamplingParams, tokenizer: Tokenizer, eos_ids: Sequence[int] | None = None) -> None:
@@ -79,8 +79,8 @@ class StopChecker:
     def rewrite(self, drop: int, token_ids: Sequence[int]) -> GenerationFinish | None:
         """Replace the last `drop` tokens by tokens whose bytes begin with theirs (jump-forward).
 
-        Tokens after one that ends the generation are not read. Text that was not searched, being that of the
-        first min_tokens tokens, is not searched again: it may have been given out.
+        Tokens after one that ends the generation are not read. Text that was not searched, being that of the first
+        min_tokens tokens, is not searched again: it may have been given out.
         """
         table = self._tokenizer.visible_bytes(self._params.skip_special_tokens)
         known = sum(len(table[i]) for i in self.token_ids[len(self.token_ids) - drop :])

@@ -1,4 +1,4 @@
-"""The runtime behind HTTP: the native protocol and OpenAI's, on one engine in this process.
+"""The HTTP server: the native protocol and OpenAI's, on one engine in this process.
 
     sgl serve path/to/model --port 30000
 

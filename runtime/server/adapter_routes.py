@@ -32,7 +32,7 @@ async def adapters(request: Request) -> dict[str, Any]:
     """Those that are loaded, and the names of those that the caller may ask for."""
     served = _served(request)
     loaded = await asyncio.to_thread(served.loaded)
-    return {"loaded": [_told(info) for info in loaded], "names": await asyncio.to_thread(served.names)}
+    return {"loaded": [_as_json(info) for info in loaded], "names": await asyncio.to_thread(served.names)}
 
 
 @router.post("/adapters/load")
@@ -40,7 +40,7 @@ async def load(body: AdapterName, request: Request) -> dict[str, Any]:
     """Read an adapter from the folder. One that is loaded is read again; requests that run keep the old one."""
     served = _served(request)
     try:
-        return _told(await asyncio.to_thread(served.load, body.name, body.pin))
+        return _as_json(await asyncio.to_thread(served.load, body.name, body.pin))
     except RuntimeFailure as error:
         raise RequestError(f"adapter {body.name!r} cannot be used: {error}", "name", "adapter_unusable") from error
 
@@ -58,5 +58,5 @@ def _served(request: Request) -> ServedAdapters:
     return served
 
 
-def _told(info: Any) -> dict[str, Any]:
+def _as_json(info: Any) -> dict[str, Any]:
     return {key: value for key, value in info.as_dict().items() if key != "path"}

@@ -1,4 +1,4 @@
-"""How much may be in the engine at once. What is beyond is told at once to come back, and when."""
+"""Limits the load of the engine; what is beyond is refused at once, with a Retry-After."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .request_context import CALLER
 WINDOW = 30.0  # seconds over which the rate of completions is measured
 MOST_MEASURED = 1024  # completions kept for it
 NEXT_SERVER = 10  # seconds after which a server that shuts down may be there again
-LONGEST_WAIT = 60  # seconds: the most that anybody is told to wait
+LONGEST_WAIT = 60  # seconds: the largest Retry-After
 
 
 class AdmissionControl:

@@ -20,9 +20,9 @@ from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.embed_op import Floats
+from sgl.runtime.sequences.generation import Chunk, Generation, TokenLogprobs
 from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
 from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 
 from .admission_control import AdmissionControl
@@ -41,14 +41,14 @@ Prompt = str | Items[int] | Ints
 T = TypeVar("T")
 
 MOST_NAMED = 4096  # tokens in a bias, or that end a text
-LONG_TEXT = 1000  # characters; longer ones are encoded beside the event loop, which takes a millisecond for so many
+LONG_TEXT = 1000  # characters; longer ones are encoded on another thread, which takes a millisecond for so many
 
 
 Counted = TypeVar("Counted", Chunk, Generation)
 
 
 class SampleSequences(NamedTuple):
-    """Sequences with one prompt. Where there are several, its computation was a step of its own: `prefilled`."""
+    """Sequences with one prompt. Where there are several, its computation was a separate step: `prefilled`."""
 
     sequences: list[Sequence]
     prefilled: Future[int] | None
@@ -85,9 +85,7 @@ class EngineBridge:
         self._postboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopQueue] = weakref.WeakKeyDictionary()
 
     async def encode(self, prompt: Prompt, special_prefix: bool = True) -> Ints:
-        """Token ids, int32 [n]: of a text, with the tokenizer's special prefix
-        unless told not to, or the given ones, checked.
-        """
+        """Token ids, int32 [n]: the given ones, checked, or a text's, with the special prefix if asked for."""
         self.check_size(prompt)
         if not isinstance(prompt, str):
             ids = self._checked_ids(prompt)
@@ -254,7 +252,7 @@ class EngineBridge:
     # inside
 
     async def _answers(self, seconds: float, question: Callable[[Sequence], Future[Any]], ids: Items[int] = ()) -> bool:
-        """Whether the engine answers in time; on nobody's terms, and however much waits."""
+        """Whether the engine answers in time; independent of all limits, and however much waits."""
         with self._opened(USUAL) as [sequence], RequestLoopQueue[Any](self._postbox(), seconds) as arrivals:
             sequence.extend(np.asarray(ids, dtype=np.int32))
             question(sequence).add_done_callback(partial(arrivals.post_outcome, 0))
@@ -266,7 +264,7 @@ class EngineBridge:
 
     @contextmanager
     def _opened(self, terms: SequenceOptions) -> Iterator[list[Sequence]]:
-        """Sequences, the first one given; all are closed behind it, and aborted first where it is left early."""
+        """Sequences, the first one given; all are closed on exit, and aborted first where it is left early."""
         left = seconds_left(terms)
         adapter = None if terms is USUAL else ADAPTER.get()
         try:
@@ -294,7 +292,7 @@ class EngineBridge:
     ) -> Iterator[SampleSequences]:
         """`n` sequences that hold the prompt. place: theirs, where it is not asked for here."""
         if not 1 <= n <= self.settings.max_choices:
-            raise RequestError(f"n={n} must lie in 1..{self.settings.max_choices}", param="n")
+            raise RequestError(f"n={n} must be in 1..{self.settings.max_choices}", param="n")
         with place or self.admission.admit(n), self._opened(CALLER.get()) as sequences, self.runs.holding(sequences):
             sequences[0].extend(ids)
             prefilled = sequences[0].prefill() if n > 1 else None
@@ -303,16 +301,16 @@ class EngineBridge:
             yield SampleSequences(sequences, prefilled)
 
     def _arrivals(self, sequences: Items[Sequence] = ()) -> RequestLoopQueue[Any]:
-        """What comes until the caller's deadline; who brought none has the time that the settings give.
+        """What arrives until the caller's deadline, by default the settings' timeout.
 
-        sequences: what streams into it, and ends when nobody takes what comes.
+        sequences: they stream into it, and are aborted when its output is not taken.
         """
         left = seconds_left(CALLER.get())
         granted = self.settings.request_timeout if left is None else PATIENCE.get()
         return RequestLoopQueue(self._postbox(), granted if left is None else left, granted, sequences)
 
     def _progress(self, params: SamplingParams | None) -> RequestProgress:
-        """One for each prompt: it is told of each piece of each sample, or of each sample that is complete."""
+        """One for each prompt: it is called with each piece of each sample, or with each complete sample."""
         return RequestProgress(params, self._observe_gap)
 
     def _postbox(self) -> LoopQueue:
@@ -323,7 +321,7 @@ class EngineBridge:
         return found
 
     def _params(self, params: SamplingParams, index: int) -> SamplingParams:
-        """Those of one sample: a seed of its own, not more tokens than the server gives.
+        """Those of one sample: its own seed, not more tokens than the server allows.
 
         Raises RequestError where they name so many tokens that each step of the whole batch would take longer for them.
         """

@@ -12,14 +12,14 @@ from concurrent.futures import Future
 from typing import Any, Generic, Protocol, TypeVar
 
 from sgl.runtime.errors import DeadlineExceeded
-from sgl.runtime.sequences.sequence_ops import Chunk
+from sgl.runtime.sequences.generation import Chunk
 
 from .request_context import deadline_error
 
 T = TypeVar("T")
 
 MOST_WAITING = 128  # items of each sequence that wait to be taken
-UNTAKEN_SECONDS = 3.0  # after which nobody reads what is full
+UNTAKEN_SECONDS = 3.0  # after which a full queue counts as abandoned
 
 
 class Abortable(Protocol):
@@ -46,7 +46,7 @@ class LoopQueue:
         try:
             if loop is not None:
                 loop.call_soon_threadsafe(self._hand_out)
-        except RuntimeError:  # the loop is closed: nobody waits
+        except RuntimeError:  # the loop is closed: no task waits
             with self._lock:
                 self._gathered.clear()
                 self._due = False
@@ -63,7 +63,7 @@ class RequestLoopQueue(Generic[T]):
     """What arrives for one request, with the index of its sample. Use it as a context manager.
 
     `seconds` after its start a TimeoutError arrives; None: never. It says `granted`, the seconds of the whole request.
-    The `sequences` that write into it are aborted when it is full and nobody has taken anything for a while.
+    The `sequences` that write into it are aborted when it is full and nothing was taken for a while.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Grammars of requests, compiled beside the event loop, each once."""
+"""Grammars of requests, compiled off the event loop, each once."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ ANY_JSON = "$$ANY$$"  # what the native protocol calls the schema of any value
 class RequestGrammarCompiler:
     """Compiles for one engine's vocabulary. Equal sources share one grammar, also while it is being made.
 
-    Tenants take turns. What nobody waits for any more is not begun.
+    Tenants take turns. A compilation that no request waits for any more is not begun.
     """
 
     def __init__(
         self, engine: Engine, observe: Callable[[float], None] | None = None, of_calls: Vocabulary | None = None
     ) -> None:
-        """observe: is told the seconds of each compilation, on the thread that did it. of_calls: for "calls"."""
+        """observe: is called with the seconds of each compilation, on the thread that did it. of_calls: for "calls"."""
         self._engine, self._observe = engine, observe
         self._of_calls = of_calls or engine.vocabulary
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile", initializer=yield_priority)

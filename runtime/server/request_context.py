@@ -16,7 +16,7 @@ from .http.http_errors import RequestError
 from .http.response_size_limit import ALLOWANCE, LogprobBudget
 from .server_settings import ServerSettings
 
-MOST_URGENT = 100  # priorities of requests lie in -100..100
+MOST_URGENT = 100  # priorities of requests are in -100..100
 
 CALLER: ContextVar[SequenceOptions] = ContextVar("CALLER", default=USUAL)  # on whose terms sequences are opened
 ADAPTER: ContextVar[str | None] = ContextVar("ADAPTER", default=None)  # by which they are computed

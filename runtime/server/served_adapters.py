@@ -34,7 +34,7 @@ Stamp = tuple[tuple[str, int, int], ...]
 
 
 class AdapterRefusal(NamedTuple):
-    """What a client is told of an adapter that cannot be loaded."""
+    """The client's error for an adapter that cannot be loaded."""
 
     message: str
     code: str
@@ -73,7 +73,7 @@ class ServedAdapters:
         self._loaded = set(engine.config.adapters or {})
         self._readers = ThreadPoolExecutor(
             READERS, "sgl-adapters-asked"
-        )  # their own: whoever names adapters takes no thread of others
+        )  # separate: requests for adapters take no thread from others
         self._lock = threading.Lock()
         self._turns: dict[str, threading.Lock] = {}
         self._reading: dict[str, Future[AdapterRefusal | None]] = {}
@@ -168,14 +168,14 @@ class ServedAdapters:
         return sorted(entry.name for entry in self._folder.iterdir() if self._path(entry.name) is not None)
 
     def _path(self, name: str) -> Path | None:
-        """Its folder. A name that could lead out of there is nobody's."""
+        """Its folder; None for a name that could lead out of it."""
         if self._folder is None or not is_usable(name):
             return None
         path = self._folder / name
         return path if (path / "adapter_config.json").is_file() else None
 
     def _turn(self, name: str) -> threading.Lock:
-        """Held while it is read: nobody undoes what was pinned meanwhile."""
+        """Held while it is read, so that a pin made meanwhile is not undone."""
         with self._lock:
             return self._turns.setdefault(name, threading.Lock())
 
@@ -189,7 +189,7 @@ class ServedAdapters:
             return found
 
     def _load_asked(self, name: str) -> AdapterRefusal | None:
-        """For a client, who is told no paths. What cannot be used is not read again for every request."""
+        """For a client, without paths. What cannot be used is not read again for every request."""
         try:
             with self._turn(name):
                 if name in self._known():

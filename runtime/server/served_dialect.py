@@ -12,7 +12,7 @@ from .server_settings import ServerSettings
 
 
 def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:
-    """Raises ConfigError for a format in the settings that nobody knows."""
+    """Raises ConfigError for an unknown format in the settings."""
     name, tokenizer = model_name(engine.model_path), engine.tokenizer
     found = dialect_for(name, tokenizer.tools_template, response_template=tokenizer.response_template)
     dialect = found

@@ -1,4 +1,4 @@
-"""The ASGI application: routes, what stands before them, and how errors are told."""
+"""The ASGI application: routes, middleware, and how errors are reported."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def _add_error_handlers(app: FastAPI) -> None:
 
 
 async def _failed(request: Request, error: Exception) -> Response:
-    told = problem(error)
-    return JSONResponse(told.body(request.url.path), told.status, told.headers)
+    found = problem(error)
+    return JSONResponse(found.body(request.url.path), found.status, found.headers)
 
 
 async def _malformed(request: Request, error: Exception) -> Response:

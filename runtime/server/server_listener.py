@@ -23,7 +23,7 @@ from .server_app import create_app
 from .server_settings import ServerSettings
 
 DRAIN_SECONDS = 10
-KEPT_SECONDS = 75  # a quiet connection: longer than a client is told to wait before it asks again on it
+KEPT_SECONDS = 75  # a quiet connection: longer than the largest Retry-After, so that a client can use it again
 SEND_BUFFER = 256 * 1024  # bytes the system holds for a client that does not read; Linux doubles it
 UNREAD_SECONDS = 60  # after which a client that takes nothing of its answer has left
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -71,7 +71,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 class _DrainingServer(uvicorn.Server):
-    """Tells when it listens, and ends well when it is told to end: it goes on listening until what runs has ended."""
+    """Reports when it listens, and shuts down gracefully: it goes on listening until what runs has ended."""
 
     def __init__(self, config: uvicorn.Config, admission: AdmissionControl, ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -18,16 +18,15 @@ class ServerSettings:
 
     host, port         address to listen on; port 0 takes a free one
     api_keys           requests must send one of them; with none, the server is open to everyone who can reach it
-    admin_key          asked for by the routes that change what all share (adapters, the cache); None: by no
-                       key of their own, and they are refused where several API keys are kept apart
+    admin_key          asked for by the routes that change what all share (adapters, the cache); None: no separate
+                       key, and they are refused where several API keys are isolated
     served_name        the model's name in answers, or several names, of which an answer has the requested one; None:
-    the
-                       directory's name
+                       the directory's name
     max_body_bytes     largest request body
     max_open_bytes     total size of bodies being received; further ones wait, then are refused with 503
     max_prompt_tokens  most tokens of a prompt; None: as many as the context holds
-    max_new_tokens     most tokens of an answer, and the default; requests for more are refused; None: the context's
-    limit
+    max_new_tokens     most tokens of an answer, and the default; requests for more are refused; None: the
+                       context's limit
     max_choices        most samples of one prompt
     request_timeout    seconds after which a request is aborted; None: never
     tool_format        format of tool descriptions and calls, such as "hermes"; None: by the model's name or template
@@ -43,8 +42,8 @@ class ServerSettings:
     open_metrics       serve /metrics without an API key
     log_requests       file for one JSON line per request, "-" is standard output; None: no log
     log_content        include prompts and answers in these lines
-    adapters           folder of adapters; clients name the folders in it as models, and they are loaded when they are
-    asked for
+    adapters           folder of adapters; clients name the folders in it as models, and they are loaded when
+                       they are asked for
     allowed_adapters   the adapters that an API key may name, by key; keys that are not in it may name all
     trace              send spans to OpenTelemetry's exporter, configured by its environment variables
     """
@@ -79,7 +78,7 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
-            raise ConfigError(f"port={self.port} must lie in 0..65535")
+            raise ConfigError(f"port={self.port} must be in 0..65535")
         for name in (
             "max_body_bytes",
             "max_open_bytes",

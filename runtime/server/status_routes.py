@@ -127,7 +127,7 @@ async def model_info(request: Request) -> dict[str, Any]:
 async def server_info(request: Request) -> dict[str, Any]:
     """What runs and how: the engine's options, its account of itself, its counters."""
     state = request.app.state
-    told = (await asyncio.to_thread(state.engine.stats)).as_dict()
+    stats = (await asyncio.to_thread(state.engine.stats)).as_dict()
     info = state.engine.info()
     return {
         "version": own_version(),
@@ -139,17 +139,17 @@ async def server_info(request: Request) -> dict[str, Any]:
         "tool_format": state.dialect.name,
         "options": _seen(dataclasses.asdict(state.engine.config), "adapters", state.adapters),
         "engine": {**info, "adapters": _seen(info["adapters"], "outside", state.adapters)},
-        "stats": {**told, "adapters": _seen(told["adapters"], "by_name", state.adapters)},
+        "stats": {**stats, "adapters": _seen(stats["adapters"], "by_name", state.adapters)},
     }
 
 
-def _seen(told: dict[str, Any], key: str, adapters: ServedAdapters) -> dict[str, Any]:
+def _seen(stats: dict[str, Any], key: str, adapters: ServedAdapters) -> dict[str, Any]:
     """Without the adapters that the caller may not name."""
-    by_name = told.get(key)
+    by_name = stats.get(key)
     return (
-        told
+        stats
         if not by_name
-        else {**told, key: {name: of_name for name, of_name in by_name.items() if adapters.allows(name)}}
+        else {**stats, key: {name: of_name for name, of_name in by_name.items() if adapters.allows(name)}}
     )
 
 

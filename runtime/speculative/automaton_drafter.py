@@ -1,10 +1,8 @@
-"""Drafts from a grammar's states: in the state that it is in, texts of the same grammar went on with the same token
-before.
+"""Drafts from a grammar's states: in its present state, texts of the same grammar went on with the same token before.
 
-A state says more than the last tokens do: behind `"currency": "` comes what came there in other records; with the last
-token it says
-where a string ends. After DOMINO (Beurer-Kellner
-et al., 2024, arXiv 2403.06988). Learned from finished texts of the namespace and tenant, as in `suffix`.
+A state says more than the last tokens do: after `"currency": "` comes what came there in other records. With the last
+token it says where a string ends. After DOMINO (Beurer-Kellner et al., 2024, arXiv 2403.06988). Learned from finished
+texts of the namespace and tenant, as in `suffix`.
 """
 
 from __future__ import annotations
@@ -25,14 +23,14 @@ if TYPE_CHECKING:
     from sgl.grammars.automaton.automaton import Automaton
 
     from ..cache import Space
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 LIKELY = 0.6  # share of the texts that went on so
 SEEN = 2  # texts at least that were in the state
 PLACES = 8192  # of a grammar, of which is kept what followed
-KINDS = 32  # different tokens; a state that more followed in is within free text, where there is nothing to guess
+KINDS = 32  # different tokens; a state that more followed in is within free text, where there is nothing to draft
 ANY = -1
 AHEAD = 8  # tokens that a draft goes on with
 HOMES = 16  # namespaces of a grammar, the newest
@@ -89,7 +87,7 @@ class AutomatonDrafter:
         return DraftTokens(tokens, DraftSource("states")) if tokens else None
 
     def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
-        """What follows behind a draft."""
+        """What follows a draft."""
         followed = self._followed(seq, matcher.automaton)
         return _chain(followed, matcher, tokens[-1], AHEAD) if followed else []
 
@@ -125,7 +123,7 @@ def _walk(followed: Followed, tokens: list[int], states: list[int]) -> None:
 
 
 def _chain(followed: Followed, matcher: Matcher, last: int, most: int) -> list[int]:
-    """What came behind a state and a token, and so on."""
+    """What came after a state and a token, and so on."""
     tokens: list[int] = []
     if (token := _next(followed, matcher.state, last)) is None:
         return tokens
@@ -137,7 +135,7 @@ def _chain(followed: Followed, matcher: Matcher, last: int, most: int) -> list[i
 
 
 def _next(followed: Followed, state: int, last: int) -> int | None:
-    """What came next in the state behind the same token or, where that is not known, behind any."""
+    """What came next in the state after the same token or, where that is not known, after any."""
     token = _likely(followed.get((state, last)))
     return _likely(followed.get((state, ANY))) if token is None else token
 

@@ -1,12 +1,9 @@
-"""What a head has computed of the sequences that it drafts for: from their tokens and from the target's states of
-these.
+"""What a head has computed of the sequences that it drafts for: from their tokens and the target's states of these.
 
-A head's place i stands for the token i + 1 and the target's state of token i. A state is there only where the target
-has computed the
-token since: behind a prefix that was cached, a shadow goes on where another one of the same prefix left off, with the
-    next state
-for that of the prefix's last token, which nobody kept; or else it begins where the states begin. What a chain left
-behind is computed again, from the target's states, when its tokens were kept.
+A head's place i represents the token i + 1 and the target's state of token i. A state is there only where the target
+has computed the token since. After a prefix that was cached, a shadow goes on where another one of the same prefix left
+off. It then uses the next state for that of the prefix's last token, which was not kept. Otherwise it begins where the
+states begin. What a chain has computed is computed again, from the target's states, when its tokens were kept.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from torch import Tensor
 
 from ..cache import Ints, PrefixCache, common_prefix
 from ..sequences.op_future import note
-from ..sequences.sequence import ScheduledWork, SequenceState
+from ..sequences.sequence_state import ScheduledWork, SequenceState
 from .draft_model_state import PATIENCE, DraftModelStates
 
 SPARE = 2  # times the memory of some states, that is held for them at most
@@ -59,7 +56,7 @@ class DraftHeadStates(DraftModelStates):
         self._states: dict[int, TargetHiddenStates] = {}
         self._start: dict[int, int] = {}  # the place of a shadow's first token
         self._sound: dict[int, int] = {}  # tokens of a shadow that were computed from the target's states
-        self._patched: set[int] = set()  # with a state that stands for another one: nothing that others go on from
+        self._patched: set[int] = set()  # with a state used in place of another: nothing that others go on from
         self._own: dict[int, Tensor] = {}  # the head's state at the end of a chain, [1, hidden]
 
     def observe(self, work: list[ScheduledWork], rows: Tensor) -> None:

@@ -1,8 +1,7 @@
 """How many drafted tokens a step takes: as many as raise the tokens a second that are expected of it.
 
-Both sides are measured as it goes: what a step of so many rows takes, and how often a drafter's guesses are kept. After
-    TurboSpec's
-goodput (Liu et al., 2024, arXiv 2406.14066).
+Both sides are measured as it goes: what a step of so many rows takes, and how often a drafter's tokens are kept. After
+TurboSpec's goodput (Liu et al., 2024, arXiv 2406.14066).
 """
 
 from __future__ import annotations
@@ -39,13 +38,12 @@ FRESH, FASTER = (
     0.1,
     0.2,
 )  # weight of the newest time, and of one shorter than expected: a step is slow for many reasons, fast for one
-SLOWLY, PRIOR = 0.05, 4  # least weight of the newest guess; tries that what was thought before any counts for
+SLOWLY, PRIOR = 0.05, 4  # least weight of the newest draft token; tries that the prior counts for
 FREE = 8  # rows that are read with the weights of one, until it is measured otherwise
-GAIN = (
-    1.03  # expected tokens a second, times those without: what handling guesses takes beside the step is not measured
-)
-MEASURED = 4  # steps without guesses, before any are taken beside as many texts
-TRIED = (1, 3, 7)  # guesses for each row, of which one must pay for any to be asked for
+# expected tokens a second, times those without: what handling drafts takes outside of the step is not measured
+GAIN = 1.03
+MEASURED = 4  # steps without drafts, before any are taken with as many texts
+TRIED = (1, 3, 7)  # draft tokens for each row, of which one must pay for any to be asked for
 FIRST = {
     "forced": 0.95,
     "states": 0.8,
@@ -62,7 +60,7 @@ RUN = 8  # of them in a row, where asking is tried again
 REST, RENEWED = (
     16,
     8,
-)  # steps that need neither be asked about nor be told, where drafts do not pay; before a trial so many are
+)  # steps that are neither asked about nor reported, where drafts do not pay; before a trial so many are
 
 
 @dataclass(slots=True)
@@ -76,7 +74,7 @@ class StepTime:
 
 @dataclass(slots=True)
 class DraftOutcome:
-    """What came of asking for drafts beside about so many texts, both as shares of a step that asks for none.
+    """What came of asking for drafts with about so many texts, both as shares of a step that asks for none.
 
     asked: drafts.  over: of how many it is the mean.  wait: steps before asking is tried again, where it does not pay.
     """
@@ -100,8 +98,9 @@ class DraftOutcome:
         self.over = min(self.over, REMEMBERED if self.pays or self.asked < ENOUGH else RECENT)
 
     def asks(self, texts: int) -> bool:
-        """Whether the next step asks: where it pays, all but one in PROBE, so as to know what
-        others take; else a few in a row now and then.
+        """Whether the next step asks: where it pays, all but one in PROBE; else a few in a row now and then.
+
+        The one that does not ask shows what others take.
         """
         self.turn += 1
         if self.pays:
@@ -122,9 +121,8 @@ class DraftOutcome:
 class DraftLengthControl:
     """Times in seconds.
 
-    by_outcome: whether to ask beside so many texts is decided by what came of it before, once that is known; without,
-        always by what
-    the best guesses could bring.
+    by_outcome: whether to ask with so many texts is decided by what came of it before, once that is known; without,
+    always by what the best drafts could bring.
     """
 
     def __init__(self, by_outcome: bool = True) -> None:
@@ -156,19 +154,20 @@ class DraftLengthControl:
         self._asking += FRESH * (seconds / drafts - self._asking)
 
     def came(self, texts: int, rows: int, asking: float, kept: int) -> None:
-        """Drafts were asked for in `asking` seconds, so that the step of so many texts
-        had so many rows, and so many guesses were kept.
+        """Drafts were asked for in `asking` seconds.
+
+        So the step of so many texts had so many rows, and so many draft tokens were kept.
         """
         plain = self._time(texts, texts)
         seconds = (self._time(texts, rows) + min(asking, plain)) / plain
         self._outcomes.setdefault(bisect_left(BOUNDS, texts), DraftOutcome()).came(texts, 1 + kept / texts, seconds)
 
     def tried(self, source: DraftSource, drafted: int, kept: int) -> None:
-        """Of a draft the first `kept` tokens were chosen; the one behind them, if there was one, was not."""
+        """Of a draft the first `kept` tokens were chosen; the one after them, if there was one, was not."""
         self.tried_per_sequence([(source, place > 0) for place in range(drafted)], kept)
 
     def tried_per_sequence(self, kinds: Sequence[Kind | None], kept: int) -> None:
-        """The same of a draft of several guesses, see `Draft.kinds`."""
+        """The same of a draft of several drafters, see `DraftTokens.kinds`."""
         for place, kind in enumerate(kinds[: kept + 1]):
             if kind is not None:
                 share, tries = self.chance(*kind), self._tries.get(kind, 0)
@@ -195,21 +194,22 @@ class DraftLengthControl:
         return self._time(texts, rows)
 
     def measured(self, rows: int) -> bool:
-        """Whether it is known what a step of so many rows without guesses takes."""
+        """Whether it is known what a step of so many rows without drafts takes."""
         place = bisect_left(BOUNDS, rows)
         plain = self._times.get(place, {}).get(place)
         return plain is not None and plain.count >= MEASURED
 
     def worth(self, rows: int) -> bool:
-        """Whether guesses for each of so many rows could pay, if they were as good as the best."""
+        """Whether draft tokens for each of so many rows could pay, if they were as good as the best."""
         if not self.measured(rows):
             return False
         of = self._outcomes.get(bisect_left(BOUNDS, rows))
         return self._may_pay(rows) if of is None or of.asked < ENOUGH or not self._by_outcome else of.asks(rows)
 
     def rest(self, rows: int) -> int:
-        """For how many steps of so many rows, which count as refused, it need not be asked
-        again, as they are not `worth` it; 0: for none.
+        """For how many steps of so many rows it need not be asked again, as they are not `worth` it; 0: for none.
+
+        These steps count as refused.
         """
         of = self._outcomes.get(bisect_left(BOUNDS, rows))
         if not self.measured(rows):
@@ -234,28 +234,27 @@ class DraftLengthControl:
         return not self._skipped
 
     def goes_on(self, kinds: Sequence[Kind | None]) -> bool:
-        """Whether to look for what goes on behind such guesses; once in PROBE
-        times where that is not likely to be kept.
-        """
+        """Whether to look for what follows such draft tokens; once in PROBE times where it is not likely to be kept."""
         if not self._by_outcome or self.survives(kinds)[-1] * self.chance(ONWARD) >= LIKELY:
             return True
         self._left_out = (self._left_out + 1) % PROBE
         return not self._left_out
 
-    def lengths(self, rows: int, drafts: Sequence[tuple[DraftSource, Sequence[float]]], beside: int = 0) -> list[int]:
-        """How much of each draft a step takes that has so many rows without them. Of a draft: its source, and what
-        `survives` says.
+    def lengths(self, rows: int, drafts: Sequence[tuple[DraftSource, Sequence[float]]], known: int = 0) -> list[int]:
+        """How much of each draft a step takes that has so many rows without them.
 
-        beside: further tokens of the step, which are known.
+        Of a draft: its source, and what `survives` says.
+
+        known: further tokens of the step, which were not drafted.
         """
-        beside = beside if self._by_outcome else 0
+        known = known if self._by_outcome else 0
         if not drafts:
             return []
         steps = sorted(((gain, index) for index, (_, gains) in enumerate(drafts) for gain in gains), reverse=True)
-        best, taken, expected = GAIN * self._rate(rows, 0.0, beside), 0, 0.0
+        best, taken, expected = GAIN * self._rate(rows, 0.0, known), 0, 0.0
         for count, (gain, _) in enumerate(steps, 1):
             expected += gain
-            if (rate := self._rate(rows, expected, beside + count)) > best:
+            if (rate := self._rate(rows, expected, known + count)) > best:
                 best, taken = rate, count
         lengths = [0] * len(drafts)
         for _, index in steps[:taken]:

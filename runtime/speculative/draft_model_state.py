@@ -1,12 +1,10 @@
-"""What a draft model has computed of the sequences that it drafts for, in pages of its own.
+"""What a draft model has computed of the sequences that it drafts for, in its own pages.
 
-A shadow is a sequence of the draft model. Nobody tells it what becomes of its owner: each time it is asked for, it
-keeps what it has in
-common with the owner's tokens. So rewinds, jumps, aborts, preemption and dropped drafts need nothing here; and what
-forks and later
-texts share comes from a tree of prefixes of its own. These pages are not those of the target's cache under other names:
-what
-that has of a prefix may have come from main memory, or from a step that the draft model took no part in.
+A shadow is a sequence of the draft model. It is not informed of what becomes of its owner: each time it is asked for,
+it keeps what it has in common with the owner's tokens. So rewinds, jumps, aborts, preemption and dropped drafts need
+nothing here. What forks and later texts share comes from its own tree of prefixes. These pages are not those of the
+target's cache under other names. What that has of a prefix may have come from main memory, or from a step that the
+draft model took no part in.
 """
 
 from __future__ import annotations
@@ -14,15 +12,14 @@ from __future__ import annotations
 from collections import deque
 
 from ..cache import Ints, PrefixCache, common_prefix
-from ..sequences.sequence import SequenceState, SequenceStatus
-from ..sequences.sequence_ops import SequenceOp
 from ..sequences.sequence_options import SequenceOptions
+from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
 
 PATIENCE = 16  # rounds that a shadow keeps its pages while its owner is not computed
 
 
 class DraftTokenOp(SequenceOp):
-    """Wants the logits behind the last token."""
+    """Wants the logits after the last token."""
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(hi - 1, hi) if hi == len(seq) else range(0)
@@ -41,8 +38,7 @@ class DraftModelStates:
         self._drop(self._round - PATIENCE)
 
     def follow(self, owner: SequenceState) -> SequenceState | None:
-        """The shadow with all the owner's tokens, of which the last is yet to be computed; those before it as far as
-        they are known.
+        """The shadow with all the owner's tokens: the last is yet to be computed, those before it as far as known.
 
         None where it cannot be computed now.
         """

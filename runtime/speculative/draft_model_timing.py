@@ -7,36 +7,35 @@ from bisect import bisect_left
 from ..sequences.draft_tokens import DraftSource
 from .draft_length_control import BOUNDS, PROBE, DraftLengthControl
 
-CHAIN = 8  # tokens that a draft model guesses at most
+CHAIN = 8  # tokens that a draft model drafts at most
 SOURCE = DraftSource("model")
 LONGER, SHORTER = 0.1, 0.5  # weight of a new time that is longer, or shorter, than expected
 ROUNDS = 100  # over which the time of catching up is spread
 
 
 class DraftModelTiming:
-    """Times in seconds. The target's steps and how often guesses are kept are the control's.
+    """Times in seconds. The target's steps and how often draft tokens are kept are the control's.
 
-    probing: guesses are off, and one sequence is drafted for to see whether they would pay by now.
+    probing: drafts are off, and one sequence is drafted for to see whether they would pay by now.
     """
 
     def __init__(self, control: DraftLengthControl | None) -> None:
         self.control, self.probing = control, False
         self._steps: dict[int, float] = {}  # of the draft model, by class of sequences
-        self._behind = 0.0  # spent catching up lately
+        self._catch_up = 0.0  # spent catching up lately
         self._refused = 0
 
     def length(self, rows: int, asking: int) -> int:
-        """How many tokens to guess for each of `asking` sequences in a step of so many rows; 0: none."""
+        """How many tokens to draft for each of `asking` sequences in a step of so many rows; 0: none."""
         if self.control is None:
             return CHAIN
         without, survival = self.control.seconds(rows, rows), self.control.survival(SOURCE, CHAIN)
         best, taken, gain = rows / without, 0, 0.0
         for length in range(1, CHAIN + 1):
             gain += survival[length - 1]
-            verified = max(
-                without, self.control.seconds(rows, rows + asking * length)
-            )  # more rows take no less, whatever was measured
-            seconds = verified + length * self._step(asking) + self._behind / ROUNDS
+            # more rows take no less, whatever was measured
+            verified = max(without, self.control.seconds(rows, rows + asking * length))
+            seconds = verified + length * self._step(asking) + self._catch_up / ROUNDS
             if (rate := (rows + asking * gain) / seconds) > best:
                 best, taken = rate, length
         return taken or self._refuse()
@@ -52,7 +51,7 @@ class DraftModelTiming:
 
     def end_draft_round(self, caught_up: float) -> None:
         """caught_up: seconds of the round that went into tokens that were there already."""
-        self._behind += caught_up - self._behind / ROUNDS
+        self._catch_up += caught_up - self._catch_up / ROUNDS
 
     def probed(self) -> None:
         self.probing = False
@@ -60,7 +59,7 @@ class DraftModelTiming:
     def _refuse(self) -> int:
         """Once in a while a short chain all the same."""
         self._refused += 1
-        self._behind -= self._behind / ROUNDS
+        self._catch_up -= self._catch_up / ROUNDS
         if self._refused >= PROBE:
             self._refused, self.probing = 0, True
         return CHAIN // 2 if self.probing else 0

@@ -1,8 +1,7 @@
-"""Whether guesses pay where steps run ahead of the host: stretches of steps with guesses and without are timed in
-turns.
+"""Whether drafts pay where steps run ahead of the host: stretches of steps with drafts and without are timed in turns.
 
-A step with guesses has to be waited for, and the device waits meanwhile for the host to plan the next one: what that
-costs is in no step's own time.
+A step with draft tokens has to be waited for, and the device waits meanwhile for the host to plan the next one. What
+that costs is in no step's own time.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from dataclasses import dataclass, field
 
 from .draft_length_control import BOUNDS
 
-STRETCH, SETTLES = 16, 2  # steps that are timed together, behind those in which the way before is still under way
-MARGIN = 1.01  # by how much guesses must be faster
+STRETCH, SETTLES = 16, 2  # steps that are timed together, after those in which the way before is still under way
+MARGIN = 1.01  # by how much drafts must be faster
 KEPT = 0.75  # weight of what was known when a stretch ends
 LEAST, MOST = 4, 64  # stretches before the slower way is tried again: more each time that it is slower again
 COST = 0.003  # share of the tokens a second that these tries may take in the end
@@ -21,8 +20,9 @@ COST = 0.003  # share of the tokens a second that these tries may take in the en
 
 @dataclass(slots=True)
 class TrialStretches:
-    """What is known beside about so many texts. spent: tokens and seconds with guesses and without.  left: stretches
-    before the slower way is tried.
+    """What is known with about so many texts.
+
+    spent: tokens and seconds with drafts and without.  left: stretches before the slower way is tried.
 
     The first stretch of each way is not counted: what is made and compiled for it is made once.
     """
@@ -38,7 +38,7 @@ class TrialStretches:
 
     @property
     def rates(self) -> dict[bool, float]:
-        """Tokens a second, with guesses and without, as far as known."""
+        """Tokens a second, with drafts and without, as far as known."""
         return {guesses: tokens / max(seconds, 1e-9) for guesses, (tokens, seconds) in self.spent.items()}
 
     def took(self, tokens: int, seconds: float) -> None:
@@ -83,11 +83,11 @@ class DraftTrials:
         self._last = -1
 
     def guesses(self, texts: int) -> bool:
-        """Whether the next step of so many texts may have guesses."""
+        """Whether the next step of so many texts may have drafts."""
         return self._for(bisect_left(BOUNDS, texts)).guesses
 
     def took(self, texts: int, tokens: int, seconds: float) -> None:
-        """A turn in which so many texts grew by so many tokens, chosen, guessed and forced ones, took so long.
+        """A turn in which so many texts grew by so many tokens, chosen, drafted and forced ones, took so long.
 
         texts: 0 for a turn of another kind, as where prompts are computed.
         """

@@ -14,24 +14,23 @@ from ..sequences.jump_forward import MIN_BYTES
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 
 TURNS, ENOUGH = 2, 8  # how often a draft goes on with something else, and from how many tokens on it does not
-BUILT = 8 << 20  # bytes of an automaton, beyond which guesses add nothing to it
+BUILT = 8 << 20  # bytes of an automaton, beyond which drafts add nothing to it
 
 
-Onward = Callable[[DraftTokens, "Matcher"], list[int]]  # of a draft and the grammar behind it: what may come then
+Onward = Callable[[DraftTokens, "Matcher"], list[int]]  # of a draft and the grammar after it: what may come then
 
 
 class Drafter(Protocol):
     """Called on the scheduler thread only.
 
     One that has `onward(seq, tokens, matcher)` is asked again where the grammar refuses a draft: for what may follow
-    behind these
-    tokens of it, with the grammar there; []: no idea.
+    these tokens of it, with the grammar there; []: no idea.
     """
 
     def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
@@ -50,8 +49,9 @@ class Drafter(Protocol):
 def fitted(
     draft: DraftTokens, decoding: RunningGeneration, most: int, onward: Onward | None = None
 ) -> DraftTokens | None:
-    """Its longest part that the grammar allows, and does not end within, with what the grammar would force between;
-    None: nothing.
+    """Its longest part that the grammar allows, and does not end within; None: nothing.
+
+    With what the grammar would force between.
 
     onward: what to go on with where no more of it is allowed.
     """
@@ -83,25 +83,25 @@ def fitted(
         found.matchers.append(matcher)
         if jumps is None or not builds or len(matcher.forced()) < MIN_BYTES:
             continue
-        behind = matcher.copy()
-        jump = jumps.jump(behind, [*decoding.output, *found.tokens], decoding.limit)
-        if jump is not None and (jump.drop or behind.finished):
+        following = matcher.copy()
+        jump = jumps.jump(following, [*decoding.output, *found.tokens], decoding.limit)
+        if jump is not None and (jump.drop or following.finished):
             break
         if jump is not None:
             _add_forced(found, jump.token_ids, matcher)
-            matcher, given = behind, _rest(given, jump.token_ids)
+            matcher, given = following, _rest(given, jump.token_ids)
     return found.cut(most) if found.tokens else None
 
 
 def _add_forced(draft: DraftTokens, tokens: list[int], matcher: Matcher) -> None:
-    """Tokens that nobody chooses, behind a matcher."""
+    """Tokens that are not chosen, after a matcher."""
     draft.tokens += tokens
     draft.choices += [None] * len(tokens)
     draft.matchers += _along(matcher, tokens)
 
 
 def _along(matcher: Matcher, tokens: list[int]) -> list[Matcher]:
-    """The matcher behind each of some tokens that it allows."""
+    """The matcher after each of some tokens that it allows."""
     found = []
     for token in tokens:
         matcher = matcher.copy()
@@ -111,23 +111,21 @@ def _along(matcher: Matcher, tokens: list[int]) -> list[Matcher]:
 
 
 def _rest(given: list[int], forced: list[int]) -> list[int]:
-    """What is said to come behind forced tokens, if they were said to come; given: the last first."""
+    """What is said to follow forced tokens, if they were said to come; given: the last first."""
     return given[: len(given) - len(forced)] if given[-1 : -len(forced) - 1 : -1] == forced else []
 
 
 def may_build_states(matcher: Matcher) -> bool:
-    """Whether guesses may add states to the automaton, which all its texts share: while there are few of them.
+    """Whether drafts may add states to the automaton, which all its texts share: while there are few of them.
 
-    The automaton has room for as many on top of its limit, so that no text fails for want of what was guessed.
+    The automaton has room for as many on top of its limit, so that no text fails for want of what was drafted.
     """
     automaton = matcher.automaton
     return automaton.core.size() < automaton.limit // GUESSED and automaton.core.memory() < BUILT
 
 
 def follow(matcher: Matcher, token: int, builds: bool) -> bool:
-    """Move the matcher over a guess; False, and no move, where the token is not
-    allowed, or would add to the automaton and may not.
-    """
+    """Move the matcher over a draft token; False, and no move, where it is not allowed, or may not add states."""
     return (builds or (matcher.state, token) in matcher.automaton.moves) and matcher.accept(token)
 
 

@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def make_speculation(
     options: SpeculationOptions, jumps: JumpCache, cache: PrefixCache, by_outcome: bool = True, alone: bool = False
 ) -> Speculation:
-    """by_outcome: see `DraftLengthControl`; otherwise stretches of steps tell.  alone: one thread does all
-    that a step computes, so that its own time is the step's.
+    """by_outcome: see `DraftLengthControl`; otherwise stretches of steps tell.
+
+    alone: one thread does all that a step computes, so that its own time is the step's.
     """
     made: dict[str, Drafter] = {
         "forced": ForcedDrafter(jumps),

@@ -1,6 +1,4 @@
-"""Drafts of what a grammar forces, for texts whose forced part is sampled: with
-log-probabilities, or without `jump_forward`.
-"""
+"""Drafts of what a grammar forces, where it is sampled: with log-probabilities, or without `jump_forward`."""
 
 from __future__ import annotations
 
@@ -10,10 +8,10 @@ from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import may_build_states
 
 if TYPE_CHECKING:
+    from ..sequences.generate_op import Generate
     from ..sequences.jump_cache import JumpCache
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 
 class ForcedDrafter:
@@ -25,7 +23,7 @@ class ForcedDrafter:
     def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
         decoding = op.decoding
         if decoding is None or decoding.matcher is None or (decoding.jumps and decoding.life.may_jump):
-            return None  # of a text in which it stands already
+            return None  # of a text in which it is already
         if not may_build_states(decoding.matcher):
             return None
         jump = self._jumps.jump(decoding.matcher.copy(), decoding.output, decoding.limit)

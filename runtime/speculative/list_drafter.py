@@ -1,8 +1,7 @@
-"""Drafts of what a grammar lets choose, as the text names it before: a prompt that lists the fields of a schema lists
-them in their order.
+"""Drafts of a grammar's choices that the text names before: a prompt lists the fields of a schema in their order.
 
-Where few tokens are allowed, those that stand in the text behind the same token are the items of a list, and the first
-of them that may still come is guessed.
+Where few tokens are allowed, those that follow the same token in the text are the items of a list. The first of them
+that may still come is drafted.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import Ints
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 FEW = 256  # tokens that a grammar allows: some for each choice, as its beginnings are allowed too
 PLACES = 512  # the first in the text that are looked at
@@ -36,7 +35,7 @@ class ListDrafter:
         return DraftTokens(tokens[:most], DraftSource("named")) if tokens else None
 
     def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
-        """What follows behind a draft."""
+        """What follows a draft."""
         mask = matcher.mask() if may_build_states(matcher) else matcher.known_mask()
         text = seq.tokens.array
         place = 0 if mask is None else find_listed_value(text, mask)
@@ -64,9 +63,7 @@ def searched(text: Ints, mask: np.ndarray) -> int:
 
 
 def first_item(text: Ints, places: np.ndarray) -> int:
-    """Of places in a text the first that stands behind the token behind which
-    most different ones stand; 0: there are none.
-    """
+    """Of places in a text the first one after the token that most different ones follow; 0: there are none."""
     places = places[places > 0][:PLACES]
     before, items = text[places - 1].tolist(), text[places].tolist()
     if not before:

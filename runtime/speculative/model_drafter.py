@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ..sequences.draft_tokens import DraftTokens
-from ..sequences.sequence import ScheduledWork
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import ScheduledWork
 from .draft_model_state import DraftModelStates
 from .draft_model_timing import SOURCE, DraftModelTiming
 from .drafter import follow, may_build_states
@@ -21,9 +21,9 @@ from .drafter import follow, may_build_states
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
-    from ..sequences.sequence import SequenceState
+    from ..sequences.sequence_state import SequenceState
 
-NEAR = 16  # tokens that a shadow may lack where its first guess is made: they are computed with that
+NEAR = 16  # tokens that a shadow may lack where its first token is drafted: they are computed with that
 # tokens a step that shadows catch up, at least; otherwise as many as it has of prompts itself, or the one before had
 LEAST = 32
 
@@ -53,10 +53,10 @@ class DraftCounts(Protocol):
 
 @dataclass(slots=True)
 class DraftChain:
-    """What is guessed for one sequence.
+    """What is drafted for one sequence.
 
-    most: tokens.  builds: the grammar may get new states for it.  ends: tokens that are not guessed, as nothing follows
-        them.
+    most: tokens.  builds: the grammar may get new states for it.  ends: tokens that are not drafted, as nothing follows
+    them.
     """
 
     shadow: SequenceState
@@ -67,8 +67,9 @@ class DraftChain:
     tokens: list[int] = field(default_factory=list)
 
     def take(self, token: int, logits: Tensor, ids: Tensor | None) -> bool:
-        """Go on with the likeliest token, or with that of those that the grammar
-        allows; False: here it ends.  logits: [tokens].
+        """Go on with the likeliest token, or with that of those that the grammar allows; False: here it ends.
+
+        logits: [tokens].
         """
         if self.matcher is not None:
             allowed = self._allowed(token, logits, ids, self.matcher)
@@ -82,8 +83,8 @@ class DraftChain:
         return len(self.tokens) < self.most
 
     def _allowed(self, token: int, logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int | None:
-        """The matcher goes on by the token, or by the likeliest one that may come;
-        None: it would have to learn which those are.
+        """The matcher goes on by the token, or by the likeliest allowed one; None: it would have to learn which those
+        are.
         """
         if follow(matcher, token, self.builds):
             return token
@@ -96,14 +97,12 @@ class DraftChain:
 class ModelDrafter:
     """Only the scheduler thread calls this.
 
-    A round has as many steps of the draft model as tokens are guessed, whatever the number of sequences. A sequence of
-    which the draft
-    model lacks more than a few tokens is not drafted for: it catches up first, with as many tokens a step as are read
-    of prompts.
+    A round has as many steps of the draft model as tokens are drafted, whatever the number of sequences. A sequence of
+    which the draft model lacks more than a few tokens is not drafted for. It catches up first, with as many tokens a
+    step as are read of prompts.
 
-    vocab_size: of the tokens that can be guessed.  context: longest text that the draft model can read.  ids: what its
-        tokens are in the
-    target's vocabulary, int64 [tokens]; None: the same.
+    vocab_size: of the tokens that can be drafted.  context: longest text that the draft model can read.  ids: what its
+        tokens are in the target's vocabulary, int64 [tokens]; None: the same.
     """
 
     def __init__(
@@ -123,8 +122,9 @@ class ModelDrafter:
     def propose(
         self, work: dict[SequenceState, ScheduledWork], wanting: dict[SequenceState, tuple[Generate, int]]
     ) -> dict[SequenceState, DraftTokens]:
-        """Drafts for those of a step that want one, with how many tokens at most, as far as
-        it pays; before that what they lack is computed.
+        """Drafts for those of a step that want one, with how many tokens at most, as far as it pays.
+
+        Before that what they lack is computed.
         """
         self.shadows.begin()
         reads, self._read = self._read, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)
@@ -155,7 +155,7 @@ class ModelDrafter:
     ) -> dict[SequenceState, SequenceState]:
         """The shadows of what is generated, or its prompt computed, in this step.
 
-        Where guesses are only probed, one of them.
+        Where drafts are only probed, one of them.
         """
         owners = [
             seq

@@ -1,6 +1,4 @@
-"""Which steps wait for the one before them, where steps run ahead of the host
-otherwise: guesses go on from tokens that are known.
-"""
+"""Which steps wait for the one before, where steps otherwise run ahead of the host: drafts go on from known tokens."""
 
 from __future__ import annotations
 
@@ -8,8 +6,7 @@ LONGEST = 16  # steps that run ahead between two that waited for nothing
 
 
 class RunAheadTurns:
-    """A step that waited and got no guess has shown the device the host's time for nothing: the next one comes after
-    twice as many steps.
+    """A step that waited and got no draft kept the device idle for nothing: the next comes after twice as many steps.
 
     waits: whether the next step is to be planned when the one before is finished.
     """
@@ -19,7 +16,7 @@ class RunAheadTurns:
         self._between = self._left = 0
 
     def planned(self, known: bool, hopes: bool, drafted: bool) -> None:
-        """A step was. known: every token was.  hopes: guesses could pay.  drafted: there are some."""
+        """A step was. known: every token was.  hopes: drafts could pay.  drafted: there are some."""
         if known:
             self._between = 0 if drafted else min(LONGEST, max(1, 2 * self._between))
             self._left, self.waits = self._between, False

@@ -11,8 +11,8 @@ from sgl.grammars.automaton.work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarError
 
 from ..sequences.draft_tokens import DraftTokens
+from ..sequences.generate_op import Generate
 from ..sequences.op_future import note
-from ..sequences.sequence_ops import Generate
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter, fitted
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
     from ..cache import PrefixCache
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import ScheduledWork, SequenceState
     from .model_drafter import ModelDrafter
 
 
-APPENDED = 64  # tokens that a step computes of a text, beside which a draft counts for something
+APPENDED = 64  # tokens that a step computes of a text, next to which a draft counts for something
 
 
 PATIENCE = 8  # failures of a draft model in a row
@@ -37,13 +37,12 @@ PATIENCE = 8  # failures of a draft model in a row
 class Speculation:
     """Only the scheduler thread calls this.
 
-    A draft lies behind the tokens of its sequence, not among them; its pages are those that are free anyway, and go
-    back with what
-    is not kept. Of several drafts that is taken of which most is expected.
+    A draft is stored after the tokens of its sequence, not among them; its pages are those that are free anyway, and go
+    back with what is not kept. Of several drafts that is taken of which most is expected.
 
     control: None: every draft is taken whole.  most: tokens of a draft.  learns: drafters are shown finished texts.
-    clock: tells the seconds by which steps are measured.  trials: say which steps may have guesses, beside the control;
-        None: all.
+    clock: returns the seconds by which steps are measured.  trials: say which steps may have drafts, next to the
+        control; None: all.
     """
 
     def __init__(
@@ -70,9 +69,9 @@ class Speculation:
         self._asking, self._kept = (
             0.0,
             0,
-        )  # of the step under way: seconds in which drafts were asked for, and guesses that were kept
+        )  # of the step under way: seconds in which drafts were asked for, and draft tokens that were kept
         self._laid: list[SequenceState] = []  # that have drafts in the step under way
-        self._resting = 0, 0  # beside how many texts drafts do not pay, and for how many more steps that was said
+        self._resting = 0, 0  # with how many texts drafts do not pay, and for how many more steps that was said
         self.turns, self.known = RunAheadTurns(), True  # known: no step is under way whose tokens the host lacks
 
     def begin(self) -> None:
@@ -186,7 +185,7 @@ class Speculation:
         return None if best is None else _tried(fitted, best, op.decoding, most, partial(self._goes_on, seq))
 
     def _goes_on(self, seq: SequenceState, draft: DraftTokens, matcher: Matcher) -> list[int]:
-        """What the first drafter says that knows what follows behind a draft."""
+        """What the first drafter says that knows what follows a draft."""
         if self.control is not None and not self.control.goes_on(draft.kinds()):
             return []
         asked = (getattr(drafter, "onward", None) for drafter in self.drafters)
@@ -202,7 +201,10 @@ class Speculation:
         decoding: dict[SequenceState, Generate],
         drafts: dict[SequenceState, DraftTokens],
     ) -> dict[SequenceState, DraftTokens]:
-        """What the model guesses for those of whom less is expected without it. The time is its own, not the step's."""
+        """What the model drafts for those of which less is expected without it.
+
+        The time counts as the model's, not the step's.
+        """
         began, hoped = self._clock(), model.pace.gain()
         wanting = {
             seq: (op, self._room(op))
@@ -214,7 +216,7 @@ class Speculation:
         if made is None:
             _tried(model.forget)
         if self._failures == PATIENCE:
-            note("the draft model guesses no more", RuntimeError(f"it failed {PATIENCE} times in a row"))
+            note("the draft model drafts no more", RuntimeError(f"it failed {PATIENCE} times in a row"))
         found = {
             seq: draft
             for seq, each in (made or {}).items()
@@ -228,7 +230,7 @@ class Speculation:
         }
 
     def _room(self, op: Generate) -> int:
-        """Tokens that a draft may have, as there may be one more of the text behind them."""
+        """Tokens that a draft may have, as there may be one more of the text after them."""
         assert op.decoding is not None
         return min(self.most, op.decoding.limit - len(op.decoding.output) - 1)
 
@@ -238,13 +240,13 @@ class Speculation:
     def _lengths(self, work: dict[SequenceState, ScheduledWork], drafts: list[DraftTokens]) -> list[int]:
         if self.control is None:
             return [len(draft.tokens) for draft in drafts]
-        beside = sum(item.hi - item.lo for item in work.values()) - len(work) if drafts else 0
+        known = sum(item.hi - item.lo for item in work.values()) - len(work) if drafts else 0
         return self.control.lengths(
-            len(work), [(draft.source, self.control.survives(draft.kinds())) for draft in drafts], beside
+            len(work), [(draft.source, self.control.survives(draft.kinds())) for draft in drafts], known
         )
 
     def _lay(self, seq: SequenceState, draft: DraftTokens) -> bool:
-        """Behind the text, if there are free pages: nobody loses any for a guess."""
+        """After the text, if there are free pages: no sequence loses any for a draft."""
         length = len(seq) + len(draft.tokens)
         missing, windows = self._cache.missing(seq, length), self._cache.windows
         free = self._cache.pool.free if windows is None else min(self._cache.pool.free, windows.free)
@@ -257,7 +259,7 @@ class Speculation:
 
 
 def _tried(call: Callable[..., Any], *args: Any) -> Any:
-    """What `call` gives; None where it raises: no request fails for a guess."""
+    """What `call` returns; None where it raises: no request fails for a draft."""
     try:
         return call(*args)
     except (GrammarError, WorkUnfinished):  # of a text that may never be written
@@ -283,9 +285,7 @@ def _may_be_drafted(seq: SequenceState) -> bool:
 
 
 def _decodes(seq: SequenceState, item: ScheduledWork) -> Generate | None:
-    """The generation that gets a token in this step, behind tokens that are all
-    known: one, or a few that were appended.
-    """
+    """The generation that gets a token in this step, after known tokens: one, or a few that were appended."""
     op, last = (
         seq.ops[0],
         item.hi == len(seq) and 0 < item.hi - item.lo <= APPENDED and not (seq.ahead or seq.prefilling),

@@ -18,10 +18,10 @@ LONGEST = 64  # tokens that a draft may be asked to have
 class SpeculationOptions:
     """How an engine drafts.
 
-    drafters: what guesses, of DRAFTERS.
+    drafters: what drafts, of DRAFTERS.
     most: tokens of a draft.
     learn: finished texts are remembered, and what followed in the states of their grammars.
-    control: a step takes as many guesses as are expected to pay; without, all of them.
+    control: a step takes as many draft tokens as are expected to pay; without, all of them.
     exact: the text is that of sampling every token, bit for bit: nothing that a grammar forces is appended without it.
     """
 

@@ -1,11 +1,9 @@
-"""Drafts from what was written before: the text's last tokens stood somewhere already, and what followed there follows
-again.
+"""Drafts from what was written before: the text's last tokens were there already, and what followed follows again.
 
-Looked for in the text itself, its prompt included, and in finished texts of its namespace and tenant, never in those of
-others: how
-fast a text comes would tell what they wrote. After SuffixDecoding (Oliaro et al., 2024, arXiv 2411.04975), by plain
-scans instead of a
-tree. Of the places behind the longest match that is taken which the grammar lets the text go on as, the newest first.
+Looked for in the text itself, its prompt included, and in finished texts of its namespace and tenant. Never in those of
+others: how fast a text comes would reveal what they wrote. After SuffixDecoding (Oliaro et al., 2024, arXiv
+2411.04975), by plain scans instead of a tree. Of the places after the longest match that one is taken which the grammar
+allows as the next text, the newest first.
 """
 
 from __future__ import annotations
@@ -24,9 +22,9 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import Ints, Space
+    from ..sequences.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
-    from ..sequences.sequence import SequenceState
-    from ..sequences.sequence_ops import Generate
+    from ..sequences.sequence_state import SequenceState
 
 LEAST = 7  # tokens of a draft: on a CPU eight rows take about as long as one
 CLASSES = (1, 2, 3, 4, 6, 9, 14, LONGEST)  # lengths of matches of which one expects the same
@@ -46,7 +44,7 @@ class SuffixMatch(NamedTuple):
 
 @dataclass(slots=True)
 class FinishedTexts:
-    """Texts, END behind each.  fresh: those that are not among `joined` yet, as nobody has asked since."""
+    """Texts, END after each.  fresh: those that are not among `joined` yet, as none was asked for since."""
 
     joined: Ints = field(default_factory=lambda: np.empty(0, np.int32))
     fresh: list[Ints] = field(default_factory=list)
@@ -81,7 +79,7 @@ class SuffixDrafter:
         return DraftTokens(_copied(found, most), DraftSource("suffix", _class(found.length)))
 
     def onward(self, seq: SequenceState, tokens: list[int], matcher: Matcher) -> list[int]:
-        """What follows behind a draft."""
+        """What follows a draft."""
         found = self._found(seq, np.concatenate((seq.tokens.array, np.array(tokens, np.int32))), matcher)
         return [] if found is None else _copied(found, LEAST)
 
@@ -117,7 +115,7 @@ class SuffixDrafter:
 
 
 def suffix_namespace_of(seq: SequenceState) -> tuple[Space, str]:
-    """Whose texts it may be guessed from."""
+    """Whose texts it may be drafted from."""
     return seq.namespace, seq.terms.tenant
 
 

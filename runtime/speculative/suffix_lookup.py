@@ -18,12 +18,13 @@ PLACES = 4  # the newest of as many matching tokens that are looked at, up to KE
 LONGEST = 24  # tokens of a match that count
 END = -1  # between texts
 
-Place = tuple[int, int, "Ints"]  # how many of the last tokens stood there, and behind which place of which text
+Place = tuple[int, int, "Ints"]  # how many of the last tokens were there, and after which place of which text
 
 
 def earlier_places(text: Ints, others: Ints | None, least: int) -> Iterator[Place]:
-    """Places behind KEY, then fewer, down to one of the last tokens of `text`, each time the
-    longest match first; in `others` behind `least` or more.
+    """Places after KEY, then fewer, down to one of the last tokens of `text`; in `others` after `least` or more.
+
+    Each time the longest match comes first.
     """
     if cpu_kernels.kernels is None:
         yield from searched(text, others, least)
@@ -43,9 +44,7 @@ def searched(text: Ints, others: Ints | None, least: int) -> Iterator[Place]:
 
 
 def _levels(text: Ints, tail: list[int], least: int) -> Iterator[list[Place]]:
-    """Where KEY, then fewer, down to one of the last tokens of `tail` stood in
-    a text; nothing for fewer than `least`.
-    """
+    """Where KEY, then fewer, down to one of the last tokens of `tail` are in a text; nothing for fewer than `least`."""
     at = (text[:-1] == tail[-1]).nonzero()[0]
     levels = [at]
     for back in range(1, min(KEY, len(tail))):

@@ -16,9 +16,10 @@ MOST_OF_FEW = 512
 
 @dataclass(frozen=True, slots=True)
 class AdapterRowBlocks:
-    """Rows by slot. order: int32 [rows], rows that have adapters, by slot.  table: int32 [blocks, 3], slot, first place
-    in `order` and count.
+    """Rows by slot.
 
+    order: int32 [rows], rows that have adapters, by slot.  table: int32 [blocks, 3], slot, first place in `order` and
+    count.
     rows: of a block at most.
     groups: int32, how many slots the rows have, then these, where all rows' blocks are FEW.  group_of: int32, for each
         row the place of its slot there, or NONE.
@@ -52,9 +53,9 @@ def grouped(slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 class StaticAdapterRows:
-    """Rows of a step at fixed addresses. rows: of the step.  blocks: that its grid has.  parts: int32, of the device,
-    of `sizes`.
+    """Rows of a step at fixed addresses.
 
+    rows: of the step.  blocks: that its grid has.  parts: int32, of the device, of `sizes`.
     grouped: they say which slots the rows have, too.
     """
 

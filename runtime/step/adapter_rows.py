@@ -14,10 +14,11 @@ NONE = -1  # the slot of rows without an adapter
 
 @dataclass(slots=True)
 class AdapterRows:
-    """tokens: int32 [T], the slot of each token's adapter, or NONE.  wanted: int32 [R], of the rows whose logits are
-    wanted.
+    """tokens: int32 [T], the slot of each token's adapter, or NONE.
 
-    compiled: pointers to what the compiled step reads: slots of the tokens, and what lies in the slots.
+    wanted: int32 [R], of the rows whose logits are wanted.
+
+    compiled: pointers to what the compiled step reads: slots of the tokens, and what is in the slots.
     device: the same as kernels on a GPU read it.
     """
 
@@ -28,7 +29,7 @@ class AdapterRows:
     _groups: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)
 
     def of(self, rows: int) -> np.ndarray:
-        """Of all rows of the step, or of those that go on behind its last attention: by how many they are."""
+        """Of all rows of the step, or of those that go on after its last attention: by how many they are."""
         return self.tokens if rows == len(self.tokens) else self.wanted
 
     def groups(self, rows: int) -> list[tuple[int, Tensor]]:

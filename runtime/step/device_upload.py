@@ -13,8 +13,8 @@ from torch import Tensor
 def upload(array: np.ndarray, device: torch.device) -> Tensor:
     """The array as a tensor on `device`; the array may be changed at once.
 
-    On a GPU it goes through page-locked memory: torch keeps such blocks and gives one away again only after the
-    copies out of it have run, so nothing is overwritten under a copy and nobody waits.
+    On a GPU it goes through page-locked memory: torch keeps such blocks and reuses one only after the copies out of it
+    have run. So nothing is overwritten under a copy, and no thread waits.
     """
     source = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cpu":
@@ -40,7 +40,7 @@ class DeviceUploader:
 
 
 def fetch(*tensors: Tensor) -> Callable[[], list[np.ndarray]]:
-    """Queue copies to the host; the returned function waits for these alone and gives the arrays."""
+    """Queue copies to the host; the returned function waits for these alone and returns the arrays."""
     if not tensors[0].is_cuda:
         arrays: list[Any] = [tensor.numpy() for tensor in tensors]
         return lambda: arrays

@@ -1,4 +1,4 @@
-"""Of a step that several ranks compute together, the rows that one of them attends for, as a batch of their own."""
+"""Of a step that several ranks compute together, the rows that one of them attends for, as a separate batch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class RankRows:
 
 
 def own_rows(batch: StepBatch, share: RankRowShare) -> RankRows:
-    """A sequence whose rows lie on several ranks has on each a context that ends with the last row there."""
+    """A sequence whose rows are on several ranks has on each a context that ends with the last row there."""
     total = len(batch.token_ids)
     start, stop = (total * number // share.ranks for number in (share.rank, share.rank + 1))
     if start == stop:
@@ -40,12 +40,12 @@ def _cut(batch: StepBatch, start: int, stop: int) -> StepBatch:
     begins = list(accumulate(batch.query_lens, initial=0))
     here = [index for index, (begin, end) in enumerate(pairwise(begins)) if begin < stop and end > start]
     sequences = slice(here[0], here[-1] + 1)
-    behind = max(0, begins[sequences.stop] - stop)  # tokens of the last sequence that are other ranks'
+    after = max(0, begins[sequences.stop] - stop)  # tokens of the last sequence that are other ranks'
     lengths = [
         min(begins[index + 1], stop) - max(begins[index], start) for index in range(sequences.start, sequences.stop)
     ]
     contexts = batch.context_lens[sequences]
-    contexts[-1] -= behind
+    contexts[-1] -= after
     slots = list(batch.context_slots[sequences])
     slots[-1] = slots[-1][: contexts[-1]]
     rows = slice(start, stop)
@@ -83,5 +83,5 @@ def _bounds(device: DeviceBatch, sequences: slice, rows: slice) -> tuple[Tensor,
     if device.static:
         return device.starts[: sequences.stop - sequences.start + 1], device.contexts[sequences]
     starts = device.starts[sequences.start : sequences.stop + 1]
-    behind = (starts[1:] - rows.stop).clamp(min=0)
-    return starts.clamp(rows.start, rows.stop) - rows.start, device.contexts[sequences] - behind
+    after = (starts[1:] - rows.stop).clamp(min=0)
+    return starts.clamp(rows.start, rows.stop) - rows.start, device.contexts[sequences] - after

@@ -1,4 +1,4 @@
-"""Where the keys and values of a step lie in layers that see a window only, where these have slots of their own."""
+"""Where the keys and values of a step are in layers that see a window only, where these have separate slots."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class WindowSlots:
-    """As `slots` and `context_slots` of a Batch say it of the other layers. Tokens that no query of the step sees have
-    slot 0.
+    """As `slots` and `context_slots` of a Batch say it of the other layers.
+
+    Tokens that no query of the step sees have slot 0.
 
     table: as `DeviceBatch.table`, of pages of windowed layers; None where kernels on a GPU read none.
     """
@@ -25,7 +26,7 @@ class WindowSlots:
 
 
 class LazyWindowSlots(Sequence[np.ndarray]):
-    """What `make` gives, made when somebody looks."""
+    """What `make` returns, made on the first access."""
 
     def __init__(self, make: Callable[[], list[np.ndarray]]) -> None:
         self._make = make

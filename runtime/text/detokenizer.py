@@ -21,7 +21,7 @@ class Detokenizer(Protocol):
         """The text that this token completes; "" while a character is unfinished."""
 
     def feed(self, data: bytes) -> str:
-        """As `push`, for bytes that are not a whole token's; only where tokens have bytes of their own."""
+        """As `push`, for bytes that are not a whole token's; only where tokens have separate bytes."""
 
     def flush(self) -> str:
         """End of the tokens: U+FFFD once if a character stayed unfinished, else ""."""
@@ -35,7 +35,7 @@ class Detokenizer(Protocol):
 
 
 def detokenizer(tokenizer: Tokenizer, skip_special_tokens: bool = True) -> Detokenizer:
-    """The exact one where tokens have bytes of their own, else one that follows the tokenizer's decoder."""
+    """The exact one where tokens have separate bytes, else one that follows the tokenizer's decoder."""
     if tokenizer.exact_bytes:
         return ByteDetokenizer(tokenizer.visible_bytes(skip_special_tokens))
     return StreamDetokenizer(tokenizer, skip_special_tokens)
@@ -65,9 +65,9 @@ class ByteDetokenizer:
         return bool(self._decoder.getstate()[0])
 
     def copy(self) -> ByteDetokenizer:
-        twin = ByteDetokenizer(self._table)
-        twin._decoder.setstate(self._decoder.getstate())
-        return twin
+        copied = ByteDetokenizer(self._table)
+        copied._decoder.setstate(self._decoder.getstate())
+        return copied
 
 
 class StreamDetokenizer:
@@ -88,7 +88,7 @@ class StreamDetokenizer:
         return delta or ""
 
     def feed(self, data: bytes) -> str:
-        raise ConfigError("the tokens of this tokenizer have no bytes of their own; turn jump_forward off")
+        raise ConfigError("the tokens of this tokenizer have no separate bytes; turn jump_forward off")
 
     def flush(self) -> str:
         text = self._tokenizer.backend_decode(self._ids, self._skip) if self._partial else ""
@@ -100,7 +100,7 @@ class StreamDetokenizer:
         return self._partial
 
     def copy(self) -> StreamDetokenizer:
-        twin = StreamDetokenizer(self._tokenizer, self._skip)
+        copied = StreamDetokenizer(self._tokenizer, self._skip)
         for token_id in self._ids:
-            twin.push(token_id)
-        return twin
+            copied.push(token_id)
+        return copied

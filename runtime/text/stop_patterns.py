@@ -1,7 +1,7 @@
 """Regular expressions that end a text, searched while it grows: what a pattern may cost is bounded.
 
-The syntax is that of Python's `re`. `re` itself could search for ever, so another library searches, which can be told
-when to give up; since that one unrolls repeats when it compiles, the size of what it would unroll is bounded too.
+The syntax is that of Python's `re`. `re` itself could search for ever, so another library with a timeout searches;
+since that one unrolls repeats when it compiles, the size of what it would unroll is bounded too.
 """
 
 from __future__ import annotations

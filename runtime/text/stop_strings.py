@@ -68,7 +68,7 @@ class StopStrings:
 
 @dataclass(frozen=True, slots=True)
 class StopMatch:
-    """`stop` lies at [start, end) of the scanned text; start is negative when it began before it."""
+    """`stop` is at [start, end) of the scanned text; start is negative when it began before it."""
 
     index: int
     stop: str

@@ -131,7 +131,7 @@ class Tokenizer:
             parse_special: turn the strings of special tokens into those tokens; otherwise they are plain text.
             parse_marks: if False, the strings of other `marks` stay text, too.
 
-        Marks in quoted parts of a `QuotedText` always stay text. Raises ConfigError for lone surrogates.
+        Marks in quoted parts of a `QuotedText` always stay text. Raises ConfigError for unpaired surrogates.
         """
         if isinstance(text, QuotedText) and text.quoted and parse_special and parse_marks:
             return self.marks.encode(text, special_prefix)
@@ -324,7 +324,7 @@ class Tokenizer:
         return tuple(dict.fromkeys(i for i in found if 0 <= i < self.vocab_size))
 
     def _ask_prefix(self) -> tuple[int, ...]:
-        """What comes before a text by the post-processor; what it puts behind one is left out: texts go on."""
+        """The post-processor's prefix of a text; its suffix is left out, as texts go on."""
         probe = next((text for text in self._probes() if self._backend.encode(text, add_special_tokens=False).ids), "")
         plain = self._backend.encode(probe, add_special_tokens=False).ids
         dressed = self._backend.encode(probe, add_special_tokens=True).ids

@@ -34,9 +34,9 @@ class Stats:
     cached_tokens: int = 0  # taken from the prefix cache or a fork's parent instead
     generated_tokens: int = 0  # of the results: sampled and forced
     forced_tokens: int = 0  # appended because the grammar left no choice
-    drafted_tokens: int = 0  # guessed ahead, see `speculation`; computed_tokens has those that were chosen
+    drafted_tokens: int = 0  # drafted ahead, see `speculation`; computed_tokens has those that were chosen
     accepted_tokens: int = 0  # of these, which were chosen
-    draft_seconds: float = 0.0  # of the steps, that guesses of a draft model took
+    draft_seconds: float = 0.0  # of the steps, that a draft model took to draft
     draft_computed_tokens: int = 0  # went through the draft model
     draft_pages_total: int = 0  # of its keys and values
     draft_pages_free: int = 0
@@ -54,7 +54,7 @@ class Stats:
     window_pages_total: int = 0  # of layers that see a window only, of models where these keep no more than they see
     window_pages_free: int = 0
     window_pages_held: int = 0  # by who runs, is idle or is pinned; the others may be taken, and are matched until then
-    window_given_back: int = 0  # tokens that fell behind the window of who computed them
+    window_given_back: int = 0  # tokens that fell out of the window of the layers that computed them
     window_missed: int = 0  # tokens that were cached in the other layers, and computed again for want of a window
     window_saved: float = 0.0  # share of the tokens that are in the KV pool for which these layers keep nothing
     states_total: int = 0  # of models that keep some
@@ -63,28 +63,22 @@ class Stats:
     states_missed: int = 0  # tokens whose keys and values were cached, and that were computed again for want of a state
     host_tokens: int = 0  # whose keys and values are kept in main memory
     host_hits: int = 0  # tokens brought back from there; counted in cached_tokens too
-    expert_counts: list[list[int]] = field(
-        default_factory=list
-    )  # of each layer, how often its experts were chosen, see `Decoder`
-    rank_rows: list[list[int]] = field(
-        default_factory=list
-    )  # with expert_parallel: of each layer with experts, the rows of experts that each rank computed
-    expert_places: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # of layers whose experts lie alike, which each rank holds
+    # of each layer, how often its experts were chosen, see `Decoder`
+    expert_counts: list[list[int]] = field(default_factory=list)
+    # with expert_parallel: of each layer with experts, the rows of experts that each rank computed
+    rank_rows: list[list[int]] = field(default_factory=list)
+    # of layers whose experts are placed alike, which each rank holds
+    expert_places: dict[str, list[str]] = field(default_factory=dict)
     rebalances: int = 0  # see `Engine.rebalance_experts`
     moved_experts: int = 0  # that went to another place in them
-    rebalanced: dict[str, Any] = field(
-        default_factory=dict
-    )  # what the last one did, see `parallel.expert_balance.RebalanceResult`
-    late_masks: int = 0  # tokens that waited for what their grammars need long for, beside the loop
+    # what the last one did, see `parallel.expert_balance.RebalanceResult`
+    rebalanced: dict[str, Any] = field(default_factory=dict)
+    late_masks: int = 0  # tokens that waited for what grammar workers compute long for
     reread_tokens: int = 0  # computed again as forks took another adapter
-    adapters: dict[str, Any] = field(
-        default_factory=dict
-    )  # how things stand with them, see `adapters.room.AdapterManager.told`
-    stage_seconds: list[float] = field(
-        default_factory=list
-    )  # of each stage of a pipeline, that it computed, as it said last
+    # their present state, see `AdapterManager`
+    adapters: dict[str, Any] = field(default_factory=dict)
+    # of each stage of a pipeline, that it computed, as it said last
+    stage_seconds: list[float] = field(default_factory=list)
     pipeline_seconds: float = 0.0  # of the steps, that they took in the pipeline
     micro_batches: int = 0  # that these were cut into
     expert_bytes: int = 0  # of experts in main memory that went to the device, see `stacked_experts`
@@ -106,7 +100,7 @@ class Stats:
 
     @property
     def rank_balance(self) -> float:
-        """Rows of experts of a rank, beside those of the busiest one of each layer, on average: 1.0 is the best."""
+        """Rows of experts of a rank, relative to the busiest one of each layer, on average: 1.0 is the best."""
         return balance(self.rank_rows)
 
     def stepped(self, seconds: float) -> None:

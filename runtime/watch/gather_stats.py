@@ -1,4 +1,4 @@
-"""What an engine has counted, and how things stand in it at the moment."""
+"""What an engine has counted, and its state at the moment."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ def gather_stats(
     adapters: AdapterManager | None = None,
     experts: dict[str, Any] | None = None,
 ) -> Stats:
-    """stats: the totals.  runner: None behind the end.  adapters: None where the engine takes none.
-    experts: see `expert_stats`; None: they can be asked now.
+    """stats: the totals.
+
+    runner: None after the end.  adapters: None where the engine takes none. experts: see `expert_stats`; None: they can
+    be asked now.
     """
     pool, host, trails = cache.pool, cache.host, cache.trails
     return dataclasses.replace(
@@ -45,12 +47,12 @@ def gather_stats(
         host_hits=host.loaded if host else 0,
         **_pipeline(runner),
         **(expert_stats(runner) if experts is None else experts),
-        adapters={} if adapters is None else adapters.told(),
+        adapters={} if adapters is None else adapters.describe(),
     )
 
 
 def expert_stats(runner: Any) -> dict[str, Any]:
-    """What was counted where experts are computed, on a GPU in its memory, and where they lie."""
+    """What was counted where experts are computed, on a GPU in its memory, and where they are."""
     return {"expert_counts": _expert_counts(runner), "expert_bytes": _brought(runner), **_experts(runner)}
 
 
@@ -64,7 +66,7 @@ def _pipeline(runner: Any) -> dict[str, Any]:
 
 
 def _experts(runner: Any) -> dict[str, Any]:
-    """Where experts lie whole on ranks."""
+    """Where experts are whole on ranks."""
     experts = getattr(runner, "experts", None)
     if experts is None:
         return {}
@@ -78,6 +80,6 @@ def _experts(runner: Any) -> dict[str, Any]:
 
 
 def _brought(runner: Any) -> int:
-    """Waits for the steps that are under way, where experts lie in main memory."""
+    """Waits for the steps that are under way, where experts are in main memory."""
     places = getattr(runner.model, "expert_places", None) if runner else None
     return places.brought() if places else 0

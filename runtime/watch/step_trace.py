@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import EngineDied
-from ..sequences.sequence import ScheduledWork, SequenceState
-from ..sequences.sequence_ops import Generate
+from ..sequences.generate_op import Generate
+from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 if TYPE_CHECKING:
     from ..scheduling.scheduler import Scheduler
@@ -22,7 +22,7 @@ class TracedSequenceStep(NamedTuple):
     sequence: its number, as `Sequence.id`.  kind: the operation: "generate", "prefill", "fork", "score" ...
     cached: tokens that it found in the cache in this step, just before `start`.
     samples: whether the step ends in a new token of its text.
-    drafted: how many of its tokens were guesses.  kept: how many of these became text.
+    drafted: how many of its tokens were draft tokens.  kept: how many of these became text.
     """
 
     sequence: int
@@ -127,9 +127,7 @@ def _part(item: ScheduledWork, before: dict[SequenceState, tuple[int, int]]) -> 
 
 
 def _drafts(work: list[ScheduledWork]) -> Iterator[tuple[int, RunningGeneration, int]]:
-    """Of parts with guesses: their place, and the generation that counts what
-    is kept, with its count before the step.
-    """
+    """Of parts with drafts: their place, the generation that counts what is kept, and its count before the step."""
     for place, (seq, _, _) in enumerate(work):
         if seq.draft is not None and isinstance(op := seq.ops[0], Generate) and op.decoding is not None:
             yield place, op.decoding, op.decoding.accepted

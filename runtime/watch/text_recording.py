@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from ..calibration.calibration_texts import RecordedText
 from ..errors import EngineDied
-from ..sequences.sequence import SequenceState
+from ..sequences.sequence_state import SequenceState
 
 Answers = tuple[tuple[int, int], ...]
 
@@ -53,9 +53,7 @@ class TextRecordings:
         self._answers.pop(seq, None)
 
     def end(self, number: int, live: Iterable[SequenceState]) -> list[RecordedText]:
-        """Texts of the sequences that ended meanwhile, and as far as they are of
-        those that live; without what others begin with.
-        """
+        """Texts of the sequences that ended meanwhile, and so far of living ones; without what others begin with."""
         if number not in self._open:
             raise EngineDied("the recording began in a process of the engine that died since; begin a new one")
         texts, so_far = self._open.pop(number), dict[int, RecordedText]()
@@ -72,4 +70,4 @@ class TextRecordings:
 def _longest(texts: dict[tuple[int, ...], RecordedText]) -> list[RecordedText]:
     """Those that are no beginning of another. texts: by their tokens, in order."""
     followed = zip(texts, [*list(texts)[1:], ()], strict=True)
-    return [texts[tokens] for tokens, behind in followed if tokens and behind[: len(tokens)] != tokens]
+    return [texts[tokens] for tokens, following in followed if tokens and following[: len(tokens)] != tokens]

@@ -141,7 +141,7 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows:
     for rank, each in enumerate(ranks):
         each.place = RankPlace.of(rank, 2, stages)
         if stages > 1:
-            each.told = lambda x: None
+            each.broadcast = lambda x: None
     monkeypatch.setattr(
         gpu_rank_worker, "CudaPipelineLinks", lambda ranks, model, tokens: TurnLinks(model, turns, sent)
     )

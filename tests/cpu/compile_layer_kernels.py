@@ -69,6 +69,7 @@ from sgl.runtime.kernels.packed.unpack_bf16_ptx import texts_of as texts_of_few_
 from sgl.runtime.kernels.quantized import (
     quantize_activations,
     quantized_gemm_kernels,
+    quantized_weight_kernels,
     skinny_gemm_kernels,
     split_k_gemm_kernels,
     wgmma_gemm_kernels,
@@ -281,7 +282,7 @@ def few_bits() -> None:
         texts = texts_of(form, words, kind, 8)
         constants = usual | texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind}
         check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, **constants, **shape)
-        check(quantized_gemm_kernels.restore, 4, types | {"words": words}, **constants)
+        check(quantized_weight_kernels.restore, 4, types | {"words": words}, **constants)
     check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, **constants, **shape | {"DEPENDENT": True})
     for name in ("", "silu"):
         folded = shape | {"NAME": name, "NORMED": True, "READY": not name, "DEPENDENT": True}

@@ -86,7 +86,7 @@ MODELS: dict[str, ModelSpec] = {
     "neox": model(
         *[
             LayerSpec(
-                LayerNorms.beside(BIASED, own=True),
+                LayerNorms.parallel_branches(BIASED, own=True),
                 attention(bias=True, out_bias=True, kv_heads=4, rope=RopeParameters(1e4, 4, 16)),
                 plain("gelu", True),
             )
@@ -97,7 +97,9 @@ MODELS: dict[str, ModelSpec] = {
     "cohere": model(
         *[
             LayerSpec(
-                LayerNorms.beside(LAYER), attention(rope=rope, norm=QkNormSpec(LAYER, "each")), GatedFFNSpec(INNER)
+                LayerNorms.parallel_branches(LAYER),
+                attention(rope=rope, norm=QkNormSpec(LAYER, "each")),
+                GatedFFNSpec(INNER),
             )
             for rope in (RopeParameters(1e4, 16, 16, interleaved=True), None)
         ],
@@ -203,7 +205,7 @@ MODELS: dict[str, ModelSpec] = {
     "experts beside attention": model(
         *[
             LayerSpec(
-                LayerNorms.beside(LAYER),
+                LayerNorms.parallel_branches(LAYER),
                 attention(),
                 ExpertsSpec(5, 2, GatedFFNSpec(24, "quick_gelu", True, 0.5), RouterSpec(best_first=True, bias=True)),
             )

@@ -53,8 +53,8 @@ def random_norms(rng: random.Random) -> LayerNorms:
             LayerNorms.pre,
             LayerNorms.post,
             LayerNorms.both,
-            LayerNorms.beside,
-            lambda n: LayerNorms.beside(n, own=True),
+            LayerNorms.parallel_branches,
+            lambda n: LayerNorms.parallel_branches(n, own=True),
             lambda n: LayerNorms(),
         ]
     )

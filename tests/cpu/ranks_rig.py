@@ -32,7 +32,7 @@ from sgl.runtime.parallel.rank_collectives import joined
 from sgl.runtime.parallel.tp.sharded_adapters import RanksBaseWeights, ShardedAdapterPacker, parts_of
 from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 
 CPU = torch.device("cpu")
 

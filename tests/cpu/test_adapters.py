@@ -304,7 +304,7 @@ def test_the_compiled_kernels_give_a_row_the_same_bits_in_any_batch_and_outside_
     together = rig.step([(Row(tokens), len(tokens)) for tokens in prompts])
     assert rig.model.step is not None and torch.equal(torch.stack(alone), together)
     shadow = rig.model.adapted
-    shadow.law.in_step = False
+    shadow.products.in_step = False
     shadow._made.clear()
     assert torch.equal(rig.step([(Row(tokens), len(tokens)) for tokens in prompts]), together)
     adapted_rig(rig, path, tmp_path, law="torch")
@@ -334,4 +334,4 @@ def test_every_layer_has_its_pairs_in_the_table_also_without_a_site(tmp_path):
     adapted_rig(rig, tmp_path / "adapter")
     wanted = logits_of(adapted, tokens)
     assert (logits_with(rig, tokens, 0) - wanted).abs().max() < TOLERANCE * wanted.abs().max()
-    assert len(rig.model.adapted.law._structs(0)) == len(rig.model.layers) > last + 1
+    assert len(rig.model.adapted.products._structs(0)) == len(rig.model.layers) > last + 1

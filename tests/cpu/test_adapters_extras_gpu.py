@@ -122,7 +122,7 @@ def test_whole_tables_lie_in_the_room_that_was_set_aside(made, tmp_path, monkeyp
         )
     with (
         opened(base, adapter_extras=size) as engine,
-        pytest.raises(ConfigError, match=r"163,840 bytes beside its pairs \(the embedding, the head\).*adapter_extras"),
+        pytest.raises(ConfigError, match=r"163,840 bytes besides .* \(the embedding, the head\).*adapter_extras"),
     ):
         engine.adapters.load("saved", saved["saved0"])
 

@@ -70,7 +70,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(fused.GpuAdapterProducts, name, counted)
 
     pretend(monkeypatch)
-    monkeypatch.setattr(one_row, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(one_row, "supports", lambda x: len(x) == 1)
     monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
     load = build_engine.load_model
 
@@ -132,7 +132,7 @@ def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(
 ) -> None:
     """Decode steps, and prompts of a token."""
     base, _ = made("qwen3", tmp_path)
-    monkeypatch.setattr(warmup, "Jobs", lambda device, threads: Asked())
+    monkeypatch.setattr(warmup, "CompileJobs", lambda device, threads: Asked())
     with opened(base, adapter_slots={8: 2}) as engine:
         runner: Any = engine._core.runner
 

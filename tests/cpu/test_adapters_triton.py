@@ -26,7 +26,7 @@ from sgl.runtime.adapters.lora_linear import ReferenceAdapters, rows_of
 from sgl.runtime.executor import warmup
 from sgl.runtime.kernels.launch import compile_ahead
 from sgl.runtime.layers.linear_layers import Linear
-from sgl.runtime.sequences.sequence import ScheduledWork
+from sgl.runtime.sequences.sequence_state import ScheduledWork
 from sgl.runtime.step.adapter_blocks import FEW, StaticAdapterRows, blocks_for, rows_by_slot
 
 fused = pytest.importorskip("sgl.runtime.adapters.gpu_adapter_products")
@@ -247,7 +247,7 @@ def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(
         pytest.skip("with a GPU, tests/gpu does the same")
     path = write_checkpoint(tmp_path / "base", tokenizer=True, num_hidden_layers=2)
     pretend(monkeypatch)
-    monkeypatch.setattr(warmup, "Jobs", lambda device, threads: Asked())
+    monkeypatch.setattr(warmup, "CompileJobs", lambda device, threads: Asked())
     draw = random.Random(0)
     with Engine(
         path, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=40, adapter_slots={8: 9, 32: 3}

@@ -55,7 +55,7 @@ def test_unknown_engine_option_names_the_nearest(tiny):
 def test_unknown_sampling_option_names_the_nearest(engine):
     with pytest.raises(ConfigError, match="no sampling option 'temprature'; did you mean 'temperature'"):
         engine.generate("x", temprature=0.5)
-    with pytest.raises(ConfigError, match=r"top_p must lie in \(0, 1\], got 1.5"):
+    with pytest.raises(ConfigError, match=r"top_p must be in \(0, 1\], got 1.5"):
         engine.generate("x", top_p=1.5)
     assert works(engine)
 

@@ -13,8 +13,10 @@ from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.sequences.embed_op import Embed
+from sgl.runtime.sequences.generate_op import Generate
 from sgl.runtime.sequences.score_op import Score
-from sgl.runtime.sequences.sequence_ops import Extend, Fork, Generate, Logprobs, Prefill, SequenceOp
+from sgl.runtime.sequences.sequence_ops import Extend, Fork, Logprobs, Prefill
+from sgl.runtime.sequences.sequence_state import SequenceOp
 
 SECONDS = 20
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)

@@ -46,7 +46,7 @@ def test_states_are_those_of_the_law(
     law, rig = made(family, tmp_path, monkeypatch)
     width = law.model.config.hidden_size
     checks.lay_plain(rig.model)
-    monkeypatch.setattr(gemv, "suits", lambda x: alone and len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: alone and len(x) == 1)
     monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     rows: list[list[Row]] = [[], []]
     for each, own in zip((law, rig), rows, strict=True):

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 import pytest
 
 from sgl.cli import main
+from sgl.commands.chat_tool import ChatPrinter
 from sgl.runtime import Engine, SamplingParams
-from sgl.tools.chat_tool import ChatPrinter
 
 SCHEMA = {
     "type": "object",

@@ -41,11 +41,11 @@ CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
 BY_TORCH = {
-    "attention beside Mamba is none of its parts",
+    "attention in parallel with Mamba is none of its parts",
     "latent attention is none of its parts",
     "products are kept as PackedLinear",
     "experts without a gate, or with multipliers inside",
-    "experts behind a projection",
+    "experts after a projection",
     "experts with latent",
     "experts chosen one after the other (PhiMoE)",
     "experts whose inputs are weighed (Llama 4)",

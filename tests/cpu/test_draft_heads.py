@@ -22,7 +22,7 @@ from sgl.runtime.errors import CheckpointError, ConfigError, RequestAborted
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.draft_head_files import EAGLE, kind_of, open_mtp_head
 from sgl.runtime.sequences.draft_tokens import DraftTokens
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceState
 from sgl.runtime.speculative.draft_head_state import DraftHeadStates
 
 OPTIONS: dict[str, Any] = {

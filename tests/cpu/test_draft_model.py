@@ -260,7 +260,7 @@ def test_one_that_always_breaks_is_given_up(
             and not found.drafted_tokens
         )
     told = [record.message for record in caplog.records]
-    assert told.count("a drafter failed") == 2 * 8 and told.count("the draft model guesses no more") == 1
+    assert told.count("a drafter failed") == 2 * 8 and told.count("the draft model drafts no more") == 1
 
 
 def timed(control: DraftLengthControl, rows: int, seconds: float) -> None:

@@ -28,7 +28,7 @@ from sgl.runtime.executor.drafts_as_decodes import (
     split_draft_rows,
     split_drafts,
 )
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceState
 
 OPTIONS: dict[str, Any] = {
     "device": "cpu",

@@ -362,7 +362,7 @@ def test_the_groups_of_a_router_stay_on_one_node() -> None:
     "options, why",
     [
         ({"expert_parallel": True}, "tensor_parallel, here 1"),
-        ({"redundant_experts": 2}, r"redundant_experts=2\) is about experts that lie whole"),
+        ({"redundant_experts": 2}, r"redundant_experts=2\) is about experts that are whole"),
         ({"tensor_parallel": 2, "rebalance_every": 5}, "take expert_parallel=True as well"),
         ({"tensor_parallel": 2, "expert_parallel": True, "pipeline_parallel": 2}, "not with stages"),
         ({"tensor_parallel": 2, "expert_parallel": True, "expert_nodes": 3}, "cannot be shared out among so many"),

@@ -85,7 +85,9 @@ def test_it_tells_where_experts_lie_and_how_busy_ranks_are(two):
         and info["fixed_experts"] == ""
         and ", ".join(info["expert_places"])
     )
-    assert all(len(ranks) == 2 for ranks in held) and info["layers"][0]["why"] == "its experts lie on several ranks"
+    assert (
+        all(len(ranks) == 2 for ranks in held) and info["layers"][0]["why"] == "its experts are stored on several ranks"
+    )
     two.generate("one two three", max_tokens=40, temperature=0)
     told, done = two.rebalance_experts(), two.stats()
     assert told["balance_expected"] >= told["balance_before"] and (done - before).rank_rows != before.rank_rows

@@ -21,7 +21,7 @@ from sgl.runtime.kernels.gemv.gemv_launch import (
 )
 from sgl.runtime.kernels.gemv.gemv_launch import steps_of as steps_of_one
 from sgl.runtime.kernels.quantized import split_k_gemm as parts
-from sgl.runtime.kernels.quantized.split_k_gemm_kernels import block_of, steps_of
+from sgl.runtime.kernels.quantized.split_k_blocks import block_of, steps_of
 
 PROCESSORS = 132
 SIZES = [(6144, 4096), (4096, 14336), (28672, 4096), (57344, 8192), (8192, 28672), (128256, 4096), (16, 64), (72, 192)]

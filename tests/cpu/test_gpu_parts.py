@@ -68,7 +68,7 @@ def test_single_rows_equal_those_of_the_law(
 
     law, rig = law_and_kernels
     checks.lay_plain(rig.model)
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1)
     monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))  # few programs
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 2, 0), False), ((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
 
@@ -84,7 +84,7 @@ def test_single_rows_with_float8_weights(
     law, rig = law_and_kernels
     checks.lay_plain(rig.model)
     checks.lay_fp8(rig.model, law.model)
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1)
     monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
 

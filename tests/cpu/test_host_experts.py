@@ -89,7 +89,7 @@ def test_logits_are_those_of_experts_on_the_device(budget: int, bias: bool) -> N
     places = settled(rigs[1], min(budget, size))
     assert checks.errors(*rigs, STEPS) == [0.0] * len(STEPS)
     stays = 1 if budget > size else 0
-    told, gone = places.told(), 3 - stays
+    told, gone = places.describe(), 3 - stays
     assert told["device_layers"] == ("0" if stays else "") and told["host_layers"] == ("1, 3" if stays else "0-1, 3")
     assert told["host_bytes"] == gone * size and told["device_bytes"] == stays * size and told["room_bytes"] == size
     assert told["token_bytes"] == gone * top * size // 5
@@ -117,7 +117,7 @@ def test_only_what_is_chosen_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
     row = checks.Row([5, 9, 31, 7])
     rig.step([(row, 3)])
     rig.step([(row, 1)])
-    assert len(seen) == 6 and places.brought() == sum(map(len, seen)) * places.told()["host_bytes"] // 15
+    assert len(seen) == 6 and places.brought() == sum(map(len, seen)) * places.describe()["host_bytes"] // 15
 
 
 def test_rows_by_the_kernels_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_rows_by_the_kernels_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None
 
     rigs = [plain(mixtures()) for _ in range(2)]
     settled(rigs[1], 0)
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1)
     assert checks.errors(*rigs, checks.SINGLE[:1]) == [0.0]
 
 
@@ -147,7 +147,7 @@ def test_experts_in_few_bits() -> None:
         rigs.append(rig)
     places = settled(rigs[1], 0)
     part = rigs[1].model.layers[0].ffn.experts
-    assert places.told()["host_bytes"] == 2 * sum(
+    assert places.describe()["host_bytes"] == 2 * sum(
         product.packed.words.nbytes + product.packed.meta.nbytes
         for each in part
         for product in (each.gate_up, each.down)
@@ -159,13 +159,13 @@ def test_experts_in_few_bits() -> None:
 def test_weights_that_come_again_take_the_place_of_those_before() -> None:
     rig = plain(mixtures())
     places = settled(rig, 0)
-    before = places.told()
+    before = places.describe()
     for block in rig.model.layers:
         if isinstance(block.ffn, ReferenceExperts):
             for expert in block.ffn.experts:
                 expert.gate_up.weight, expert.down.weight = expert.gate_up.weight * 2, expert.down.weight.clone()
         places.settle(block, torch.float32)
-    assert places.told() == before
+    assert places.describe() == before
     twin = plain(mixtures())
     for block in twin.model.layers:
         if isinstance(block.ffn, ReferenceExperts):

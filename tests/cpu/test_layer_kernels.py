@@ -142,7 +142,7 @@ def test_one_row_takes_the_kernels_made_for_it(
     if fp8:
         checks.lay_fp8(rig.model, exact.model)
     asked = []
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1 and not asked.append(x))
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1 and not asked.append(x))
     monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))  # few programs
     checks.check_decoder(exact, rig, 1e-5, checks.SINGLE)
     assert len(asked) == 2  # steps

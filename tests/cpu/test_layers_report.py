@@ -57,7 +57,7 @@ def layer(
         ),
         (
             layer(
-                LayerNorms.beside(MEAN),
+                LayerNorms.parallel_branches(MEAN),
                 PlainFFNSpec(40, "gelu", True),
                 kv_heads=8,
                 rope=RopeParameters(1e4, 64, 256),
@@ -147,7 +147,7 @@ def test_deterministic_is_compiled_where_rows_do_not_depend_on_each_other(
     with sgl.Engine(tiny, strict=True, deterministic=True, **OPTIONS) as engine:
         assert {layer["executor"] for layer in engine.info()["layers"]} == {"compiled"}
     monkeypatch.setattr(
-        BlockedLinear, "suits", staticmethod(lambda weight: False)
+        BlockedLinear, "supports", staticmethod(lambda weight: False)
     )  # as of an odd number of inputs in bfloat16
     with pytest.raises(ConfigError, match="deterministic=True multiplies a fixed number of rows"):
         sgl.Engine(tiny, strict=True, deterministic=True, **OPTIONS)

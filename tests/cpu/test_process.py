@@ -82,7 +82,7 @@ def test_each_process_has_another_that_compiles_its_grammars(engine):
     number = engine.info()["pid"]
     (compiles,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
     assert b"sgl.grammars.compile_server.compile_server" in Path(f"/proc/{compiles}/cmdline").read_bytes()
-    assert engine.info()["grammars"]["compiled"] == "in a process of their own"
+    assert engine.info()["grammars"]["compiled"] == "in a separate process"
 
 
 def test_a_generation_begins_once_however_fast_its_grammar_is(engine, local):

@@ -146,7 +146,7 @@ def test_logits_over_ranks_are_those_of_peft(case: str, tmp_path: Path) -> None:
     tokens, beside = [5, 9, 3, 4, *prompt(320)], prompt(320, 7, 3)
     expected, base = logits_of(trained(model, tmp_path / "adapter", **lora), tokens), logits_of(model, beside)
     (adapter,), found = adapted(tmp_path / "base", 2, [tmp_path / "adapter"], [tokens, beside], [0, -1])
-    assert adapter.elsewhere[0].beside == adapter.beside
+    assert adapter.elsewhere[0].extra_kinds == adapter.extra_kinds
     for ours, theirs in ((found[: len(tokens)], expected), (found[len(tokens) :], base)):
         assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()
 

@@ -79,7 +79,7 @@ def test_heads_that_need_what_lies_elsewhere_are_refused(tmp_path: Path) -> None
     config = EngineConfig.from_options(TWO | {"pipeline_parallel": 2, "tensor_parallel": 1, "draft": made.draft}).on(
         "cpu"
     )
-    with pytest.raises(ConfigError, match="lie in other stages"):
+    with pytest.raises(ConfigError, match="layers of other stages"):
         make_draft_builder(config, choose_device("cpu", "float32", 1), open_checkpoint(made.target).model, made.target)
 
 

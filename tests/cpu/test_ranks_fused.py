@@ -166,7 +166,7 @@ def test_two_ranks_advance_the_states_that_one_advances(
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in walk(tokens)]
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1)
     monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     found, model = steps_of_ranks(path, walk(tokens))
     for ours, asked in zip(found, expected, strict=True):
@@ -187,7 +187,7 @@ def test_products_of_one_row_send_their_parts_themselves(
     rig = Rig(path, attention="torch_native")
     expected = [rig.step(step, every_row=True) for step in work]
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1)
     monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     PostingRanks.patch(monkeypatch)
 

@@ -52,7 +52,7 @@ def test_logits_are_those_of_a_merged_checkpoint(
     ]
     plain = Rig(path, attention="torch_native").step([(Row(row.tokens), 6)], every_row=True)
     monkeypatch.setattr(decoder, "_can_fuse", lambda model: True)
-    monkeypatch.setattr(gemv, "suits", lambda x: len(x) == 1)
+    monkeypatch.setattr(gemv, "supports", lambda x: len(x) == 1)
     monkeypatch.setattr(gemv, "best_launch", lambda *shape: gemv.GemvLaunch(16, 64, 1))
     monkeypatch.setattr(checks.FusedRig, "adapters", [0])
     PostingRanks.patch(monkeypatch)

@@ -39,8 +39,7 @@ from sgl.runtime.parallel.rank_collectives import joined
 from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
-from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 
 CPU = torch.device("cpu")
 
@@ -103,7 +102,7 @@ class Follower(threading.Thread):
         layout = model.config.attention
         more = {"links": TurnLinks(model, turns, sent)} if sent else {}
         if sent:
-            ranks.told = lambda x: None
+            ranks.broadcast = lambda x: None
         self.runner = (StageWorkerCudaRunner if sent else RankWorkerCudaRunner)(
             model,
             Attention(layout.pool(pool.slots, torch.float32, CPU, 0), layout.groups[0]),
@@ -167,7 +166,7 @@ def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
     monkeypatch.setattr(stage_cuda_runner, "FIXED_ON_GPUS", 2)  # so that short steps are cut
     turns, made, sent = Turns(2), [], (deque(), deque())
     ranks = TurnRanks(0, turns)
-    ranks.told = lambda x: None
+    ranks.broadcast = lambda x: None
 
     def runner(model, attention, config, choice, context, states, windows, side):
         made.append(Follower(tiny, turns, attention.pool, config, context, sent))

@@ -41,8 +41,8 @@ from sgl.runtime.layers.float8_reference import KVScaleFactors
 from sgl.runtime.loop.weight_update import WeightUpdater
 from sgl.runtime.parallel.workers.rank_weights import RankWeights
 from sgl.runtime.parallel.workers.worker_channel import ASK, STEP, TELL, WAKE, RankKVOptions, RankStart
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
 from sgl.runtime.sequences.sequence_options import USUAL
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceState
 from sgl.runtime.step.adapter_rows import NONE
 
 CPU = torch.device("cpu")
@@ -143,7 +143,7 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
     )
     parts = [RankWeights(begin._replace(rank=rank), None) for rank in range(2)]
     if stages == 2:
-        ranks.told = lambda x: None
+        ranks.broadcast = lambda x: None
     else:
         parts[0].sums, parts[1].sums = ranks, TurnRanks(1, turns)
     side = RanksBuilder.__new__(RanksBuilder)

@@ -267,7 +267,7 @@ def test_one_rank_and_several_are_not_taken_for_each_other(
         (ParallelSizes(0), "whole and positive"),
         (ParallelSizes(2, -1), "whole and positive"),
         (ParallelSizes(2**16, 2), r"with 65,536 ranks in all at most, here \(65536, 2\)"),
-        (ParallelSizes(1, 1, True), "whole experts lie on the ranks"),
+        (ParallelSizes(1, 1, True), "whole experts are spread over the ranks"),
         (ParallelSizes(2, 2, True), "without stages"),
         (ParallelSizes(2, 1, True), "it has no experts"),
         (ParallelSizes(2, 1, False, 1), "take expert_parallel as well"),
@@ -399,9 +399,12 @@ def test_what_the_tools_say(tiny: Path, state: Path, tmp_path: Path, capsys: pyt
         way.refused is None for way in read(state, EngineConfig(), 2, 10**10).ways if (way.tensor, way.stages) == (2, 1)
     } == {True}
     assert main(["shard", str(tiny), str(tmp_path / "more"), "--ranks", "2", "--stages", "2", "--expert-parallel"]) == 1
-    assert "sgl shard MODEL OUT --ranks 2 --stages 2 --expert-parallel: whole experts lie on" in capsys.readouterr().err
+    assert (
+        "sgl shard MODEL OUT --ranks 2 --stages 2 --expert-parallel: whole experts are spread"
+        in capsys.readouterr().err
+    )
     assert main(["push", str(state), "redis://127.0.0.1:1/model"]) == 1
-    assert "is a sharded state, which is opened where its files lie; push the model" in capsys.readouterr().err
+    assert "is a sharded state, which is opened where its files are; push the model" in capsys.readouterr().err
     for tool in ("shard", "quantize"):
         assert main([tool, str(tiny), str(tmp_path / "more"), "--device", "tpu"]) == 1
         assert "device='tpu' is not a device name; use auto, cpu, cuda or cuda:N" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from test_scheduler_pressure import FOREVER, Held, make, some
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import OutOfPages
-from sgl.runtime.sequences.sequence import SequenceState
+from sgl.runtime.sequences.sequence_state import SequenceState
 
 __all__ = ["make"]
 

@@ -24,6 +24,7 @@ import pytest
 from server_rig import await_true, serving, serving_app
 
 from sgl.cli import _parser
+from sgl.commands.serve_tool import _settings
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, EngineClosed, EngineDied
 from sgl.runtime.sequences.sequence_options import SequenceOptions
@@ -34,7 +35,6 @@ from sgl.runtime.server.http.http_errors import RequestError, problem
 from sgl.runtime.server.request_context import calling, tenant_of
 from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.server_settings import ServerSettings
-from sgl.tools.serve_tool import _settings
 
 ENDLESS = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 0}
 SHORT = {"max_new_tokens": 4, "temperature": 0}

@@ -24,6 +24,7 @@ import pytest
 from server_rig import await_true, serving
 
 from sgl.cli import _parser, main
+from sgl.commands.model_arguments import model_and_options
 from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError
 from sgl.runtime import Engine
 from sgl.runtime.errors import (
@@ -42,7 +43,6 @@ from sgl.runtime.server.http.validation_errors import validation_message
 from sgl.runtime.server.request_context import calling
 from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.server_settings import ServerSettings
-from sgl.tools.model_arguments import model_and_options
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 ENDLESS = {"max_new_tokens": 1500, "ignore_eos": True, "temperature": 0}
@@ -177,7 +177,7 @@ def test_limits_of_the_settings(engine):
     bridge = EngineBridge(engine, ServerSettings(max_prompt_tokens=4, max_new_tokens=3, max_choices=2))
     [found] = asyncio.run(bridge.generate([300, 301], LONG))
     assert found.completion_tokens == 3 and found.finish_reason["type"] == "length"
-    for prompt, n, words in [([300] * 5, 1, "5 tokens"), ([300], 3, r"n=3 must lie in 1\.\.2"), ([], 1, "empty")]:
+    for prompt, n, words in [([300] * 5, 1, "5 tokens"), ([300], 3, r"n=3 must be in 1\.\.2"), ([], 1, "empty")]:
         with pytest.raises(RequestError, match=words):
             asyncio.run(bridge.generate(prompt, GREEDY, n=n))
 
@@ -736,7 +736,7 @@ def test_serve_refuses_what_it_cannot_open(words, message, capsys):
 
 
 def test_serve_without_its_packages(monkeypatch, capsys):
-    monkeypatch.setattr("sgl.tools.serve_tool.NEEDED", ("no_such_package",))
+    monkeypatch.setattr("sgl.commands.serve_tool.NEEDED", ("no_such_package",))
     assert main(["serve", "--port", "0"]) == 1
     assert "pip install 'sgl[server]'" in capsys.readouterr().err
 

@@ -14,7 +14,7 @@ from server_rig import await_true, serving
 import sgl
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Chunk
+from sgl.runtime.sequences.generation import Chunk
 from sgl.runtime.server.protocols.native.generate_request_reader import PromptRequest, read_request
 from sgl.runtime.server.protocols.native.generate_response import GenerateResponseWriter
 

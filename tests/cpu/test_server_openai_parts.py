@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sgl.runtime import Engine
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.generation import Chunk, Generation
 from sgl.runtime.server.http.sse_responses import events, merged, primed, together
 from sgl.runtime.server.protocols.openai_common.openai_logprobs import (
     UNLIKELY,

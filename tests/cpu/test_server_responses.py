@@ -313,7 +313,7 @@ def test_the_store_has_bounds_and_its_largest_tenant_makes_room(monkeypatch: pyt
         kept(store, f"r{number}", "x" * 500)
         store.get("r0")
         assert store.held <= store.most
-    assert store.get("r0") and store.get("r99") and store.beside("ir99")["ir99"]["text"] == "x" * 500
+    assert store.get("r0") and store.get("r99") and store.siblings("ir99")["ir99"]["text"] == "x" * 500
     for id in ("r1", "s"):
         with pytest.raises(Exception, match="no response"):
             store.get(id)

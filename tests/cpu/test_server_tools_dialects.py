@@ -21,7 +21,7 @@ import sgl.runtime
 from sgl.runtime import Engine
 from sgl.runtime.dialects import DIALECTS, DialectToolCall, dialect_named, tool_of
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.generation import Chunk, Generation
 from sgl.runtime.server.protocols.chat.chat_choice import ChatChoiceReader
 from sgl.runtime.server.protocols.chat.chat_plan import ChatPlan
 from sgl.runtime.server.protocols.chat.chat_types import ChatRequest

@@ -133,7 +133,7 @@ def test_quantised_experts_are_not_spread_whole_over_cards(tmp_path: Path) -> No
             way.refused for way in read(tmp_path, EngineConfig.from_options({}), 2, 80 * 10**9).ways if way.experts
         ]
     few, plain = told
-    assert "tensor_parallel=2, expert_parallel=True): quantised experts do not lie whole" in few and plain is None
+    assert "tensor_parallel=2, expert_parallel=True): quantised experts are not whole" in few and plain is None
 
 
 def test_what_does_not_divide_is_told(llama: Path) -> None:
@@ -196,7 +196,7 @@ def test_links_are_read_from_the_table() -> None:
 def test_how_ranks_would_add_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda a, b: {a, b} != {2, 3})
     assert list(sums(5)) == [
-        "tensor_parallel=2: sums over ranks pushed up to 8192 KB, then NCCL",
-        "tensor_parallel=4: sums over ranks NCCL, as card 2 does not reach the memory of card 3",
+        "tensor_parallel=2, all-reduce: pushed up to 8192 KB, then NCCL",
+        "tensor_parallel=4, all-reduce: NCCL, as GPU 2 does not reach the memory of GPU 3",
     ]
     assert not list(sums(1))

@@ -53,7 +53,7 @@ def codes_of(weight: Tensor) -> FusedQuantizedWeight:
         QuantizedPiece(third + BESIDE, "bytes", round_to_int8(weight[third + BESIDE :])),
         QuantizedPiece(0, "halves", nearest(weight[:third])),
     ]
-    return FusedQuantizedWeight.beside(coded, weight)
+    return FusedQuantizedWeight.with_dense(coded, weight)
 
 
 def test_rows_that_no_piece_has_are_the_plain_ones() -> None:
@@ -69,7 +69,7 @@ def test_rows_that_no_piece_has_are_the_plain_ones() -> None:
         torch.equal(codes.dense(torch.float32)[38:62], weight[38:62])
         and (codes.dense(torch.float32) - weight).abs().max() < 0.4
     )
-    assert [piece.format for piece in FusedQuantizedWeight.beside(codes.pieces[1:], weight).pieces] == [
+    assert [piece.format for piece in FusedQuantizedWeight.with_dense(codes.pieces[1:], weight).pieces] == [
         PLAIN,
         PLAIN,
         "bytes",

@@ -33,8 +33,7 @@ from sgl.runtime.parallel.pp.pipeline_stages import (
     stage_of,
 )
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
-from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
-from sgl.runtime.sequences.sequence_ops import SequenceOp
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 
 CPU = torch.device("cpu")
 

@@ -54,7 +54,7 @@ def test_the_fullest_card_is_full(seed: int) -> None:
         for each in apart
     ]
     assert 0.97 * MEMORY < max(taken) < 1.01 * MEMORY
-    assert windows.layout == apart[0] and windows.told().startswith(f"{len(near)} of ")
+    assert windows.layout == apart[0] and windows.describe().startswith(f"{len(near)} of ")
 
 
 def test_windows_of_a_later_stage_count_where_the_first_has_none() -> None:
@@ -66,4 +66,4 @@ def test_windows_of_a_later_stage_count_where_the_first_has_none() -> None:
         and not windows.layout.windowed
         and planned(stages, host_kv="1MB")[1].why == "host_kv keeps whole pages"
     )
-    assert planned(stages, context=128)[1].told() is None, "no layer sees less than the context"
+    assert planned(stages, context=128)[1].describe() is None, "no layer sees less than the context"

@@ -202,7 +202,7 @@ def test_a_padded_decode_step_reads_nothing_and_writes_scrap() -> None:
     pytest.importorskip("triton")
     from sgl.runtime.executor.cuda_runner import StaticDecodeBatch
     from sgl.runtime.executor.gpu_page_table import GpuPageTable
-    from sgl.runtime.sequences.sequence import ScheduledWork, SequenceState
+    from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceState
 
     table = GpuPageTable(4, 64, 1, torch.device("cpu"))
     static = StaticDecodeBatch(4, table, torch.zeros(5, dtype=torch.int32), True)

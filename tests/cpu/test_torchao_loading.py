@@ -67,7 +67,7 @@ def test_a_file_that_says_nothing_or_something_else_is_refused_by_the_tensor(tmp
     tensors, name = load_file(few / WEIGHTS), "model.layers.0.mlp.down_proj"
     save_file(tensors, few / WEIGHTS)
     with pytest.raises(
-        CheckpointError, match=r"model.safetensors: .*_weight_qdata .* its file does not say beside it what else"
+        CheckpointError, match=r"model.safetensors: .*_weight_qdata .* its file's metadata does not say what else"
     ):
         load_model(few)
     save_file(tensors, few / WEIGHTS, {f"{name}.weight": json.dumps({"_type": "Int4MarlinTensor", "_data": {}})})

@@ -28,7 +28,7 @@ from sgl.runtime.executor.gpu_page_table import GpuPageTable
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.executor.warmup import dummy_sequences
 from sgl.runtime.models import decoder
-from sgl.runtime.sequences.sequence import ScheduledWork
+from sgl.runtime.sequences.sequence_state import ScheduledWork
 from sgl.runtime.step.step_batch import StepBatch
 from sgl.runtime.step.window_slots import LazyWindowSlots, WindowSlots
 

@@ -54,7 +54,7 @@ class TurnRanks:
         parts = self._all(x)
         return torch.cat(parts, 1)[:, :columns] if self.rank == 0 else x
 
-    def told(self, x: torch.Tensor) -> None:
+    def broadcast(self, x: torch.Tensor) -> None:
         x.copy_(self._all(x)[0])
 
 

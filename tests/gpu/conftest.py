@@ -17,7 +17,7 @@ def _asked() -> Iterator[set[str]]:
 
     asked, usual = set[str](), EngineBuilder.warm_up
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EngineBuilder, "rehearse", lambda self, core: usual(self, core) if asked else None)
+        patch.setattr(EngineBuilder, "warm_up", lambda self, core: usual(self, core) if asked else None)
         yield asked
 
 

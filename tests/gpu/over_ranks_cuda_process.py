@@ -89,7 +89,7 @@ class Rank:
 
         def work() -> None:
             heard = tokens.clone()
-            self.ranks.told(heard)
+            self.ranks.broadcast(heard)
             self.equal(heard, expected)
 
         return work

@@ -154,7 +154,7 @@ def test_one_row_and_more_rows_agree_in_an_engine(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(gemv, "linear_add", lambda *given, **more: calls.append(more) or linear_add(*given, **more))
     fast = logprobs()
     assert calls and all(more["weight_scale"] is not None for more in calls)
-    monkeypatch.setattr(gemv, "suits", lambda x: False)
+    monkeypatch.setattr(gemv, "supports", lambda x: False)
     slow = logprobs()
     for (ours, token), (theirs, other) in zip(fast, slow, strict=True):
         assert (

@@ -222,7 +222,7 @@ def test_rows_that_are_gone_are_never_named() -> None:
     assert not row[:81].any() and row[81:].all()
     cache.windows.let_go(cache.pages(seq)[seq.window :])
     cache.windows.make_room(100)
-    with pytest.raises(RuntimeError, match="behind 90 of 90 tokens"):
+    with pytest.raises(RuntimeError, match="after 90 of 90 tokens"):
         cache.windows.slots(seq.slots.array, 90)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import sgl
 from sgl import cli
+from sgl.commands.run_tool import add_parser
 from sgl.lang.backends.scripted.scripted_backend import Scripted
-from sgl.tools.run_tool import add_parser
 from sgl.tracebacks import print_brief, user_frames
 
 

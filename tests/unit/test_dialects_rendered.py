@@ -315,7 +315,7 @@ def test_a_response_template_may_name_a_known_format(calls, name):
             "'a+b' is no plain text",
         ),
         ({"fields": {"tool_calls": {"open": "a", "close": "c", "content": "kv-lines"}}}, "'kv-lines' between them"),
-        ({"fields": {"thinking": {"open": "<a>"}}}, "without a mark behind them"),
+        ({"fields": {"thinking": {"open": "<a>"}}}, "without a mark after them"),
         ({"fields": {"thinking": {"begin": "<a>"}}}, "the field 'thinking' is"),
         ({"version": 2, "fields": {}}, "version 2"),
         ({"fields": 3}, "no fields"),

@@ -282,7 +282,7 @@ def test_all_parts_are_found_from_any(tmp_path: Path) -> None:
 def test_missing_parts_are_named(tmp_path: Path) -> None:
     files = write_parts(tmp_path)
     files[1].unlink()
-    with pytest.raises(CheckpointError, match=r"3 files, of which 1 are not beside it: m-00002-of-00003\.gguf"):
+    with pytest.raises(CheckpointError, match=r"3 files, of which 1 are not next to it: m-00002-of-00003\.gguf"):
         read_parts(files[0])
     with pytest.raises(CheckpointError, match=r"m-00001-of-99999.gguf is a part of a model of 99999 files.*\.\.\."):
         read_parts(tmp_path / "m-00001-of-99999.gguf")

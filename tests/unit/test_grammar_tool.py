@@ -5,8 +5,8 @@ import json
 import pytest
 
 from sgl.cli import main
+from sgl.commands.grammar_tool import GrammarTrial, converse
 from sgl.grammars import Vocabulary, compile_regex
-from sgl.tools.grammar_tool import GrammarTrial, converse
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 

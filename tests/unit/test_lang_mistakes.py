@@ -171,7 +171,7 @@ def test_an_error_of_sgl_itself_is_shown_whole(capsys, monkeypatch):
     except TypeError as error:
         tracebacks.show(error)
     said = capsys.readouterr().err
-    assert "/run.py" in said and "left out" not in said
+    assert "/program_run.py" in said and "left out" not in said
 
 
 def test_a_hook_of_somebody_else_stays():

@@ -44,7 +44,9 @@ def test_appended(engine, node, way):
         s += node()
         s += sgl.gen("b", max_tokens=1)
 
-    with pytest.raises(ProgramError, match=r"not valid Unicode: it has a lone surrogate, '\\ud800', at position \d"):
+    with pytest.raises(
+        ProgramError, match=r"not valid Unicode: it has an? (lone|unpaired) surrogate, '\\ud800', at position \d"
+    ):
         state = program.run(backend=engine) if way == "run" else program.compile(engine).run()
         state["b"]
 
@@ -53,13 +55,13 @@ def test_appended(engine, node, way):
     "options", [{"stop": HALF}, {"stop": ["x", HALF]}, {"stop_regex": HALF}, {"choices": ["x", HALF]}]
 )
 def test_options(options):
-    with pytest.raises(BadValueError, match="not valid Unicode: it has a lone surrogate"):
+    with pytest.raises(BadValueError, match=r"not valid Unicode: it has an? (lone|unpaired) surrogate"):
         sgl.gen("a", **options)
 
 
 def test_the_engine_s_own_calls(engine):
     for call in (engine.generate, engine.embed):
-        with pytest.raises(ConfigError, match="not valid Unicode: it has a lone surrogate"):
+        with pytest.raises(ConfigError, match=r"not valid Unicode: it has an? (lone|unpaired) surrogate"):
             call(HALF)
     with pytest.raises(ConfigError, match="a stop is not valid Unicode"):
         SamplingParams(stop=(HALF,)).validate()

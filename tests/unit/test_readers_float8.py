@@ -98,7 +98,7 @@ def claimed_or_none(tensors: Tensors) -> object:
             {"weight": torch.zeros(2, 2).to(torch.float8_e5m2), "weight_scale": torch.ones(1)},
             r"q_proj.weight \(F8_E5M2 \[2, 2\]\) must be F8_E4M3",
         ),
-        ({"weight": codes(torch.Generator(), 4, 4)}, r"q_proj.weight_scale is missing beside weight"),
+        ({"weight": codes(torch.Generator(), 4, 4)}, r"q_proj.weight_scale is missing next to weight"),
         ({"weight": codes(torch.Generator(), 4, 4, 4), "weight_scale": torch.ones(1)}, "must be a matrix"),
         ({"weight": codes(torch.Generator(), 0, 4), "weight_scale": torch.ones(1)}, "must be a matrix"),
         (

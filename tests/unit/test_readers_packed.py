@@ -184,7 +184,7 @@ GOOD = {"weight_packed": packed(torch.zeros(8, 128).int(), 4, True), "weight_sca
         ),
         (asked(4, 32), {**GOOD, "weight_g_idx": torch.zeros(127).int()}, "weight_packed|weight_g_idx"),
         (asked(4, 32), {**GOOD, "weight_packed": GOOD["weight_packed"][None]}, "must be a matrix"),
-        (asked(4, 32), {**GOOD, "hadamard": torch.zeros(1)}, "hadamard .* is not understood beside"),
+        (asked(4, 32), {**GOOD, "hadamard": torch.zeros(1)}, "hadamard .* is not understood with"),
         (
             None,
             {"weight": torch.zeros(4, 4).char(), "weight_scale": torch.ones(3, 1)},

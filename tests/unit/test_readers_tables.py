@@ -169,7 +169,7 @@ def test_hqq_that_does_not_fit_is_refused() -> None:
         read(None, {**tensors, "scale": torch.ones(1, 64).half()})
     with pytest.raises(CheckpointError, match=r"shape \(I64 \[2\]\) says \[3, 5\], which"):
         read(None, {**tensors, "shape": torch.tensor([3, 5])})
-    with pytest.raises(CheckpointError, match="shape is missing beside"):
+    with pytest.raises(CheckpointError, match="shape is missing next to"):
         read(None, {name: tensor for name, tensor in tensors.items() if name != "shape"})
 
 

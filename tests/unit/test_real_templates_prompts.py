@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from registry_files import templates
 
-WITH_CALLS = ("answered", "behind a call", "two calls", "call with text", "thought and call")
+WITH_CALLS = ("answered", "after a call", "two calls", "call with text", "thought and call")
 WITH_TOOLS = ("tools", *WITH_CALLS)
 WITHOUT_TOOLS = (
     "plain",

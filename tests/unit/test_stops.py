@@ -259,11 +259,11 @@ def test_a_stop_that_begins_inside_a_token_of_a_split_character() -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"temperature": -1}, "temperature must lie in [0, inf), got -1"),
+        ({"temperature": -1}, "temperature must be in [0, inf), got -1"),
         ({"temperature": float("nan")}, "got nan"),
-        ({"top_p": 0}, "top_p must lie in (0, 1], got 0"),
+        ({"top_p": 0}, "top_p must be in (0, 1], got 0"),
         ({"top_k": 0}, "top_k must be an integer of at least 1; -1 means all, got 0"),
-        ({"min_p": 1.5}, "min_p must lie in [0, 1]"),
+        ({"min_p": 1.5}, "min_p must be in [0, 1]"),
         ({"frequency_penalty": 3}, "[-2, 2]"),
         ({"repetition_penalty": 0}, "(0, 2]"),
         ({"repetition_penalty": 5e-324}, "repetition_penalty=5e-324 is beyond single precision"),

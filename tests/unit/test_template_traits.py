@@ -199,10 +199,10 @@ def test_a_developer_is_a_system_message_where_the_role_is_not_shown(caplog):
 
 def test_a_message_that_the_template_leaves_out_is_an_error():
     with pytest.raises(
-        ConfigError, match=r"leaves out a message of the role 'system' behind the first message \('The system.'\)"
+        ConfigError, match=r"leaves out a message of the role 'system' after the first message \('The system.'\)"
     ):
         shown(FIRST, SYSTEM, USER, SAID, SYSTEM, USER)
-    with pytest.raises(ConfigError, match="leaves out a message of the role 'tool' behind the first message"):
+    with pytest.raises(ConfigError, match="leaves out a message of the role 'tool' after the first message"):
         shown(KNOWN, USER, {"role": "tool", "content": "3"})
     assert shown(KNOWN, USER, {"role": "tool", "content": ""})[1] == ("tool", "")  # nothing is lost
     assert shown(STRICT, SYSTEM, USER)[0] == ("system", "The system.")  # the template says itself what it refuses

@@ -62,11 +62,11 @@ def test_parts_of_tokenizer_json(tmp_path: Path, part: str, value: dict[str, Any
         ),
         (
             {"tokenizer.model": kinds.model_proto(PIECES, {3: 2}, {}), "tokenizer_config.json": FAR},
-            "1,048,575 lies far beyond the pieces of tokenizer.model",
+            "1,048,575 is far beyond the pieces of tokenizer.model",
         ),
         (
             {"x.tiktoken": b"QUJD 0\n", "tokenizer_config.json": FAR},
-            "1,048,575 lies far beyond the pieces of x.tiktoken",
+            "1,048,575 is far beyond the pieces of x.tiktoken",
         ),
         (
             {"tokenizer_config.json": b'{"bos_token": "\\ud800"}'},

@@ -189,7 +189,7 @@ def _finish(writer: ApiResponseCollector, answer: Any) -> None:
 
 
 def _token_usage(usage: Any, before: CallTokenUsage) -> CallTokenUsage:
-    """The tokens so far; an event that does not tell them leaves what was known."""
+    """The tokens so far; an event without them leaves what was known."""
     cached = getattr(usage, "cache_read_input_tokens", None) or 0
     written = getattr(usage, "cache_creation_input_tokens", None) or 0
     fresh = getattr(usage, "input_tokens", None)

@@ -21,7 +21,7 @@ Entry = list[Any]  # [log-probability or None, token id or None, text]
 
 @dataclass
 class CallTokenUsage:
-    """Tokens of one call, as the server counts them; cached_tokens is None where it does not tell."""
+    """Tokens of one call, as the server counts them; cached_tokens is None where it does not report them."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -75,7 +75,7 @@ class ApiResponseCollector:
 
     `form` is what was asked for, `limit` the max_tokens that was sent.
     White space at the start that repeats `skip`, the end of the prompt, is not part of the text.
-    Whoever feeds it sets `finish` (why the answer ended) and `bill`, and `matched` where the server tells it.
+    The caller sets `finish` (why the answer ended) and `bill`, and `matched` where the server reports it.
     """
 
     request: GenRequest
@@ -136,7 +136,7 @@ class ApiResponseCollector:
             raise RemoteProtocolError(str(error)) from error
 
     def _shown(self, text: str) -> str:
-        """The text, which nobody has been shown yet where the form changes it."""
+        """The text, which has not been shown yet where the form changes it."""
         if self._changes and self.emit is not None and text:
             self.emit(Generated(text, self._chunk_meta(())))
         return text

@@ -129,7 +129,7 @@ def _kind(error: Exception, name: str) -> Any:
 
 
 def _message(error: Exception) -> str:
-    """What the server said. openai from 3 on leaves a body without a message of its own out of the error's text."""
+    """What the server said. openai from 3 on leaves a body without a message out of the error's text."""
     said = _kind(error, "message") or getattr(error, "message", None) or error
     body = getattr(error, "body", None)
     if body and not _kind(error, "message"):

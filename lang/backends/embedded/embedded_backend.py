@@ -102,7 +102,7 @@ class EmbeddedBackend(Backend):
 
     @property
     def start_token(self) -> int:
-        """What stands before a text that begins with a generation: BOS, else the token that ends texts."""
+        """What precedes a text that begins with a generation: BOS, else the token that ends texts."""
         tokenizer = self.tokenizer
         return tokenizer.bos_id if tokenizer.bos_id is not None else next(iter(tokenizer.eos_ids), 0)
 
@@ -197,7 +197,7 @@ _of_engine: weakref.WeakValueDictionary[int, EmbeddedBackend] = weakref.WeakValu
 
 
 def model_name_of(path: str) -> str:
-    """The part of a model path that tells its name: the hub id of a cached snapshot, else the last two folders."""
+    """The part of a model path that has its name: the hub id of a cached snapshot, else the last two folders."""
     parts = Path(path).parts
     hub = [part for part in parts if part.startswith("models--")]
     return hub[-1].removeprefix("models--").replace("--", "/") if hub else "/".join(parts[-2:])

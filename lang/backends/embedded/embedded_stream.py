@@ -181,7 +181,7 @@ class EmbeddedStream(Stream):
         when_done(gather_results(futures), partial(self._decide_later, choose, result))
 
     def _decide_later(self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]) -> None:
-        """What the stream stands on is there: go on from it, on a thread that may tokenise."""
+        """The parent stream is ready: continue from it, on a thread that may tokenise."""
         try:
             self._backend.deciders.submit(self._decide, decide, result, found)
         except RuntimeError:  # no thread can be started any more
@@ -192,7 +192,7 @@ class EmbeddedStream(Stream):
         self._gate.break_with(error)
 
     def _decide(self, decide: Callable[[Future[Any]], Any], result: Future[Any], found: Future[Any]) -> None:
-        """Let the stream go on behind what `decide` makes of it. Runs on a thread of the backend's own."""
+        """Let the stream continue with what `decide` returns. Runs on a thread of the backend."""
         try:
             decision = decide(found)
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""meta_info: what the language tells of a generation or a selection."""
+"""meta_info: what the language reports of a generation or a selection."""
 
 from __future__ import annotations
 

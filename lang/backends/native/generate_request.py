@@ -28,7 +28,7 @@ def check_options(options: SamplingOptions, closes: bool) -> None:
 
 
 def generate_body(prompt: RemotePrompt, request: GenRequest, stream: bool) -> Body:
-    """The body of one generation. Its `n` is 1: samples are calls of their own."""
+    """The body of one generation. Its `n` is 1: samples are separate calls."""
     options = request.options
     body = {**prompt_body(prompt), "sampling_params": sampling_body(request)}
     for name in _LOGPROB_OPTIONS:

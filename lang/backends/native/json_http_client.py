@@ -200,7 +200,7 @@ def _event(data: str, url: str) -> dict[str, Any]:
 
 
 def event_error(error: Any, url: str) -> RemoteError:
-    """The error that a server tells inside of an answer that began well."""
+    """The error that a server reports inside of an answer that began well."""
     code = error.get("code") if isinstance(error, dict) else None
     message = _message_in(json.dumps({"error": error}))
     if isinstance(code, int) and 400 <= code < 600:
@@ -221,7 +221,7 @@ def _parsed(text: str, url: str) -> Any:
 
 
 def _message_in(text: str) -> str:
-    """The server's own words in the body of an error."""
+    """The server's message in the body of an error."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -114,7 +114,7 @@ def _news(items: list[Any], known: int, total: int | None) -> list[Any]:
 
 
 def settled_length(text: str, stops: tuple[str, ...]) -> int:
-    """How much of a text that goes on stays as it is."""
+    """How much of an unfinished text is final."""
     end = len(text.rstrip("�"))
     longest = max(map(len, stops), default=0)
     for start in range(max(0, end - longest + 1), end):

@@ -145,7 +145,7 @@ class RuntimeEndpoint(RemoteBackend):
                 return info
         return {}
 
-    # --- the server's own words --------------------------------------------------------------------------
+    # --- the server's messages --------------------------------------------------------------------------
 
     def _model_info(self) -> dict[str, Any]:
         info = self._first_that_exists("/get_model_info", "/model_info")

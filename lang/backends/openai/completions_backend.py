@@ -1,4 +1,4 @@
-"""The backends of OpenAI's protocol: what they have in common, whoever carries the calls."""
+"""The backends of OpenAI's protocol: what they have in common, with any transport."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _REASONING = re.compile(r"(.*/)?(o\d|gpt-5(?!-chat))")
 
 
 class CompletionsBackend(RemoteBackend):
-    """A model behind chat completions or text completions. Subclasses write `send`.
+    """A model served by chat completions or text completions. Subclasses write `send`.
 
     The options are described at OpenAI; `sparse` sends sampling options only if they are given, for providers
     that refuse some even at their defaults. `token_usage` counts what calls have cost.
@@ -137,7 +137,7 @@ class CompletionsBackend(RemoteBackend):
 
 
 class PlainTokenizer:
-    """A tokenizer whose encode() adds no marks and returns a list, whoever made it."""
+    """A tokenizer whose encode() adds no marks and returns a list, from any library."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -154,7 +154,7 @@ class PlainTokenizer:
 
 
 def template_for(model_name: str) -> ChatTemplate:
-    """The template of a model's name. The API takes messages, so that an unknown one is no reason to warn."""
+    """The template of a model's name. The API takes messages, so an unknown one gives no warning."""
     return match_chat_template(model_name) or replace(get_chat_template("default"), name="messages")
 
 

@@ -43,10 +43,10 @@ class ServerCapabilities:
 class OpenAIConstraint:
     """What goes into a request for the sake of the form, and how the answer becomes the text.
 
-    `opening` is text that stands at the end of the prompt and is part of the result. `unwrap(answer)` gives the text
+    `opening` is text at the end of the prompt and is part of the result. `unwrap(answer)` gives the text
     that an answer stands for, `check` looks at an answer that is the text; both raise ValueError if it has not the
     form.
-    `ended` tells of an answer that reached a limit whether it is whole; without it the gen's own grammar does.
+    `ended` says of an answer that reached a limit whether it is whole; without it the gen's own grammar does.
     `closed`: the answer ends by itself, and stops would cut the form.
     """
 

@@ -18,7 +18,7 @@ MOST_COMPLETION = (
 )
 MOST_STOPS = 4  # that the API takes; the others are cut here
 
-# What servers that are declared take beside OpenAI's own options, and how they call it.
+# What declared servers take in addition to OpenAI's options, and how they call it.
 _EXTRAS = {
     "top_k": ("top_k", {"sglang", "vllm"}),
     "min_p": ("min_p", {"sglang", "vllm"}),
@@ -104,9 +104,8 @@ def body_of(prompt: RemotePrompt, request: GenRequest, traits: ServerCapabilitie
 
 
 def _limit(options: SamplingOptions, traits: ServerCapabilities) -> Body:
-    """How many tokens there may be. Chat servers that are told none go up to the context; for text completions the
-    protocol
-    has 16 then, which no form of any length fits."""
+    """How many tokens there may be. Without a limit, chat servers go up to the context; text completions stop at the
+    protocol's 16, which no form of any length fits."""
     most = options.max_new_tokens
     if most is None and traits.chat:
         return {}
@@ -154,9 +153,9 @@ def _or(value: Any, default: Any) -> Any:
 
 
 def chat_start(prompt: RemotePrompt, traits: ServerCapabilities) -> Body:
-    """The messages: the turns, or text that stands outside of turns, where there are none, as one turn of the user.
+    """The messages: the turns or, without turns, the text as one turn of the user.
 
-    Raises UnsupportedByBackendError for text beside turns, and for a gen elsewhere than in the assistant's.
+    Raises UnsupportedByBackendError for text outside of turns, and for a gen elsewhere than in the assistant's.
     """
     if not prompt.spoken and not prompt.media and prompt.text.strip():
         return {"messages": [{"role": "user", "content": str(prompt.text)}]}
@@ -177,7 +176,7 @@ def chat_start(prompt: RemotePrompt, traits: ServerCapabilities) -> Body:
 
 
 def _without_tool_role(message: Message) -> Message:
-    """The providers take that role only as the answer to a call of their own tools interface."""
+    """The providers take that role only as the answer to a call of their tools interface."""
     if message["role"] != "tool":
         return message
     content = message["content"]

@@ -13,7 +13,7 @@ def take_chat(writer: ApiResponseCollector, answer: Any) -> None:
     """A whole chat completion."""
     choice = first_choice(answer)
     _refusal(choice.message)
-    _besides(writer, choice.message)
+    _read_extras(writer, choice.message)
     rows, tops = _chat_logprobs(choice)
     _finish(writer, answer, choice)
     writer.push(choice.message.content or "", rows, tops)
@@ -32,7 +32,7 @@ def take_chat_chunk(writer: ApiResponseCollector, chunk: Any) -> None:
     writer.bill = token_usage_of(chunk) or writer.bill
     for choice in (chunk.choices or [])[:1]:
         rows, tops = _chat_logprobs(choice)
-        _besides(writer, choice.delta)
+        _read_extras(writer, choice.delta)
         writer.push(getattr(choice.delta, "content", None) or "", rows, tops)
         writer.finish = choice.finish_reason or writer.finish
 
@@ -53,7 +53,7 @@ def first_choice(answer: Any) -> Any:
 
 
 def token_usage_of(answer: Any) -> CallTokenUsage | None:
-    """The tokens of a call, where the answer tells them."""
+    """The tokens of a call, where the answer reports them."""
     usage = getattr(answer, "usage", None)
     if usage is None:
         return None
@@ -91,8 +91,8 @@ def _refusal(message: Any) -> None:
         raise RemoteError(f"the model refused to answer: {message.refusal}")
 
 
-def _besides(writer: ApiResponseCollector, message: Any) -> None:
-    """What stands beside the text: thoughts, calls of tools."""
+def _read_extras(writer: ApiResponseCollector, message: Any) -> None:
+    """What a message has besides the text: reasoning, tool calls."""
     thought = getattr(message, "reasoning_content", None)
     if thought:
         writer.meta["reasoning_content"] = writer.meta.get("reasoning_content", "") + thought

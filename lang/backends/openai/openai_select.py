@@ -89,7 +89,7 @@ def _common_start(rows: Sequence[Sequence[TokenLogprob]]) -> int:
 
 
 async def _walk(ask: Ask, text: str, request: SelectRequest, tokenizer: ConstraintTokenizer) -> ChoicesDecision:
-    """Token by token, let the model write one of the tokens with which choices that are left go on."""
+    """Token by token, let the model write one of the next tokens of the remaining choices."""
     paths = [tokenizer.encode(choice) for choice in request.choices]
     scores = [0] * len(paths)
     left = list(range(len(paths)))

@@ -99,14 +99,14 @@ class RemoteBackend(Backend):
 
     @abstractmethod
     async def complete(self, prompt: RemotePrompt, request: GenRequest, emit: OnChunk | None) -> Generated:
-        """Generate one text behind the prompt, whatever `request.options.n` says.
+        """Generate one text after the prompt, whatever `request.options.n` says.
 
         With `emit` the text is streamed: it gets the new text of each chunk, and what it got must add up to
         the text of the result.
         """
 
     async def choose(self, prompt: RemotePrompt, request: SelectRequest) -> ChoicesDecision:
-        """The best of the choices behind the prompt."""
+        """The best of the choices after the prompt."""
         raise UnsupportedByBackendError(f"{type(self).__name__} cannot select; use gen with a regex or another backend")
 
     async def warm(self, prompt: RemotePrompt) -> None:

@@ -11,15 +11,14 @@ from ...media.message_content import Message, content_of
 
 @dataclass(frozen=True)
 class RemotePrompt:
-    """All that stands before a generation.
+    """All that precedes a generation.
 
-    `text` is the raw text, template marks and image tokens included, a `QuotedText` where strangers' words are in it.
-    `messages` are the finished turns; their
-    contents are left-stripped, and lists of content parts (text, image_url) where a turn has pictures. `role`
-    is that of the open turn (None outside turns), `partial` its text so far. `media` are all pictures, in
-    order; their `source` is a URL (http, https or data). `spoken` is False if no turn was ever opened.
-    `loose` is the text that stands outside of all turns. `open_message` is the open turn as a message of what
-    it has so far (None outside turns or if it is empty).
+    `text` is the raw text, template marks and image tokens included, a `QuotedText` where it has text from outside the
+    program. `messages` are the finished turns; their contents are left-stripped, and lists of content parts (text,
+    image_url) where a turn has pictures. `role` is that of the open turn (None outside turns), `partial` its text
+    so far. `media` are all pictures, in order; their `source` is a URL (http, https or data). `spoken` is False if
+    no turn was ever opened. `loose` is the text outside of all turns. `open_message` is the open turn as a message
+    of what it has so far (None outside turns or if it is empty).
     """
 
     text: str = ""
@@ -70,9 +69,9 @@ class RemotePromptBuilder:
             self.turn.append(media)
 
     def copy(self) -> RemotePromptBuilder:
-        twin = copy(self)
-        twin.messages, twin.turn, twin.media = list(self.messages), list(self.turn), list(self.media)
-        return twin
+        duplicate = copy(self)
+        duplicate.messages, duplicate.turn, duplicate.media = list(self.messages), list(self.turn), list(self.media)
+        return duplicate
 
     def prompt(self) -> RemotePrompt:
         return RemotePrompt(

@@ -98,7 +98,7 @@ class RemoteStream(Stream):
         return list(children)
 
     def abort(self) -> None:
-        """Close the connection of the running call and fail it, with all that waits behind it."""
+        """Close the connection of the running call and fail it, with all that waits after it."""
         error = RemoteAbortedError("the stream was aborted")
         _fail(self._running, error)
         self._gate.break_with(error)
@@ -127,7 +127,7 @@ class RemoteStream(Stream):
         self.draft = parent.draft.copy()
 
     async def produce(self, request: GenRequest, on_chunk: OnChunk | None, deadline: float | None) -> Generated:
-        """Have the backend generate behind the text so far. `deadline`: time.monotonic() seconds."""
+        """Have the backend generate after the text so far. `deadline`: time.monotonic() seconds."""
         emission = ChunkEmitter(on_chunk) if on_chunk else None
         work = partial(self.backend.complete, self.draft.prompt(), request, emission)
         try:
@@ -153,7 +153,7 @@ class RemoteStream(Stream):
     # --- calls -------------------------------------------------------------------------------------------
 
     def queue(self, work: Callable[[], Awaitable[T]], apply: Callable[[T], None]) -> Future[T]:
-        """Run `work` on the loop when its turn has come, then `apply` its result; then what follows goes on."""
+        """Run `work` on the loop when its turn has come, then `apply` its result; then continue with what follows."""
         result: Future[T] = Future()
         result.set_running_or_notify_cancel()  # abort() is the way to stop it
         self._gate.run(partial(self._launch, work, apply, result), result.set_exception)
@@ -225,7 +225,7 @@ def _fail(result: Future[Any] | None, error: BaseException) -> None:
 
 
 def _ignore(error: BaseException) -> None:
-    """Literals behind a failed operation have no effect."""
+    """Literals after a failed operation have no effect."""
 
 
 def _break(children: list[RemoteStream], error: BaseException) -> None:

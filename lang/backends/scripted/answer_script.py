@@ -114,14 +114,14 @@ class AnswerScript:
         return f"the script has no answer for variable {name!r}{found}{near}. The prompt ends {prompt[-60:]!r}"
 
     def left_over(self) -> list[str]:
-        """What nobody has asked for, in words."""
+        """What was not asked for, in words."""
         order = [self._in_order] if self._in_order else []
         answers = [*self._named.values(), *(answers for _, answers in self._patterns), *order]
         return [left for one in answers if (left := one.left_over())]
 
 
 def as_generated(answer: Any, prompt: str) -> Generated:
-    """A scripted answer of a gen as what a backend gives: words count as tokens."""
+    """A scripted answer of a gen as a backend returns it: words count as tokens."""
     if isinstance(answer, Generated):
         return Generated(answer.text, {**_meta(prompt, answer.text), **answer.meta_info}, answer.token_ids)
     if isinstance(answer, bool | int | float):
@@ -134,7 +134,7 @@ def as_generated(answer: Any, prompt: str) -> Generated:
 
 
 def words(text: str) -> list[str]:
-    """The text in pieces, each with the white space behind it."""
+    """The text in pieces, each with the white space after it."""
     return re.findall(r"\s*\S+\s*|\s+", text)
 
 
@@ -161,8 +161,8 @@ def _decide(scores: dict[str, float], request: SelectRequest) -> ChoicesDecision
         output_token_logprobs=[[] for _ in rows],
         unconditional_token_logprobs=[[[0.0, 0, choice]] for choice in request.choices],
     )
-    told = {**(decision.meta_info or {}), "choice_probs": choice_probabilities(rows)}
-    return ChoicesDecision(decision.decision, told)
+    meta = {**(decision.meta_info or {}), "choice_probs": choice_probabilities(rows)}
+    return ChoicesDecision(decision.decision, meta)
 
 
 def _meta(prompt: str, text: str) -> dict[str, Any]:

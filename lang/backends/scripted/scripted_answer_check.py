@@ -15,7 +15,7 @@ def answer_objection(text: str, request: GenRequest, truncated: bool = False) ->
 
 
 def _stops_earlier(text: str, request: GenRequest) -> str | None:
-    """A stop ends the text where it is complete; with keep_stop, behind it."""
+    """A stop ends the text where it is complete; with keep_stop, after it."""
     kept = bool(request.options.keep_stop)
     patterns = [re.escape(stop) for stop in request.stops if stop] + list(request.options.stop_regex or ())
     for pattern in patterns:

@@ -183,7 +183,7 @@ def _deliver(answer: Any, on_chunk: OnChunk | None, result: Future[Any]) -> None
 
 
 def _end(result: Future[Any], outcome: Any) -> None:
-    """Whoever comes first, the answer or the abort, decides."""
+    """The first of the two, the answer or the abort, decides."""
     try:
         if isinstance(outcome, BaseException):
             result.set_exception(outcome)

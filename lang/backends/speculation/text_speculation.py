@@ -35,7 +35,7 @@ def speculating_stream(backend: RemoteBackend, num_api_spec_tokens: int, chat: b
 class SpeculatedText:
     """Text that was generated and not used yet, as tokens, each with its row of log-probabilities if known.
 
-    `ended`: the model ended its text behind it; else the call's limit cut it. `options`: what it was made
+    `ended`: the model ended its text after it; else the call's limit cut it. `options`: what it was made
     with. `counted`: False if the server named no tokens, and `tokens` are pieces of about their length.
     """
 
@@ -50,7 +50,7 @@ class SpeculatedText:
         return "".join(self.tokens)
 
     def without(self, head: int) -> SpeculatedText:
-        """What is left behind so many characters."""
+        """What is left after so many characters."""
         index = 0
         while index < len(self.tokens) and head >= len(self.tokens[index]):
             head -= len(self.tokens[index])
@@ -70,7 +70,7 @@ class ServedText:
 
 
 def serve(ahead: SpeculatedText, stops: tuple[str, ...], limit: int) -> ServedText | None:
-    """What a gen of its own would make of the same text; None if the text ends before that is decided."""
+    """What a separate gen would make of the same text; None if the text ends before that is decided."""
     within = "".join(ahead.tokens[:limit])
     if cut := first_stop(within, stops):
         return ServedText(cut[0], _tokens_in(ahead, cut[0]), {"type": "stop", "matched": cut[1]})

@@ -1,6 +1,6 @@
 """API speculation on chat models: an assistant's turn of several gens and literals is one call.
 
-The answer is matched with the turn: literals must stand in it as they are, gens are what is between.
+The answer is matched with the turn: literals must be in it unchanged, gens are what is between.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class TurnSpeculation(RemoteStream):
         return super().prefill()
 
     def fork(self, size: int) -> list[Stream]:
-        """Forks inside a turn go on without speculation until it ends."""
+        """Forks inside a turn continue without speculation until it ends."""
         text = self._text_of_turn("fork")
         children = super().fork(size)
         for child in children if text else ():
@@ -188,7 +188,7 @@ class TurnSpeculation(RemoteStream):
         if constrained and not (self.backend_continues_turns and not slots):
             raise UnsupportedByBackendError(
                 f"gen({request.name!r}) has {constrained[0]}, which holds for a whole answer, not for a part of "
-                "an assistant turn; give it a turn of its own"
+                "an assistant turn; give it a separate turn"
             )
         if slots and not isinstance(turn.elements[-1], str) and not slots[-1].request.options.stops:
             raise UnsupportedByBackendError(
@@ -198,7 +198,7 @@ class TurnSpeculation(RemoteStream):
 
     @property
     def backend_continues_turns(self) -> bool:
-        """True if the server goes on with the text that a turn begins with."""
+        """True if the server continues the text that a turn begins with."""
         return bool(getattr(self.backend, "prefill", False))
 
     def _text_of_turn(self, what: str) -> str:
@@ -289,7 +289,7 @@ class FormatError(ValueError):
 def match(elements: Sequence[Element], answer: str) -> list[tuple[str, str | None]]:
     """The text of each gen and the stop that ended it. Raises FormatError.
 
-    What stands behind the last gen is not looked for: the answer may end before it. White space before the
+    What follows the last gen is not looked for: the answer may end before it. White space before the
     answer does not count.
     """
     last = max(index for index, element in enumerate(elements) if isinstance(element, TurnSlot))
@@ -332,7 +332,7 @@ def describe(elements: Sequence[Element]) -> str:
 
 
 def _results(slots: Sequence[TurnSlot], found: list[tuple[str, str | None]], whole: Generated) -> list[Generated]:
-    """The gens' texts; the cost of the call stands with the first."""
+    """The gens' texts; the cost of the call is counted with the first."""
     results = []
     for index, (text, stop) in enumerate(found):
         reason: Any = {"type": "stop", "matched": stop}

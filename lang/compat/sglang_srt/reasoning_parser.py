@@ -41,13 +41,13 @@ class ReasoningParser:
 
     def parse_stream_chunk(self, chunk_text: str) -> tuple[str, str]:
         """(new thought, new answer) of the next piece. A mark that may be half there waits for the rest."""
-        return self._told(self._reader.feed(chunk_text), self._streams or not self._reader.thinking)
+        return self._released(self._reader.feed(chunk_text), self._streams or not self._reader.thinking)
 
     def flush(self) -> tuple[str, str]:
         """What still waits for the rest of a mark, when the text has ended."""
-        return self._told(self._reader.feed("", last=True), True)
+        return self._released(self._reader.feed("", last=True), True)
 
-    def _told(self, events: Sequence[Event], release: bool) -> tuple[str, str]:
+    def _released(self, events: Sequence[Event], release: bool) -> tuple[str, str]:
         """The thought and the answer in some events; `release`: the thought so far may be given out."""
         self._kept += "".join(event.text for event in events if isinstance(event, ReasoningDelta))
         thought, self._kept = (self._kept, "") if release else ("", self._kept)

@@ -50,8 +50,8 @@ class Conversation:
         prompt, turns = "", self._turns()
         for index, (role, message) in enumerate(turns):
             history: Messages = [{"role": role, "content": ""} for role, _ in turns[:index]]
-            before, behind = self.template.get_prefix_and_suffix(role, history)
-            prompt += before if message is None else f"{before}{message}{behind}"
+            before, after = self.template.get_prefix_and_suffix(role, history)
+            prompt += before if message is None else f"{before}{message}{after}"
         return prompt
 
     def to_openai_api_messages(self) -> list[dict[str, Any]]:

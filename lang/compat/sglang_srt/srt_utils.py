@@ -89,5 +89,5 @@ def build_regex_from_object(object: Any, whitespace_pattern: str | None = None) 
     from outlines_core.json_schema import build_regex_from_schema
 
     schema = object if isinstance(object, str) else schema_text(object)
-    json.loads(schema)  # a text that is no JSON is told as such
+    json.loads(schema)  # raises for a text that is not valid JSON
     return str(build_regex_from_schema(schema, whitespace_pattern))

@@ -198,8 +198,8 @@ def test_parallel_decoding() -> None:
     state = _tips.run(topic="a tidy desk", count=4, temperature=0.3)
     check(isinstance(state["summary"], str), "a summary", state["summary"])
     check(len(state["more"]) == 4, "a list with the text of each fork", state["more"])
-    told = "".join(f"Tip {number}:{more}\n" for number, more in enumerate(state["more"], 1))
-    check(told in state.text(), "the forks' texts in order", state.text())
+    tips = "".join(f"Tip {number}:{more}\n" for number, more in enumerate(state["more"], 1))
+    check(tips in state.text(), "the forks' texts in order", state.text())
 
 
 @function
@@ -217,8 +217,8 @@ def test_parallel_encoding(check_answer: bool = True) -> None:
     state = _statements.run(statements=statements, temperature=0)
     check(isinstance(state["answer"], str), "an answer", state["answer"])
     if check_answer:
-        told = "".join(f"Statement {index}: {text}\n" for index, text in enumerate(statements))
-        check(f"{told}Question:" in state.text(), "all statements in order", state.text())
+        block = "".join(f"Statement {index}: {text}\n" for index, text in enumerate(statements))
+        check(f"{block}Question:" in state.text(), "all statements in order", state.text())
 
 
 # --- streams -----------------------------------------------------------------------------------------------
@@ -234,11 +234,11 @@ def _one_answer(s: Any, question: str, **options: Any) -> None:
 def test_stream() -> None:
     """The pieces of a stream add up to the text, those of a variable to its value."""
     state = _one_answer(question="Tell me of a long road.", stream=True)
-    told = "".join(state.text_iter())
-    check(told == state.text(), f"the text {state.text()!r}", told)
+    streamed = "".join(state.text_iter())
+    check(streamed == state.text(), f"the text {state.text()!r}", streamed)
     state = _one_answer(question="Tell me of a long road.", stream=True)
-    told = "".join(state.text_iter("answer"))
-    check(told == state["answer"], f"the answer {state['answer']!r}", told)
+    streamed = "".join(state.text_iter("answer"))
+    check(streamed == state["answer"], f"the answer {state['answer']!r}", streamed)
 
 
 def test_stream_logprobs() -> None:
@@ -352,11 +352,11 @@ def _hellaswag() -> list[dict[str, Any]]:
 def test_hellaswag_select() -> tuple[float, float]:
     """200 questions of HellaSwag with 5 examples: how many are right (0 to 1), and the seconds it took."""
     rows = _hellaswag()
-    told = [f"{row['activity_label']}: {row['ctx']} " for row in rows]
-    shots = "".join(f"{told[n]}{rows[n]['endings'][int(rows[n]['label'])]}\n\n" for n in range(5))
+    contexts = [f"{row['activity_label']}: {row['ctx']} " for row in rows]
+    shots = "".join(f"{contexts[n]}{rows[n]['endings'][int(rows[n]['label'])]}\n\n" for n in range(5))
     asked = [
         {"shots": shots, "context": context, "choices": row["endings"]}
-        for context, row in zip(told[:200], rows, strict=False)
+        for context, row in zip(contexts[:200], rows, strict=False)
     ]
     begun = time.perf_counter()
     states = _ends_how.run_batch(asked, temperature=0, num_threads=64, progress_bar=True)

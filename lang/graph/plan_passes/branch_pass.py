@@ -1,8 +1,8 @@
 """Pass: branches that do not depend on each other are started together.
 
-As the body is written, one state after another is served and each read of a value holds up all of them. The
-values that a node really needs are known from the graph: so each state gets a lane of its own, and nothing
-else waits.
+As the body is written, states are served one after another, and each read of a value blocks all of them. The
+values that a node really needs are known from the graph. So each state gets its own lane, and nothing else
+waits.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def _joined(lane: Lane) -> Lane:
 
 
 def _texts(step: GraphStep) -> list[AppendStep]:
-    """The pieces of text of a step; none if it is no text."""
+    """The pieces of text of a step; none if it is not text."""
     if isinstance(step, JoinedTextStep):
         return list(step.parts)
     return [step] if isinstance(step, AppendStep) and (step.is_text or isinstance(step.node, TracedVariable)) else []

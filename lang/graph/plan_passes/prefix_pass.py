@@ -1,7 +1,7 @@
 """Pass: the text that all runs start with is handed over and computed once, and stays pinned.
 
 The prefix is read off the graph, so no code of the user runs for it. A stream that has it is held open as
-long as the compiled program lives; each run goes on from a fork of that.
+long as the compiled program lives; each run continues from a fork of that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PinnedPrefix:
         self.computed = self._executor.stream.prefill()
 
     def fork(self) -> Stream:
-        """A stream that goes on behind the prefix."""
+        """A stream that continues after the prefix."""
         return self._executor.stream.fork(1)[0]
 
 

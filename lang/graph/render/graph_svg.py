@@ -68,7 +68,7 @@ def draw_graph(graph: GraphStructure) -> str:
 
 
 class GraphLayout:
-    """Where each node stands: in the column of its state, below all that it depends on."""
+    """The place of each node: in the column of its state, below all that it depends on."""
 
     def __init__(self, graph: GraphStructure) -> None:
         self.graph = graph

@@ -1,7 +1,7 @@
 """Regular expressions of addresses: of networks, of pages and data bases, and of mail.
 
 They are narrower than what the libraries read, and hold nothing that those refuse or write otherwise: hosts of
-lower-case labels that are no numbers, no user names in addresses of pages, and only characters of ASCII.
+lower-case labels that are not numbers, no user names in addresses of pages, and only characters of ASCII.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IPV6 = _ipv6()
 
 @lru_cache(maxsize=1)
 def ipv4_network() -> str:
-    """An address whose bits behind the prefix are zero, and the prefix; or an address alone."""
+    """An address whose bits after the prefix are zero, with the prefix; or an address alone."""
     forms = [IPV4]
     for whole in range(4):
         head = rf"(?:{_OCTET}\.){{{whole}}}" if whole else ""
@@ -89,7 +89,7 @@ _WEB = ("http", "https", "ws", "wss", "ftp")
 
 
 def url(schemes: Sequence[str] | None) -> str:
-    """An absolute address with a host. Without a list of schemes any scheme may stand, but then no port."""
+    """An absolute address with a host. Without a list of schemes any scheme is allowed, but then no port."""
     if schemes is None:
         return group([_web(_WEB), rf"[a-z][a-z0-9]*(?:[+-][a-z0-9]+)*://{_HOST}{_PATH}{_TAIL}"])
     own = [scheme for scheme in schemes if scheme not in (*_WEB, "file")]
@@ -122,7 +122,7 @@ _RESERVED = ("alt", "arpa", "example", "internal", "invalid", "local", "localhos
 
 @lru_cache(maxsize=1)
 def email() -> str:
-    """An address of ordinary characters, whose host has a name of its own and a last label that is in use."""
+    """An address of ordinary characters, whose host has its own name and a last label that is in use."""
     local = r"[A-Za-z0-9_+-]{1,20}(?:\.[A-Za-z0-9_+-]{1,20}){0,2}"
     label = r"[a-z0-9](?:-?[a-z0-9]){0,24}"
     return rf"{local}@(?:{label}\.){{1,3}}{_other_words(_RESERVED, 18)}"

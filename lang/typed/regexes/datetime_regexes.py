@@ -1,6 +1,6 @@
 """Regular expressions of dates, times and durations, as ISO 8601 writes them, between bounds.
 
-A bound of a `MomentRange` is a moment that is still allowed. Bounds count in whole seconds: where one lies between two
+A bound of a `MomentRange` is a moment that is still allowed. Bounds count in whole seconds: where one is between two
 seconds, or is not itself allowed, the next second inside is the bound.
 """
 

@@ -1,5 +1,6 @@
-"""Reads what an adapter has beside the pairs of its layers, and lays it out for the
-products; what cannot be used is refused by name.
+"""Reads what an adapter has besides the pairs of its layers, and lays it out for the products.
+
+What cannot be used is refused by name.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ class AdapterExtrasReader:
     def _head(self, parts: dict[str, StoredTensor]) -> AdaptedTable | None:
         used, outputs, inputs = dict(parts), self._model.vocab_size, self._width
         if parts and (self._model.embed_size or self._model.head_unit):
-            raise self._error(next(iter(parts.values())), "the model does more than one product behind its last layer")
+            raise self._error(next(iter(parts.values())), "the model does more than one product after its last layer")
         self._check_same(self._model.names.head, used.pop(BASE, None))
         shapes: dict[str, Shape] = {
             WEIGHT: (outputs, inputs),
@@ -201,11 +202,11 @@ class AdapterExtrasReader:
         return self._tensor(stored).to(self._base.dtype)
 
     def _tokens(self, stored: StoredTensor, count: int) -> Tensor:
-        told: Any = self._config.beside["trainable_token_indices"]
+        asked: Any = self._config.extras["trainable_token_indices"]
         tokens = (
-            next((each for name, each in told.items() if self._model.names.embedding.endswith(name)), None)
-            if isinstance(told, dict)
-            else told
+            next((each for name, each in asked.items() if self._model.names.embedding.endswith(name)), None)
+            if isinstance(asked, dict)
+            else asked
         )
         if (
             not isinstance(tokens, list)
@@ -213,28 +214,28 @@ class AdapterExtrasReader:
             or not all(isinstance(token, int) and 0 <= token < self._model.vocab_size for token in tokens)
         ):
             raise CheckpointError(
-                f"{self._config.where}: trainable_token_indices={shown(told)} does not name the {count} tokens of "
+                f"{self._config.where}: trainable_token_indices={shown(asked)} does not name the {count} tokens of "
                 f"{shown(stored.name)}"
             )
         return torch.tensor(tokens, dtype=torch.int64)
 
     def _check_asked(self, end: str, stored: StoredTensor) -> None:
-        if end in ASKED and ASKED[end] not in self._config.beside:
+        if end in ASKED and ASKED[end] not in self._config.extras:
             raise self._error(stored, f"{self._config.where} says nothing of it ({ASKED[end]})")
 
     def _check_there(self, found: dict[str, dict[str, StoredTensor]]) -> None:
         """Trained biases lack where the base has none; all else that the configuration tells of must be there."""
         ends = {end for parts in found.values() for end in parts}
         for end, key in ASKED.items():
-            if key in self._config.beside and key != "bias" and end not in ends:
+            if key in self._config.extras and key != "bias" and end not in ends:
                 raise CheckpointError(
                     f"{self._source.name} has no tensor of what {self._config.where} says: "
-                    f"{key}={shown(self._config.beside[key])}"
+                    f"{key}={shown(self._config.extras[key])}"
                 )
 
     def _check_magnitudes(self, found: dict[str, dict[str, StoredTensor]], pairs: Pairs) -> None:
         lacking = next((module for module in pairs if MAGNITUDE not in found.get(module, {})), None)
-        if "use_dora" in self._config.beside and lacking is not None:
+        if "use_dora" in self._config.extras and lacking is not None:
             raise CheckpointError(f"{self._source.name} lacks {shown(lacking + MAGNITUDE)}, which use_dora asks for")
         alone = next(
             (module for module, parts in found.items() if {MAGNITUDE, PAIR_BIAS} & set(parts) and module not in pairs),
@@ -244,7 +245,7 @@ class AdapterExtrasReader:
             raise self._error(next(iter(found[alone].values())), "it belongs to no pair of a layer's product")
 
     def _check_same(self, name: str, stored: StoredTensor | None) -> None:
-        """PEFT saves the base's table beside an adapter of it."""
+        """PEFT saves the base's table with an adapter of it."""
         if stored is None:
             return
         shape = [self._model.vocab_size, self._width]

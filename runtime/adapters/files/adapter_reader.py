@@ -53,8 +53,8 @@ class AdapterTarget(NamedTuple):
 class AdapterReader:
     """Of adapters for one model. pickles: .bin files are read too (`load_format="pt"`).
 
-    base: the model's weights, with which what comes beside the pairs is laid out; None: only pairs are read.
-    packing: lays pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
+    base: the model's weights, with which extras are laid out; None: only pairs are read.
+    packing: packs pairs into memory; None: for one rank.  file: the model is that of a GGUF file.
     """
 
     def __init__(
@@ -107,7 +107,9 @@ class AdapterReader:
                 for module, (first, second, scale) in pairs.items()
             }
         changes = (
-            AdapterChanges() if self._base is None else self._beside(source, config, self._base).read(others, pairs)
+            AdapterChanges()
+            if self._base is None
+            else self._extras_reader(source, config, self._base).read(others, pairs)
         )
         if not pairs and not changes:
             raise CheckpointError(f"{source.name} holds no pairs lora_A and lora_B")
@@ -121,7 +123,7 @@ class AdapterReader:
         check_magnitudes(str(file), pairs, AdapterChanges(), self._dtype)
         return pairs
 
-    def _beside(self, source: WeightSource, config: PeftConfig, base: BaseWeights) -> AdapterExtrasReader:
+    def _extras_reader(self, source: WeightSource, config: PeftConfig, base: BaseWeights) -> AdapterExtrasReader:
         sizes = {module: target.outputs for module, target in self._targets.items()}
         return AdapterExtrasReader(self._model, sizes, base, source, config, partial(self._tensor, source))
 
@@ -234,7 +236,7 @@ def _what(name: str) -> str:
     asked = {
         EMBEDDING_A: embedding,
         EMBEDDING_B: embedding,
-        BASE: "a tensor of the base, as PEFT saves it beside an adapter of an embedding",
+        BASE: "a tensor of the base, as PEFT saves it with an adapter of an embedding",
         **ASKED,
     }
     found = next((what for end, what in asked.items() if name.endswith(end)), None)

@@ -82,7 +82,7 @@ def _read(weight: Tensor) -> Tensor:
     """In float32 on the CPU."""
     if weight.device.type != "cpu" and not weight.untyped_storage().nbytes():
         raise RuntimeFailure(
-            "the engine sleeps, and an adapter that has more than pairs is read beside the base's weights: wake it "
-            "first"
+            "the engine sleeps, and an adapter that has more than pairs is read together with the base's weights: wake "
+            "it first"
         )
     return weight.cpu().float()

@@ -19,7 +19,7 @@ from .expert_adapter_targets import expert_modules_of
 from .peft_config import PeftConfig
 
 A, B = ".lora_A.weight", ".lora_B.weight"
-DEEPER = ".base_layer"  # what PEFT puts behind a module's name for each further parameter of it
+DEEPER = ".base_layer"  # what PEFT appends to a module's name for each further parameter of it
 
 
 class ExpertAdapterPairs:
@@ -78,12 +78,12 @@ class ExpertAdapterPairs:
             stored = next(iter(parts.values()))
             fits = [parameter for parameter in asked if self._targets(f"{module}.{parameter}", parts)]
             if not fits:
-                told = (
+                found_here = (
                     f"target_parameters names {', '.join(named)}" if named else "target_parameters names nothing of it"
                 )
                 raise CheckpointError(
                     f"{self._source.name}: tensor {shown(stored.name)} has shape {stored.shape}, which is that of no "
-                    f"parameter of {shown(module)} here; {told}"
+                    f"parameter of {shown(module)} here; {found_here}"
                 )
             parameter = fits[0]
             asked.remove(parameter)

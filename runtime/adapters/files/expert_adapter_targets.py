@@ -46,11 +46,11 @@ class ExpertModules:
     """
 
     def __init__(self, model: ModelSpec) -> None:
-        twin = Decoder(model, torch.float32, "cpu", allocate=False)
+        shape = Decoder(model, torch.float32, "cpu", allocate=False)
         self.modules: dict[str, ExpertAdapterTarget] = {}
         self.layers: dict[str, int] = {}
         self._parts: dict[int, ReferenceExperts] = {}
-        for block in twin.layers:
+        for block in shape.layers:
             if isinstance(part := block.ffn, ReferenceExperts):
                 prefix = model.names.layer.format(model.stage.first + block.index)
                 self.layers[prefix], self._parts[block.index] = block.index, part

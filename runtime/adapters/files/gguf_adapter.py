@@ -1,8 +1,7 @@
-"""Reads an adapter out of a GGUF file; and how rows of PEFT's adapters lie for a base that is one.
+"""Reads an adapter from a GGUF file, and reorders rows of PEFT's adapters for a base in GGUF.
 
 Such a file names its architecture and `adapter.lora.alpha`, and has two tensors for each matrix: A [rank, inputs]
-behind its name with `.lora_a`,
-B [outputs, rank] with `.lora_b`. Rows of B lie as those of the matrix do in GGUF files.
+with the suffix `.lora_a`, B [outputs, rank] with `.lora_b`. Rows of B have the order that the matrix has in GGUF files.
 """
 
 from __future__ import annotations
@@ -53,8 +52,8 @@ class GGUFRowOrder:
                 }
 
     def of(self, module: str, second: Tensor) -> Tensor:
-        """B of queries and keys: what turns together lies side by side in the file,
-        and half a head apart in Hugging Face's order.
+        """B of queries and keys: the two rows of a rotary pair are adjacent in the file, half a head apart in Hugging
+        Face's order.
         """
         heads = self._heads.get(module)
         return (
@@ -72,8 +71,7 @@ def read_adapter(
     stays: bool = False,
 ) -> Pairs:
     """By module as the model calls it (A, B, scale). shapes: [outputs, inputs] of the modules that can be adapted.
-    tensor: reads one in float32.
-    stays: rows lie in the model as in GGUF files.
+    tensor: reads one in float32.  stays: the model's rows have the order of GGUF files.
 
     Raises CheckpointError for what is damaged, of another kind of model, or not supported.
     """
@@ -103,8 +101,10 @@ def read_adapter(
 
 def _checked(metadata: dict[str, Any], model: ModelSpec, where: str) -> tuple[GGUFArchitecture, float]:
     if metadata.get("general.type") != "adapter" or metadata.get("adapter.type") != "lora":
-        told = f"general.type={shown(metadata.get('general.type'))}, adapter.type={shown(metadata.get('adapter.type'))}"
-        raise CheckpointError(f"{where}: {told}: the file holds no LoRA adapter")
+        kinds = (
+            f"general.type={shown(metadata.get('general.type'))}, adapter.type={shown(metadata.get('adapter.type'))}"
+        )
+        raise CheckpointError(f"{where}: {kinds}: the file holds no LoRA adapter")
     _, found = architecture_of(metadata | {"general.type": "model"}, where)
     if model.architecture not in SAME.get(found.name, (found.name,)):
         raise CheckpointError(f"{where}: the adapter is for {found.name}, the model is {model.architecture}")

@@ -1,9 +1,8 @@
-"""Which of many patterns a module's name fits, as PEFT asks: the first key for which `re.match(rf"(.*\\.)?({key})$",
-name)` finds something.
+"""Which of many patterns a module's name fits: as in PEFT the first key for which
+`re.match(rf"(.*\\.)?({key})$", name)` finds something.
 
-The keys come from a file that nobody vouches for, and `re` may search for ever. Keys that are names are looked up; the
-others become
-automata, whose states are made when they are reached. Each module is asked for once. The work is counted and bounded.
+The keys come from an untrusted file, and `re` may search for ever. Keys that are names are looked up; the others become
+automata, whose states are made when they are reached. Each module is matched once. The work is counted and bounded.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ WRITE = "write the names of modules, or fewer and shorter patterns"
 Places = tuple[tuple[int, int], ...]  # start, end
 _Cuts = dict[
     int, dict[Places, dict[tuple[str, ...], int]]
-]  # numbers of keys: by their length, by where their pieces lie, by these
+]  # numbers of keys: by their length, by the places of their pieces, by these
 
 
 class ModulePatterns:

@@ -31,13 +31,13 @@ TRAINING = {  # of the training, or about the files: results are the same whatev
     "lora_ga_config",
     "qalora_group_size",
     "runtime_config",
-    "ensure_weight_tying",  # only of modules that it has anyway, see beside.py
-    "fan_in_fan_out",  # how the base stores its weight; the pairs of an adapter lie the same way
+    "ensure_weight_tying",  # only of modules that it has anyway, see adapter_extras_reader.py
+    "fan_in_fan_out",  # how the base stores its weight; the pairs of an adapter are stored the same way
 }
 READ = {"peft_type", "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "init_lora_weights"}
-BESIDE = {  # what comes beside the pairs, read where the law computes
+EXTRAS = {  # what comes besides the pairs, read where the reference computes
     "use_dora": "DoRA scales the rows of the dense weight",
-    "lora_bias": "the pairs have biases of their own",
+    "lora_bias": "the pairs have biases",
     "bias": "the base's biases were trained",
     "modules_to_save": "it brings whole modules in place of the base's",
     "trainable_token_indices": "it brings rows of the embedding",
@@ -47,12 +47,12 @@ REFUSED = {
     "layer_replication": "the model has some of its layers more than once",
     "use_qalora": "inputs are pooled before the first matrix",
     "use_bdlora": "its matrices are block diagonal",
-    "alora_invocation_tokens": "it acts only behind an invocation",
+    "alora_invocation_tokens": "it acts only after an invocation",
     "megatron_config": "it is cut for Megatron",
     "arrow_config": "several adapters are mixed by a router",
-    "velora_config": "it is a kind of its own",
-    "monteclora_config": "it is a kind of its own",
-    "kasa_config": "it is a kind of its own",
+    "velora_config": "it is another method than LoRA",
+    "monteclora_config": "it is another method than LoRA",
+    "kasa_config": "it is another method than LoRA",
 }
 CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")  # ways to begin that leave other weights in the base
 MOST_RANK = 1024
@@ -60,9 +60,7 @@ MOST_RANK = 1024
 
 @dataclass(frozen=True)
 class PeftConfig:
-    """rank, alpha: of modules that no pattern names. where: for errors.  beside:
-    what it says of `BESIDE`, as far as it is set.
-    """
+    """rank, alpha: of modules that no pattern names. where: for errors.  extras: values of `EXTRAS` that are set."""
 
     rank: int
     alpha: float
@@ -70,7 +68,7 @@ class PeftConfig:
     ranks: dict[str, int]
     alphas: dict[str, float]
     where: str
-    beside: dict[str, Any]
+    extras: dict[str, Any]
     _ranks_of: ModulePatterns = field(init=False, repr=False, compare=False)
     _alphas_of: ModulePatterns = field(init=False, repr=False, compare=False)
 
@@ -79,14 +77,14 @@ class PeftConfig:
         object.__setattr__(self, "_alphas_of", ModulePatterns(self.alphas, f"{self.where}: alpha_pattern"))
 
     @classmethod
-    def of(cls, values: dict[str, Any], where: str, beside: bool = False) -> PeftConfig:
-        """beside: what comes beside the pairs is read. Raises CheckpointError naming the key that cannot be used."""
+    def of(cls, values: dict[str, Any], where: str, reads_extras: bool = False) -> PeftConfig:
+        """reads_extras: more than pairs is read. Raises CheckpointError naming the key that cannot be used."""
         _refuse(values, where)
-        asked = {key: values[key] for key in BESIDE if values.get(key) and values[key] != "none"}
+        asked = {key: values[key] for key in EXTRAS if values.get(key) and values[key] != "none"}
         for key, value in asked.items():
-            if not beside:
+            if not reads_extras:
                 raise CheckpointError(
-                    f"{where}: {key}={shown(value)} is not supported here: {BESIDE[key]}, which is not read beside a "
+                    f"{where}: {key}={shown(value)} is not supported here: {EXTRAS[key]}, which is not read for a "
                     "GGUF file, and with deterministic=True on a CPU for models of attention and dense feedforward "
                     "networks alone; merge the adapter into its base"
                 )
@@ -107,7 +105,7 @@ class PeftConfig:
     @property
     def parameters(self) -> list[str]:
         """`target_parameters`."""
-        found = self.beside.get("target_parameters", [])
+        found = self.extras.get("target_parameters", [])
         if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
             raise CheckpointError(f"{self.where}: target_parameters={shown(found)} must be a list of names")
         return found
@@ -144,7 +142,7 @@ def _refuse(values: dict[str, Any], where: str) -> None:
             "save it converted (PEFT: path_initial_model_for_weight_conversion)"
         )
     for key, value in values.items():
-        if key not in TRAINING and key not in READ and key not in REFUSED and key not in BESIDE and value:
+        if key not in TRAINING and key not in READ and key not in REFUSED and key not in EXTRAS and value:
             raise CheckpointError(
                 f"{where}: {key}={shown(value)} is not known; an adapter that may mean something else is not loaded"
             )

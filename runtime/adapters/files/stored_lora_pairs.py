@@ -1,4 +1,4 @@
-"""Reads the pairs of an adapter as they are stored: those that lie one behind the other at once."""
+"""Reads the pairs of an adapter as they are stored: adjacent ones in one read."""
 
 from __future__ import annotations
 

@@ -55,8 +55,8 @@ class TensorAdapters:
                 "peft_model.peft_config['default'].to_dict()"
             )
         with self._made(name) as folder:
-            told = read_json(before / CONFIG) if config is None and before is not None else dict(config or {})
-            _write(folder, own_of(tensors, told), told)
+            values = read_json(before / CONFIG) if config is None and before is not None else dict(config or {})
+            _write(folder, own_of(tensors, values), values)
             yield folder
 
     @contextmanager

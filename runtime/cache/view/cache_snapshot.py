@@ -15,7 +15,7 @@ from ..radix_tree import RadixNode
 class HeldSequence(NamedTuple):
     """A sequence that holds pages.
 
-    node: the deepest node that it stands on. beyond: its computed tokens behind that.
+    node: the deepest node that it stands on. beyond: its computed tokens after that.
     """
 
     sequence: int

@@ -13,7 +13,7 @@ class CacheRow:
     """A sequence that holds pages, beyond the deepest node that it stands on.
 
     sequence: its number, as `Sequence.id`.  status: "running", "waiting", "idle" or "pinned".
-    tokens: int32 [n], computed behind the node and not in the tree (yet); n is often 0.  text: of these.
+    tokens: int32 [n], computed after the node and not in the tree (yet); n is often 0.  text: of these.
     """
 
     sequence: int
@@ -24,7 +24,7 @@ class CacheRow:
 
 @dataclass(slots=True, eq=False)
 class CacheNode:
-    """A stretch of tokens whose keys and values are cached, behind those of its `parent`.
+    """A stretch of tokens whose keys and values are cached, after those of its `parent`.
 
     tokens: int32 [n], read-only; none for the root of a namespace.  start: tokens before it.
     text: of `tokens` alone: a character whose tokens are spread over two nodes reads as U+FFFD in both.

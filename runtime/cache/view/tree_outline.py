@@ -44,17 +44,17 @@ def _lines(root: CacheNode, first: CacheNode | None) -> Iterator[str]:
     push(root, "")
     while stack:
         item, indent, last = stack.pop()
-        told = _node(item, first) if isinstance(item, CacheNode) else row_text(item)
-        yield indent + ("└─ " if last else "├─ ") + told
+        line = _node(item, first) if isinstance(item, CacheNode) else row_text(item)
+        yield indent + ("└─ " if last else "├─ ") + line
         if isinstance(item, CacheNode):
             push(item, indent + ("   " if last else "│  "))
 
 
 def _node(node: CacheNode, first: CacheNode | None) -> str:
-    told = f'{len(node)} "{shortened(node.text, LONGEST_TEXT)}"'
+    line = f'{len(node)} "{shortened(node.text, LONGEST_TEXT)}"'
     if node.locked:
-        told += f"  locked by {node.locks}"
-    return told + ("  evicted first" if node is first else "")
+        line += f"  locked by {node.locks}"
+    return line + ("  evicted first" if node is first else "")
 
 
 def row_text(row: CacheRow) -> str:

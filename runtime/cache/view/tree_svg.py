@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 ROWS = 36
 NARROWEST, WIDEST = 200, 20_000  # pixels
 ROW, BOX, GAP, MARGIN, TOP = 52, 38, 26, 14, 40  # pixels
-SIGN, SMALL, PAD, ROOT = 6.7, 6.1, 9, 100  # pixels of a sign of each font, beside a text, and for the first column
+SIGN, SMALL, PAD, ROOT = 6.7, 6.1, 9, 100  # pixels of a character of each font, around a text, and for the first column
 SHORTEST, LONGEST, NOTE = 7, 44, 6  # signs of a text, and how many more a note may have
 _STYLE = (
     ".sgl-cache text{font:11px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#1f2933}"
@@ -80,7 +80,7 @@ def _head(width: float, height: float) -> list[str]:
 
 def _texts(tree: CacheTree, boxes: list[TreeBox], height: float) -> list[str]:
     kinds = {kind for box in boxes for kind in box.kind.split()}
-    legend = " · ".join(told for kind, told in _LEGEND.items() if kind in kinds)
+    legend = " · ".join(label for kind, label in _LEGEND.items() if kind in kinds)
     return [
         f'<text x="{MARGIN}" y="22">{escape(summary(tree))}</text>',
         f'<text class="small" x="{MARGIN}" y="{height - 9:.0f}">{escape(legend)}</text>',
@@ -91,7 +91,7 @@ def _texts(tree: CacheTree, boxes: list[TreeBox], height: float) -> list[str]:
 
 
 def _boxes(tree: CacheTree, levels: int) -> list[TreeBox]:
-    """A box for each namespace with all that is shown of it, in rows of their own."""
+    """A box for each namespace with all that is shown of it, in separate rows."""
     fold, row, made = _FoldedTree(tree.next_evicted, max(1, levels)), 0, []
     roots = [(name, root) for name, root in tree.roots.items() if root.children or root.rows]
     for i, (name, root) in enumerate(roots):
@@ -112,7 +112,7 @@ class _FoldedTree:
     levels: int
 
     def hang(self, node: CacheNode, box: TreeBox, room: int) -> TreeBox:
-        """Hang on the box of `node` what is behind it, in at most `room` rows."""
+        """Attach to the box of `node` what follows it, in at most `room` rows."""
         items: list[CacheNode | CacheRow] = [*(row for row in node.rows if len(row.tokens)), *node.children]
         shown = [] if box.level == self.levels - 1 else items if len(items) <= room else items[: room - 1]
         row, left = box.row, room - (len(shown) < len(items))

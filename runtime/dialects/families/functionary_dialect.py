@@ -1,6 +1,4 @@
-"""Functionary 3.2: `>>>name`, a line break and JSON; what is said has the name
-`all`. Prompts end behind the first `>>>`.
-"""
+"""Functionary 3.2: `>>>name`, a line break and JSON; text has the name `all`. Prompts end after the first `>>>`."""
 
 from __future__ import annotations
 

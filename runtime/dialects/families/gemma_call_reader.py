@@ -1,6 +1,4 @@
-"""Calls of Gemma 4: JSON whose keys are bare and whose strings stand between
-marks of their own, read while it comes.
-"""
+"""Calls of Gemma 4: JSON whose keys are bare and whose strings are between special marks, read incrementally."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ _QUOTES = Wanted([QUOTE])
 
 
 class GemmaReader(FrameReader):
-    """A call is told while it comes; whether its values made up an object is known in the end."""
+    """A call is reported incrementally; whether its values made up an object is known in the end."""
 
     def _json(self, name: str, id: str) -> Reading[bool]:
         if (yield from self.tape.visible()) != "{":

@@ -1,4 +1,4 @@
-"""MiniMax M3: parameters as elements, each mark behind `]<]minimax[>[`; objects and lists are elements in elements."""
+"""MiniMax M3: parameters as elements, each mark after `]<]minimax[>[`; objects and lists are elements in elements."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _tagged(name: str, content: Format) -> Format:
 
 
 class _Elements(FrameReader):
-    """A call is told once it is whole; which JSON an element is follows from its schema and from what is in it."""
+    """A call is reported once it is complete; an element's JSON type follows from its schema and its contents."""
 
     def _json(self, name: str, id: str) -> Reading[bool]:
         begun, head = self._begin(name, id)

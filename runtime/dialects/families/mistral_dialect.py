@@ -49,10 +49,10 @@ class MistralDialect(Dialect):
 
     def _plan(self, tools: Sequence[Tool], choice: str, parallel: bool) -> DialectStep:
         listed = DialectStep(MARK, ("structural_tag", self.grammar(tools, choice, parallel)))
-        return DialectStep("", None, (MARK,), True, partial(_behind, listed)) if choice == "auto" else listed
+        return DialectStep("", None, (MARK,), True, partial(_after_mark, listed)) if choice == "auto" else listed
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
-        """The list behind the mark."""
+        """The list after the mark."""
         begin = '{{"name": "{}", "arguments": '
         tags = [self._with_id(tag(begin.format(tool.name), tool.arguments_schema, "")) for tool in tools]
         once = not parallel or choice not in ("auto", "required")
@@ -96,5 +96,5 @@ class MistralArgsDialect(FramedDialect):
         return {**found, "content": sequence(given, const(ARGS), found["content"])}
 
 
-def _behind(listed: DialectStep, text: str) -> DialectStep | None:
+def _after_mark(listed: DialectStep, text: str) -> DialectStep | None:
     return listed if text.endswith(MARK) else None

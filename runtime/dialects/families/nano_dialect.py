@@ -21,7 +21,7 @@ TURN = f"{prompts.END}<|assistant|>"
 DEEPEST = 4  # objects inside each other that are shown
 MOST_VALUES = 2000  # that are shown of one tool
 MOST_LINKS = 100  # references that lead to references
-RESULT = "result"  # names a result that has no names of its own
+RESULT = "result"  # the key of a result that is no object
 
 
 class NanoDialect(Dialect):
@@ -51,9 +51,7 @@ class NanoDialect(Dialect):
         return [dict(turn) for turn in (*said, *_turns(calls))]
 
     def _answer(self, text: str, message: Mapping[str, Any]) -> Message:
-        """The model was trained on results that are objects; behind any other
-        text it calls again, or says nothing of it.
-        """
+        """The model was trained on results that are objects; after any other text it calls again, or ignores it."""
         result = _value(text)
         return dict(prompts.tool_result(result if isinstance(result, dict) else {RESULT: result}))
 

@@ -42,7 +42,7 @@ NOTES = frozenset({"type", "title", "description", "default", "examples"})  # wh
 
 
 class PythonicDialect(Dialect):
-    """A list of calls. `marks`: what stands before and behind it, always or, `also`, sometimes."""
+    """A list of calls. `marks`: the texts before and after it, always or, `also`, sometimes."""
 
     def __init__(
         self, name: str, marks: tuple[str, str] = ("", ""), also: str = "", close: str = "", tool_role: str = "ipython"
@@ -69,8 +69,8 @@ class PythonicDialect(Dialect):
         return "\n".join([*([text] if text else []), *([self._listed(", ".join(written))] if written else [])])
 
     def _listed(self, calls: str) -> str:
-        before, behind = self._around
-        return f"{before}[{calls}]{behind}"
+        before, after = self._around
+        return f"{before}[{calls}]{after}"
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
         several_calls = parallel and choice in ("auto", "required")
@@ -79,9 +79,9 @@ class PythonicDialect(Dialect):
         later = [sequence(const(f", {tool.name}("), body) for tool, body in zip(tools, bodies, strict=True)]
         several: list[Format] = [{"type": "star", "content": {"type": "or", "elements": later}}]
         more = several if several_calls else []
-        before, behind = self._around
+        before, after = self._around
         tags: list[Format] = [
-            {"type": "tag", "begin": f"{before}[{tool.name}(", "content": sequence(body, *more), "end": f"]{behind}"}
+            {"type": "tag", "begin": f"{before}[{tool.name}(", "content": sequence(body, *more), "end": f"]{after}"}
             for tool, body in zip(tools, bodies, strict=True)
         ]
         if choice != "auto":
@@ -111,9 +111,7 @@ def _check(tools: Sequence[Tool], several_calls: bool) -> None:
 
 
 def _length(tool: Tool) -> int:
-    """Characters of the schemas in the grammar of a tool's arguments: each
-    stands behind every one that may come first.
-    """
+    """Characters of the schemas in the grammar of a tool's arguments: each occurs after all that may come first."""
     schema = tool.arguments_schema
     shared = sum(len(json.dumps(schema[key])) for key in SHARED if key in schema)
     values = (schema.get("properties") or {}).values()

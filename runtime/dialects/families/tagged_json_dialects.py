@@ -20,9 +20,9 @@ class TaggedJsonDialect(Dialect):
     """A dialect of objects.
 
     Attributes:
-        around: what stands before and behind an object.
+        around: the texts before and after an object.
         member: the one that has the arguments.
-        separator: what stands between calls.
+        separator: the text between calls.
         trigger: by what a call begins in free text.
     """
 
@@ -36,18 +36,18 @@ class TaggedJsonDialect(Dialect):
         return JsonReader(self.form, names, marks)
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
-        before, behind = self.around
+        before, after = self.around
         begin = before + '{{"name": "{}", "' + self.member + '": '
-        tags = [tag(begin.format(tool.name), tool.arguments_schema, "}" + behind) for tool in tools]
+        tags = [tag(begin.format(tool.name), tool.arguments_schema, "}" + after) for tool in tools]
         once = not parallel or choice not in ("auto", "required")
         if choice == "auto":
             return structural(triggered(tags, [self.trigger], once))
         return structural(several(tags, self.separator, once))
 
     def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
-        before, behind = self.around
+        before, after = self.around
         written = [
-            before + json.dumps({"name": call.name, self.member: call.arguments}, ensure_ascii=False) + behind
+            before + json.dumps({"name": call.name, self.member: call.arguments}, ensure_ascii=False) + after
             for call in calls
         ]
         return "\n".join([*([text] if text else []), *([self.separator.join(written)] if written else [])])

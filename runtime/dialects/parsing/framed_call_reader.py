@@ -1,4 +1,4 @@
-"""Calls in which marks stand around the name and the arguments: one reader, told apart by a table."""
+"""Calls with marks around the name and the arguments: one reader, configured by a table."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def style_marks(style: str | ParameterStyle) -> ParameterStyle:
 
 @dataclass(frozen=True)
 class FrameForm(CallForm):
-    """What stands around a call. Wherever one of these texts has white space, any amount of it is read, or none.
+    """The marks around a call. Wherever one of these texts has white space, any amount of it is read, or none.
 
     Attributes:
-        head: before a name, behind the mark.
+        head: before a name, after the mark.
         links: between a name and its arguments, one of them.
-        end: behind the arguments.
+        end: after the arguments.
         separator: between calls.
         many: one mark opens any number of calls, up to `close`.
         numbered: the name goes on with `:` and a number, which make the call's id.
-        id_before: what stands before the id in such a call.
+        id_before: the text before the id in such a call.
         style: of the arguments, "json", one of `STYLES`, or the marks themselves.
         padded: a value has a line to itself.
     """
@@ -129,7 +129,7 @@ class FrameReader(OutputReader):
         return self.tape.since(start)
 
     def _number(self, name: str) -> Reading[str]:
-        """The id that a name and the number behind it make."""
+        """The id that a name and the number after it make."""
         if not (yield from self.tape.skip(":")):
             return ""
         number = yield from self._digits()
@@ -146,7 +146,7 @@ class FrameReader(OutputReader):
         return True
 
     def _passed_end(self) -> Reading[None]:
-        """Pass as much as there is of what stands behind the arguments."""
+        """Skip as much as there is of the marks after the arguments."""
         for piece in self.form.end.split():
             yield from self.tape.visible()
             if not (yield from self.tape.skip(piece)):
@@ -154,7 +154,7 @@ class FrameReader(OutputReader):
 
 
 class ParameterReader:
-    """The parameters of one call, told as JSON: strings while they come, every other value when it is whole."""
+    """The parameters of one call, emitted as JSON: strings incrementally, every other value when it is complete."""
 
     def __init__(self, reader: FrameReader, style: ParameterStyle, name: str, id: str) -> None:
         self._reader, self._tape, self._style, self._id = reader, reader.tape, style, id
@@ -201,7 +201,7 @@ class ParameterReader:
         return (yield from self._text(self._closing) if types == TEXT else self._value(types))
 
     def _key(self) -> Reading[str]:
-        """Everything up to the mark behind it, which begins with a character that no key has."""
+        """Everything up to the mark after it, which begins with a character that no key has."""
         start, stop = self._tape.place, self._style.naming[0][0]
         while (char := (yield from self._tape.peek())) and char not in (stop, "\n"):
             self._tape.at += 1

@@ -60,7 +60,7 @@ class IncrementalText:
         return self.text[self.at]
 
     def visible(self) -> Reading[str]:
-        """`peek` behind the blanks, which are those of JSON."""
+        """`peek` after the blanks, which are those of JSON."""
         while (char := (yield from self.peek())) and char in " \t\n\r":
             self.at += 1
         return char
@@ -100,7 +100,7 @@ class IncrementalText:
 class TextMarks:
     """Texts to look for, at one place the longest.
 
-    None of them holds another, or begins it, behind its first character.
+    None of them holds another, or begins it, after its first character.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:

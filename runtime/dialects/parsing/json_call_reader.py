@@ -1,4 +1,4 @@
-"""Calls with JSON in them, as most families of models write them: one reader, told apart by a table."""
+"""Calls with JSON in them, as most families of models write them: one reader, configured by a table."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class JsonForm(CallForm):
 
     Attributes:
         objects, listed, named: the three of them.
-        link: what may stand between a name and its arguments.
-        given_id: what may stand before the id of a named call.
-        answer: the name that is no call: text follows behind the link.
+        link: what may be between a name and its arguments.
+        given_id: what may precede the id of a named call.
+        answer: the name that is no call: text follows the link.
     """
 
     objects: bool = True
@@ -79,13 +79,13 @@ class JsonReader(OutputReader):
         self.tape.at += 1
         while (member := (yield from self._key())) is not None:
             if not found and member not in FIRST:
-                return (yield from self._pass(behind=False))
+                return (yield from self._pass(started=False))
             if member in ARGUMENTS and isinstance(_name(found), str) and (yield from self.tape.visible()) == "{":
                 return (yield from self._arguments(found))
             if not (yield from self._member(member, found)):
                 return False
             if member in NAMES and not self._admits(found[member], strict):
-                return (yield from self._pass(behind=True))
+                return (yield from self._pass(started=True))
             if (yield from self.tape.visible()) != ",":
                 break
             self.tape.at += 1
@@ -112,7 +112,7 @@ class JsonReader(OutputReader):
         return isinstance(name, str) and (not strict or not self.names or name in self.names)
 
     def _arguments(self, found: dict[str, Any]) -> Reading[bool]:
-        """The arguments while they come, and the members behind them."""
+        """The arguments incrementally, and the members after them."""
         begun = yield from self._commit(_text(_name(found)), _text(found.get("id")))
         if begun is None:
             return False
@@ -129,10 +129,10 @@ class JsonReader(OutputReader):
         self._speech.say(left)
         return closed
 
-    def _pass(self, behind: bool) -> Reading[bool]:
+    def _pass(self, started: bool) -> Reading[bool]:
         """The rest of an object that is no call: text."""
         self.tape.flow = self._speech.say
-        yield from value(self.tape, ["}"], behind)
+        yield from value(self.tape, ["}"], started)
         self.tape.flow = None
         return False
 

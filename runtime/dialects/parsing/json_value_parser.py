@@ -15,15 +15,15 @@ _CLOSER = {"{": "}", "[": "]"}
 _HEX = frozenset("0123456789abcdefABCDEF")
 
 
-def value(tape: IncrementalText, closers: list[str] | None = None, behind: bool = False) -> Reading[bool]:
-    """Pass one value, blanks before it too. False: it is none, and the tape stands where it went wrong.
+def value(tape: IncrementalText, closers: list[str] | None = None, started: bool = False) -> Reading[bool]:
+    """Read one value, and blanks before it. False: it is none, and the tape is at the error.
 
     Args:
         closers: the brackets that close what is open already, for the rest of a value.
-        behind: a part of that was passed already, not only what stands before it.
+        started: a part of the value was read already, not only what precedes it.
     """
     closers = [] if closers is None else closers
-    if behind and not (yield from _close(tape, closers)):
+    if started and not (yield from _close(tape, closers)):
         return not closers
     while True:
         char = yield from tape.visible()
@@ -43,7 +43,7 @@ def value(tape: IncrementalText, closers: list[str] | None = None, behind: bool 
 
 
 def key(tape: IncrementalText) -> Reading[bool]:
-    """Pass a member's name and the colon behind it."""
+    """Read a member's name and the colon after it."""
     if (yield from tape.visible()) != '"' or not (yield from _string(tape)):
         return False
     if (yield from tape.visible()) != ":":
@@ -53,7 +53,7 @@ def key(tape: IncrementalText) -> Reading[bool]:
 
 
 def _close(tape: IncrementalText, closers: list[str]) -> Reading[bool]:
-    """Behind a value: pass what closes and the comma before the next one. True if there must be a next one."""
+    """After a value: read closing brackets and the comma before the next one. True if there must be a next one."""
     while closers:
         char = yield from tape.visible()
         if char == closers[-1]:

@@ -1,4 +1,4 @@
-"""Calls as Python writes them. Their arguments are told as JSON, one by one: a value is held back until it is whole."""
+"""Calls in Python's syntax. Their arguments are emitted as JSON, one by one: values are held back until complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PythonReader(OutputReader):
         return char == "]"
 
     def _head(self) -> Reading[bool]:
-        """One call, told as soon as it has a name and an argument or none."""
+        """One call, reported as soon as it has a name and an argument or none."""
         yield from self.tape.visible()
         name = yield from self._word(in_call=True)
         if not name or (self.names and name not in self.names) or (yield from self.tape.visible()) != "(":
@@ -74,7 +74,7 @@ class PythonReader(OutputReader):
         return True
 
     def _argument(self, index: int, written: list[str], before: str, key: str) -> Reading[str | None]:
-        """One argument from its value on; the `_key` behind it."""
+        """One argument from its value on; the `_key` after it."""
         value = yield from self._value()
         if value is None:
             return None

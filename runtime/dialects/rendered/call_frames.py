@@ -1,5 +1,5 @@
-"""The frame of a template's calls, read off its renderings: what stands before a name,
-behind it, around arguments and between calls.
+"""The frame of a template's calls, read off its renderings: the texts before and after a name, around arguments and
+between calls.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _several(frame: CallFrame, two: str, ending: str, first: int | None) -> Call
 
 
 def _closing(opening: str, rest: str) -> str:
-    """What closes all calls: no more marks than there are in what opens them; behind them the turn ends."""
+    """What closes all calls: no more marks than there are in what opens them; after them the turn ends."""
     marks = list(_MARKS.finditer(rest))
     most = max(1, len(_MARKS.findall(opening)))
     return rest[: marks[most - 1].end()] if len(marks) > most else rest.rstrip()
@@ -112,14 +112,14 @@ def _body(text: str, header: str) -> str:
 
 
 def _without(tail: str, ending: str) -> str:
-    """What stands behind the last call, without what ends every turn."""
+    """The text after the last call, without what ends every turn."""
     if ending.strip() and tail.rstrip().endswith(ending.strip()):
         return tail.rstrip()[: -len(ending.strip())].rstrip()
     return tail.rstrip()
 
 
 def _written(text: str, name: str, style: str | ParameterStyle | None = None) -> RenderedCall | None:
-    """The call of that name, if its arguments stand behind it."""
+    """The call of that name, if its arguments follow it."""
     arguments, _ = _NAMES[name]
     start = text.find(name)
     if start < 0:

@@ -66,9 +66,7 @@ def _whole(probe: TemplateProbe, tries: list[Dialect]) -> Dialect | None:
 
 
 def _rank(dialect: Dialect, probe: TemplateProbe) -> tuple[bool, bool, bool, bool, float]:
-    """Forms of their own kind first, then those that explain all that is
-    written; of these, known ones, then white space.
-    """
+    """Special forms first, then those that explain all of the text; of these, known ones, then white space."""
     own = not isinstance(dialect, FramedDialect | TaggedJsonDialect) or type(dialect) not in (
         FramedDialect,
         FramedObjectDialect,
@@ -157,7 +155,7 @@ def _within(written: str, text: str, exactly: bool) -> bool:
 
 
 def _left(dialect: Dialect, probe: TemplateProbe) -> bool:
-    """Whether more than the end of the turn stays behind of what stands around the calls."""
+    """Whether more than the end of the turn is left of the texts around the calls."""
     text, base = text_after_call(probe.calls.get("said", "")), text_after_call(probe.base)
     if SAID not in text:
         text, base = text_after_call(probe.calls.get("one", "")), base.replace(SAID, "")

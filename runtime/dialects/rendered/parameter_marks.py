@@ -72,10 +72,10 @@ def _parameter(text: str, at: int, key: str, value: Any) -> _Parameter | None:
     place = text.find(key, at, at + _FAR)
     if place < 0:
         return None
-    behind = place + len(key)
-    places = [(text.find(one, behind, behind + _FAR), one) for one in _spellings(value)]
+    after = place + len(key)
+    places = [(text.find(one, after, after + _FAR), one) for one in _spellings(value)]
     start, written = min(((start, one) for start, one in places if start >= 0), default=(-1, ""))
-    return None if start < 0 else _Parameter(place, text[behind:start], value, written, start + len(written))
+    return None if start < 0 else _Parameter(place, text[after:start], value, written, start + len(written))
 
 
 def _spellings(value: Any) -> list[str]:

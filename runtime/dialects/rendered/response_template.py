@@ -106,7 +106,7 @@ def _thoughts(fields: Mapping[str, Mapping[str, Any]]) -> ReasoningMarks | None:
         return None
     begin, end = _literal(field, "open"), _literal(field, "close")
     if not end:
-        raise TemplateNotUnderstood("thoughts without a mark behind them are not known")
+        raise TemplateNotUnderstood("thoughts without a mark after them are not known")
     said = fields.get(SAID, {})
     around = (_literal(said, "open"), _literal(said, "close")) if _literal(said, "open") else ()
     return ReasoningMarks(begin, end, silent=tuple(mark for mark in around if mark.strip()))

@@ -173,7 +173,7 @@ class _Renderer:
 
 
 def text_after_call(text: str) -> str:
-    """What a rendering has behind the user's message."""
+    """What a rendering has after the user's message."""
     return text.rpartition(USER)[2]
 
 

@@ -53,7 +53,7 @@ def _begin(before: str, end: str, probe: TemplateProbe) -> str:
 
 
 def _prompted(probe: TemplateProbe) -> str:
-    """What prompts have behind the header of an answer, where they begin its thought in words."""
+    """What prompts have after the header of an answer, where they begin its thought in words."""
     asked, header = text_after_call(next(iter(probe.asked), "")), text_after_call(probe.base).partition(SAID)[0]
     return asked[len(header) :].strip() if asked.startswith(header) else ""
 
@@ -72,7 +72,7 @@ def _closers(mark: str) -> list[str]:
 
 
 def _silent(probe: TemplateProbe, rest: str, marks: ReasoningMarks) -> tuple[str, ...]:
-    """Marks around what is said, behind the end of the thought."""
+    """Marks around the text, after the end of the thought."""
     between, said, after = rest.lstrip().removeprefix(marks.end).partition(SAID)
     if not said or not between.strip():
         return ()

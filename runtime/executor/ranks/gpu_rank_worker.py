@@ -1,4 +1,4 @@
-"""The process of a rank above 0 on a GPU of its own. See `parallel.rank_worker`."""
+"""The process of a rank above 0 on its own GPU. See `parallel.rank_worker`."""
 
 from __future__ import annotations
 
@@ -45,8 +45,9 @@ from .step_plan_message import SequenceMirrors
 
 
 class GPURankWorker:
-    """part: what the rank holds.  model: that, joined with the others'. free: bytes of the card before it
-    was loaded.  mover: where experts lie whole on ranks.
+    """part: what the rank holds.  model: that, joined with the others'. free: bytes of the GPU before it was loaded.
+
+    mover: where experts are whole on ranks.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class GPURankWorker:
         """What rank 0 shares out memory by: bytes that were free, and what the weights take."""
         return pickle.dumps((self._free, torch.cuda.memory_allocated(self.model.device)))
 
-    def told(self) -> bytes:
+    def heartbeat(self) -> bytes:
         return b"" if self._runner is None else pickle.dumps(self._runner.progress.moved())
 
     def take(self, kind: int, payload: bytes) -> bytes:
@@ -154,7 +155,7 @@ class GPURankWorker:
             self.runner.forward(self._mirrors.work(words))
 
     def call(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """A method of the rank's; what it queues on the card stands behind the steps that were told before."""
+        """A method of the rank's; what it queues on the GPU follows the steps that were sent before."""
         with self.runner.on_device():
             return self._called[name](*arguments)
 
@@ -167,7 +168,7 @@ class GPURankWorker:
         return self.part.plan(self.model, self.part.opened(path)).bytes
 
     def held(self) -> int:
-        """Bytes that this process takes of its card."""
+        """Bytes that this process takes of its GPU."""
         collect_garbage()
         return torch.cuda.memory_reserved(self.model.device)
 
@@ -185,7 +186,7 @@ class GPURankWorker:
         self.runner.adapters = self._adapters.set_aside(ranks)
 
     def compile(self) -> None:
-        """What rank 0 has compiled; it lies in the folder of compiled kernels."""
+        """What rank 0 has compiled; it is in the folder of compiled kernels."""
         with self.runner.on_device():
             compile_all(self.runner, lambda: None)
         self.runner.begin_warm_up()

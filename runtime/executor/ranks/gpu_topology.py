@@ -1,4 +1,4 @@
-"""The cards of this machine, and how they are linked."""
+"""The GPUs of this machine, and how they are linked."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def describe_links() -> Iterator[str]:
     found = list_gpus()
     if not found:
         yield "no GPU: replicas, tensor_parallel and pipeline_parallel run as processes on the CPU"
-    for number, card in enumerate(found):
-        yield f"{number}: {card.name}, {card.bytes / 1e9:.0f} GB"
+    for number, gpu in enumerate(found):
+        yield f"{number}: {gpu.name}, {gpu.bytes / 1e9:.0f} GB"
     if len(found) > 1:
         yield from grouped(gpu_links(len(found)))
         yield from sums(len(found))
 
 
 def sums(count: int) -> Iterator[str]:
-    """How ranks on the first two, four and eight of so many cards would add up."""
+    """How ranks on the first two, four and eight of so many GPUs would add up."""
     for ranks in (2, 4, 8):
         far = [
             pair
@@ -56,11 +56,11 @@ def sums(count: int) -> Iterator[str]:
         ]
         if ranks <= count:
             way = (
-                "NCCL, as card {} does not reach the memory of card {}".format(*far[0])
+                "NCCL, as GPU {} does not reach the memory of GPU {}".format(*far[0])
                 if far
                 else all_reduce_algorithms.describe_algorithms(ranks)
             )
-            yield f"tensor_parallel={ranks}: sums over ranks {way}"
+            yield f"tensor_parallel={ranks}, all-reduce: {way}"
 
 
 def grouped(pairs: dict[tuple[int, int], str]) -> Iterator[str]:
@@ -71,7 +71,7 @@ def grouped(pairs: dict[tuple[int, int], str]) -> Iterator[str]:
 
 
 def gpu_links(count: int) -> dict[tuple[int, int], str]:
-    """Of each pair of cards, by `nvidia-smi topo`; where that says nothing, whether one reads the other's memory."""
+    """Of each pair of GPUs, by `nvidia-smi topo`; where that says nothing, whether one reads the other's memory."""
     try:
         text = subprocess.run(
             ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=20, check=True

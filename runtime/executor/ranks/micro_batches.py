@@ -10,7 +10,7 @@ from ...cache.state_checkpoints import write_slot
 from ..logit_rows import pooled_rows
 
 if TYPE_CHECKING:
-    from ...sequences.sequence import ScheduledWork
+    from ...sequences.sequence_state import ScheduledWork
 
 FIXED = 16  # tokens whose products take as long as reading the weights does, on a CPU
 FIXED_ON_GPUS = 256
@@ -20,8 +20,8 @@ MOST = 4  # micro-batches for each stage: with more of them little is won
 def micro_batches(tokens: int, stages: int, fixed: int = FIXED) -> int:
     """How many, for the step to be over soonest.
 
-    Stages compute n micro-batches in the time of stages + n - 1, of which each takes what its tokens take and something
-    of its own.
+    Stages compute n micro-batches in the time of stages + n - 1, of which each takes what its tokens take and a fixed
+    part.
     """
     return min(range(1, max(1, min(tokens, MOST * stages)) + 1), key=lambda n: (stages + n - 1) * (fixed + tokens / n))
 
@@ -29,12 +29,12 @@ def micro_batches(tokens: int, stages: int, fixed: int = FIXED) -> int:
 def pieces(
     work: list[ScheduledWork], stages: int, fixed: int = FIXED, states: bool = False
 ) -> list[list[ScheduledWork]]:
-    """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls. fixed:
-    see `FIXED`.
+    """The work of a step in its order, in micro-batches of about as many tokens; prompts are cut where it falls.
 
-    What is summed over tokens stays whole, and so does a sequence with a draft, and, of models with `states`, one that
-    leaves none, from which a later
-    part could go on.
+    fixed: see `FIXED`.
+
+    What is summed over tokens stays whole, and so does a sequence with a draft. So does one of models with `states`
+    that leaves none, from which a later part could go on.
     """
     tokens = sum(hi - lo for _, lo, hi in work)
     count = 1 if pooled_rows(work) else micro_batches(tokens, stages, fixed)

@@ -1,6 +1,4 @@
-"""The plain runner of the first stage of a pipeline: it cuts steps, tells the others of
-the parts, and gets the last stage's logits.
-"""
+"""The plain runner of a pipeline's first stage: it cuts steps, sends the parts, and gets the last stage's logits."""
 
 from __future__ import annotations
 
@@ -13,16 +11,18 @@ from torch import Tensor
 
 from ...parallel.pp.pipeline_links import PipelineStage, StageProgress
 from ...parallel.step_batch_message import batch_message
-from ...sequences.sequence import ScheduledWork
+from ...sequences.sequence_state import ScheduledWork
 from ...step.step_batch import StepBatch
 from .micro_batches import pieces
 from .rank_runner import RankZeroRunner
 
 
 class PipelineTimes(NamedTuple):
-    """stage_seconds: that each stage has computed, its ranks' mean, as each said last.  pipeline_seconds: that steps
-    took.
-    micro_batches: that these were cut into."""
+    """stage_seconds: that each stage has computed, its ranks' mean, as each said last.
+
+    pipeline_seconds: that steps took.
+    micro_batches: that these were cut into.
+    """
 
     stage_seconds: list[float]
     pipeline_seconds: float
@@ -57,7 +57,7 @@ class PipelineRunner(RankZeroRunner):
         return logits
 
     def _batch(self, part: list[ScheduledWork], whole: list[ScheduledWork]) -> StepBatch:
-        """A state that an earlier part of the step has left is read where it lies."""
+        """A state that an earlier part of the step has left is read where it is stored."""
         batch, starts = self.build(part), {item.seq: item.lo for item in whole}
         if batch.state_read is not None and batch.state_write is not None:
             later = torch.tensor([item.lo > starts[item.seq] for item in part])
@@ -75,7 +75,10 @@ class PipelineRunner(RankZeroRunner):
 
     def done(self) -> list[StageProgress]:
         """Of each rank, as it said last."""
-        others = [pickle.loads(member.told) if member.told else StageProgress(0.0, []) for member in self.team.members]
+        others = [
+            pickle.loads(member.heartbeat) if member.heartbeat else StageProgress(0.0, [])
+            for member in self.team.members
+        ]
         return [self.pipeline.done(), *others]
 
     def times(self) -> PipelineTimes:

@@ -22,7 +22,7 @@ from .step_plan_message import SequenceMirrors, plan_message
 
 if TYPE_CHECKING:
     from ...attention.attention_backend import AttentionBackend
-    from ...sequences.sequence import ScheduledWork
+    from ...sequences.sequence_state import ScheduledWork
 
 
 class RankCudaRunner(CudaRunner):
@@ -36,7 +36,7 @@ class RankCudaRunner(CudaRunner):
 
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         if self.last is not None and (is_compiling() or any(hi > seq.known for seq, _, hi in work)):
-            self.ranks.told(self.last)
+            self.ranks.broadcast(self.last)
         logits = self.computed(work) if work else None
         if work and not is_compiling():
             self.progress.launch()
@@ -57,17 +57,17 @@ def _mark() -> torch.cuda.Event:
 
 
 class RankZeroCudaRunner(RankCudaRunner):
-    """Of rank 0. team: the others.  experts: where they lie whole on ranks."""
+    """Of rank 0. team: the others.  experts: where they are whole on ranks."""
 
     def __init__(self, *args: Any, team: RankGroup, experts: ExpertBalancer | None = None, **options: Any) -> None:
-        self.team, self.experts, self._told = team, experts, False
+        self.team, self.experts, self._announced = team, experts, False
         super().__init__(*args, **options)
 
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         """See `CudaRunner`. A step that breaks off here is under way elsewhere: then all ranks end."""
         if not (work and not is_compiling()):
             return super().forward(work)
-        if not self._told:
+        if not self._announced:
             slots = self._slots(work) if self._adapts(work) else ()
             moved = self.windows.moved() if isinstance(self.windows, WindowPages) else None
             self.team.step(plan_message(work, self.table.rows_of(work), slots, moved))
@@ -89,18 +89,18 @@ class RankZeroCudaRunner(RankCudaRunner):
         if self._ahead is None:
             return False
         self.team.warm_up()
-        self._told = True  # the others do the same by themselves
+        self._announced = True  # the others do the same by themselves
         try:
             return super().warm_up()
         finally:
-            self._told = False
+            self._announced = False
 
     def release(self) -> None:
         self.team.sleep()
         super().release()
 
     def let_go(self) -> None:
-        """As `release`, on all ranks, where weights stay on their cards to be loaded anew."""
+        """As `release`, on all ranks, where weights stay on their GPUs to be loaded anew."""
         self.team.ask("let_go", meanwhile=super().release)
         collect_garbage()
 
@@ -124,7 +124,7 @@ class HiddenStatesRankZeroCudaRunner(CapturesHiddenStates, RankZeroCudaRunner):
 
 
 class RankWorkerCudaRunner(RankCudaRunner):
-    """Of another rank. mirrors: stand for rank 0's sequences in the plans that it takes."""
+    """Of another rank. mirrors: represent rank 0's sequences in the plans that it takes."""
 
     def __init__(self, *args: Any, mirrors: SequenceMirrors, **options: Any) -> None:
         self._mirrors = mirrors

@@ -12,7 +12,7 @@ from ...models.decoder import Decoder
 from ...parallel.ep.expert_balance import ExpertBalancer
 from ...parallel.step_batch_message import NewSlots, batch_message
 from ...parallel.workers.worker_group import RankGroup
-from ...sequences.sequence import ScheduledWork
+from ...sequences.sequence_state import ScheduledWork
 from ...step.step_batch import StepBatch
 from ..draft_head_runner import CapturesHiddenStates
 from ..eager_runner import EagerRunner, states_for
@@ -20,8 +20,9 @@ from ..sequence_row_map import SequenceRowMap
 
 
 class RankZeroRunner(EagerRunner):
-    """team: the other ranks, which keep the slots of `most` sequences each in a row of its
-    own.  experts: where they lie whole on ranks.
+    """team: the other ranks, which keep the slots of `most` sequences, each in its own row.
+
+    experts: where they are whole on ranks.
     """
 
     def __init__(self, *args: Any, team: RankGroup, most: int, experts: ExpertBalancer | None = None) -> None:

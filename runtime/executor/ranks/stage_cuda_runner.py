@@ -1,6 +1,4 @@
-"""The GPU's runner of a rank of a stage: a step in micro-batches, whose states come
-from the stage before and go to the next one.
-"""
+"""The GPU runner of a rank of a stage: a step in micro-batches, with states from the stage before, for the next one."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ from .micro_batches import FIXED_ON_GPUS, pieces
 from .rank_cuda_runner import RankCudaRunner, RankWorkerCudaRunner, RankZeroCudaRunner
 
 if TYPE_CHECKING:
-    from ...sequences.sequence import ScheduledWork, SequenceState
+    from ...sequences.sequence_state import ScheduledWork, SequenceState
 
 
 class StageCudaRunner(RankCudaRunner):
@@ -37,8 +35,9 @@ class StageCudaRunner(RankCudaRunner):
         """Steps of several tokens are not cut where layers attend: they begin with what another stage sends."""
 
     def computed(self, work: list[ScheduledWork]) -> Tensor | None:
-        """Rank 0: see `CudaRunner.forward`; it is queued once all stages have
-        theirs. Others: nothing that anybody reads.
+        """Rank 0: see `CudaRunner.forward`; it is queued once all stages have theirs.
+
+        Others: nothing that anybody reads.
         """
         if is_compiling():
             return super().computed(work)

@@ -1,6 +1,4 @@
-"""A plan as rank 0 tells it to others whose runners take plans: whole numbers, of which the
-slots are only those that they do not know yet.
-"""
+"""A plan as rank 0 sends it to others whose runners take plans: whole numbers, with slots that they do not know yet."""
 
 from __future__ import annotations
 
@@ -13,9 +11,8 @@ import numpy as np
 from ...cache import Ints, WindowPageTable
 from ...cache.state_checkpoints import StateCheckpoint, read_slot, write_slot
 from ...sequences.draft_tokens import DraftSource, DraftTokens
-from ...sequences.sequence import ScheduledWork, SequenceState
-from ...sequences.sequence_ops import SequenceOp
 from ...sequences.sequence_options import USUAL, SequenceOptions
+from ...sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 from ...step.adapter_rows import NONE
 
 ROW = 13  # numbers of a sequence in front of its tokens and slots
@@ -38,7 +35,7 @@ class MirroredOp(SequenceOp):
 
 
 class MirroredNextToken(SequenceOp):
-    """Wants what comes behind a single token."""
+    """Wants what follows a single token."""
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(lo, hi)
@@ -63,9 +60,8 @@ def plan_message(
 ) -> bytes:
     """rows: the row of each sequence. What the others know of its slots is what the row's mirror has: `slots.mirrored`.
 
-    adapters: the slot of each one's adapter, or NONE; empty: nobody has one.  moved: see `WindowPages.moved`, of models
-        whose windowed layers have
-    places of their own.
+    adapters: the slot of each one's adapter, or NONE; empty: no sequence has one.  moved: see `WindowPages.moved`, of
+    models whose windowed layers have separate places.
     """
     singles = len(work) if all(map(_is_single, work)) else 0
     parts: list[np.ndarray] = [np.array((0 if moved is None else len(moved[0]), singles), np.int32), *(moved or ())]
@@ -86,7 +82,7 @@ def plan_message(
 
 
 def _is_single(item: ScheduledWork) -> bool:
-    """Whether all that is to be told of it are a row, a position, a token, a slot and an adapter."""
+    """Whether all that is to be sent of it are a row, a position, a token, a slot and an adapter."""
     seq, lo, hi = item
     if hi - lo != 1 or seq.slots.mirrored < lo or seq.draft is not None or seq.trail or seq.into:
         return False
@@ -108,7 +104,7 @@ def _terms_of(slot: int) -> SequenceOptions:
 
 
 class MirroredSequence(NamedTuple):
-    """A sequence of a step, as it was told. read, write: slots of its states, of models that keep some."""
+    """A sequence of a step, as it was received. read, write: slots of its states, of models that keep some."""
 
     row: int
     lo: int
@@ -124,8 +120,9 @@ class MirroredSequence(NamedTuple):
 
 
 class SequenceMirrors:
-    """What a rank knows of rank 0's sequences: one for each row. count: rows.  windows:
-    where the places of windowed layers are put.
+    """What a rank knows of rank 0's sequences: one for each row.
+
+    count: rows.  windows: where the places of windowed layers are put.
     """
 
     def __init__(self, count: int, windows: WindowPageTable | None = None) -> None:
@@ -146,10 +143,12 @@ class SequenceMirrors:
             row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
             tokens = max(0, stop - lo)
             at += ROW
-            told = MirroredSequence(
+            received = MirroredSequence(
                 row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:]
             )
-            found.append(self._mirrored(told, values[at : at + tokens], values[at + tokens : at + tokens + hi - known]))
+            found.append(
+                self._mirrored(received, values[at : at + tokens], values[at + tokens : at + tokens + hi - known])
+            )
             at += tokens + hi - known
         return found
 
@@ -166,16 +165,15 @@ class SequenceMirrors:
             seq.ops.append(NEXT)
         return ScheduledWork(seq, position, position + 1)
 
-    def _mirrored(self, told: MirroredSequence, tokens: np.ndarray, slots: np.ndarray) -> ScheduledWork:
-        seq = self._all[told.row]
-        seq.tokens.put(told.lo, tokens)
-        seq.slots.truncate(told.known)
+    def _mirrored(self, received: MirroredSequence, tokens: np.ndarray, slots: np.ndarray) -> ScheduledWork:
+        seq = self._all[received.row]
+        seq.tokens.put(received.lo, tokens)
+        seq.slots.truncate(received.known)
         seq.slots.extend(slots)
-        seq.draft = (
-            DraftTokens([], DraftSource("told")) if told.drafted else None
-        )  # steps are cut by it; its tokens are among the others
-        seq.terms = _terms_of(told.adapter)
-        seq.trail, seq.into = [StateCheckpoint(told.lo, told.read)], told.write
+        # steps are cut by it; its tokens are among the others
+        seq.draft = DraftTokens([], DraftSource("received")) if received.drafted else None
+        seq.terms = _terms_of(received.adapter)
+        seq.trail, seq.into = [StateCheckpoint(received.lo, received.read)], received.write
         seq.ops.clear()
-        seq.ops.append(MirroredOp(told.wanted, told.pool))
-        return ScheduledWork(seq, told.lo, told.hi)
+        seq.ops.append(MirroredOp(received.wanted, received.pool))
+        return ScheduledWork(seq, received.lo, received.hi)

@@ -1,23 +1,18 @@
-"""A product of few rows with what adapters add to it, y = W x + b + B (scale * A x), in one launch.
+"""A product of a small batch with the output of its adapters, y = W x + b + B (scale * A x), in one launch.
 
-Its first programs find A x; each of the others goes through its part of W, waits until all of A x is there, and goes on
-through the B of
-every adapter that the rows have, as if these were more inputs: of an adapter that a row does not have its numbers are
-0.
-So each pair is read once for all of its rows, and nothing is written but y and A x.
+The first programs compute A x. Each of the others goes through its part of W, waits until all of A x is complete, and
+continues through the B of every adapter of the rows, as if these were more inputs. For an adapter that a row does not
+have, its numbers are 0. So each pair is read once for all of its rows, and only y and A x are written.
 
-Programs are dispatched in the order of their numbers, and those that others wait for come first and wait for nobody:
-they run or have
-ended before the first one waits, so that all end, however few fit on the device (as in stream-K, arXiv 2301.03598, and
-decoupled
-look-back). They are counted in a number of the site, which the last program sets back to 0: the next step and a graph
-that is replayed
-find it so. Kernels on the same counters must follow each other, as all that an engine computes for its steps do. What
-aborts a kernel
-ends the process's context on the device with it, and the counters with that.
+Programs are dispatched in the order of their numbers. Those that others wait for come first and do not wait themselves:
+they run or have ended before the first one waits. So all end, however few fit on the device (as in stream-K, arXiv
+2301.03598, and decoupled look-back). They are counted in a counter of the site, which the last program sets back to 0,
+ready for the next step or the replay of a graph. Kernels on the same counters must follow each other, as all that an
+engine computes for its steps do. An aborted kernel also ends the process's context on the device, and the counters
+with it.
 
-Of up to MOST_BLOCKS blocks of rows this is the faster way; of more, B is read too slowly so. SGL_FOLD_ADAPTERS=0 goes
-without (`ON`).
+Up to MOST_BLOCKS blocks of rows this is faster; with more, B is read too slowly. SGL_FOLD_ADAPTERS=0 turns it off
+(`ON`).
 """
 
 from __future__ import annotations
@@ -42,8 +37,8 @@ ON = os.environ.get("SGL_FOLD_ADAPTERS") != "0"
 MOST_ROWS, MOST_RANK, MOST_BLOCKS = 64, 128, 8
 OUTPUTS = 64  # of a tile, all of one piece
 CUT, MOST_OF_CUT = 4096, 64  # inputs of a part of A x, half as many for ranks above the latter: see `shrinking`
-SPLIT = 4  # sums of a part that are found side by side, by a warp each
-MOST_STAGES = 10  # inputs of a part that are on their way at once, in steps
+SPLIT = 4  # sums of a part that are computed in parallel, by a warp each
+MOST_STAGES = 10  # inputs of a part that are in flight at once, in steps
 FEW_INNER, INNER = 64, 128  # numbers of A x at once, of up to FEW_BLOCKS blocks and of more
 FEW_BLOCKS = 4
 
@@ -64,8 +59,9 @@ def find(
     BLOCK: tl.constexpr,
 ):
     """places: int32 [sites, most pieces, room], where the rows of B of the step's adapters begin, by GRAIN, RANK for
-    each; -1: there is none.
+    each.
 
+    -1: there is none.
     shapes: int32 [sites, 3], pieces, inputs and outputs. Grid: sites, most pieces.
     """
     site, piece = tl.program_id(0), tl.program_id(1)
@@ -121,8 +117,9 @@ def _shrink(
     DEPTH: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """h [parts, pieces, rows, RANK]: scale * A x for the rows of a block, one piece and
-    a part of the inputs, which SPLIT sums share.
+    """h [parts, pieces, rows, RANK]: scale * A x for the rows of a block, one piece and a part of the inputs.
+
+    SPLIT sums share that part.
     """
     block, piece, part = program % blocks, program // blocks % pieces, program // blocks // pieces
     begin, count, start, scale, rank = of_block(
@@ -152,7 +149,7 @@ def _shrink(
 
 @triton.jit
 def _wait_for(counter, count):
-    """Returns when so many programs have added one to it, and all that they had stored can be read."""
+    """Returns when so many programs have added one to it, and all that they had stored is visible."""
     while tl.atomic_add(counter, 0, sem="acquire") < count:
         pass
     tl.debug_barrier()
@@ -188,14 +185,14 @@ def _go_through(
     INNER: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """A tile of y, its inputs first and then the B of all adapters. shrinking: how many programs `_shrink`."""
+    """A tile of y, its inputs first and then the B of all adapters. shrinking: how many programs run `_shrink`."""
     row, output = tl.arange(0, ROWS), tile * OUTPUTS + tl.arange(0, OUTPUTS)
     piece, count = tl.load(piece_of + tile), tl.load(groups)
     group = tl.load(group_of + row, row < rows, other=-1)
     k = tl.arange(0, INNER)
     begins = places + (site * most_pieces + piece) * room
     at = tl.load(begins + k, k < count * RANK, other=-1)
-    of_rank = _rows_of_b(memory, at, output)  # on its way while W is multiplied
+    of_rank = _rows_of_b(memory, at, output)  # in flight while W is multiplied
     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
     if BIAS:
         sums += tl.load(bias + output).to(tl.float32)[:, None]
@@ -217,7 +214,7 @@ def _go_through(
     ours = (group[None, :] == (k // RANK)[:, None]) & (at >= 0)[:, None]
     of_rank = tl.where(
         count > 0, of_rank, tl.zeros((OUTPUTS, INNER), memory.dtype.element_ty)
-    )  # it always is: so the compiler leaves it in registers till here, and does not wait for it in front of W
+    )  # always true: so the compiler leaves it in registers until here, and does not wait for it in front of W
     sums = tl.dot(of_rank, tl.where(ours, inner, nothing), sums)
     for first in tl.range(INNER, count * RANK, INNER, num_stages=4):
         further = tl.load(begins + first + k, first + k < count * RANK, other=-1)
@@ -275,10 +272,10 @@ def multiply(
     BIAS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """y [rows, outputs], rows up to ROWS; x_tiles, weight: descriptors. h: see `_shrink`.  counters: int32 [sites],
-    zeros before and after.
+    """y [rows, outputs], rows up to ROWS; x_tiles, weight: descriptors. h: see `_shrink`.
 
-    Grid: blocks * pieces * PARTS programs that shrink, and behind them outputs / OUTPUTS that multiply.
+    counters: int32 [sites], zeros before and after.
+    Grid: blocks * pieces * PARTS programs that shrink, then outputs / OUTPUTS that multiply.
     """
     if DEPENDENT:
         gdc_launch_dependents()
@@ -348,21 +345,19 @@ def multiply(
 
 
 def can_fuse(memory: Tensor) -> bool:
-    """Whether it is not switched off, and the device and the type of the pairs
-    suit: half precision on Hopper or later.
-    """
+    """Whether it is enabled, and device and dtype of the pairs are supported: half precision on Hopper or later."""
     return ON and memory.dtype in (torch.bfloat16, torch.float16) and capability(memory.device)[0] >= 9
 
 
 def supports(count: int, pairs: LoraSlots, rows: AdapterRowBlocks) -> bool:
-    """Whether `fused_lora_linear` takes so many rows, and is the fastest for them."""
+    """Whether `fused_lora_linear` supports so many rows, and is the fastest for them."""
     few = 0 < count <= MOST_ROWS and rows.rows == FEW and rows.groups is not None and 0 < len(rows.table) <= MOST_BLOCKS
     return few and rank_of(pairs) <= MOST_RANK
 
 
 def fits_product(product: LoraProduct) -> bool:
-    """Whether `fused_lora_linear` takes the product: whole tiles of one piece
-    each, and rows that descriptors can read.
+    """Whether `fused_lora_linear` supports the product: whole tiles of one piece each, and rows readable by
+    descriptors.
     """
     return product.piece_of is not None and product.grain == GRAIN and can_multiply(product.inputs, torch.bfloat16)
 
@@ -459,14 +454,13 @@ def fused_lora_linear(
 
 
 def shrinking(rank: int, tile: MatmulTile) -> dict[str, int]:
-    """How a program finds its part of A x, within the shared memory that the tiles of the product have.
+    """How a program computes its part of A x, within the shared memory of the product's tiles.
 
-    Parts are few and long: where outputs are few, a program of either kind takes that memory of a whole multiprocessor,
-        so that one that shrinks
-    stands where one could multiply. With eight blocks, Llama-3.1-8B's products have 120, 72 and 96 programs of that
-    size: all stand on 132
-    multiprocessors at once. What is left to a program is to end before the others have gone through W, of large ranks
-    by a shorter part.
+    Parts are few and long. With few outputs, a program of either kind takes the shared memory of a whole
+    multiprocessor, so a program that shrinks takes the place of one that multiplies. With eight blocks, Llama-3.1-8B's
+    products have 120, 72
+    and 96 programs of that size: all fit on 132 multiprocessors at once. A program must then end before the others have
+    gone through W; large ranks use a shorter part for this.
     """
     depth = max(32, min(64, 2048 // rank))
     room, step = tile.stages * (tile.rows + OUTPUTS) * tile.depth, SPLIT * depth * (FEW + rank)
@@ -479,8 +473,9 @@ def shrinking(rank: int, tile: MatmulTile) -> dict[str, int]:
 
 
 def pieces_of(runs: list[tuple[int, int, int]]) -> np.ndarray | None:
-    """The piece of each tile of outputs, int32; None: some tiles have several. runs:
-    piece, first output, the one behind the last.
+    """The piece of each tile of outputs, int32; None: some tiles have several.
+
+    runs: piece, first output, end (exclusive).
     """
     if any(start % OUTPUTS or stop % OUTPUTS for _, start, stop in runs):
         return None

@@ -1,8 +1,8 @@
 """Adapters of ragged groups of rows: y += B (scale * A x), in two launches for each product (SGMV, arXiv 2310.18547).
 
-Rows are taken in the order of their slots, in blocks of one slot each; a grid has as many blocks as any mix of the rows
-may need, or more, and those without rows end at once. So a CUDA graph fits every mix. The inputs of the first product
-are cut, and the second one adds the parts in their order: a row's bits do not depend on the others.
+Rows are taken in the order of their slots, in blocks of one slot each. A grid has at least as many blocks as any mix of
+the rows may need, and those without rows end at once, so a CUDA graph fits every mix. The inputs of the first product
+are split, and the second one adds the parts in their order: a row's bits do not depend on the others.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ..launch.compile_ahead import entry
 
 CUT, OUTPUTS = 1024, 128  # inputs of a part, and outputs that are written at once
 GRAIN = 16  # numbers by which pairs begin, and by which pieces of most models end: whole words are read at once
-FEW_BLOCKS = 16  # up to so many, outputs are shared out among as many programs as there are tiles of OUTPUTS
-LONG = 512  # outputs of a tile where there are more
+FEW_BLOCKS = 16  # up to so many, outputs are divided among as many programs as there are tiles of OUTPUTS
+LONG = 512  # outputs of a tile with more blocks
 
 
 @dataclass(frozen=True, slots=True)
 class LoraSlots:
-    """What lies in the slots. memory: of the pairs; for a slot and a site, from `starts` on: A [pieces, rank, inputs],
-    at the next multiple
-    of 16 numbers B [rank, outputs].
+    """The contents of the slots.
 
-    starts: int64 [slots, sites], -1 where the adapter leaves the product as it is.  ranks: int32 [slots].
-    scales: float32 [slots, sites, most pieces]; 0 where it leaves the piece as it is.  most_rank: of any slot.
+    memory: of the pairs; for a slot and a site, from `starts` on: A [pieces, rank, inputs].
+    At the next multiple of 16 numbers: B [rank, outputs].
+    starts: int64 [slots, sites], -1 if the adapter does not change the product.  ranks: int32 [slots].
+    scales: float32 [slots, sites, most pieces]; 0 if it does not change the piece.  most_rank: of any slot.
     """
 
     memory: Tensor
@@ -61,8 +61,9 @@ class LoraProduct:
 
 @triton.jit
 def of_block(block, piece, table, starts, ranks, scales, site, sites, most_pieces, GRAIN: tl.constexpr):
-    """Of a block of rows: where in the order it begins, how many rows it has, and of its slot where
-    the site's pair lies, the piece's scale and the rank.
+    """For a block of rows: its first position in the order, its number of rows, and where its slot's pair is stored.
+
+    Also the piece's scale and the rank.
     """
     slot, begin, count = tl.load(table + 3 * block), tl.load(table + 3 * block + 1), tl.load(table + 3 * block + 2)
     start = tl.multiple_of(tl.load(starts + slot * sites + site), GRAIN)
@@ -175,7 +176,7 @@ def expand(
 
 
 def lora_shrink(x: Tensor, product: LoraProduct, pairs: LoraSlots, rows: AdapterRowBlocks) -> Tensor:
-    """What `lora_expand` adds, of x [T, inputs]: scale * A x by parts, float32."""
+    """The input of `lora_expand`, from x [T, inputs]: scale * A x by parts, float32."""
     blocks, parts, rank = len(rows.table), triton.cdiv(product.inputs, CUT), rank_of(pairs)
     h = torch.empty(parts * blocks * product.pieces * rows.rows * rank, dtype=torch.float32, device=x.device)
     sites, most_pieces = pairs.scales.shape[1:]
@@ -207,7 +208,7 @@ def lora_shrink(x: Tensor, product: LoraProduct, pairs: LoraSlots, rows: Adapter
 
 
 def lora_expand(y: Tensor, h: Tensor, product: LoraProduct, pairs: LoraSlots, rows: AdapterRowBlocks) -> Tensor:
-    """y [T, outputs] += what `lora_shrink` found; returns y, which may lie in a larger tensor."""
+    """y [T, outputs] += B times the result of `lora_shrink`; returns y, which may be a view of a larger tensor."""
     blocks, parts = len(rows.table), triton.cdiv(product.inputs, CUT)
     tiles, steps = (product.short, 1) if blocks <= FEW_BLOCKS else (product.long, LONG // OUTPUTS)
     sites, most_pieces = pairs.scales.shape[1:]
@@ -260,7 +261,7 @@ def product_of(
 
 
 def tiles_of(runs: list[tuple[int, int, int]], size: int) -> np.ndarray:
-    """int32 [tiles, 3]: piece, first output, the one behind the last, of tiles of at most `size`."""
+    """int32 [tiles, 3]: piece, first output and end (exclusive) of tiles of at most `size`."""
     return np.array(
         [(piece, at, min(stop, at + size)) for piece, start, stop in runs for at in range(start, stop, size)], np.int32
     )

@@ -1,1 +1,1 @@
-"""Triton kernels of paged attention, and what writes its keys and values."""
+"""Triton kernels of paged attention, and of writing its keys and values."""

@@ -1,12 +1,12 @@
 """Decode attention over KV pages: one query token per sequence, the keys split over programs, merged by the last one.
 
-A launch has a fixed number of items for its batch size: one per sequence and `extra` more, dealt out on the device in
+A launch has a fixed number of items for its batch size: one per sequence and `extra` more, distributed on the device in
 proportion to the contexts. So nothing depends on the host's knowledge of the contexts, and a captured graph stays
-right as they grow. An item is a run of keys of one sequence; its program for a KV head attends the group's query
-heads as rows of one tile. A sequence of one item is written at once. Of several, each program leaves its partial
-result in scratch and counts itself; the one that counts last merges them in order and sets the counter back to zero.
+valid as they grow. An item is a run of keys of one sequence; its program for a KV head attends the group's query
+heads as rows of one tile. A sequence of one item is written at once. With several, each program leaves its partial
+result in scratch and increments a counter; the last one merges them in order and sets the counter back to zero.
 
-What is compiled depends on the model, the page size, and whether there is one sequence or more; on nothing else.
+The compiled kernel depends only on the model, the page size, and whether there is one sequence or more.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ INDICES = [
     "table_ptr",
     "skip_ptr",
     "sinks_ptr",
-]  # parts of larger buffers, anywhere in them
+]  # parts of larger buffers, with any alignment
 LOG2E = 1.4426950408889634
 
 
 def scales(scale: float, softcap: float | None) -> tuple[float, float]:
-    """How a kernel makes logarithms to base 2 of weights out of products: outer * product, or with a cap
-    outer * tanh(inner * product); outer, inner."""
+    """How a kernel computes logarithms to base 2 of weights from products: outer * product; returns outer, inner.
+
+    With a cap: outer * tanh(inner * product).
+    """
     if softcap is None:
         return scale * LOG2E, 1.0
     return softcap * LOG2E, scale / softcap
@@ -47,7 +49,7 @@ def tanh(x):
 
 @triton.jit
 def share(highest, weight, sinks_ptr, heads, real):
-    """What mixed values are multiplied with: 1 / the sum of all weights, each head's sink among them if it has one.
+    """The factor of the mixed values: 1 / the sum of all weights, including each head's sink if it has one.
 
     weight: the sum of the keys' weights, 2 ** (score - highest).
     """
@@ -63,11 +65,10 @@ def share(highest, weight, sinks_ptr, heads, real):
 
 @triton.jit
 def dealt(lengths, each, item, sequences, SEQUENCES_P2: tl.constexpr):
-    """How many items each sequence has, of `each` keys or so, and whose the item is: `sequences` or more where it is
-    nobody's.
+    """How many items each sequence has, of about `each` keys, and whose the item is: `sequences` or more if unused.
 
-    All of them together are at most as many as sequences and what the sum of lengths has of `each`. One sequence by
-    itself has no longer ones.
+    All of them together are at most the number of sequences plus the sum of lengths divided by `each`. A single
+    sequence has no longer ones.
     """
     if SEQUENCES_P2 == 1:
         items = tl.maximum((lengths + each - 1) // each, 1)
@@ -149,7 +150,7 @@ def _turn(
     CAPPED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One turn of the online softmax, over `keys`."""
+    """One iteration of the online softmax, over `keys`."""
     dims, seen = tl.arange(0, DIM_P2), keys < end
     pages = tl.load(page_row + keys // PAGE, mask=seen, other=0)
     slots = tl.where(seen, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
@@ -182,8 +183,9 @@ def _merged(
     DIM_P2: tl.constexpr,
     MERGED: tl.constexpr,
 ):
-    """Of the partial results of a sequence's items, MERGED at a time: what they mix to, not
-    divided yet, the highest score and the sum of weights.
+    """The merged partial results of a sequence's items, MERGED at a time.
+
+    Returns the mixed values, not divided yet, the highest score and the sum of weights.
     """
     few, splits, dims = tl.arange(0, GROUP_P2), tl.arange(0, MERGED), tl.arange(0, DIM_P2)
     top = tl.full([GROUP_P2], float("-inf"), tl.float32)
@@ -226,7 +228,7 @@ def _write(
     DIM: tl.constexpr,
     DIM_P2: tl.constexpr,
 ):
-    """What the heads of a group attend, and the logarithms of their weights' sums where they are wanted.
+    """The attention output of the heads of a group, and if requested the logarithms of their weights' sums.
 
     members: rows of `result`.
     """
@@ -310,7 +312,7 @@ def decode_kernel(
     end = tl.minimum(begin + run, context)
 
     if DEPENDENT:
-        gdc_wait()  # contexts were there before the step began, all that is read from here on may be new
+        gdc_wait()  # contexts are older than the step; all that is read from here on may be new
     page_row = table_ptr + tl.load(rows_ptr + sequence).to(tl.int64) * table_row
     members = tl.arange(0, BLOCK_M)
     dims = tl.arange(0, DIM_P2)
@@ -393,8 +395,10 @@ def decode_kernel(
 
 @dataclass(frozen=True, slots=True)
 class DecodeTile:
-    """How a decode launch is cut. block: keys a turn; shortest: keys that are worth an item of their own;
-    programs: how many the extra items bring (about), over all KV heads."""
+    """How a decode launch is divided. block: keys an iteration; shortest: keys that justify a separate item.
+
+    programs: how many the extra items add (about), over all KV heads.
+    """
 
     block: int = 64
     shortest: int = 64

@@ -1,11 +1,9 @@
-"""Latent attention over pages: a row is the key of all heads, and its first numbers are their value, so it is loaded
-once for both.
+"""Latent attention over pages: a row is the key of all heads, and its first numbers are their value; it is loaded once.
 
-A decode's keys are split over programs as in `attention_decode`: items are dealt out on the device in proportion to the
-contexts, each
-program leaves its partial result in scratch, and the one of a sequence that counts last merges them in order. The heads
-of other
-sequences' new tokens, token by token, are cut into tiles, each of which one program attends from the first key on.
+A decode's keys are split over programs as in `attention_decode`: items are distributed on the device in proportion to
+the contexts, each program leaves its partial result in scratch, and the last one of a sequence merges them in order.
+For other sequences, heads of new tokens, token by token, are divided into tiles. One program attends each tile from the
+first key on.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from torch import Tensor
 from ..launch.compile_ahead import entry
 from .attention_decode import LOG2E, dealt, own
 
-INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, anywhere in them
+INDICES = ["rows_ptr", "starts_ptr", "contexts_ptr", "table_ptr"]  # parts of larger buffers, with any alignment
 LEAST = 16  # numbers that a product on tensor cores sums up
 
 
@@ -54,7 +52,7 @@ def _turn(
     PAGE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One turn of the online softmax, over the rows of `keys`. positions: [BLOCK_M], of the queries."""
+    """One iteration of the online softmax, over the rows of `keys`. positions: [BLOCK_M], of the queries."""
     there = keys < context
     pages = tl.load(page_row + keys // PAGE, mask=there, other=0)
     slots = tl.where(there, pages * PAGE + keys % PAGE, 0).to(tl.int64)  # slot 0 is always zero
@@ -108,8 +106,9 @@ def decode_kernel(
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Grid: (sequences + extra) * GROUPS, a group of BLOCK_M heads each. scale: of
-    the scores, to base 2, that of the rows in it.
+    """Grid: (sequences + extra) * GROUPS, a group of BLOCK_M heads each.
+
+    scale: of the scores, to base 2, with the rows'.
     """
     group = tl.program_id(0) % GROUPS
     item = tl.program_id(0) // GROUPS
@@ -118,7 +117,7 @@ def decode_kernel(
     lengths = tl.load(contexts_ptr + every, mask=every < sequences, other=0)
     worth = tl.sqrt(lengths.to(tl.float32) * MERGED).to(
         tl.int32
-    )  # the length of an item where reading it takes as long as merging all
+    )  # the length of an item for which reading it takes as long as merging all
     each = tl.maximum(tl.maximum(tl.cdiv(tl.sum(lengths, 0), extra), SHORTEST), worth)
     items, sequence = dealt(lengths, each, item, sequences, SEQUENCES_P2)
     if sequence >= sequences:
@@ -256,7 +255,7 @@ def extend_kernel(
     q_places = tokens[:, None] * q_token + heads[:, None] * q_head
     q = tl.load(q_ptr + q_places + numbers, mask=real & (numbers < RANK), other=0.0)
     q_turned = tl.load(q_ptr + q_places + RANK + behind, mask=real & (behind < TURNED), other=0.0)
-    positions = context - queries + query  # beyond the context in rows that are not real: they see all keys
+    positions = context - queries + query  # beyond the context in padding rows: they see all keys
     last = tl.minimum(queries, (tile * BLOCK_M + BLOCK_M - 1) // HEADS + 1)
     stop = context - queries + last
 
@@ -291,10 +290,10 @@ def extend_kernel(
 
 @dataclass(frozen=True, slots=True)
 class LatentTile:
-    """How a launch is cut. rows: heads of a decode, or heads times queries; block: keys a turn; shortest: keys that are
-    worth an item of
-    their own; programs: how many the extra items of decodes bring (about); merged: keys that are read in the time that
-    merging one item takes.
+    """How a launch is divided. rows: heads of a decode, or heads times queries; block: keys an iteration.
+
+    shortest: keys that justify a separate item; programs: how many the extra items of decodes add (about); merged: keys
+        that are read in the time that merging one item takes.
     """
 
     rows: int = 16
@@ -302,9 +301,7 @@ class LatentTile:
     shortest: int = 64
     programs: int = 264
     warps: int = 4
-    stages: int = (
-        5  # rows are read while those before are computed with from five on: where they lie is read ahead as well
-    )
+    stages: int = 5  # rows are prefetched during the computation from five on: their slots are prefetched as well
     merged: int = 12
 
     def groups(self, heads: int) -> int:
@@ -346,7 +343,7 @@ def decode(
     """out[s] = attention of q[s] over the first contexts[s] positions of sequence s, for s < len(contexts).
 
     q: [S or more, heads, rank + turned].  pool: [slots, 1, rank + turned].  out: [S or more, heads, rank], contiguous.
-    rows, contexts: int32 [S].  table: int32 [rows, pages].  row_scale: what stored numbers are to be multiplied with.
+    rows, contexts: int32 [S].  table: int32 [rows, pages].  row_scale: factor of stored numbers.
     """
     sequences, heads = len(contexts), q.shape[1]
     if sequences > scratch.sequences:
@@ -425,7 +422,7 @@ def extend(
 
 
 def _sizes(q: Tensor, out: Tensor, page_size: int, tile: LatentTile) -> dict[str, object]:
-    """What both kernels are compiled for."""
+    """The sizes that both kernels are compiled for."""
     rank, turned = out.shape[2], q.shape[2] - out.shape[2]
     return {
         "HEADS": q.shape[1],

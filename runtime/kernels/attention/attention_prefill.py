@@ -1,11 +1,11 @@
 """Attention of new tokens over KV pages, cached prefix included: causal, with an optional window or chunk.
 
 A program attends one tile: some neighbouring queries of one sequence, times the query heads that share a KV head, as
-rows of one matrix. It finds its tile on the device from where the sequences start. With `ORDERED` every query goes
+rows of one matrix. It finds its tile on the device from the starts of the sequences. With `ORDERED` every query goes
 through the same operations in the same order whatever else is in its tile: keys in blocks at fixed positions, all of
-them masked, summed up in segments between fixed positions, which are merged in order; blocks and segments that a
-query does not see leave its sums as they were. So its bits depend on its own tokens, and not on whether one program
-goes through all segments of a tile, or one each, of which the last to finish merges what all of them left.
+them masked, summed up in segments between fixed positions, which are merged in order; blocks and segments that a query
+does not see leave its sums as they were. So its bits depend on its own tokens, and not on whether one program goes
+through all segments of a tile, or one each, of which the last to finish merges what all of them left.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ INDICES = [
     "contexts_ptr",
     "table_ptr",
     "sinks_ptr",
-]  # parts of larger buffers, anywhere in them
-EVEN, OCTAVE = 8, 4  # segments of equal length; segments to each doubling of the position behind them
+]  # parts of larger buffers, with any alignment
+EVEN, OCTAVE = 8, 4  # segments of equal length; then segments for each doubling of the position
 
 
 @triton.jit
 def _bound(number, SEGMENT: tl.constexpr):
-    """Where segment `number` begins: an eighth to a quarter of what lies before it, so that few segments go far."""
+    """Where segment `number` begins. Its length is an eighth to a quarter of all before it, so few segments go far."""
     octave = tl.maximum(number - 8, 0) // 4
     steps = tl.where(number < 8, number, 8 + (number - 8) % 4 * 2)
     return (steps * SEGMENT) << octave
@@ -40,7 +40,7 @@ def _bound(number, SEGMENT: tl.constexpr):
 
 @triton.jit
 def _fold(top, total, result, highest, weight, mixed):
-    """The sums of one more segment, to those of the segments before it."""
+    """Adds the sums of one more segment to those of the segments before it."""
     higher = tl.maximum(top, highest)
     finite = tl.where(higher == float("-inf"), 0.0, higher)
     fade, factor = tl.exp2(top - finite), tl.exp2(highest - finite)
@@ -74,8 +74,9 @@ def _block(
     UNSEEN: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One turn of the online softmax: the keys from `block` on. lowest: the first one
-    that a query sees; rows before may be anything.
+    """One iteration of the online softmax: the keys from `block` on.
+
+    lowest: the first one that a query sees; rows before it may be anything.
     """
     keys = block + tl.arange(0, BLOCK_N)
     dims = tl.arange(0, DIM_P2)
@@ -120,7 +121,7 @@ def _block(
 
 @triton.jit
 def _nothing(BLOCK_M: tl.constexpr, DIM_P2: tl.constexpr):
-    """Sums over no keys: the highest score, the sum of weights, and what they mix to, not divided yet."""
+    """Sums over no keys: the highest score, the sum of weights, and the mixed values, not divided yet."""
     return (
         tl.full([BLOCK_M], float("-inf"), tl.float32),
         tl.zeros([BLOCK_M], tl.float32),
@@ -171,7 +172,7 @@ def _seen(
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Sums over the keys from `begin` to `stop`; those that all queries see go without masks."""
+    """Sums over the keys from `begin` to `stop`; those that all queries see skip the masks."""
     LIMITED: tl.constexpr = WINDOW + CHUNK > 0
     highest, weight, mixed = _nothing(BLOCK_M, DIM_P2)
     if not LIMITED:
@@ -262,7 +263,7 @@ def _in_order(
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Sums over segments `one` to `other`, each by itself and then one after the other."""
+    """Sums over segments `one` to `other`, each by itself and then merged in order."""
     top, total, result = _nothing(BLOCK_M, DIM_P2)
     for segment in range(one, other):
         highest, weight, mixed = _nothing(BLOCK_M, DIM_P2)
@@ -431,7 +432,7 @@ def prefill_kernel(
     out_places = (tokens * (KV_HEADS * GROUP) + heads)[:, None] * DIM + dims[None, :]
 
     cached = context - queries
-    positions = cached + query  # [BLOCK_M]; beyond the context in rows that are not real: they see all keys
+    positions = cached + query  # [BLOCK_M]; beyond the context in padding rows: they see all keys
     first_position = cached + tile * QUERIES
     stop = tl.minimum(context, first_position + QUERIES)
     lowest = _first_seen(first_position, WINDOW, CHUNK)
@@ -520,8 +521,10 @@ def prefill_kernel(
 
 @dataclass(frozen=True, slots=True)
 class PrefillTile:
-    """How a prefill launch is cut. rows: queries times group of a tile; block: keys a turn; segment: keys of the first
-    segments of ordered sums, a multiple of block."""
+    """How a prefill launch is divided. rows: queries times group of a tile; block: keys an iteration.
+
+    segment: keys of the first segments of ordered sums, a multiple of block.
+    """
 
     rows: int = 128
     block: int = 64
@@ -541,9 +544,7 @@ class PrefillTile:
 
 
 class PrefillScratch:
-    """What the programs of a tile leave for the last of them, in launches of up
-    to `tiles` tiles; one launch at a time.
-    """
+    """Partial results of a tile's programs for the last of them, for launches of up to `tiles` tiles; one at a time."""
 
     def __init__(
         self, tiles: int, parts: int, kv_heads: int, head_dim: int, tile: PrefillTile, device: torch.device

@@ -53,7 +53,9 @@ def store(
     k: Tensor, v: Tensor | None, slots: Tensor, keys: Tensor, values: Tensor | None, k_scale: float, v_scale: float
 ) -> None:
     """k, v: [T, kv_heads, head_dim], heads' numbers adjacent; slots: int [T]; keys, values: [slots, kv_heads,
-    head_dim], contiguous, which get value / scale if their dtype is another. v, values: None where only keys are
+    head_dim].
+
+    keys and values are contiguous and get value / scale if their dtype is another. v, values: None if only keys are
     stored.
     """
     width = keys.shape[1] * keys.shape[2]

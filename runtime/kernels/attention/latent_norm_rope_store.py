@@ -1,6 +1,4 @@
-"""What happens to a token of latent attention between its projections and
-attention, in one pass: norm, rotation, storing.
-"""
+"""Latent attention between a token's projections and attention, in one pass: norm, rotation, store."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ TILE = 16  # heads of a program
 
 @triton.jit
 def _turned(start, table, position, column, wanted, TURN: tl.constexpr, HALF: tl.constexpr):
-    """Both halves of numbers that turn, in their own type."""
+    """Both halves of the rotated numbers, in their own type."""
     a, b = tl.load(start + column, wanted, other=0.0), tl.load(start + HALF + column, wanted, other=0.0)
     if TURN:
         angle = table + position * (4 * HALF) + column
@@ -58,8 +56,9 @@ def _latent_rows(
     MOST: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Grid (tokens, 1 + tiles of heads): the first program of a token makes its row, the others
-    turn the queries of the token `first` behind it.
+    """Grid (tokens, 1 + tiles of heads): the first program of a token makes its row.
+
+    The others rotate the queries of the token `first` positions later.
     """
     if DEPENDENT:
         gdc_launch_dependents()
@@ -106,13 +105,13 @@ def latent_norm_rope_store(
     first: int = 0,
     overlap: bool = False,
 ) -> None:
-    """Write each token's row, its latent normed and what turns turned, to its slot, and the turned part of queries to
-    q.
+    """Write each token's row, with its latent normed and its key rotated, to its slot, and the rotated part of queries
+    to q.
 
     query: [Q, heads * dim + heads * turned], all heads' own numbers first, of the tokens from `first` on; latent: [T,
         rank + turned]; rows contiguous.  norm: [rank].
-    table: `RotaryEmbedding.table`, [positions, 2 turned]; None: nothing turns.  positions, slots: integers [T]; slot 0
-        is not written.
+    table: `RotaryEmbedding.table`, [positions, 2 turned]; None: no rotation.  positions, slots: integers [T]; slot 0 is
+        not written.
     pool: [slots, 1, rank + turned], contiguous, of the model's type, or float8_e4m3fn for number / scale.
     q: [Q, heads, rank + turned], contiguous, of which the first `rank` numbers stay as they are.  overlap: see
         `overlap`.

@@ -1,4 +1,4 @@
-"""Two attentions of the same queries, over different keys, become one over all of them."""
+"""Merges two attention outputs of the same queries over different keys into one over all of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The first pages of several sequences, one after the other, from the table of
-pages and the slots of a step's new tokens.
-"""
+"""The first pages of several sequences, concatenated, from the page table and the slots of a step's new tokens."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ VIEWS = (
     "contexts",
     "slots",
     "table",
-)  # of larger tensors, anywhere in them
+)  # of larger tensors, with any alignment
 
 
 @entry
@@ -76,8 +74,8 @@ def page_indices(
     """Write to out[indptr[r] : indptr[r + 1]] as many pages of sequence sequences[r], from its first on.
 
     out: int32.  indptr: int32 [runs + 1].  sequences: int32 [runs].  longest: most pages of a run.
-    rows, starts, contexts, slots, table: of the step, see `DeviceBatch` and `Batch`. Pages that hold new tokens
-    come from their slots: the table learns of them only in the step itself.
+    rows, starts, contexts, slots, table: of the step, see `DeviceBatch` and `Batch`. Pages that hold new tokens come
+    from their slots: the table gets them only in the step itself.
     reach: latest tokens that a query sees, its own included; pages that none of the step's sees become page 0.  0: they
         see all.
     """

@@ -1,4 +1,4 @@
-"""What happens to the heads between their projection and attention, in one pass: norm, rotary, storing."""
+"""Heads between their projection and attention, in one pass: norm, rotary, store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST_FP8 = 448.0  # the largest number of float8_e4m3fn
 
 @triton.jit
 def _to_pool(x, scale, pool, FP8: tl.constexpr, MOST: tl.constexpr):
-    """x, rounded to the model's type, as the pool keeps it."""
+    """x, rounded to the model's type, in the pool's format."""
     if FP8:
         scaled = x.to(tl.float32) / scale
         return tl.minimum(tl.maximum(scaled, -MOST), MOST).to(pool.dtype.element_ty)
@@ -58,7 +58,7 @@ def _normed(
     WHOLE: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    """Both halves of heads by their norm; garbage where no query or key is."""
+    """Both halves of heads by their norm; undefined for columns without query or key."""
     if LAYER:
         mean = (tl.sum(a + b, 1) / (2 * HALF))[:, None]
         a, b = tl.where(column < HALF, a - mean, 0.0), tl.where(column < HALF, b - mean, 0.0)
@@ -166,9 +166,9 @@ def _rotate_and_store(
 class QkNormWeights(NamedTuple):
     """A norm of queries and keys. weight, bias: [query_heads + kv_heads, head_dim], any float type.
 
-    layer: the mean is taken away first.  whole: over all queries at once, and over all keys.  after: it stands behind
-    the rotation; not with `whole`.
-    counters: int32 [query_heads + kv_heads], zeros, the kernels' own; None: see `gemv_qk_norm.supports`.
+    layer: the mean is subtracted first.  whole: over all queries at once, and over all keys.  after: it follows the
+        rotation; not with `whole`.
+    counters: int32 [query_heads + kv_heads], zeros, for the kernels only; None: see `gemv_qk_norm.supports`.
     """
 
     weight: Tensor
@@ -198,10 +198,10 @@ def norm_rope_store(
 ) -> Tensor:
     """Rotate queries and keys in place and write keys and values to the pool; returns the view of the queries.
 
-    out: with it the queries go there, [T, query_heads, head_dim] contiguous, and qkv stays as it is.
+    out: if given, the queries go there, [T, query_heads, head_dim] contiguous, and qkv is not changed.
 
     qkv: [T, (query_heads + 2 kv_heads) * head_dim], rows contiguous; any even head_dim. kv_heads: 0 stores nothing.
-    angles_table: `RotaryEmbedding.table`, [positions, 2 head_dim]; None: nothing turns.  positions, slots: integers
+    angles_table: `RotaryEmbedding.table`, [positions, 2 head_dim]; None: no rotation.  positions, slots: integers
         [T]; slot 0 is not written.
     k_pool, v_pool: [slots, kv_heads, head_dim] contiguous, of the model's type, or float8_e4m3fn for value / scale.
     value_eps: each head of values is divided by its root mean square.

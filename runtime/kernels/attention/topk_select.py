@@ -1,10 +1,8 @@
-"""Which tokens of its sequence a query attends to, over pages (DSA, of DeepSeek V3.2): scores of all that it sees, then
-the best of them.
+"""Selects the tokens that a query attends to, over pages (DSA, of DeepSeek V3.2): scores of all, then the top k.
 
-A query's scores lie in a row of scratch, of which only what it sees is written. The best are found by the bits of the
-scores: four counts
-of eight bits each give the lowest score that is taken, and one turn over the row takes what is above it and the first
-of its equals.
+A query's scores are in a row of scratch, of which only the visible part is written. The best are found by radix select
+on the bits of the scores: four counts of eight bits each give the lowest selected score. One pass over the row then
+takes what is above it and the first of its ties.
 """
 
 from __future__ import annotations
@@ -16,16 +14,16 @@ from torch import Tensor
 
 from ..launch.compile_ahead import entry
 
-VIEWS = ("positions_ptr", "rows_ptr", "table_ptr")  # parts of larger buffers, anywhere in them
+VIEWS = ("positions_ptr", "rows_ptr", "table_ptr")  # parts of larger buffers, with any alignment
 ROOM = 1 << 24  # scores that are kept at a time
 SPAN = 256  # keys of a program
-BLOCK, WARPS = 1024, 8  # scores that a turn of the choice reads
+BLOCK, WARPS = 1024, 8  # scores that one iteration of the selection reads
 LEAST = 16  # numbers of a side of a product on tensor cores, and of a row's alignment
 
 
 @triton.jit
 def _slots(table_ptr, row, table_row, places, wanted, PAGE: tl.constexpr):
-    """Of positions of a sequence; 0 where they are not wanted."""
+    """Slots of positions of a sequence; 0 for masked ones."""
     pages = tl.load(table_ptr + row.to(tl.int64) * table_row + places // PAGE, mask=wanted, other=0)
     return tl.where(wanted, pages * PAGE + places % PAGE, 0)
 
@@ -83,7 +81,7 @@ def score_kernel(
 
 @triton.jit
 def _rank(scores_ptr, at, there):
-    """Scores as numbers that rise with them: uint32, of zeros one."""
+    """Scores as numbers that rise with them: uint32, never zero."""
     scores = tl.load(scores_ptr + at, mask=there, other=0.0)
     bits = tl.where(scores == 0, 0.0, scores).to(tl.int32, bitcast=True)
     return (bits ^ ((bits >> 31) | -2147483648)).to(tl.uint32, bitcast=True)
@@ -91,8 +89,8 @@ def _rank(scores_ptr, at, there):
 
 @triton.jit
 def _digit(scores_ptr, context, found, needed, SHIFT: tl.constexpr, BLOCK: tl.constexpr):
-    """The next eight bits of the lowest rank that is taken, behind the bits `found`, and
-    how many are needed of the ranks with all these.
+    """The next eight bits of the lowest selected rank, after the bits `found`, and how many ranks with these are
+    needed.
     """
     counts = tl.zeros([256], tl.int32)
     for start in range(0, context, BLOCK):
@@ -166,12 +164,10 @@ def select_topk(
     most: int,
     page_size: int,
 ) -> tuple[Tensor, Tensor]:
-    """The slots, int32 [T, most], of the up to `most` tokens with the highest scores among those that each token sees,
-    in order of
-    position, and how many these are, int32 [T]; behind them a row is undefined. Of equal scores the first tokens are
-    taken.
+    """The slots, int32 [T, most], of the `most` visible tokens with the highest scores, and their number, int32 [T].
 
-    A score is the sum over heads of share * relu(query * key / sqrt(dim)).
+    Slots are in order of position; a row's rest is undefined. Ties go to the first tokens. A score is the sum over
+    heads of share * relu(query * key / sqrt(dim)).
 
     queries: [T, heads, dim], a token's numbers adjacent.  shares: float32 [T, heads], contiguous.  keys: [slots, dim],
         contiguous.

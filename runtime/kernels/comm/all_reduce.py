@@ -1,4 +1,4 @@
-"""Sums over ranks whose GPUs reach each other's memory, with the addition and norm behind them, in one kernel.
+"""All-reduce over ranks whose GPUs reach each other's memory, fused with the addition and norm that follow.
 
 See `all_reduce_kernels`.
 """
@@ -22,8 +22,7 @@ MOST = int(PROGRAMS)
 
 @dataclass(frozen=True)
 class AllReduceSizes:
-    """Of the memory that each of so many ranks shares with the others, for rows of `width` numbers of so many bytes
-    each.
+    """Sizes of the memory that each rank shares with the others, for rows of `width` numbers of so many bytes each.
 
     few: rows that go to all ranks; with two ranks, all of them do.  rows: that a call adds up at most.
     """
@@ -51,7 +50,7 @@ class AllReduceSizes:
 
     @property
     def start(self) -> int:
-        """Bytes up to what goes to owners and comes from them."""
+        """Bytes before the area for rows that go to owners and come from them."""
         return 2 * self.ranks * self.most * self.words * 8
 
     @property
@@ -63,8 +62,8 @@ class AllReduceSizes:
 class AllReduceBuffers:
     """One rank's view of that memory.
 
-    places: int64 [ranks], addresses of each rank's, multiples of 16; of zeros at first.  counted: int32 [MOST], the
-        turns of this rank's own calls.
+    places: int64 [ranks], addresses of each rank's, multiples of 16; initially zeros.  counted: int32 [MOST], the turns
+        of this rank's own calls.
     """
 
     rank: int
@@ -82,14 +81,14 @@ class AllReduceBuffers:
 
 
 def supports(width: int, itemsize: int) -> bool:
-    """Whether rows of so many numbers travel like this: as whole words of 32 bits."""
+    """Whether rows of so many numbers are supported: they must be whole words of 32 bits."""
     return width * itemsize % 4 == 0
 
 
 def all_reduce_sum(part: Tensor, rooms: AllReduceBuffers) -> Tensor:
-    """part: [T, size] of this rank, rows contiguous -> the sum of all ranks' parts in their order, added in float32;
-    the same bits on all of them.
+    """part: [T, size] of this rank, rows contiguous -> the sum of all ranks' parts in their order, added in float32.
 
+    The bits are the same on all ranks.
     All ranks call it at the same place of one stream each, with parts of the same shape and type.
     """
     out = torch.empty_like(part, memory_format=torch.contiguous_format)
@@ -99,8 +98,9 @@ def all_reduce_sum(part: Tensor, rooms: AllReduceBuffers) -> Tensor:
 
 
 def sum_add_norm(x: Tensor, part: Tensor, weight: Tensor, eps: float, rooms: AllReduceBuffers) -> Tensor:
-    """x += the sum of all ranks' parts in place, then as `norm.rms_norm` of x: bits
-    of `all_reduce_sum` and `norm.add_rms_norm`.
+    """x += the sum of all ranks' parts in place, then as `norm.rms_norm` of x.
+
+    The bits are those of `all_reduce_sum` and `norm.add_rms_norm`.
     """
     out, start = torch.empty_like(x, memory_format=torch.contiguous_format), 0
     for rows, made in _calls(part, out, rooms):
@@ -110,8 +110,9 @@ def sum_add_norm(x: Tensor, part: Tensor, weight: Tensor, eps: float, rooms: All
 
 
 def sum_of_posted(out: Tensor, rooms: AllReduceBuffers) -> Tensor:
-    """out [1, size] becomes the sum of what products of all ranks have posted
-    (`gemv_all_reduce`): bits of `all_reduce_sum`.
+    """out [1, size] becomes the sum of the parts posted by the ranks' products (`gemv_all_reduce`).
+
+    The bits are those of `all_reduce_sum`.
     """
     return _receive_sum(out, out, out, 0.0, rooms, False)
 
@@ -141,7 +142,7 @@ def _receive_sum(
 
 
 def _calls(part: Tensor, out: Tensor, rooms: AllReduceBuffers) -> Iterator[tuple[Tensor, Tensor]]:
-    """What each call computes: no more rows than there is room for."""
+    """The rows of each call: no more than the buffers hold."""
     if len(part):
         yield from zip(part.split(rooms.sizes.rows), out.split(rooms.sizes.rows), strict=True)
 

@@ -1,16 +1,13 @@
-"""The device's side of `over_ranks`.
+"""The device side of `all_reduce`.
 
-Numbers travel as messages of 64 bits: 32 bits of them and beside these the turn of the call, so that who waits sees
-    from each message that it is there,
-without a fence. Every call of any of these kernels is a turn, the same on all ranks.
+Numbers travel as messages of 64 bits: 32 bits of data and the turn of the call. A receiver sees from each message that
+it has arrived, without a fence. Every call of any of these kernels is a turn, the same on all ranks.
 
-Messages to all lie apart by the turn's parity: a rank in turn t has heard in t - 1 of every other, directly or through
-owners, which therefore have ended
-t - 2. It is the same where products post a row to all and a kernel behind them waits (`of_all`): they begin when this
-rank's kernel of turn t - 1 has ended.
-Rows that go to owners need not: who sends in turn t had got every sum of turn t - 1, made of what it sent then. Sums
-    need not either: an owner has heard
-everybody's turn t before it sends one.
+Messages to all are in separate buffers by the turn's parity: a rank in turn t has heard in t - 1 from every other,
+directly or through owners, which therefore have ended t - 2. It is the same if products post a row to all and a later
+kernel waits (`of_all`): they begin when this rank's kernel of turn t - 1 has ended.
+Rows that go to owners need no parity: the sender in turn t had got every sum of turn t - 1, made of what it sent then.
+Sums need none either: an owner has heard everybody's turn t before it sends one.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..launch.compile_ahead import entry
 from ..rms_norm import _normalised, _scaled
 
-PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most; each waits for its like on other ranks alone
+PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most; each waits only for its counterparts on other ranks
 
 
 @triton.jit
@@ -32,7 +29,7 @@ def _reached(turn, wanted):
 
 @triton.jit
 def _coming(counted, DEPENDENT: tl.constexpr):
-    """The program's turn, which it has still to count, once the kernels in front have ended."""
+    """The program's turn, which it has still to count, once the preceding kernels have ended."""
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -43,7 +40,7 @@ def _coming(counted, DEPENDENT: tl.constexpr):
 
 @triton.jit
 def _begin(counted, DEPENDENT: tl.constexpr):
-    """The turn of this call. Each program counts for itself and for those that this call does without."""
+    """The turn of this call. Each program counts for itself and for those that this call does not launch."""
     turn = _coming(counted, DEPENDENT)
     every = tl.arange(0, PROGRAMS)
     tl.store(counted + every, turn, every % tl.num_programs(0) == tl.program_id(0))
@@ -58,7 +55,7 @@ def _room(places, rank):
 
 @triton.jit
 def _post(room, at, numbers, turn, size, BLOCK: tl.constexpr):
-    """Numbers [BLOCK], of 32 bits or two by two of 16, to a rank's room. at: where there."""
+    """Numbers [BLOCK], of 32 bits or two by two of 16, to a rank's buffer. at: the offset there."""
     if numbers.dtype.primitive_bitwidth == 32:
         words, columns, length = numbers.to(tl.int32, bitcast=True), tl.arange(0, BLOCK), size
     else:
@@ -74,7 +71,7 @@ def _post(room, at, numbers, turn, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _awaited(places, rank, at, turn, size, KIND: tl.constexpr, BLOCK: tl.constexpr):
-    """KIND [BLOCK], zeros behind `size`: what was posted to this rank in this turn."""
+    """KIND [BLOCK], zeros beyond `size`: what was posted to this rank in this turn."""
     each: tl.constexpr = 32 // KIND.primitive_bitwidth
     columns = tl.arange(0, BLOCK // each)
     there, nothing = columns < size // each, turn.to(tl.int64) << 32
@@ -97,7 +94,7 @@ def _total(
 ):
     """float32 [BLOCK] of all ranks, in their order.
 
-    at, apart: where rank 0's messages come, and how far behind them those of the next rank.
+    at, apart: the offset of rank 0's messages, and the distance to the next rank's.
     """
     columns = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
@@ -115,9 +112,7 @@ def _total(
 def _finish(
     states, weights, out, total, row, stride, size, eps, BLOCK: tl.constexpr, NORMED: tl.constexpr, KIND: tl.constexpr
 ):
-    """What is added, or given, is the sum as it would be stored, rounded; what is
-    normalised is the state as it is stored.
-    """
+    """The addend, or result, is the sum as it would be stored, rounded; the norm is of the state as it is stored."""
     columns = tl.arange(0, BLOCK)
     inside = columns < size
     total = total.to(KIND)
@@ -173,8 +168,9 @@ def to_all(
 
 @triton.jit
 def _all_there(own, at, apart, turn, size, KIND: tl.constexpr, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """float32 [BLOCK]: the sum of all ranks' posts in their order. Those of all are under
-    way at the same time, until all are of this turn.
+    """float32 [BLOCK]: the sum of all ranks' posts in their order.
+
+    All are polled together until all are of this turn.
     """
     EACH: tl.constexpr = 32 // KIND.primitive_bitwidth
     columns = tl.arange(0, BLOCK // EACH)
@@ -221,8 +217,10 @@ def of_all(
     NORMED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Waits for one row that products of all ranks post (`gemv_all_reduce`), this one's too;
-    then as `to_all`, whose places they are. Grid (1,).
+    """Waits for one row that products of all ranks post (`gemv_all_reduce`), this one's too; then as `to_all`.
+
+    Grid (1,).
+    It uses the places of `to_all`.
     """
     columns, own = tl.arange(0, BLOCK), _room(places, RANK)
     inside = columns < size
@@ -245,13 +243,13 @@ def of_all(
 
 @triton.jit
 def _owner(row, RANKS: tl.constexpr):
-    """Rows of a program belong to the ranks in turns, and so do first rows of programs."""
+    """Rows of a program belong to the ranks round-robin, and so do first rows of programs."""
     return (tl.program_id(0) + row // tl.num_programs(0)) % RANKS
 
 
 @triton.jit
 def _slot(row, RANKS: tl.constexpr):
-    """Where a row lies among those that go to the same owner."""
+    """A row's position among those that go to the same owner."""
     return row // tl.num_programs(0) // RANKS * tl.num_programs(0) + tl.program_id(0)
 
 
@@ -279,7 +277,7 @@ def by_owners(
 ):
     """A row goes to its owner, and its sum from there to all.
 
-    places: addresses of int64 [RANKS, slots, words] of every rank, and behind that [rows, words].
+    places: addresses of int64 [RANKS, slots, words] of every rank, followed by [rows, words].
     """
     turn = _begin(counted, DEPENDENT)
     kind: tl.constexpr = parts.dtype.element_ty

@@ -1,5 +1,6 @@
-"""Numbers of all ranks that go to rank 0, and of rank 0 that go to all, where GPUs reach each other's
-memory: one kernel on each. See `gather_broadcast_kernels`.
+"""Gather to rank 0, and broadcast from rank 0, between GPUs that reach each other's memory: one kernel on each.
+
+See `gather_broadcast_kernels`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ MOST, BLOCK, WARPS = int(PROGRAMS), 512, 4  # messages of a block
 
 @dataclass(frozen=True)
 class GatherBuffers:
-    """One rank's view of the memory that serves one of the two ways.
+    """One rank's view of the memory that serves one of the two directions.
 
-    most: messages of one rank.  places: int64 [ranks], addresses of each rank's `bytes_for`, multiples of 16; of zeros
-        at first.
-    counted: int32 [ranks, MOST], the turns that were posted to each rank or taken from it; zeros at first.
+    most: messages of one rank.  places: int64 [ranks], addresses of each rank's `bytes_for`, multiples of 16; initially
+        zeros.
+    counted: int32 [ranks, MOST], the turns that were posted to each rank or taken from it; initially zeros.
     """
 
     rank: int
@@ -35,20 +36,22 @@ class GatherBuffers:
         return 16 * ranks * most + 4 * ranks * MOST
 
     def holds(self, rows: int, each: int, itemsize: int) -> bool:
-        """Whether there is room for so many rows of `each` numbers of one rank."""
+        """Whether so many rows of `each` numbers of one rank fit."""
         return itemsize in (2, 4) and _blocks(rows, each, itemsize) * BLOCK <= self.most
 
 
 def messages(size: int) -> int:
-    """Room for so many bytes of one rank, in whole blocks; a row ends within one of them (`GatherBuffers.holds`)."""
+    """Messages for so many bytes of one rank, in whole blocks; a row ends within one of them
+    (`GatherBuffers.holds`).
+    """
     return -(-size // (4 * BLOCK)) * BLOCK
 
 
 def gather(x: Tensor, columns: int, channels: GatherBuffers) -> Tensor:
-    """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x [R, c].
+    """[R, columns] on rank 0, of the ranks' columns concatenated; elsewhere x [R, c].
 
     All ranks call it at the same place of one stream each, with the same R. Each has ceil(columns / ranks) of the
-    columns, or those that are left.
+    columns, or the remaining ones.
     """
     each, rows = -(-columns // channels.ranks), len(x)
     out = x.new_empty(rows, columns) if channels.rank == 0 else x

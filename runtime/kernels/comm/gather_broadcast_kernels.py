@@ -1,13 +1,12 @@
-"""The device's side of `gather_broadcast`.
+"""The device side of `gather_broadcast`.
 
-A program and its like on another rank are a channel: they count its turns on either side, and have every PROGRAMS-th
-block of its memory, the same ones whatever
-a call's size is. Numbers travel as in `all_reduce_kernels`, with the turn beside them, in two sides by the turn's
-parity.
+A program and its counterpart on another rank are a channel: they count its turns on either side, and have every
+PROGRAMS-th block of its memory, the same ones whatever a call's size is. Numbers travel as in `all_reduce_kernels`,
+with the turn in each message, in two buffers by the turn's parity.
 
-Who sends hears nothing from who takes, and could run ahead. So who takes says, when its turn t begins, that it has read
-t - 1: by then that kernel has ended, and no fence
-is needed. Who sends in turn t waits until t - 2 is read, whose side it writes over; mostly it is long before.
+The sender gets no data from the receiver, and could run ahead. So the receiver reports, when its turn t begins, that it
+has read t - 1: by then that kernel has ended, and no fence is needed. The sender in turn t waits until t - 2 is read,
+whose buffer it overwrites; usually that was long before.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ PROGRAMS: tl.constexpr = tl.constexpr(256)  # at most, to or from each rank
 
 @triton.jit
 def _next_turn(counted, DEPENDENT: tl.constexpr):
-    """counted: of the programs that have to do with the same rank."""
+    """counted: of the programs that exchange with the same rank."""
     turn = _coming(counted, DEPENDENT)
     tl.store(counted + tl.program_id(0), turn)
     return turn
@@ -31,7 +30,7 @@ def _next_turn(counted, DEPENDENT: tl.constexpr):
 
 @triton.jit
 def _read_by(places, sender, taker, most, RANKS: tl.constexpr):
-    """Where the sender finds the turn up to which this program's like, which takes, has read: behind the messages."""
+    """Address of the turn up to which this program's receiving counterpart has read: after the messages."""
     zero = tl.full((), 0, tl.int64)
     start = tl.load(places + sender) + 16 * RANKS * (zero + most)
     return start.to(tl.pointer_type(tl.int32)) + taker * PROGRAMS + tl.program_id(0)
@@ -39,7 +38,7 @@ def _read_by(places, sender, taker, most, RANKS: tl.constexpr):
 
 @triton.jit
 def _at(block, sender, turn, most, RANKS: tl.constexpr, BLOCK: tl.constexpr):
-    """Where a block's messages lie, which a sender posts."""
+    """Address of a block's messages, which a sender posts."""
     zero = tl.full((), 0, tl.int64)
     return ((turn & 1) * RANKS + sender) * (zero + most) + block * BLOCK
 
@@ -69,10 +68,10 @@ def post(
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """numbers [rows, up to `each`] to ranks FIRST and on; grid (programs, ranks). places: addresses of int64 [2, RANKS,
-    most] of every rank, and behind that
-    int32 [RANKS, PROGRAMS].  counted: int32 [RANKS, PROGRAMS].  columns: of all ranks beside each other.  BLOCK:
-        messages.
+    """numbers [rows, up to `each`] to ranks FIRST and on; grid (programs, ranks).
+
+    places: addresses of int64 [2, RANKS, most] of every rank, followed by int32 [RANKS, PROGRAMS].
+    counted: int32 [RANKS, PROGRAMS].  columns: of all ranks, concatenated.  BLOCK: messages.
     """
     PER: tl.constexpr = 32 // numbers.dtype.element_ty.primitive_bitwidth
     to = FIRST + tl.program_id(1)
@@ -104,8 +103,9 @@ def take(
     BLOCK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """out [rows, columns]: what the ranks from 0 on post, each as many as the grid says, and
-    this one's own; grid (programs, ranks). See `post`.
+    """out [rows, columns]: what the ranks from 0 on post, and this one's own; grid (programs, ranks). See `post`.
+
+    The grid says how many ranks post.
     """
     PER: tl.constexpr = 32 // out.dtype.element_ty.primitive_bitwidth
     sender = tl.program_id(1)

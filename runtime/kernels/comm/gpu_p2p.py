@@ -1,5 +1,5 @@
-"""Numbers handed to a rank whose GPU's memory this one reaches: written there part by
-part, each with the turn of its step beside it.
+"""Point-to-point sends to a rank whose GPU memory this one reaches: parts are written there, each with its step's
+turn.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ VARYING = ["room", "first", "turn", "wanted", "side"]
 @entry
 @triton.jit(do_not_specialize=VARYING)
 def _post(numbers, rooms, turns, reads, side, room, first, turn, wanted, count, BLOCK: tl.constexpr):
-    """rooms, turns: addresses there.  reads: here, the turns up to which the other
-    one has read.  room, first: where among them.
+    """rooms, turns: addresses there.  reads: here, the turns up to which the other one has read.
+
+    room, first: where among them.
     """
     while not _reached(reads + side, wanted):
         pass
@@ -60,10 +61,10 @@ def _tell(reads, side, turn):
 
 
 class P2PChannel:
-    """One end of what leads from a rank to another: the parts of a step in a row, steps in two rooms by turns.
+    """One end of a channel from one rank to another: the parts of a step in a row, steps in two alternating buffers.
 
-    memory, there: int64 [1], the addresses of this end's memory and of the other's, of `bytes_for` bytes each, zeros at
-        first.
+    memory, there: int64 [1], the addresses of this end's memory and of the other's, of `bytes_for` bytes each,
+        initially zeros.
     own: int32, this end's memory.  numbers: int32 that a step has at most.  parts: of a step, at most.
     """
 
@@ -84,9 +85,9 @@ class P2PChannel:
         self._turn, self._part, self._filled = self._turn + 1, 0, 0
 
     def post(self, x: Tensor) -> None:
-        """Hand on the next part of the step, contiguous, of a multiple of four bytes.
+        """Send the next part of the step, contiguous, of a multiple of four bytes.
 
-        It waits for the step before the last one to be read.
+        It waits until the step before the last one is read.
         """
         numbers = x.reshape(-1).view(torch.int32)
         side, place = self._place(len(numbers))

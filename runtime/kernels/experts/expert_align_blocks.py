@@ -1,6 +1,4 @@
-"""Pairs of tokens and experts, sorted by expert into blocks of one expert each,
-on the device and without waiting for it.
-"""
+"""Pairs of tokens and experts, sorted by expert into blocks of one expert each, on the device and without waiting."""
 
 from __future__ import annotations
 
@@ -16,17 +14,16 @@ from ..launch.compile_ahead import entry
 from ..launch.programmatic_launch import launched
 
 CHUNK, LARGE_CHUNK = 1024, 2048  # pairs that a program looks at together
-MANY = 4096  # pairs, above which chunks have programs of their own
+MANY = 4096  # pairs, above which each chunk has a separate program
 PLACED = (
     2**13
-)  # numbers that such a program holds at most; of more, as of 65,536 pairs of 512 experts, its registers have no room
+)  # numbers that such a program holds at most; more, as of 65,536 pairs of 512 experts, do not fit in its registers
 
 
 class ExpertBlocks(NamedTuple):
-    """pairs int32 [most * rows]: of each block its pairs, filled up with the number of all pairs, which is none of
-    them.
+    """pairs int32 [most * rows]: of each block its pairs, padded with the number of all pairs, which is no valid pair.
 
-    experts: int32 [most], of each block.  total: int32 [1], how many blocks there are; what stands behind them is
+    experts: int32 [most], of each block.  total: int32 [1], how many blocks there are; entries after them are
         undefined.
     """
 
@@ -54,8 +51,8 @@ def _sort(
     CHUNK: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """One program an expert: counts the pairs of all, so that it knows where its own
-    blocks begin, then lays them there in order.
+    """One program an expert: counts all pairs, so that it knows where its blocks begin, then stores them there in
+    order.
     """
     if DEPENDENT:
         gdc_launch_dependents()
@@ -114,8 +111,9 @@ def _place(
     CHUNKS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Grid (experts, chunks): lays an expert's pairs of a chunk in order behind those of
-    the chunks before. CHUNKS: at least `chunks`.
+    """Grid (experts, chunks): stores an expert's pairs of a chunk in order, after those of the chunks before.
+
+    CHUNKS: at least `chunks`.
     """
     if DEPENDENT:
         gdc_launch_dependents()
@@ -141,7 +139,7 @@ def _place(
 
 
 def most_blocks(pairs: int, experts: int, rows: int) -> int:
-    """That so many pairs can fill."""
+    """The most blocks that so many pairs can fill."""
     return (pairs + min(pairs, experts) * (rows - 1)) // rows
 
 

@@ -1,7 +1,7 @@
-"""Weights of the experts that a step has chosen, brought from main memory to the device on the stream that computes.
+"""Weights of a step's selected experts, copied from main memory to the device on the compute stream.
 
-Kernels read the locked memory themselves: which experts are chosen is known to the device alone, the host never waits,
-and a graph brings what its own rows choose.
+Kernels read the locked memory themselves: only the device knows which experts are selected, the host never waits, and a
+graph copies what its own rows select.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from torch import Tensor
 from ..launch.compile_ahead import entry
 from .expert_align_blocks import CHUNK as PAIRS
 
-PROGRAMS = 512  # that copy; each goes on until nothing is left
+PROGRAMS = 512  # that copy; each continues until nothing is left
 WORDS = 4096  # that a program copies at a time
-UNITS = (torch.int32, torch.int16, torch.int8)  # what is copied has no meaning here: the widest is fastest
+UNITS = (torch.int32, torch.int16, torch.int8)  # the copied bits have no meaning here: the widest type is fastest
 
 
 class SelectedExperts(NamedTuple):
-    """experts: int32 [count], those that are chosen, in order, as many as total int32 [1] says."""
+    """experts: int32 [count], the selected ones, in order, as many as total int32 [1] says."""
 
     experts: Tensor
     total: Tensor
@@ -43,7 +43,7 @@ def _choose(
     SLOTTED: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program. Pairs of rows whose slot is 0 choose nothing."""
+    """One program. Pairs of rows whose slot is 0 select nothing."""
     lane, expert = tl.arange(0, CHUNK), tl.arange(0, BINS)
     found = tl.zeros([BINS], tl.int32)
     for start in range(0, count, CHUNK):
@@ -61,7 +61,7 @@ def _choose(
 @entry
 @triton.jit
 def _bring(source, room, experts, total, size, WORDS: tl.constexpr):
-    """room[e] = source[e], [size] each, of the chosen experts."""
+    """room[e] = source[e], [size] each, of the selected experts."""
     lane = tl.arange(0, WORDS)
     parts = tl.cdiv(size, WORDS)
     for item in range(tl.program_id(0), tl.load(total) * parts, tl.num_programs(0)):
@@ -71,9 +71,10 @@ def _bring(source, room, experts, total, size, WORDS: tl.constexpr):
 
 
 def collect_selected(chosen: Tensor, experts: int, counter: Tensor, slots: Tensor | None = None) -> SelectedExperts:
-    """chosen: int32 [T, k], numbers below `experts`.  counter: int64 [1], to which is added how many are chosen.
+    """chosen: int32 [T, k], numbers below `experts`.  counter: int64 [1], to which the number of selected ones is
+    added.
 
-    slots: [T]; rows whose slot is 0 are padding, which chooses nothing.
+    slots: [T]; rows whose slot is 0 are padding, which selects nothing.
     """
     found = SelectedExperts(*(torch.empty(size, dtype=torch.int32, device=chosen.device) for size in (experts, 1)))
     _choose[(1,)](
@@ -93,12 +94,12 @@ def collect_selected(chosen: Tensor, experts: int, counter: Tensor, slots: Tenso
 
 
 def fetch_experts(source: Tensor, room: Tensor, chosen: SelectedExperts) -> None:
-    """room[e] = source[e] of the chosen experts.
+    """room[e] = source[e] of the selected experts.
 
     source: in locked main memory, room on the device; contiguous, alike, [experts, ...].
     """
     unit = next(unit for unit in UNITS if source[0].nbytes % unit.itemsize == 0)
-    programs = PROGRAMS if room.is_cuda else 2  # an interpreter runs one after the other
+    programs = PROGRAMS if room.is_cuda else 2  # an interpreter runs them sequentially
     size = source[0].nbytes // unit.itemsize
     _bring[(programs,)](_as(source, unit), _as(room, unit), *chosen, size, WORDS=WORDS, num_warps=8)
 

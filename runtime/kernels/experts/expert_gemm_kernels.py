@@ -1,9 +1,8 @@
-"""Triton kernels that multiply tokens with the matrices of their experts, which lie in one tensor [experts, outputs,
-inputs].
+"""Triton kernels that multiply tokens with their experts' matrices, stored in one tensor [experts, outputs, inputs].
 
 Pairs of a token and an expert are numbered token * TOP + choice. They are sorted into blocks of one expert
-(expert_blocks), whose
-products are those of `matmul`; few rows have kernels of their own (expert_gather_kernels).
+(`expert_align_blocks`), whose products are those of `batch_invariant_matmul`; small batches have separate kernels
+(`expert_gemv_kernels`).
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def besides(
     SWITCHED: tl.constexpr,
     ADDED: tl.constexpr,
 ):
-    """total and what the shared network gives the row, and what it is added to."""
+    """total plus the shared network's output of the row, and plus the residual."""
     at = row * outputs + place
     if SHARED:
         share = tl.load(every + at, inside, other=0.0).to(tl.float32)
@@ -123,11 +122,10 @@ def grouped(
     """A product of all experts. NAME: of an activation, in the first product; "" in the second one.
 
     First: out [most blocks * ROWS, outputs] = activation(gate) * up of row pair / TOP of x [.., inputs], in the order
-        of the blocks.
-    The weight holds gate above up.  WEIGHED: x times `weights` [count], rounded.  What stands in places without a pair
-        is undefined.
+    of the blocks. The weight holds gate above up.  WEIGHED: x times `weights` [count], rounded.  Places without a pair
+    are undefined.
     Second: out [count, outputs], by pair, of x in the order of the blocks, as a descriptor if the weight is one.
-    Any grid; each program takes every so many-th of the `total` blocks' tiles.
+    Any grid; each program takes every n-th of the `total` blocks' tiles.
     """
     if DEPENDENT:
         gdc_wait()
@@ -196,8 +194,9 @@ def _summed(
     WEIGHED: tl.constexpr,
     PARTIAL: tl.constexpr,
 ):
-    """Of a row's pairs, in the order of choice: [BLOCK]. PARTIAL: of those
-    alone whose expert is one of those `here`.
+    """Sum over a row's pairs, in the order of choice: [BLOCK].
+
+    PARTIAL: only pairs whose expert is one of those `here`.
     """
     total = tl.zeros([BLOCK], tl.float32)
     for choice in tl.static_range(TOP):
@@ -265,7 +264,10 @@ def combine_norm(
     SWITCHED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """x [rows, outputs] += what `combine` gives; y = the RMS norm of x as it is stored, times `norm`. Grid (rows,)."""
+    """x [rows, outputs] += the result of `combine`; y = the RMS norm of x as it is stored, times `norm`.
+
+    Grid (rows,).
+    """
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()

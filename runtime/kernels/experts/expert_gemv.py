@@ -1,5 +1,5 @@
-"""What the chosen experts of few rows give, their weights read in place: how the
-two kernels are cut, and their launches.
+"""The output of the selected experts for small batches, weights read in place: tile sizes of two kernels, and
+launches.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ROWS_AT_ONCE = 8  # that a program of the second product reads, of all experts t
 
 
 class ExpertGemvLaunch(NamedTuple):
-    """Powers of 2 but for groups. rows: of each weight that a program reads at once; block: columns a step; warps: of a
-    program.
+    """Powers of 2 except groups. rows: of each weight that a program reads at once; block: columns a step.
 
-    groups: of rows, one after the other.  registers: most that a thread may use, 0: the compiler's choice.
+    warps: of a program.  groups: of rows, one after the other.  registers: most that a thread may use, 0: the
+    compiler's choice.
     """
 
     rows: int
@@ -40,11 +40,13 @@ class ExpertGemvLaunch(NamedTuple):
 
 # By (outputs, inputs, top_k), measured on an H200 inside chains of whole layers.
 TUNED_UP: dict[tuple[int, int, int], ExpertGemvLaunch] = {(1536, 2048, 8): ExpertGemvLaunch(4, 2048, 8, registers=64)}
-REGISTERS = 128  # of a thread, in cuts that were not measured: so many programs fit beside each other
+REGISTERS = 128  # of a thread, in tiles that were not measured: so many programs fit on a multiprocessor
 
 
 def gate_up_launch(outputs: int, inputs: int, top_k: int) -> ExpertGemvLaunch:
-    """The measured cut of gate and up [outputs, inputs] of so many experts of one row, or a sound guess."""
+    """The measured launch of gate and up [outputs, inputs] of so many experts for a batch of one, or a sound
+    default.
+    """
     block = block_of(inputs)
     return TUNED_UP.get((outputs, inputs, top_k)) or ExpertGemvLaunch(
         4, block, max(1, block // 512), registers=REGISTERS
@@ -52,7 +54,7 @@ def gate_up_launch(outputs: int, inputs: int, top_k: int) -> ExpertGemvLaunch:
 
 
 def down_launch(inputs: int, top_k: int) -> ExpertGemvLaunch:
-    """The same of the second product, of which a program reads the rows of all experts at once."""
+    """The same for the second product, of which a program reads the rows of all experts at once."""
     rows = max(1, ROWS_AT_ONCE // triton.next_power_of_2(top_k))
     return ExpertGemvLaunch(rows, min(256, triton.next_power_of_2(inputs)), 1, registers=REGISTERS)
 
@@ -65,7 +67,7 @@ def expert_gemv(
     out: Tensor,
     overlap: bool,
 ) -> Tensor:
-    """`out` [T, hidden], of few rows: the sum of what each row's experts give, and of `besides`."""
+    """`out` [T, hidden], of a small batch: the sum of each row's expert outputs, and of `besides`."""
     inner = gemv_gate_up(x, stacks, choice, overlap=overlap)
     return gemv_down(inner, stacks, choice, besides, out, overlap=overlap)
 
@@ -77,7 +79,7 @@ def gemv_gate_up(
     cut: ExpertGemvLaunch | None = None,
     overlap: bool = False,
 ) -> Tensor:
-    """activation(gate) * up of every pair [T * k, inner], each by programs of its own."""
+    """activation(gate) * up of every pair [T * k, inner], each by separate programs."""
     assert isinstance(stacks.gate_up, ExpertWeights)
     (weight, bias), inner, pairs = stacks.gate_up, stacks.inner, choice.experts.numel()
     out = x.new_empty(pairs, inner)
@@ -114,7 +116,7 @@ def gemv_down(
     cut: ExpertGemvLaunch | None = None,
     overlap: bool = False,
 ) -> Tensor:
-    """Of what `gemv_gate_up` gives the sums [T, hidden], in `out`."""
+    """The sums [T, hidden] of the second product over the result of `gemv_gate_up`, in `out`."""
     assert isinstance(stacks.down, ExpertWeights)
     (weight, bias), (rows, outputs) = stacks.down, out.shape
     cut = cut or down_launch(stacks.inner, choice.top_k)
@@ -140,7 +142,7 @@ def gemv_down(
 
 
 def _constants(weight: Tensor, cut: ExpertGemvLaunch, overlap: bool) -> dict[str, Any]:
-    """The keywords that both kernels take."""
+    """The keywords of both kernels."""
     size = weight.shape[2]
     block = min(cut.block, triton.next_power_of_2(size))
     told = {"SIZE": size, "ROWS": cut.rows, "BLOCK": block, "VECTOR": min(16 // weight.element_size(), block)}

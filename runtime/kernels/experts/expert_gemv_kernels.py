@@ -1,7 +1,6 @@
-"""Triton kernels that multiply few rows with the matrices of their experts, read in place: bound by reading each matrix
-once.
+"""Triton kernels that multiply small batches with their experts' matrices, read in place: each matrix is read once.
 
-Pairs of a row and an expert are numbered row * TOP + choice; matrices lie in one tensor [experts, outputs, inputs].
+Pairs of a row and an expert are numbered row * TOP + choice; matrices are in one tensor [experts, outputs, inputs].
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ def _rounded(values, factor, x, WEIGHED: tl.constexpr):
 
 @triton.jit
 def _halves(start, expert, inner, ROWS: tl.constexpr):
-    """[ROWS, 1], rows of all experts' gates above ups: of ROWS / 2 numbers from
-    `start` on the gate and the up, in turns.
-    """
+    """[ROWS, 1], rows of all experts' gates above ups: ROWS / 2 numbers from `start` on, gate and up in turns."""
     lane = tl.arange(0, ROWS)
     return (expert * 2 * inner + tl.minimum(start + lane // 2, inner - 1) + lane % 2 * inner)[:, None]
 
@@ -60,9 +57,9 @@ def gemv_gate_up(
 ):
     """out [pairs, inner] = activation(gate) * up, where an expert's weight [2 inner, SIZE] holds gate above up.
 
-    A program owns GROUPS times ROWS / 2 numbers of a pair, one group after the other, with the next weights under way.
+    A program owns GROUPS times ROWS / 2 numbers of a pair, one group after the other, with the next weights in flight.
     PARTIAL: of the experts that are `here` only; of pairs of others nothing is written.
-    Grid (ceil(2 * inner / ROWS / GROUPS), pairs). `gemv_down` may only begin behind the wait.
+    Grid (ceil(2 * inner / ROWS / GROUPS), pairs). `gemv_down` may only begin after the wait.
     """
     if DEPENDENT:
         gdc_wait()
@@ -149,8 +146,9 @@ def gemv_down(
     A program owns ROWS outputs of a row and reads those of all its experts at once; LANES: TOP or the power of 2 above
     it.
     WEIGHED: times the router's weights.  PARTIAL: of the experts that are `here` only.  Grid (ceil(outputs / ROWS),
-        rows).  DEPENDENT: behind `gemv_gate_up`, which has waited for
-    what chose before it lets this begin: the first weights are under way while it ends.
+        rows).
+    DEPENDENT: after `gemv_gate_up`, which has waited for the selection before it lets this begin: the first weights are
+    in flight while it ends.
     """
     EVEN: tl.constexpr = SIZE % BLOCK == 0
     STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK

@@ -1,4 +1,4 @@
-"""What the kernels of mixtures of experts are given."""
+"""Inputs of the kernels for mixtures of experts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ExpertWeights(NamedTuple):
 
 
 class PackedExpertWeights(NamedTuple):
-    """The same in few bits: the tensors of `packed` have a first dimension of experts."""
+    """The same, quantized: the tensors of `packed` have a first dimension of experts."""
 
     packed: PackedWeight
     bias: Tensor | None
@@ -35,8 +35,9 @@ class PackedExpertWeights(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StackedExpertWeights:
-    """gate_up: [experts, 2 inner, hidden], gate above up.  down: [experts, hidden, inner].  name:
-    of the activation.  limit: see `spec.GatedFFNSpec`.
+    """gate_up: [experts, 2 inner, hidden], gate above up.  down: [experts, hidden, inner].
+
+    name: of the activation.  limit: see `spec.GatedFFNSpec`.
     """
 
     gate_up: ExpertWeights | PackedExpertWeights
@@ -54,8 +55,8 @@ class StackedExpertWeights:
 
 
 class SharedExpertOutput(NamedTuple):
-    """What is added to what the experts give: `every` [T, hidden], by the sigmoid of
-    `switch` float32 [T]; and x, which is written into.
+    """Added to the experts' outputs: `every` [T, hidden], times the sigmoid of `switch` float32 [T]; and x, in
+    place.
     """
 
     every: Tensor | None = None
@@ -65,9 +66,10 @@ class SharedExpertOutput(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ExpertSelection:
-    """experts: int32 [T, k].  weights: float32 [T, k], of what experts give, or, `of_input`, of what they take.
+    """experts: int32 [T, k].  weights: float32 [T, k], of the experts' outputs, or, with `of_input`, of their inputs.
 
-    places: of all ranks, where experts lie whole on several: numbers that this one has no expert of give nothing here.
+    places: of all ranks, if experts are whole on several: numbers of experts that this one does not have add nothing
+        here.
         None: it has all.
     """
 
@@ -82,12 +84,12 @@ class ExpertSelection:
 
     @property
     def partial(self) -> bool:
-        """Whether some of the chosen experts may lie elsewhere."""
+        """Whether some of the selected experts may be stored elsewhere."""
         return self.places is not None
 
 
 def shared_output_arguments(besides: SharedExpertOutput, none: Tensor) -> list[Tensor]:
-    """As kernels take it: any tensor where there is none."""
+    """As kernels take it: any tensor in place of missing ones."""
     return [none if each is None else each for each in besides]
 
 

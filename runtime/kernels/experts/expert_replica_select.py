@@ -1,5 +1,6 @@
-"""Where a pair of a token and an expert is computed, of experts that lie whole on several ranks: one kernel,
-which waits for nothing. See models/expert_spread.py, the law.
+"""Where each pair of a token and an expert is computed, for experts replicated on several ranks: one kernel.
+
+It waits for nothing. The reference is models/placement/expert_parallel_plan.py.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ FEW, CHUNK = 128, 2048  # pairs that a program looks at together
 
 @dataclass(frozen=True, slots=True)
 class ExpertReplicaTable:
-    """Where experts lie; other numbers may be written into the tensors at any time, also between two runs of a graph.
+    """Where experts are stored; other numbers may be written into the tensors at any time, also between runs of a
+    graph.
 
     copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, negative elsewhere.
-        shared: int64 [most], the experts
-    that have copies, behind them negative.  here: places of this rank.  places: of all ranks.
+        shared: int64 [most], the experts that have copies, then negative numbers.  here: places of this rank.  places:
+        of all ranks.
     """
 
     copies: Tensor
@@ -36,7 +38,7 @@ class ExpertReplicaTable:
 
 @triton.jit
 def _among(chosen, slots, pair, count, mine, TOP: tl.constexpr, SLOTTED: tl.constexpr):
-    """1 where a row that counts has chosen this expert."""
+    """1 if a row that counts has chosen this expert."""
     inside = pair < count
     found = inside & (tl.load(chosen + pair, inside, other=-1) == mine)
     if SLOTTED:
@@ -63,11 +65,10 @@ def _select_replicas(
     COUNTED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """places int32 [count]: of each pair its place here, or `here` where it has none. Grid (chunks of pairs + length of
-    `shared`,).
+    """places int32 [count]: of each pair its place here, or `here` if it has none.
 
-    A program of a chunk tells of experts without copies and of rows that do not count; each of the others of one expert
-    with copies, whose rows it numbers.
+    Grid (chunks of pairs + length of `shared`,). A program of a chunk writes the places of experts without copies and
+    of rows that do not count. Each of the others handles one expert with copies, whose rows it numbers.
     """
     if DEPENDENT:
         gdc_launch_dependents()
@@ -104,11 +105,12 @@ def _select_replicas(
 def select_replicas(
     chosen: Tensor, turns: ExpertReplicaTable, counts: Tensor | None, slots: Tensor | None = None, overlap: bool = False
 ) -> Tensor:
-    """int32 [T, k]: of each choice its place here, or `turns.here` where another rank computes it, or nobody: rows
-    whose slot is 0 are padding.
+    """int32 [T, k]: of each choice its place here, or `turns.here` if it is computed elsewhere or is padding.
 
-    chosen: int32 [T, k].  counts: int64 [experts], how often each was chosen, these rows counted in but for padding;
-        None: never before.  overlap: see `overlap`.
+    Rows whose slot is 0 are padding.
+    chosen: int32 [T, k].  counts: int64 [experts], how often each was chosen, including these rows but for padding;
+        None:
+        never before.  overlap: see `overlap`.
     """
     places, count = torch.empty_like(chosen), chosen.numel()
     chunk = FEW if count <= FEW else CHUNK

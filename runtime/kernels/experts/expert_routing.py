@@ -1,5 +1,6 @@
-"""Which experts a token goes to and with which weights: a product in float32, then
-the choice. See models/routing.py, the law.
+"""Which experts a token goes to and with which weights: a product in float32, then the selection.
+
+The reference is models/reference/reference_routing.py.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from ..launch.programmatic_launch import launched
 from ..residual_norm import NormWeights
 from . import expert_routing_kernels as kernels
 
-FEW_ROWS = 8  # up to which each has programs of its own
+FEW_ROWS = 8  # up to which each has separate programs
 MANY_ROWS = 512  # from here on a library's product is faster
 NUMBERS = 8192  # of the weight that a program of a row holds
-PRECISION = "tf32x3"  # of products of many rows: as exact as float32 by three products
+PRECISION = "tf32x3"  # of products of large batches: as exact as float32 by three products
 
 
 @dataclass(frozen=True, slots=True)
 class RouterWeights:
-    """A router. weight: [count, hidden], float32 or of the activations' type; bias, correction: float32 [count]; the
-    others as of `spec.Router`.
+    """A router. weight: [count, hidden], float32 or of the activations' type; bias, correction: float32 [count].
 
+    The others as of `spec.Router`.
     counts: int64 [count], to which is added how often each expert was chosen.
-    counters: int32 [FEW_ROWS], the kernels' own, zeros.
+    counters: int32 [FEW_ROWS], for the kernels only, zeros.
     fixed: the bits of a row do not depend on the number of rows.
     """
 
@@ -51,7 +52,7 @@ def route(
     """Of x [T, hidden] the experts int32 [T, top_k] and their weights float32 [T, top_k]; before them x itself.
 
     slots: [T]; rows whose slot is 0 are padding, which is not counted.
-    norm: for up to FEW_ROWS rows that are not normed yet; an RMS norm, behind which x is given.  overlap: see
+    norm: for up to FEW_ROWS rows that are not normed yet; an RMS norm, whose result is returned as x.  overlap: see
         `overlap`.
     """
     if len(x) <= FEW_ROWS and not routing.fixed:
@@ -215,8 +216,9 @@ def _arguments(
     counts: Tensor | None = None,
     slots: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[float, ...], dict[str, Any]]:
-    """What the kernels take for a choice: tensors, numbers, constants. Options as of
-    `spec.Router`; counts, slots: see `RouterWeights`, `route`.
+    """The kernels' arguments for a selection: tensors, numbers, constants.
+
+    Options as of `spec.Router`; counts, slots: see `RouterWeights`, `route`.
     """
     given = (
         scores if correction is None else correction,
@@ -244,7 +246,7 @@ def _arguments(
 
 
 def _cut(x: Tensor, count: int) -> tuple[tuple[int, int], dict[str, int]]:
-    """Grid and constants of products of few rows."""
+    """Grid and constants of products of small batches."""
     block = triton.next_power_of_2(x.shape[1])
     experts = max(1, min(4, NUMBERS // block))
     return (triton.cdiv(count, experts), len(x)), {

@@ -1,5 +1,6 @@
-"""Triton kernels of routers: the product with the experts' rows in float32, and the
-choice of a row. See models/routing.py, the law.
+"""Triton kernels of routers: the product with the experts' rows in float32, and the selection of a row.
+
+The reference is models/reference/reference_routing.py.
 """
 
 from __future__ import annotations
@@ -71,9 +72,7 @@ def _within_groups(
 
 @triton.jit
 def _near(left, values, jitter):
-    """Of the best of `left` the weight among those that come near it (PhiMoE);
-    rounded as the law, as one may be just as near.
-    """
+    """The weight of the best of `left` among those close to it (PhiMoE); rounded as the reference, for equal ties."""
     most = tl.max(left, 0)
     far = tl.div_rn(most - left, tl.maximum(tl.abs(values), most)) > 2 * jitter
     return 1.0 / tl.sum(tl.where(far, 0.0, tl.exp(left - most)), 0)
@@ -268,12 +267,11 @@ def score_rows(
     SLOTTED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """scores [rows, count] = x weight^T + bias; CHOOSING: the last program of a row to end chooses. Grid (ceil(count /
-    EXPERTS), rows).
+    """scores [rows, count] = x weight^T + bias; CHOOSING: the last program of a row to end selects.
 
-    NORMED: x is brought to a root mean square of 1 and multiplied with `norm` before; `normed` [rows, INPUTS] gets
-        that.
-    counters: int32 [rows], zeros, also behind it.
+    Grid (ceil(count / EXPERTS), rows).
+    NORMED: x is first brought to a root mean square of 1 and multiplied with `norm`; `normed` [rows, INPUTS] gets that.
+    counters: int32 [rows], zeros, also afterwards.
     """
     row = tl.program_id(1).to(tl.int64)
     expert, k = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS), tl.arange(0, BLOCK)
@@ -346,7 +344,7 @@ def score_tiles(
     BIASED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """The same of ROWS at a time, without a choice. Grid (ceil(count / EXPERTS), ceil(rows / ROWS))."""
+    """The same for ROWS at a time, without a selection. Grid (ceil(count / EXPERTS), ceil(rows / ROWS))."""
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     expert = tl.program_id(0) * EXPERTS + tl.arange(0, EXPERTS)
     left = x + row.to(tl.int64)[:, None] * stride

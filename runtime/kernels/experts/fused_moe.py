@@ -1,5 +1,6 @@
-"""What the chosen experts of tokens give: gathered products for few rows, sorted
-blocks for more. See models/experts.py, the law.
+"""The selected experts' output of tokens: gathered products for small batches, sorted blocks for more.
+
+The reference is models/reference/reference_experts.py.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from .expert_inputs import (
     shared_output_flags,
 )
 
-FEW_ROWS = 8  # up to which weights are gathered: from there on rows share experts
-MOST_ROWS = 8192  # at a time, so that what lies between the products stays small
+FEW_ROWS = 8  # up to which weights are gathered: beyond, rows share experts
+MOST_ROWS = 8192  # at a time, so that intermediate results stay small
 GROUP = 8  # blocks that go through an expert's outputs together
 COMBINED = 1024  # outputs that a program adds
 
@@ -68,7 +69,7 @@ SECOND = {
 NARROW = {
     TILES[24]: ExpertGemmTile(32, 64, 128, 4, 4),
     TILES[64]: ExpertGemmTile(64, 64, 64, 4, 4),
-}  # of outputs that leave half of the last tile empty
+}  # for outputs that would leave half of the last tile empty
 
 
 def tile_for(
@@ -83,13 +84,13 @@ def tile_for(
 
 
 def fitted(tile: ExpertGemmTile, outputs: int) -> ExpertGemmTile:
-    """The same, or one of half the outputs where the last one would be half empty."""
+    """The same, or one of half the outputs if the last one would be half empty."""
     empty = -outputs % tile.outputs
     return NARROW.get(tile, tile) if 2 * empty >= tile.outputs else tile
 
 
 class UnreducedExpertOutput(NamedTuple):
-    """What a mixture gives, not added up yet. each: of the pairs, [T * k, hidden]; the others as of `fused_moe`."""
+    """A mixture's output, not reduced yet. each: of the pairs, [T * k, hidden]; the others as of `fused_moe`."""
 
     each: Tensor
     choice: ExpertSelection
@@ -138,8 +139,9 @@ def unreduced_experts(
     fixed: bool = False,
     overlap: bool = False,
 ) -> UnreducedExpertOutput | None:
-    """`fused_moe` without its sums, for who adds them to something; None: there are so
-    few or so many rows that it is done otherwise.
+    """`fused_moe` without its sums, to be added to something.
+
+    None: there are so few or so many rows that another way is used.
     """
     packed = isinstance(stacks.gate_up, PackedExpertWeights)
     if not 0 < len(x) <= MOST_ROWS or (len(x) <= FEW_ROWS and not fixed and not packed):
@@ -157,7 +159,7 @@ def fused_moe(
     fixed: bool = False,
     overlap: bool = False,
 ) -> Tensor:
-    """x [T, hidden] -> [T, hidden]: the sum of what each row's experts give, in the order of choice, and of `besides`.
+    """x [T, hidden] -> [T, hidden]: the sum of each row's expert outputs, in the order of choice, and of `besides`.
 
     fixed: a row's bits do not depend on the other rows.  overlap: see `overlap`.
     """
@@ -187,7 +189,7 @@ def fused_moe(
 
 
 def _sorted(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, fixed: bool, overlap: bool) -> Tensor:
-    """What each pair gives, [T * k, hidden]."""
+    """The output of each pair, [T * k, hidden]."""
     tile = tile_for(choice.experts.numel(), choice.places or stacks.count, x.dtype, capability(x.device), fixed)
     blocks = sorted_blocks(choice.experts, stacks.count, tile.rows, overlap)
     inner = grouped_up(x, stacks, choice, blocks, fitted(tile, stacks.inner), overlap)
@@ -195,7 +197,7 @@ def _sorted(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, fi
 
 
 def _quantized(x: Tensor, stacks: StackedExpertWeights, choice: ExpertSelection, fixed: bool, overlap: bool) -> Tensor:
-    """The same; few rows are not sorted."""
+    """The same; small batches are not sorted."""
     assert isinstance(stacks.gate_up, PackedExpertWeights) and isinstance(stacks.down, PackedExpertWeights)
     top, single = choice.top_k, len(x) <= FEW_ROWS and not fixed
     if choice.of_input:
@@ -231,7 +233,7 @@ def grouped_down(
     tile: ExpertGemmTile,
     overlap: bool = False,
 ) -> Tensor:
-    """Of what `grouped_up` gives what each pair gives, [T * k, hidden]."""
+    """The output of each pair, from the result of `grouped_up`: [T * k, hidden]."""
     out = inner.new_empty(choice.experts.numel(), stacks.down.shape[1])
     assert isinstance(stacks.down, ExpertWeights)
     _grouped(inner, stacks.down, choice, blocks, out, tile, overlap=overlap)
@@ -288,9 +290,9 @@ def _grouped(
 def combine_experts(
     each: Tensor, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, experts: int, overlap: bool = False
 ) -> None:
-    """out [T, hidden] = the sums of what the pairs `each` [T * k, hidden] give.
+    """out [T, hidden] = the sums of the outputs of pairs, `each` [T * k, hidden].
 
-    experts: that are here, where the choice is partial.
+    experts: that are here, if the selection is partial.
     """
     rows, outputs = out.shape
     block = min(COMBINED, triton.next_power_of_2(outputs))

@@ -1,5 +1,5 @@
-"""Products of experts in few bits, of pairs in blocks; for few rows each pair is
-a block of its own, which nothing sorts.
+"""Products of quantized experts, of pairs in blocks; in small batches each pair is a separate block, without
+sorting.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def product(
     limit: float | None = None,
     overlap: bool = False,
 ) -> Tensor:
-    """As `experts.grouped`, whose weights are not packed. blocks: None: each pair is one.  overlap: see `overlap`."""
+    """As `experts.grouped`, for packed weights. blocks: None: each pair is one.  overlap: see `overlap`."""
     (weight, bias), count = weights, choice.experts.numel()
     wide, share = (weight.outputs // 2, tile.outputs // 2) if name else (weight.outputs, tile.outputs)
     x = x if x.stride(1) == 1 else x.contiguous()

@@ -1,5 +1,5 @@
 """Products of experts whose weights have 4 or 8 bits a number: the blocks of
-`expert_gemm_kernels`, the numbers of `quantized_gemm_kernels`.
+`expert_gemm_kernels`, the numbers of `quantized_weight_kernels`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..batch_invariant_matmul import tile_at
 from ..launch.compile_ahead import entry
-from ..quantized.quantized_gemm_kernels import BYTES, byte_sums, nibble_sums
+from ..quantized.quantized_weight_kernels import BYTES, byte_sums, nibble_sums
 from .expert_gemm_kernels import gated
 
 
 @triton.jit
 def _outputs(output_tile, outputs, OUTPUTS: tl.constexpr, NAME: tl.constexpr):
-    """Rows of the weight [OUTPUTS] that a tile is made of; of a gated one the first
-    half are gates, the others what belongs to them.
-    """
+    """Rows of the weight [OUTPUTS] of a tile; for a gated one the first half are gates, the others the ups of these."""
     lane = tl.arange(0, OUTPUTS)
     if NAME != "":
         HALF: tl.constexpr = OUTPUTS // 2
@@ -71,8 +69,8 @@ def grouped(
     """out [count, outputs, or of a gated product half of them]: of each pair, row pair / TOP of x times its expert's
     weight.
 
-    words_stride, meta_stride: from one expert to the next.  SINGLE: a block is one pair, whose expert stands in
-        `experts` [count].
+    words_stride, meta_stride: from one expert to the next.  SINGLE: a block is one pair, whose expert is in `experts`
+        [count].
     Grid (most blocks * tiles of outputs,); see `expert_gemm_kernels.grouped` and `quantized_gemm_kernels.multiply`.
     """
     if DEPENDENT:

@@ -1,15 +1,13 @@
-"""The decode layer for one row: every product reads its weight once, at the speed of the memory.
+"""The decode layer for a batch of one: every product reads its weight once, at the speed of the memory.
 
-Each function is one kernel with what stands around the product folded in: the norm before it; rotary and the
-store of keys and values, a gated activation, or the residual after it. Sums are float32 and are rounded once, at the
-end.
+Each function is one kernel with its neighbours fused in: the norm before it; rotary and the store of keys and values, a
+gated activation, or the residual after it. Sums are float32 and are rounded once, at the end.
 
-A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. One of four bits (`supports_weight`) is
-a `PackedWeight`.
-What an adapter adds to the product of another weight is its `pair`, see `gemv_lora`.
+A weight of float8 or int8 has a `weight_scale`, float32, for each of its rows. A 4-bit one (`supports_weight`) is a
+`PackedWeight`. An adapter's addition to the product of another weight is its `pair`, see `gemv_lora`.
 
-Kernels may start under the tail of the one before (see `overlap`), whoever launched that one; they
-read nothing but weights before it has ended. All of them run inside a captured CUDA graph.
+Kernels may start under the tail of the one before (see `overlap`), whatever launched that one. They read only weights
+before it has ended. All of them can run inside a captured CUDA graph.
 """
 
 from __future__ import annotations
@@ -39,30 +37,29 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 TENSOR_BLOCK, TENSOR_INPUTS = (
     128,
     28_672,
-)  # inputs of a block, and at most: x lies in shared memory, beside what is under way
+)  # inputs of a block, and at most: x is in shared memory, next to the data in flight
 Weight = Tensor | PackedWeight
 
 
 def supports(x: Tensor) -> bool:
-    """Whether these functions take this x [T, hidden]: one contiguous row, on CUDA."""
+    """Whether these functions support this x [T, hidden]: one contiguous row, on CUDA."""
     return x.shape[0] == 1 and x.is_cuda and x.dtype in DTYPES
 
 
 def supports_weight(weight: PackedWeight) -> bool:
-    """Whether these functions take a weight of few bits: whole numbers of four
-    bits, or `numbers`; inputs in their order.
-    """
+    """Whether these functions support a quantized weight: 4-bit integers, or `numbers`; inputs in order."""
     return (weight.form == NIBBLES or numbers(weight)) and weight.order is None
 
 
 def numbers(weight: PackedWeight) -> bool:
-    """Whether it lies as any weight [out, in] of a byte a number, with scales [out] for `weight_scale`."""
+    """Whether it is stored as [out, in] with a byte a number, and scales [out] for `weight_scale`."""
     return weight.form == BYTES and weight.kind == "plain"
 
 
 def uses_tensor_cores(weight: PackedWeight) -> bool:
-    """Whether the tensor cores multiply it: in bfloat16, in blocks of 128 inputs that
-    are copied by 16 bytes, on a GPU with the room.
+    """Whether the tensor cores multiply it.
+
+    That is in bfloat16, in blocks of 128 inputs that are copied by 16 bytes, on a GPU with enough shared memory.
     """
     suitable = (
         weight.form == NIBBLES
@@ -241,7 +238,7 @@ def _outputs(weight: Weight) -> int:
 
 
 class GemvPlan(NamedTuple):
-    """kernels: the module.  parts: of the weight, what they read.  cut: the keywords that each of them takes."""
+    """kernels: the module.  parts: the weight's tensors for them.  cut: the keywords of each of them."""
 
     kernels: Any
     parts: tuple[Tensor, ...]
@@ -249,7 +246,7 @@ class GemvPlan(NamedTuple):
     cut: dict[str, Any]
 
     def told(self, outputs: int) -> dict[str, Any]:
-        """For a kernel that is told how many outputs there are, or pairs of them."""
+        """For a kernel with an argument for the number of outputs, or of pairs of them."""
         return self.cut if self.kernels is gemv_tensor_core_kernels else self.cut | {"outputs": outputs}
 
 
@@ -312,5 +309,5 @@ def _cut_of_bits(weight: PackedWeight, launch: GemvLaunch) -> dict[str, Any]:
         "WORDS": weight.block // 4,
         "BLOCKS": max(1, launch.block // weight.block),
         "COMPILED": weight.words.is_cuda,
-        "num_stages": 1,  # the kernels have their next blocks under way themselves
+        "num_stages": 1,  # the kernels prefetch their next blocks themselves
     }

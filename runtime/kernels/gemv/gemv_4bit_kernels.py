@@ -1,11 +1,8 @@
-"""Triton kernels that multiply one row with a weight of four bits a number, bound by reading the weight once; see
-one_row_kernels.
+"""Triton kernels that multiply one row with a 4-bit weight, bound by reading the weight once; see `gemv_kernels`.
 
-A half byte is put where a float of 2048 or 128 counts ones, by one operation and often a shift. What that adds, and the
-group's
-zero, is taken away from a thread's sums, and the group's scale multiplied in there, once for eight numbers or more:
-weights are
-not rounded again, and all sums are float32.
+A 4-bit code is put into the mantissa of a float of 2048 or 128, by one operation and often a shift. That constant and
+the group's zero are subtracted from a thread's sums, and the group's scale is multiplied in there, once for eight
+numbers or more: weights are not rounded again, and all sums are float32.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ from ..launch.compile_ahead import entry
 from .gemv_kernels import rotated_and_stored, turn_and_place, values_at
 
 VECTOR = tl.constexpr(8)  # words that one thread reads at once
-EVEN, ODD = tl.constexpr(128.0), tl.constexpr(2048.0)  # what half bytes 0 and 2, and 1 and 3, are on top of
+EVEN, ODD = tl.constexpr(128.0), tl.constexpr(2048.0)  # the constants added to half bytes 0 and 2, and 1 and 3
 SPREAD_0 = tl.constexpr(
     "{ .reg .b32 a; shl.b32 a, $2, 16; lop3.b32 $0, a, 0xF0000, 0x43000000, 0xEA; lop3.b32 $1, $2, 0xF0000, "
     "0x43000000, 0xEA; }"
@@ -66,7 +63,7 @@ def _meta(
     GROUP: tl.constexpr,
     KIND: tl.constexpr,
 ):
-    """int32 [LANES, R]: for each VECTOR of words, scale and shift of the group in which a quarter of its block lies."""
+    """int32 [LANES, R]: for each VECTOR of words, scale and shift of the group of a quarter of its block."""
     TOTAL: tl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
     LANES: tl.constexpr = BLOCKS * WORDS // VECTOR
     if KIND == "plain":
@@ -89,7 +86,7 @@ def _all_meta(
     GROUP: tl.constexpr,
     KIND: tl.constexpr,
 ):
-    """Of the four quarters; what lies in one group is read once."""
+    """Of the four quarters; those of one group are read once."""
     m0 = _meta(meta, rows, step, outputs, 0, INPUTS, WORDS, BLOCKS, GROUP, KIND)
     m1, m2, m3 = m0, m0, m0
     if GROUP <= 2 * WORDS:
@@ -155,9 +152,7 @@ def _quarter(
     NORMED: tl.constexpr,
     COMPILED: tl.constexpr,
 ):
-    """Sums of numbers times x [LANES, R]; of x, and of what the numbers are on top of
-    times x [LANES, 1]; `squares` grown by x's.
-    """
+    """Sums of numbers times x [LANES, R], of x, and of the added constants times x [LANES, 1]; `squares` plus x's."""
     values = _values(x, step, QUARTER, INPUTS, WORDS, BLOCKS)
     if NORMED:
         squares += _sums_of_x(values * values)
@@ -199,7 +194,7 @@ def _begin(
     KIND: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """The first blocks of some rows [R], under way before the kernels in front have ended; they have on return."""
+    """The first blocks of some rows [R], in flight before the preceding kernels have ended; they have on return."""
     found = _words(words, rows, 0, outputs, INPUTS, WORDS, BLOCKS)
     m0, m1, m2, m3 = _all_meta(meta, rows, 0, outputs, INPUTS, WORDS, BLOCKS, GROUP, KIND)
     if DEPENDENT:
@@ -241,7 +236,7 @@ def _products(
     squares = tl.zeros([BLOCKS * WORDS // VECTOR, 1], tl.float32)
     for step in tl.range(STEPS, loop_unroll_factor=STEPS if STEPS < 8 else 8):  # a third fewer instructions
         current, c0, c1, c2, c3 = found, m0, m1, m2, m3
-        if STEPS > 1:  # behind the last step nothing is read
+        if STEPS > 1:  # after the last step nothing is read
             found = _words(words, rows, step + 1, outputs, INPUTS, WORDS, BLOCKS)
             m0, m1, m2, m3 = _all_meta(meta, rows, step + 1, outputs, INPUTS, WORDS, BLOCKS, GROUP, KIND)
         s0, p0, a0, squares = _quarter(current, squares, x, norm, step, 0, INPUTS, WORDS, BLOCKS, NORMED, COMPILED)
@@ -426,7 +421,7 @@ def heads(
     COMPILED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """Queries, keys and values, rotated and written to their place, see `gemv_kernels.heads`."""
+    """Queries, keys and values, rotated and stored, see `gemv_kernels.heads`."""
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF

@@ -1,10 +1,10 @@
-"""Products of one row whose sum over ranks is wanted: a program sends what it has computed to all ranks at once, as the
-messages of `over_ranks`, which
-travel while others compute. Then `over_ranks.sum_of_posted` or `add_norm_of_posted` waits for them, on all ranks, and
-nothing else that has turns comes between.
+"""Products of one row that start an all-reduce: a program sends its outputs to all ranks at once.
 
-The turn is the one that who waits will count: who waited last has ended, so that this rank has heard of all others'
-turns before, as `all_reduce_kernels` asks.
+They are messages of `all_reduce`, which travel while others compute. Then `all_reduce.sum_of_posted` or
+`add_norm_of_posted` waits for them, on all ranks, with no other turn in between.
+
+The turn is the one that the waiting kernel will count. The kernel that waited last has ended, so this rank has heard
+all others' turns before, as `all_reduce_kernels` requires.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def linear_to_all(
     SECOND: tl.constexpr = 0,
     THIRD: tl.constexpr = 0,
 ):
-    """`gemv_kernels.linear` without a norm and a residual, rounded, into the first row of
-    `all_reduce_kernels.to_all`, this rank's own too.
+    """`gemv_kernels.linear` without a norm and a residual, rounded, into the first row of `all_reduce_kernels.to_all`.
+
+    This rank's own copy is written too.
     """
     KIND: tl.constexpr = x.dtype.element_ty
     first = tl.program_id(0) * ROWS

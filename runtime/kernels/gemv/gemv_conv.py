@@ -1,4 +1,4 @@
-"""The product in front of a recurrent layer for one row, with the convolution of its outputs behind it; see `gemv`."""
+"""The product in front of a recurrent layer for one row, fused with the convolution of its outputs; see `gemv`."""
 
 from __future__ import annotations
 
@@ -79,10 +79,9 @@ def _convolved(
 
 
 class ConvWeights(NamedTuple):
-    """A convolution behind a product: weight float32 [width, channels], bias float32 [channels], the activation's name,
-    see `convolve`.
+    """A convolution after a product: weight float32 [width, channels], bias float32 [channels], the activation's name.
 
-    first: the output of the product that is its first channel.
+    See `convolve`. first: the output of the product that is its first channel.
     """
 
     weight: Tensor
@@ -103,9 +102,9 @@ def gemv_conv(
     write: Tensor,
     weight_scale: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """norm(x [1, in]) @ weight[out, in].T + bias: what the convolution gives of its channels, float32 [1, channels],
-    and the other outputs [1, others].
+    """norm(x [1, in]) @ weight[out, in].T + bias: the convolution's output, float32 [1, channels], and the others.
 
+    The others are [1, others].
     memory: [slots, width - 1, channels]; read, write: int [1], see `convolve`.  norm_weight: None for no norm.
     """
     (outputs, inputs), (width, channels) = weight.shape, taps.weight.shape

@@ -1,9 +1,9 @@
 """Triton kernels that multiply one row with a weight, bound by reading the weight once.
 
-A program owns a few rows of the weight. It has its first block of them under way before it looks at x, which
-also lets its reads run under the tail of the kernel before (`DEPENDENT`: programmatic dependent launch). The
-norm of x needs no pass of its own: the sum of squares is collected on the way and scales the products at the end,
-as does the scale [outputs] of a weight in float8.
+A program owns a few rows of the weight. Its first block of them is in flight before it reads x, which also lets its
+reads run under the tail of the kernel before (`DEPENDENT`: programmatic dependent launch). The norm of x needs no
+separate pass: the sum of squares is collected on the way and scales the products at the end, as does the scale
+[outputs] of a weight in float8.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def lane_sums(values, VECTOR: tl.constexpr):
 
 @triton.jit
 def begin(weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr):
-    """The first block of some rows [R], under way before the kernels in front have ended; they have on return."""
+    """The first block of some rows [R], in flight before the preceding kernels have ended; they have on return."""
     block = read_block(
         weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0
     )
@@ -68,14 +68,14 @@ def begin_adapted(
     SECOND: tl.constexpr,
     THIRD: tl.constexpr,
 ):
-    """`begin`, and what an adapter adds to these rows by its B and by h, [R, WIDTH] each, see `gemv_lora`: B is there
-    before the kernels in front have ended.
+    """`begin`, and an adapter's addition to these rows, its B and h, [R, WIDTH] each, see `gemv_lora`.
 
+    B is loaded before the preceding kernels have ended.
     WIDTH: 0: nothing is added.  SECOND, THIRD: the rows with which pieces 1 and 2 begin.
     """
     if WIDTH == 0:
         block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
-        of_rank, once = block, block  # nobody asks for them
+        of_rank, once = block, block  # unused
     else:
         piece = (rows >= SECOND).to(tl.int32) + (rows >= THIRD).to(tl.int32)
         second, rank = tl.load(pair_at + 4 * piece + 1), tl.load(pair_at + 4 * piece + 2)

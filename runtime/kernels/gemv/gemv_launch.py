@@ -1,4 +1,4 @@
-"""How the one-row kernels are cut into programs, by shape of the weight."""
+"""How the gemv kernels are divided into programs, by shape of the weight."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ TUNED_FP8: dict[tuple[int, int], GemvLaunch] = {
 
 
 def best_launch(outputs: int, inputs: int, weight_bytes: int = 2) -> GemvLaunch:
-    """The measured cut of a weight [outputs, inputs] of so many bytes a number, or a sound guess."""
+    """The measured launch of a weight [outputs, inputs] of so many bytes a number, or a sound default."""
     if weight_bytes == 1:
         return TUNED_FP8.get((outputs, inputs)) or _as_many_bytes(best_launch(outputs, inputs), inputs)
     return TUNED.get((outputs, inputs)) or _guess(outputs, inputs)
@@ -88,28 +88,28 @@ def _guess(outputs: int, inputs: int) -> GemvLaunch:
 
 
 def _as_many_bytes(launch: GemvLaunch, inputs: int) -> GemvLaunch:
-    """The cut for numbers of half the size: twice as many columns a step where that
-    comes out even and registers are not counted.
+    """The launch for numbers of half the size: twice as many columns a step if they divide and registers are not
+    limited.
     """
     return launch if launch.registers or inputs % (2 * launch.block) else launch._replace(block=2 * launch.block)
 
 
 def block_of(inputs: int) -> int:
-    """Up to 2048 columns: a power of 2 that divides `inputs` where that is no less than 512."""
+    """Up to 2048 columns: a power of 2 that divides `inputs` if that is no less than 512."""
     divisor = min(2048, inputs & -inputs)
     return divisor if divisor >= 512 else min(1024, triton.next_power_of_2(inputs))
 
 
-BITS_AT_ONCE = 2048  # inputs a step, of weights of four bits
-TUNED_BITS: dict[tuple[int, int], GemvLaunch] = {  # where the guess is not the best
+BITS_AT_ONCE = 2048  # inputs a step, of 4-bit weights
+TUNED_BITS: dict[tuple[int, int], GemvLaunch] = {  # where the default is not the best
     (4096, 4096): GemvLaunch(16, 4096, 4),
     (128256, 4096): GemvLaunch(8, 2048, 2, 128),
 }
 
 
 def best_4bit_launch(outputs: int, inputs: int, block: int) -> GemvLaunch:
-    """The same of a weight of four bits that lies in blocks of so many inputs;
-    `GemvLaunch.block` counts inputs, whole blocks of them.
+    """The same for a 4-bit weight in blocks of so many inputs; `GemvLaunch.block` counts inputs, whole blocks of
+    them.
     """
     tuned = TUNED_BITS.get((outputs, inputs))
     if tuned is not None and tuned.block >= block:
@@ -120,9 +120,9 @@ def best_4bit_launch(outputs: int, inputs: int, block: int) -> GemvLaunch:
 
 
 class TensorCoreGemvLaunch(NamedTuple):
-    """Powers of 2. rows: outputs of a tile, 16 at least; warps: which split its inputs, 4 at least; full: programs a
-    multiprocessor.
+    """Powers of 2.
 
+    rows: outputs of a tile, 16 at least; warps: which split its inputs, 4 at least; full: programs a multiprocessor.
     registers: as in `GemvLaunch`.
     """
 
@@ -132,10 +132,9 @@ class TensorCoreGemvLaunch(NamedTuple):
     registers: int = 0
 
     def spread(self, outputs: int, half: int, inputs: int, pieces: int, processors: int) -> tuple[int, int]:
-        """Programs, which have about equally many tiles each, and how many steps of one have a place in shared memory
-        at most.
+        """Programs, which have about equally many tiles each, and how many steps of one fit in shared memory at most.
 
-        Where the ring of steps would not come out even it is a program for each tile.  half: see `tiles_of`.  pieces:
+        If the ring of steps would not divide evenly, it is a program for each tile.  half: see `tiles_of`.  pieces:
         groups in a block.
         """
         tiles, steps = tiles_of(outputs, half, self.rows), steps_of(inputs, self.warps)
@@ -144,7 +143,7 @@ class TensorCoreGemvLaunch(NamedTuple):
         return (programs, depth) if divisor(steps, depth) else (tiles, self._depth(tiles, steps, pieces, processors))
 
     def _depth(self, programs: int, steps: int, pieces: int, processors: int) -> int:
-        """As many as programs that stand beside each other on a multiprocessor have room for."""
+        """As many as the programs that share a multiprocessor have shared memory for."""
         beside = min(self.full, triton.cdiv(programs, processors))
         x = steps * self.warps * BLOCK_BYTES
         return max(
@@ -152,23 +151,23 @@ class TensorCoreGemvLaunch(NamedTuple):
         )
 
 
-SHARED, SPARE = 227 * 1024, 6 * 1024  # bytes of a multiprocessor; what a program needs beside what is told below
+SHARED, SPARE = 227 * 1024, 6 * 1024  # bytes of a multiprocessor; what a program needs in addition to the figures below
 BLOCK_BYTES, WORDS_BYTES = (
     128 * 2 + 4 * 4,
     64,
 )  # of x in a block of 128 inputs with the sums of its quarters; of an output's words in it
-DEEPEST = 8  # steps of a program under way
+DEEPEST = 8  # steps of a program in flight
 
 
 @triton.constexpr_function
 def tiles_of(outputs: int, half: int, rows: int) -> int:
-    """Of `rows` outputs; half: not 0: outputs are heads of twice that, and a tile has as many of each half."""
+    """Of `rows` outputs; half: if not 0, outputs are heads of twice that, and a tile has as many of each half."""
     return -(-outputs // rows) if not half else outputs // (2 * half) * -(-half // (rows // 2))
 
 
 @triton.constexpr_function
 def steps_of(inputs, warps):
-    """In each of which every warp has a block."""
+    """In each step every warp has a block."""
     return -(-inputs // (128 * warps))
 
 
@@ -179,21 +178,20 @@ def divisor(steps, depth):
 
 
 def best_tensor_core_launch(inputs: int) -> TensorCoreGemvLaunch:
-    """Of a weight of four bits that the tensor cores multiply, measured on an H100 and an H200 in
-    chains of layers of Llama-3.1-8B's and 70B's shape.
+    """For a 4-bit weight that the tensor cores multiply.
+
+    Measured on an H100 and an H200 in chains of layers of Llama-3.1-8B's and 70B's shape.
     """
     if inputs < 2048:
         return TensorCoreGemvLaunch(16, 4, 3)
     return TensorCoreGemvLaunch(
         32 if inputs < 8192 else 16, 8, 2
-    )  # of many inputs x takes the room that as deep a ring of more outputs would need
+    )  # with many inputs, x takes the memory that as deep a ring of more outputs would need
 
 
 @cache
 def has_room(device: torch.device) -> bool:
-    """Whether a program finds the shared memory that `TensorCoreGemvLaunch`es were
-    cut for (Hopper and later cards for servers).
-    """
+    """Whether the device has the shared memory for `TensorCoreGemvLaunch`es (Hopper and later server GPUs)."""
     if device.type != "cuda":
         return False
     index = torch.cuda.current_device() if device.index is None else device.index

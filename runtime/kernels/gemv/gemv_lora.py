@@ -1,14 +1,14 @@
-"""What an adapter adds to the products of one row, y += B (scale * A norm(x)): a small kernel in front of each product
-finds scale * A norm(x), and the
-product's own kernel adds B's part to its sums before they are activated, turned, added to the residual or rounded.
+"""An adapter's addition to the products of one row, y += B (scale * A norm(x)), in a small kernel and a fused epilogue.
 
-Which adapter the row has is found once a step (`place`), so that a CUDA graph fits them all. As the kernels of `gemv`
-have their weights under way
-before the kernels in front have ended, so have these A and B: slots and places do not change during a step. A program
-has one row of A and the whole
-of x: there are no parts to be added up, and a row's bits depend on nothing else.
+The small kernel before each product computes scale * A norm(x). The product's own kernel adds B's part to its sums
+before they are activated, rotated, added to the residual or rounded.
 
-SGL_LONE_ADAPTERS=0 goes without (`ON`).
+The row's adapter is looked up once a step (`place`), so that a CUDA graph fits them all. The kernels of `gemv` have
+their weights in flight before the preceding kernels have ended, and so have these A and B: slots and places do not
+change during a step. A program has one row of A and the whole of x: there are no parts to be added up, and a row's bits
+depend on nothing else.
+
+SGL_LONE_ADAPTERS=0 turns it off (`ON`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ BLOCK, AHEAD = 4096, 4  # inputs that a program reads at once, and how many such
 
 @dataclass(frozen=True, slots=True)
 class GemvLora:
-    """What is added to a product of the row. h: float32 [pieces, width].  pairs: the memory where B lies.  places:
-    int64 [most pieces, WORDS], of the product.
+    """The addition to a product of the row. h: float32 [pieces, width].  pairs: the memory of B.
 
+    places: int64 [most pieces, WORDS], of the product.
     second, third: the outputs with which pieces 1 and 2 begin.
     """
 
@@ -66,9 +66,11 @@ def describe(pair: GemvLora | None) -> dict[str, Any]:
 @entry
 @triton.jit(do_not_specialize_on_alignment=["table"])
 def place(places, starts, ranks, scales, table, shapes, sites, most_pieces, WORDS: tl.constexpr):
-    """places: int64 [sites, most pieces, WORDS] for the row of the table's first block; its rank is 0 where nothing is
-    added. shapes: int32 [sites, 3],
-    pieces, inputs and outputs. Grid: sites, most pieces."""
+    """places: int64 [sites, most pieces, WORDS] for the row of the table's first block; its rank is 0 if nothing is
+    added.
+
+    shapes: int32 [sites, 3], pieces, inputs and outputs. Grid: sites, most pieces.
+    """
     site, piece = tl.program_id(0), tl.program_id(1)
     pieces, inputs = tl.load(shapes + 3 * site), tl.load(shapes + 3 * site + 1)
     slot, count = tl.load(table), tl.load(table + 2)
@@ -106,9 +108,7 @@ def shrink(
     NORMED: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """h [pieces, WIDTH] = scale * A norm(x), as far as the pair's rank goes; what lies
-    behind is not written. Grid: pieces, WIDTH.
-    """
+    """h [pieces, WIDTH] = scale * A norm(x), up to the pair's rank; the rest is not written. Grid: pieces, WIDTH."""
     STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
     if DEPENDENT:
         gdc_launch_dependents()
@@ -140,14 +140,14 @@ def shrink(
 
 
 def can_add(most_rank: int) -> bool:
-    """Whether it is not switched off, and the pairs are as narrow as programs of few rows have room for."""
+    """Whether it is enabled, and the pairs are narrow enough for the programs of small batches."""
     return ON and 0 < most_rank <= MOST_RANK
 
 
 def placed(pairs: LoraSlots, rows: AdapterRowBlocks, shapes: Tensor) -> Tensor:
-    """`places` of `place`, of a step of one row.
+    """`places` of `place`, for a step of one row.
 
-    shapes: as there. What launches it reads nothing of it before a kernel in between has ended.
+    shapes: as there. The kernel launched next reads nothing of it before a kernel in between has ended.
     """
     sites, most_pieces = pairs.scales.shape[1:]
     places = torch.zeros(sites, most_pieces, WORDS, dtype=torch.int64, device=shapes.device)
@@ -200,8 +200,9 @@ def lora_shrink(
 
 
 def borders_of(runs: list[tuple[int, int, int]], outputs: int) -> tuple[int, int] | None:
-    """The outputs with which pieces 1 and 2 begin, `outputs` where there are none; None:
-    there are more, or they lie in another order.
+    """The outputs with which pieces 1 and 2 begin, `outputs` if there are none.
+
+    None: there are more, or they are in another order.
     """
     if [piece for piece, *_ in runs] != list(range(len(runs))) or len(runs) > MOST_PIECES:
         return None

@@ -1,9 +1,7 @@
-"""Queries, keys and values of one row whose heads have norms: the product, the norms, the rotation and storing in one
-kernel.
+"""Queries, keys and values of one row with per-head norms: product, norms, rotation and store in one kernel.
 
-A head's norm needs all its numbers, which several programs make: each leaves its own in scratch and counts itself, and
-the one that
-counts last norms the head, turns it and brings it to its place.
+A head's norm needs all its numbers, which several programs compute: each leaves its own in scratch and increments a
+counter. The last one norms the head, rotates it and stores it.
 """
 
 from __future__ import annotations
@@ -63,8 +61,8 @@ def normed_heads(
 ):
     """See `gemv_kernels.heads`.
 
-    head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also behind
-    it.
+    head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also
+        afterwards.
     """
     PAIRS: tl.constexpr = ROWS // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
@@ -107,7 +105,7 @@ def normed_heads(
 
 
 def supports(norm: QkNormWeights) -> bool:
-    """Whether it is a norm that the kernel knows: RMS norms of each head by itself, before the rotation."""
+    """Whether the kernel supports the norm: RMS norms of each head by itself, before the rotation."""
     return norm.counters is not None and not (norm.layer or norm.whole or norm.after) and norm.bias is None
 
 
@@ -131,8 +129,8 @@ def qkv_norm_rope_store(
     weight_scale: Tensor | None = None,
     pair: GemvLora | None = None,
 ) -> Tensor:
-    """`gemv.qkv_rope_store` with a norm of queries and keys for which
-    `supports`; what stands between is not rounded.
+    """`gemv.qkv_rope_store` with a norm of queries and keys that `supports` accepts; intermediate results are not
+    rounded.
     """
     dim = k_pool.shape[-1]
     q, raw = x.new_empty(1, query_heads, dim), x.new_empty(query_heads + kv_heads, dim, dtype=torch.float32)

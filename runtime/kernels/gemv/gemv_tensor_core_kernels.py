@@ -1,16 +1,10 @@
-"""Gluon kernels that multiply one row with a weight of four bits a number by the tensor cores; see `gemv_kernels` for
-what stands
-around the products.
+"""Gluon kernels that multiply one row with a 4-bit weight by the tensor cores; see `gemv_kernels` for the fused parts.
 
-A weight is read as it lies: sixteen bytes that a thread reads are what tensor cores want of it, two half bytes of a
-    word of 32 bits at a
-time, which one or two operations put behind the exponent of 128. What that adds, and the group's zero, stands in the
-sums of a group
-before they begin: minus that times the sum of x. The group's scale goes into the sums, so no weight is rounded. The
-    warps of a program
-share its outputs and split its inputs, block by block; x lies in shared memory, and the next words are under way at all
-times, those of
-the program's next outputs too.
+A weight is read as it is stored: sixteen bytes that a thread reads are its operand of the tensor cores. Two half bytes
+of a word of 32 bits at a time are put after the exponent of 128, by one or two operations. That constant and the
+group's zero are in the sums of a group from the start: minus that times the sum of x. The group's scale goes into the
+sums, so no weight is rounded. The warps of a program share its outputs and split its inputs, block by block. x is in
+shared memory, and the next words are in flight at all times, those of the program's next outputs too.
 """
 
 # mypy: disable-error-code="assignment,var-annotated"
@@ -48,7 +42,7 @@ def _sums_layout(warps):
 
 @gluon.constexpr_function
 def _words_layout(warps):
-    """Of [warps, outputs, WORDS]: a thread has eight words of two bytes side by side."""
+    """Of [warps, outputs, WORDS]: a thread has eight adjacent words of two bytes."""
     return gl.DotOperandLayout(0, _sums_layout(warps), 8)
 
 
@@ -76,9 +70,9 @@ def _plain(warps):
 
 @gluon.constexpr_function
 def _ring(inputs, warps, outputs, half, rows, programs, depth):
-    """How many steps have a place in shared memory, one of them in use.
+    """How many steps fit in shared memory, one of them in use.
 
-    Where a program has several tiles they divide the steps of one.
+    If a program has several tiles they divide the steps of one.
     """
     steps = steps_of(inputs, warps)
     alone = tiles_of(outputs, half, rows) <= programs
@@ -110,9 +104,10 @@ def index(DIM: gl.constexpr, SIZE: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def outputs_of(lane, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, ROWS: gl.constexpr):
-    """The outputs of a tile: ROWS of them in their order; or with HALF, where the outputs are heads of twice that,
-    eight of the first
-    half of a head and their partners in the second, in turns. The last stands for what would lie behind it.
+    """The outputs of a tile: ROWS of them in their order, or with HALF in turns of both halves of a head.
+
+    With HALF the outputs are heads of twice that: eight of the first half of a head and their partners in the second,
+    in turns. The last output stands in for those beyond it.
     """
     if HALF == 0:
         return gl.minimum(tile * ROWS + lane, OUTPUTS - 1)
@@ -124,7 +119,7 @@ def outputs_of(lane, tile, OUTPUTS: gl.constexpr, HALF: gl.constexpr, ROWS: gl.c
 
 @gluon.jit
 def _blocks(step, LAYOUT: gl.constexpr, INPUTS: gl.constexpr, WARPS: gl.constexpr):
-    """For each warp its block of a step; the last stands for those behind it, whose x is 0."""
+    """For each warp its block of a step; the last stands in for those beyond it, whose x is 0."""
     BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
     block = step * WARPS + index(0, WARPS, LAYOUT)
     return block if BLOCKS % WARPS == 0 else gl.minimum(block, BLOCKS - 1)
@@ -160,7 +155,7 @@ def _copy(
     GROUP: gl.constexpr,
     KIND: gl.constexpr,
 ):
-    """Begins to bring a step: of each warp one block."""
+    """Begins to copy a step: of each warp one block."""
     LEFT: gl.constexpr = _words_layout(WARPS)
     META: gl.constexpr = _meta_layout(WARPS)
     PIECES: gl.constexpr = pieces(GROUP, KIND)
@@ -195,7 +190,7 @@ def _begin(
     DEPTH: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """The first steps, under way before the kernels in front have ended; they have on return."""
+    """The first steps, in flight before the preceding kernels have ended; they have on return."""
     STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
     RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
     tile = gl.program_id(0)
@@ -302,8 +297,8 @@ def _block_sums(
     ZERO: gl.constexpr,
     KIND: gl.constexpr,
 ):
-    """sums [WARPS, ROWS, COLUMNS / 2] and what a block of each warp adds; the
-    others are places in shared memory, of one step.
+    """sums [WARPS, ROWS, COLUMNS / 2] plus a block of each warp; the others are places in shared memory, of one
+    step.
     """
     SUMS: gl.constexpr = _sums_layout(WARPS)
     OF_X: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUMS))
@@ -347,11 +342,11 @@ def _products(
 ):
     """The products of x with the outputs of a tile [ROWS], float32.
 
-    A step's place is filled again in the step behind it.
+    A step's place is filled again in the next step.
     """
     STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
     RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
-    ALONE: gl.constexpr = tiles_of(OUTPUTS, HALF, ROWS) <= PROGRAMS  # there is no tile behind
+    ALONE: gl.constexpr = tiles_of(OUTPUTS, HALF, ROWS) <= PROGRAMS  # there is no further tile
     sums = _one_column(gl.zeros([WARPS, ROWS, COLUMNS], gl.float32, _sums_layout(WARPS)), ROWS, WARPS)
     for step in gl.static_range(STEPS):
         async_copy.wait_group(RING - 2)
@@ -557,7 +552,7 @@ def heads(
     DEPTH: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """Queries, keys and values, rotated and written to their place, see `gemv_kernels.heads`; grid (PROGRAMS,)."""
+    """Queries, keys and values, rotated and stored, see `gemv_kernels.heads`; grid (PROGRAMS,)."""
     PAIRS: gl.constexpr = ROWS // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
     places = _begin(words, meta, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)

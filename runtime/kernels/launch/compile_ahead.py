@@ -1,4 +1,4 @@
-"""Kernels compiled before somebody waits for them, several at a time, and how long somebody did wait."""
+"""Kernels compiled ahead of use, several at a time, and the seconds spent waiting for compilation."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class CompileJobs:
 
 @contextmanager
 def compiling(jobs: CompileJobs) -> Iterator[None]:
-    """Within, the kernels that this thread launches are compiled by `jobs` and do
-    not run: what they would write is undefined.
+    """Within, the kernels that this thread launches are compiled by `jobs` and do not run: their outputs are
+    undefined.
     """
     _here.jobs = jobs
     try:
@@ -83,12 +83,12 @@ def seconds_waited() -> float:
 
 
 def kernels_compiled() -> int:
-    """Kernels that this process has compiled, or loaded from Triton's cache, since it listens."""
+    """Kernels that this process has compiled, or loaded from Triton's cache, since `listen`."""
     return len(_all_threads)
 
 
 def listen() -> None:
-    """Begin to count for `seconds_waited`, beside whoever listens to Triton already."""
+    """Begin to count for `seconds_waited`, in addition to other listeners of Triton."""
     from triton import knobs
 
     if getattr(knobs.compilation.listener, "counts", False):
@@ -106,7 +106,7 @@ def listen() -> None:
 
 
 def _kind(value: Any) -> Any:
-    """What a kernel is specialised on: one for all values that Triton compiles alike."""
+    """The specialization key of a kernel argument: one for all values that Triton compiles alike."""
     if isinstance(value, Tensor):
         return value.dtype, value.data_ptr() % 16 == 0
     if isinstance(value, int) and not isinstance(value, bool):
@@ -117,5 +117,5 @@ def _kind(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A constant is specialised on as it is."""
+    """A constant is specialised on its value."""
     return value if isinstance(value, bool | int | float | str | None) else None

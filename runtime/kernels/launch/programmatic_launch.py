@@ -1,13 +1,10 @@
 """Kernels that may start under the tail of the one before: programmatic dependent launch, on Hopper and later.
 
-A kernel that is `launched` so may begin once every program of the one before has said that it may
-(`gdc_launch_dependents`) or has ended. It waits
-(`gdc_wait`) until that one has ended and what it wrote can be seen; since each of them waits, all that ran before has
-ended by then. Until it waits it
-may read what no kernel between it and the last one that was launched as usual writes: weights, and what was there
-before the step began, whose first
-kernel is launched as usual. Whatever reads more says whom it relies on. A kernel that is launched as usual waits for
-the end of all before it.
+A kernel that is `launched` so may begin once every program of the one before has allowed it (`gdc_launch_dependents`)
+or has ended. It waits (`gdc_wait`) until that one has ended and its writes are visible; since each of them waits, all
+that ran before has ended by then. Until it waits it may read what no kernel writes between it and the last one launched
+as usual: weights, and data from before the step, whose first kernel is launched as usual. Code that reads more
+documents what it relies on. A kernel that is launched as usual waits for the end of all before it.
 """
 
 from __future__ import annotations
@@ -32,5 +29,5 @@ def can_overlap(device: torch.device) -> bool:
 
 
 def launched(overlap: bool) -> dict[str, bool]:
-    """The keywords of a launch: DEPENDENT, by which the kernel waits, and the launcher's own."""
+    """The keywords of a launch: DEPENDENT, with which the kernel waits, and the launcher's own."""
     return {"DEPENDENT": overlap, "launch_pdl": True} if overlap else {"DEPENDENT": False}

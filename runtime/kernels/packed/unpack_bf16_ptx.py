@@ -1,7 +1,6 @@
-"""How two half bytes, or bytes, of two words of 16 bits become two numbers of bfloat16, in PTX; $1 the words, $2 minus
-the zero where there is one.
+"""PTX that unpacks two half bytes, or bytes, of two 16-bit words to two bfloat16 numbers.
 
-Scales are not in them: they go into sums.
+$1: the words, $2: minus the zero, if there is one. Scales are not applied: they go into sums.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def _texts(weight: PackedWeight) -> Iterator[str]:
 
 
 def _whole(at: int, zero: int | None) -> str:
-    """Behind the exponent of 128, and that and the zero taken away; None: what is taken away comes along."""
+    """After the exponent of 128, with that and the zero subtracted; None: nothing is subtracted."""
     shift = "mov.b32 w, $1;" if at == 0 else f"shr.u32 w, $1, {4 * at};"
     put = f"{shift} lop3.b32 w, w, 0x000F000F, 0x43004300, 0xEA;"
     if zero is None:
@@ -39,16 +38,14 @@ def _whole(at: int, zero: int | None) -> str:
 
 
 def _signed(at: int) -> str:
-    """Seven bits on top of a power of 2, and the sum with minus that, or where
-    the sign is set with minus that and 128.
-    """
+    """Seven bits on top of a power of 2, plus minus that, or minus that and 128 if the sign is set."""
     pick = f"prmt.b32 w, $1, 0, {'0x4240' if at == 0 else '0x4341'};"  # below bytes of zeros
     parts = "lop3.b32 s, w, 0x00800080, 0xC300C300, 0xEA; lop3.b32 w, w, 0x007F007F, 0x43004300, 0xEA;"
     return f"{{ .reg .b32 w, s; {pick} {parts} add.rn.bf16x2 $0, w, s; }}"
 
 
 def _small_float(at: int) -> str:
-    """e4m3 without NaN: sign, exponent and mantissa where bfloat16 has its own; a power of 2 makes up for the bias."""
+    """e4m3 without NaN: sign, exponent and mantissa in bfloat16's places; a power of 2 corrects the bias."""
     pick = f"prmt.b32 w, $1, 0, {'0x2404' if at == 0 else '0x3414'};"  # above bytes of zeros
     spread = "and.b32 s, w, 0x80008000; shr.u32 w, w, 4; lop3.b32 w, w, 0x07F007F0, s, 0xEA;"
     return (

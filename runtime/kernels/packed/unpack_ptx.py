@@ -1,14 +1,11 @@
-"""How two half bytes of two words of 16 bits become two numbers, in PTX, or two bytes. Of half bytes: $1 the words, $2
-the scale, $3 the shift or minus the zero.
+"""PTX that unpacks two half bytes of two 16-bit words, or two bytes, to two numbers.
 
-Whole numbers: a half byte is put behind the exponent of 128 (bfloat16) or 1024 (float16), which makes it that plus the
-    code, exactly;
-a sum takes it away again, and the zero. Floats of 4 bits: exponent, mantissa and sign are put where the type has its
-own; a power of 2
-makes up for the bias. Codes of a table: bytes are chosen by byte permutations, four half bytes of a word at a time;
-    what the texts of the four
-half bytes have in common the assembler computes once. All arithmetic is by fused multiply-add, which every GPU has for
-two numbers at a time.
+For half bytes: $1 the words, $2 the scale, $3 the shift or minus the zero.
+Integers: a half byte is put after the exponent of 128 (bfloat16) or 1024 (float16), which makes it that plus the code,
+exactly; a sum subtracts it again, and the zero. Floats of 4 bits: exponent, mantissa and sign are put in the type's
+places; a power of 2 corrects the bias. Codes of a table: bytes are selected by byte permutations, four half bytes of a
+word at a time; the assembler computes the common parts of the four texts once. All arithmetic is by fused multiply-add,
+which every GPU has for two numbers at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ ABOVE = {torch.bfloat16: 0x4300, torch.float16: 0x6400}  # 128 and 1024, whose l
 BIAS = {torch.bfloat16: 0x7E80, torch.float16: 0x7400}  # 2^126 and 2^14
 BIAS_OF_BYTES = {torch.bfloat16: 0x7B80, torch.float16: 0x5C00}  # 2^120 and 2^8
 PLACE = {torch.bfloat16: 6, torch.float16: 9}  # of the lowest bit of a mantissa with one
-NONE = 0x8000  # -0, which a sum leaves as it is
+NONE = 0x8000  # -0, which does not change a sum
 
 
 def texts(weight: PackedWeight) -> dict[str, str]:
@@ -40,8 +37,9 @@ def texts(weight: PackedWeight) -> dict[str, str]:
 
 @cache
 def text(kind: str, dtype: torch.dtype, at: int, zero: int, table: tuple[float, ...] = ()) -> str:
-    """Of half byte `at`, 0 to 3; kind: of a `PackedWeight` weight; zero: what is taken
-    from every code; table: what 16 codes stand for.
+    """For half byte `at`, 0 to 3; kind: of a `PackedWeight` weight.
+
+    zero: subtracted from every code; table: the numbers of the 16 codes.
     """
     lines = [".reg .b32 word, sign, number;", *_numbers(kind, dtype, at, zero, table)]
     scale, shift = (
@@ -115,8 +113,9 @@ def _floats(dtype: torch.dtype) -> list[str]:
 
 @cache
 def text_of_bytes(kind: str, dtype: torch.dtype, floats: bool) -> str:
-    """Two bytes of the half register $1 as two numbers in $0; $2: their scales; $3:
-    their shifts. floats: e4m3 without NaN, or int8.
+    """Two bytes of the half register $1 as two numbers in $0; $2: their scales; $3: their shifts.
+
+    floats: e4m3 without NaN, or int8.
     """
     lines = [
         ".reg .b32 word, sign, number;",
@@ -132,9 +131,7 @@ def text_of_bytes(kind: str, dtype: torch.dtype, floats: bool) -> str:
 
 
 def _small_floats(dtype: torch.dtype) -> list[str]:
-    """Sign, exponent and mantissa where the type has its own; a power of 2 makes up for
-    the bias, of numbers below the normal ones too.
-    """
+    """Sign, exponent and mantissa in the type's places; a power of 2 corrects the bias, of subnormal numbers too."""
     down, kept = (4, 0x07F0) if dtype == torch.bfloat16 else (1, 0x3F80)
     return [
         "prmt.b32 word, word, 0, 0x1404;",  # each above a byte of zeros
@@ -148,9 +145,7 @@ def _small_floats(dtype: torch.dtype) -> list[str]:
 
 
 def _signed(dtype: torch.dtype) -> list[str]:
-    """Seven bits on top of a power of 2, and the sum with minus that, or where
-    the sign is set with minus that and 128.
-    """
+    """Seven bits on top of a power of 2, plus minus that, or minus that and 128 if the sign is set."""
     above = ABOVE[dtype]
     return [
         "prmt.b32 word, word, 0, 0x4140;",  # each below a byte of zeros
@@ -163,7 +158,7 @@ def _signed(dtype: torch.dtype) -> list[str]:
 
 
 def _minus(zero: int, dtype: torch.dtype) -> str:
-    """Minus the zero and what a code is on top of."""
+    """Minus the zero and the constant that a code is put on top of."""
     above = 128 if dtype == torch.bfloat16 else 1024
     bits = int(torch.tensor(-float(zero + above), dtype=dtype).view(torch.int16).item())
     return _twice(bits & 0xFFFF)

@@ -1,4 +1,4 @@
-"""Products of rows that are rounded to int8 with weights of int8: sums of whole numbers, then both scales."""
+"""Products of rows that are rounded to int8 with weights of int8: integer sums, then both scales."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Rows of activations as float8 or int8 with a scale each: the largest magnitude,
-the division and the cast in one kernel.
-"""
+"""Rows of activations as float8 or int8 with a scale each: maximum, division and cast in one kernel."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from torch import Tensor
 from ...layers.float8_reference import FP8, LARGEST, SMALLEST_PEAK
 from ..launch.compile_ahead import entry
 
-WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: beside it a float32 keeps no fractions, and rounds to even
+WHOLE = tl.constexpr(12582912.0)  # 1.5 * 2^23: added to it, a float32 keeps no fractions, and rounds to even
 TOPS = {FP8: LARGEST, torch.int8: 127.0}
 BOTTOM = tl.constexpr(SMALLEST_PEAK)
 NUMBERS_PER_WARP = 1024
@@ -38,8 +36,9 @@ def quantize_each_row(x, y, scales, inputs, stride, BLOCK: tl.constexpr, TOP: tl
 
 
 def quantize_rows(x: Tensor, dtype: torch.dtype = FP8) -> tuple[Tensor, Tensor]:
-    """x [T, in], rows contiguous -> `dtype` [T, in], float8 or int8, and
-    float32 scales [T], as `layers.float8` does it.
+    """x [T, in], rows contiguous -> `dtype` [T, in], float8 or int8, and float32 scales [T].
+
+    As `layers.float8_reference` does it.
     """
     rows, inputs = x.shape
     y = torch.empty(rows, inputs, dtype=dtype, device=x.device)

@@ -1,4 +1,4 @@
-"""Products with weights of 4 and 8 bits, for any number of rows, see few_bits_kernels."""
+"""Products with 4-bit and 8-bit weights, for any number of rows, see `quantized_gemm_kernels`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from ..packed.packed_weight import ABOVE, MOST_TILES, PackedWeight
 from ..packed.unpack_ptx import texts
 from . import quantized_gemm_kernels as kernels
 from . import skinny_gemm, wgmma_gemm
+from .quantized_weight_kernels import restore
 from .skinny_gemm import SkinnyGemmTile
 from .split_k_gemm import NormedInput, SplitKTile
 from .wgmma_gemm import WgmmaTile
 
-DEQUANTIZED_ROWS = 512  # from here on restoring a part of the weight and a library's product are faster
-DEQUANTIZED_PART = 2**27  # numbers of it at a time: smaller parts make products whose tiles come out less even
+DEQUANTIZED_ROWS = 512  # from here on dequantizing a part of the weight and a library's product are faster
+DEQUANTIZED_PART = 2**27  # numbers of it at a time: smaller parts make products with less even tiles
 FEW, SOME, ONCE = 3.0, 1.75, 1.0  # programs for each multiprocessor, by the number of rows
 
 
@@ -28,7 +29,7 @@ FEW, SOME, ONCE = 3.0, 1.75, 1.0  # programs for each multiprocessor, by the num
 class QuantizedGemmTile:
     """outputs x rows of the result a program, its inputs split in so many; stages: loads in flight.
 
-    apart: quarters of a block are summed by themselves; their sum is another number than one after the other.
+    apart: quarters of a block are summed separately; the result differs in its last bits from a sequential sum.
     """
 
     rows: int
@@ -71,9 +72,9 @@ def matmul(
 ) -> Tensor | NormedInput:
     """x [T, in] @ W^T + bias [out] -> [T, out] in x's dtype.
 
-    added_to: [T, out], written into and given back.  ready: weight and eps of the norm behind the product: gives what
-        it is of.
-    name: of an activation; W holds gate above up, and activation(gate) * up is given, [T, out / 2].
+    added_to: [T, out], written into and returned.  ready: weight and eps of the norm after the product: returns its
+        input.
+    name: of an activation; W holds gate above up, and activation(gate) * up is returned, [T, out / 2].
     overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
     readied, x = (x, x.y) if isinstance(x, NormedInput) else (None, x)
@@ -181,12 +182,12 @@ def product(
 
 
 def dequantizes_first(rows: int, weight: PackedWeight) -> bool:
-    """Whether so many rows are multiplied by parts of the weight that are restored before."""
+    """Whether so many rows are multiplied by parts of the weight that are dequantized first."""
     return rows > wgmma_gemm.MOST_ROWS if wgmma_gemm.supports_weight(weight) else rows >= DEQUANTIZED_ROWS
 
 
 def fuses_gate(x: Tensor, weight: PackedWeight) -> bool:
-    """Whether `matmul` applies an activation to so many rows in its product, and not slower than apart."""
+    """Whether `matmul` applies an activation to so many rows in its product, and no slower than separately."""
     return wgmma_gemm.supports(x, weight, gated=True)
 
 
@@ -195,7 +196,7 @@ def dequantized(weight: PackedWeight, rows: slice) -> Tensor:
     first, last, _ = rows.indices(weight.outputs)
     out = torch.empty(last - first, weight.inputs, dtype=weight.dtype, device=weight.words.device)
     grid = (triton.cdiv(last - first, 64), triton.cdiv(weight.inputs, weight.block))
-    kernels.restore[grid](
+    restore[grid](
         *kernel_tensors(weight),
         out,
         first,
@@ -209,7 +210,7 @@ def dequantized(weight: PackedWeight, rows: slice) -> Tensor:
 
 
 def multiply_dequantized(x: Tensor, weight: PackedWeight, bias: Tensor | None = None) -> Tensor:
-    """The same product by the library's, of parts of the weight that are restored before: for many rows."""
+    """The same product by the library's, of parts of the weight that are dequantized first: for large batches."""
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     y = x.new_empty(x.shape[0], weight.outputs)

@@ -1,5 +1,6 @@
-"""Products of 2 to 64 rows by the tensor cores: up to 16 by split_k_gemm, more with
-weights of four bits by few_rows_tensor_kernels.
+"""Products of 2 to 64 rows by the tensor cores: up to 16 by `split_k_gemm`, more with 4-bit weights by this kernel.
+
+See `skinny_gemm_kernels`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .split_k_gemm import SplitKTile
 MOST_ROWS = 64
 BLOCK = 128  # inputs
 KINDS = ("scaled", "zeros, scaled")
-DEEPEST = 8  # steps under way
+DEEPEST = 8  # steps in flight
 WIDE, DEEP = 8192, 8192  # outputs, inputs
 
 
@@ -38,9 +39,11 @@ class SkinnyGemmTile(NamedTuple):
     full: int
 
     def ring(self, rows: int, group: int) -> int:
-        """Steps that have a place in shared memory."""
+        """Steps that fit in shared memory."""
         step = self.split * (self.outputs * (BLOCK // 2 + 4 * max(1, BLOCK // group)) + 2 * BLOCK * rows)
-        left = SHARED // self.full - 1024 - 4 * self.outputs * rows * self.split  # the sums of all parts meet there
+        left = (
+            SHARED // self.full - 1024 - 4 * self.outputs * rows * self.split
+        )  # the sums of all parts are combined there
         return min(DEEPEST, left // step)
 
 
@@ -65,15 +68,15 @@ def tile_for(rows: int, outputs: int, inputs: int) -> SkinnyGemmTile:
 
 
 def supports_weight(weight: PackedWeight) -> bool:
-    """Whether `matmul` takes the weight with more rows: whole numbers of four bits in
-    groups, for bfloat16, on a GPU with the room.
+    """Whether `matmul` supports the weight with more rows: grouped 4-bit integers, for bfloat16, on a GPU with the
+    memory.
     """
     known = weight.form == NIBBLES and weight.kind in KINDS and weight.block == BLOCK and weight.dtype == torch.bfloat16
     return known and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
 
 
 def most_rows(weight: PackedWeight) -> int:
-    """With more, few_bits_kernels are faster; 0: always."""
+    """With more, `quantized_gemm_kernels` are faster; 0: always."""
     if weight.inputs > DEEP:
         return 0
     return 32 if weight.outputs > WIDE else MOST_ROWS
@@ -88,7 +91,7 @@ def rows_taken(weight: PackedWeight) -> int:
 
 
 def supports(x: Tensor, weight: PackedWeight) -> bool:
-    """Whether `matmul` is to be used: x's rows lie at multiples of 32 bytes."""
+    """Whether `matmul` is to be used: x's rows are aligned to 32 bytes."""
     return (
         0 < x.shape[0] <= MOST_ROWS
         and x.data_ptr() % 16 == 0
@@ -111,8 +114,9 @@ def matmul(
     overlap: bool,
     tile: SkinnyGemmTile | SplitKTile | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of
-    each program's outputs, or what is not of use.
+    """Writes y, see `quantized_gemm.matmul`.
+
+    Returns y times the norm's weight and the squares of each program's outputs, or unused tensors.
     """
     if tile is None and x.shape[0] <= split_k_gemm.MOST_ROWS and split_k_gemm.supports_weight(weight):
         tile = split_k_gemm.tile_for(x.shape[0], weight)

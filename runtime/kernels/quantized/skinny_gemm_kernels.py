@@ -1,11 +1,9 @@
-"""A Gluon kernel that multiplies 2 to 64 rows with a weight of four bits a number by the tensor cores; see
-`gemv_tensor_core_kernels`.
+"""A Gluon kernel that multiplies 2 to 64 rows with a 4-bit weight by the tensor cores.
 
-The weight is the left operand, as it lies; the rows are the columns of the right one. Warps share the outputs of a
-program and split its
-inputs, so that a program has whole sums and no other has to add to them. Words, scales and x come through one ring of
-shared memory,
-those of the program's next outputs too. A group's scale goes into its sums: no weight is rounded.
+See `gemv_tensor_core_kernels`. The weight is the left operand, as it is stored; the rows are the columns of the right
+one. Warps share the outputs of a program and split its inputs, so that a program has whole sums and no other has to add
+to them. Words, scales and x come through one ring of shared memory, those of the program's next outputs too. A group's
+scale goes into its sums: no weight is rounded.
 """
 
 # mypy: disable-error-code="assignment,var-annotated"
@@ -27,8 +25,9 @@ BLOCK = gl.constexpr(128)  # inputs
 
 @gluon.constexpr_function
 def _text(at, zero):
-    """Half bytes number `at` of two words as numbers: behind the exponent of 128, and that
-    and the zero taken away; None: it comes along.
+    """Half bytes number `at` of two words as numbers: after the exponent of 128, with that and the zero subtracted.
+
+    None: nothing is subtracted.
     """
     put = f"shr.u32 w, $1, {4 * at}; lop3.b32 w, w, 0x000F000F, 0x43004300, 0xEA;"
     if zero is None:
@@ -74,7 +73,7 @@ def _flat(rank):
 
 @gluon.constexpr_function
 def _written(outputs, warps):
-    """Of [outputs, rows]: outputs lie side by side."""
+    """Of [outputs, rows]: outputs are adjacent."""
     lanes = min(32, outputs)
     return gl.BlockedLayout([1, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
 
@@ -106,7 +105,7 @@ def _copy_weight(
     SIDE: gl.constexpr,
     GROUP: gl.constexpr,
 ):
-    """Begins to bring a block of each part of the inputs; the last stands for those behind it, whose x is 0."""
+    """Begins to copy a block of each part of the inputs; the last stands in for those beyond it, whose x is 0."""
     LEFT: gl.constexpr = _words_layout(SPLIT, SIDE)
     META: gl.constexpr = _meta_copied(SPLIT, SIDE)
     PIECES: gl.constexpr = pieces(GROUP, "scaled")
@@ -126,7 +125,7 @@ def _copy_weight(
 def _copy_x(
     to_x, x, step, rows, stride, INPUTS: gl.constexpr, ROWS: gl.constexpr, SPLIT: gl.constexpr, SIDE: gl.constexpr
 ):
-    """Begins to bring the inputs of a step, quarters of blocks first; zeros where there are none."""
+    """Begins to copy the inputs of a step, quarters of blocks first; zeros beyond them."""
     LAYOUT: gl.constexpr = _x_copied(SPLIT * SIDE)
     part = index(0, 4 * SPLIT, LAYOUT)
     k = (step * SPLIT + part % SPLIT) * BLOCK + part // SPLIT * WORDS + index(2, WORDS, LAYOUT)
@@ -164,7 +163,7 @@ def _block_sums(
     ZERO: gl.constexpr,
     KIND: gl.constexpr,
 ):
-    """sums [SPLIT, TILE, ROWS] and what a block of each part adds; the others are places in shared memory."""
+    """sums [SPLIT, TILE, ROWS] plus a block of each part; the others are places in shared memory."""
     SUMS: gl.constexpr = _sums_layout(SPLIT, SIDE)
     LEFT: gl.constexpr = _words_layout(SPLIT, SIDE)
     PIECE: gl.constexpr = min(GROUP // WORDS, 4)  # quarters of a block in one group
@@ -204,7 +203,7 @@ def _gated(total, TILE: gl.constexpr, ROWS: gl.constexpr):
 
 @gluon.jit
 def _finished(total, outer, bias, factor, output, OUTER: gl.constexpr, BIASED: gl.constexpr):
-    """total [L, ROWS] times what belongs to each output and to each row (factor [1, ROWS]), and the bias."""
+    """total [L, ROWS] times the factors of each output and of each row (factor [1, ROWS]), plus the bias."""
     if OUTER:
         total *= gl.load(outer + output)
     total *= factor
@@ -250,8 +249,9 @@ def multiply(
     PROGRAMS: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply`
-    for what may stand around it; grid (PROGRAMS,).
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; grid (PROGRAMS,).
+
+    See `quantized_gemm_kernels.multiply` for the fused parts.
     """
     HALF: gl.constexpr = OUTPUTS // 2 if NAME != "" else 0
     STEPS: gl.constexpr = _steps(INPUTS, SPLIT)

@@ -1,5 +1,6 @@
-"""Products of 2 to 16 rows with weights of four and eight bits, whose programs have a slice
-of the inputs each; see few_rows_parts_kernels.
+"""Products of 2 to 16 rows with 4-bit and 8-bit weights, whose programs have a slice of the inputs each (split-K).
+
+See `split_k_gemm_kernels`.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from ..launch.programmatic_launch import launched
 from ..packed.packed_weight import BYTES, PackedWeight
 from ..packed.unpack_bf16_ptx import texts_of
 from . import split_k_gemm_kernels as kernels
-from .split_k_gemm_kernels import block_of, steps_of
+from .split_k_blocks import block_of, steps_of
 
-MOST_ROWS = 16  # of 17 to 32 few_rows_tensor_kernels are faster
+MOST_ROWS = 16  # for 17 to 32 rows `skinny_gemm_kernels` are faster
 FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words
 WORDS_RATE, OTHER_RATE = (
     25.0,
     45.0,
 )  # bytes a nanosecond that a multiprocessor reads: from memory, and from the L2 cache
-WARPS = 16  # of a multiprocessor, that have as many words under way as the memory needs
+WARPS = 16  # of a multiprocessor, which have as many words in flight as the memory needs
 FINISH, TURN = 1500.0, 150.0  # nanoseconds: sums of slices added up, and those of warps
 
 
@@ -41,7 +42,7 @@ class NormedInput(NamedTuple):
 
 
 class QkvStoreArguments(NamedTuple):
-    """What becomes of outputs that are heads: see `heads.norm_rope_store`, all arguments of which are given."""
+    """The store of outputs that are heads: see `norm_rope_store`, all arguments of which are given."""
 
     queries: int
     keys: int
@@ -59,11 +60,10 @@ class QkvStoreArguments(NamedTuple):
 
 
 class SplitKTile(NamedTuple):
-    """Powers of 2 but `full`. outputs: of a program at a time; split: parts of its inputs; side: warps along the
-    outputs, 16 or more each;
-    slices: of the inputs, each of programs of its own; full: programs a multiprocessor; ahead: blocks of a warp under
-        way;
-    waits: 2: a program begins when half of its x is there.
+    """Powers of 2 except `full`. outputs: of a program at a time; split: parts of its inputs.
+
+    side: warps along the outputs, 16 or more each; slices: of the inputs, each of separate programs; full: programs a
+    multiprocessor; ahead: blocks of a warp in flight; waits: 2: a program begins when half of its x is loaded.
     """
 
     outputs: int
@@ -81,7 +81,7 @@ class SplitKTile(NamedTuple):
         return 2 * block * steps * self.split * rows + 4 * self.outputs * rows * self.split + 1024
 
     def expected(self, rows: int, outputs: int, inputs: int, form: str, half: int, many: int) -> float:
-        """About the nanoseconds of a product, by what a multiprocessor reads."""
+        """The estimated nanoseconds of a product, by what a multiprocessor reads."""
         tiles = tiles_of(outputs, half, self.outputs)
         stride = self.stride(tiles, many)
         turns, programs = triton.cdiv(tiles, stride), triton.cdiv(stride * self.slices, many)
@@ -137,14 +137,14 @@ def columns(rows: int) -> int:
 
 
 def tile_for(rows: int, weight: PackedWeight, dim: int = 0) -> SplitKTile:
-    """What is expected to take the least time. dim: of heads, if the outputs are these."""
+    """The tile with the least expected time. dim: of heads, if the outputs are these."""
     count, form = columns(rows), FORMS[weight.words.dtype]
     return _best(count, weight.outputs, weight.inputs, form, dim, processors(weight.words.device))
 
 
 @cache
 def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int) -> SplitKTile:
-    """The tile of those that fit; half a tile of heads lies within half a head."""
+    """The best tile of those that fit; half a tile of heads is within half a head."""
     if (tuned := TUNED.get((outputs, inputs, form != "nibbles"))) is not None and count <= 16:
         return tuned
     fitting = [
@@ -156,8 +156,9 @@ def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int)
 
 
 def supports_weight(weight: PackedWeight) -> bool:
-    """Whether `matmul` takes the weight: four bits in blocks of 128 inputs without shifts, or bytes
-    in steps of 64, for bfloat16, on a GPU with the room.
+    """Whether `matmul` supports the weight, for bfloat16, on a GPU with the shared memory.
+
+    That is four bits in blocks of 128 inputs without shifts, or bytes in steps of 64.
     """
     if weight.form == BYTES:
         whole = weight.inputs % block_of("bytes") == 0 and weight.outputs * weight.inputs < 2**32
@@ -174,7 +175,7 @@ def supports_weight(weight: PackedWeight) -> bool:
 
 
 def supports(x: Tensor, weight: PackedWeight) -> bool:
-    """Whether `qkv_rope_store` takes them: x's rows lie at multiples of 32 bytes, its columns in the weight's order."""
+    """Whether `qkv_rope_store` supports them: x's rows are aligned to 32 bytes, its columns in the weight's order."""
     placed = x.data_ptr() % 16 == 0 and x.stride(0) % 16 == 0 and x.stride(1) == 1
     return placed and 0 < x.shape[0] <= MOST_ROWS and weight.order is None and supports_weight(weight)
 
@@ -194,8 +195,9 @@ def matmul(
     tile: SplitKTile,
     heads: QkvStoreArguments | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of
-    each program's outputs, or what is not of use.
+    """Writes y, see `quantized_gemm.matmul`.
+
+    Returns y times the norm's weight and the squares of each program's outputs, or unused tensors.
     """
     rows, outputs, form = x.shape[0], weight.outputs, FORMS[weight.words.dtype]
     count = columns(rows)

@@ -1,14 +1,11 @@
-"""A Gluon kernel that multiplies 2 to 16 rows with a weight of four or eight bits a number by the tensor cores.
+"""A Gluon kernel that multiplies 2 to 16 rows with a 4-bit or 8-bit weight by the tensor cores.
 
-The weight is the left operand, as it lies; the rows are the columns of the right one. A program has a slice of the
-inputs: it brings the rows'
-values of it into shared memory once, and goes over the outputs of one tile after the other. The warps of a program
-share the outputs of a tile
-and split its slice; each has the words of its next blocks under way in registers of its own, those of the next tile
-too, so no warp waits for
-another before a tile is done. Programs with other slices of the same outputs leave what they found, and the last of
-them adds it up in order.
-A group's scale goes into its sums: no weight is rounded.
+The weight is the left operand, as it is stored; the rows are the columns of the right one. A program has a slice of the
+inputs: it loads the rows' values of it into shared memory once, and goes over the outputs of one tile after the other.
+The warps of a program share the outputs of a tile and split its slice. Each has the words of its next blocks in flight
+in registers, those of the next tile too, so no warp waits for another before a tile is done. Programs with other slices
+of the same outputs leave their sums, and the last of them adds them up in order. A group's scale goes into its sums: no
+weight is rounded.
 """
 
 # mypy: disable-error-code="assignment,var-annotated,index,misc"
@@ -24,55 +21,9 @@ from ..activation_kernels import activated
 from ..gemv.gemv_launch import tiles_of
 from ..gemv.gemv_tensor_core_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
 from ..launch.compile_ahead import entry
+from .split_k_blocks import block_of, has_meta, scaled, steps_of, text_of, turn_of, waits_of, with_zeros
 
 barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # as older Tritons call it
-
-
-@gluon.constexpr_function
-def block_of(form):
-    """Inputs in the words that a warp reads of an output at a time: 32 words of two bytes."""
-    return 64 if form != "nibbles" else 128
-
-
-@gluon.constexpr_function
-def steps_of(inputs, form, slices, split):
-    """Blocks of each warp."""
-    return -(-inputs // (block_of(form) * slices * split))
-
-
-@gluon.constexpr_function
-def turn_of(steps, lanes, form):
-    """Blocks in a turn of the loop: more of them would have more values in
-    registers than there are. lanes: outputs of a warp.
-    """
-    return 2 if steps % 2 == 0 and (steps == 2 or lanes == 16 or form != "nibbles") else 1
-
-
-@gluon.constexpr_function
-def waits_of(steps, waits):
-    """Stretches of the inputs: a program begins when the first of x is there."""
-    return waits if steps % waits == 0 else 1
-
-
-@gluon.constexpr_function
-def text_of(texts, at):
-    return texts.split("#")[at]
-
-
-@gluon.constexpr_function
-def scaled(kind):
-    """Whether groups have scales."""
-    return kind.endswith("scaled")
-
-
-@gluon.constexpr_function
-def with_zeros(kind):
-    return kind.startswith("zeros")
-
-
-@gluon.constexpr_function
-def has_meta(kind):
-    return scaled(kind) or with_zeros(kind)
 
 
 @gluon.constexpr_function
@@ -108,15 +59,15 @@ def _flat(rank):
 
 @gluon.constexpr_function
 def _written(outputs, warps):
-    """Of [outputs, rows]: outputs lie side by side."""
+    """Of [outputs, rows]: outputs are adjacent."""
     lanes = min(32, outputs)
     return gl.BlockedLayout([1, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
 
 
 @gluon.constexpr_function
 def _together(split, outputs, rows, warps):
-    """Of [split, outputs, rows]: a thread has all parts, and of outputs those that lie
-    eight apart; else outputs lie side by side.
+    """Of [split, outputs, rows]: a thread has all parts, and of outputs those eight apart; else outputs are
+    adjacent.
     """
     pairs = [[0, 8, 0]] if outputs > 8 else []
     along = [[0, 1 << bit, 0] for bit in range(outputs.bit_length() - 1) if bit != 3]
@@ -152,7 +103,7 @@ def _read(
 ):
     """Begins to read a block of each part of the inputs: words [SPLIT, TILE, WORDS] and for each group [SPLIT, TILE].
 
-    The last block stands for those behind it, whose x is 0.
+    The last block stands in for those beyond it, whose x is 0.
     """
     LEFT: gl.constexpr = _words_layout(SPLIT, SIDE)
     ROW: gl.constexpr = gl.SliceLayout(2, LEFT)
@@ -403,7 +354,7 @@ def _store_halves(place, low, high, HALF: gl.constexpr, inside):
 
 @gluon.jit
 def _left(partial, tile, TILE: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Where the sums of a slice's tile lie [TILE, ROWS]."""
+    """Address of the sums of a slice's tile [TILE, ROWS]."""
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
     return partial + (tile * ROWS + row) * TILE + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))[:, None]
 

@@ -1,4 +1,4 @@
-"""Products of tens to hundreds of rows with weights of 4 and 8 bits on Hopper; see many_rows_tensor_kernels."""
+"""Products of tens to hundreds of rows with 4-bit and 8-bit weights on Hopper; see `wgmma_gemm_kernels`."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from ..packed.unpack_ptx import texts
 from . import wgmma_gemm_kernels as kernels
 
 LEAST_ROWS, MOST_ROWS = 33, 1024  # others are faster below, and were not compared above
-KINDS = ("plain", "scaled", "zeros, scaled")  # of whole numbers of four bits
+KINDS = ("plain", "scaled", "zeros, scaled")  # of 4-bit integers
 BLOCK, QUARTER = 128, 32  # inputs
-DEEPEST = 8  # blocks that have a place in shared memory
+DEEPEST = 8  # blocks that fit in shared memory
 REGISTERS = 65536  # of a multiprocessor
-SPARE = 2048  # bytes of shared memory for barriers and what stands around the ring
+SPARE = 2048  # bytes of shared memory for barriers and others outside the ring
 
 
 class WgmmaTile(NamedTuple):
-    """Powers of 2. outputs x rows of the result a program, 64 outputs at least for each four warps; its inputs split in
-    so many.
+    """Powers of 2.
 
-    full: programs that have room on a multiprocessor at a time. All programs run at the same time where inputs are
-        split.
+    outputs x rows of the result a program, 64 outputs at least for each four warps; its inputs split in so many.
+    full: programs that fit on a multiprocessor at a time. All programs run at the same time if inputs are split.
     """
 
     outputs: int
@@ -39,7 +38,7 @@ class WgmmaTile(NamedTuple):
     full: int = 1
 
     def ring(self, form: int) -> int:
-        """Blocks that have a place in shared memory."""
+        """Blocks that fit in shared memory."""
         step = 2 * BLOCK * self.rows + self.outputs * (BLOCK if form == BYTES else BLOCK // 2)
         return min(DEEPEST, (SHARED // self.full - SPARE) // step)
 
@@ -64,8 +63,9 @@ LEAST_BLOCKS = 8  # of a program
 
 
 def tile_for(rows: int, outputs: int, inputs: int, device: torch.device) -> WgmmaTile:
-    """As measured, or what was best at most sizes: as many programs as run at a time,
-    as long as each has some blocks of inputs.
+    """As measured, or what was best at most sizes: as many programs as run at a time.
+
+    Each has at least some blocks of inputs.
     """
     tuned = TUNED.get((width_of(rows), outputs, inputs))
     if tuned and (tuned.split == 1 or tuned.programs(rows, outputs) <= tuned.full * processors(device)):
@@ -82,7 +82,7 @@ def width_of(rows: int) -> int:
 
 
 def supports_shape(weight: PackedWeight, gated: bool = False) -> bool:
-    """Whether `matmul` takes the weight: blocks of 128 inputs, rows that the copy engine can bring, on Hopper."""
+    """Whether `matmul` supports the weight: blocks of 128 inputs, rows that the copy engine can load, on Hopper."""
     known = weight.block == BLOCK and weight.inputs % QUARTER == 0 and weight.words.data_ptr() % 16 == 0
     return known and capability(weight.words.device)[0] == 9 and not (gated and weight.outputs % 16)
 
@@ -95,7 +95,7 @@ def supports_weight(weight: PackedWeight, gated: bool = False) -> bool:
 
 
 def supports(x: Tensor, weight: PackedWeight, gated: bool) -> bool:
-    """Whether `matmul` is to be used: x's rows lie at multiples of 16 bytes."""
+    """Whether `matmul` is to be used: x's rows are aligned to 16 bytes."""
     return (
         LEAST_ROWS <= x.shape[0] <= MOST_ROWS
         and x.data_ptr() % 16 == 0
@@ -118,8 +118,9 @@ def matmul(
     overlap: bool,
     tile: WgmmaTile | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Writes y, see `few_bits.matmul`; -> y times the norm's weight and the squares of
-    each tile's outputs, or what is not of use.
+    """Writes y, see `quantized_gemm.matmul`.
+
+    Returns y times the norm's weight and the squares of each tile's outputs, or unused tensors.
     """
     rows, outputs = x.shape[0], weight.outputs
     tile = tile or tile_for(rows, outputs, weight.inputs, x.device)
@@ -179,7 +180,7 @@ def matmul(
 
 
 def _rows(x: Tensor, rows: int) -> TensorDescriptor:
-    """Four quarters of a block of inputs at a time, each [rows, QUARTER]; zeros behind the last row and input."""
+    """Four quarters of a block of inputs at a time, each [rows, QUARTER]; zeros beyond the last row and input."""
     shape, strides = [x.shape[1] // QUARTER, x.shape[0], QUARTER], [QUARTER, x.stride(0), 1]
     return TensorDescriptor(x, shape, strides, [4, rows, QUARTER], kernels.shared(16, 3))
 

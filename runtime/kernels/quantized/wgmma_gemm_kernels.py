@@ -1,14 +1,10 @@
-"""A Gluon kernel that multiplies tens to hundreds of rows with a weight of 4 or 8 bits by Hopper's wide tensor core
-instructions (wgmma).
+"""A Gluon kernel that multiplies tens to hundreds of rows with a 4-bit or 8-bit weight by Hopper's wgmma instructions.
 
-The weight is the left operand, which these instructions take from registers: codes come to shared memory as they lie,
-each thread reads
-those of its place in the operand, restores them there, scaled, and nothing that was restored goes back through memory.
-While a quarter of a
-block is multiplied, the next is restored. x is the right operand, in shared memory. Codes and x of the next blocks are
-brought by the
-copy engine into a ring, one barrier each. Inputs may be split over programs, which run at the same time: each
-adds what all of a tile left of some of its rows, in their order.
+The weight is the left operand, which these instructions take from registers. Codes come to shared memory as they are
+stored, each thread reads those of its place in the operand and dequantizes them there, scaled; no dequantized number
+goes back through memory. While a quarter of a block is multiplied, the next is dequantized. x is the right operand, in
+shared memory. The copy engine loads codes and x of the next blocks into a ring, one barrier each. Inputs may be split
+over programs, which run at the same time: each adds what all of a tile left of some of its rows, in their order.
 """
 
 # mypy: disable-error-code="assignment,var-annotated"
@@ -34,7 +30,7 @@ from ..packed.packed_weight import BYTES as OF_BYTES
 BLOCK = gl.constexpr(128)  # inputs
 QUARTER = gl.constexpr(32)
 AHEAD = gl.constexpr(6)  # blocks, of scales
-BYTES = gl.constexpr(OF_BYTES)  # a form, see few_bits_packed
+BYTES = gl.constexpr(OF_BYTES)  # a form, see `packed_weight`
 bring = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared  # as older Tritons call it
 OLDER = gl.constexpr(not hasattr(gl.shared_memory_descriptor, "reinterpret"))
 all_threads = getattr(gl, "barrier", None) or gl.thread_barrier
@@ -66,14 +62,14 @@ def shared(bits, rank):
 
 @gluon.constexpr_function
 def _written(outputs, warps):
-    """Of [outputs, rows]: eight outputs side by side."""
+    """Of [outputs, rows]: eight outputs are adjacent."""
     lanes = min(32, outputs // 8)
     return gl.BlockedLayout([8, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
 
 
 @gluon.constexpr_function
 def codes_shape(form, tile, gated):
-    """Of what the copy engine brings of a block of codes."""
+    """Shape of a block of codes that the copy engine loads."""
     outputs = (tile // 16, 2, 8) if gated else (tile,)
     return [4, *outputs, 32] if form == OF_BYTES else [*outputs, 32]
 
@@ -99,7 +95,7 @@ def _bring_codes(
     OUTPUTS: gl.constexpr,
     STEP: gl.constexpr,
 ):
-    """Begins to bring a block of codes; its barrier waits for STEP bytes, those of x too."""
+    """Begins to load a block of codes; its barrier waits for STEP bytes, those of x too."""
     bar = full.index(slot)
     mbarrier.expect(bar, STEP, more)
     if FORM == BYTES and GATED:
@@ -130,7 +126,7 @@ def _metas(meta, output, block, OUTPUTS: gl.constexpr, GROUP: gl.constexpr, PIEC
 def _prefetch(
     meta, output, block, BLOCKS: gl.constexpr, OUTPUTS: gl.constexpr, GROUP: gl.constexpr, PIECES: gl.constexpr
 ):
-    """Begins to bring scales into the L2 cache."""
+    """Begins to prefetch scales into the L2 cache."""
     block = gl.minimum(block, BLOCKS - 1)
     for piece in gl.static_range(PIECES):
         places = meta + (block * BLOCK // (GROUP * PIECES) * PIECES + piece) * OUTPUTS + output
@@ -146,7 +142,7 @@ def _prefetch(
 
 @gluon.jit
 def _tiles(place, COUNT: gl.constexpr, SIZE: gl.constexpr, DTYPE: gl.constexpr, BITS: gl.constexpr):
-    """What the copy engine brought, as [COUNT, SIZE, QUARTER]."""
+    """What the copy engine loaded, as [COUNT, SIZE, QUARTER]."""
     if OLDER:
         return place._reinterpret(DTYPE, [COUNT, SIZE, QUARTER], shared(BITS, 2))
     else:
@@ -161,7 +157,7 @@ def _half(meta, LOW: gl.constexpr, DTYPE: gl.constexpr):
 
 @gluon.jit
 def _restored(codes, meta, TEXT: gl.constexpr, GROUPED: gl.constexpr, FORM: gl.constexpr, DTYPE: gl.constexpr):
-    """Codes [outputs, QUARTER] as what they stand for, in DTYPE; meta: of the same shape, or not used."""
+    """Codes [outputs, QUARTER] as numbers, in DTYPE; meta: of the same shape, or not used."""
     if GROUPED:
         scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
         operands: gl.constexpr = "=r,h,r,r" if FORM == BYTES else "=r,r,r,r"
@@ -218,7 +214,7 @@ def _finished(
     NORMED: gl.constexpr,
     PARTS: gl.constexpr,
 ):
-    """total [outputs, rows] times what belongs to each output and to each row, and the bias."""
+    """total [outputs, rows] times the factors of each output and of each row, plus the bias."""
     if OUTER:
         total *= gl.load(outer + output)[:, None]
     if NORMED:
@@ -251,7 +247,7 @@ def _write(
     ADDED: gl.constexpr,
     READY: gl.constexpr,
 ):
-    """total [outputs, rows] to its place in y, and all that is wanted of it."""
+    """Stores total [outputs, rows] in y, and the additional results."""
     inside = (output < OUTPUTS)[:, None] & (row < rows)[None, :]
     place = y + row.to(gl.int64)[None, :] * y_stride + output[:, None]
     if ADDED:
@@ -271,7 +267,7 @@ def _write(
 
 @gluon.jit
 def _leave(total, partial, split, rows, TILE: gl.constexpr, ROWS: gl.constexpr, SUMS: gl.constexpr):
-    """Sums of a part of the inputs [TILE, ROWS] to memory, outputs side by side."""
+    """Stores sums of a part of the inputs [TILE, ROWS] in memory, outputs adjacent."""
     lane = gl.arange(0, TILE, layout=gl.SliceLayout(1, SUMS))[:, None]
     column = gl.arange(0, ROWS, layout=gl.SliceLayout(0, SUMS))[None, :]
     gl.store(partial + split * (TILE * ROWS) + column * TILE + lane, total, (column < rows) & (lane >= 0))
@@ -279,7 +275,7 @@ def _leave(total, partial, split, rows, TILE: gl.constexpr, ROWS: gl.constexpr, 
 
 @gluon.jit
 def _meet(counter, SPLIT: gl.constexpr):
-    """Returns when all programs of a tile have come here: the grid is no larger than what runs at the same time."""
+    """Returns when all programs of a tile have arrived: the grid is no larger than what runs at the same time."""
     all_threads()
     here = gl.atomic_add(counter, 1, sem="acq_rel") + 1
     while here < SPLIT:
@@ -288,7 +284,7 @@ def _meet(counter, SPLIT: gl.constexpr):
 
 @gluon.jit
 def _depart(counter, SPLIT: gl.constexpr):
-    """The last one leaves the counter as it was."""
+    """The last one resets the counter."""
     all_threads()
     if gl.atomic_add(counter, 1, sem="acq_rel") == 2 * SPLIT - 1:
         gl.store(counter, 0)
@@ -296,7 +292,7 @@ def _depart(counter, SPLIT: gl.constexpr):
 
 @gluon.jit
 def _sum_of_parts(places, inside, PART: gl.constexpr, SPLIT: gl.constexpr):
-    """In the order of the inputs, whoever adds them."""
+    """In the order of the inputs, whichever program adds them."""
     total = gl.load(places, inside, other=0.0, cache_modifier=".cg")
     for part in gl.static_range(1, SPLIT):
         total += gl.load(places + part * PART, inside, other=0.0, cache_modifier=".cg")
@@ -390,7 +386,7 @@ def _finish(
     ROWS: gl.constexpr,
     WARPS: gl.constexpr,
 ):
-    """Sums of all inputs [TILE, ROWS]; they change hands so that a thread writes outputs that lie side by side."""
+    """Sums of all inputs [TILE, ROWS]; they are exchanged so that a thread writes adjacent outputs."""
     SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
     WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
     OUT: gl.constexpr = _written(WIDE, WARPS)
@@ -450,10 +446,10 @@ def multiply(
     WARPS: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around
-    it. Grid (row tiles * output tiles, SPLIT).
+    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias. Grid (row tiles * output tiles, SPLIT).
 
-    x, codes: what the copy engine brings a block of at a time, see `wgmma_gemm`.
+    See `quantized_gemm_kernels.multiply` for the fused parts.
+    x, codes: what the copy engine loads a block of at a time, see `wgmma_gemm`.
     """
     SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
     LEFT: gl.constexpr = _weight_layout(WARPS, ROWS)
@@ -469,9 +465,7 @@ def multiply(
     row_tiles = (rows + ROWS - 1) // ROWS
     row_tile, tile = gl.program_id(0) % row_tiles, gl.program_id(0) // row_tiles
     split = gl.program_id(1)
-    COUNT: gl.constexpr = (
-        BLOCKS + SPLIT - 1
-    ) // SPLIT  # of a program; those behind the last have no x, and add nothing
+    COUNT: gl.constexpr = (BLOCKS + SPLIT - 1) // SPLIT  # of a program; those after the last have no x, and add nothing
     first = split * COUNT
 
     to_x = gl.allocate_shared_memory(DTYPE, [RING, 4, ROWS, QUARTER], shared(16, 3))
@@ -504,7 +498,7 @@ def multiply(
             words = here.index(0).load(LEFT)
         part = _quarter(words, here, m0, 0, TEXT0, FORM, GROUPED, TILE, LEFT, DTYPE)
         sums = warpgroup_mma(part, values.index(0).permute((1, 0)), sums, is_async=True)
-        sums = warpgroup_mma_wait(1, deps=[sums])  # the block before is done with
+        sums = warpgroup_mma_wait(1, deps=[sums])  # the block before is done
         ahead = item + RING - 1
         free = ahead % RING
         _bring_codes(codes, to_codes, full, free, tile, first + ahead, ahead < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)

@@ -1,4 +1,4 @@
-"""A causal convolution of each channel by itself, with its activation, from slots of states into slots of states."""
+"""A causal depthwise convolution with its activation, from slots of states into slots of states."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def _convolve(
 ):
     """One program for some channels of some tokens of a sequence. ROWS: WIDTH or the next power of 2.
 
-    GATED: inputs are multiplied with `gate_in` and outputs with `gate_out`, which lie as x does.
-    LEAVES: the state behind the last of these tokens is stored; then no other program of the channels may read it.
+    GATED: inputs are multiplied with `gate_in` and outputs with `gate_out`, which are stored as x is.
+    LEAVES: the state after the last of these tokens is stored; then no other program of the channels may read it.
     """
     sequence = tl.program_id(0).to(tl.int64)
     channels, row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :], tl.arange(0, ROWS)[:, None]
@@ -92,16 +92,15 @@ def convolve(
     overlap: bool = False,
     gates: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """x [T, channels], rows contiguous -> float32 [T, channels]; of sequences that begin at starts int [S + 1],
-    `longest` tokens at most.
+    """x [T, channels], rows contiguous -> float32 [T, channels]; for sequences that begin at starts int [S + 1].
 
+    longest: most tokens of a sequence.
     taps: float32 [width, channels], the latest token's last.  bias: float32 [channels].  name: of the activation; None:
         none.
     memory: [slots, width - 1, channels], of x's type, the inputs before each sequence; they are read from the slots
-        `read` and left in
-    the slots `write`, int [S]. A slot may be read and written by the same sequence; what one writes no other may read.
-    gates: what inputs and outputs are multiplied with, in rows as far apart as x's; then x, and what is given, is of
-        x's type.
+        `read` and stored in the slots `write`, int [S]. A slot may be read and written by the same sequence; a slot
+        that one sequence writes no other may read.
+    gates: factors of inputs and outputs, in rows as far apart as x's; then x, and the result, is of x's type.
     """
     width, channels = taps.shape
     out = x.new_empty(len(x), channels, dtype=taps.dtype if gates is None else x.dtype)

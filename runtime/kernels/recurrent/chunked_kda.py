@@ -1,10 +1,8 @@
-"""As `chunked_linear_attention`, where each channel of keys decays at its own rate (KDA): products of pairs of tokens
-do not factor there.
+"""As `chunked_linear_attention`, if each channel of keys decays at a separate rate (KDA).
 
-What a token of a chunk is to an earlier one is a sum over channels, each with its own decay since then, taken pair by
-pair; chunks are
-short for that reason. One kernel solves all chunks at once, one goes through them from state to state and gives what is
-read on the way.
+Products of pairs of tokens do not factor then: a token's weight for an earlier one is a sum over channels, each with
+its own decay since then, computed pair by pair. Chunks are short for that reason. One kernel solves all chunks at once,
+and one goes through them from state to state and computes the outputs on the way.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ def _solve(
         query = _heads(q, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT) * scale
         key = _heads(k, token, there, shared, stride, unit, KEY, KEY_BLOCK, UNIT)
         turned, found = tl.zeros((SIZE, SIZE), tl.float32), tl.zeros((SIZE, SIZE), tl.float32)
-        for at in range(SIZE):  # as a key, to all tokens behind it
+        for at in range(SIZE):  # as a key, to all later tokens
             passed = (total - _row(total, at, SIZE)[None, :]).to(tl.float32)
             other = _row(key, at, SIZE)[None, :] * tl.exp(tl.where(row >= at, passed, 0.0))
             found += tl.where((column == at) & (row >= at), tl.sum(query * other, 1)[:, None], 0.0)
@@ -144,8 +142,8 @@ def _pass(
     UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Through the chunks of a sequence, for some columns of a head's state: what the
-    tokens read, and the state behind the last.
+    """Through the chunks of a sequence, for some columns of a head's state: the outputs, and the state after the
+    last.
     """
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys, columns = tl.arange(0, KEY_BLOCK), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -181,7 +179,7 @@ def _pass(
 def advance_kda_by_chunks(
     said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor
 ) -> None:
-    """As `chunked_linear_attention.advance_by_chunks`, by the delta rule, of a decay for each channel."""
+    """As `chunked_linear_attention.advance_by_chunks`, by the delta rule, with a decay for each channel."""
     (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
     block, blocks = max(triton.next_power_of_2(key), 16), max(triton.next_power_of_2(value), 16)
     usual = {

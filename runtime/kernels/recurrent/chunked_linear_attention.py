@@ -1,11 +1,9 @@
-"""Linear attention whose state decays, over prompts: by chunks of tokens, whose products are those of matrices.
+"""Linear attention with a decaying state, over prompts: by chunks of tokens, whose products are matrix products.
 
 Within a chunk the u of the delta rule solve a triangular system, of which all but the state before the chunk is known
-beforehand:
-u = own - past S (the WY form). One kernel solves it for all chunks at once, one goes through them from state to state,
-and one gives what
-the tokens of all chunks read. Bits of a token depend on where a
-prompt is cut; see `states` for the law of each token, and for what tokens say.
+beforehand: u = own - past S (the WY form). One kernel solves it for all chunks at once, one goes through them from
+state to state, and one computes the outputs of the tokens of all chunks. Bits of a token depend on where a prompt is
+cut. See `linear_attention_scan` for the recurrence of each token, and for its inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from .linear_attention_scan import LinearAttentionInputs, softplus
 
 SIZE = 64  # tokens of a chunk
 COLUMNS = 32  # of a head's state for one program
-LEAST = 32  # tokens of the longest sequence from which chunks are quicker than a token after the other
+LEAST = 32  # tokens of the longest sequence from which chunks are faster than a token at a time
 # sequences like the longest up to which they are: on an H200 8,192 tokens of one take 2.9 ms by chunks and 8.1 token
 # by token, of four 3.0 and 2.4
 AT_ONCE = 3
@@ -29,7 +27,7 @@ AT_ONCE = 3
 
 @triton.jit
 def _steps(a, bias, rate, token, there, head, a_stride, least, most):
-    """Of tokens what values may be multiplied with, and the sums of decays since the chunk's start, float64."""
+    """Factors of tokens' values, and the sums of decays since the chunk's start, float64."""
     step = softplus(tl.load(a + token * a_stride + head, there, other=0.0).to(tl.float32) + tl.load(bias + head))
     step = tl.where(there, tl.minimum(tl.maximum(step, least), most), 0.0)
     decay = tl.where(there, step * tl.load(rate + head), 0.0)
@@ -46,8 +44,9 @@ def _heads(start, token, there, shared, stride, eps, KEY: tl.constexpr, KEY_BLOC
 
 @triton.jit
 def _since(total, later, SIZE: tl.constexpr):
-    """e^decay from the token of a column to that of a row, [SIZE, SIZE]; 0 where it
-    is not `later`. Only differences are raised.
+    """e^decay from the token of a column to that of a row, [SIZE, SIZE]; 0 if it is not `later`.
+
+    Only differences are raised.
     """
     passed = (total[:, None] - total[None, :]).to(tl.float32)
     return tl.where(later, tl.exp(tl.where(later, passed, 0.0)), 0.0)
@@ -124,7 +123,7 @@ def _solve(
 
 @triton.jit
 def _place(starts, sequence, SIZE: tl.constexpr):
-    """Where the states before the chunks of a sequence begin: no two of these lie at one place."""
+    """Where the states before the chunks of a sequence begin: no two of these share a place."""
     return tl.load(starts + sequence).to(tl.int64) // SIZE + sequence
 
 
@@ -161,8 +160,9 @@ def _pass(
     TIMES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """Through the chunks of a sequence, for some columns of a head's state: the state
-    before each, and u of all tokens in place of `own`.
+    """Through the chunks of a sequence, for some columns of a head's state.
+
+    Stores the state before each, and u of all tokens in place of `own`.
     """
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys, columns = tl.arange(0, KEY_BLOCK), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -229,7 +229,7 @@ def _give(
     SKIP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """What the tokens of a chunk of a head give, once u and the state before the chunk are there."""
+    """The outputs of a chunk's tokens for a head, once u and the state before the chunk are known."""
     sequence, head = tl.program_id(0), tl.program_id(1)
     first, last = (
         tl.load(starts + sequence).to(tl.int64) + tl.program_id(2) * SIZE,
@@ -260,7 +260,7 @@ def _give(
 
 
 def supports(said: LinearAttentionInputs, longest: int) -> bool:
-    """Whether chunks are quicker. See `chunked_kda` for decays of each channel."""
+    """Whether chunks are faster. See `chunked_kda` for decays of each channel."""
     return (
         longest >= LEAST and AT_ONCE * longest >= len(said.v) and (said.b is not None or not decays_per_channel(said))
     )
@@ -272,16 +272,16 @@ def decays_per_channel(said: LinearAttentionInputs) -> bool:
 
 
 def stages_for(key_block: int, device: torch.device) -> int:
-    """Of chunks that `_pass` has under way: three take 216 KB of shared memory for keys of 128 numbers, one 40."""
+    """Chunks that `_pass` has in flight: three take 216 KB of shared memory for keys of 128 numbers, one 40."""
     return 3 if key_block <= 128 and has_room(device) else 1
 
 
 def advance_by_chunks(
     said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor
 ) -> None:
-    """What the tokens of sequences that begin at starts int [S + 1] give, into `out` float32 [T, heads, value]; see
-    `states.advance`.
+    """The outputs of the tokens of sequences that begin at starts int [S + 1], into `out` float32 [T, heads, value].
 
+    See `linear_attention_scan.advance`.
     longest: the most tokens of any.
     """
     (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]

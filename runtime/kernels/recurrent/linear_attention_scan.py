@@ -1,11 +1,8 @@
-"""Linear attention whose state decays, a token after the other: from what a layer's products and convolution gave to
-what its output takes.
+"""Linear attention with a decaying state, token by token: from the convolution's output to the last product's input.
 
-Queries and keys are brought to their length, beta and decay worked out, the state advanced and read, the outputs normed
-and gated in
+Queries and keys are normalized, beta and decay computed, the state advanced and read, the outputs normed and gated in
 one kernel: the state is read and written once for all tokens of a step. The bits of a token depend neither on where its
-    sequence is
-cut nor on the others.
+sequence is cut nor on the others.
 """
 
 from __future__ import annotations
@@ -21,14 +18,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..launch.compile_ahead import entry
 from ..launch.programmatic_launch import launched
 
-REGISTERS = 128  # of a thread that holds 64 numbers: two programs find room, or the next kernel's
-PART, NARROW = 4096, 1024  # numbers of a head's state for one program, of many sequences; where these have many tokens
+REGISTERS = 128  # of a thread that holds 64 numbers: two programs fit, or the next kernel's
+PART, NARROW = 4096, 1024  # numbers of a head's state for one program, of many sequences; if these have many tokens
 FEW = 128  # programs up to which each holds the state of a head
 
 
 @triton.jit
 def softplus(x):
-    """log(1 + e^x) as exact where that is small as elsewhere."""
+    """log(1 + e^x), as exact for small results as for others."""
     e = tl.exp(tl.minimum(x, 20.0))
     small = e * (1.0 + e * (-0.5 + e * (0.33333333 + e * (-0.25 + e * 0.2))))
     return tl.where(x > 20.0, x, tl.where(e < 0.05, small, tl.log(1.0 + e)))
@@ -89,10 +86,9 @@ def _advance(
     GATE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """One program for some columns of a head's state of a sequence. CHANNELS: each channel of keys decays at its own
-    rate.
+    """One program for some columns of a head's state of a sequence. CHANNELS: each channel of keys decays separately.
 
-    The state of the step before and weights are under way before the kernels in front have ended.
+    The state of the step before and weights are in flight before the preceding kernels have ended.
     """
     sequence, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     keys, columns = tl.arange(0, KEY_BLOCK), tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -140,15 +136,15 @@ def _advance(
 
 
 class LinearAttentionInputs(NamedTuple):
-    """What the tokens of a batch say. See `layers.recurrent.LinearAttention`.
+    """A batch's inputs of linear attention. See `layers.recurrent.LinearAttention`.
 
-    q, k: float32 [T, key heads, key].  v: float32 [T, heads, value].  Views of one tensor: their rows lie equally far
-        apart.
-    a: [T, heads], what gives decays, or of each channel [T, heads * key].  b: [T, heads], what gives beta, up to
+    q, k: float32 [T, key heads, key].  v: float32 [T, heads, value].  Views of one tensor: their rows have equal
+        strides.
+    a: [T, heads], the inputs of decays, or of each channel [T, heads * key].  b: [T, heads], the inputs of beta, up to
         `reach`; None: without the delta rule.
     bias: float32, of `a`.  rate: float32 [heads].  least, most: of softplus(a + bias).  times: values are multiplied
         with that.
-    tiled: see `recurrent_spec.Delta`.  skip: float32 [heads].
+    tiled: see `DeltaNetSpec`.  skip: float32 [heads].
     """
 
     q: Tensor
@@ -169,8 +165,9 @@ class LinearAttentionInputs(NamedTuple):
 
 
 class HeadNormGate(NamedTuple):
-    """What stands behind each head: an RMS norm, weight float32 [value], times the activation
-    `name` of z [T, heads * value], rows contiguous.
+    """The operations after each head: an RMS norm, weight float32 [value], times the activation `name` of z.
+
+    z: [T, heads * value], rows contiguous.
     """
 
     z: Tensor
@@ -190,13 +187,13 @@ def advance(
     overlap: bool = False,
     out: Tensor | None = None,
 ) -> Tensor:
-    """What the tokens of sequences give, that begin at starts int [S + 1]: [T, heads, value] float32, or gated, of z's
-    type.
+    """The outputs of the tokens of sequences that begin at starts int [S + 1]: [T, heads, value] float32.
 
-    memory: float32 [slots, heads, key, value], contiguous; slots: see `convolve`.  gate: without `part` only.  out:
-        where that goes.
-    part: numbers of a head's state for one program, PART where there are many sequences, NARROW where these have many
-        tokens; None: all.
+    If gated, of z's type.
+    memory: float32 [slots, heads, key, value], contiguous; slots: see `convolve`.  gate: without `part` only.  out: the
+        destination.
+    part: numbers of a head's state for one program, PART with many sequences, NARROW if these have many tokens; None:
+        all.
     """
     (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
     if out is None:

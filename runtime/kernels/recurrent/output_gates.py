@@ -1,4 +1,4 @@
-"""What multiplies the outputs of a mixer: the sigmoid of gates, or an RMS norm of spans and the activation of gates."""
+"""Factors of the outputs of a mixer: the sigmoid of gates, or an RMS norm of spans and the activation of gates."""
 
 from __future__ import annotations
 
@@ -88,8 +88,9 @@ def gated(
     gate_first: bool = False,
     overlap: bool = False,
 ) -> Tensor:
-    """`models.recurrence.gated` of x float32 [T, spans, n] contiguous and z [T, spans *
-    n], rows contiguous: of z's shape and type.
+    """`reference_recurrence.gated` of x float32 [T, spans, n] contiguous and z [T, spans * n]: of z's shape and type.
+
+    Rows of z are contiguous.
     """
     (rows, spans, size), out = x.shape, z.new_empty(z.shape)
     block = triton.next_power_of_2(size)

@@ -1,6 +1,4 @@
-"""Mixers with states, which are read and written once a step: one token of linear
-attention, any tokens of a selective scan.
-"""
+"""Mixers with states, read and written once a step: one token of linear attention, any tokens of a selective scan."""
 
 from __future__ import annotations
 
@@ -65,12 +63,11 @@ def _advance(
 
 
 def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor) -> Tensor:
-    """`LinearAttention.advanced` of what is plain, from the slots `read` into the slots `write`, int [S]; gives [S,
-    heads, value] float32.
+    """`LinearAttention.advanced` of the simple case, from the slots `read` into the slots `write`, int [S].
 
-    memory: [slots, heads, key, value] float32, contiguous. A slot may be read and written by the same sequence; what
-        one
-    writes no other may read in the same step. Slots written by several hold anything.
+    Returns [S, heads, value] float32.
+    memory: [slots, heads, key, value] float32, contiguous. A slot may be read and written by the same sequence; a slot
+        that one writes no other may read in the same step. Slots written by several hold anything.
     """
     parts = [None if part is None else part.contiguous() for part in said[:5]]
     out = torch.empty_like(parts[2])  # type: ignore[arg-type]
@@ -137,7 +134,7 @@ def _select(
 
 
 def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
-    """`SelectiveScan.scan` from the slots `read` into the slots `write`, see `advance`; gives [T, channels] float32.
+    """`SelectiveScan.scan` from the slots `read` into the slots `write`, see `advance`; returns [T, channels] float32.
 
     memory: [slots, channels, state] float32, contiguous.
     """

@@ -1,4 +1,4 @@
-"""What mixes tokens by a state of fixed size that each sequence carries along, on ragged batches; exact in float32."""
+"""Mixers with a state of fixed size per sequence, on ragged batches; exact in float32."""
 
 from . import cpu_recurrent_kernels
 from .linear_attention import LinearAttention

@@ -1,9 +1,7 @@
-"""The C kernels of layers with states (csrc/recurrent/recurrent.h): a token after the other, on a CPU. Torch's
-operations are their oracle.
+"""The C kernels of layers with states (csrc/recurrent/recurrent.h): token by token, on a CPU. Torch is their oracle.
 
-A slot may be read and written by the same sequence; what one writes no other may read in the same call. The bits of a
-token depend
-neither on where its sequence is cut nor on the others.
+A slot may be read and written by the same sequence; a slot that one writes no other may read in the same call. The bits
+of a token depend neither on where its sequence is cut nor on the others.
 """
 
 from __future__ import annotations
@@ -234,7 +232,7 @@ def _sequences(read: Tensor, write: Tensor, ragged: RaggedSequences) -> tuple[in
 
 
 def _alike(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows of all three as far apart as those of what they are parts of."""
+    """Whether rows of all three have the stride of the tensor that they are parts of."""
     if all((len(v) == 1 or part.stride(0) == v.stride(0)) and part[0].is_contiguous() for part in (q, k, v)):
         return q, k, v
     sizes = [part[0].numel() for part in (q, k, v)]

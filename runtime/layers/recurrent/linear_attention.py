@@ -1,7 +1,7 @@
-"""Linear attention whose state decays, with the delta rule or without it: gated delta net, KDA and Mamba 2.
+"""Linear attention with a decaying state, with the delta rule or without it: gated delta net, KDA and Mamba 2.
 
-A head keeps S [key, value]. With a token it becomes e^g S + k u^T and gives S^T q; u is the token's value v, or by the
-delta rule beta (v - (e^g S)^T k), which overwrites what k had stored before.
+A head keeps S [key, value]. With a token it becomes e^g S + k u^T, and the output is S^T q; u is the token's value v,
+or by the delta rule beta (v - (e^g S)^T k), which overwrites what k had stored before.
 """
 
 from __future__ import annotations
@@ -20,15 +20,14 @@ CHUNK, CHANNEL_CHUNK = (
 
 
 class LinearAttention(NamedTuple):
-    """What the tokens of a batch say, float32.
+    """The inputs of a batch's tokens, float32.
 
     q, k: [T, key heads, key], each for as many heads in a row.  v: [T, heads, value].  decay: [T, heads, 1], or of each
         channel [T, heads, key]; g, not above 0.
     beta: [T, heads, 1]; None: without the delta rule.
-    unit: queries and keys are brought to length 1, with this added to its square; None: they are taken as they are.
-        scale: of the queries.
-    times: [T, heads, 1] that values are multiplied with.  skip: [heads], what of a value is added to what the state
-        gives.
+    unit: queries and keys are normalized to length 1, with this added to its square; None: they are used as they are.
+    scale: of the queries.
+    times: [T, heads, 1], factor of values.  skip: [heads], the share of a value that is added to the output.
     """
 
     q: Tensor
@@ -42,7 +41,7 @@ class LinearAttention(NamedTuple):
     skip: Tensor | None = None
 
     def plain(self) -> LinearAttention:
-        """The same with nothing but the first five, but for what goes past the state: see `passed`."""
+        """The same with only the first five fields, without the skip path: see `passed`."""
         q, k = (self.q, self.k) if self.unit is None else (_unit(each, self.unit) for each in (self.q, self.k))
         return LinearAttention(
             q if self.scale == 1 else q * self.scale,
@@ -53,11 +52,11 @@ class LinearAttention(NamedTuple):
         )
 
     def passed(self, out: Tensor) -> Tensor:
-        """What the state gives, with what goes past it."""
+        """The output of the state, plus the skip path."""
         return out if self.skip is None else out + self.v * self.skip[:, None]
 
     def scan(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
-        """[T, heads, value] and the state behind each sequence. state: [S, heads, key, value], before them."""
+        """[T, heads, value] and the state after each sequence. state: [S, heads, key, value], before them."""
         out, left = self.plain()._scan(state, ragged)
         return self.passed(out), left
 
@@ -75,7 +74,7 @@ class LinearAttention(NamedTuple):
         return out, state
 
     def advanced(self, state: Tensor) -> tuple[Tensor, Tensor]:
-        """`scan` of sequences of one token each, of what is plain."""
+        """`scan` of sequences of one token each, in the simple case."""
         q, k, u, decay, beta = self._spread()[:5]
         state = state * decay.exp()[..., None]
         if beta is not None:
@@ -112,10 +111,10 @@ def _read(state: Tensor, by: Tensor) -> Tensor:
 
 
 def _chunked(said: LinearAttention, state: Tensor, chunks: ScanChunks) -> tuple[Tensor, Tensor]:
-    """What tokens say as [N, heads, size, ...]; state in the order of the chunks, written into.
+    """Inputs as [N, heads, size, ...]; state in the order of the chunks, written into.
 
-    Within a chunk the u solve a triangular system, of which all but the state before the chunk is known beforehand:
-    u = own - past S (the WY form).
+    Within a chunk the u solve a triangular system, of which all but the state before the chunk is known beforehand: u =
+    own - past S (the WY form).
     """
     q, k, v, decay, beta = said[:5]
     total = decay.double().cumsum(2)  # the difference of two sums is exact in float32, however much has decayed before
@@ -140,9 +139,9 @@ def _chunked(said: LinearAttention, state: Tensor, chunks: ScanChunks) -> tuple[
 
 
 def _decays(total: Tensor) -> Tensor:
-    """[N, heads, size, size, 1 or key]: e^decay from one token to each later one, 0 to earlier ones. total: since the
-    chunk's start, float64.
+    """[N, heads, size, size, 1 or key]: e^decay from one token to each later one, 0 to earlier ones.
 
+    total: since the chunk's start, float64.
     Only differences are raised: e^total by itself would be beyond float32.
     """
     later = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).triu(1)

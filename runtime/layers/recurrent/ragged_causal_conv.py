@@ -1,4 +1,4 @@
-"""A causal convolution of each channel by itself, that goes on where a sequence stopped."""
+"""A causal depthwise convolution that continues where a sequence stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .ragged_sequences import RaggedSequences
 def causal_convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None, state: Tensor, ragged: RaggedSequences
 ) -> tuple[Tensor, Tensor]:
-    """x [T, channels] -> what each row gives, float32, and the state behind each sequence, of x's type.
+    """x [T, channels] -> the output of each row, float32, and the state after each sequence, of x's type.
 
     weight: float32 [width, channels], the latest row last.  bias: float32 [channels].  state: [S, width - 1, channels],
         the rows before.

@@ -1,4 +1,4 @@
-"""How the sequences of a step lie end to end, and how they are cut for scans and convolutions."""
+"""The sequences of a step, concatenated, and how they are divided for scans and convolutions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RaggedSequences:
 
     @cached_property
     def parts(self) -> SequenceSplit:
-        """Sequences of one row apart from longer ones."""
+        """Sequences of one row, separated from longer ones."""
         lens, starts = np.array(self.lens), _starts(self.lens)
         ones, longer = np.flatnonzero(lens == 1), np.flatnonzero(lens != 1)
         rows = np.concatenate([np.arange(starts[i], starts[i] + lens[i]) for i in longer] or [ones[:0]])
@@ -51,8 +51,8 @@ class RaggedSequences:
         return self._windows[width]
 
     def _behind(self, rows: np.ndarray, owners: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
-        """Rows of sequences, [N, any] with their owners [N], as offsets into
-        the states' rows followed by the step's.
+        """Rows of sequences, [N, any] with their owners [N], as offsets into the states' rows followed by the
+        step's.
         """
         first = starts[owners][:, None]
         states = (owners[:, None] + 1) * (width - 1) + rows - first
@@ -93,8 +93,9 @@ def _starts(lens: Iterable[int]) -> np.ndarray:
 
 
 class SequenceSplit(NamedTuple):
-    """ones, longer: int64, which sequences they are.  one_rows, longer_rows: int64,
-    their rows.  own: how the longer ones lie.
+    """ones, longer: int64, which sequences they are.  one_rows, longer_rows: int64, their rows.
+
+    own: the concatenation of the longer ones.
     """
 
     ones: Tensor
@@ -107,7 +108,7 @@ class SequenceSplit(NamedTuple):
 class ConvolutionWindows(NamedTuple):
     """Rows of the states [S * (width - 1)] followed by those of the step, int64.
 
-    seen: [T, width], what each row's convolution sees.  left: [S, width - 1], what the sequences leave behind.
+    seen: [T, width], what each row's convolution sees.  left: [S, width - 1], the state that each sequence leaves.
     """
 
     seen: Tensor

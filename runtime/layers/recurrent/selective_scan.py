@@ -11,8 +11,7 @@ from .ragged_sequences import RaggedSequences
 
 
 class SelectiveScan(NamedTuple):
-    """What the tokens of a batch say, float32: a channel's h [state] becomes e^(dt a) h + dt x b and gives h c + skip
-    x.
+    """The inputs of a batch's tokens, float32: a channel's h [state] becomes e^(dt a) h + dt x b; output h c + skip x.
 
     x, dt: [T, channels].  a: [channels, state], below 0, of all tokens.  b, c: [T, state].  skip: [channels], of all
         tokens.
@@ -26,7 +25,7 @@ class SelectiveScan(NamedTuple):
     skip: Tensor
 
     def scan(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
-        """[T, channels] and the state behind each sequence. state: [S, channels, state], before them."""
+        """[T, channels] and the state after each sequence. state: [S, channels, state], before them."""
         if ragged.single:
             return self.advanced(state)
         tokens = ragged.chunks(1)

@@ -42,13 +42,13 @@ Extra = Callable[[JsonFields, dict[str, Any]], dict[str, Any]]
 
 @dataclass(frozen=True)
 class GGUFArchitecture:
-    """How a GGUF architecture stands for one of transformers'.
+    """How a GGUF architecture maps to one of transformers'.
 
-    keys: that it has beyond COMMON, with their names in config.json.  flags: keys that are true where a tensor is
-        there.
+    keys: that it has beyond COMMON, with their names in config.json.  flags: keys that are true where a tensor
+        exists.
     extra: what else follows of the keys and of the config so far.  rotates: it has rotary positions.
-    interleaved: rows of queries and keys lie so that neighbours turn together.  raised: weights of its norms hold 1
-        more.
+    interleaved: rows of queries and keys are interleaved, neighbours are a rotary pair.  raised: weights of its norms
+        hold 1 more.
     experts: it may have some, chosen by one of `gates`: 0 for the architecture's own way, 1 for softmax, 2 for a
         sigmoid.
     latent: it attends to latents.  instead: what `layer_types` calls the mixer of layers that have no key heads.  rope:
@@ -96,8 +96,8 @@ def _windows(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _scores(largest: int) -> Extra:
-    """Queries are scaled by the width of a head, but in the largest model of
-    the family, which is told by its layers.
+    """Queries are scaled by the width of a head, but in the largest model of the family, which is recognised by its
+    layers.
     """
 
     def extra(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def _qwen3_moe(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _glm4_moe(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
-    """Layers that predict further tokens are counted with the others, and stand behind them."""
+    """Layers that predict further tokens (MTP) are counted with the others, and follow them."""
     more = keys.get("nextn_predict_layers", int, 0)
     return {"num_hidden_layers": keys.get("block_count", int) - more, "num_nextn_predict_layers": more}
 

@@ -120,7 +120,7 @@ def _part_files(file: Path) -> list[Path]:
     if missing or file.name not in names:
         some = ", ".join(missing[:4] or [file.name])
         raise CheckpointError(
-            f"{file} is a part of a model of {count} files, of which {len(missing)} are not beside it: {some}"
+            f"{file} is a part of a model of {count} files, of which {len(missing)} are not next to it: {some}"
             f"{' ...' if len(missing) > 4 else ''}; complete the download"
         )
     return [file.parent / part for part in names]
@@ -289,7 +289,7 @@ def _aligned(position: int, alignment: int) -> int:
 
 
 def _placed(described: dict[str, tuple[str, list[int], int]], begin: tuple[int, int], size: int) -> list[StoredTensor]:
-    """The tensors fill the file, each at the next aligned byte behind the one before."""
+    """The tensors fill the file, each at the next aligned byte after the one before."""
     tensors = sorted(_stored(described, begin[0]), key=lambda tensor: tensor.start)
     place, alignment = begin
     for tensor in tensors:

@@ -1,10 +1,10 @@
-"""What the keys of a GGUF file say of latent attention and the experts beside it: DeepSeek V2 and V3, Kimi K2,
+"""Reads latent attention (MLA) and the experts of such models from a GGUF file's keys: DeepSeek V2 and V3, Kimi K2,
 GLM-4.7-Flash, MiniCPM 3.
 
 Such files describe attention to the latents themselves, as one key head of `kv_lora_rank` and the numbers that turn;
-keys that end in
-`_mla` have the sizes of the heads. Files from before describe the heads, and hold what leads to keys and values as one
-tensor.
+keys that
+end in `_mla` have the sizes of the heads. Older files describe the heads, and hold the up-projections of keys and
+values as one tensor.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""A model out of a GGUF file.
+"""A model from a GGUF file.
 
     opened = open_gguf(path)              # reads headers alone; checks them
     opened.config                         # as the config.json of the same model, for `read_model`
     opened.model(context)                 # the `ModelSpec`, its weights as the file holds them; use this one to load
     opened.tensors                        # [(file, Stored)], all parts, by the file's names
     opened.names                          # {the file's name: what the tensor is called in `Decoder.places`}
-    opened.metadata                       # for `runtime.text.gguf_tokenizer`
+    opened.metadata                       # for `runtime.text.tokenizer_files.gguf_tokenizer`
 
 A `StoredTensor` has the kind of its weights as dtype: F32, F16, BF16, F64 or a key of `BLOCKS`, whose bytes `decode`
-turns into a
-`QuantizedWeight` of the tensor's shape. Tensors that are not in `names` are used up: rotary factors are in the
-configuration.
-`opened.model()` differs from `read_model(opened.config)` in how weights lie, not in what it computes: rows of queries
-and keys
-may be interleaved (`RopeParameters.order` brings them back when the decoder is sealed), and Gemma's norms hold the 1
-that others add.
+turns into a `QuantizedWeight` of the tensor's shape. Tensors that are not in `names` are used up: rotary factors are in
+the configuration.
+
+`opened.model()` differs from `read_model(opened.config)` in the layout of weights, not in what it computes: rows of
+queries and keys may be interleaved (`RopeParameters.order` brings them back when the decoder is sealed), and Gemma's
+norms hold the 1 that others add.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""What a GGUF file says of layers that carry a state along: Mamba 1 and 2, Jamba, Falcon-H1, Granite 4, gated delta
-nets of Qwen.
+"""Reads recurrent layers from a GGUF file: Mamba 1 and 2, Jamba, Falcon-H1, Granite 4, gated delta nets of Qwen.
 
-Such files hold -e^A where checkpoints hold the logarithm A, and heads of values of Qwen 3.5 lie so that neighbours read
-different heads of keys.
-Falcon-H1's multipliers are in its matrices already.
+Such files hold -e^A where checkpoints hold the logarithm A, and heads of values of Qwen 3.5 in an order in
+which neighbours read different heads of keys. Falcon-H1's multipliers are in its matrices already.
 """
 
 from __future__ import annotations
@@ -110,7 +108,7 @@ def _alone(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def jamba(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
-    """Which layers attend is told by their key heads, which have experts by their tensors."""
+    """Key heads mark the layers that attend, tensors those that have experts."""
     count = keys.positive("block_count")
     kinds, routed = config.pop("layer_types", ["full_attention"] * count), config.pop("routed")
     found = {"mamba_expand": _share(keys, "ssm.inner_size", "embedding_length")}
@@ -121,7 +119,7 @@ def jamba(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def falcon_h1(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
-    """The norm, where there is one, stands behind the gate."""
+    """The norm, where there is one, follows the gate."""
     if not config.pop("own_head"):
         raise ConfigError(
             f"{keys.where}: the file has no tensor output.weight, so by what the head is multiplied is not known; "
@@ -146,7 +144,7 @@ def granite(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
 
 
 def delta(keys: JsonFields, config: dict[str, Any]) -> dict[str, Any]:
-    """Layers that predict further tokens are counted with the others, and stand behind them."""
+    """Layers that predict further tokens (MTP) are counted with the others, and follow them."""
     keys.raw("rope.dimension_sections")  # of pictures' positions: those of a text are equal
     more = keys.get("nextn_predict_layers", int, 0)
     found = {
@@ -178,7 +176,7 @@ def _periodic(keys: JsonFields, name: str, layers: Sequence[int], count: int) ->
 
 
 def to_model_layout(part: str, shape: list[int]) -> list[int]:
-    """The shape that the model asks for. part: the tensor's name behind its layer, without `.weight`."""
+    """The shape that the model asks for. part: the tensor's name after its layer, without `.weight`."""
     if part == "ssm_conv1d" and len(shape) == 2:
         return [shape[0], 1, shape[1]]
     if part in ("ssm_a", "ssm_d") and len(shape) == 2 and shape[1] == 1:
@@ -187,7 +185,7 @@ def to_model_layout(part: str, shape: list[int]) -> list[int]:
 
 
 def mixer_in_file_order(mixer: Mixer, tiled: bool) -> Mixer:
-    """tiled: heads of values lie so that neighbours read different heads of keys."""
+    """tiled: heads of values are ordered so that neighbours read different heads of keys."""
     if isinstance(mixer, DeltaNetSpec):
         return replace(mixer, log_rate=False, tiled=tiled and mixer.heads != mixer.key_heads)
     if isinstance(mixer, ParallelMixersSpec):
@@ -197,8 +195,8 @@ def mixer_in_file_order(mixer: Mixer, tiled: bool) -> Mixer:
 
 
 def names_in_file(names: TensorNames) -> TensorNames:
-    """Queries, keys and values of a delta net in one tensor and gates in another; where
-    beta and decay are one, they lie by key head.
+    """Queries, keys and values of a delta net in one tensor and gates in another; where beta and decay are one, they
+    are stored by key head.
     """
     own = names.delta
     return replace(

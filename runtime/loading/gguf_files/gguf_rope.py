@@ -16,7 +16,7 @@ from ...models.spec.json_fields import JsonFields, shown
 
 ORIGINAL = "rope.scaling.original_context_length"
 PUBLISHED = (8192, 4096, 2048, 16384, 32768, 65536, 131072)  # contexts before the stretch
-BESIDE = "original_max_position_embeddings"
+ORIGINAL_CONTEXT = "original_max_position_embeddings"
 CLOSE = 1e-6  # relative; factors are stored with 24 bits
 
 
@@ -39,10 +39,10 @@ def rope_of_gguf(keys: JsonFields, factors: Mapping[str, list[float]], width: in
     scaling = _factors(keys, factors, turned, theta) if factors else _written(keys)
     if scaling is None:
         return found
-    beside = (
-        {BESIDE: scaling[BESIDE]} if scaling["rope_type"] == "longrope" else {}
+    original = (
+        {ORIGINAL_CONTEXT: scaling[ORIGINAL_CONTEXT]} if scaling["rope_type"] == "longrope" else {}
     )  # which counts before the one inside
-    return found | beside | {"rope_scaling": scaling}
+    return found | original | {"rope_scaling": scaling}
 
 
 def _written(keys: JsonFields) -> dict[str, Any] | None:
@@ -63,7 +63,8 @@ def _written(keys: JsonFields) -> dict[str, Any] | None:
 def _yarn(keys: JsonFields, original: int | None, attention: float | None) -> dict[str, Any]:
     if attention not in (None, 1.0):
         raise ConfigError(
-            f"{keys.where}.rope.scaling.attn_factor={attention} beside yarn is not supported; take a newer GGUF file"
+            f"{keys.where}.rope.scaling.attn_factor={attention} together with yarn is not supported; "
+            "take a newer GGUF file"
         )
     keys.require("rope.scaling.yarn_ext_factor", 1.0)
     said = {

@@ -1,4 +1,4 @@
-"""What the tensors of a GGUF file are called in the model, and how they lie in the file."""
+"""Maps the tensors of a GGUF file to names and layouts of the model."""
 
 from __future__ import annotations
 
@@ -73,9 +73,11 @@ OF_MODEL = re.compile(r"(\w+)\.(\w+)")
 
 
 def to_model_layout(tensor: StoredTensor) -> StoredTensor:
-    """In the shape that the model asks for, whose numbers lie alike: what switches shared experts has one row, which
-    some files do not
-    count; what leads from latents to heads lies by head; the channels of a convolution are each other's rows."""
+    """In the model's shape, of the same bytes.
+
+    Some files omit the one row of the shared experts' gate. The up-projection of latents is stored by head, and the
+    channels of a convolution are rows.
+    """
     part, shape = tensor.name.removeprefix("blk.").partition(".")[2].removesuffix(".weight"), tensor.shape
     if part == "ffn_gate_inp_shexp" and len(shape) == 1:
         return tensor._replace(shape=[1, *shape])
@@ -106,7 +108,7 @@ def as_stored(model: ModelSpec, found: GGUFArchitecture, tensors: Iterable[Store
 
 
 def _apart(names: ExpertTensorNames) -> ExpertTensorNames:
-    """Gate and up in stacks of their own, as [out, in]."""
+    """Gate and up in separate stacks, as [out, in]."""
     own = replace(names if names.gate_up is None else ExpertTensorNames(router=names.router), shared_gate_up=None)
     parts = {name: getattr(own, role) for name, role in STACKED.items()}
     stacks = tuple(
@@ -147,9 +149,9 @@ def places_of(
 ) -> dict[str, str]:
     """Of each tensor that the model needs, what it is called there.
 
-    roles: see `GGUFArchitecture`. A suffix that is neither weight nor bias (`scale` beside NVFP4) stays as it is.
-        Raises CheckpointError for tensors
-    that have no place.
+    roles: see `GGUFArchitecture`. A suffix that is neither weight nor bias (`scale` of NVFP4) stays as it is.
+
+    Raises CheckpointError for tensors that have no place.
     """
     found: dict[str, str] = {}
     mixed = any(isinstance(layer.ffn, ExpertsSpec) for layer in model.layers)
@@ -157,7 +159,7 @@ def places_of(
         if (
             tensor.name.removesuffix(".weight") in FACTORS
             or UNUSED.fullmatch(tensor.name)
-            or _behind(tensor.name, model)
+            or _is_after_last_layer(tensor.name, model)
         ):
             continue
         place = _of_experts(tensor.name, model.names) if mixed else None
@@ -171,8 +173,8 @@ def places_of(
     return found
 
 
-def _behind(name: str, model: ModelSpec) -> bool:
-    """A tensor of the layers behind the last one, which the family leaves aside."""
+def _is_after_last_layer(name: str, model: ModelSpec) -> bool:
+    """A tensor of the layers after the last one, which the family ignores."""
     own = re.match(r"blk\.(\d+)\.", name)
     called = "" if own is None else model.names.layer.format(int(own[1]))
     return (

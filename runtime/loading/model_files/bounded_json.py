@@ -1,4 +1,4 @@
-"""JSON objects of files that nobody vouches for: bounded in depth and in what they hold, no name twice."""
+"""JSON objects of untrusted files: bounded in depth and in size, no name twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files of a model are its weights, wherever they lie: in a directory, on the hub, in a store."""
+"""Which files of a model are its weights: in a directory, on the hub, in a store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS = (
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES, PICKLE_INDEX = ("pytorch_model.bin", "pytorch_model.pt", "model.pt"), "pytorch_model.bin.index.json"
 HOLDING = (".safetensors", ".bin", ".pt", ".pth", ".gguf")  # ends of files that hold weights
-BESIDE = ("mmproj", "imatrix")  # GGUF files that are no language models
+NO_MODELS = ("mmproj", "imatrix")  # GGUF files that are no language models
 
 
 def require_small(name: str, size: int | None, where: str) -> None:
@@ -67,14 +67,14 @@ def _remedy(found: list[str]) -> str:
         )
     if any(name.endswith(".pth") for name in found):
         return (
-            ".pth files of a model's makers have names and cuts of their own, which are not read; take the model "
+            ".pth files of a model's makers have their own names and splits, which are not read; take the model "
             "in Hugging Face format"
         )
     return "complete the download, or convert the checkpoint to safetensors"
 
 
 def _shards(index: Path, end: str) -> list[str]:
-    """The files that an index names, each beside it."""
+    """The files that an index names, each next to it."""
     shards = read_json(index, MOST_INDEX).get("weight_map")
     if not isinstance(shards, dict) or not shards:
         raise CheckpointError(f"{index} has no 'weight_map'; restore the file")
@@ -82,7 +82,7 @@ def _shards(index: Path, end: str) -> list[str]:
         if not isinstance(name, str) or not is_settings_file(name, end):
             raise CheckpointError(
                 f"{index}: weight_map has {shown(tensor)} in {shown(name)}, which is not the name of a {end[1:]} file "
-                "beside it; restore the file"
+                "next to it; restore the file"
             )
     return sorted(set(shards.values()))
 
@@ -99,14 +99,14 @@ def chosen_gguf(names: Iterable[str], word: str | None, where: str) -> list[str]
     """
     models: dict[str, list[str]] = {}
     for name in sorted(names):
-        if name.endswith(".gguf") and not os.path.basename(name).startswith(BESIDE):
+        if name.endswith(".gguf") and not os.path.basename(name).startswith(NO_MODELS):
             part = PART.fullmatch(name)
             models.setdefault(f"{part[1]}.gguf" if part else name, []).append(name)
     fitting = _fitting(list(models), word)
     if len(fitting) != 1:
-        told = f"{len(fitting) or 'no'} GGUF models{'' if word is None else f' with {word!r} as a word of the name'}"
+        found = f"{len(fitting) or 'no'} GGUF models{'' if word is None else f' with {word!r} as a word of the name'}"
         raise CheckpointError(
-            f"{where} has {told}, one is wanted (found: {some(fitting or list(models)) or 'no GGUF file'}); name one "
+            f"{where} has {found}, one is wanted (found: {some(fitting or list(models)) or 'no GGUF file'}); name one "
             "of them"
         )
     return models[fitting[0]]

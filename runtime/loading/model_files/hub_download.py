@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: which files of a repository are needed, and where they lie on this machine."""
+"""Models of the Hugging Face hub: which files of a repository are needed, and where they are on this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = (
     "*.tiktoken",
     "*.txt",
     "*.jinja",
-)  # beside the weights, not in folders
+)  # next to the weights, not in folders
 TEMPLATES = "additional_chat_templates/*.jinja"
 
 
@@ -81,9 +81,9 @@ def _download(asked: HubModelId, weights: bool, load_format: str) -> Path:
         return Path(hf_hub_download(asked.repository, name, revision=asked.revision))
 
     try:
-        told = HfApi().model_info(asked.repository, revision=asked.revision, files_metadata=True)
-        sizes = {file.rfilename: file.size for file in told.siblings or ()}
-        names = _needed(asked, {file.rfilename for file in told.siblings or ()}, weights, load_format, fetch)
+        repository = HfApi().model_info(asked.repository, revision=asked.revision, files_metadata=True)
+        sizes = {file.rfilename: file.size for file in repository.siblings or ()}
+        names = _needed(asked, {file.rfilename for file in repository.siblings or ()}, weights, load_format, fetch)
         for name in names:
             if not name.endswith(HOLDING):
                 require_small(name, sizes.get(name), f"the repository {asked.repository!r}")

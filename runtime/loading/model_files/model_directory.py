@@ -26,7 +26,7 @@ def load_config(path: str | Path, context: int | None = None) -> ModelSpec:
 
 
 QUANTIZATION = ("quantization_config", "compression_config")  # keys of config.json
-BESIDE = ("quantize_config.json", "hf_quant_config.json")  # what some writers put beside it
+QUANTIZATION_FILES = ("quantize_config.json", "hf_quant_config.json")  # what some writers put next to it
 
 
 def quantization_of(path: Path) -> tuple[dict[str, Any] | None, str, dict[str, dict[str, Any]]]:
@@ -43,12 +43,12 @@ def quantization_of(path: Path) -> tuple[dict[str, Any] | None, str, dict[str, d
     where = f"{path / 'config.json'}: quantization_config"
     if said is not None and not isinstance(said, dict):
         raise ConfigError(f"{where} must be an object, not {shown(said)}")
-    return said, where, {name: read_json(path / name) for name in BESIDE if (path / name).is_file()}
+    return said, where, {name: read_json(path / name) for name in QUANTIZATION_FILES if (path / name).is_file()}
 
 
 def load_json_options(path: str | Path) -> dict[str, Any]:
     """How the model writes JSON: `json_options` in the `sgl.json` of its directory, {} without such a file."""
-    file = Path(path) / OWN  # beside a GGUF file there is none
+    file = Path(path) / OWN  # a GGUF file has none
     if not file.is_file():
         return {}
     options = read_json(file).get("json_options", {})

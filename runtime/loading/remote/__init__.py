@@ -1,4 +1,4 @@
-"""Models that lie in a store elsewhere: small files are copied to this machine,
+"""Models in a remote store: small files are copied to this machine,
 weights are streamed into their places.
 """
 

@@ -32,7 +32,7 @@ def require_allowed(first: httpx.URL, to: httpx.URL) -> None:
 def _not_followed(first: httpx.URL, to: httpx.URL, why: str) -> CheckpointError:
     return CheckpointError(
         f"{shown_url(str(first))} redirects to {shown_url(str(to))}, {why}: that is not followed; give this address "
-        "yourself if the model lies there"
+        "yourself if the model is there"
     )
 
 

@@ -29,9 +29,9 @@ class HttpStore:
 
     def find(self, wanted: Iterable[str]) -> dict[str, RemoteFile]:
         names = list(wanted)
-        with ThreadPoolExecutor(AT_A_TIME, "sgl-find") as beside:
+        with ThreadPoolExecutor(AT_A_TIME, "sgl-find") as pool:
             return {
-                name: file for name, file in zip(names, beside.map(self._find, names), strict=True) if file is not None
+                name: file for name, file in zip(names, pool.map(self._find, names), strict=True) if file is not None
             }
 
     def _find(self, name: str) -> RemoteFile | None:

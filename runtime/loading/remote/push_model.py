@@ -23,7 +23,7 @@ def push_model(path: Path, url: str) -> int:
         raise ConfigError(f"{path} is not a directory with safetensors; only those can be pushed")
     if has_sharded_state(path):
         raise ConfigError(
-            f"{path} is a sharded state, which is opened where its files lie; push the model that it was made of"
+            f"{path} is a sharded state, which is opened where its files are; push the model that it was made of"
         )
     store, files = open_store(url), list(_files(path))
     if hasattr(store, "push"):

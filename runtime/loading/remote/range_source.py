@@ -16,7 +16,7 @@ class RangeSource:
     """fetch: the bytes of the file from a start on, as a buffer; several threads call it at a time."""
 
     def __init__(self, name: str, size: int, header: SafetensorsHeader, fetch: Callable[[int, int], Any]) -> None:
-        self.name, self.bytes, (self.tensors, self.beside), self._fetch = name, size, header, fetch
+        self.name, self.bytes, (self.tensors, self.metadata), self._fetch = name, size, header, fetch
 
     def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:
         data = np.frombuffer(self._fetch(stored.start + offset, len(part)), np.uint8)

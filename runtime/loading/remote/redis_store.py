@@ -140,8 +140,8 @@ class RedisStore:
         )
         for file in files:
             self._write(file, cuts[file.name])
-        told = {"version": 1, "key": self._key, "files": {name: cut._asdict() for name, cut in cuts.items()}}
-        self._ask(MANIFEST, "set", self._name(MANIFEST), json.dumps(told))
+        manifest = {"version": 1, "key": self._key, "files": {name: cut._asdict() for name, cut in cuts.items()}}
+        self._ask(MANIFEST, "set", self._name(MANIFEST), json.dumps(manifest))
         for key in sorted(before - self._keys()):
             self._ask(MANIFEST, "unlink", key)
         return sum(cut.size for cut in cuts.values())

@@ -82,8 +82,10 @@ def shown_url(url: str) -> str:
 
 
 def lost(store: RemoteStore, name: str, why: object) -> CheckpointError:
-    told = brief(" ".join(str(why).split()) or type(why).__name__)
-    return CheckpointError(f"{store.url}/{name} could not be read: {told}; check the address and that the store is up")
+    reason = brief(" ".join(str(why).split()) or type(why).__name__)
+    return CheckpointError(
+        f"{store.url}/{name} could not be read: {reason}; check the address and that the store is up"
+    )
 
 
 def changed(store: RemoteStore, name: str, before: RemoteFile, now: object) -> CheckpointError:

@@ -25,8 +25,8 @@ CALLED = re.compile(r"GLOBAL (\S{1,200})")
 def pickle_source(file: Path) -> MemoryWeightSource:
     """The tensors of a .bin or .pt file, read from it as they are asked for, unless torch wrote it before 1.6.
 
-    Raises CheckpointError for all else: objects that are no tensors, tensors that lie elsewhere than in the file,
-        damage.
+    Raises CheckpointError for all else: objects that are no tensors, tensors that are stored
+        outside of the file, damage.
     """
     try:
         found = _unpickled(file)
@@ -46,9 +46,9 @@ def pickle_source(file: Path) -> MemoryWeightSource:
 
 def _why(error: BaseException) -> str:
     """What the unpickler means: what it says of versions and of switches is not for who loads a model."""
-    told = " ".join(str(error).split())
-    called = CALLED.search(told)
-    return f"it would run {called[1]}" if called else brief(told or type(error).__name__, LINE)
+    why = " ".join(str(error).split())
+    called = CALLED.search(why)
+    return f"it would run {called[1]}" if called else brief(why or type(error).__name__, LINE)
 
 
 def _unpickled(file: Path) -> Any:

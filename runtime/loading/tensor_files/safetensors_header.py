@@ -17,7 +17,7 @@ MOST_HEADER = 100_000_000  # bytes; the format allows no more
 MOST_TENSORS = 100_000
 MOST_VALUES = 8 * MOST_TENSORS  # of JSON: a tensor of two dimensions is described by so many
 MOST_DIMENSIONS = 16
-BESIDE = "__metadata__"
+METADATA = "__metadata__"
 FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 DTYPES = FLOATS | {
     "I8": torch.int8,
@@ -46,12 +46,10 @@ class StoredTensor(NamedTuple):
 
 
 class SafetensorsHeader(NamedTuple):
-    """tensors: in the order of their bytes.  beside: what the file says beside them; some
-    writers put there what a weight's tensors mean.
-    """
+    """tensors: in the order of their bytes.  metadata: the file's; some writers describe a weight's tensors there."""
 
     tensors: list[StoredTensor]
-    beside: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 def read_header(file: Path) -> SafetensorsHeader:
@@ -61,16 +59,16 @@ def read_header(file: Path) -> SafetensorsHeader:
 
 
 def header_of(name: str, size: int, read: Callable[[int], bytes]) -> SafetensorsHeader:
-    """The same of a file that lies anywhere.
+    """The same of a file in any place.
 
-    read: gives the next bytes, as many as it is asked for, fewer at the end.
+    read: returns the next bytes, as many as it is asked for, fewer at the end.
     """
     try:
         length, entries = _entries(size, read)
         if len(entries) > MOST_TENSORS + 1:
             raise ValueError(f"it names {len(entries):,} tensors, at most {MOST_TENSORS:,} are read")
         tensors = sorted(
-            (_stored(name, entry, 8 + length) for name, entry in entries.items() if name != BESIDE),
+            (_stored(name, entry, 8 + length) for name, entry in entries.items() if name != METADATA),
             key=lambda tensor: (tensor.start, tensor.stop),
         )
         _check(tensors, 8 + length, size)
@@ -78,20 +76,20 @@ def header_of(name: str, size: int, read: Callable[[int], bytes]) -> Safetensors
         raise
     except ValueError as error:
         raise damaged_file(name, size, str(error)) from error
-    return SafetensorsHeader(tensors, _beside(entries))
+    return SafetensorsHeader(tensors, _metadata(entries))
 
 
 def metadata_tensors(file: Path) -> dict[str, Any]:
-    """What a file says beside its tensors. Raises CheckpointError for a header that is damaged."""
+    """The metadata of a file. Raises CheckpointError for a header that is damaged."""
     try:
         with open(file, "rb") as stream:
-            return _beside(_entries(file.stat().st_size, stream.read)[1])
+            return _metadata(_entries(file.stat().st_size, stream.read)[1])
     except ValueError as error:
         raise damaged_file_error(file, str(error)) from error
 
 
-def _beside(entries: dict[str, Any]) -> dict[str, Any]:
-    said = entries.get(BESIDE)
+def _metadata(entries: dict[str, Any]) -> dict[str, Any]:
+    said = entries.get(METADATA)
     return said if isinstance(said, dict) else {}
 
 

@@ -1,4 +1,4 @@
-"""Files of tensors, written for whoever may read new files here."""
+"""Files of tensors, readable by all who may read new files in their folder."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class WeightSource(Protocol):
-    """name: for errors.  tensors: all that it holds.  bytes: that it has where it
-    lies.  Several threads may read at a time.
-    """
+    """name: for errors.  tensors: all that it holds.  bytes: of the file.  Several threads may read at a time."""
 
     name: str
     tensors: list[StoredTensor]
@@ -33,15 +31,15 @@ class WeightSource(Protocol):
 
 
 class FileWeightSource:
-    """A file whose tensors lie in it one after the other, each as its bytes. beside: see `SafetensorsHeader`."""
+    """A file that stores its tensors one after the other, each as its bytes. metadata: see `SafetensorsHeader`."""
 
-    def __init__(self, file: Path, tensors: list[StoredTensor], beside: Mapping[str, Any] = NOTHING) -> None:
-        self.file, self.name, self.tensors, self.bytes, self.beside = (
+    def __init__(self, file: Path, tensors: list[StoredTensor], metadata: Mapping[str, Any] = NOTHING) -> None:
+        self.file, self.name, self.tensors, self.bytes, self.metadata = (
             file,
             str(file),
             tensors,
             file.stat().st_size,
-            beside,
+            metadata,
         )
 
     def read(self, stored: StoredTensor, offset: int, part: Tensor) -> None:

@@ -1,6 +1,6 @@
 """Moves large tensors' bytes into their places with many threads: from files, or back from the main memory.
 
-reader 1:  read ─ copy ─ read ─ copy       each reader has two page-locked buffers and a stream of its own:
+reader 1:  read ─ copy ─ read ─ copy       each reader has two page-locked buffers and its own stream:
 reader 2:  read ─ copy ─ read ─ copy       it fills one while the device takes in the other
 """
 
@@ -89,7 +89,7 @@ class TransferJob:
         self._over.wait()
         if self._error is not None:
             raise self._error
-        for copy in self._copies.values():  # an event that was recorded again lies later on the same stream
+        for copy in self._copies.values():  # an event that was recorded again is later on the same stream
             copy.synchronize()
 
 
@@ -148,7 +148,7 @@ class TransferThreads:
     def _read_all(self) -> None:
         try:
             self._carry_all()
-        except BaseException as error:  # without a lane nothing is carried, and nobody may wait for it
+        except BaseException as error:  # without a lane nothing is carried, and no wait is allowed
             with self._more:
                 self._error = self._error or error
                 for _, load in self._queue:
@@ -194,7 +194,7 @@ class _HostTransfer:
 
 
 class _DeviceTransfer(_HostTransfer):
-    """To places on a GPU, through two page-locked buffers in turn, on a stream of its own."""
+    """To places on a GPU, through two page-locked buffers in turn, on its own stream."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -1,5 +1,5 @@
-"""The struct Experts of the compiled kernels (csrc/experts/experts.h), of a
-sealed mixture; and the call that computes it.
+"""The struct Experts of the compiled kernels (csrc/experts/experts.h), of a sealed mixture, and the call that runs
+it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EXPERTS = np.dtype(
 
 
 def refusal(part: ExpertsSpec) -> str | None:
-    """Why the kernels leave a mixture, whatever becomes of its weights, for people; None: they take it."""
+    """Why the kernels do not support a mixture, whatever its weights become, for people; None: they support it."""
     if part.router.score == "mixer":
         return "experts chosen one after the other (PhiMoE)"
     if part.weighs_input:
@@ -47,13 +47,13 @@ def refusal(part: ExpertsSpec) -> str | None:
     if not all(isinstance(each, GatedFFNSpec) and each.scale == each.out_scale == 1 for each in networks):
         return "experts without a gate, or with multipliers inside"
     if part.latent is not None:
-        return "experts behind a projection"
+        return "experts after a projection"
     strange = next((each.activation for each in networks if each.activation not in cpu_kernels.ACTIVATIONS), None)
     return None if strange is None else f"activation {strange!r}"
 
 
 class ExpertsStruct:
-    """Of a part whose products stay as they are; it keeps what the kernels read."""
+    """For a part whose products stay as they are; keeps alive the tensors that the kernels read."""
 
     def __init__(self, part: ReferenceExperts) -> None:
         found = np.zeros(1, EXPERTS)
@@ -65,7 +65,7 @@ class ExpertsStruct:
 
     @classmethod
     def of(cls, part: ReferenceExperts) -> ExpertsStruct | None:
-        """None where the kernels do not take it."""
+        """None if the kernels do not support it."""
         there = (
             cpu_kernels.can_compute(part.dtype, part.device)
             and refusal(part.part) is None
@@ -108,7 +108,7 @@ class ExpertsStruct:
             self.place(part.spread)
 
     def place(self, spread: ExpertParallelPlan) -> None:
-        """From now on experts lie so."""
+        """Set the placement of experts from now on."""
         words = self._words
         words["most_copies"], words["copies"], words["places"] = (
             spread.table.shape[1],

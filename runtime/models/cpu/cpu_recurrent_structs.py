@@ -50,7 +50,7 @@ RecurrentPart = ReferenceDeltaNet | ReferenceMamba2 | ReferenceMamba1 | Referenc
 
 
 def refusal(mixer: DeltaNetSpec | Mamba1Spec | Mamba2Spec | ShortConvSpec) -> Iterator[str]:
-    """Why the compiled step leaves such a mixer, for people."""
+    """Why the compiled step does not support such a mixer, for people."""
     activation = None if isinstance(mixer, ShortConvSpec) else mixer.activation
     if not cpu_recurrent_kernels.supports_convolution(mixer.width, activation):
         yield (
@@ -64,7 +64,7 @@ def refusal(mixer: DeltaNetSpec | Mamba1Spec | Mamba2Spec | ShortConvSpec) -> It
 
 
 class RecurrentStruct:
-    """Of a sealed mixer whose products stay as they are."""
+    """For a sealed mixer whose products stay as they are."""
 
     def __init__(self, part: RecurrentPart) -> None:
         self._memory = np.zeros(1, RECURRENT)
@@ -77,7 +77,7 @@ class RecurrentStruct:
         FILLS[type(part)](words, part)
 
     def bind(self, memory: RecurrentStateMemory) -> None:
-        """Where the layer's states lie."""
+        """Set the memory of the layer's states."""
         windows, *states = memory.of(self._index)
         self._words["windows"], self._words["states"] = windows.data_ptr(), states[0].data_ptr() if states else 0
 

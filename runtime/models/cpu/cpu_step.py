@@ -1,7 +1,7 @@
-"""Layers of a step, neighbours in one call of the compiled kernels (csrc/step/step.inc), on a CPU.
+"""Layers of a step on a CPU: neighbouring layers run in one call of the compiled kernels (csrc/step/step.inc).
 
-They round where the layers in torch round, which are their oracle: set `Decoder.step` to None, and those run.
-Embedding and head are inside the call where they stand beside such layers and are plain.
+They round where the layers in torch round, which are their oracle: set `Decoder.step` to None to run those.
+Embedding and head are part of the call if they are next to such layers and plain.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
 
 FIELDS = 18  # of the struct Step
-SEEN = 10  # of them, where what rows see stands; then the tables
-MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are laid together: for a moment they are there twice
+SEEN = 10  # of them, where what rows see is; then the tables
+MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are stored together: for a moment they exist twice
 
 
 class LayerSpan(NamedTuple):
-    """Neighbouring layers of a step, `start` to `stop`, that the compiled kernels take, or torch."""
+    """Neighbouring layers of a step, `start` to `stop`, that run in the compiled kernels, or in torch."""
 
     start: int
     stop: int
@@ -45,7 +45,7 @@ class LayerSpan(NamedTuple):
 class CpuStepPlan(NamedTuple):
     """A step's spans.
 
-    seen: pointers to what rows see and where they store, four for each kind of layers that see the same.
+    seen: pointers to what rows see and where they store, four for each group of layers that see the same.
     """
 
     spans: tuple[LayerSpan, ...]
@@ -53,14 +53,14 @@ class CpuStepPlan(NamedTuple):
 
 
 def are_blocked(block: ReferenceBlock) -> bool:
-    """Whether the kernels multiply what a sealed layer has."""
+    """Whether the kernels can multiply with a sealed layer's weights."""
     return all(isinstance(getattr(*place), BlockedLinear) for place in block.products())
 
 
 class CpuStep:
-    """Runs layers of a sealed decoder, one step at a time: it keeps the space that they need, and not the model.
+    """Runs layers of a sealed decoder, one step at a time. It keeps the buffers that they need, and not the model.
 
-    claimed: of each layer, whether it is run where its attention allows.
+    claimed: for each layer, whether it runs here if its attention allows it.
     """
 
     def __init__(self, model: Decoder, claimed: list[bool]) -> None:
@@ -86,7 +86,7 @@ class CpuStep:
 
     @classmethod
     def of(cls, model: Decoder) -> CpuStep | None:
-        """None where the kernels take no layer."""
+        """None if the kernels support no layer."""
         there = cpu_kernels.can_compute(model.dtype, model.device)
         claimed = [there and cpu_refusal(block) is None and are_blocked(block) for block in model.layers]
         if not any(claimed):
@@ -99,7 +99,7 @@ class CpuStep:
         return cls(model, claimed)
 
     def plan(self, batch: StepBatch, attention: AttentionBackend) -> CpuStepPlan:
-        """How a planned batch is cut: compiled are claimed layers that the kernels attend."""
+        """How a planned batch is divided: supported layers whose attention the kernels compute run compiled."""
         if attention.pool.dtype not in (self._dtype, FP8):
             return CpuStepPlan((LayerSpan(0, len(self.claimed), False),), [])
         seen = [attention.seen(layer, batch) for layer in self._firsts]
@@ -110,7 +110,7 @@ class CpuStep:
         return CpuStepPlan(self._cuts[key], [pointer for each in seen for pointer in each or (0, 0, 0, 0)])
 
     def _cut(self, few: bool, attended: tuple[bool, ...]) -> tuple[LayerSpan, ...]:
-        """few: there are no more rows than go through the layers at once: states are kept through all of a sequence."""
+        """few: the rows fit one pass through the layers; states are otherwise kept through a whole sequence."""
         ours = [
             claim and (few if keeps else not attended or attended[sees])
             for claim, keeps, sees in zip(self.claimed, self._keeps, self._sees, strict=True)
@@ -131,7 +131,7 @@ class CpuStep:
         seen: list[int],
         memory: RecurrentStateMemory | None = None,
     ) -> Tensor:
-        """Hidden states behind the span's layers, from those before it; behind the last layer the logits.
+        """Hidden states after the span's layers, from those before it; after the last layer the logits.
 
         x: [T, hidden], written over; None before the first layer.  The batch's `logit_rows` are in rising order.
         """
@@ -178,15 +178,16 @@ class CpuStep:
         step[SEEN], step[SEEN + 1] = address + 8 * FIELDS, address + 8 * (FIELDS + len(seen))
         cpu_kernels.kernels.step(self._words.address, address)
         if logits is not None:
-            return model.head.behind(logits, model.dtype)
+            return model.head.logits_of(logits, model.dtype)
         x = x.view(-1)[: rows * self._row].view(rows, self._row)
         return model.finished(x[:results], batch) if last else x
 
     def _bind_states(
         self, batch: StepBatch, memory: RecurrentStateMemory | None, ragged: RaggedSequences | None
     ) -> tuple[int, int, int, int]:
-        """Where the layers' states lie; how many sequences there are, and pointers to
-        where their rows begin and their slots stand.
+        """Set the memory of the layers' states.
+
+        Returns the number of sequences, and pointers to where their rows begin and to their slots.
         """
         if memory is None or ragged is None or batch.state_read is None or batch.state_write is None:
             return 0, 0, 0, 0
@@ -206,7 +207,7 @@ class CpuStep:
         return self._space
 
     def _bind(self, attention: AttentionBackend) -> None:
-        """Where the layers' keys and values lie and how; a backend stands for memory that stays."""
+        """Set the memory and layout of the layers' keys and values; a backend represents memory that stays."""
         if self._bound is not None and self._bound() is attention:
             return
         for layer, words in enumerate(self._words.layers):
@@ -218,5 +219,5 @@ class CpuStep:
 
 
 def adapters_of(batch: StepBatch) -> tuple[int, int]:
-    """Where the step finds the slots of its rows' adapters and what lies in these; zeros: no row has one."""
+    """The slots of the rows' adapters and the contents of these slots; zeros: no row has one."""
     return (0, 0) if batch.adapters is None or batch.adapters.compiled is None else batch.adapters.compiled

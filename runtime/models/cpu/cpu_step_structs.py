@@ -59,7 +59,8 @@ MODEL = np.dtype(
 class ModelStruct:
     """Memory of a struct Model with its layers; `layers` is a view of it, to be written into.
 
-    claimed: the layers that are filled; the others stay zero.  space: numbers that a row of a step needs beside x.
+    claimed: the layers that are filled; the others stay zero.  space: numbers that a row of a step needs in addition to
+        x.
     states: of the layers that keep some.
     """
 
@@ -107,7 +108,7 @@ def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
 
 
 def fill(words: Any, block: ReferenceBlock) -> None:
-    """The struct Layer of a claimed layer, but for what only the whole model or the step knows."""
+    """The struct Layer of a supported layer, except for what only the whole model or the step knows."""
     layer = block.layer
     words["mixes"], words["feeds"] = block.mixer is not None, block.ffn is not None
     if isinstance(block.mixer, ReferenceAttention):
@@ -167,12 +168,12 @@ def _products(block: ReferenceBlock) -> tuple[str, ...]:
 
 
 def _mixed(block: ReferenceBlock) -> int:
-    """Numbers of a row that the mixer's last product takes."""
+    """Inputs per row of the mixer's last product."""
     return 0 if block.mixer is None else int(_product(block, "output").words[INPUTS])
 
 
 def _inner(block: ReferenceBlock, hidden: int) -> int:
-    """Numbers of a row inside the feedforward network; of experts what they add."""
+    """Width of a row inside the feedforward network; for experts, of their output."""
     if block.ffn is None:
         return 0
     return hidden if isinstance(block.ffn, ReferenceExperts) else block.dense.part.inner

@@ -1,4 +1,4 @@
-"""Which layers the compiled step takes on a CPU. What it leaves runs by the law, within the same step."""
+"""Which layers the compiled step supports on a CPU. The reference runs the others within the same step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .cpu_recurrent_structs import refusal as state_refusal
 if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
 
-COMPILED: dict[type, set[str]] = {  # what of each part the compiled step computes; whatever else a part has, it leaves
+COMPILED: dict[type, set[str]] = {  # what the compiled step computes of each part; it leaves layers with anything else
     LayerSpec: {"norms", "mixer", "ffn", "branch", "scalar"},
     LayerNorms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
     AttentionSpec: {
@@ -103,14 +103,16 @@ COMPILED: dict[type, set[str]] = {  # what of each part the compiled step comput
 
 
 def cpu_refusal(block: ReferenceBlock) -> str | None:
-    """Why the compiled step on a CPU leaves a layer, whatever becomes of its weights, for people; None: it takes it."""
+    """Why the compiled step on a CPU does not support a layer, whatever its weights become, for people; None: it
+    does.
+    """
     return next(_reasons(block), None)
 
 
 def _reasons(block: ReferenceBlock) -> Iterator[str]:
     layer, ffn = block.layer, block.layer.ffn
     if isinstance(ffn, ExpertsSpec) and ffn.held is not None:
-        yield "its experts lie on several ranks"
+        yield "its experts are stored on several ranks"
     yield from unsupported_fields(layer, COMPILED, one=True)
     if isinstance(layer.mixer, AttentionSpec):
         yield from _of_heads(layer.mixer)

@@ -38,7 +38,7 @@ def describe_layer(layer: LayerSpec) -> str:
 
 def _mixer(part: Mixer) -> str:
     if isinstance(part, ParallelMixersSpec):
-        return " beside ".join(map(_mixer, part.mixers))
+        return " in parallel with ".join(map(_mixer, part.mixers))
     if isinstance(part, LatentAttentionSpec):
         return ", ".join(_latent(part))
     if isinstance(part, SparseAttentionSpec):
@@ -92,7 +92,7 @@ def _delta(part: DeltaNetSpec) -> Iterator[str]:
 
 
 def describe_attention(part: LayerAttention) -> str:
-    """Of a layer of which only the attention is known."""
+    """For a layer of which only the attention is known."""
     return ", ".join(
         _attention(
             AttentionSpec(

@@ -1,4 +1,4 @@
-"""Who computes which layers of a model, and why not faster: a table, and what of it is worth a line."""
+"""The executor of each layer of a model, and why no faster one: a table, and a summary of what deserves a line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """Layers that are the same and run the same.
+    """Layers that are equal and run the same way.
 
-    layers: their numbers, "0-3, 5-8".  parts: what each is made of.  executor: "fused", "compiled", "torch",
-        "transformers".
-    attention: the backend's name, "none" where it does not attend.  why, attention_why: not a faster one; None: there
-        is none.
+    layers: their numbers, "0-3, 5-8".  parts: of each layer.  executor: "fused", "compiled", "torch", "transformers".
+    attention: the backend's name, "none" if the layer does not attend.  why, attention_why: why no faster one is used;
+        None: there is none.
     """
 
     layers: str
@@ -36,7 +35,7 @@ class LayerGroup:
 
 
 def layers_of(model: AnyDecoder, attention: AttentionBackend) -> tuple[LayerGroup, ...]:
-    """Of a sealed model with the attention that it runs with."""
+    """Of a sealed model with its attention backend."""
     return planned_layers(model, model.executors(), attention)
 
 
@@ -71,7 +70,7 @@ def _with_attention(ran: LayerExecutorChoice, attention: str) -> LayerExecutorCh
 def table(
     parts: Sequence[str], runs: Sequence[LayerExecutorChoice], attends: Sequence[LayerExecutorChoice]
 ) -> tuple[LayerGroup, ...]:
-    """Of each layer what it is made of, who runs it and who attends."""
+    """For each layer its parts, its executor and its attention."""
     found: dict[tuple[str, LayerExecutorChoice, LayerExecutorChoice], list[int]] = {}
     for index, layer in enumerate(zip(parts, runs, attends, strict=True)):
         found.setdefault(layer, []).append(index)

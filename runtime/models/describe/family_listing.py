@@ -1,4 +1,4 @@
-"""The catalogue: the families by lineage, and the parts of layers, each as a small model."""
+"""Listing: the families by lineage, and the parts of layers, each as a small model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ RMS, MEAN = NormSpec(1e-6), NormSpec(1e-6, "layer", bias=True)
 
 @dataclass(frozen=True, slots=True)
 class FamilyFile:
-    """A file of families. about: its first line.  architectures: as config.json's `architectures` says them."""
+    """A file of families. about: its first line.  architectures: the names in config.json's `architectures`."""
 
     file: str
     about: str
@@ -99,7 +99,7 @@ PARTS: dict[str, Callable[[], ModelSpec]] = {
     "norms after the residual addition": lambda: _norms(
         LayerNorms(after_mixer=MEAN, after_ffn=MEAN, of_sum=True), None
     ),
-    "attention and feedforward in parallel": lambda: _norms(LayerNorms.beside(MEAN), MEAN),
+    "attention and feedforward in parallel": lambda: _norms(LayerNorms.parallel_branches(MEAN), MEAN),
     "scaled branches": lambda: _model(replace(PLAIN, branch=0.5)),
     "layers scaled by a learned number": lambda: _model(replace(PLAIN, scalar=True)),
     "biases": lambda: _attention(bias=True, out_bias=True),

@@ -1,5 +1,6 @@
-"""Baichuan 1 and 2: Llama with a fused QKV projection; 13B uses ALiBi, version
-2 normalises the rows of its output head.
+"""Baichuan 1 and 2: Llama with a fused QKV projection.
+
+13B uses ALiBi; version 2 normalizes the rows of its output head.
 """
 
 from __future__ import annotations

@@ -51,13 +51,13 @@ FALCON_BESIDE = replace(BLOOM, before_mixer="ln_attn", before_ffn="ln_mlp")
 
 @family("FalconForCausalLM")
 def falcon(c: ModelConfig) -> ModelSpec:
-    """Mixer and FFN beside each other behind one norm (7B) or each its own (40B), or in turn (RW).
+    """Parallel mixer and FFN after one norm (7B) or each after a separate one (40B), or sequential (RW).
 
     ALiBi is exact here; transformers rounds it to bfloat16, position by position.
     """
     bias, dim, grouped = c.flag("bias"), c.width(), c.flag("new_decoder_architecture")
     norms, names = _placement(c, c.layer_norm(key=EPS), grouped)
-    c.raw("rope_parameters", "rope_scaling", "rope_theta")  # may be there beside ALiBi
+    c.raw("rope_parameters", "rope_scaling", "rope_theta")  # may be present in addition to ALiBi
     alibi = alibi_slopes(c.heads, dim**-0.5) if c.flag("alibi") else None  # added before the scores are scaled
     rope = None if alibi else c.rope(dim)
     mixer = AttentionSpec(
@@ -78,11 +78,11 @@ def _placement(c: ModelConfig, norm: NormSpec, grouped: bool) -> tuple[LayerNorm
         c.require("parallel_attn", True)
         c.require("num_ln_in_parallel_attn", 1, 2)
         own = c.get("num_ln_in_parallel_attn", int, 2) == 2
-        return LayerNorms.beside(norm, own), FALCON_BESIDE if own else BLOOM
+        return LayerNorms.parallel_branches(norm, own), FALCON_BESIDE if own else BLOOM
     if beside:
         c.require("num_ln_in_parallel_attn", 1)
     c.raw("num_ln_in_parallel_attn")
-    return LayerNorms.beside(norm) if beside else LayerNorms.pre(norm), BLOOM
+    return LayerNorms.parallel_branches(norm) if beside else LayerNorms.pre(norm), BLOOM
 
 
 def _kv_heads(c: ModelConfig, grouped: bool) -> int:

@@ -13,7 +13,7 @@ def cohere(c: ModelConfig) -> ModelSpec:
     heads = QkNormSpec(norm, "each") if c.flag("use_qk_norm") else None
     mixer = c.attention(norm=heads, bias=bias, out_bias=bias, rope=c.rope(dim, theta=5e5, interleaved=True))
     return c.model(
-        [c.layer(LayerNorms.beside(norm), mixer)] * c.count,
+        [c.layer(LayerNorms.parallel_branches(norm), mixer)] * c.count,
         norm,
         tied=True,
         logit_scale=c.number("logit_scale", 0.0625),
@@ -31,7 +31,7 @@ def cohere2(c: ModelConfig) -> ModelSpec:
         c.attention(bias=bias, out_bias=bias, window=window, rope=None if window is None else rope)
         for window in c.windows(every(c.count, c.positive("sliding_window_pattern", 4)))
     ]
-    layers = [c.layer(LayerNorms.beside(norm), mixer) for mixer in mixers]
+    layers = [c.layer(LayerNorms.parallel_branches(norm), mixer) for mixer in mixers]
     return c.model(layers, norm, tied=True, logit_scale=c.number("logit_scale", 0.0625))
 
 

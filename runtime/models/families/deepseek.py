@@ -1,6 +1,4 @@
-"""DeepSeek V2, V2-Lite and V3 (R1, V3.1), Kimi K2: latent attention, mixtures of
-experts with shared ones after dense layers.
-"""
+"""DeepSeek V2, V2-Lite and V3 (R1, V3.1), Kimi K2: latent attention, mixtures with shared experts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""DeepSeek V3.2 and GLM-5: latent attention to the 2,048 tokens that a small
-indexer chooses; experts as in DeepSeek V3.
-"""
+"""DeepSeek V3.2 and GLM-5: latent attention to 2,048 tokens that an indexer selects; experts as in V3."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ TOWERS = (
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """name: of the function, for people.  architectures: what it reads, as `architectures` of config.json says it."""
+    """name: of the function, for people.  architectures: it reads, as in `architectures` of config.json."""
 
     name: str
     architectures: tuple[str, ...]
@@ -46,7 +46,7 @@ FAMILIES: dict[str, ModelFamily] = {}  # by architecture
 
 
 def family(*architectures: str) -> Callable[[Reader], Reader]:
-    """Have checkpoints of these architectures read by the decorated function."""
+    """Registers the decorated function as the reader of checkpoints of these architectures."""
 
     def register(read: Reader) -> Reader:
         for name in architectures:
@@ -57,14 +57,12 @@ def family(*architectures: str) -> Callable[[Reader], Reader]:
 
 
 def read_model(values: Mapping[str, Any], where: str = "config.json", context: int | None = None) -> ModelSpec:
-    """The model that a decoded config.json describes. context: the longest sequence that is wanted.
+    """The model that a decoded config.json describes. context: the longest sequence that is requested.
 
-    Of a wrapper around a text model (`text_config`) it is the text model; `ModelSpec.notes` says so. Raises ConfigError
-    naming `where`, the key and its value; also for a key that may change results and is not understood. Keys that
-    transformers' own
-    class of the `model_type` does not have are left out, as it does, but for those that the family's own code names:
-    `ModelSpec.stray`
-    has them, and a note says so.
+    For a wrapper around a text model (`text_config`) it is the text model; `ModelSpec.notes` says so. Raises
+    ConfigError naming `where`, the key and its value; also for a key that may change results and is not understood.
+    Keys that transformers' own class of the `model_type` does not have are ignored, as transformers does, except those
+    that the family's code names. `ModelSpec.stray` has them, and a note says so.
     """
     name, text = architecture_of(values, where), _text_of(values, where)
     config = ModelConfig(
@@ -96,7 +94,7 @@ def _said_of(stray: tuple[str, ...], config: ModelConfig) -> str:
 
 
 def _text_of(values: Mapping[str, Any], where: str) -> dict[str, Any] | None:
-    """Of a wrapper the keys of its text model: its own object, or beside those of a tower; None: it is no wrapper."""
+    """A wrapper's keys of the text model: a separate object, or next to those of a tower; None: it is no wrapper."""
     text = values.get("text_config")
     if text is None:
         towers = any(values.get(key) is not None for key in TOWER_KEYS)

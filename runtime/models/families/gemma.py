@@ -21,7 +21,7 @@ SANDWICH = TensorNames(before_ffn="pre_feedforward_layernorm")
 
 
 def _gelu(c: ModelConfig) -> Activation:
-    c.require("hidden_act", "gelu", "gelu_pytorch_tanh")  # a relic beside hidden_activation
+    c.require("hidden_act", "gelu", "gelu_pytorch_tanh")  # a relic next to hidden_activation
     return c.activation("gelu_tanh", "hidden_activation")
 
 
@@ -43,14 +43,14 @@ def gemma(c: ModelConfig) -> ModelSpec:
     """Where the files say gelu they mean its approximation by tanh."""
     rms, bias, dim = c.rms(offset=1.0), c.flag("attention_bias"), c.width(256)
     c.require("final_logit_softcapping")
-    c.require("hidden_activation", "gelu_pytorch_tanh")  # beside hidden_act, which counts
+    c.require("hidden_activation", "gelu_pytorch_tanh")  # next to hidden_act, which counts
     mixer = c.attention(width=dim, bias=bias, out_bias=bias, rope=c.rope(dim))
     ffn = GatedFFNSpec(c.inner, "gelu_tanh" if c.raw("hidden_act") == "gelu" else c.activation("gelu_tanh"))
     return _model(c, [mixer] * c.count, LayerNorms.pre(rms), rms, ffn, TensorNames())
 
 
 def _second(c: ModelConfig) -> list[AttentionSpec]:
-    c.raw("sliding_window_size")  # beside sliding_window, which counts
+    c.raw("sliding_window_size")  # next to sliding_window, which counts
     c.assume(sliding_window=4096, attn_logit_softcapping=50.0, final_logit_softcapping=30.0)
     dim, bias = c.width(256), c.flag("attention_bias")
     asked: dict[str, Any] = {
@@ -71,7 +71,7 @@ def gemma2(c: ModelConfig) -> ModelSpec:
 
 @family("VaultGemmaForCausalLM")
 def vault_gemma(c: ModelConfig) -> ModelSpec:
-    """Gemma 2 without the norms behind the branches."""
+    """Gemma 2 without the norms after the branches."""
     rms, mixers = c.rms(offset=1.0), _second(c)
     return _model(c, mixers, LayerNorms.pre(rms), rms, GatedFFNSpec(c.inner, _gelu(c)), SANDWICH)
 

@@ -22,12 +22,12 @@ from ..spec.model_spec import (
 from ..spec.tensor_names import TensorNames
 from .family_registry import family
 
-OWN = {"head_dim", "num_key_value_heads"}  # what a layer may have of its own
+OWN = {"head_dim", "num_key_value_heads"}  # what a layer may override
 
 
 @family("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")
 def gemma4(c: ModelConfig) -> ModelSpec:
-    """The variants with experts beside the feedforward network are refused."""
+    """The variants with experts in parallel with the feedforward network are refused."""
     c.assume(
         vocab_size=262_144,
         hidden_size=2304,
@@ -97,7 +97,7 @@ def _mixers(c: ModelConfig, kinds: list[str], rms: NormSpec) -> list[AttentionSp
 
 
 def _first_shared(c: ModelConfig) -> int:
-    """The layer from which on none has keys of its own."""
+    """The first layer of those without keys."""
     count = c.get("num_kv_shared_layers", int, 0)
     if not 0 <= count < c.count:
         raise ConfigError(f"{c.where}: num_kv_shared_layers={count} must be from 0 to {c.count - 1}")

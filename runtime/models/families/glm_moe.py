@@ -56,6 +56,6 @@ def dense_or_sparse(c: ModelConfig) -> list[str]:
 
 
 def behind(c: ModelConfig) -> tuple[str, ...]:
-    """Tensors of the layers that predict several tokens: they stand behind the last one of the model."""
+    """Tensors of the multi-token prediction layers: they are numbered after the last layer of the model."""
     more = c.get(("num_nextn_predict_layers", "num_mtp_layers"), int, 1)
     return tuple(rf"model\.layers\.{c.count + index}\..*" for index in range(min(more, MOST_LAYERS)))

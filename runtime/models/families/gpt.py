@@ -138,7 +138,7 @@ GPT_J = replace(
 
 
 def _beside(c: ModelConfig, names: TensorNames) -> ModelSpec:
-    """GPT-J: mixer and FFN beside each other, the first `rotary_dim` numbers of a head turn."""
+    """GPT-J: mixer and FFN in parallel, the first `rotary_dim` numbers of a head are rotated."""
     c.require("scale_attn_weights", True)
     c.require("rotary", True)
     c.require("rope_theta", 1e4)
@@ -147,7 +147,9 @@ def _beside(c: ModelConfig, names: TensorNames) -> ModelSpec:
     c.raw(*OF_SUMMARIES)
     norm, dim = c.layer_norm(key=EPS), c.width()
     mixer = c.attention(rope=c.rope(dim, dim=c.positive("rotary_dim", 64), interleaved=True))
-    return c.model([c.layer(LayerNorms.beside(norm), mixer, _plain(c))] * c.count, norm, head_bias=True, names=names)
+    return c.model(
+        [c.layer(LayerNorms.parallel_branches(norm), mixer, _plain(c))] * c.count, norm, head_bias=True, names=names
+    )
 
 
 @family("GPTJForCausalLM")
@@ -181,9 +183,11 @@ GPT_NEOX = TensorNames(
 @family("GPTNeoXForCausalLM")
 def gpt_neox(c: ModelConfig) -> ModelSpec:
     norm, dim, bias = c.layer_norm(), c.width(), c.flag("attention_bias", True)
-    norms = LayerNorms.beside(norm, own=True) if c.flag("use_parallel_residual", True) else LayerNorms.pre(norm)
+    norms = (
+        LayerNorms.parallel_branches(norm, own=True) if c.flag("use_parallel_residual", True) else LayerNorms.pre(norm)
+    )
     rope = c.rope(dim, share=0.25, theta_keys=("rotary_emb_base",), share_keys=("rotary_pct",))
-    c.require("rope_theta", rope.theta)  # may be there besides, and counts for nothing
+    c.require("rope_theta", rope.theta)  # may be present too, and is ignored
     c.require("partial_rotary_factor", c.number("rotary_pct", 0.25))
     mixer = c.attention(bias=bias, out_bias=bias, rope=rope)
     ffn = PlainFFNSpec(c.inner, c.activation("gelu"), bias=True)

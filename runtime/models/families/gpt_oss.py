@@ -36,7 +36,7 @@ def gpt_oss(c: ModelConfig) -> ModelSpec:
         truncate=False,
         original_max_position_embeddings=4096,
     )
-    c.raw("initial_context_length", "hidden_act")  # the rotation has the one, experts have an activation of their own
+    c.raw("initial_context_length", "hidden_act")  # the rotation has the one, experts have a separate activation
     c.require("experts_per_token", c.raw("num_experts_per_tok"))
     c.require("swiglu_alpha", 1.702)
     rms, bias, rope = c.rms(1e-5), c.flag("attention_bias", True), c.rope(c.width(64), theta=1.5e5)

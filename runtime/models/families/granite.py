@@ -62,7 +62,7 @@ MIXED = TensorNames(
 
 @family("GraniteMoeForCausalLM", "GraniteMoeSharedForCausalLM")
 def granite_moe(c: ModelConfig) -> ModelSpec:
-    """Two tensors a layer hold all experts; a shared one may stand beside them."""
+    """Two tensors a layer hold all experts; there may also be a shared one."""
     mixer, act = _mixer(c, rope=c.rope(c.width())), c.activation()
     wide = c.get("shared_intermediate_size", int, 0) if c.architecture == "GraniteMoeSharedForCausalLM" else 0
     shared = GatedFFNSpec(c.positive("shared_intermediate_size", most=MOST_WIDTH), act) if wide else None
@@ -85,7 +85,7 @@ def hyperclovax(c: ModelConfig) -> ModelSpec:
 
 @family("GraniteSWAForCausalLM")
 def granite_swa(c: ModelConfig) -> ModelSpec:
-    """One full layer, then three with a window; sinks; each layer may have a base of its own, 0 for no positions."""
+    """One full layer, then three with a window; sinks; each layer may have a separate base, 0 for no positions."""
     c.assume(sliding_window=128, num_key_value_heads=4)
     windows = c.windows(every(c.count + 3, 4)[3:])
     mixers = [_mixer(c, window=window, rope=rope, sinks=True) for window, rope in zip(windows, _ropes(c), strict=True)]

@@ -1,6 +1,4 @@
-"""Granite 4: Mamba 2, some layers attend without positions; Granite's multipliers;
-a shared network, with or without experts.
-"""
+"""Granite 4: Mamba 2, some attention layers without positions, a shared network, maybe experts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""InternLM 1 and 2: Llama with one flag for all biases; version 2 has a fused
-QKV projection and its own tensor names.
+"""InternLM 1 and 2: Llama with one flag for all biases.
+
+Version 2 has a fused QKV projection and its own tensor names.
 """
 
 from __future__ import annotations

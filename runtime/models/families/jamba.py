@@ -1,6 +1,4 @@
-"""Jamba: Mamba 1 with norms of its time steps, B and C, one attention layer among eight
-without positions; every other layer has experts.
-"""
+"""Jamba: Mamba 1 with norms, one attention layer in eight without positions; every other layer has experts."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def kimi_linear(c: ModelConfig) -> ModelSpec:
 
 
 def _kda(c: ModelConfig, own: JsonFields, eps: float) -> DeltaNetSpec:
-    """The published files have an object for it, transformers keys of their own."""
+    """The published files have an object for it, transformers separate keys."""
     heads = own.positive("num_heads", c.positive("linear_num_heads", 32, MOST_HEADS), MOST_HEADS)
     dim = own.positive("head_dim", c.positive("linear_head_dim", 128, MOST_WIDTH), MOST_WIDTH)
     seen = own.positive("short_conv_kernel_size", c.positive("linear_conv_kernel_dim", 4, MOST_SEEN), MOST_SEEN)

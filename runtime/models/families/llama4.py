@@ -1,6 +1,4 @@
-"""Llama 4, its text model: attention in chunks with weightless QK-norm, between
-layers without positions; one expert a token.
-"""
+"""Llama 4, its text model: chunked attention with weightless QK-norm; one expert a token."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""MiMo: 7B is Qwen 2 with a layer that predicts further tokens, which is left aside; V2-Flash
-has windows with sinks, narrow values and experts.
-"""
+"""MiMo: 7B is Qwen 2 without its multi-token layer; V2-Flash has windows with sinks, narrow values, experts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Nemotron-H and 3: layers of one part each, of Mamba 2, attention without positions, or
-networks of relu² without a gate, maybe experts.
-"""
+"""Nemotron-H and 3: layers of one part: Mamba 2, attention without positions, relu² networks or experts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""OLMo: the first has norms without parameters; OLMo 2 and 3 have post-norms, and
-QK-norm over all heads; OLMoE has experts.
-"""
+"""OLMo: norms without parameters; OLMo 2 and 3: post-norms, QK-norm over all heads; OLMoE has experts."""
 
 from __future__ import annotations
 
@@ -41,7 +39,7 @@ def olmo3(c: ModelConfig) -> ModelSpec:
 
 @family("OlmoeForCausalLM")
 def olmoe(c: ModelConfig) -> ModelSpec:
-    c.require("clip_qkv")  # it would be behind the norm
+    c.require("clip_qkv")  # it would come after the norm
     c.require("head_dim", c.hidden // c.heads)
     rms, bias = c.rms(1e-5), c.flag("attention_bias")
     mixer = c.attention(norm=QkNormSpec(rms, "all"), bias=bias, out_bias=bias, rope=c.rope(c.width()))

@@ -1,6 +1,4 @@
-"""OLMo Hybrid: gated delta nets whose beta goes up to 2, after pre-norms; every fourth
-layer attends, with post-norms and QK-norm.
-"""
+"""OLMo Hybrid: gated delta nets with beta up to 2; every fourth layer attends, with post-norms and QK-norm."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ OPT = TensorNames(
 
 @family("OPTForCausalLM")
 def opt(c: ModelConfig) -> ModelSpec:
-    """Norms before mixer and FFN, or, in OPT-350M, of the sum behind; there the embeddings are narrower too."""
+    """Norms before mixer and FFN, or, in OPT-350M, after the sum; there the embeddings are narrower too."""
     bias, affine, before = (
         c.flag("enable_bias", True),
         c.flag("layer_norm_elementwise_affine", True),

@@ -22,7 +22,9 @@ def phi(c: ModelConfig) -> ModelSpec:
     norm = c.layer_norm()
     heads = QkNormSpec(norm) if c.flag("qk_layernorm") else None
     mixer = c.attention(norm=heads, bias=True, out_bias=True, rope=c.rope(c.width(), share=0.5))
-    layer = c.layer(LayerNorms.beside(norm), mixer, PlainFFNSpec(c.inner, c.activation("gelu_new"), bias=True))
+    layer = c.layer(
+        LayerNorms.parallel_branches(norm), mixer, PlainFFNSpec(c.inner, c.activation("gelu_new"), bias=True)
+    )
     return c.model([layer] * c.count, norm, head_bias=True, names=PHI)
 
 

@@ -1,6 +1,4 @@
-"""Qwen, first generation: Llama with GPT-2's tensor names; w2 is the gate, and
-intermediate_size counts gate and up together.
-"""
+"""Qwen, first generation: Llama with GPT-2's tensor names; w2 is the gate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Qwen3-Next, Qwen 3.5 and 3.6: gated delta nets, every fourth layer gated
-attention; dense, or with experts and a shared one.
-"""
+"""Qwen3-Next, Qwen 3.5 and 3.6: gated delta nets, every fourth layer gated attention; maybe experts."""
 
 from __future__ import annotations
 

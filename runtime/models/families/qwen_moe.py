@@ -1,6 +1,4 @@
-"""Qwen 2 and 3 with experts, and the text model of a vision wrapper: softmax routers; Qwen
-2 has a shared expert that counts by a sigmoid.
-"""
+"""Qwen 2 and 3 with experts, and the text model of a vision wrapper; Qwen 2 has a gated shared expert."""
 
 from __future__ import annotations
 

@@ -16,5 +16,5 @@ def stablelm(c: ModelConfig) -> ModelSpec:
     norm, rope = c.layer_norm(), c.rope(c.width(), share=0.25)
     heads = QkNormSpec(c.layer_norm(bias=False), "each") if c.flag("qk_layernorm") else None
     mixer = c.attention(norm=heads, bias=c.flag("use_qkv_bias"), rope=rope)
-    norms = LayerNorms.beside(norm) if c.flag("use_parallel_residual") else LayerNorms.pre(norm)
+    norms = LayerNorms.parallel_branches(norm) if c.flag("use_parallel_residual") else LayerNorms.pre(norm)
     return c.model([c.layer(norms, mixer)] * c.count, norm, names=STABLELM)

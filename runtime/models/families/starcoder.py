@@ -13,7 +13,7 @@ STARCODER = TensorNames(up="mlp.c_fc", down="mlp.c_proj")
 @family("Starcoder2ForCausalLM")
 def starcoder2(c: ModelConfig) -> ModelSpec:
     c.assume(num_key_value_heads=2)
-    c.raw("layer_norm_epsilon", "activation_function")  # relics beside norm_epsilon and hidden_act
+    c.raw("layer_norm_epsilon", "activation_function")  # relics next to norm_epsilon and hidden_act
     c.raw("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
     c.require("scale_attn_weights", True)
     c.require("mlp_type", "default")

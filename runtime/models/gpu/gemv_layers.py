@@ -1,4 +1,6 @@
-"""Layers of a step of one row: its products by the kernels of `gemv`, with as much as possible folded into them."""
+"""Layers of a step of batch size one: its products by the kernels of `gemv`, with as much as possible fused into
+them.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,7 @@ from .gpu_residual_norm import Pending, ResidualRmsNorm
 from .lora_gemv_linear import LoraGemvLinear
 
 KINDS = (Linear, Fp8Linear)  # of products; not of a subclass
-LONG = (
-    32 * 2**20
-)  # bytes of a weight; attention that starts under the product of a larger one takes more from it than it gains
+LONG = 32 * 2**20  # bytes of a weight; attention that starts under the product of a larger one costs more than it gains
 Read = tuple[Tensor | PackedWeight, Tensor | None]
 
 
@@ -57,14 +57,14 @@ class GemvLayer:
 
 @dataclass(frozen=True, slots=True)
 class FullyFusedLayer:
-    """The usual layer: its RMS norms are folded into the products behind them, its additions into those before."""
+    """The usual layer: its RMS norms are fused into the products that follow, its additions into those before."""
 
     layer: Foldable
     before_mixer: NormWeights
     before_ffn: NormWeights
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
-        """x has then all that the layer adds."""
+        """Afterwards x includes all that the layer adds."""
         layer, block = self.layer, self.layer.block
         if delta is not None:
             layer.settle(x, delta)
@@ -79,14 +79,14 @@ class FullyFusedLayer:
         self.layer.write(x, delta, step)
 
 
-Foldable = FusedLayer | FusedRecurrentLayer  # latent attention computes its single rows itself
+Foldable = FusedLayer | FusedRecurrentLayer  # latent attention computes batches of one itself
 AnyFused = Foldable | FusedLatentLayer
 GpuLayer = AnyFused | ReferenceMixerLayer | ReferenceLayer
 AnyLayer = GpuLayer | GemvLayer | FullyFusedLayer
 
 
 def gemv_layer_for(layer: GpuLayer) -> AnyLayer:
-    """What computes a single row of the layer."""
+    """What computes the layer for a batch of one."""
     if not isinstance(layer, Foldable) or not _supports_gemv(layer):
         return layer
     entry, middle = layer.entry, layer.middle
@@ -96,7 +96,7 @@ def gemv_layer_for(layer: GpuLayer) -> AnyLayer:
 
 
 def _supports_gemv(layer: Foldable) -> bool:
-    """Experts have kernels of their own for it."""
+    """Experts have separate kernels for it."""
     mixer, block = layer.block.mixer, layer.block
     assert mixer is not None
     products = mixer.products() if layer.experts else block.products()
@@ -104,21 +104,21 @@ def _supports_gemv(layer: Foldable) -> bool:
 
 
 def can_fully_fuse(layer: Foldable) -> bool:
-    """Whether nothing but RMS norms and additions stands between its products, and an activation with a gate."""
+    """Whether only RMS norms, additions and an activation with a gate stand between its products."""
     part, block = layer.block.layer, layer.block
-    if isinstance(output_of(layer), AllReduceLinear):  # what it adds is not there until the ranks have added up
+    if isinstance(output_of(layer), AllReduceLinear):  # its output is complete only after the all-reduce
         return False
-    behind = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
+    post_processed = block.after_mixer or block.after_ffn or part.norms.parallel or part.branch != 1 or part.scalar
     return (
         isinstance(layer.entry, ResidualRmsNorm)
         and isinstance(layer.middle, ResidualRmsNorm)
         and isinstance(block.ffn, ReferenceGatedFFN | ReferenceExperts)
-        and not behind
+        and not post_processed
     )
 
 
 def _fed(layer: Foldable, y: Tensor, step: GpuStep) -> Tensor | PartialSum:
-    """What the feedforward network adds, of y [1, hidden], normed."""
+    """The feedforward network's output, of y [1, hidden], normed."""
     if layer.experts is not None:
         return layer.experts(y, step.batch.slots, overlap=overlaps(y.device))
     return posted_product(
@@ -133,7 +133,7 @@ def output_of(layer: Foldable) -> Linear:
 
 
 def can_run_gemv(product: Linear) -> bool:
-    """Whether there is a kernel for one row of this product."""
+    """Whether there is a gemv kernel for this product."""
     product = local_product(product)
     if isinstance(product, LoraGemvLinear):
         return product.adds_in_kernel and can_run_gemv(product.base) and isinstance(read(product)[0], Tensor)
@@ -144,8 +144,9 @@ def can_run_gemv(product: Linear) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PostedPartialSum(PartialSum):
-    """What all ranks' products have sent to all; `part` is where the sum goes, or its norm.
-    It is taken before ranks add up anything else.
+    """Partial sums that all ranks' products have sent to all; `part` is where the sum goes, or its norm.
+
+    It must be consumed before ranks all-reduce anything else.
     """
 
     rooms: AllReduceBuffers
@@ -158,7 +159,7 @@ class PostedPartialSum(PartialSum):
 
 
 def posted_product(product: Linear, y: Tensor, next_sum: bool) -> Tensor | PartialSum:
-    """y [1, in] -> [1, out], see `over_ranks.pending`. next_sum: what ranks add up next is this."""
+    """y [1, in] -> [1, out], see `over_ranks.pending`. next_sum: this is the ranks' next all-reduce."""
     if not isinstance(product, AllReduceLinear):
         return multiply(product, y)
     weight, scale = read(product.product)
@@ -185,7 +186,7 @@ def weight_bytes(product: Linear) -> int:
 
 
 def read(product: Linear) -> Read:
-    """The weight as the kernels read it, and the scales that it has besides."""
+    """The weight as the kernels read it, and its scales, if any."""
     if isinstance(product, LoraGemvLinear):
         return read(product.base)
     if not isinstance(product, GpuQuantizedLinear):
@@ -205,19 +206,19 @@ def _add(x: Tensor, product: Linear, y: Tensor) -> None:
 
 
 def _mixed(layer: Foldable, x: Tensor, norm: NormWeights | None, step: GpuStep) -> Tensor:
-    """What the mixer gives its last product of the norm of x, [1, query heads * head_dim]."""
+    """The input of the mixer's last product, of the norm of x, [1, query heads * head_dim]."""
     if isinstance(layer, FusedRecurrentLayer):
         return layer.mixer.alone(x, norm, step, multiply)
     qkv, q = _query(layer, x, norm, step)
     step.batch.waits = weight_bytes(layer.block.attention.qkv) > LONG
-    mixed = step.attention.attend(q, q, q, layer.block.index, step.batch, *layer.sinks)  # one row reads the pool only
+    mixed = step.attention.attend(
+        q, q, q, layer.block.index, step.batch, *layer.sinks
+    )  # a batch of one reads the pool only
     return layer.gated(mixed.view(1, -1), qkv, overlaps(x.device))
 
 
 def _query(layer: FusedLayer, x: Tensor, norm: NormWeights | None, step: GpuStep) -> tuple[Tensor, Tensor]:
-    """x's keys and values are written; all heads of x as they were projected
-    where these have gates, and the queries.
-    """
+    """Writes x's keys and values. Returns all heads as they were projected, if these have gates, and the queries."""
     mixer, batch, index = layer.block.attention, step.batch, layer.block.index
     qkv, part = mixer.qkv, mixer.part
     weight, eps = (None, 0.0) if norm is None else (norm.weight, norm.eps)

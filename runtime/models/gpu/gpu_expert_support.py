@@ -1,4 +1,4 @@
-"""Which mixtures of experts Triton's kernels take on a GPU."""
+"""Which mixtures of experts the Triton kernels support on a GPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLAIN, IN_FEW_BITS = (
 
 
 def refusal(part: ReferenceExperts, activations: tuple[str, ...]) -> Iterator[str]:
-    """Why the kernels leave a mixture, for people."""
+    """Why the kernels do not support a mixture, for people."""
     spec = part.part
     networks = [spec.expert, *([spec.shared] if spec.shared else [])]
     if not all(isinstance(each, GatedFFNSpec) for each in networks):
@@ -40,6 +40,6 @@ def refusal(part: ReferenceExperts, activations: tuple[str, ...]) -> Iterator[st
     elif not kinds <= set(PLAIN) and not all(
         are_alike(half) for half in (products[: len(products) // 2], products[len(products) // 2 :])
     ):
-        yield "experts in few bits of different forms, or with inputs in an order of their own"
+        yield "quantized experts of different forms, or with reordered inputs"
     if any(type(product) not in PLAIN for product in (part.router, part.switch) if product is not None):
         yield "a router that is not plain"

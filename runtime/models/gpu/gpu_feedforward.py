@@ -1,5 +1,5 @@
-"""A dense network on a GPU up to its last product: the activation in a kernel of its
-own, or at the end of the product before it.
+"""A dense network on a GPU up to its last product: the activation in a separate kernel, or as the epilogue of a
+product.
 """
 
 from __future__ import annotations

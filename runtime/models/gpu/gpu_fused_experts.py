@@ -1,4 +1,4 @@
-"""Mixtures of experts by Triton's kernels: which they take, how their weights lie, and a layer's call."""
+"""Mixtures of experts by Triton kernels: which they support, how the weights are stored, and a layer's call."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FIXED = (DeterministicLinear, DeterministicGpuQuantizedLinear)
 
 @dataclass(frozen=True, slots=True)
 class FusedExperts:
-    """A sealed mixture as the kernels take it. turns: where its experts lie, if on several ranks."""
+    """A sealed mixture as the kernels take it. turns: where its experts are stored, if on several ranks."""
 
     part: ReferenceExperts
     stacks: StackedExpertWeights
@@ -41,7 +41,7 @@ class FusedExperts:
 
     @classmethod
     def of(cls, part: ReferenceExperts) -> FusedExperts:
-        """Of a part for which `refusal` has no reason."""
+        """For a part that `refusal` has no reason against."""
         up, down = (stacked_weights([getattr(each, name) for each in part.experts]) for name in ("gate_up", "down"))
         expert, router = part.part.expert, part.router
         assert isinstance(expert, GatedFFNSpec)
@@ -62,11 +62,11 @@ class FusedExperts:
 
     @property
     def fixed(self) -> bool:
-        """Whether the bits of a row do not depend on the rows beside it."""
+        """Whether the bits of a row do not depend on the other rows of the batch."""
         return self.routing.fixed
 
     def __call__(self, y: Tensor, slots: Tensor | None = None, overlap: bool = False) -> Tensor | PartialSum:
-        """y [T, hidden] -> what the mixture adds, [T, hidden].
+        """y [T, hidden] -> the mixture's output, [T, hidden].
 
         slots: [T]; rows without one, 0, are padding, which is not counted.  overlap: see `overlap`.
         """
@@ -74,19 +74,19 @@ class FusedExperts:
         return found if ranks is None else PartialSum(found, ranks)
 
     def spread(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | UnreducedExpertOutput | PartialSum:
-        """The same, maybe not added up yet."""
+        """The same, possibly not reduced yet."""
         if self.part.ranks is not None:
             return self(y, slots, overlap)
         y, experts, weights = route(y, self.routing, slots, None, overlap)
         choice, stacks = self._chosen(experts, weights, slots, overlap)
-        besides = SharedExpertOutput(*self._shared(y, overlap))
-        found = unreduced_experts(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap)
-        return fused_moe(y, stacks, choice, besides, fixed=self.fixed, overlap=overlap) if found is None else found
+        shared = SharedExpertOutput(*self._shared(y, overlap))
+        found = unreduced_experts(y, stacks, choice, shared, fixed=self.fixed, overlap=overlap)
+        return fused_moe(y, stacks, choice, shared, fixed=self.fixed, overlap=overlap) if found is None else found
 
     def add(self, x: Tensor, norm: NormWeights, slots: Tensor, overlap: bool = False) -> Tensor:
-        """x [T, hidden], of few rows, += what the mixture adds for the RMS norm of x, in place.
+        """x [T, hidden], a small batch, += the mixture's output for the RMS norm of x, in place.
 
-        Returns x. Not of a part of the experts.
+        Returns x. Not for a part of the experts.
         """
         return self._mixed(x, *route(x, self.routing, slots, norm, overlap), slots, overlap)
 
@@ -112,7 +112,7 @@ class FusedExperts:
         )
 
     def _shared(self, y: Tensor, overlap: bool) -> tuple[Tensor | None, Tensor | None]:
-        """What the shared network gives [T, hidden], and by the sigmoid of what [T] it counts."""
+        """The shared network's output [T, hidden], and the logits [T] of its sigmoid weight."""
         shared, switch = self.part.shared, self.part.switch
         if shared is None:
             return None, None
@@ -127,7 +127,7 @@ def replica_table_of(part: ReferenceExperts) -> ExpertReplicaTable | None:
 
 
 def narrowed(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """The same numbers in `dtype` if it has them all, as most checkpoints are written; half to read."""
+    """The same numbers in `dtype` if all are exact in it, as in most checkpoints; half the bytes to read."""
     narrow = weight.to(dtype)
     return narrow if torch.equal(narrow.float(), weight) else weight
 

@@ -1,5 +1,6 @@
-"""Latent attention on a GPU: norm, rotation and storing in one kernel between the
-products. See models/latent.py, the law.
+"""Latent attention on a GPU: norm, rotation and store in one kernel between the products.
+
+The reference is reference/reference_latent_attention.py.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 class FusedLatentAttention:
     """A sealed mixer as the kernels take it.
 
-    norm: of latents; query_norm: of queries' latents; both in the model's type where that is exact.
+    norm: of latents; query_norm: of queries' latents; both in the model's type if that is exact.
     """
 
     part: ReferenceLatentAttention
@@ -66,7 +67,8 @@ class FusedLatentAttention:
     def _stored(self, x: Tensor, mine: Tensor, first: int, step: GpuStep) -> tuple[Tensor, Tensor]:
         """All rows of x are written.
 
-        Of `mine`, those from `first` on, the projected queries, and q [T, heads, rank + turned] with what turns.
+        Returns the rows from `first` on of `mine`, the projected queries, and q [T, heads, rank + turned] with the
+        rotated part.
         """
         own, spec, batch, index = self.part, self.part.part, step.batch, self.part.index
         query = own.query(self._query_latent(mine)) if len(mine) else mine.new_empty(0, own.query_width)
@@ -87,7 +89,7 @@ class FusedLatentAttention:
         return query, q
 
     def _mixed(self, query: Tensor, q: Tensor, step: GpuStep, batch: StepBatch) -> Tensor:
-        """What the batch's rows mix, [T, heads * value_dim]."""
+        """The attention output of the batch's rows, [T, heads * value_dim]."""
         own, spec = self.part, self.part.part
         heads = query[:, : spec.heads * spec.dim].unflatten(1, (spec.heads, spec.dim))
         _by_head(heads, own.absorb.weight, q[..., : spec.rank])
@@ -119,7 +121,7 @@ class FusedLatentLayer:
     def of(
         cls,
         block: ReferenceBlock,
-        behind: ReferenceBlock | None,
+        previous: ReferenceBlock | None,
         rotaries: dict[RopeParameters, RotaryEmbedding],
         dtype: torch.dtype,
     ) -> FusedLatentLayer:
@@ -128,7 +130,7 @@ class FusedLatentLayer:
         assert isinstance(block.mixer, ReferenceLatentAttention)
         return cls(
             block,
-            between(behind, before, dtype),
+            between(previous, before, dtype),
             middle_of(block, before, dtype),
             experts,
             FusedLatentAttention.of(block.mixer, rotaries, dtype),
@@ -145,5 +147,5 @@ class FusedLatentLayer:
 
 
 def _by_head(x: Tensor, weight: Tensor, out: Tensor) -> None:
-    """out [T, heads, outputs] = x [T, heads, inputs] of each head times its own of weight [heads, inputs, outputs]."""
+    """out [T, heads, outputs] = x [T, heads, inputs] of each head times that head's weight [heads, inputs, outputs]."""
     torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))

@@ -1,4 +1,6 @@
-"""Layers as a GPU runs them: Triton's kernels between the matrix products, or the law where these do not suit."""
+"""Layers as a GPU runs them: Triton kernels between the matrix products, or the reference where these do not support
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,8 @@ class GpuStep:
     """What all layers of a step share.
 
     keys, values: the pool by layer, [slots, kv_heads, head_dim] each.  scales: what they are divided by, by layer.
-    law, own: what layers by the law need: see `attention.GpuStep`, and `PerLayerEmbeddings`.  memory: of the states,
-        where layers keep some.
+    reference, own: what reference layers need: see `attention.GpuStep`, and `PerLayerEmbeddings`.  memory: of the
+        states, if layers keep any.
     """
 
     batch: StepBatch
@@ -46,18 +48,18 @@ class GpuStep:
     keys: Sequence[Tensor] | Mapping[int, Tensor]
     values: Sequence[Tensor] | Mapping[int, Tensor]
     scales: Sequence[KVScaleFactors] | Mapping[int, KVScaleFactors]
-    law: ReferenceStep | None = None
+    reference: ReferenceStep | None = None
     own: Sequence[Tensor | None] = ()
     memory: RecurrentStateMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FusedLayer:
-    """What was decided of a layer once, when its weights were there.
+    """The decisions about a layer, made once its weights are loaded.
 
-    entry: from what comes before to the mixer.  settle: the same, without the mixer's norm.
-    middle: from the mixer to the feedforward network; in a parallel layer the norm of the latter alone.
-    table: of the rotation's angles; None: nothing turns.  sinks: what attention takes besides.
+    entry: from the previous layer's output to the mixer.  settle: the same, without the mixer's norm.
+    middle: from the mixer to the feedforward network; in a parallel layer only the norm of the latter.
+    table: of the rotation's angles; None: nothing is rotated.  sinks: learned attention sinks.
     experts: None: the feedforward network is dense.
     """
 
@@ -74,16 +76,16 @@ class FusedLayer:
     def of(
         cls,
         block: ReferenceBlock,
-        behind: ReferenceBlock | None,
+        previous: ReferenceBlock | None,
         rotaries: dict[RopeParameters, RotaryEmbedding],
         dtype: torch.dtype,
     ) -> FusedLayer:
-        """behind: the layer before; None: the embeddings, or a layer that leaves nothing to be added."""
+        """previous: the layer before; None: the embeddings, or a layer that leaves nothing to be added."""
         mixer, before = block.attention, weights_of(block.before_mixer, dtype)
         return cls(
             block,
-            between(behind, before, dtype),
-            between(behind, None, dtype),
+            between(previous, before, dtype),
+            between(previous, None, dtype),
             middle_of(block, before, dtype),
             None if mixer.part.rope is None else rotaries[mixer.part.rope].table,
             _head_weights(block, dtype),
@@ -92,22 +94,22 @@ class FusedLayer:
         )
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
-        """x += delta and what attention adds; gives x and what is still to be added, of `rows` only if given."""
+        """x += delta and what attention adds; returns x and what is still to be added, of `rows` only if given."""
         mixed, slots = self.attend(x, delta, step), step.batch.slots
         if rows is not None:
             x, mixed, slots = (part.index_select(0, rows) for part in (x, mixed, slots))
         return x, self.mix(x, mixed, slots)
 
     def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
-        """x += delta; x's keys and values are written, and nothing else is wanted."""
+        """x += delta; only x's keys and values are written."""
         self.queries(x, delta, step)
 
     def attend(self, x: Tensor, delta: Pending, step: GpuStep) -> Tensor:
-        """x += delta; returns what attention mixes of x, [T, query heads * head_dim]."""
+        """x += delta; returns the attention output of x, [T, query heads * head_dim]."""
         return self.mixed_of(*self.queries(x, delta, step), step)
 
     def mixed_of(self, qkv: Tensor, q: Tensor, step: GpuStep) -> Tensor:
-        """What attention mixes for queries q, of all heads qkv [T, ...] as they were projected."""
+        """The attention output of queries q, of all heads qkv [T, ...] as they were projected."""
         mixer = self.block.attention
         queries, keys = mixer.heads
         k = v = None
@@ -119,22 +121,23 @@ class FusedLayer:
         return self.gated(mixed, qkv)
 
     def gated(self, mixed: Tensor, qkv: Tensor, overlap: bool = False) -> Tensor:
-        """What attention mixed, times the sigmoids of the gates that were
-        projected behind the heads, if there are any.
+        """The attention output times the sigmoids of the gates that were projected after the heads, if there are
+        any.
         """
         gates = self.block.attention.part.gates
         return times_sigmoid(mixed, qkv[:, -gates:], overlap) if gates else mixed
 
     def queries(self, x: Tensor, delta: Pending, step: GpuStep, out: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """x += delta, then x's keys and values are written; all heads of x,
-        and the queries (in `out`, or among them).
+        """x += delta, then writes x's keys and values.
+
+        Returns all heads of x, and the queries (in `out`, or among them).
         """
         overlap = overlaps(x.device)
         qkv = self.block.attention.qkv(self.entry(x, delta, overlap))
         return qkv, self.rotate(qkv, step, out, overlap)
 
     def rotate(self, qkv: Tensor, step: GpuStep, out: Tensor | None = None, overlap: bool = False) -> Tensor:
-        """What happens to the heads between their projection and attention.
+        """The operations on heads between their projection and attention.
 
         Returns the queries. overlap: see `overlap`.
         """
@@ -161,8 +164,9 @@ class FusedLayer:
         return q
 
     def mix(self, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
-        """x += the projection of what attention mixed; returns what the
-        feedforward network adds. slots: of the rows of x.
+        """x += the projection of the attention output; returns the feedforward network's output.
+
+        slots: of the rows of x.
         """
         return run_after_mixer(self, x, mixed, slots)
 
@@ -179,10 +183,10 @@ class FusedRecurrentLayer:
     mixer: FusedRecurrentMixer
 
     @classmethod
-    def of(cls, block: ReferenceBlock, behind: ReferenceBlock | None, dtype: torch.dtype) -> FusedRecurrentLayer:
+    def of(cls, block: ReferenceBlock, previous: ReferenceBlock | None, dtype: torch.dtype) -> FusedRecurrentLayer:
         before = weights_of(block.before_mixer, dtype)
         experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None
-        entry, settle = between(behind, before, dtype), between(behind, None, dtype)
+        entry, settle = between(previous, before, dtype), between(previous, None, dtype)
         return cls(block, entry, settle, middle_of(block, before, dtype), experts, mixer_of(block))
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
@@ -197,7 +201,7 @@ class FusedRecurrentLayer:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMixerLayer:
-    """A layer whose mixer torch's operations compute, and the kernels what stands around it.
+    """A layer whose mixer runs in torch, and the parts around it in kernels.
 
     refusal: of the mixer.  See `FusedLayer`.
     """
@@ -210,11 +214,11 @@ class ReferenceMixerLayer:
 
     @classmethod
     def of(
-        cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype
+        cls, block: ReferenceBlock, previous: ReferenceBlock | None, refusal: str, dtype: torch.dtype
     ) -> ReferenceMixerLayer:
         before = weights_of(block.before_mixer, dtype)
         experts = FusedExperts.of(block.ffn) if isinstance(block.ffn, ReferenceExperts) else None
-        return cls(block, between(behind, before, dtype), middle_of(block, before, dtype), experts, refusal)
+        return cls(block, between(previous, before, dtype), middle_of(block, before, dtype), experts, refusal)
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         mixed, slots = self._mixed(x, delta, step), step.batch.slots
@@ -226,13 +230,13 @@ class ReferenceMixerLayer:
         self._mixed(x, delta, step)
 
     def _mixed(self, x: Tensor, delta: Pending, step: GpuStep) -> Tensor:
-        """x += delta; what the mixer's projection takes."""
-        assert step.law is not None and self.block.mixer is not None
-        return self.block.mixer.attend(self.entry(x, delta), step.law)
+        """x += delta; returns the input of the mixer's projection."""
+        assert step.reference is not None and self.block.mixer is not None
+        return self.block.mixer.attend(self.entry(x, delta), step.reference)
 
 
 class LayerAroundMixer(Protocol):
-    """What stands around a layer's mixer. See `FusedLayer`."""
+    """The parts around a layer's mixer. See `FusedLayer`."""
 
     @property
     def block(self) -> ReferenceBlock: ...
@@ -245,7 +249,7 @@ class LayerAroundMixer(Protocol):
 
 
 def run_after_mixer(layer: LayerAroundMixer, x: Tensor, mixed: Tensor, slots: Tensor) -> Pending:
-    """x += the projection of what the mixer mixed; returns what the feedforward network adds."""
+    """x += the projection of the mixer's output; returns what the feedforward network adds."""
     block = layer.block
     assert block.mixer is not None and block.mixer.output is not None
     overlap = overlaps(x.device)
@@ -264,9 +268,9 @@ def _fed(layer: LayerAroundMixer, y: Tensor, slots: Tensor) -> Tensor | PartialS
 
 @dataclass(frozen=True, slots=True)
 class ReferenceLayer:
-    """A layer that torch's operations compute.
+    """A layer that torch computes.
 
-    refusal: why, for people.  settle: from what comes before, without a norm.
+    refusal: why, for people.  settle: from the previous layer's output, without a norm.
     """
 
     block: ReferenceBlock
@@ -275,17 +279,17 @@ class ReferenceLayer:
 
     @classmethod
     def of(
-        cls, block: ReferenceBlock, behind: ReferenceBlock | None, refusal: str, dtype: torch.dtype
+        cls, block: ReferenceBlock, previous: ReferenceBlock | None, refusal: str, dtype: torch.dtype
     ) -> ReferenceLayer:
-        return cls(block, between(behind, None, dtype), refusal)
+        return cls(block, between(previous, None, dtype), refusal)
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
-        assert step.law is not None
-        return self.block.forward(self.settle(x, delta), step.law, rows, step.own[self.block.index]), None
+        assert step.reference is not None
+        return self.block.forward(self.settle(x, delta), step.reference, rows, step.own[self.block.index]), None
 
     def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
-        assert step.law is not None
-        self.block.store(self.settle(x, delta), step.law)
+        assert step.reference is not None
+        self.block.store(self.settle(x, delta), step.reference)
 
 
 def middle_of(block: ReferenceBlock, before_mixer: NormWeights | None, dtype: torch.dtype) -> AnyJoin:

@@ -1,4 +1,4 @@
-"""Which kernel multiplies one row, few rows and many of each product of a model on a GPU: for `Engine.info()`."""
+"""The kernels of each product of a model on a GPU for one row, small and large batches: for `Engine.info()`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TENSOR = "gemv by tensor cores"
 RESTORED = f"{PACKED}, from {quantized_gemm.DEQUANTIZED_ROWS} rows on cuBLAS with parts of the weight restored"
 WIDE = "many_rows_tensor"
 WIDE_RESTORED = f"{WIDE} up to {wgmma_gemm.MOST_ROWS} rows, then cuBLAS with parts of the weight restored"
-ALONE = {  # by the class of a product: few rows, and many, where nothing is folded
+ALONE = {  # by the class of a product: small batches, and large ones, if nothing is fused
     "Linear": ("cuBLAS", "cuBLAS"),
     "Fp8Linear": (PACKED, "torch._scaled_mm of rows in float8"),
     "StaticFp8Linear": ("torch._scaled_mm of rows in float8",) * 2,
@@ -43,11 +43,11 @@ ALONE = {  # by the class of a product: few rows, and many, where nothing is fol
 
 @dataclass(frozen=True, slots=True)
 class MatmulReport:
-    """Products of one name that run alike. count: of them.  weight: sizes [out, in] and what it is kept as.
+    """Products of one name that run alike. count: of them.  weight: sizes [out, in] and its form.
 
     gemv, small_batch_layers, many_rows: the kernels of steps of one row, of up to small_batch_layers.MOST_ROWS and of
-        more; why: one row takes no
-    faster kernel for such weights; None: there is none.
+    more.
+    why: batches of one use no faster kernel for such weights; None: there is none.
     """
 
     name: str
@@ -60,7 +60,7 @@ class MatmulReport:
 
 
 def matmul_reports(model: Decoder) -> list[MatmulReport]:
-    """Of a sealed model that Triton's kernels run; none of experts, which have kernels of their own."""
+    """Of a sealed model that Triton kernels run; experts are left out, which have separate kernels."""
     found = Counter(_all(model, model.execution_plan)) if model.fused else Counter[Row]()
     return [MatmulReport(row[0], count, *row[1:]) for row, count in found.items()]
 
@@ -95,7 +95,7 @@ def _row(name: str, product: Linear, execution_plan: ExecutionPlan, alone: bool,
 
 
 def _few(packed: PackedWeight, few: str) -> str:
-    """The kernels of more and more rows; few: of all that no other takes."""
+    """The kernels by rising number of rows; few: of all that no other kernel takes."""
     rows = skinny_gemm.rows_taken(packed)
     if not wgmma_gemm.supports_weight(packed):
         return f"skinny_gemm up to {rows} rows, then {few}" if rows else few

@@ -1,5 +1,5 @@
-"""Mixers with states on a GPU: their products, then one kernel for the convolution, and one
-for the state with all that stands around it.
+"""Mixers with states on a GPU: their products, one kernel for the convolution, and one for the state and all around
+it.
 """
 
 from __future__ import annotations
@@ -41,29 +41,29 @@ if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
     from .gpu_layers import GpuStep
 
-KINDS = (Linear, Fp8Linear)  # of products, not of a subclass, that take a convolution behind one row
+KINDS = (Linear, Fp8Linear)  # of products, not of a subclass, that fuse a convolution for a batch of one
 FIXED = (DeterministicLinear, RowwiseFp8Linear, DeterministicGpuQuantizedLinear)
-Times = Callable[..., Tensor]  # a product, x, and maybe the norm to be taken of x -> what the product gives
+Times = Callable[..., Tensor]  # a product, x, and maybe the norm to apply to x -> the product's output
 
 
 class FusedRecurrentMixer(Protocol):
-    """What stands between the norm before a mixer and the mixer's last product."""
+    """The part between the norm before a mixer and the mixer's last product."""
 
     def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
-        """y [T, hidden], normed -> [T, inputs of the last product]; the states behind the step's tokens are left."""
+        """y [T, hidden], normed -> [T, inputs of the last product]; the states after the step's tokens are stored."""
 
     def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
-        """The same of one row that the norm is still to be taken of, if there is one.
+        """The same for a batch of one to which the norm, if there is one, is still to be applied.
 
         times: multiplies one row by products.
         """
 
 
 class StepStateSlots(NamedTuple):
-    """Where a step's sequences read and leave states. starts: int [S + 1], where they begin.  longest: their most
-    tokens.
+    """Where a step's sequences read and write states.
 
-    ones: how many of one token there are in front.
+    starts: int [S + 1], where they begin.  longest: their most tokens.
+    ones: how many sequences of one token come first.
     """
 
     read: Tensor
@@ -74,7 +74,7 @@ class StepStateSlots(NamedTuple):
 
     @property
     def overlap(self) -> bool:
-        """Whether kernels are to start under the tail of the one before: in decode steps."""
+        """Whether kernels start during the tail of the previous one: in decode steps."""
         return self.longest == 1 and overlaps(self.read.device)
 
     @classmethod
@@ -88,10 +88,11 @@ class StepStateSlots(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProjectionAndConv:
-    """The products in front of a mixer, of the same input, and the convolution of `channels` outputs of the first, from
-    `first` on.
+    """The products in front of a mixer, of the same input, and the convolution of `channels` outputs of the first
+    product.
 
-    merged: all of them as one, where their weights are plain; None: they stay apart.
+    These channels begin at output `first`.
+    merged: all products as one, if their weights are plain; None: they stay apart.
     """
 
     products: tuple[Linear, ...]
@@ -112,8 +113,9 @@ class ProjectionAndConv:
         return ConvWeights(found.weight, found.bias, found.activation, self.first)
 
     def __call__(self, y: Tensor, step: GpuStep, slots: StepStateSlots, memory: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """What the convolution gives, float32 [T, channels], and the outputs beside it: of the
-        first product before and behind it, of the others.
+        """The output of the convolution, float32 [T, channels], and the other outputs.
+
+        These are the first product's before and after the channels, then those of the other products.
         """
         found = [self.merged(y)] if self.merged is not None else [product(y) for product in self.products]
         return self._convolved(found, slots, memory, slots.overlap)
@@ -121,7 +123,7 @@ class ProjectionAndConv:
     def alone(
         self, x: Tensor, norm: NormWeights | None, slots: StepStateSlots, memory: Tensor, times: Times
     ) -> tuple[Tensor, list[Tensor]]:
-        """The same of one row. times: multiplies it by products that have no convolution behind them."""
+        """The same for a batch of one. times: multiplies it by products that no convolution follows."""
         first = self.merged or self.products[0]
         others = [] if self.merged is not None else [times(product, x, norm) for product in self.products[1:]]
         if type(first) not in KINDS:
@@ -152,14 +154,14 @@ class ProjectionAndConv:
         return mixed, [before, *rest, *found[1:]]
 
     def _cut(self, y: Tensor, *begin: int) -> tuple[Tensor, ...]:
-        """y of these sizes, then what is left of the first product, then of each that is merged into it."""
+        """y of these sizes, then the rest of the first product, then each that is merged into it."""
         others = [product.weight.shape[0] for product in self.products[1:]] if self.merged is not None else []
         return y.split_with_sizes([*begin, y.shape[1] - sum(begin) - sum(others), *others], 1)
 
 
 def merged_products(products: tuple[Linear, ...]) -> Linear | None:
-    """Products as one whose weight has their rows, which are then views of it;
-    None: they are not plain, or have biases.
+    """Products as one whose weight has their rows, which become views of it; None: they are not plain, or have
+    biases.
     """
     if any(
         type(product) is not Linear or product.bias is not None or product.weight.dtype != products[0].weight.dtype
@@ -200,14 +202,14 @@ class FusedDeltaNet:
     def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
         slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
         mixed, rest = self.front(y, step, slots, windows)
-        return self._behind(mixed, rest, states, slots, lambda product, few: product(few), slots.overlap)
+        return self._after_conv(mixed, rest, states, slots, lambda product, few: product(few), slots.overlap)
 
     def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
         slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
         mixed, rest = self.front.alone(x, norm, slots, windows, times)
-        return self._behind(mixed, rest, states, slots, times, overlaps(x.device))
+        return self._after_conv(mixed, rest, states, slots, times, overlaps(x.device))
 
-    def _behind(
+    def _after_conv(
         self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, times: Times, overlap: bool
     ) -> Tensor:
         mixer, part = self.mixer, self.mixer.part
@@ -261,13 +263,13 @@ class FusedMamba2:
 
     def __call__(self, y: Tensor, step: GpuStep) -> Tensor:
         slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
-        return self._behind(*self.front(y, step, slots, windows), states, slots, slots.overlap)
+        return self._after_conv(*self.front(y, step, slots, windows), states, slots, slots.overlap)
 
     def alone(self, x: Tensor, norm: NormWeights | None, step: GpuStep, times: Times) -> Tensor:
         slots, (windows, states) = StepStateSlots.of(step), memory_of(step, self.mixer.index)
-        return self._behind(*self.front.alone(x, norm, slots, windows, times), states, slots, overlaps(x.device))
+        return self._after_conv(*self.front.alone(x, norm, slots, windows, times), states, slots, overlaps(x.device))
 
-    def _behind(
+    def _after_conv(
         self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, overlap: bool
     ) -> Tensor:
         part, (z, steps) = self.mixer.part, rest
@@ -327,8 +329,9 @@ def mixed_by_state(
 def by_tokens_or_chunks(
     said: LinearAttentionInputs, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool
 ) -> Tensor:
-    """What all heads give, [T, heads, value] float32: prompts by chunks where that is
-    quicker, and bits may depend on where they are cut.
+    """The outputs of all heads, [T, heads, value] float32.
+
+    Prompts go by chunks where that is faster and bits may depend on where they are cut.
     """
     if fixed:
         return advance(said, None, states, *slots[:3])
@@ -348,14 +351,14 @@ def memory_of(step: GpuStep, layer: int) -> tuple[Tensor, ...]:
 
 
 def fixed_sums(mixer: ReferenceMixer) -> bool:
-    """Whether products of the mixer are made for bits of a row that do not depend
-    on the others; its states are then, too.
+    """Whether the mixer's products have fixed sums, so that a row's bits do not depend on other rows; its states then
+    too.
     """
     return any(isinstance(getattr(*place), FIXED) for place in mixer.products())
 
 
 def mixer_of(block: ReferenceBlock) -> FusedRecurrentMixer:
-    """What computes the mixer of a claimed layer."""
+    """What computes the mixer of a supported layer."""
     mixer = block.mixer
     if isinstance(mixer, ReferenceShortConv):
         return FusedShortConv(mixer)

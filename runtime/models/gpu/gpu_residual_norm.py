@@ -1,4 +1,4 @@
-"""What stands between two branches of a decoder on a GPU: additions and norms, in one kernel each."""
+"""Additions and norms between two branches of a decoder on a GPU, in one kernel each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ..reference.tensor_parallel_linear import PartialSum
 if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
 
-# what is still to be added to x; of two branches beside each other, both; or x has it, and the norm in front of what
-# comes is begun
+# what is still to be added to x: one output, or both of two parallel branches; or x includes it, and the norm that
+# follows has begun
 Pending = (
     Tensor | UnreducedExpertOutput | PartialSum | tuple[Tensor | PartialSum, Tensor | PartialSum] | NormedInput | None
 )
@@ -27,9 +27,9 @@ Pending = (
 
 @dataclass(frozen=True, slots=True)
 class ResidualNorm:
-    """x += a branch's output, normed by `after`, times `branch`, all times `scalar`; gives `before` of x.
+    """x += a branch's output, normed by `after`, times `branch`, all times `scalar`; returns `before` of x.
 
-    of_sum: `after` is taken of the sum.  See `kernels.add_norm`.
+    of_sum: `after` is applied to the sum.  See `kernels.add_norm`.
     """
 
     after: NormWeights | None
@@ -40,7 +40,7 @@ class ResidualNorm:
 
     def __call__(self, x: Tensor, delta: Pending, overlap: bool = False) -> Tensor:
         """x [T, hidden] is written into, unless delta is None; without `before` the result is x itself."""
-        assert not isinstance(delta, NormedInput)  # products in few bits take it
+        assert not isinstance(delta, NormedInput)  # quantized products take it
         delta = delta.total() if isinstance(delta, UnreducedExpertOutput) else delta
         first, other = (delta, None) if delta is None or isinstance(delta, Tensor | PartialSum) else delta
         return add_norm(
@@ -77,7 +77,7 @@ AnyJoin = ResidualNorm | ResidualRmsNorm
 
 
 def summed_locally(delta: Pending) -> Pending:
-    """Without sums over ranks, which are taken once and may then be added twice."""
+    """With the pending all-reduce done, which is done once and may then be added twice."""
     if delta is None or isinstance(delta, Tensor | UnreducedExpertOutput | NormedInput):
         return delta
     if isinstance(delta, PartialSum):
@@ -90,13 +90,13 @@ def _whole(delta: Tensor | PartialSum | None) -> Tensor | None:
     return delta.sum() if isinstance(delta, PartialSum) else delta
 
 
-def between(behind: ReferenceBlock | None, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
-    """From the end of a layer, or of the embeddings, to what comes next."""
-    if behind is None:
+def between(previous: ReferenceBlock | None, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
+    """From the end of a layer, or of the embeddings, to the next layer."""
+    if previous is None:
         return _join(None, before, None)
-    layer = behind.layer
-    after = weights_of(behind.after_ffn, dtype)
-    return _join(after, before, behind, behind.scalar, layer.norms.parallel)
+    layer = previous.layer
+    after = weights_of(previous.after_ffn, dtype)
+    return _join(after, before, previous, previous.scalar, layer.norms.parallel)
 
 
 def within(block: ReferenceBlock, before: NormWeights | None, dtype: torch.dtype) -> AnyJoin:
@@ -124,13 +124,13 @@ def _join(
 
 
 def weights_of(norm: RMSNorm | None, dtype: torch.dtype) -> NormWeights | None:
-    """A norm's weights for the kernels, in the model's type where that is exact."""
+    """A norm's weights for the kernels, in the model's type if that is exact."""
     if norm is None:
         return None
     return NormWeights(exact_in(norm.weight, dtype), norm.bias, norm.eps, isinstance(norm, LayerNorm))
 
 
 def exact_in(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """float32 numbers in a smaller type if none is rounded: each program of a kernel for one row reads all of them."""
+    """float32 numbers in a smaller type if none is rounded: each program of a gemv kernel reads all of them."""
     narrow = weight.to(dtype)
     return narrow if torch.equal(narrow.float(), weight) else weight

@@ -1,7 +1,7 @@
-"""The decoder's step on a GPU: Triton's kernels between the matrix products, each sum left to the norm behind it.
+"""The decoder's step on a GPU: Triton kernels between the matrix products, each sum fused into the norm that follows.
 
-Layers that the kernels do not take (gpu_support.py) run by the law among the others. A step of one row with plain or
-float8 weights takes the kernels of `gemv`, which are matrix products as well.
+The reference runs the layers that the kernels do not support (gpu_support.py), in the same step. A batch of one with
+plain or float8 weights takes the kernels of `gemv`, which are the matrix products as well.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ if TYPE_CHECKING:
 class ExecutionPlan:
     """How a sealed model runs on a GPU.
 
-    alone: the layers of a step of one row.  few: of one of few rows, where weights are in few bits.
-        small_batch_refusal: these are None all the same.  exit: from the last layer to the head.  last_norm: where it
-        is a plain RMS
-    norm, which the head can fold into its product.
-    positions: of the longest sequence that the tables have; None: nothing limits it.
-    reference_ropes: rotations of mixers that run by the law.
+    alone: the layers for a batch of one.  few: for a small batch, if weights are quantized.
+    small_batch_refusal: why these are None all the same.  exit: from the last layer to the head.  last_norm: if it is a
+        plain RMS norm, which the head can fuse into its product.
+    positions: of the longest sequence that the tables cover; None: no limit.
+    reference_ropes: rotations of mixers that run in torch.
     """
 
     layers: tuple[GpuLayer, ...]
@@ -65,34 +64,34 @@ class ExecutionPlan:
 
     @property
     def whole(self) -> bool:
-        """Whether the kernels take every layer."""
+        """Whether the kernels support every layer."""
         return all(isinstance(layer, AnyFused) for layer in self.layers)
 
     @property
     def folds(self) -> bool:
-        """Whether the layers of a step of one row leave nothing to be added, and their norms to the products."""
+        """Whether the layers for a batch of one leave nothing to be added, and their norms to the products."""
         return all(isinstance(layer, FullyFusedLayer) for layer in self.alone)
 
 
 def execution_plan_of(model: Decoder) -> ExecutionPlan:
     layers: list[GpuLayer] = []
     for block in model.layers:
-        behind = layers[-1].block if layers and not isinstance(layers[-1], ReferenceLayer) else None
+        previous = layers[-1].block if layers and not isinstance(layers[-1], ReferenceLayer) else None
         refusal = gpu_refusal(block, model.dtype)
         if refusal is None and isinstance(block.mixer, ReferenceLatentAttention):
-            layers.append(FusedLatentLayer.of(block, behind, model.rotaries, model.dtype))
+            layers.append(FusedLatentLayer.of(block, previous, model.rotaries, model.dtype))
         elif refusal is None and isinstance(block.mixer, ReferenceAttention):
-            layers.append(FusedLayer.of(block, behind, model.rotaries, model.dtype))
+            layers.append(FusedLayer.of(block, previous, model.rotaries, model.dtype))
         elif refusal is None:
-            layers.append(FusedRecurrentLayer.of(block, behind, model.dtype))
+            layers.append(FusedRecurrentLayer.of(block, previous, model.dtype))
         elif gpu_refusal_around_mixer(block, model.dtype) is None:
-            layers.append(ReferenceMixerLayer.of(block, behind, refusal, model.dtype))
+            layers.append(ReferenceMixerLayer.of(block, previous, refusal, model.dtype))
         else:
-            layers.append(ReferenceLayer.of(block, behind, refusal, model.dtype))
+            layers.append(ReferenceLayer.of(block, previous, refusal, model.dtype))
     last = None if isinstance(layers[-1], ReferenceLayer) else layers[-1].block
     norm = weights_of(model.head.norm, model.dtype)
     folds = norm is not None and not norm.layer and norm.bias is None
-    laws = [layer.block.layer.mixer for layer in layers if not isinstance(layer, AnyFused)]
+    reference_mixers = [layer.block.layer.mixer for layer in layers if not isinstance(layer, AnyFused)]
     few = small_batch_layers(layers, norm if folds else None, model.head, model.dtype)
     small_batch_refusal = (
         unfused_reasons(layers, model.dtype) if few is None and any(map(is_quantized, model.layers)) else None
@@ -105,7 +104,7 @@ def execution_plan_of(model: Decoder) -> ExecutionPlan:
         between(last, norm, model.dtype),
         norm if folds else None,
         _positions(model),
-        tuple(dict.fromkeys(rope for mixer in laws for rope in ropes_of(mixer))),
+        tuple(dict.fromkeys(rope for mixer in reference_mixers for rope in ropes_of(mixer))),
     )
 
 
@@ -116,14 +115,15 @@ def forward(
     memory: RecurrentStateMemory | None = None,
     kept: tuple[Sequence[int], dict[int, Tensor]] = ((), {}),
 ) -> Tensor:
-    """See `Decoder.forward`; the logits are of the model's type. kept: layers, and
-    where the states [T, hidden] before them are put.
+    """See `Decoder.forward`; the logits are of the model's type.
+
+    kept: layers, and where their input states go [T, hidden].
     """
     require_positions(model, batch)
     execution_plan, x = model.execution_plan, _embed(model, batch)
     step = _step(model, batch, attention, x, memory)
-    lone = gemv.supports(x)
-    layers = _layers(execution_plan, x, lone)
+    single_row = gemv.supports(x)
+    layers = _layers(execution_plan, x, single_row)
     delta: Pending = None
     for index, layer in enumerate(layers):
         if index in kept[0]:
@@ -136,19 +136,19 @@ def forward(
         return model.no_logits()
     all_rows = batch.whole or len(batch.logit_rows) == len(x)
     x, delta = layers[-1].run(x, delta, step, None if all_rows else batch.logit_rows)
-    return _logits(model, x, delta, batch, lone)
+    return _logits(model, x, delta, batch, single_row)
 
 
 def _state(before: AnyLayer | SmallBatchLayer, x: Tensor, delta: Pending, dtype: torch.dtype) -> Tensor:
-    """x with what is still to be added, in memory of its own. before: the layer that left it."""
+    """x plus what is still to be added, in new memory. before: the layer that left it."""
     if delta is None or isinstance(delta, NormedInput):
         return x.clone()
     inner = before.layer if isinstance(before, GemvLayer | FullyFusedLayer | SmallBatchLayer) else before
     return between(inner.block, None, dtype)(x.clone(), delta)
 
 
-def _layers(execution_plan: ExecutionPlan, x: Tensor, lone: bool) -> Sequence[AnyLayer | SmallBatchLayer]:
-    if lone and (execution_plan.few is None or execution_plan.folds):
+def _layers(execution_plan: ExecutionPlan, x: Tensor, single_row: bool) -> Sequence[AnyLayer | SmallBatchLayer]:
+    if single_row and (execution_plan.few is None or execution_plan.folds):
         return execution_plan.alone
     return execution_plan.few if execution_plan.few is not None and len(x) <= MOST_ROWS else execution_plan.layers
 
@@ -156,11 +156,12 @@ def _layers(execution_plan: ExecutionPlan, x: Tensor, lone: bool) -> Sequence[An
 def pieces(
     model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, rooms: Sequence[tuple[Tensor, Tensor]]
 ) -> list[Callable[[], None]]:
-    """The step of a batch at fixed addresses, cut where each layer attends; then comes `finish`. No layer is by the
-    law.
+    """The step of a batch at fixed addresses, cut where each layer attends; `finish` follows.
 
-    Piece i writes the sum of what came before layer i to x [T, hidden] and the layer's queries to the first of
-    rooms[i], [T, query_heads, head_dim]; it reads what layer i - 1 attended in the second of its own.
+    No layer may run in torch.
+    Piece i writes the sum of what came before layer i to x [T, hidden], and the layer's queries to the first of
+    rooms[i], [T, query_heads, head_dim]. It reads the attention output of layer i - 1 in the second buffer of rooms[i -
+    1].
     """
     step = _step(model, batch, attention, x)
     layers: Any = model.execution_plan.layers
@@ -245,27 +246,25 @@ def _embed(model: Decoder, batch: StepBatch, out: Tensor | None = None) -> Tenso
     return x if out is None else out.copy_(x)
 
 
-def _logits(model: Decoder, x: Tensor, delta: Pending, batch: StepBatch, lone: bool = False) -> Tensor:
-    """lone: the layers were those of a step of one row.  Of a stage before the
-    last one: the states behind its layers.
-    """
+def _logits(model: Decoder, x: Tensor, delta: Pending, batch: StepBatch, single_row: bool = False) -> Tensor:
+    """gemv: the layers were those of a batch of one.  For a stage before the last one: the states after its layers."""
     if not model.config.stage.ends:
         return model.execution_plan.exit(x, None if isinstance(delta, NormedInput) else delta)
     if batch.whole:
         return model.pooled(model.execution_plan.exit(x, None if isinstance(delta, NormedInput) else delta), batch)
-    logits = _head(model, x, delta, lone)
+    logits = _head(model, x, delta, single_row)
     config = model.config
     if config.logit_scale == 1 and config.logit_softcap is None:
         return logits
     return adjust(logits, config.logit_scale, config.logit_softcap)
 
 
-def _head(model: Decoder, x: Tensor, delta: Pending, lone: bool) -> Tensor:
+def _head(model: Decoder, x: Tensor, delta: Pending, single_row: bool) -> Tensor:
     """x += delta, then the last norm and the product with the head."""
     head, norm = model.head, model.execution_plan.last_norm
     if isinstance(delta, NormedInput):
         return of_head(head, delta)
-    alone = lone and has_kernel(head.product) and head.project is None
+    alone = single_row and has_kernel(head.product) and head.project is None
     if alone and delta is None and norm is not None:
         return multiply(head.product, x, norm)
     y = model.execution_plan.exit(x, delta)

@@ -1,4 +1,4 @@
-"""Which layers Triton's kernels take on a GPU. What they leave runs by the law, within the same step."""
+"""Which layers the Triton kernels support on a GPU. The reference runs the others within the same step."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     from ..reference.reference_block import ReferenceBlock
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDEST = 512  # head
+WIDEST = 512  # of a head
 LARGEST_STATE, MOST_SEEN = 128 * 256, 16  # numbers of a head's state, and tokens that a convolution sees
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")
-FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or attention does
+FUSED: dict[type, set[str]] = {  # what the kernels, or attention, compute of each part
     LayerSpec: {"norms", "mixer", "ffn", "branch", "scalar"},
     LayerNorms: {"before_mixer", "after_mixer", "before_ffn", "after_ffn", "parallel", "of_sum"},
     AttentionSpec: {
@@ -124,16 +124,16 @@ FUSED: dict[type, set[str]] = {  # what of each part the kernels compute, or att
     },
     PlainFFNSpec: {"inner", "activation", "bias"},
 }
-KNOWN = AttentionSpec(1, 1, 2, 1.0)  # a mixer that they take
+KNOWN = AttentionSpec(1, 1, 2, 1.0)  # a supported mixer
 
 
 def gpu_refusal(block: ReferenceBlock, dtype: torch.dtype) -> str | None:
-    """Why the kernels leave a layer, for people; None: they take it."""
+    """Why the kernels do not support a layer, for people; None: they do."""
     return next(_reasons(block, dtype), None)
 
 
 def gpu_refusal_around_mixer(block: ReferenceBlock, dtype: torch.dtype) -> str | None:
-    """Why the kernels leave what stands around a layer's mixer too; None: they take that, whatever the mixer is."""
+    """Why the kernels do not support the parts around a layer's mixer either; None: they do, whatever the mixer is."""
     if block.mixer is None or block.mixer.output is None or block.ffn is None:
         return "a layer without a mixer, its projection or a feedforward network"
     return next(_around(block, replace(block.layer, mixer=KNOWN), dtype), None)
@@ -193,9 +193,9 @@ def _of_states(mixer: DeltaNetSpec | Mamba2Spec | ShortConvSpec) -> Iterator[str
     if _padded(keys) * _padded(values) > LARGEST_STATE:
         yield f"states of {keys} x {values} a head; a program holds {LARGEST_STATE:,} numbers"
     if mixer.activation not in ACTIVATIONS:
-        yield f"activation {mixer.activation!r} behind a convolution"
+        yield f"activation {mixer.activation!r} after a convolution"
 
 
 def _padded(size: int) -> int:
-    """The power of two in which a kernel holds so many."""
+    """The power of two that a kernel pads this size to."""
     return 1 << (size - 1).bit_length()

@@ -1,4 +1,4 @@
-"""Products to which adapters add, as the layers of a step of one row see them."""
+"""Products to which adapters add, as the layers for a batch of one see them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class LoraGemvLinear(Linear):
-    """base: computes the product itself, as without adapters."""
+    """base: computes the product without adapters."""
 
     __slots__ = ("base",)
 
@@ -24,7 +24,7 @@ class LoraGemvLinear(Linear):
 
     @property
     def adds_in_kernel(self) -> bool:
-        """Whether the kernel of one row adds what the row's adapter does, by `pair`, and it does nothing else."""
+        """Whether the gemv kernel adds the adapter's output itself, by `pair`."""
         return False
 
     def pair(self, x: Tensor, norm: NormWeights | None) -> GemvLora:

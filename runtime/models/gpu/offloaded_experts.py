@@ -1,5 +1,5 @@
-"""Experts of a layer in main memory, for a GPU: those that a step's rows choose are brought
-into room on the device, then computed with as ever.
+"""Experts of a layer in main memory, for a GPU: those that a step's rows choose are copied to a buffer on the
+device.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ..reference.stacked_experts import pack_together, store_together
 LARGE = (
     "words",
     "meta",
-)  # what of a weight in few bits lies in main memory; biases and scales of outputs stay on the device
+)  # tensors of a quantized weight that are in main memory; biases and output scales stay on the device
 
 
 class OffloadBuffers:
-    """Room on the device for the experts of one layer at a time, which all layers of equal sizes share."""
+    """Buffers on the device for the experts of one layer at a time, which all layers of equal sizes share."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -34,7 +34,7 @@ class OffloadBuffers:
         return sum(room.nbytes for room in self._rooms.values())
 
     def like(self, name: str, source: Tensor) -> Tensor:
-        """What stands in it is finite: nothing, or what a layer of the same form has left."""
+        """Its contents are finite: nothing, or what a layer of the same form has left."""
         key = name, source.dtype, source.shape
         if key not in self._rooms:
             empty = torch.zeros(source.nbytes, dtype=torch.uint8, device=self._device)
@@ -44,7 +44,7 @@ class OffloadBuffers:
 
 @dataclass
 class OffloadedExperts:
-    """Of one layer. expert: bytes of one.  counter: int64 [1], how many were brought.  locked: ends with this."""
+    """Of one layer. expert: bytes of one.  counter: int64 [1], how many were copied.  locked: freed with this."""
 
     rooms: OffloadBuffers
     expert: int
@@ -53,13 +53,13 @@ class OffloadedExperts:
 
     @property
     def brought(self) -> int:
-        """Bytes. Waits for the steps that are under way."""
+        """Bytes. Waits for the steps in flight."""
         return int(self.counter) * self.expert
 
     def bring(self, stacks: StackedExpertWeights, experts: Tensor, slots: Tensor | None) -> StackedExpertWeights:
-        """The stacks on the device, right for the experts int32 [T, k]; they hold until the next layer's are asked for.
+        """The stacks on the device, valid for the experts int32 [T, k] until the next layer's are requested.
 
-        slots: [T]; rows whose slot is 0 are padding, for which nothing is brought.
+        slots: [T]; rows whose slot is 0 are padding, for which nothing is copied.
         """
         from ...kernels.experts.expert_fetch import collect_selected, fetch_experts
 
@@ -71,7 +71,7 @@ class OffloadedExperts:
         return replace(stacks, gate_up=up, down=down)
 
     def roomy(self, name: str, half: ExpertWeights | PackedExpertWeights) -> ExpertWeights | PackedExpertWeights:
-        """Half of a mixture with the room for what lies in main memory."""
+        """Half of a mixture with the buffers for its tensors in main memory."""
         if isinstance(half, ExpertWeights):
             return half._replace(weight=self.rooms.like(name, half.weight))
         rooms: dict[str, Any] = {each: self.rooms.like(f"{name} {each}", source) for each, source in _named(half)}
@@ -79,7 +79,7 @@ class OffloadedExperts:
 
 
 def large_of(half: ExpertWeights | PackedExpertWeights) -> list[Tensor]:
-    """What of half a mixture lies in main memory."""
+    """The tensors of half a mixture that are in main memory."""
     return [half.weight] if isinstance(half, ExpertWeights) else [source for _, source in _named(half)]
 
 
@@ -88,7 +88,7 @@ def _named(half: PackedExpertWeights) -> list[tuple[str, Tensor]]:
 
 
 def move(layers: Sequence[Linear], moved: Callable[[Tensor], Tensor]) -> None:
-    """Put the large tensors of layers of one kind, side by side, where `moved` puts them."""
+    """Move the large tensors of layers of one kind, next to each other, to where `moved` puts them."""
     if not isinstance(layers[0], GpuQuantizedLinear):
         for layer, own in zip(layers, moved(store_together(layers)[0]), strict=True):
             layer.weight = own

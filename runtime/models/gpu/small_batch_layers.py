@@ -1,10 +1,8 @@
-"""Layers of a step of few rows whose weights are in few bits: additions, norms and activations are folded into their
-products.
+"""Layers of a small batch with quantized weights: additions, norms and activations are fused into their products.
 
-A product that ends a branch adds it to x, and leaves x times the weight of the norm behind it, with the squares that
-the norm
-divides by; the product behind that norm divides when its sums are done, since every input of a row is divided by the
-same.
+A product that ends a branch adds to x. It also writes x times the weight of the norm that follows, and the squares for
+its divisor. The product after that norm divides when its sums are complete, since all inputs of a row have the same
+divisor.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ DTYPE = torch.bfloat16  # x times a norm's weight has its range
 
 @dataclass(frozen=True, slots=True)
 class SmallBatchLayer:
-    """behind: the norm in front of the next layer, or of the head; None: x is left as it is.
+    """next_norm: the norm in front of the next layer, or of the head; None: x is left as it is.
 
-    turns: nothing but the rotation happens to heads between their projection and attention.
+    turns: heads are only rotated between their projection and attention.
     """
 
     layer: FusedLayer
     before_ffn: NormWeights
-    behind: NormWeights | None
+    next_norm: NormWeights | None
     turns: bool
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
-        """x has then all that the layer adds."""
+        """Afterwards x includes all that the layer adds."""
         block, overlap = self.layer.block, overlaps(x.device)
         mixed = self._mixed(x, delta, step)
         if rows is not None:
@@ -57,14 +55,14 @@ class SmallBatchLayer:
         y = _times(block.attention.output, mixed, overlap, x, self.before_ffn)
         ffn = cast(ReferenceGatedFFN, block.dense)
         inner = cast(Tensor, _times(ffn.gate_up, y, overlap, name=ffn.part.activation))
-        readied = _times(ffn.down, inner, overlap, x, self.behind)
+        readied = _times(ffn.down, inner, overlap, x, self.next_norm)
         return x, readied if isinstance(readied, NormedInput) else None
 
     def write(self, x: Tensor, delta: Pending, step: GpuStep) -> None:
         self._queries(x, delta, step)
 
     def _mixed(self, x: Tensor, delta: Pending, step: GpuStep) -> Tensor:
-        """What attention mixes of x, [T, query heads * head_dim]."""
+        """The attention output of x, [T, query heads * head_dim]."""
         qkv, q = self._queries(x, delta, step)
         if qkv is not None:
             return self.layer.mixed_of(qkv, q, step)
@@ -73,7 +71,7 @@ class SmallBatchLayer:
         )
 
     def _queries(self, x: Tensor, delta: Pending, step: GpuStep) -> tuple[Tensor | None, Tensor]:
-        """All heads, where the product does not turn and store them itself; and the queries."""
+        """All heads, if the product does not rotate and store them itself; and the queries."""
         y, overlap = delta if isinstance(delta, NormedInput) else self.layer.entry(x, delta), overlaps(x.device)
         qkv = self.layer.block.attention.qkv
         if self.turns and split_k_gemm.supports(y.y if isinstance(y, NormedInput) else y, packed_of(qkv)):
@@ -98,19 +96,20 @@ class SmallBatchLayer:
 def small_batch_layers(
     layers: Sequence[GpuLayer], last_norm: NormWeights | None, head: OutputHead, dtype: torch.dtype
 ) -> tuple[SmallBatchLayer, ...] | None:
-    """The layers of a step of up to MOST_ROWS rows; None: some have parts that are not
-    folded, or weights that are not in few bits.
+    """The layers for steps of up to MOST_ROWS rows.
+
+    None: some have parts that are not fused, or weights that are not quantized.
     """
     if dtype != DTYPE or not all(
         isinstance(layer, FusedLayer) and can_fully_fuse(layer) and _is_quantized(layer) for layer in layers
     ):
         return None
     fused = cast(Sequence[FusedLayer], layers)
-    behind = [cast(ResidualRmsNorm, layer.entry).before for layer in fused[1:]]
+    next_norms = [cast(ResidualRmsNorm, layer.entry).before for layer in fused[1:]]
     last = last_norm if _takes_normed_input(head) else None
     return tuple(
         SmallBatchLayer(layer, cast(ResidualRmsNorm, layer.middle).before, norm, _turns(layer))
-        for layer, norm in zip(fused, [*behind, last], strict=True)
+        for layer, norm in zip(fused, [*next_norms, last], strict=True)
     )
 
 
@@ -134,7 +133,7 @@ def _is_quantized(layer: FusedLayer) -> bool:
 
 
 def supports_small_batch(product: Linear) -> bool:
-    """Whether the kernels that fold read its weight."""
+    """Whether the fusing kernels read its weight."""
     return type(product) is Fp8Linear or (isinstance(product, GpuQuantizedLinear) and product.folds)
 
 

@@ -1,6 +1,4 @@
-"""Why a step of few rows takes the layers of a model in few bits as they are, and not those
-that fold norms and additions into the products.
-"""
+"""Why small batches run the layers of a quantized model unfused, without norms and additions fused into products."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ from .small_batch_layers import DTYPE, supports_small_batch
 
 
 def unfused_reasons(layers: Sequence[GpuLayer], dtype: torch.dtype) -> str:
-    """Of layers of which `small_batch_layers` has made nothing, for people."""
+    """For layers for which `small_batch_layers` returned None, for people."""
     return next(_reasons(layers, dtype), "they have parts that are not folded")
 
 
 def is_quantized(block: ReferenceBlock) -> bool:
-    """Whether a product of the layer is in few bits, and none of fixed sums: these
-    stay alike for any number of rows, unfolded.
+    """Whether a product of the layer is quantized, and none has fixed sums: these stay unfused for any number of
+    rows.
     """
     products = (getattr(*place) for place in block.products())
     return any(isinstance(product, GpuQuantizedLinear) and product.folds for product in products)

@@ -1,4 +1,4 @@
-"""Which layers' experts lie on the device and which in main memory, decided as the layers are loaded."""
+"""Which layers' experts are on the device and which in main memory, decided as the layers are loaded."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ OPTION = "Engine(expert_memory=...)"
 
 
 class ExpertOffloadPlan:
-    """The first layers' experts stay on the device, as many as `budget` bytes hold, the others' go to main memory.
+    """The first layers' experts stay on the device, as many as `budget` bytes hold; the others go to main memory.
 
-    free: bytes of main memory that may still be taken.
+    free: bytes of main memory that may still be used.
     """
 
     def __init__(self, device: torch.device, budget: int, free: Callable[[], int]) -> None:
@@ -38,9 +38,9 @@ class ExpertOffloadPlan:
         self._counters: dict[int, Tensor] = {}
 
     def settle(self, block: ReferenceBlock, dtype: torch.dtype | None) -> None:
-        """Once a layer is sealed. dtype: of the model; None: without kernels.
+        """Called once a layer is sealed. dtype: of the model; None: without kernels.
 
-        Raises ConfigError for experts that they leave, and where main memory has no room.
+        Raises ConfigError for experts that the kernels do not support, and if main memory is too small.
         """
         part, index = block.ffn, block.index
         if not isinstance(part, ReferenceExperts):
@@ -61,15 +61,15 @@ class ExpertOffloadPlan:
         self._gone[index] = size, part.host, part.part.top_k
 
     def brought(self) -> int:
-        """Bytes of experts that went to the device since the engine was opened.
+        """Bytes of experts copied to the device since the engine was opened.
 
-        Waits for the steps that are under way.
+        Waits for the steps in flight.
         """
         return sum(host.brought for _, host, _ in self._gone.values())
 
-    def told(self) -> dict[str, Any]:
-        """Which layers' experts lie where, bytes of them, of the room on the
-        device, and of what one token brings over.
+    def describe(self) -> dict[str, Any]:
+        """Where each layer's experts are and their bytes, those of the device buffer, and those copied for one
+        token.
         """
         return {
             "device_layers": listed(sorted(self._stay)),
@@ -85,12 +85,12 @@ class ExpertOffloadPlan:
             held = sum(size for size, *_ in self._gone.values())
             raise ConfigError(
                 f"{OPTION}: the experts of layer {index} take {size / 1e9:.2f} GB of main memory, where "
-                f"{free / 1e9:.2f} GB are free beside "
+                f"{free / 1e9:.2f} GB are free next to "
                 f"{held / 1e9:.2f} GB of other layers' experts; keep more of them on the device"
             )
 
     def _moved(self, part: ReferenceExperts, index: int, size: int) -> OffloadedExperts:
-        """The room on the device is taken at once, so that it counts as weights."""
+        """The buffer on the device is allocated at once, so that it counts as weights."""
         if index not in self._counters:
             self._counters[index] = torch.zeros(1, dtype=torch.int64, device=self._device)
         host = OffloadedExperts(self._rooms, size // part.part.count, self._counters[index])

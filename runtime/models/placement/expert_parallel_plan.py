@@ -1,6 +1,4 @@
-"""Which rank computes which row of a mixture whose experts lie whole on
-several ranks, some of them on more than one.
-"""
+"""Which rank computes which row of a mixture whose experts are whole on several ranks, some of them replicated."""
 
 from __future__ import annotations
 
@@ -17,14 +15,14 @@ CPU = torch.device("cpu")
 
 
 class ExpertParallelPlan:
-    """One rank's view. Of an expert with copies each takes its turn: the row number n of all that ever chose it goes to
-    copy n % copies.
+    """One rank's view.
 
-    All ranks count alike, so that they agree without a word. held: of each rank the expert of each of its places, as it
-    stands now.
+    The copies of an expert are used round-robin: row n of all that ever chose it goes to copy n % copies.
+    All ranks count alike, so they agree without communication. held: for each rank the expert of each of its places,
+    now.
     copies: int64 [experts].  table: int64 [experts, most copies], the place here of each copy, or ELSEWHERE.  shared:
-        int64 [places more than
-    experts], those with copies, then ELSEWHERE.  They keep their addresses: graphs have them.
+        int64 [places more than experts], those with copies, then ELSEWHERE.  They keep their addresses: graphs use
+        them.
     """
 
     def __init__(self, held: ExpertShare, count: int, device: torch.device = CPU) -> None:
@@ -46,7 +44,7 @@ class ExpertParallelPlan:
         return len(self.held[self.rank]), sum(map(len, self.held))
 
     def place(self, held: Sequence[Sequence[int]]) -> None:
-        """From now on experts lie so."""
+        """Set the placement of experts from now on."""
         self.held = tuple(map(tuple, held))
         where: list[list[int]] = [[] for _ in range(self._count)]
         for rank, own in enumerate(self.held):
@@ -62,10 +60,9 @@ class ExpertParallelPlan:
         )
 
     def places(self, chosen: Tensor, counts: Tensor | None) -> Tensor:
-        """Where here each row goes for each of the experts that it chose, or ELSEWHERE. chosen, and what is given:
-        int64 [T, k].
+        """The place here of each expert that each row chose, or ELSEWHERE. chosen, and the result: int64 [T, k].
 
-        counts: int64 [experts], how often each was chosen, these rows counted in; None: never before.
+        counts: int64 [experts], how often each was chosen, including these rows; None: never before.
         """
         flat = chosen.flatten()
         among = torch.bincount(flat, minlength=self._count)
@@ -82,9 +79,9 @@ def _filled(places: list[int], size: int) -> list[int]:
 
 
 def rows_of(held: Sequence[Sequence[int]], since: Sequence[int], now: Sequence[int]) -> list[int]:
-    """Of each rank how many rows it computed while experts lay so.
+    """For each rank, how many rows it computed with this placement.
 
-    since, now: how often each expert was chosen before and behind.
+    since, now: how often each expert was chosen before and after.
     """
     copies, all_copies = [0] * len(now), Counter(expert for own in held for expert in own)
     found = []
@@ -98,5 +95,5 @@ def rows_of(held: Sequence[Sequence[int]], since: Sequence[int], now: Sequence[i
 
 
 def _turns(since: int, now: int, copy: int, copies: int) -> int:
-    """How many of the numbers from `since` to the one before `now` are `copy` by modulus."""
+    """How many numbers from `since` up to and excluding `now` are `copy` modulo `copies`."""
     return (now - copy - 1) // copies - (since - copy - 1) // copies

@@ -1,4 +1,4 @@
-"""What an expert is made of, as tensors that another expert of its layer can take in its place."""
+"""An expert as tensors that another expert of its layer can replace."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Form = tuple[Any, ...]
 
 
 def form_of(network: ReferenceGatedFFN | ReferencePlainFFN) -> Form | None:
-    """What two experts must have in common for one to take the other's place; None: they cannot be told."""
+    """What two experts must have in common for one to replace the other; None: they cannot be compared."""
     forms = [_form(product) for product in _products(network)]
     return None if None in forms or getattr(network, "_learned", None) is not None else tuple(forms)
 
@@ -43,7 +43,7 @@ def _form(product: Linear) -> Form | None:
         tuple(product._grouping[3:].tolist())
         if isinstance(product, Int4BlockedLinear | Int8GroupedLinear | FloatBlockedLinear)
         else ()
-    )  # behind addresses
+    )  # reached through addresses
     return (
         type(product).__name__,
         numbers,
@@ -52,12 +52,12 @@ def _form(product: Linear) -> Form | None:
 
 
 def tensors_of(network: ReferenceGatedFFN | ReferencePlainFFN) -> list[Tensor]:
-    """Contiguous, of the memory itself where it is; oneDNN's own layouts as rows."""
+    """Contiguous views of the memory itself where possible; oneDNN's own layouts as rows."""
     return [_as_rows(tensor).contiguous() for product in _products(network) for tensor in product.tensors()]
 
 
 def put(network: ReferenceGatedFFN | ReferencePlainFFN, tensors: list[Tensor]) -> None:
-    """Let it be the expert of the same form that these are of; where its own lie, they are written over."""
+    """Make it the expert of the same form that these tensors are of; its own memory is overwritten."""
     left = iter(tensors)
     for product in _products(network):
         _put(product, left)

@@ -1,4 +1,4 @@
-"""Embeddings of the tokens that each layer has of its own, behind a gate."""
+"""Per-layer token embeddings, added through a gate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, w
 
 
 class PerLayerEmbeddingGate:
-    """x + norm(up(activation(down(x)) * own)), `own` [T, width] the layer's embeddings of the tokens (Gemma 4)."""
+    """x + norm(up(activation(down(x)) * own)), with `own` [T, width] the layer's embeddings of the tokens (Gemma 4)."""
 
     def __init__(self, part: PerLayerEmbeddingsSpec, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
         self.part = part

@@ -1,6 +1,4 @@
-"""Attention of a layer in torch: project, norm, rotate, store, attend. The law
-that other executors are compared with.
-"""
+"""The reference for attention of a layer, in torch: project, norm, rotate, store, attend."""
 
 from __future__ import annotations
 
@@ -22,7 +20,9 @@ from .reference_qk_norm import ReferenceQkNorm
 
 
 class ReferenceAttention:
-    """`qkv` gives queries, keys, values and gates of all heads, [T, rows]; `output` takes what attention mixed."""
+    """`qkv` projects queries, keys, values and gates of all heads, [T, rows]; `output` projects the attention
+    output.
+    """
 
     capturable = True
 
@@ -51,19 +51,19 @@ class ReferenceAttention:
             yield WeightTarget(prefix + names.sinks, self.sinks)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield from ((self, "qkv"), (self, "output"))
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds beside its products."""
+        """Tensors in addition to its products."""
         if self.norm is not None:
             yield self.norm.weight
         if self.sinks is not None:
             yield self.sinks
 
     def _apart(self, prefix: str) -> Iterator[WeightTarget]:
-        """Queries, with the gates, keys and values have a tensor each; the rows
-        of values that are keys come with `order`.
+        """Queries, with the gates, keys and values have a tensor each; the rows of values that are keys come with
+        `order`.
         """
         start, (queries, keys, values) = 0, self.part.rows
         names = (self._names.q, self._names.k, self._names.v)
@@ -74,21 +74,23 @@ class ReferenceAttention:
             start += rows
 
     def seal(self) -> None:
-        """Bring the loaded rows into order: queries, keys, values, gates; what turns together half a head apart."""
+        """Bring the loaded rows into order: queries, keys, values, gates; rotated pairs end up half a head apart."""
         for product, order in self.orders():
             product.take_rows(torch.from_numpy(order))
         if self.norm is not None:
             self.norm.seal(None if self.part.rope is None else self.part.rope.order)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows are reordered, with the row of the file for each of theirs, int64."""
+        """The projections whose rows are reordered, with the file's row for each of theirs, int64."""
         merged = self._names.qkv
         rows = rows_in_file(self.part, "rows" if merged is None else merged.order)
         if not np.array_equal(rows, np.arange(len(rows))):
             yield self.qkv, rows
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; keys and values are written."""
+        """x [T, hidden], normed -> the attention output of each token, [T, heads * value_dim]; keys and values are
+        written.
+        """
         y = self.qkv(x)
         if not self.part.gates:
             return self._mixed(y, step)
@@ -129,8 +131,9 @@ def temperatures(part: QueryTemperature, positions: Tensor) -> Tensor:
 
 
 def rows_in_file(part: AttentionSpec, order: Order) -> np.ndarray:
-    """int64: where a merged projection in this order has each row of queries,
-    keys, values and gates, rotation included.
+    """int64: the position in a merged projection of this order of each row of queries, keys, values and gates.
+
+    The rotation's order is included.
     """
     heads, kv_heads, dim = part.heads, part.kv_heads, part.dim
     if part.gate:
@@ -154,7 +157,7 @@ def rows_in_file(part: AttentionSpec, order: Order) -> np.ndarray:
 
 
 def _gated_rows(part: AttentionSpec) -> np.ndarray:
-    """Where query and gate of one head come after the other, in front of keys and values."""
+    """For files in which query and gate of one head are adjacent, in front of keys and values."""
     both = np.arange(2 * part.gates).reshape(part.heads, 2, part.dim)
     k, v = np.split(2 * part.gates + np.arange(sum(part.rows[1:])), [part.rows[1]])
     q, k = (_turning(rows.reshape(-1, part.dim), part.rope) for rows in (both[:, 0], k))
@@ -162,5 +165,5 @@ def _gated_rows(part: AttentionSpec) -> np.ndarray:
 
 
 def _turning(rows: np.ndarray, rope: RopeParameters | None) -> np.ndarray:
-    """Rows of heads [heads, dim] in the order in which they turn."""
+    """Rows of heads [heads, dim] in the order of the rotation."""
     return rows if rope is None or rope.order is None else rows[:, rope.order]

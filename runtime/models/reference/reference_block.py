@@ -1,4 +1,4 @@
-"""A layer in torch: mixer and feedforward network with the norms where the family has them."""
+"""A layer in torch: mixer and feedforward network, with the family's norms."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
 
 
 class ReferenceBlock:
-    """Layer `index` of a model, which the checkpoint counts from `first`; `layer` says what it is.
+    """Layer `index` of a model, which the checkpoint counts from `first`; `layer` is its spec.
+
     `x` is [T, hidden] throughout; it may be written into.
     """
 
@@ -63,13 +64,13 @@ class ReferenceBlock:
 
     @property
     def dense(self) -> ReferenceGatedFFN | ReferencePlainFFN:
-        """The feedforward network of a layer that has no experts."""
+        """The feedforward network of a layer without experts."""
         assert isinstance(self.ffn, ReferenceGatedFFN | ReferencePlainFFN)
         return self.ffn
 
     @property
     def branches(self) -> Iterator[ReferenceMixer | ReferenceGatedFFN | ReferencePlainFFN | ReferenceExperts]:
-        """Mixer and feedforward network, or the one that it has."""
+        """Mixer and feedforward network, or the only one of them."""
         yield from (part for part in (self.mixer, self.ffn) if part is not None)
 
     def places(self) -> Iterator[WeightTarget]:
@@ -86,7 +87,7 @@ class ReferenceBlock:
             yield from self.gate.places(prefix)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         for branch in self.branches:
             yield from branch.products()
         if self.gate is not None:
@@ -104,14 +105,14 @@ class ReferenceBlock:
             norm.seal()
         for holder, name in self.products():
             setattr(holder, name, sealed(name, getattr(holder, name), transform))
-        if not small:  # small models are laid together as a whole
+        if not small:  # small models are stored together as a whole
             BlockedLinear.store_together(getattr(*place) for place in self.products())
         if isinstance(self.ffn, ReferenceExperts):
             self.ffn.finish()
 
     def forward(self, x: Tensor, step: ReferenceStep, rows: Tensor | None = None, own: Tensor | None = None) -> Tensor:
-        """rows: go on with these rows only once their keys and values are
-        written.  own: see `PerLayerEmbeddingGate`.
+        """rows: continue with these rows only, once their keys and values are written.  own: see
+        `PerLayerEmbeddingGate`.
         """
         x, y = self._mix(x, step, rows)
         if self.ffn is not None:
@@ -122,7 +123,9 @@ class ReferenceBlock:
         return x if self.scalar is None else x.mul_(self.scalar)
 
     def _mix(self, x: Tensor, step: ReferenceStep, rows: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """x with what the mixer adds, and what the feedforward network beside it reads; None: it stands behind."""
+        """x plus the mixer's output, and the input of a parallel feedforward network; None: the network is
+        sequential.
+        """
         if self.mixer is None:
             return (x if rows is None else x.index_select(0, rows)), None
         y = normed(self.before_mixer, x)
@@ -140,7 +143,7 @@ class ReferenceBlock:
             self.mixer.attend(normed(self.before_mixer, x), step)
 
     def _added(self, x: Tensor, product: Linear | None, y: Tensor, after: RMSNorm | None) -> Tensor:
-        """x plus what a branch gives of y. product: None: y is what it gives."""
+        """x plus a branch's output for y. product: None: y is the output already."""
         if self.layer.norms.of_sum:
             return normed(after, x.add_(y) if product is None else product.added_to(x, y))
         if after is None and self.layer.branch == 1:

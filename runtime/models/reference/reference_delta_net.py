@@ -1,4 +1,4 @@
-"""Gated delta nets and KDA in torch: project, convolve, scan, norm. The law of their executors."""
+"""The reference for gated delta nets and KDA, in torch: project, convolve, scan, norm."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
 from .reference_mixer import ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, sigmoid, stored_rate
 
-UNIT_EPS = 1e-6  # of the length to which queries and keys are brought
+UNIT_EPS = 1e-6  # added to the norm of queries and keys
 
 
 class ReferenceDeltaNet:
-    """`input` gives queries, keys, values and gate, `rates` beta and decay; `output` takes the normed and gated outputs
-    of all heads.
+    """`input` projects queries, keys, values and gate, `rates` beta and decay; `output` projects all heads' gated
+    outputs.
 
     spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads], -e^A_log.
     """
@@ -59,7 +59,7 @@ class ReferenceDeltaNet:
         yield from weight_of(begin + names.output, self.output)
 
     def _merged(self, begin: str, tensors: tuple[tuple[str, str], ...], product: Linear) -> Iterator[WeightTarget]:
-        """Tensors of the file that are the rows of a product, one after the other."""
+        """Tensors of the file that are the rows of a product, in order."""
         start = 0
         for name, letters in tensors:
             rows = sum(self._rows[letter] for letter in letters)
@@ -74,13 +74,13 @@ class ReferenceDeltaNet:
         yield from (WeightTarget(f"{begin}{name}.weight", target) for name, target in zip(names, parts, strict=True))
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield from (
             (self, name) for name in ("input", "rates", "spread", "gate", "output") if getattr(self, name) is not None
         )
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds beside its products."""
+        """Tensors in addition to its products."""
         yield from (self.rate, self.bias, self.norm, *self.convolution.tensors())
 
     def seal(self) -> None:
@@ -91,19 +91,19 @@ class ReferenceDeltaNet:
         self.rate = stored_rate(self.rate, self.part.log_rate)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
+        """The projections whose rows `seal` reorders, with the file's row for each of theirs, int64."""
         places = {"inputs": (self.input, "qkvz"), "rates": (self.rates, "ba")}
         yield from ((places[name][0], self._order(places[name][1])) for name in self._names.by_head)
 
     def _order(self, letters: str) -> np.ndarray:
-        """int64: rows of a tensor that has what belongs to one key head after the other."""
+        """int64: rows of a tensor in which all that belongs to one key head is adjacent."""
         sizes = [self._rows[letter] // self.part.key_heads for letter in letters]
         heads = np.arange(sum(sizes) * self.part.key_heads).reshape(self.part.key_heads, -1)
         return np.concatenate([part.ravel() for part in np.split(heads, list(accumulate(sizes))[:-1], 1)])
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> the gated outputs of all heads, [T, heads *
-        value_dim]; states are left for later tokens.
+        """x [T, hidden], normed -> the gated outputs of all heads, [T, heads * value_dim]; states are kept for later
+        tokens.
         """
         part, states, ragged = self.part, carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         windows, memory = states.of(self.index)

@@ -17,11 +17,11 @@ from .reference_block import Transform, normed, sealed
 
 
 class TokenEmbedding:
-    """`table` [vocabulary, embed_size or hidden], and what is done to its rows.
+    """`table` [vocabulary, embed_size or hidden], and the operations on its rows.
 
-    Of a stage behind the first one it has no rows, or those of a tied head alone.
-    tied: of a tied head, the projection that the table is loaded as, until it is sealed.  codes: what it came as, for
-        the head.
+    A pipeline stage after the first one has no rows, or only those of a tied head.
+    tied: for a tied head, the projection that the table is loaded as, until it is sealed.  codes: its quantized form,
+        for the head.
     """
 
     def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class TokenEmbedding:
         self.project = (
             matrix(hidden, model.embed_size, False, False, dtype, device) if model.embed_size and begins else None
         )
-        self.scale = float(torch.tensor(model.embed_scale, dtype=dtype))  # as the families round it
+        self.scale = float(torch.tensor(model.embed_scale, dtype=dtype))  # rounded as the families do
         self.own = (
             None
             if model.per_layer is None
@@ -74,14 +74,14 @@ class TokenEmbedding:
         self.tied = None
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         if self.project is not None:
             yield self, "project"
         if self.own is not None:
             yield self.own, "project"
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that is kept of the weights."""
+        """All kept tensors of the weights."""
         own = () if self.own is None else (self.own.table, self.own.norm.weight)
         yield from (tensor for tensor in (self.table, self.positions, *own) if tensor is not None)
         yield from () if self.norm is None else (self.norm.weight,)
@@ -90,7 +90,7 @@ class TokenEmbedding:
 
     @property
     def plain(self) -> bool:
-        """Whether a token's hidden state is its row times `scale`, and nothing else."""
+        """Whether a token's hidden state is its row times `scale`, with no other operation."""
         return (
             self.model.stage.begins
             and self.norm is None
@@ -105,11 +105,11 @@ class TokenEmbedding:
         return self.placed(x if self.scale == 1 else x.mul_(self.scale), positions)
 
     def changed(self, x: Tensor, batch: StepBatch) -> Tensor:
-        """Rows x of the table, scaled, of a batch's tokens, as who stands around it has them."""
+        """Rows x of the table, scaled, of a batch's tokens, after changes by a wrapper (adapters)."""
         return x
 
     def placed(self, x: Tensor, positions: Tensor) -> Tensor:
-        """What is done to rows of the table [T, embed_size or hidden], once they are scaled: [T, hidden]."""
+        """The remaining operations on scaled rows of the table [T, embed_size or hidden]; returns [T, hidden]."""
         if self.project is not None:
             x = self.project(x)
         if self.positions is not None:
@@ -132,7 +132,7 @@ def position_table(
 
 
 class PerLayerEmbeddings:
-    """Each layer's own embeddings of a token (Gemma 4): a table's row beside a projection of the hidden state."""
+    """Per-layer embeddings of a token (Gemma 4): a table's row plus a projection of the hidden state."""
 
     def __init__(
         self, part: PerLayerEmbeddingsSpec, layers: int, hidden: int, dtype: torch.dtype, device: torch.device
@@ -160,9 +160,9 @@ class PerLayerEmbeddings:
 
 
 class OutputHead:
-    """Hidden states, normed, to logits.
+    """From normed hidden states to logits.
 
-    `product` [vocabulary, hidden]; tied, it is the embedding's table. Of a stage before the last one it has no rows.
+    `product` [vocabulary, hidden]; tied, it is the embedding's table. A stage before the last one has no rows.
     """
 
     def __init__(self, model: ModelSpec, embedding: TokenEmbedding, dtype: torch.dtype, device: torch.device) -> None:
@@ -208,28 +208,28 @@ class OutputHead:
             BlockedLinear.store_together([self.product])
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         if self.project is not None:
             yield self, "project"
         yield self, "product"
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that is kept of the weights."""
+        """All kept tensors of the weights."""
         yield from self.product.tensors()
         yield from () if self.project is None else self.project.tensors()
         yield from () if self.norm is None else (self.norm.weight,)
 
     @property
     def plain(self) -> bool:
-        """Whether the logits are the product, and nothing else."""
+        """Whether the logits are the product, with no other operation."""
         return self.project is None and self.model.logit_scale == 1 and self.model.logit_softcap is None
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [R, hidden], normed -> [R, vocabulary]"""
         return self.adjusted(self.product(x if self.project is None else self.project(x)))
 
-    def behind(self, products: Tensor, dtype: torch.dtype) -> Tensor:
-        """Logits of products that are there already.
+    def logits_of(self, products: Tensor, dtype: torch.dtype) -> Tensor:
+        """Logits from products that are already computed.
 
         products: float32, of numbers rounded to `dtype`; so are the logits.
         """
@@ -244,7 +244,7 @@ class OutputHead:
 
 
 def known_ids(batch: StepBatch) -> Tensor:
-    """The batch's tokens, those that only the device knows looked up there."""
+    """The batch's tokens; those that only the device knows are looked up there."""
     ids = batch.token_ids
     if batch.device is None:
         return ids

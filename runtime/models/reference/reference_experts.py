@@ -1,4 +1,4 @@
-"""Mixtures of experts in torch: the tokens of each expert together, one product a matrix. The law of its executors."""
+"""The reference for mixtures of experts, in torch: the tokens of each expert together, one product a matrix."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from .tensor_parallel_linear import TensorParallelGroup
 
 
 class ReferenceExperts:
-    """`inner` gives what the network adds; nothing stands behind it.
+    """`inner` returns the network's output; no product follows it.
 
-    router: float32 [count, hidden].  experts: a network each; on a GPU their matrices lie side by side, on a CPU each
-        has memory of its own.
-    counts: int64 [count], how often each was chosen since the weights were sealed; None: they are not.
+    router: float32 [count, hidden].  experts: a network each; on a GPU their matrices are contiguous, on a CPU each has
+        separate memory.
+    counts: int64 [count], how often each was chosen since the weights were sealed; None: not counted.
     compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
-    host: brings the experts from main memory to the GPU; None: they lie where they are computed with.
-    ranks: add up what each of them gives; None: this one has all of every expert.
-    spread: which rows are this rank's, where experts lie whole on several; then `experts` are those of its places.
+    host: copies the experts from main memory to the GPU; None: they are stored where they are computed.
+    ranks: all-reduce the ranks' outputs; None: this one has all of every expert.
+    spread: which rows are this rank's, if experts are whole on several ranks; then `experts` are those of its places.
         None: it has them all, or a part of each.
     """
 
@@ -77,7 +77,7 @@ class ReferenceExperts:
             yield from weight_of(prefix + names.widen, self.widen)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield self, "router"
         for network in self.networks():
             yield from network.products()
@@ -88,7 +88,7 @@ class ReferenceExperts:
             network.seal()
 
     def finish(self) -> None:
-        """Once its products are sealed."""
+        """Called once its products are sealed."""
         if self.device.type != "meta":
             self.counts = torch.zeros(self.part.count, dtype=torch.int64, device=self.device)
         if self.device.type == "cuda":
@@ -99,7 +99,7 @@ class ReferenceExperts:
     def hold_experts(self, held: Sequence[Sequence[int]]) -> None:
         """From now on ranks hold these experts, each in the order of its places.
 
-        Those that are here have their weights already.
+        This rank already has the weights of its experts.
         """
         assert self.spread is not None
         self.spread.place(held)
@@ -107,7 +107,7 @@ class ReferenceExperts:
             self.compiled.place(self.spread)
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds beside its products."""
+        """Tensors in addition to its products."""
         if self.correction is not None:
             yield self.correction
 
@@ -120,13 +120,13 @@ class ReferenceExperts:
         return self.ranks.summed(self.here(x))
 
     def here(self, x: Tensor) -> Tensor:
-        """This rank's part of what `inner` gives."""
+        """This rank's part of `inner`."""
         if self.compiled is not None and cpu_kernels.kernels is not None:
             return self.compiled(x)
         return self.by_torch(x)
 
     def by_torch(self, x: Tensor) -> Tensor:
-        """What `here` gives: the law."""
+        """The reference for `here`."""
         chosen, weights = self.routed(x)
         y = self.mixed(x if self.narrow is None else self.narrow(x), chosen, weights)
         if self.widen is not None:
@@ -140,8 +140,9 @@ class ReferenceExperts:
         return every if self.switch is None else every * sigmoid(self.switch(x.float()))
 
     def _in_order(self, x: Tensor, ranks: TensorParallelGroup) -> Tensor:
-        """The same whose bits do not tell where experts lie: of what a choice gives one rank
-        has all, and the sum of it over ranks is exact.
+        """The same with bits that do not depend on the experts' placement: one rank has the whole output of a choice.
+
+        The sum over ranks is therefore exact.
         """
         chosen, weights = self.routed(x)
         y = _added(ranks.summed(self.given(x if self.narrow is None else self.narrow(x), chosen, weights)))
@@ -159,13 +160,11 @@ class ReferenceExperts:
         return chosen, weights
 
     def mixed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """float32 [T, hidden]: what the chosen experts give, added in the order
-        of choice whatever else is in the batch.
-        """
+        """float32 [T, hidden]: the sum of the chosen experts' outputs, in the order of choice whatever the batch."""
         return _added(self.given(x, chosen, weights))
 
     def given(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """float32 [T, k, hidden]: what each choice gives, times its weight; zeros where another rank computes it."""
+        """float32 [T, k, hidden]: the output of each choice, times its weight; zeros where another rank computes it."""
         places = chosen if self.spread is None else self.spread.places(chosen, self.counts)
         order = places.flatten().argsort(stable=True)
         order = order if self.spread is None else order[int((places < 0).sum()) :]

@@ -45,7 +45,7 @@ class ReferenceGatedFFN:
         yield from weight_of(prefix + names.down, self.down)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield from ((self, "gate_up"), (self, "down"))
 
     def seal(self) -> None:
@@ -57,13 +57,13 @@ class ReferenceGatedFFN:
 
     @property
     def row_order(self) -> np.ndarray | None:
-        """Which of the loaded rows of `gate_up` each of its own is, int64; None: they stay."""
+        """int64: the loaded row of `gate_up` for each row; None: they stay."""
         if self._names.gate_up is None or self._names.gate_up.order != "pairs":
             return None
         return np.arange(2 * self.part.inner).reshape(-1, 2).T.ravel()
 
     def inner(self, x: Tensor) -> Tensor:
-        """x [T, hidden] -> [T, inner], what `down` takes."""
+        """x [T, hidden] -> [T, inner], the input of `down`."""
         y = self.gate_up(x)
         if self.part.scale != 1:
             y = torch.cat((y[:, : self.part.inner] * self.part.scale, y[:, self.part.inner :]), -1)
@@ -105,7 +105,7 @@ class ReferencePlainFFN:
                 yield WeightTarget(f"{prefix}{self._names.activation}.{name}", target)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield from ((self, "up"), (self, "down"))
 
     def seal(self) -> None:
@@ -115,7 +115,7 @@ class ReferencePlainFFN:
             self._numbers = tuple(float(value) for value in values)
 
     def inner(self, x: Tensor) -> Tensor:
-        """x [T, hidden] -> [T, inner], what `down` takes."""
+        """x [T, hidden] -> [T, inner], the input of `down`."""
         y = self.up(x)
         return activated(self.part.activation, y) if self._learned is None else xielu(y, *self._numbers)
 

@@ -1,5 +1,6 @@
-"""By what layers choose the tokens that their queries attend to (DSA, of DeepSeek
-V3.2): the projections; see `attention/chosen.py`.
+"""The indexer that chooses the tokens that queries attend to (DSA, of DeepSeek V3.2): the projections.
+
+See `attention/topk_attention.py`.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from .reference_mixer import ReferenceStep
 
 
 class ReferenceIndexer:
-    """`queries` gives all heads' queries of the queries' latent, `keys` the key of a
-    token, `shares` how much each head counts.
+    """`queries` projects the queries' latent to all heads' queries, `keys` a token to its key, `shares` to head
+    weights.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class ReferenceIndexer:
             yield self.keys, self._order
 
     def seal(self) -> None:
-        """The norm's numbers go with the keys', which are reordered to turn."""
+        """The norm's weights belong to the keys, which are reordered for the rotation."""
         if self._order is not None:
             for tensor in self.tensors():
                 tensor.copy_(tensor[torch.from_numpy(self._order).to(tensor.device)])
@@ -67,9 +68,9 @@ class ReferenceIndexer:
         return None if order is None else np.array(order)
 
     def choose(self, x: Tensor, latent: Tensor, step: ReferenceStep, layer: int) -> TopKSelection | None:
-        """Stores the tokens' keys.
+        """Stores the tokens' keys, and returns the chosen tokens.
 
-        x: [T, hidden].  latent: of the queries, normed, [T, rank].  None: all is attended to.
+        x: [T, hidden].  latent: of the queries, normed, [T, rank].  None: all tokens are attended to.
         """
         batch, angles = step.batch, step.angles[self.part.rope]
         step.attention.store_index(rotate(self.norm(self.keys(x))[:, None], angles)[:, 0], layer, batch)

@@ -1,9 +1,8 @@
-"""Latent attention in torch: project to latents, norm, rotate, store, attend. The law of its executors.
+"""The reference for latent attention, in torch: project to latents, norm, rotate, store, attend.
 
-What turns latents into keys is multiplied with the queries instead, and what turns them into values with what was
-mixed: heads attend to
-the latents themselves, of which a token has one for all of them. Long prompts alone are cheaper the other way round:
-see `_expanded`.
+The projection from latents to keys is applied to the queries instead, and the one to values to the attention output
+(weight absorption). Heads attend to the latents themselves, of which a token has one for all heads. Only long prompts
+are cheaper the other way round: see `_expanded`.
 """
 
 from __future__ import annotations
@@ -31,17 +30,16 @@ from .reference_indexer import ReferenceIndexer
 from .reference_mixer import ReferenceStep
 from .tensor_parallel_linear import precomputed
 
-# new tokens of each sequence of a step, from which on it is faster on a CPU to make keys and values of them all
+# new tokens of each sequence of a step from which it is faster on a CPU to compute keys and values of them all
 FRESH = 1024
 
 
 class ReferenceLatentAttention:
-    """`query` gives all heads' own numbers and then all that turn, `latent` a token's row; `output` takes the heads'
+    """`query` projects all heads' own numbers, then all rotated ones, `latent` a token's row; `output` the heads'
     values.
 
-    query_down: to the queries' latent, where they have one.  up: as it is loaded, of each head what makes keys and then
-        what makes
-    values; once sealed `absorb` and `expand` have it, by head.
+    query_down: to the queries' latent, if they have one.  up: as it is loaded, for each head the projection to keys,
+        then to values. Once sealed, `absorb` and `expand` have it, by head.
     """
 
     capturable = True
@@ -84,7 +82,7 @@ class ReferenceLatentAttention:
             yield from self.indexer.places(prefix)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield from (
             (self, name) for name in ("query_down", "query", "latent", "output") if getattr(self, name) is not None
         )
@@ -92,14 +90,14 @@ class ReferenceLatentAttention:
             yield from self.indexer.products()
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds beside its products."""
+        """Tensors in addition to its products."""
         yield from (norm.weight for norm in (self.query_norm, self.norm) if norm is not None)
         yield from self.up or (self.absorb.weight, self.expand.weight)
         if self.indexer is not None:
             yield from self.indexer.tensors()
 
     def seal(self) -> None:
-        """Bring the loaded rows into order, and cut what makes keys and values by head."""
+        """Bring the loaded rows into order, and split the projections to keys and values by head."""
         for product, order in self.orders():
             product.take_rows(torch.from_numpy(order))
         for sealed in (self.query_norm, self.norm, self.indexer):
@@ -110,7 +108,7 @@ class ReferenceLatentAttention:
         self._by_head = PerHeadNorm(self.norm.weight[None], self.norm.eps)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
+        """The projections whose rows `seal` reorders, with the file's row for each of theirs, int64."""
         part = self.part
         turning = list(range(part.turned)) if part.rope is None or part.rope.order is None else part.rope.order
         heads = np.arange(part.heads * (part.dim + part.turned)).reshape(part.heads, -1)
@@ -120,9 +118,9 @@ class ReferenceLatentAttention:
             yield from self.indexer.orders()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> what each token mixes, [T, heads * value_dim]; rows are written.
+        """x [T, hidden], normed -> the attention output of each token, [T, heads * value_dim]; rows are written.
 
-        With a share of the rows what `output` gives of it, 0 in the others: [T, hidden].
+        With a share of the rows: the projected output for these, 0 for the others: [T, hidden].
         """
         row = self._row(x, step)
         step.attention.store(row, row[..., : self.part.rank], self.index, step.batch)
@@ -136,7 +134,7 @@ class ReferenceLatentAttention:
         return precomputed(self.output).of_rows(mixed, own.rows, len(x))
 
     def _mixed(self, x: Tensor, row: Tensor, step: ReferenceStep) -> Tensor:
-        """What queries of x mix, whose rows are stored."""
+        """The attention output of queries of x, whose rows are stored."""
         latent = self._query_latent(x)
         own, turned = self._queries(latent, step)
         chosen = self._chosen(x, latent, step)
@@ -150,7 +148,7 @@ class ReferenceLatentAttention:
         return self.expand(step.attention.attend_topk(q, chosen, self.index, step.batch)).flatten(1)
 
     def _expanded(self, q: Tensor, rows: Tensor, lengths: list[int]) -> Tensor:
-        """Of sequences that begin here, each over itself alone.
+        """For sequences that begin here, each over itself only.
 
         q: [T, heads, dim + turned].  rows: [T, rank + turned]
         """
@@ -172,18 +170,18 @@ class ReferenceLatentAttention:
         return torch.cat((self._by_head(latent), self._turned(turned, step)), 2)
 
     def _chosen(self, x: Tensor, latent: Tensor, step: ReferenceStep) -> TopKSelection | None:
-        """What the step's queries attend to; None: all that there is."""
+        """The tokens that the step's queries attend to; None: all."""
         if self.indexer is not None:
             step.batch.chosen = self.indexer.choose(x, latent, step, self.index)
         found: TopKSelection | None = None if self.part.indexer is None else step.batch.chosen
         return found
 
     def _query_latent(self, x: Tensor) -> Tensor:
-        """x itself where queries have none."""
+        """x itself if queries have no latent."""
         return x if self.query_down is None or self.query_norm is None else self.query_norm(self.query_down(x))
 
     def _queries(self, x: Tensor, step: ReferenceStep) -> tuple[Tensor, Tensor]:
-        """Of their latent what latents answer and what turns, [T, heads, dim] and [T, heads, turned]."""
+        """From their latent, the parts for latents and for rotation, [T, heads, dim] and [T, heads, turned]."""
         part = self.part
         own, turned = self.query(x).split_with_sizes((part.heads * part.dim, part.heads * part.turned), 1)
         own, turned = (
@@ -200,8 +198,8 @@ class ReferenceLatentAttention:
 
 
 def is_fresh(step: ReferenceStep, x: Tensor) -> bool:
-    """Whether the step has nothing but long sequences at their beginning, which may be
-    summed up in any order, in rows as they are stored.
+    """Whether the step has only long sequences at their beginning, with any order of sums allowed and rows stored
+    exactly.
     """
     batch, exact = step.batch, step.attention.pool.dtype == x.dtype and cpu_kernels.most_numbers != math.inf
     return (
@@ -210,14 +208,14 @@ def is_fresh(step: ReferenceStep, x: Tensor) -> bool:
 
 
 def _ups(part: LatentAttentionSpec, names: TensorNames) -> tuple[tuple[int, int], ...]:
-    """Shapes of what leads from latents to keys and values, as the files have it."""
+    """Shapes of the projections from latents to keys and values, as in the files."""
     if names.latent.halves is None:
         return ((part.heads * (part.dim + part.value_dim), part.rank),)
     return (part.heads * part.rank, part.dim), (part.heads * part.value_dim, part.rank)
 
 
 def _by_head(part: LatentAttentionSpec, up: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """What makes keys [heads, dim, rank], and what makes values [heads, value_dim, rank]."""
+    """The projection to keys [heads, dim, rank], and the one to values [heads, value_dim, rank]."""
     if len(up) == 2:
         return up[0].view(part.heads, part.rank, part.dim).transpose(1, 2), up[1].view(
             part.heads, part.value_dim, part.rank

@@ -1,4 +1,4 @@
-"""Mamba 1 in torch: project, convolve, select, scan, gate. The law of its executors."""
+"""The reference for Mamba 1, in torch: project, convolve, select, scan, gate."""
 
 from __future__ import annotations
 
@@ -20,10 +20,9 @@ NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
 class ReferenceMamba1:
-    """`input` gives x and gate; of the convolved x `select` gives what leads to time steps, B and C, and `steps` the
-    time steps of all channels.
+    """`input` projects x and gate; `select` the convolved x to inputs of time steps, B and C; `steps` the time steps.
 
-    rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], what of x goes past the states.
+    rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], the direct path of x around the states.
     """
 
     capturable = True
@@ -53,11 +52,11 @@ class ReferenceMamba1:
             yield from norm_places(begin + name, self.part.norm, norm)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield from ((self, name) for name in ("input", "select", "steps", "output"))
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds beside its products."""
+        """Tensors in addition to its products."""
         yield from (self.rate, self.skip, *self.convolution.tensors())
         yield from (norm.weight for norm in self.norms if norm is not None)
 
@@ -69,11 +68,11 @@ class ReferenceMamba1:
                 norm.seal()
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """Rows lie as in the files."""
+        """Rows keep the order of the files."""
         yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> the gated outputs of all channels, [T, inner]; states are left for later tokens."""
+        """x [T, hidden], normed -> the gated outputs of all channels, [T, inner]; states are kept for later tokens."""
         states, ragged = carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         windows, memory = states.of(self.index)
         mixed, z = self.input(x).chunk(2, 1)

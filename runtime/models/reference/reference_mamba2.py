@@ -1,4 +1,4 @@
-"""Mamba 2 in torch: project, convolve, scan, gate and norm. The law of its executors."""
+"""The reference for Mamba 2, in torch: project, convolve, scan, gate and norm."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .reference_recurrence import ReferenceConvolution, carried, gated, rates, s
 
 
 class ReferenceMamba2:
-    """`input` gives gate, x, B, C and time steps; `output` takes the gated outputs of all heads.
+    """`input` projects gate, x, B, C and time steps; `output` projects the gated outputs of all heads.
 
-    rate: float32 [heads], -e^A_log.  skip: float32 [heads], what of x goes past the states.  scales: of each output of
-        `input`.
+    rate: float32 [heads], -e^A_log.  skip: float32 [heads], the direct path of x around the states.  scales: of each
+        output of `input`.
     """
 
     capturable = True
@@ -51,11 +51,11 @@ class ReferenceMamba2:
             yield WeightTarget(f"{begin}norm.weight", self.norm)
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
         yield from ((self, "input"), (self, "output"))
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds beside its products."""
+        """Tensors in addition to its products."""
         yield from (self.rate, self.skip, self.bias, *self.convolution.tensors())
         yield from (tensor for tensor in (self.norm, self.scales) if tensor is not None)
 
@@ -68,11 +68,11 @@ class ReferenceMamba2:
             self.scales = torch.tensor(part.scales).repeat_interleave(counts).to(self.rate.device)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """Rows lie as in the files."""
+        """Rows keep the order of the files."""
         yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> the gated outputs of all heads, [T, inner]; states are left for later tokens."""
+        """x [T, hidden], normed -> the gated outputs of all heads, [T, inner]; states are kept for later tokens."""
         states, ragged = carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         windows, memory = states.of(self.index)
         z, mixed, dt = self._projected(x).split_with_sizes(self._sizes, 1)

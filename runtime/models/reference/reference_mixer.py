@@ -1,4 +1,4 @@
-"""What every mixer of a layer promises, whatever it mixes tokens by."""
+"""The interface of every mixer of a layer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..spec.weight_targets import WeightTarget
 class ReferenceStep(NamedTuple):
     """What all layers of a step share.
 
-    angles: of the step's tokens, by rotation.  states: None where no layer keeps any.
+    angles: of the step's tokens, by rotation.  states: None if no layer keeps any.
     """
 
     batch: StepBatch
@@ -36,14 +36,15 @@ def step_states(batch: StepBatch, memory: RecurrentStateMemory | None) -> StepSt
 
 
 class ReferenceMixer(Protocol):
-    """A layer's mixer in torch, the law: `output` of what `attend` gives is
-    added to the residual; None: that itself.
+    """A layer's mixer in torch, the reference: `output` of the result of `attend` is added to the residual.
+
+    None: the result itself is added.
     """
 
     @property
     def capturable(self) -> bool:
-        """Whether steps of one token a sequence may be CUDA graphs: it waits for
-        nothing, and no size depends on numbers.
+        """Whether steps of one token a sequence may be CUDA graphs: no synchronization, and no size depends on
+        values.
         """
 
     @property
@@ -53,16 +54,16 @@ class ReferenceMixer(Protocol):
         """Where the checkpoint's tensors go; prefix: of the layer's names."""
 
     def products(self) -> Iterator[tuple[object, str]]:
-        """Who holds each projection, and under which name."""
+        """The modules that hold each projection, and its name there."""
 
     def tensors(self) -> Iterator[Tensor]:
-        """What it holds beside its products."""
+        """Tensors in addition to its products."""
 
     def seal(self) -> None:
         """Bring what was loaded into order, before the products are sealed."""
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows `seal` reorders, with the row of the file for each of theirs, int64."""
+        """The projections whose rows `seal` reorders, with the file's row for each of theirs, int64."""
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> [T, inputs of `output`]; what later tokens need of these is written."""

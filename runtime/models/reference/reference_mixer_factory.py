@@ -1,4 +1,4 @@
-"""The part that computes each kind of mixer, and mixers beside each other."""
+"""The part that computes each kind of mixer, and parallel mixers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .reference_sparse_attention import ReferenceSparseAttention
 
 
 class ReferenceParallelMixers:
-    """Mixers beside each other; what `attend` gives is added as it is. See `ParallelMixersSpec`."""
+    """Mixers in parallel; the result of `attend` is added as it is. See `ParallelMixersSpec`."""
 
     output = None
 

@@ -1,4 +1,4 @@
-"""Norms of queries and keys, whatever they are taken over."""
+"""Norms of queries and keys, per head or over all heads."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ReferenceQkNorm:
         return {"head": (self._dim,), "each": (count, self._dim), "all": (count * self._dim,)}[self.part.over]
 
     def places(self, q_name: str, k_name: str) -> Iterator[WeightTarget]:
-        """A name with {} in it stands for a tensor of each head."""
+        """A name with {} in it means a tensor of each head."""
         if self.part.norm.weight:
             yield from self._places(".weight", q_name, k_name, self.queries, self.keys)
         if self.biases:
@@ -50,7 +50,7 @@ class ReferenceQkNorm:
                 yield WeightTarget(name + ending, tensor)
 
     def seal(self, order: list[int] | None) -> None:
-        """order: in which the numbers of a head lie, see `RopeParameters.order`."""
+        """order: of the numbers of a head, see `RopeParameters.order`."""
         self.weight = (self._sealed([self.queries, self.keys], order) + self.part.norm.offset).contiguous()
         self.bias = self._sealed(self.biases, order).contiguous() if self.biases else None
         if self.part.over != "all":

@@ -1,8 +1,7 @@
-"""What mixers with states share: the convolution in front, reading states and leaving them, and the gate behind.
+"""Shared by mixers with states: the convolution in front, reading and writing states, and the gate at the end.
 
-On a CPU these are C kernels, on a GPU one token each of linear attention, and any tokens of a selective scan, are one
-kernel;
-whatever else is torch, which is the law.
+On a CPU these are C kernels. On a GPU, linear attention of one token, and selective scans of any tokens, are one
+kernel. The rest is torch, the reference.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ NO_LIMITS = (0.0, math.inf)
 
 
 class ReferenceConvolution:
-    """A causal convolution of each channel by itself, maybe with an activation behind.
+    """A causal depthwise convolution, optionally followed by an activation.
 
     Load into `loaded` [channels, 1, width], then call `seal`.  weight: float32 [width, channels].  bias: float32
     [channels].
@@ -62,8 +61,8 @@ class ReferenceConvolution:
             yield self.bias
 
     def __call__(self, x: Tensor, memory: Tensor, states: StepStates, ragged: RaggedSequences) -> Tensor:
-        """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1,
-        channels] has the last inputs of sequences.
+        """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1, channels] has the sequences' last
+        inputs.
         """
         if self._compiled and cpu_recurrent_kernels.takes(x):
             return cpu_recurrent_kernels.convolve(
@@ -83,7 +82,7 @@ def carried(step: ReferenceStep) -> StepStates:
 def scanned(
     said: LinearAttention | SelectiveScan, memory: Tensor, states: StepStates, ragged: RaggedSequences
 ) -> Tensor:
-    """What the tokens of a step give, float32; memory [slots, ...] has the states of sequences, float32."""
+    """The outputs of a step's tokens, float32; memory [slots, ...] has the states of sequences, float32."""
     read, write = states.read, states.write
     if cpu_recurrent_kernels.supports_state(memory):
         by_kernel = cpu_recurrent_kernels.select if isinstance(said, SelectiveScan) else cpu_recurrent_kernels.advance
@@ -115,7 +114,7 @@ def rates(
 
 
 def stored_rate(stored: Tensor, is_log: bool) -> Tensor:
-    """-e^A of what the files hold, A or that."""
+    """-e^A from the files' A_log or A."""
     return -stored.exp() if is_log else stored
 
 
@@ -127,9 +126,9 @@ def sigmoid(x: Tensor, reach: float) -> Tensor:
 def gated(
     x: Tensor, z: Tensor, weight: Tensor | None, eps: float | None, gate: str = "silu", gate_first: bool = False
 ) -> Tensor:
-    """x [T, spans, n] float32, an RMS norm of each span, times the activation `gate` of z [T, spans * n]: of z's shape
-    and type.
+    """An RMS norm of each span of x [T, spans, n] float32, times the activation `gate` of z [T, spans * n].
 
+    The result has z's shape and type.
     weight: float32 [n], for every span, or [spans * n].  eps: None: no norm.  gate_first: the norm is that of the
         product.
     """

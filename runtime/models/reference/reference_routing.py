@@ -11,10 +11,9 @@ from ..spec.model_spec import RouterSpec
 
 
 def routed(router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """logits: float32 [T, experts].  correction: float32 [experts], where the router has one.
+    """logits: float32 [T, experts].  correction: float32 [experts], if the router has one.
 
-    Returns int64 [T, top_k], the better expert first, of equal ones the one of the smaller number; and float32 weights
-    [T, top_k].
+    Returns int64 [T, top_k], best expert first, ties by the smaller number; and float32 weights [T, top_k].
     """
     if router.score == "mixer":
         return sparse_mixer(logits, top_k, router.jitter)
@@ -36,17 +35,17 @@ def scored(router: RouterSpec, logits: Tensor) -> Tensor:
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """Its bits depend on the number alone: torch's own rounds otherwise at the end of a tensor."""
+    """Its bits depend on the number alone: torch's own rounds differently at the end of a tensor."""
     return torch.stack((x, torch.zeros_like(x)), -1).softmax(-1)[..., 0]
 
 
 def best(scores: Tensor, count: int) -> Tensor:
-    """int64 [T, count]; the order of equal ones does not depend on the device or on other rows."""
+    """int64 [T, count]; the order of ties does not depend on the device or on other rows."""
     return scores.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
 def within_groups(router: RouterSpec, scores: Tensor) -> Tensor:
-    """scores [T, experts], those outside of the best groups set to `outside`."""
+    """scores [T, experts], with those outside of the best groups set to `outside`."""
     grouped = scores.unflatten(1, (router.groups, -1))
     ranked = grouped.topk(2 if router.group_score == "two" else 1, dim=2).values.sum(2)
     kept = torch.zeros_like(ranked, dtype=torch.bool).scatter_(1, best(ranked, router.kept_groups), True)
@@ -54,7 +53,7 @@ def within_groups(router: RouterSpec, scores: Tensor) -> Tensor:
 
 
 def sparse_mixer(logits: Tensor, top_k: int, jitter: float) -> tuple[Tensor, Tensor]:
-    """PhiMoE's (arXiv 2409.12136): the best expert, weighed among those that come near it; then again without it."""
+    """PhiMoE's (arXiv 2409.12136): the best expert, weighted among those with close scores; then again without it."""
     left, chosen, weights = logits, [], []
     for _ in range(top_k):
         most = left.max(1, keepdim=True).values

@@ -1,6 +1,4 @@
-"""A gated short convolution in torch (LFM2): gate, mix a few neighbouring
-tokens of each channel, gate again. The law.
-"""
+"""The reference for gated short convolutions (LFM2), in torch: gate, convolve each channel over a few tokens, gate."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ from .reference_recurrence import ReferenceConvolution, carried
 
 
 class ReferenceShortConv:
-    """`into` gives B, C and x of all channels, [T, 3 * channels]; `output`
-    takes C times the convolution of B times x.
+    """`into` projects B, C and x of all channels, [T, 3 * channels]; `output` projects C times the convolution of B *
+    x.
     """
 
     capturable = True
@@ -49,12 +47,12 @@ class ReferenceShortConv:
         self.convolution.seal()
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """Rows lie as in the files."""
+        """Rows keep the order of the files."""
         yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> what `output` takes, [T, channels]; the last
-        inputs of each sequence are left as its state.
+        """x [T, hidden], normed -> the input of `output`, [T, channels]; each sequence's last inputs are kept as its
+        state.
         """
         states, ragged = carried(step), RaggedSequences.of(step.batch.query_lens, x.device)
         (kept,) = states.of(self.index)

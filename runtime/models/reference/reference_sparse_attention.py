@@ -1,7 +1,7 @@
-"""Sparse attention of three branches in torch (NSA, arXiv 2502.11089), but for the attention to chosen tokens, which
-backends do by kernels.
+"""Sparse attention of three branches in torch (NSA, arXiv 2502.11089), except for attention to the chosen tokens.
 
-Compressed keys and values are made anew in each step, of all tokens of a sequence.
+The attention backends' kernels do that. Compressed keys and values are recomputed in each step, for all tokens of a
+sequence.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
 from .reference_mixer import ReferenceStep
 
-ROWS = 256  # queries at a time, so that their scores and what they choose stay small
+ROWS = 256  # queries at a time, so that their scores and choices stay small
 
 
 class KVBlockCompressor:
-    """Makes one row of the rows of a block: a network of two layers on these, to
-    which `places` are added. places: [length, dim].
+    """Compresses the rows of a block into one: a network of two layers on these, plus `places`.
+
+    places: [length, dim].
     """
 
     def __init__(self, part: SparseAttentionSpec, dtype: torch.dtype, device: torch.device) -> None:
@@ -45,11 +46,9 @@ class KVBlockCompressor:
 
 
 class ReferenceSparseAttention:
-    """`queries` gives those of all branches, `keys` and `values` the branches' own,
-    `gates` a number of each branch and head.
-    """
+    """`queries` projects those of all branches, `keys` and `values` each branch's, `gates` one per branch and head."""
 
-    capturable = False  # how long sequences are decides which sizes there are
+    capturable = False  # sizes depend on the lengths of sequences
 
     def __init__(
         self,
@@ -90,13 +89,15 @@ class ReferenceSparseAttention:
         yield from (self.key_compressor.places, self.value_compressor.places)
 
     def seal(self) -> None:
-        """Rows are in order as they are loaded."""
+        """Rows are loaded in order already."""
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
         yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
-        """x [T, hidden], normed -> what each token mixes, [T, heads * dim]; keys and values are written."""
+        """x [T, hidden], normed -> the attention output of each token, [T, heads * dim]; keys and values are
+        written.
+        """
         part = self.part
         q, k, v = (product(x).unflatten(1, (-1, part.dim)) for product in (self.queries, self.keys, self.values))
         turned = self._turned(q.clone(), step)
@@ -118,7 +119,10 @@ class ReferenceSparseAttention:
         return heads if self.part.rope is None else rotate(heads, step.angles[self.part.rope])
 
     def _chosen(self, q: Tensor, blocks: Tensor, rows: slice, step: ReferenceStep) -> tuple[Tensor, Tensor]:
-        """What queries mix of their blocks and of their window: [n, heads, dim] each. blocks: [n, kv_heads, most]."""
+        """The outputs of queries over their blocks and over their window: [n, heads, dim] each.
+
+        blocks: [n, kv_heads, most].
+        """
         part, batch = self.part, step.batch
         own, latest = (
             of_blocks(blocks, part.block, 0, batch, rows),
@@ -134,8 +138,8 @@ class ReferenceSparseAttention:
         return mixed[:, : part.heads], mixed[:, part.heads :]
 
     def _compressed(self, q: Tensor, step: ReferenceStep) -> tuple[Tensor, Tensor]:
-        """What queries mix of compressed blocks, [T, heads, dim], and the blocks of tokens
-        that they choose by these, [T, kv_heads, most].
+        """The output over compressed blocks, [T, heads, dim], and the token blocks chosen by it, [T, kv_heads,
+        most].
         """
         part, mixed = self.part, torch.empty_like(q)
         blocks = torch.empty(len(q), part.kv_heads, part.most, dtype=torch.int64, device=q.device)
@@ -148,8 +152,8 @@ class ReferenceSparseAttention:
         return mixed, blocks
 
     def _rows(self, slots: Tensor, step: ReferenceStep, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Compressed keys and values of a sequence: [blocks, kv_heads, dim]
-        each, none where it is shorter than a block.
+        """Compressed keys and values of a sequence, [blocks, kv_heads, dim] each; none if it is shorter than a
+        block.
         """
         part, found = self.part, []
         for stored, scale, compressor in zip(
@@ -166,7 +170,7 @@ class ReferenceSparseAttention:
     def _mixed(self, q: Tensor, keys: Tensor, values: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """[n, heads, dim], and float32 [n, kv_heads, blocks], the weights of all heads that share keys.
 
-        Blocks must end before the query or at it.
+        Blocks must end at the query or before it.
         """
         part = self.part
         ends = torch.arange(len(keys), device=q.device) * part.stride + part.length - 1
@@ -178,9 +182,9 @@ class ReferenceSparseAttention:
         return torch.einsum("nkgb,bkd->nkgd", weights, values.float()).flatten(1, 2).to(q.dtype), weights.sum(2)
 
     def _best(self, weights: Tensor, positions: Tensor, tokens: int) -> Tensor:
-        """Numbers of blocks of tokens, [n, kv_heads, most], or `NONE`. Weights of compressed blocks count for the
-        tokens that they share.
+        """Numbers of blocks of tokens, [n, kv_heads, most], or `NONE`.
 
+        Weights of compressed blocks count for shared tokens.
         tokens: of the sequence.
         """
         part, own = self.part, positions[:, None, None] // self.part.block

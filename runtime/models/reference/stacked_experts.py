@@ -1,6 +1,4 @@
-"""The matrices of all experts of a layer in one tensor, [experts, outputs,
-inputs], of which those of each expert are views.
-"""
+"""The matrices of all experts of a layer in one tensor, [experts, outputs, inputs], with a view for each expert."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from ...quantization.gpu_quantized_linear import (
 
 
 def allocate_together(layers: Sequence[Linear], device: torch.device) -> None:
-    """Give layers of one shape, which have no memory yet, memory side by side; a transposed weight stays transposed."""
+    """Give layers of one shape, which have no memory yet, contiguous memory; a transposed weight stays transposed."""
     like, count = layers[0], len(layers)
     size = like.weight.shape if like.weight.is_contiguous() else like.weight.shape[::-1]
     room = torch.empty(count, *size, dtype=like.weight.dtype, device=device)
@@ -50,7 +48,7 @@ def store_together(layers: Sequence[Linear]) -> tuple[Tensor, Tensor | None]:
 
 
 def pack_together(layers: Sequence[GpuQuantizedLinear]) -> tuple[PackedWeight, Tensor | None]:
-    """The same of weights in few bits, of one form: tensors with a first dimension of layers."""
+    """The same for quantized weights of one form: tensors with a first dimension of layers."""
     packed = [layer.packed for layer in layers]
     words, meta, outer = (_all([getattr(each, name) for each in packed]) for name in ("words", "meta", "outer"))
     assert words is not None
@@ -98,7 +96,7 @@ def _all(tensors: Sequence[Tensor | None]) -> Tensor | None:
 
 
 def store_alike(layers: Sequence[Linear]) -> None:
-    """Move the weights of layers of one kind together, of kinds that the GPU's kernels take."""
+    """Move the weights of layers of one kind together, for kinds that the GPU kernels support."""
     kinds = {type(layer) for layer in layers}
     if kinds in ({Linear}, {DeterministicLinear}):
         store_together(layers)
@@ -109,7 +107,7 @@ def store_alike(layers: Sequence[Linear]) -> None:
 
 
 def are_contiguous(tensors: Sequence[Tensor]) -> Tensor:
-    """Contiguous tensors of one shape as one: the memory that they have side by side, otherwise a copy."""
+    """Contiguous tensors of one shape as one: their common memory if it is contiguous, otherwise a copy."""
     first, step = tensors[0], tensors[0].nbytes
     storage = first.untyped_storage().data_ptr()
     starts = [

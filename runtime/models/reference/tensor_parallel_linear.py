@@ -1,4 +1,4 @@
-"""Products whose inputs or outputs lie on several ranks, and sums that wait for the addition and norm behind them."""
+"""Products whose inputs or outputs are split over ranks, and sums deferred to the addition and norm that follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class TensorParallelGroup(Protocol):
-    """What ranks compute together. All of them call the same methods in the same order, with the same shapes."""
+    """The collective operations of the ranks.
+
+    All of them call the same methods in the same order, with the same shapes.
+    """
 
     def summed(self, x: Tensor) -> Tensor:
         """The sum of the ranks' x [T, size], the same bits on all of them; x may be written over."""
@@ -26,12 +29,13 @@ class TensorParallelGroup(Protocol):
         """x += the sum of the ranks' parts, in place; then as `kernels.norm.rms_norm` of x. On a GPU."""
 
     def rooms(self, out: Tensor) -> AllReduceBuffers | None:
-        """Where products of one row send their parts of the sum `out` [1, size]
-        themselves, on a GPU; None: they give them.
+        """Buffers to which products of a batch of one send their parts of the sum `out` [1, size] themselves, on a GPU.
+
+        None: they return them.
         """
 
     def gathered(self, x: Tensor, columns: int) -> Tensor:
-        """[R, columns] on rank 0, of the ranks' columns beside each other; elsewhere x."""
+        """[R, columns] on rank 0, of the ranks' columns concatenated; elsewhere x."""
 
 
 class TensorParallelLinear(Linear):
@@ -44,7 +48,7 @@ class TensorParallelLinear(Linear):
         self.product, self.ranks = product, ranks
 
     def whole(self, part: Tensor) -> Tensor:
-        """What all ranks' products give together. part: what this one's gives."""
+        """The ranks' combined output. part: of this rank's product."""
         raise NotImplementedError
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -58,7 +62,7 @@ class TensorParallelLinear(Linear):
 
 
 class AllReduceLinear(TensorParallelLinear):
-    """A product whose inputs lie on several ranks: their sum."""
+    """A product whose inputs are split over ranks: the sum of the ranks' products."""
 
     __slots__ = ()
 
@@ -67,8 +71,9 @@ class AllReduceLinear(TensorParallelLinear):
 
 
 class PrecomputedLinear(Linear):
-    """A product that the mixer in front of it has taken already, of this rank's own
-    rows: what the other ranks add to these is 0.
+    """A product that the mixer in front of it has already computed, for this rank's own rows.
+
+    The other ranks add 0 to these.
     """
 
     __slots__ = ("product",)
@@ -89,7 +94,7 @@ class PrecomputedLinear(Linear):
 
 
 class GatherLinear(TensorParallelLinear):
-    """A product whose outputs lie on several ranks: all of them on rank 0. columns: of all ranks."""
+    """A product whose outputs are split over ranks: all of them on rank 0. columns: of all ranks."""
 
     __slots__ = ("columns",)
 
@@ -103,7 +108,7 @@ class GatherLinear(TensorParallelLinear):
 
 @dataclass(frozen=True, slots=True)
 class PartialSum:
-    """[T, size], of which each rank has a part."""
+    """[T, size], of which each rank has a summand."""
 
     part: Tensor
     ranks: TensorParallelGroup
@@ -117,7 +122,7 @@ class PartialSum:
 
 
 def pending_sum(product: Linear, x: Tensor) -> Tensor | PartialSum:
-    """product(x), whose sum over ranks may wait for what is done with it."""
+    """product(x), whose all-reduce may be deferred to what follows."""
     return PartialSum(product.product(x), product.ranks) if isinstance(product, AllReduceLinear) else product(x)
 
 
@@ -129,14 +134,14 @@ def local_product(product: Linear) -> Linear:
 
 
 def precomputed(product: Linear) -> PrecomputedLinear:
-    """What of a product over ranks a mixer has taken."""
+    """The part of a parallel product that a mixer has computed already."""
     assert isinstance(product, AllReduceLinear) and isinstance(product.product, PrecomputedLinear)
     return product.product
 
 
 def around(product: Linear, make: Callable[[Linear], Linear]) -> Linear:
-    """What `make` puts around a product, or around this rank's part of it,
-    which is joined with the others' as before.
+    """The result of `make` for a product, or for this rank's part of it, which is combined with the others' as
+    before.
     """
     if not isinstance(product, TensorParallelLinear):
         return make(product)

@@ -1,6 +1,4 @@
-"""Typed look-ups in decoded JSON, with errors that name the file, the key and
-the value; it knows what was not looked up.
-"""
+"""Typed look-ups in decoded JSON, with errors that name the file, the key and the value; it records the keys read."""
 
 from __future__ import annotations
 
@@ -29,8 +27,8 @@ def shown(value: object) -> str:
 class JsonFields:
     """Typed look-ups in a decoded JSON object; `where` names it in errors.
 
-    A key that is absent or null takes the default, and is an error without one. Several keys are names of one thing
-    in different families and times: the first that is there counts.
+    A key that is absent or null takes the default, and is an error without one. Several keys are names of one thing in
+    different families and versions: the first that is present counts.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -38,7 +36,7 @@ class JsonFields:
         self.seen: set[str] = set()
 
     def raw(self, *keys: str) -> Any:
-        """The first value that is there and not null, of any type, or None."""
+        """The first value that is present and not null, of any type, or None."""
         return self._first(*keys)
 
     def _first(self, *keys: str) -> Any:
@@ -46,7 +44,7 @@ class JsonFields:
         return next((self.values[key] for key in keys if self.values.get(key) is not None), None)
 
     def named(self, key: str | tuple[str, ...]) -> str:
-        """Under which of its names a value is there; the first one where it is not."""
+        """The name under which a value is present; the first name if there is none."""
         keys = (key,) if isinstance(key, str) else key
         return next((key for key in keys if self.values.get(key) is not None), keys[0])
 
@@ -94,12 +92,12 @@ class JsonFields:
         return None if self._first(*keys) is None else self.get(keys, kind)
 
     def require(self, key: str, *allowed: object) -> None:
-        """Raises ConfigError where the key is there with a value that no family computes."""
+        """Raises ConfigError if the key is present with a value that no family computes."""
         value = self.raw(key)
         if value is not None and value not in allowed:
             only = f"only {' or '.join(map(repr, allowed))} is" if allowed else "nothing but null is"
             raise ConfigError(f"{self.where}: {key}={shown(value)} is not supported; {only}")
 
     def unread(self) -> list[str]:
-        """Keys that hold something and that nobody has asked for."""
+        """Keys that hold something and that have not been read."""
         return [key for key, value in self.values.items() if key not in self.seen and value not in EMPTY]

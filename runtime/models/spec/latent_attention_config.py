@@ -1,4 +1,4 @@
-"""What config.json says of latent attention, in the keys that DeepSeek gave it."""
+"""Latent attention in config.json, in DeepSeek's keys."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def latent(
     turns: bool = True,
     **options: Any,
 ) -> LatentAttentionSpec:
-    """query_rank: where config.json does not say; null says that there is none.  rope: where the family reads it
-    itself.
-    turns: False for no rotation at all."""
+    """query_rank: if config.json does not say; null means none.  rope: if the family reads it itself.
+
+    turns: False for no rotation at all.
+    """
     rank, dim, turned, value_dim = (c.positive(key, size, MOST_WIDTH) for key, size in SIZES.items())
     c.require("num_key_value_heads", c.heads)
     c.require("qk_head_dim", dim + turned)
@@ -47,7 +48,7 @@ def latent(
 
 
 def indexer(c: ModelConfig, mixer: LatentAttentionSpec, *, heads: int, interleaved: bool) -> IndexerSpec:
-    """heads: where config.json does not say.  interleaved: how its heads turn, which need not be how the others do."""
+    """heads: if config.json does not say.  interleaved: how its heads rotate, which may differ from the others."""
     heads, dim = c.positive("index_n_heads", heads, MOST_WIDTH), c.positive("index_head_dim", 128, MOST_WIDTH)
     if mixer.query_rank is None or mixer.rope is None or dim < mixer.turned:
         raise ConfigError(
@@ -59,7 +60,7 @@ def indexer(c: ModelConfig, mixer: LatentAttentionSpec, *, heads: int, interleav
 
 
 def temperature(c: ModelConfig, rope: RopeParameters) -> float:
-    """What YaRN multiplies queries, and keys, with for the sake of the scores' entropy."""
+    """YaRN's factor on queries, and keys, which keeps the entropy of the scores."""
     written = c.rope_fields().number("mscale_all_dim", 0.0)
     if not written or rope.kind == "default":
         return 1.0
@@ -67,5 +68,5 @@ def temperature(c: ModelConfig, rope: RopeParameters) -> float:
 
 
 def unused(c: ModelConfig) -> None:
-    """Keys of training, and of how experts were spread over devices."""
+    """Keys of training, and of the placement of experts on devices."""
     c.raw("ep_size", "aux_loss_alpha", "seq_aux")

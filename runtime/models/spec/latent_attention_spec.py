@@ -15,12 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class IndexerSpec:
-    """Chooses the `most` tokens that a query attends to (DSA, of DeepSeek V3.2): those of the largest sums over `heads`
-    of weight *
-    relu(query * key). Fewer tokens are attended to as they are.
+    """Chooses the `most` tokens that a query attends to (DSA, of DeepSeek V3.2); with fewer tokens it attends to all.
 
+    The chosen ones have the largest sums over `heads` of weight * relu(query * key).
     dim: of a head; its key, which all heads share, has a norm.  rope: of `dim` numbers.
-    shared: it takes what the layer before it attends to, and has nothing of its own.
+    shared: it reuses the choice of the layer before it, and has no weights.
     """
 
     heads: int
@@ -33,15 +32,15 @@ class IndexerSpec:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttentionSpec:
-    """Softmax attention whose keys and values are made of `rank` numbers of a token, the latent (MLA, arXiv
-    2405.04434).
+    """Softmax attention whose keys and values are projected from `rank` numbers of a token, the latent (MLA).
 
-    dim: numbers of a head's query and key that come from latents.  turned: those behind them, which turn, and whose key
-        all heads share.
+    See arXiv 2405.04434.
+    dim: numbers of a head's query and key that come from latents.  turned: the rotated ones that follow, whose key all
+        heads share.
     value_dim: of a head.  scale: of the scores.  rope: of `turned` numbers, None for no rotation.
-    norm: of the latent, and of the queries' of `query_rank` numbers; None: queries are projected at once.
-    bias: of the projections to latents; out_bias: of the one behind.
-    share: of a rank that stores the rows of all tokens of a step and attends, with all heads, for some of them alone.
+    norm: of the latent, and of the queries' of `query_rank` numbers; None: queries are projected directly.
+    bias: of the projections to latents; out_bias: of the output projection.
+    share: of a rank that stores the rows of all tokens of a step but attends, with all heads, for some of them only.
         None: for all.
     """
 
@@ -62,12 +61,12 @@ class LatentAttentionSpec:
 
     @property
     def own_indexer(self) -> IndexerSpec | None:
-        """One that is not shared."""
+        """The indexer, unless it is shared."""
         return None if self.indexer is None or self.indexer.shared else self.indexer
 
     @property
     def asked(self) -> LayerAttention:
-        """A token's row is the latent and the key that turns; what heads mix of it is the latent."""
+        """A token's row is the latent and the rotated key; the heads' output is of latents."""
         own, chooses = self.own_indexer, self.indexer
         return LayerAttention(
             self.heads,

@@ -165,7 +165,7 @@ OF_A_TOKEN = ("_token_id", "_token_ids", "_token_index")  # endings of keys
 class ModelConfig(JsonFields):
     """config.json of a decoder, or the text part of a wrapper's. Sizes are checked where they are read.
 
-    context: the longest sequence that is wanted, None for what the model was made for.
+    context: the longest sequence that is requested, None for the model's own limit.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, architecture: str, context: int | None = None) -> None:
@@ -173,7 +173,7 @@ class ModelConfig(JsonFields):
         self.architecture, self.context = architecture, context
         self.notes: list[str] = []
         self.left: dict[str, Any] = {}  # keys that count as absent
-        self.named_here: set[str] = set()  # by the family, whether it has a use for them or not
+        self.named_here: set[str] = set()  # by the family, whether it uses them or not
 
     def raw(self, *keys: str) -> Any:
         self.named_here.update(keys)
@@ -196,15 +196,15 @@ class ModelConfig(JsonFields):
         self.values = {key: value for key, value in self.values.items() if key not in keys}
 
     def stray(self) -> tuple[str, ...]:
-        """Of the keys that are left out those that hold something and that the family does not name."""
+        """The keys that are left out, hold something, and are not named by the family."""
         return tuple(key for key in sorted(self.left) if key not in self.named_here and self.left[key] not in EMPTY)
 
     def assume(self, **values: Any) -> None:
-        """What the family takes for keys that are absent; null stays null."""
+        """The family's defaults for absent keys; null stays null."""
         self.values = values | dict(self.values)
 
     def assume_rope(self, **parameters: Any) -> None:
-        """What the family takes where no rotary parameters are written, as `rope_parameters`."""
+        """The family's defaults for absent rotary parameters, as `rope_parameters`."""
         if self.raw("rope_parameters", "rope_scaling") is None:
             self.values = dict(self.values) | {"rope_parameters": parameters}
 
@@ -296,7 +296,7 @@ class ModelConfig(JsonFields):
         return read_rope(self, width, kind, context=self.context, **family)
 
     def rope_fields(self) -> JsonFields:
-        """The rotary parameters as they are written, for what a family keeps there besides."""
+        """The rotary parameters as written, for additional keys that a family keeps there."""
         return written_rope(self)[0]
 
     def attention(
@@ -311,7 +311,7 @@ class ModelConfig(JsonFields):
         rope: RopeParameters | None = None,
         **options: Any,
     ) -> AttentionSpec:
-        """Llama's; what the family says besides. kv_heads, width: where config.json does not say."""
+        """Llama's attention, plus the family's arguments. kv_heads, width: if config.json does not say."""
         dim = self.width(width)
         for name, key in LIMITS:
             if (value := options.get(name)) is not None and value <= 0:
@@ -336,7 +336,7 @@ class ModelConfig(JsonFields):
         top_k: str = "num_experts_per_tok",
         **options: Any,
     ) -> ExpertsSpec:
-        """count, top_k: the keys that say how many there are, and how many a token goes through."""
+        """count, top_k: the keys for the number of experts, and for those per token."""
         found, chosen = self.positive(count, most=MOST_EXPERTS // self.count), self.positive(top_k)
         if chosen > found:
             raise ConfigError(f"{self.where}: {top_k}={chosen} must be at most {self.named(count)}={found}")
@@ -356,9 +356,7 @@ class ModelConfig(JsonFields):
     # layers
 
     def windows(self, default: Iterable[str] | None = None) -> tuple[int | None, ...]:
-        """The sliding window of each layer, by `layer_types` or by the kinds
-        that the family takes where it is absent.
-        """
+        """The sliding window of each layer, by `layer_types` or by the family's default if it is absent."""
         window = self.raw("sliding_window")
         kinds = self.kinds(default)
         if "chunked_attention" in kinds:
@@ -371,9 +369,7 @@ class ModelConfig(JsonFields):
         return tuple(size if kind == "sliding_attention" else None for kind in kinds)
 
     def kinds(self, default: Iterable[str] | None = None) -> list[str]:
-        """`layer_types`: of each layer one of KINDS. `sliding_window_pattern`, which
-        said it before, counts where it is absent.
-        """
+        """`layer_types`: for each layer one of KINDS. The older `sliding_window_pattern` counts if it is absent."""
         found, pattern = self.raw("layer_types"), self.raw("sliding_window_pattern", "_sliding_window_pattern")
         if found is None and default is not None and pattern is not None:
             default = every(self.count, self.positive(("sliding_window_pattern", "_sliding_window_pattern")))
@@ -396,7 +392,7 @@ class ModelConfig(JsonFields):
         names: TensorNames | None = None,
         **options: Any,
     ) -> ModelSpec:
-        """tied: where config.json does not say. names: as the family calls its tensors."""
+        """tied: if config.json does not say. names: the family's tensor names."""
         if "max_position" not in options:
             options["max_position"] = self.positions
         return ModelSpec(
@@ -413,7 +409,7 @@ class ModelConfig(JsonFields):
         )
 
     def finish(self) -> None:
-        """Raises ConfigError for a key that nobody has read and that may change results."""
+        """Raises ConfigError for a key that has not been read and that may change results."""
         for key in self.unread():
             if key not in WITHOUT_EFFECT and not key.endswith(OF_A_TOKEN):
                 raise ConfigError(

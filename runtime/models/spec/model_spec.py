@@ -1,6 +1,4 @@
-"""What a decoder is made of, as data: a family's function makes a `ModelSpec` of
-its config.json, everything else reads it.
-"""
+"""A decoder as data: a family's function makes a `ModelSpec` of its config.json, everything else reads it."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2",
 class NormSpec:
     """A norm over the last dimension, computed in float32: y = x / rms(x) * (weight + offset) + bias.
 
-    kind: "rms", or "layer", which takes the mean away first.  weight, bias: whether the checkpoint has them.
+    kind: "rms", or "layer", which subtracts the mean first.  weight, bias: whether the checkpoint has them.
     """
 
     eps: float
@@ -41,7 +39,7 @@ class QkNormSpec:
     """Norm of queries and keys.
 
     over: "head", each head with one weight [dim] for all; "each", each head with its own [heads, dim]; "all", the
-    whole projection at once, [heads * dim].  after: it stands behind the rotation.
+    whole projection at once, [heads * dim].  after: it follows the rotation.
     """
 
     norm: NormSpec
@@ -51,7 +49,7 @@ class QkNormSpec:
 
 @dataclass(frozen=True, slots=True)
 class QueryTemperature:
-    """Queries are multiplied by 1 + beta * log(1 + floor((position + shift) / period)), behind the rotation."""
+    """Queries are multiplied by 1 + beta * log(1 + floor((position + shift) / period)), after the rotation."""
 
     beta: float
     period: float
@@ -62,14 +60,13 @@ class QueryTemperature:
 class AttentionSpec:
     """Softmax attention of `heads` query heads over `kv_heads` heads of keys and values.
 
-    scale: of the scores.  bias: of q, k and v; out_bias: of the projection behind.  rope: None for no rotation.
+    scale: of the scores.  bias: of q, k and v; out_bias: of the output projection.  rope: None for no rotation.
     norm: of queries and keys; value_norm_eps: each head of values is divided by its root mean square.  value_scale:
-        values are multiplied with it.  clip: queries, keys and values stay within it.
+        factor of values.  clip: queries, keys and values stay within it.
     window, chunk, softcap, alibi: see `LayerAttention`.  sinks: a learned logit of each head without a value.
     value_is_key: the values are the keys' projection, before norm and rotation.
     source: the layer whose keys and values are read; this one projects queries only.
-    gate: what a head gives is multiplied with the sigmoid of as many numbers, which are projected together with its
-        query.
+    gate: a head's output is multiplied by the sigmoids of as many numbers, projected together with its query.
     """
 
     heads: int
@@ -107,7 +104,7 @@ class AttentionSpec:
 
     @property
     def gates(self) -> int:
-        """Outputs of the same projection behind those, for the gate."""
+        """Outputs of the same projection after those, for the gate."""
         return self.heads * self.dim if self.gate else 0
 
 
@@ -115,8 +112,8 @@ class AttentionSpec:
 class GatedFFNSpec:
     """down(activation(gate(x)) * up(x)).
 
-    limit: gate is at most that, up within it on both sides, and to up 1 is added (gpt-oss).
-    scale, out_scale: the gate, and what comes out, is multiplied with it.
+    limit: gate is at most that, up within it on both sides, and 1 is added to up (gpt-oss).
+    scale, out_scale: factors of the gate, and of the output.
     """
 
     inner: int
@@ -138,14 +135,14 @@ class PlainFFNSpec:
 
 @dataclass(frozen=True, slots=True)
 class RouterSpec:
-    """Which experts a token goes to and with which weights; see `routing.routed` for the order in which these count.
+    """Which experts a token goes to and with which weights; see `routing.routed` for the order of the operations.
 
     score: of the logits; "mixer": PhiMoE's two rounds, see `routing.sparse_mixer`, with `jitter`.
-    best_first: the experts of the best logits are chosen, and these logits alone are scored.
-    bias: of the logits.  correction: a learned number of each expert is added to its score, for the choice alone.
+    best_first: the experts of the best logits are chosen, and only these logits are scored.
+    bias: of the logits.  correction: a learned number of each expert is added to its score, for the choice only.
     groups, kept_groups: the experts of so many groups are left, the others' scores are set to `outside`.
-    group_score: of a group's scores the largest, or the sum of the two largest.
-    normalise: weights are divided by their sum, of at least `floor`.  scale: they are multiplied with it.
+    group_score: the largest of a group's scores, or the sum of the two largest.
+    normalise: weights are divided by their sum, of at least `floor`.  scale: factor of the weights.
     """
 
     score: Literal["softmax", "sigmoid", "mixer"] = "softmax"
@@ -163,10 +160,9 @@ class RouterSpec:
 
 
 class ExpertShare(NamedTuple):
-    """Which experts of a mixture each rank holds whole, when it begins. rank: this one.  experts: of each rank, those
-    of its places.
+    """Which experts of a mixture each rank holds whole, initially. rank: this one.  experts: of each rank's places.
 
-    ordered: what experts give is added in the order of choice, wherever they lie.  nodes, groups: as in
+    ordered: expert outputs are added in the order of choice, wherever they are stored.  nodes, groups: as in
         `parallel.placement.place`.
     """
 
@@ -185,11 +181,11 @@ class ExpertShare(NamedTuple):
 class ExpertsSpec:
     """A mixture: of `count` networks a token goes through `top_k`, whose outputs are added times the router's weights.
 
-    weighs_input: the weight is multiplied with what an expert takes instead of what it gives.
-    latent: experts see that many numbers, which a projection gives, and another one leads back what they add up to;
-        None: the token itself.
-    shared: a network that every token goes through besides.  switched: it counts by the sigmoid of a product with the
-        token.
+    weighs_input: the weight is applied to an expert's input instead of its output.
+    latent: experts see that many numbers: a projection in front, and another one after their sum. None: the token
+        itself.
+    shared: a network that every token goes through in addition.  switched: its weight is the sigmoid of a product with
+        the token.
     held: which of the networks are here; None: all of them, or a part of each.
     """
 
@@ -230,9 +226,9 @@ class ShortConvSpec:
 
 @dataclass(frozen=True, slots=True)
 class ParallelMixersSpec:
-    """Mixers that read the same and whose outputs are added.
+    """Mixers with the same input whose outputs are added.
 
-    inputs, scales: what each reads and gives is multiplied with.
+    inputs, scales: factors of each one's input and output.
     """
 
     mixers: tuple[AttentionSpec | ShortConvSpec | DeltaNetSpec | Mamba1Spec | Mamba2Spec, ...]
@@ -259,11 +255,11 @@ Feedforward = GatedFFNSpec | PlainFFNSpec | ExpertsSpec
 
 @dataclass(frozen=True, slots=True)
 class LayerNorms:
-    """Where norms stand in a layer; a layer that has a mixer or an FFN only has the norms of that one.
+    """Where norms are in a layer; a layer with only a mixer or only an FFN has the norms of that one.
 
-    before_*: of what goes into the mixer or the FFN; after_*: of what comes out, before it is added.
-    parallel: both read the layer's input, the FFN behind `before_mixer` where it has no norm of its own.
-    of_sum: the norms behind stand behind the addition.
+    before_*: of the input of the mixer or the FFN; after_*: of the output, before it is added.
+    parallel: both read the layer's input, the FFN after `before_mixer` if it has no norm itself.
+    of_sum: the output norms are applied after the addition.
     """
 
     before_mixer: NormSpec | None = None
@@ -286,16 +282,14 @@ class LayerNorms:
         return cls(norm, norm, norm, norm)
 
     @classmethod
-    def beside(cls, norm: NormSpec, own: bool = False) -> LayerNorms:
-        """Mixer and FFN beside each other, behind one norm, or each behind its own."""
+    def parallel_branches(cls, norm: NormSpec, own: bool = False) -> LayerNorms:
+        """Mixer and FFN in parallel, after one norm, or each after a separate norm."""
         return cls(before_mixer=norm, before_ffn=norm if own else None, parallel=True)
 
 
 @dataclass(frozen=True, slots=True)
 class PerLayerEmbeddingsSpec:
-    """Embeddings of each layer's own (Gemma 4): a table of `width` numbers a
-    token and layer, gated into the residual.
-    """
+    """Per-layer embeddings (Gemma 4): a table of `width` numbers a token and layer, gated into the residual."""
 
     width: int
     vocab_size: int
@@ -305,8 +299,9 @@ class PerLayerEmbeddingsSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """mixer, ffn: None where a layer has the other only.  branch: what mixer and FFN give is multiplied with it.
-    scalar: the output is multiplied with a learned number."""
+    """mixer, ffn: None if a layer has only the other.  branch: factor of both outputs.  scalar: learned factor of the
+    output.
+    """
 
     norms: LayerNorms
     mixer: Mixer | None
@@ -332,7 +327,8 @@ class LearnedPositions:
 @dataclass(frozen=True, slots=True)
 class SinusoidalPositions:
     """A computed table of `count` positions, added to the embeddings: row p + offset has the sines of as many angles as
-    half its width, then the cosines; angles are the row times 1 to 1e-4."""
+    half its width, then the cosines; angles are the row times 1 to 1e-4.
+    """
 
     count: int
     offset: int = 0
@@ -342,7 +338,7 @@ class SinusoidalPositions:
 class PipelineShare:
     """Which part of a model's layers is here.
 
-    first: the number of its first one.  begins: the embedding is here; ends: the head is.
+    first: the number of the first one.  begins: the embedding is here; ends: the head is.
     """
 
     first: int = 0
@@ -352,15 +348,15 @@ class PipelineShare:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder. What its checkpoint calls the parts is in `names`.
+    """A decoder. Checkpoint names of its parts are in `names`.
 
-    norm: the last one.  tied: the head is the embedding.  head_unit: the head's rows are brought to length 1.
-    head_rows: the tokens whose logits this rank computes, from the first to the one behind the last; None: all.
-    stage: which part of the layers these are, that the checkpoint counts from `stage.first`; otherwise all.
-    embed_scale: of the embeddings, rounded to the model's type; embed_norm: of them; embed_size: their width, where
-    projections lead to `hidden_size` and back.  logit_scale, logit_softcap: of the logits.
-    dtype: what the checkpoint was saved as, if it says so.  notes: what of the checkpoint is left aside, for people.
-    stray: keys of its config.json that are left aside because transformers' class does not have them.
+    norm: the last one.  tied: the head is the embedding.  head_unit: the head's rows are normalized to length 1.
+    head_rows: the tokens whose logits this rank computes, first and end (exclusive); None: all.
+    stage: which part of the layers these are, which the checkpoint counts from `stage.first`; otherwise all.
+    embed_scale: of the embeddings, rounded to the model's type; embed_norm: of them; embed_size: their width, if
+        projections lead to `hidden_size` and back.  logit_scale, logit_softcap: of the logits.
+    dtype: of the saved checkpoint, if it says so.  notes: parts of the checkpoint that are ignored, for people.
+    stray: ignored keys of its config.json, which transformers' class does not have.
     """
 
     architecture: str
@@ -398,12 +394,12 @@ class ModelSpec:
 
     @property
     def has_table(self) -> bool:
-        """Whether the embedding's table is here, for tokens that come or for a head that is tied to it."""
+        """Whether the embedding's table is here, for input tokens or for a tied head."""
         return self.stage.begins or (self.stage.ends and self.tied)
 
     @cached_property
     def attention(self) -> AttentionLayout:
-        """What the layers ask of attention."""
+        """The layers' requirements of attention."""
         return AttentionLayout.of([asked_of(layer.mixer) for layer in self.layers])
 
     @cached_property
@@ -414,7 +410,7 @@ class ModelSpec:
 
     @cached_property
     def states(self) -> dict[int, tuple[RecurrentStateShape, ...]]:
-        """What layers keep of a sequence beside keys and values, by layer, of those that keep something."""
+        """The layers' state per sequence in addition to keys and values, by layer, of those that have some."""
         return {index: states for index, layer in enumerate(self.layers) if (states := states_of(layer.mixer))}
 
     @cached_property
@@ -424,7 +420,7 @@ class ModelSpec:
 
 
 def ropes_of(mixer: Mixer | None) -> Iterator[RopeParameters]:
-    """What turns in a mixer: its own heads, and those by which it chooses tokens."""
+    """The rotations of a mixer: its own heads, and its indexer's."""
     part = attention_of(mixer)
     for each in (part, part.indexer if isinstance(part, LatentAttentionSpec) else None):
         if each is not None and each.rope is not None:
@@ -439,7 +435,7 @@ def attention_of(mixer: Mixer | None) -> AttentionSpec | LatentAttentionSpec | S
 
 
 def states_of(mixer: Mixer | None) -> tuple[RecurrentStateShape, ...]:
-    """What a mixer keeps of a sequence beside keys and values."""
+    """A mixer's state per sequence in addition to keys and values."""
     return (
         ()
         if mixer is None or isinstance(mixer, AttentionSpec | LatentAttentionSpec | SparseAttentionSpec)
@@ -448,7 +444,7 @@ def states_of(mixer: Mixer | None) -> tuple[RecurrentStateShape, ...]:
 
 
 def asked_of(mixer: Mixer | None) -> LayerAttention | None:
-    """None where it does not attend."""
+    """None if it does not attend."""
     part = attention_of(mixer)
     if part is None or isinstance(part, LatentAttentionSpec | SparseAttentionSpec):
         return None if part is None else part.asked

@@ -1,4 +1,4 @@
-"""What config.json says of mixers with states, and of which layers have them."""
+"""Mixers with states in config.json, and which layers have them."""
 
 from __future__ import annotations
 
@@ -104,5 +104,5 @@ def _number(value: Any) -> float | None:
 
 
 def ignored(*patterns: str) -> tuple[str, ...]:
-    """Tensors of heads that predict several tokens, and whatever else is left aside."""
+    """Tensors of multi-token prediction heads, and other ignored ones."""
     return (r"mtp\..*", *patterns)

@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetSpec:
-    """Gated delta net (arXiv 2412.06464), or KDA (arXiv 2510.26692), where each channel of keys decays at its own rate.
+    """Gated delta net (arXiv 2412.06464), or KDA (arXiv 2510.26692), where each channel of keys decays at a separate
+    rate.
 
     heads, value_dim: of values and states.  key_heads, dim: of queries and keys, each for as many heads of values.
-    width: tokens that the convolution in front sees, `activation` behind it.  rank: of the two products that give KDA
-        its decay and its gate;
-    None: gated delta net.  reach: beta is between 0 and this.  gate: activation of what the normed outputs are
-        multiplied with.
-    log_rate: the files hold the logarithm of what decays, not -e^ of it.  tiled: head i of values reads head i %
-        key_heads of keys, not its neighbours'.
+    width: tokens of the convolution in front, `activation` follows it.  rank: of the two products for KDA's decay and
+        gate; None: gated delta net.  reach: beta is between 0 and this.  gate: activation of the factor of normed
+        outputs.
+    log_rate: the files hold the logarithm of the decay rate, not -e^ of it.  tiled: head i of values reads head
+        i % key_heads of keys, not its neighbours'.
     """
 
     heads: int
@@ -40,7 +40,7 @@ class DeltaNetSpec:
 
     @property
     def channels(self) -> int:
-        """That the convolution sees: of queries, keys and values."""
+        """Of the convolution: of queries, keys and values."""
         return 2 * self.key_heads * self.dim + self.heads * self.value_dim
 
     @property
@@ -55,12 +55,12 @@ class Mamba2Spec:
     """State space duality (arXiv 2405.21060): each of `heads` heads of width `dim` has a state for each of `size`
     numbers.
 
-    groups: heads of a group share what writes and reads states.  width: tokens that the convolution in front sees,
-        `activation` behind it.
-    bias: of the projection in front; out_bias: of that behind; conv_bias: of the convolution.  least, most: a time step
-        stays within them.
-    eps: of the norm of each group behind; None: no norm.  norm_first: it stands before the gate.
-    scale: of the input.  scales: of what it is projected to: gate, x, B, C, time steps; empty: 1.  log_rate: see
+    groups: heads of a group share B and C, which write and read states.  width: tokens of the convolution in front,
+        `activation` follows it.
+    bias: of the input projection; out_bias: of the output projection; conv_bias: of the convolution.  least, most:
+        limits of a time step.
+    eps: of the norm of each group of outputs; None: no norm.  norm_first: it comes before the gate.
+    scale: of the input.  scales: of its projections: gate, x, B, C, time steps; empty: 1.  log_rate: see
         `DeltaNetSpec`.
     """
 
@@ -87,7 +87,7 @@ class Mamba2Spec:
 
     @property
     def channels(self) -> int:
-        """That the convolution sees: of x, B and C."""
+        """Of the convolution: of x, B and C."""
         return self.inner + 2 * self.groups * self.size
 
     @property
@@ -101,9 +101,8 @@ class Mamba2Spec:
 class Mamba1Spec:
     """The selective scan (arXiv 2312.00752): each of `inner` channels has a state of `size` numbers.
 
-    rank: of what gives the time steps.  width: tokens that the convolution in front sees, `activation` behind it.
-    bias: of the projections in front and behind; conv_bias: of the convolution.  norm: of what gives time steps, B and
-        C.
+    rank: of the time steps' input.  width: tokens of the convolution in front, `activation` follows it.
+    bias: of the input and output projections; conv_bias: of the convolution.  norm: of the time steps' input, B and C.
     log_rate: see `DeltaNetSpec`.
     """
 

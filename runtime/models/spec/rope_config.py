@@ -1,6 +1,4 @@
-"""Rotary parameters as checkpoints write them: before and since transformers 5,
-one for all layers or one for each kind.
-"""
+"""Rotary parameters in checkpoints: before and since transformers 5, one for all layers or one for each kind."""
 
 from __future__ import annotations
 
@@ -33,12 +31,11 @@ def read_rope(
     others: tuple[str, ...] = (),
     context: int | None = None,
 ) -> RopeParameters:
-    """Of `rope_parameters` (transformers 5) or `rope_scaling` with `rope_theta` beside it (before).
+    """From `rope_parameters` (transformers 5), or from `rope_scaling` with `rope_theta` next to it (before).
 
-    width: of a head.  kind: of the layers, where each has its own.  theta, share: what the family takes where nothing
-    is written; share None: it turns whole heads only.  theta_keys, share_keys: of them, beside.  dim: numbers that
-    turn, where
-    the family counts them itself.  others: keys that it reads itself.  context: the longest sequence wanted.
+    width: of a head.  kind: of the layers, if each has its own.  theta, share: the family's defaults; share None: only
+        whole heads are rotated.  theta_keys, share_keys: their keys in `fields` itself.  dim: rotated numbers, if the
+        family counts them itself.  others: keys that it reads itself.  context: the longest sequence requested.
     """
     rope, where = written_rope(fields, kind)
     name = rope.get(("rope_type", "type"), str, "default")
@@ -61,8 +58,8 @@ def read_rope(
     found = _SCALING.get(name)
     if found is None:
         raise ConfigError(f"{where}: rope_type={shown(name)} is not supported; supported: {', '.join(_SCALING)}")
-    beside = fields if kind is None else _without_original(fields)
-    result = found(RopeParameters(base, turned, width, name, interleaved), rope, beside, context)
+    shared = fields if kind is None else _without_original(fields)
+    result = found(RopeParameters(base, turned, width, name, interleaved), rope, shared, context)
     if unread := rope.unread():
         raise ConfigError(
             f"{where}: key {unread[0]!r} ({shown(rope.values[unread[0]])}) is not understood for rope_type={name!r}"
@@ -72,7 +69,7 @@ def read_rope(
 
 
 def _require_turning(rope: RopeParameters, where: str, values: Mapping[str, Any]) -> None:
-    """Raises ConfigError where the parameters give no usable frequencies."""
+    """Raises ConfigError if the parameters give no usable frequencies."""
     try:
         found = frequencies(rope)
     except (ArithmeticError, ValueError) as error:
@@ -122,8 +119,8 @@ def _plain(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: i
 
 
 def _dynamic(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
-    """Below max_position_embeddings, which a sequence stays, nothing is scaled;
-    with `alpha` the base is raised for all.
+    """Below max_position_embeddings, which a sequence stays, nothing is scaled; with `alpha` the base is raised for
+    all.
     """
     own.raw("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "original_max_position_embeddings")
     if own.optional("alpha", float) is None:
@@ -175,8 +172,8 @@ def _yarn(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: in
 
 
 def _longrope(rope: RopeParameters, own: JsonFields, fields: JsonFields, context: int | None) -> RopeParameters:
-    """One choice for the engine, by the longest sequence that it allows: keys
-    in the cache could not follow a change.
+    """One choice for the engine, by the longest sequence that it allows: keys in the cache could not follow a
+    change.
     """
     original, longest = _original(own, fields), fields.positive("max_position_embeddings")
     factor = own.rate("factor", longest / original)
@@ -200,21 +197,21 @@ def _stretches(own: JsonFields, name: str, count: int) -> tuple[float, ...]:
 
 
 def _without_original(fields: JsonFields) -> JsonFields:
-    """Where each kind of layers has its own parameters, the original length beside them counts for nothing."""
+    """If each kind of layers has its own parameters, the original length outside of them is ignored."""
     return JsonFields(
         {key: value for key, value in fields.values.items() if key != "original_max_position_embeddings"}, fields.where
     )
 
 
 def _original(own: JsonFields, fields: JsonFields) -> int:
-    """The one beside rope_parameters counts before the one in it."""
+    """The value next to rope_parameters takes precedence over the one in it."""
     key = "original_max_position_embeddings"
     inside = own.positive(key, fields.positive("max_position_embeddings"))
     return fields.positive(key, inside)
 
 
 def _temperature(factor: float, mscale: float = 1.0) -> float:
-    """How much YaRN scales cosines and sines to keep the attention's entropy."""
+    """YaRN's factor on cosines and sines, which keeps the attention's entropy."""
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 

@@ -11,17 +11,16 @@ from ...layers.rotary_embedding import RopeParameters
 
 @dataclass(frozen=True, slots=True)
 class SparseAttentionSpec:
-    """Softmax attention in three branches, each with keys and values of its own, which learned gates add up (NSA, arXiv
-    2502.11089):
-    to blocks of tokens that are compressed into one; to tokens of the blocks that these rate highest; to a window of
-    the latest tokens.
+    """Softmax attention in three branches, each with separate keys and values, added by learned gates (NSA).
 
-    heads, kv_heads, dim: of each branch; the queries are the same in all.  scale: of the scores.
-    rope: of the latter two branches. Compressed keys know places within their block alone.
-    length, stride: tokens of a compressed block, and from the beginning of one to that of the next.  inner: of the
-        networks that compress.
-    block, most: tokens of a block that is chosen, and how many of them are: the `first` ones, the `latest` ones, and
-        the best of the others.
+    See arXiv 2502.11089. The branches attend to blocks of tokens compressed into one; to the tokens of the blocks that
+    the first branch rates highest; and to a window of the latest tokens.
+    heads, kv_heads, dim: of each branch; all have the same queries.  scale: of the scores.
+    rope: of the latter two branches. Compressed keys only encode positions within their block.
+    length, stride: tokens of a compressed block, and between the beginnings of two.  inner: of the compressing
+        networks.
+    block, most: tokens of a chosen block, and how many are chosen: the `first` ones, the `latest` ones, and the best of
+        the others.
     """
 
     heads: int
@@ -54,6 +53,6 @@ class SparseAttentionSpec:
 
     @property
     def asked(self) -> LayerAttention:
-        """KV heads are those of chosen blocks, then the window's, then those that are compressed."""
+        """KV heads are those of chosen blocks, then the window's, then the compressed ones."""
         chosen = max(self.most * self.block, self.window)
         return LayerAttention(3 * self.heads, 3 * self.kv_heads, self.dim, self.dim, self.scale, chosen=chosen)

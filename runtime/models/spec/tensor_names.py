@@ -1,4 +1,4 @@
-"""What checkpoints call the parts of a decoder, and in which order they keep merged rows."""
+"""Checkpoint names of the parts of a decoder, and the order of merged rows."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ class MergedProjections:
     """Several projections in one tensor.
 
     order: "rows", one whole projection after the other (q, k, v; gate, up); "heads", [q, k, v] of one head after the
-    other; "groups", [its query heads, k, v] of one key head after the other; "quarters", [q, v, k] of one quarter of
-    the
-    heads after the other; "pairs", rows of gate and up in turn.
+        other; "groups", [its query heads, k, v] of one key head after the other; "quarters", [q, v, k] of one quarter
+        of the heads after the other; "pairs", rows of gate and up in turn.
     """
 
     name: str
@@ -27,8 +26,7 @@ class MergedProjections:
 class StackedExpertTensor:
     """A tensor of the files with the rows of all experts, [experts, ...].
 
-    name: behind `TensorNames.layer`.  parts: what one expert has of it, its number for {}: as many equal cuts of the
-        rows.
+    name: after `TensorNames.layer`.  parts: one expert's parts, {} stands for its number: equal cuts of the rows.
     """
 
     name: str
@@ -43,13 +41,13 @@ def stacks(gate_up: str, down: str, expert: str = "mlp.experts.{}.") -> tuple[St
 
 @dataclass(frozen=True, slots=True)
 class ExpertTensorNames:
-    """What checkpoints call the parts of a mixture of experts; those of one expert have its number for {}.
+    """Checkpoint names of the parts of a mixture of experts; those of one expert have {} for its number.
 
-    shared_gate_up: gate and up of the shared network, where they are one tensor.  switch: what says how much it counts.
-    narrow, widen: what leads to the numbers that experts see, and back.
+    shared_gate_up: gate and up of the shared network, if they are one tensor.  switch: the projection to its weight.
+    narrow, widen: the projections to the experts' latent, and back.
     correction_row: the correction is stored as [1, experts].
-    stacks: other tensors that the files may hold for the experts' own.  transposed: experts' matrices are stored as
-        [in, out].
+    stacks: other tensors that the files may hold in place of the experts' own.  transposed: experts' matrices are
+        stored as [in, out].
     """
 
     router: str = "mlp.gate"
@@ -70,8 +68,8 @@ class ExpertTensorNames:
     transposed: bool = False
 
     def all_stacks(self) -> tuple[StackedExpertTensor, ...]:
-        """These, and what MLX makes of each matrix of all experts: weights,
-        and what stands beside those in few bits.
+        """These, and MLX's tensors of each matrix of all experts: weights, and the scales and biases of quantized
+        ones.
         """
         matrices = (
             (("gate_proj", self.gate), ("up_proj", self.up), ("down_proj", self.down)) if self.gate_up is None else ()
@@ -88,7 +86,7 @@ class ExpertTensorNames:
 
 @dataclass(frozen=True, slots=True)
 class ShortConvTensorNames:
-    """What checkpoints call the parts of a short convolution."""
+    """Checkpoint names of the parts of a short convolution."""
 
     into: str = "conv.in_proj"
     kernel: str = "conv.conv"
@@ -97,12 +95,12 @@ class ShortConvTensorNames:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNetTensorNames:
-    """What checkpoints call the parts of a gated delta net, behind `prefix`.
+    """Checkpoint names of the parts of a gated delta net, after `prefix`.
 
-    inputs, rates: tensors, each with what its rows give, a letter each: q, k, v, the gate z; b, of which beta is made,
-        a of which the decay is.
-    by_head: of inputs and rates those of which a tensor has what belongs to one key head after the other.
-    convolution: of q, k and v, one tensor or three.  decay, gate: what leads from a and z to all channels, in KDA.
+    inputs, rates: tensors, each with a letter for each group of its rows: q, k, v, the gate z; b for beta, a for the
+        decay.
+    by_head: the inputs and rates in which all that belongs to one key head is adjacent.
+    convolution: of q, k and v, one tensor or three.  decay, gate: from a and z to all channels, in KDA.
     """
 
     prefix: str = "linear_attn."
@@ -118,13 +116,12 @@ class DeltaNetTensorNames:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttentionTensorNames:
-    """What checkpoints call the parts of latent attention, beside those of all attention.
+    """Checkpoint names of the parts of latent attention, in addition to those of all attention.
 
-    query_down, query_up: to the queries' latent and from it.  down: to the latent and the key that turns.  up: from the
+    query_down, query_up: to the queries' latent and from it.  down: to the latent and the rotated key.  up: from the
         latent to keys and values.
-    halves: two tensors that the files hold instead of `up`: what makes keys, [heads * rank, numbers of a key], and what
-        makes values,
-    [heads * numbers of a value, rank].  index: how the names of an indexer's parts begin.
+    halves: two tensors that the files may hold instead of `up`: to keys, [heads * rank, numbers of a key], and to
+        values, [heads * numbers of a value, rank].  index: prefix of the names of an indexer's parts.
     """
 
     query_down: str = "self_attn.q_a_proj"
@@ -139,11 +136,11 @@ class LatentAttentionTensorNames:
 
 @dataclass(frozen=True, slots=True)
 class TensorNames:
-    """Llama's names; a family gives where it differs. Those of a layer's parts stand behind `layer`.
+    """Llama's names; a family passes those that differ. Those of a layer's parts come after `layer`.
 
     prefixes: (begin, instead): a tensor whose name begins so is looked up under the other name, first match first.
-    mamba: how the names of such a mixer's parts begin, which are the same in all families.
-    ignored: regular expressions of whole names of tensors without a place here, beside those that `loading` knows.
+    mamba: prefix of the names of such a mixer's parts, which are the same in all families.
+    ignored: regular expressions of whole names of tensors that are not used here, in addition to those in `loading`.
     transposed: matrices of the layers are stored as [in, out].
     """
 

@@ -1,4 +1,4 @@
-"""What of a model's parts an executor knows: whatever else a part has, now or one day, it leaves to the law."""
+"""Which fields of a model's parts an executor supports: layers with any other field are left to the reference."""
 
 from __future__ import annotations
 
@@ -6,12 +6,31 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-WORDS = {
-    "Latent": "latent attention",
-    "Beside": "attention beside Mamba",
-}  # where the name of the class says too little
+PART_NAMES = {
+    "AttentionSpec": "attention",
+    "DeltaNetSpec": "DeltaNet",
+    "ExpertsSpec": "experts",
+    "GatedFFNSpec": "gated",
+    "LatentAttentionSpec": "latent attention",
+    "LayerNorms": "norms",
+    "LayerSpec": "layer",
+    "Mamba1Spec": "Mamba1",
+    "Mamba2Spec": "Mamba2",
+    "NormSpec": "norm",
+    "ParallelMixersSpec": "attention in parallel with Mamba",
+    "PlainFFNSpec": "plain",
+    "QkNormSpec": "QK-norm",
+    "RouterSpec": "router",
+    "ShortConvSpec": "short convolution",
+    "SparseAttentionSpec": "sparse attention",
+}  # by class; the other parts go by the name of their class
 
 Known = Mapping[type, Collection[str]]  # the fields of each kind of part
+
+
+def part_name(part: Any) -> str:
+    """What messages call a part."""
+    return PART_NAMES.get(type(part).__name__, type(part).__name__)
 
 
 def parts_of(layer: Any) -> Iterator[Any]:
@@ -27,9 +46,9 @@ def parts_of(layer: Any) -> Iterator[Any]:
 
 
 def unsupported_fields(layer: Any, known: Known, one: bool = False) -> Iterator[str]:
-    """What an executor does not know, for people.
+    """The fields that an executor does not support, for people.
 
-    one: it knows layers of a mixer alone, or of a feedforward network alone.
+    one: it supports layers with only a mixer, or only a feedforward network.
     """
     if not one:
         yield from (
@@ -39,9 +58,9 @@ def unsupported_fields(layer: Any, known: Known, one: bool = False) -> Iterator[
         )
     for part in parts_of(layer):
         if type(part) not in known:
-            yield f"{WORDS.get(type(part).__name__, type(part).__name__)} is none of its parts"
+            yield f"{part_name(part)} is none of its parts"
             continue
         for each in fields(part):
             default = each.default if each.default_factory is MISSING else each.default_factory()
             if each.name not in known[type(part)] and getattr(part, each.name) != default:
-                yield f"{type(part).__name__.lower()} with {each.name}"
+                yield f"{part_name(part)} with {each.name}"

@@ -1,11 +1,8 @@
-"""Keys of a config.json that change nothing in transformers, because its own class of that `model_type` does not have
-them.
+"""Keys of a config.json that change nothing in transformers, because its class of that `model_type` does not have them.
 
-The class is asked: its fields, its other names of them (`attribute_map`), whatever its methods mention, and what the
-    model's code reads
-of it. Importing transformers takes seconds, so the class's source is looked through first: it is imported only where a
-key does not
-stand there.
+The class is asked: its fields, its aliases (`attribute_map`), the names in its methods, and what the model's code reads
+of it. Importing transformers takes seconds, so the class's source is searched first. The class is imported only for a
+key that is not found there.
 """
 
 from __future__ import annotations
@@ -38,15 +35,14 @@ OF_ROPE = frozenset(
 )
 _READ = re.compile(r"""\bconfig\.(\w+)|getattr\(\s*[\w.]*config[^,()]*,\s*["'](\w+)["']""")
 _NAME = re.compile(r"[A-Za-z][\w-]{0,59}", re.ASCII)
-_ENDINGS = ("", "_text", "_text_model")  # endings of model types whose code lies with that of a wrapper
+_ENDINGS = ("", "_text", "_text_model")  # endings of model types whose code is in that of a wrapper
 
 
 def stray_keys(values: Mapping[str, Any], judged: frozenset[str], architecture: str | None = None) -> frozenset[str]:
     """Those of `judged` that transformers' class of `values["model_type"]` does not have.
 
-    architecture: one that is not among the models of that type is of code that transformers does not have, as if it did
-        not know the
-    type: then no key is stray.
+    architecture: if it is not among the models of that type, its code is not in transformers, as for an unknown type.
+        Then no key is stray.
     """
     kind = values.get("model_type")
     if (
@@ -71,7 +67,7 @@ def _has(kind: str, architecture: str | None) -> bool:
 
 @lru_cache(MOST_KEPT)
 def known_keys(kind: str) -> frozenset[str] | None:
-    """Every key that the class of a model type may read, or None: transformers knows no such type of a text model."""
+    """Every key that the class of a model type may read, or None: transformers has no such text model."""
     try:
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -106,8 +102,8 @@ def _codes(part: type) -> Iterator[CodeType]:
 
 
 def spelled(function: FunctionType) -> frozenset[str]:
-    """Every name and text in a function, in those of its module that it calls, and
-    in the tables of its module that it names.
+    """Every name and string in a function, in the functions of its module that it calls, and in tables that it
+    names.
     """
     found, done, left = set[str](), set[FunctionType](), [function]
     while left:
@@ -143,7 +139,7 @@ def _read_by_code(own: type) -> set[str]:
 
 @lru_cache(MOST_KEPT)
 def declared(kind: str) -> frozenset[str]:
-    """Keys that stand in the source of the class of a model type; not all of them."""
+    """Keys in the source of the class of a model type; not all of them."""
     files = [file for folder in _folders(kind) for file in _sources(folder, "configuration")]
     classes = [
         node

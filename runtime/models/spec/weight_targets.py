@@ -14,9 +14,9 @@ from .model_spec import NormSpec
 
 
 class WeightTarget(NamedTuple):
-    """name: of the tensor in the checkpoint.  target: takes it, of its shape, contiguous.
+    """name: of the tensor in the checkpoint.  target: receives it, of its shape, contiguous.
 
-    layer: the projection of whose weight it is the rows from `start` on; None: it is no such weight.
+    layer: the projection whose weight rows from `start` on it is; None: it is no such weight.
     """
 
     name: str
@@ -26,7 +26,7 @@ class WeightTarget(NamedTuple):
 
 
 def matrix(outputs: int, inputs: int, bias: bool, transposed: bool, dtype: torch.dtype, device: torch.device) -> Linear:
-    """A projection to load into. transposed: its weight lies as [in, out] until it is sealed."""
+    """A projection to load into. transposed: its weight is stored as [in, out] until it is sealed."""
     if not transposed:
         return Linear.empty(outputs, inputs, bias, dtype, device)
     stored = torch.empty(inputs, outputs, dtype=dtype, device=device)
@@ -34,14 +34,14 @@ def matrix(outputs: int, inputs: int, bias: bool, transposed: bool, dtype: torch
 
 
 def weight_of(name: str, layer: Linear) -> Iterator[WeightTarget]:
-    """Of a projection that has a tensor of its own."""
+    """For a projection that has a separate tensor."""
     weight = layer.weight
     yield WeightTarget(f"{name}.weight", weight if weight.is_contiguous() else weight.t(), layer)
     yield from bias_of(name, layer, 0, len(weight))
 
 
 def exact(name: str, layer: Linear) -> Iterator[WeightTarget]:
-    """A product that is no projection of few bits, whatever it was stored as."""
+    """A product that is never quantized, whatever it was stored as."""
     yield WeightTarget(f"{name}.weight", layer.weight)
     if layer.bias is not None:
         yield WeightTarget(f"{name}.bias", layer.bias)

@@ -1,9 +1,8 @@
-"""transformers' own implementation of a model over our cache, scheduler, grammars and sampler: for what no family
-describes.
+"""transformers' own implementation of a model over our cache, scheduler, grammars and sampler.
 
-`config`: what is read and refused before loading; `attend`: its attention over our pages; `decoder`: a step; `load`:
-    weights;
-`proof`: the test at load that refuses a model which computes packed sequences otherwise than each alone.
+It serves models that no family describes. `transformers_config`: the config, and refusals before loading;
+`transformers_attention`: its attention over our pages; `transformers_decoder`: a step; `transformers_load`: weights;
+`transformers_batching_check`: the test at load that refuses a model whose packed sequences differ from each alone.
 """
 
 from ..decoder import Decoder

@@ -1,6 +1,4 @@
-"""transformers' hook for attention, led to our backend: the sequences of a step
-lie one behind the other, without padding.
-"""
+"""transformers' hook for attention, connected to our backend: the sequences of a step are packed without padding."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ class HookedStep:
 
 @dataclass(slots=True)
 class AttentionProbe:
-    """A first forward pass, which tells what the layers ask of attention; each sequence by itself, causal."""
+    """A first forward pass, which records the layers' requirements of attention; each sequence by itself, causal."""
 
     found: list[LayerAttention] = field(default_factory=list)
 
@@ -51,7 +49,7 @@ _current = threading.local()
 
 
 def register() -> None:
-    """Make the attention known to transformers. Any number of times."""
+    """Register the attention with transformers. May be called any number of times."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(NAME, attend)
@@ -59,7 +57,7 @@ def register() -> None:
 
 @contextmanager
 def during_step(what: HookedStep | AttentionProbe) -> Iterator[None]:
-    """Have this thread's forward pass attend by it."""
+    """Make this thread's forward pass use it for attention."""
     _current.what = what
     try:
         yield

@@ -1,6 +1,4 @@
-"""The test at load of a model that transformers computes: packed and cached as we
-run it, it must agree with itself alone.
-"""
+"""The test at load of a model that transformers computes: packed and cached, it must agree with each sequence alone."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ BOUNDS = {
 
 @contextmanager
 def needs_remote_code(architecture: str) -> Iterator[None]:
-    """What a model's own code finds wrong with a few tokens is a ConfigError with its reason."""
+    """If the model's own code raises for a few tokens, that is a ConfigError with its reason."""
     try:
         yield
     except (ConfigError, torch.OutOfMemoryError):
@@ -52,9 +50,7 @@ def needs_remote_code(architecture: str) -> Iterator[None]:
 
 @torch.inference_mode()
 def check_batching(decoder: TransformersDecoder) -> None:
-    """Raises ConfigError where sequences in one step give other logits than
-    each alone by transformers' own attention.
-    """
+    """Raises ConfigError if packed sequences get other logits than each alone by transformers' own attention."""
     sequences = _sequences(decoder)
     with needs_remote_code(decoder.config.architecture):
         expected, found = _alone(decoder, sequences), _packed(decoder, sequences)

@@ -1,4 +1,4 @@
-"""What is known of a model that transformers computes, before it is loaded, and what is refused by name."""
+"""Properties of a model that transformers computes, before it is loaded, and refusals by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 from ...errors import ConfigError
 from ..spec.json_fields import shown
 
-# of `model_type`: what computes otherwise when sequences lie one behind the other, or with positions of its own
+# of `model_type`: what computes differently when sequences are packed, or with separate positions
+# i25 rotations that depend on the longest sequence of a batch
 DENIED = {
     "llama4": "its temperatures and chunks follow positions of the library's own cache",
     "llama4_text": "its temperatures and chunks follow positions of the library's own cache",
@@ -22,13 +23,13 @@ DENIED |= dict.fromkeys(
     ("axk2", "hy_v4", "dots3_note", "dots3_note_text"),
     "its code reads a mask that is not given to other attention functions",
 )
-BY_LENGTH = ("dynamic", "longrope")  # rotations that the longest sequence of a batch decides for its neighbours
+BY_LENGTH = ("dynamic", "longrope")  # rotations that depend on the longest sequence of a batch
 STATES = ("linear_attention", "mamba", "mamba2", "conv", "recurrent", "gated_delta_net")
 
 
 @dataclass(frozen=True)
 class TransformersModelSpec:
-    """A model of transformers: see `Model` for what is not said here.
+    """A model of transformers: see `ModelSpec` for the other fields.
 
     path: of its directory.  remote_code: Python of the checkpoint may be run.  chosen: the user asked for transformers.
     """
@@ -47,7 +48,7 @@ class TransformersModelSpec:
 def read_transformers_model(
     values: Mapping[str, Any], where: str, path: Path, remote_code: bool = False, chosen: bool = False
 ) -> TransformersModelSpec:
-    """Raises ConfigError for what transformers does not know, or what it would compute wrongly over our cache.
+    """Raises ConfigError for what transformers does not support, or would compute wrongly over our cache.
 
     remote_code: whether Python of the checkpoint may be run.  chosen: by the user, whether or not a family describes
         it.
@@ -86,7 +87,7 @@ def read_transformers_model(
 
 
 def _require_class(model_type: str, names: list[Any], where: str) -> None:
-    """The class that transformers takes for `model_type` is one of `architectures`."""
+    """The class that transformers uses for `model_type` is one of `architectures`."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
 
     found = known.get(model_type)

@@ -1,4 +1,4 @@
-"""A model of transformers as the runner wants it: a packed step in, logits out."""
+"""A model of transformers with the interface of the runner: a packed step in, logits out."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ..reference.reference_embedding import known_ids
 from .transformers_attention import AttentionProbe, HookedStep, during_step
 from .transformers_config import TransformersModelSpec
 
-WATCHED = 3  # tokens of the pass that tells what the layers ask of attention
+WATCHED = 3  # tokens of the pass that records the layers' requirements of attention
 
 
 class TransformersDecoder:
     """See `Decoder`, whose methods the engine uses; no kernels of ours compute its layers.
 
-    config: with `attention` it is what the engine asks a `Model`.
+    config: with `attention` it is what the engine asks a `ModelSpec`.
     """
 
     fused, step = False, None
 
     def __init__(self, model: TransformersModelSpec, module: Any, dtype: torch.dtype, device: torch.device) -> None:
         self.module, self.dtype, self.device = module, dtype, device
-        self.weights = [*module.parameters(), *module.buffers()]  # found by those who move them
+        self.weights = [*module.parameters(), *module.buffers()]  # found by code that moves weights
         self.parameter_count = sum(parameter.numel() for parameter in module.parameters())
         self.config = ProbedModelSpec(model, self._watch())
 
@@ -53,13 +53,13 @@ class TransformersDecoder:
     ) -> Tensor:
         """Logits of the batch's `logit_rows`, [R, vocabulary], float32 on the CPU, else `dtype`."""
         if batch.device is not None and batch.token_ids.is_cuda and attention.name != "torch_native":
-            from ...kernels.embed_tokens import enter_pages  # needs Triton, as all that reads the table
+            from ...kernels.embed_tokens import enter_pages  # needs Triton, as everything that reads the table
 
             enter_pages(batch)
         running = HookedStep(batch, attention)
         ids, positions = known_ids(batch).long()[None], batch.positions.long()[None]
         rows = batch.logit_rows.long()
-        wanted = rows if len(rows) else rows.new_zeros(1)  # a step that wants none computes one
+        wanted = rows if len(rows) else rows.new_zeros(1)  # a step that requests none computes one
         with during_step(running):
             out = self._run(ids, positions, logits_to_keep=wanted, output_hidden_states=bool(batch.pools))
         if running.layer != len(self.config.attention.layers):
@@ -77,7 +77,7 @@ class TransformersDecoder:
         )
 
     def executors(self) -> list[tuple[str, str | None]]:
-        """Who computes each layer, and why nobody faster."""
+        """The executor of each layer, and why no faster one."""
         why = (
             f"no family describes {self.config.architecture}"
             if not self.config.chosen
@@ -86,14 +86,14 @@ class TransformersDecoder:
         return [("transformers", why)] * len(self.config.attention.layers)
 
     def expert_counts(self) -> list[list[int]]:
-        """transformers does not tell which experts it takes."""
+        """transformers does not report which experts it chooses."""
         return []
 
 
 class ProbedModelSpec:
-    """A TransformersModelSpec, with what its layers ask of attention. chosen: by the user, where a family would have
-    been there.
+    """A TransformersModelSpec, with its layers' requirements of attention.
 
+    chosen: by the user, although a family describes it.
     states: no layer keeps any, since those that do are refused.
     """
 

@@ -20,10 +20,10 @@ def load_transformers_model(
     seed: int | None = None,
     load_format: str = "auto",
 ) -> TransformersDecoder:
-    """The checkpoint in `dtype` on `device`, or with a seed random weights of its shape. load_format: "pt" takes
-    pickled files too.
+    """The checkpoint in `dtype` on `device`, or with a seed random weights of its shape.
 
-    Raises CheckpointError for tensors that are missing, left over or of another shape, and ConfigError where the model
+    load_format: "pt" accepts pickled files too.
+    Raises CheckpointError for tensors that are missing, left over or of another shape, and ConfigError if the model
     does not compute packed sequences as it computes each alone.
     """
     register()
@@ -54,9 +54,9 @@ def _module(model: TransformersModelSpec, dtype: torch.dtype, seed: int | None, 
         )
     except Exception as error:  # whatever the library finds wrong
         raise CheckpointError(f"transformers cannot load {model.path}: {type(error).__name__}: {error}") from error
-    module, told = loaded
+    module, report = loaded
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        if names := sorted(map(str, told.get(what) or ())):
+        if names := sorted(map(str, report.get(what) or ())):
             raise CheckpointError(
                 f"{model.path}: {what.replace('_keys', '')} tensors for {model.architecture}: {', '.join(names[:5])}"
             )

@@ -1,4 +1,7 @@
-"""Rank 0's view of experts that lie whole on ranks: who computed how many rows, and which experts should go where."""
+"""Rank 0's view of experts that are whole on ranks:
+
+which rank computed how many rows, and which experts should move.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +22,12 @@ WORTH = 1.02  # of a layer's fullest rank, how much more it has than it would ha
 
 
 class RebalanceResult(NamedTuple):
-    """One rebalancing. layers: whose experts moved.  experts, bytes: that went to another place.  seconds: between
-    steps, of rank 0.
+    """One rebalancing.
 
-    balance_before: of the rows since the one before, how busy ranks were beside the busiest of each layer, on average.
-        balance_expected: of
-    the same rows, had experts lain as they do now.
+    layers: whose experts moved.  experts, bytes: that went to another place.  seconds: between steps, of rank 0.
+    balance_before: of the rows since the one before, how busy ranks were relative to the busiest of each layer, on
+    average.
+        balance_expected: of the same rows, had experts been placed as they are now.
     """
 
     layers: int = 0
@@ -37,6 +40,7 @@ class RebalanceResult(NamedTuple):
 
 class _ExpertLayerBalance:
     """counted: of each expert, how often it was chosen before it last moved.  planned: before `window` was asked last.
+
     rows: of each rank, before experts last moved.
 
     part: None while its weights are loaded anew.
@@ -70,7 +74,7 @@ class _ExpertLayerBalance:
         return [sum(pair) for pair in zip(found, rows_of(part.spread.held, [0] * len(counts), counts), strict=True)]
 
     def moving(self) -> None:
-        """Its experts are about to lie elsewhere."""
+        """Its experts are about to move."""
         self.rows, self.counted = self.rows_now(), self.counts
 
     def let_go(self) -> None:
@@ -90,8 +94,9 @@ class _ExpertLayerBalance:
 
 
 class ExpertBalancer:
-    """team: the others.  mover: rank 0's.  last: what the last rebalancing did, once it
-    is done.  Its methods are called between steps.
+    """team: the others.
+
+    mover: rank 0's.  last: what the last rebalancing did, once it is done.  Its methods are called between steps.
     """
 
     def __init__(self, team: RankGroup, mover: ExpertMigrator, ranks: int) -> None:
@@ -111,7 +116,7 @@ class ExpertBalancer:
         return bool(self._slices or self._windows)
 
     def look(self) -> None:
-        """Where weights were loaded anew, experts lie as at the start, and may have other forms."""
+        """Where weights were loaded anew, experts are placed as at the start, and may have other forms."""
         fresh = {index: part for index, part in self._mover.parts.items() if part is not self.layers[index].part}
         for index, part in fresh.items():
             self.layers[index].moving()
@@ -139,8 +144,9 @@ class ExpertBalancer:
         self._done()
 
     def turn(self) -> None:
-        """The next few experts move, or else the next layer is planned: where
-        ranks would not be busier it stays as it is.
+        """The next few experts move, or the next layer is planned:
+
+        a layer that would not gain stays as it is.
         """
         self.look()
         if not self.busy:
@@ -177,7 +183,7 @@ class ExpertBalancer:
         )
 
     def _together(self, name: str, own: Callable[..., None], *arguments: Any) -> None:
-        """On all ranks. Where that breaks off they no longer stand at the same place, and all end."""
+        """On all ranks. Where that breaks off they are no longer at the same place, and all end."""
         self._team.tell(name, *arguments)
         try:
             own(*arguments)
@@ -194,7 +200,7 @@ class ExpertBalancer:
         return [self.layers[index].rows_now(part) for index, part in self._mover.parts.items()]
 
     def places(self) -> dict[str, list[str]]:
-        """Of layers whose experts lie alike, the experts of each rank."""
+        """Of layers whose experts are placed alike, the experts of each rank."""
         found: dict[Held, list[int]] = {}
         for index, part in self._mover.parts.items():
             assert part.spread is not None
@@ -213,7 +219,7 @@ class ExpertBalancer:
 
 
 def better(spread: ExpertParallelPlan, weights: Sequence[int]) -> Held | None:
-    """Where experts should lie; None: as they do. weights: how often each was chosen."""
+    """Where experts should be; None: as they are. weights: how often each was chosen."""
     if not any(weights):
         return None
     nodes = spread.nodes if spread.groups % spread.nodes == 0 else 1

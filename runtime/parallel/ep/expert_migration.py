@@ -1,6 +1,4 @@
-"""Experts that go from rank to rank between two steps, a few at a time; steps that
-come meanwhile find them where they were.
-"""
+"""Experts that go from rank to rank between two steps, a few at a time; steps meanwhile find them where they were."""
 
 from __future__ import annotations
 
@@ -19,9 +17,9 @@ from .expert_placement import ExpertMove, Held
 
 
 class ExpertMigrationStep(NamedTuple):
-    """What all ranks do between two steps. held: how the layer's experts lie once it is done; None: more of the layer
-    is to come.
+    """What all ranks do between two steps.
 
+    held: how the layer's experts are placed once it is done; None: more of the layer is to come.
     chosen: what `describe_experts_apart` says of rank 0's layer.
     """
 
@@ -32,10 +30,11 @@ class ExpertMigrationStep(NamedTuple):
 
 
 class ExpertMigrator:
-    """One rank's part. All ranks of the group make one at the same time, and take the same slices in the same order. On
-    a GPU all of it is
-    queued on the stream that computes, behind the steps that run, and the weights and the places stay at their
-    addresses, which graphs have.
+    """One rank's part.
+
+    All ranks of the group make one at the same time, and take the same slices in the same order. On a GPU all of it is
+    queued on the stream that computes, after the steps that run. The weights and the places stay at their addresses,
+    which graphs have.
 
     movable: the layers whose experts have one form on all ranks.
     """
@@ -62,14 +61,13 @@ class ExpertMigrator:
         self.movable = self._movable()
 
     def drop(self) -> None:
-        """Weights are going to be loaded anew: what is under way comes to
-        nothing, and nothing here keeps those of before.
-        """
+        """Weights are going to be loaded anew: what is under way is dropped, and nothing here keeps the old ones."""
         self._under_way, self._staged = None, []
 
     def _movable(self) -> list[int]:
-        """A mixture that one rank does not compute by the kernels is computed by torch on all: where
-        routers differ in a last bit, a row's expert may be nobody's.
+        """A mixture that one rank does not compute by the kernels is computed by torch on all.
+
+        Where routers differ in a last bit, a row's expert may be on no rank.
         """
         own = {
             index: (part.compiled is not None, {form_of(expert) for expert in part.experts})
@@ -85,8 +83,9 @@ class ExpertMigrator:
 
     @torch.inference_mode()
     def take(self, slice: ExpertMigrationStep) -> None:
-        """Returns when this rank's part is there; with the last slice of a layer the rows of the next step go by the
-        new placement.
+        """Returns when this rank's part is there.
+
+        With the last slice of a layer the rows of the next step go by the new placement.
 
         Raises RuntimeFailure where this rank's router chose otherwise than rank 0's.
         """

@@ -23,9 +23,11 @@ from .expert_placement import initial_placement
 
 
 class ExpertParallelSplit(NamedTuple):
-    """How experts are shared out. redundant: copies, in each layer.  nodes: of ranks that follow each other, on one of
-    which a router's group of experts lies.
-    ordered: see `ExpertShare`."""
+    """How experts are shared out.
+
+    redundant: copies, in each layer.  nodes: of ranks that follow each other, on one of which a router's group of
+    experts is. ordered: see `ExpertShare`.
+    """
 
     redundant: int = 0
     nodes: int = 1
@@ -44,7 +46,7 @@ class ExpertParallelSplit(NamedTuple):
             return f"{places} places for experts, copies counted in, over {ranks} ranks: each takes one at least"
         if (most := part.count * (ranks - 1)) < self.redundant:
             return (
-                f"redundant_experts={self.redundant}: with {most} copies all {part.count} experts lie on each of "
+                f"redundant_experts={self.redundant}: with {most} copies all {part.count} experts are on each of "
                 f"{ranks} ranks; take no more"
             )
         if self.nodes > 1 and places % ranks:
@@ -65,7 +67,7 @@ def require_mixtures(model: ModelSpec) -> str | None:
 
 
 def require_kernels(model: Decoder, asked: str) -> None:
-    """Raises ConfigError for a rank's mixtures that no kernels of a GPU take, or not where experts lie whole on ranks.
+    """Raises ConfigError for a rank's mixtures that no kernels of a GPU take, or not where experts are whole on ranks.
 
     asked: how its text begins.
     """
@@ -84,7 +86,7 @@ def require_same_options(fixed: list[int], asked: str) -> None:
     """
     if fixed:
         raise ConfigError(
-            f"{asked}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms do not lie "
+            f"{asked}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms are not "
             "whole on ranks of GPUs; leave expert_parallel out, or take device='cpu'"
         )
 
@@ -95,7 +97,7 @@ def _kernels_refusal(block: ReferenceBlock, model: Decoder) -> str | None:
     assert isinstance(block.ffn, ReferenceExperts)
     kinds = {type(product) for expert in block.ffn.experts for product in (getattr(expert, expert.into), expert.down)}
     if not kinds <= {*PLAIN}:
-        return f"experts kept as {', '.join(sorted(kind.__name__ for kind in kinds))} do not lie whole on ranks of GPUs"
+        return f"experts kept as {', '.join(sorted(kind.__name__ for kind in kinds))} are not whole on ranks of GPUs"
     why = gpu_refusal_around_mixer(block, model.dtype)
     return None if why is None else f"torch computes it on GPUs ({why}), and would wait for each step's choices"
 

@@ -63,9 +63,7 @@ def raw(x: Tensor) -> Tensor:
 
 
 class StageProgress(NamedTuple):
-    """Of a rank since it began: seconds in which it has computed, and what
-    `Decoder.expert_counts` says of its layers.
-    """
+    """Of a rank since it began: seconds in which it has computed, and `Decoder.expert_counts` of its layers."""
 
     seconds: float
     expert_counts: list[list[int]]
@@ -79,7 +77,7 @@ class PipelineStage:
         self._stage = model.config.stage
 
     def run(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> None:
-        """Compute a planned batch and hand on what it gives: at once, while the next one begins."""
+        """Compute a planned batch and hand on its result: at once, while the next one begins."""
         if not self._stage.begins:
             batch.entering = self.links.receive(
                 (len(batch.token_ids), self.model.config.hidden_size), self.model.dtype, self.links.before

@@ -1,8 +1,7 @@
 """Pipeline parallelism: which layers each stage holds, and what of the checkpoint belongs to them.
 
 A stage is a model of fewer layers: the first one embeds, the last one has the final norm and the head. After GPipe
-    (Huang et al.,
-2018, arXiv 1811.06965), without its training.
+(Huang et al., 2018, arXiv 1811.06965), without its training.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from ..tp.tensor_parallel_split import TensorParallelSplit
 
 
 class RankPlace(NamedTuple):
-    """Where a rank stands: in which of so many stages, and which part of that stage is its own."""
+    """Where a rank is: in which of so many stages, and which part of that stage it has."""
 
     stage: int
     stages: int
@@ -83,8 +82,7 @@ class StageWeightSource:
 
 
 def stage_boundaries(model: ModelSpec, stages: int) -> list[int]:
-    """The first layer of each stage, and the number of layers behind the last: the largest stage has as few bytes as
-    can be.
+    """The first layer of each stage, and the number of layers at the end: the largest stage has as few bytes as can be.
 
     Raises ConfigError where the layers cannot be cut into so many stages.
     """
@@ -98,8 +96,7 @@ def stage_boundaries(model: ModelSpec, stages: int) -> list[int]:
 
 
 def balanced_boundaries(costs: Sequence[int], ends: Sequence[int], parts: int) -> list[int]:
-    """Cut a row into parts, each not empty, that end at some of `ends`, the last of which is the row's: [0, ..., its
-    length].
+    """Cut a row into non-empty parts that end at some of `ends`, the last of which is the row's: [0, ..., its length].
 
     The largest part costs as little as can be; then the sum of squares does.
     """
@@ -122,9 +119,7 @@ def balanced_boundaries(costs: Sequence[int], ends: Sequence[int], parts: int) -
 
 
 def sizes(model: ModelSpec) -> list[int]:
-    """Numbers of weights of each layer; with the first one counts the embedding,
-    with the last one what stands behind it.
-    """
+    """Numbers of weights of each layer; with the first one counts the embedding, with the last one what follows it."""
     parts = [
         sum(place.target.numel() for place in part.places()) for part in Decoder(model, torch.bfloat16, "meta").parts
     ]
@@ -135,7 +130,7 @@ def sizes(model: ModelSpec) -> list[int]:
 
 
 def _ends(model: ModelSpec) -> Iterator[int]:
-    """Behind which layers a stage may end: no later layer reads what a layer before has stored or chosen."""
+    """After which layers a stage may end: no later layer reads what a layer before has stored or chosen."""
     kept = [_earliest(index, layer) for index, layer in enumerate(model.layers)]
     yield from (end for end in range(1, len(kept) + 1) if all(first >= end for first in kept[end:]))
 
@@ -247,16 +242,15 @@ def part_of(checkpoint: OpenCheckpoint, place: RankPlace) -> OpenCheckpoint:
 def require_state(
     path: Path, parts: ParallelSizes, load_format: str = "auto", changes: bool = False, rows: bool = False
 ) -> None:
-    """Compares what lies there for each rank with what that rank will load; nothing where `path` is no sharded state.
+    """Compares what is stored for each rank with what that rank will load; nothing where `path` is no sharded state.
 
     changes: see `require_packed_matches`.  rows: see `TensorParallelSplit`. Raises CheckpointError for files that are
         absent, damaged or another model's, ConfigError for a state of other parts.
     """
     if not is_state(path, load_format):
         return
-    rank_share_in(
-        path, parts, 0
-    )  # however many ranks an engine is asked for, a state has no more than it has files for
+    # however many ranks an engine is asked for, a state has no more than it has files for
+    rank_share_in(path, parts, 0)
     for place in RankPlace.all(parts, rows):
         mine = part_of(place.open(path, load_format=load_format), place)
         require_packed_matches(plan_of(Decoder(mine.model, torch.bfloat16, "meta"), mine), changes)

@@ -1,5 +1,6 @@
-"""Recurrent mixers over ranks: each has some of the heads, or of the channels, with
-their convolutions and states. See `split`.
+"""Tensor parallel recurrent mixers: each rank has some of the heads, or of the channels, with their states.
+
+See `split`.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def pieces(part: Recurrent, names: TensorNames, split: TensorParallelSplit) -> P
 
 def _of_conv(part: ShortConvSpec, names: TensorNames, split: TensorParallelSplit) -> Pieces:
     own, count = np.asarray(split.of(part.channels)), part.channels
-    yield from _rows(names.conv.into, 3 * count, _behind([own] * 3, [count] * 3))
+    yield from _rows(names.conv.into, 3 * count, _in_sequence([own] * 3, [count] * 3))
     yield from _rows(names.conv.kernel, count, own)
     yield _columns(names.conv.output, count, own)
 
@@ -100,11 +101,11 @@ def _of_delta(part: DeltaNetSpec, names: TensorNames, split: TensorParallelSplit
             if group in own.by_head:
                 rows = numbers(split.of(part.key_heads), total // part.key_heads)
             else:
-                rows = _behind([each[letter][1] for letter in letters], [each[letter][0] for letter in letters])
+                rows = _in_sequence([each[letter][1] for letter in letters], [each[letter][0] for letter in letters])
             yield from _rows(begin + name, total, rows)
     for name, letters in zip(own.convolution, ("qkv",) if len(own.convolution) == 1 else "qkv", strict=True):
         counts = [each[letter][0] for letter in letters]
-        yield from _rows(begin + name, sum(counts), _behind([each[letter][1] for letter in letters], counts))
+        yield from _rows(begin + name, sum(counts), _in_sequence([each[letter][1] for letter in letters], counts))
     yield from _decays(part, begin, split)
     for name, size in ((own.decay, part.dim), (own.gate, part.value_dim)) if part.rank is not None else ():
         yield from _rows(begin + name, part.heads * size, numbers(split.of(part.heads), size))
@@ -112,8 +113,9 @@ def _of_delta(part: DeltaNetSpec, names: TensorNames, split: TensorParallelSplit
 
 
 def _of_letters(part: DeltaNetSpec, split: TensorParallelSplit) -> dict[str, tuple[int, np.ndarray]]:
-    """Of queries, keys, values, gate, b and a: how many rows there are, and those of the
-    rank. The few numbers that KDA spreads are whole.
+    """Of queries, keys, values, gate, b and a: how many rows there are, and those of the rank.
+
+    The few numbers that KDA spreads are whole.
     """
     keys, values = numbers(split.of(part.key_heads), part.dim), numbers(split.of(part.heads), part.value_dim)
     found = {
@@ -140,9 +142,9 @@ def _of_mamba(part: Mamba2Spec, names: TensorNames, split: TensorParallelSplit) 
     yield from _rows(
         f"{begin}in_proj",
         part.inner + part.channels + part.heads,
-        _behind([inner, *seen, np.asarray(heads)], [part.inner, *counts, part.heads]),
+        _in_sequence([inner, *seen, np.asarray(heads)], [part.inner, *counts, part.heads]),
     )
-    yield from _rows(f"{begin}conv1d", part.channels, _behind(seen, counts))
+    yield from _rows(f"{begin}conv1d", part.channels, _in_sequence(seen, counts))
     for name in ("A_log", "D", "dt_bias"):
         yield begin + name, TensorSlice(0, part.heads, np.asarray(heads))
     yield f"{begin}norm.weight", TensorSlice(0, part.inner, inner)
@@ -158,6 +160,6 @@ def _columns(name: str, count: int, kept: np.ndarray) -> tuple[str, TensorSlice]
     return f"{name}.weight", TensorSlice(1, count, kept, inputs=True)
 
 
-def _behind(kept: list[np.ndarray], counts: list[int]) -> np.ndarray:
-    """Of parts that lie one after the other, so many rows each."""
+def _in_sequence(kept: list[np.ndarray], counts: list[int]) -> np.ndarray:
+    """Of parts that follow each other, so many rows each."""
     return np.concatenate([rows + start for rows, start in zip(kept, [0, *accumulate(counts)], strict=False)])

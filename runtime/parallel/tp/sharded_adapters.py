@@ -1,6 +1,4 @@
-"""What each rank has of an adapter: pairs cut as the projections that they change, so
-that sums over ranks bring the parts together.
-"""
+"""What each rank has of an adapter: pairs cut as the projections that they change, so that sums join the parts."""
 
 from __future__ import annotations
 
@@ -155,15 +153,16 @@ class ShardedAdapterPacker:
         changes, widest = changes or AdapterChanges(), widest_rank_of(pairs)
         parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest) for packing, part in self._parts]
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
-        beside = tuple(dict.fromkeys(kind for part in parts for kind in part.beside))
+        kinds = tuple(dict.fromkeys(kind for part in parts for kind in part.extra_kinds))
         most = max(part.most_extras for part in parts)
-        own, *others = (replace(part, digest=digest, beside=beside, most_extras=most) for part in parts)
+        own, *others = (replace(part, digest=digest, extra_kinds=kinds, most_extras=most) for part in parts)
         return replace(own, elsewhere=tuple(others))
 
 
 class RanksBaseWeights:
-    """See `BaseWeights`: each rank tells of its part. own: rank 0's.  parts:
-    of all ranks.  sites: of the whole model.
+    """See `BaseWeights`: each rank reports its part.
+
+    own: rank 0's.  parts: of all ranks.  sites: of the whole model.
     """
 
     def __init__(
@@ -177,26 +176,26 @@ class RanksBaseWeights:
         return self._joined(self._all("biases", [(modules,)] * len(self._parts)))
 
     def squares(self, pairs: dict[str, Pair]) -> dict[str, Tensor | None]:
-        told = self._all("squares", [(part.pairs(pairs),) for part in self._parts])
-        coded = {module for each in told for module, values in each.items() if values is None}
+        received = self._all("squares", [(part.pairs(pairs),) for part in self._parts])
+        coded = {module for each in received for module, values in each.items() if values is None}
         known = self._joined(
-            [{module: values for module, values in each.items() if module not in coded} for each in told]
+            [{module: values for module, values in each.items() if module not in coded} for each in received]
         )
         return known | dict.fromkeys(coded)
 
     def same(self, name: str, table: Tensor) -> bool | None:
         tables = [part.table(name, table) for part in self._parts]
-        told = [
+        received = [
             each
             for each, asked in zip(self._all("same", [(name, asked) for asked in tables]), tables, strict=True)
             if asked is not None
         ]
-        return None if None in told else all(told)
+        return None if None in received else all(received)
 
-    def _joined(self, told: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Of the whole modules. told: by each rank, of what it has."""
+    def _joined(self, received: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Of the whole modules. received: from each rank, of what it has."""
         found: dict[str, Tensor] = {}
-        for part, each in zip(self._parts, told, strict=True):
+        for part, each in zip(self._parts, received, strict=True):
             for module, values in each.items():
                 part.put(module, values, found.setdefault(module, torch.zeros(self._sizes[module])))
         return found
@@ -209,7 +208,7 @@ class RanksBaseWeights:
 def models_by_stage(
     model: ModelSpec, stages: int, ranks: int, whole: ExpertParallelSplit | None = None
 ) -> list[ModelSpec]:
-    """Of each stage that of any of its ranks, which are alike; with all experts, where these lie whole on ranks."""
+    """Of each stage that of any of its ranks, which are alike; with all experts, where these are whole on ranks."""
     narrow = narrowed_model(model, TensorParallelSplit(0, ranks, whole)) if ranks > 1 else model
     if whole is not None:
         narrow = replace(
@@ -258,8 +257,10 @@ def _kept(model: ModelSpec, split: TensorParallelSplit) -> dict[str, KeptAdapter
 
 
 class RanksAdapterSlots(AdapterSlots):
-    """Of rank 0. What it lays in a slot, the other ranks lay in theirs, each its own part. all_bytes: that slots of
-    these classes take on all ranks.
+    """Of rank 0.
+
+    What it puts in a slot, the other ranks put in theirs, each its own part. all_bytes: that slots of these classes
+    take on all ranks.
 
     On GPUs the others set theirs aside at once: graphs have the addresses.
     """

@@ -1,6 +1,4 @@
-"""Weights in few bits over ranks: whatever their format, each tensor is read whole
-and the rank's part of the weight is kept.
-"""
+"""Tensor parallel quantized weights: in any format, each tensor is read whole and the rank's part is kept."""
 
 from __future__ import annotations
 
@@ -18,14 +16,12 @@ from ...quantization.quantized_weight import QuantizedWeight
 from ...quantization.readers import TensorHeader, WeightReader
 from .tensor_parallel_split import TensorSlice
 
-PLAIN = ("weight", "bias")  # what a projection has that is not in few bits
-LONGEST = 4  # parts of a name behind a module's
+PLAIN = ("weight", "bias")  # what a projection has that is not quantized
+LONGEST = 4  # parts of a name after a module's
 
 
 def coded(tensors: Iterable[StoredTensor], model: ModelSpec, found: Mapping[str, TensorSlice]) -> set[str]:
-    """By their names in the model the weights of `found` that come in few bits,
-    as the headers of all their tensors say.
-    """
+    """By their names in the model the weights of `found` that are quantized, by the headers of all their tensors."""
     names: set[str] = set()
     for stored in tensors:
         if scale_of_kv(renamed(stored.name, model, found), model) is not None:
@@ -39,8 +35,9 @@ def coded(tensors: Iterable[StoredTensor], model: ModelSpec, found: Mapping[str,
 
 
 class ShardedWeightReaders:
-    """The readers of a checkpoint, of a rank: weights that are cut are read as its
-    part of them. found: by the names in the model.
+    """The readers of a checkpoint, of a rank: weights that are cut are read as its part of them.
+
+    found: by the names in the model.
     """
 
     def __init__(self, readers: FindsWeightReader, model: ModelSpec, found: Mapping[str, TensorSlice]) -> None:

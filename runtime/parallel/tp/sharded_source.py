@@ -1,6 +1,4 @@
-"""A rank's share of a checkpoint: tensors are there as the parts that it
-keeps, and no more rows are read than these.
-"""
+"""A rank's share of a checkpoint: tensors are the parts that it keeps, and no more rows are read than these."""
 
 from __future__ import annotations
 
@@ -30,10 +28,11 @@ from .tensor_parallel_split import TensorParallelSplit, TensorSlice, narrowed_mo
 
 
 class ShardedWeightSource:
-    """A source whose tensors have what a rank keeps of them. cuts: by the tensors' own names.  absent: says of which it
-    keeps nothing.
+    """A source whose tensors have what a rank keeps of them.
 
-    Rows are read by runs. Of columns whole rows are read, since they lie in each row.
+    cuts: by the tensors' own names.  absent: says of which it keeps nothing.
+
+    Rows are read by runs. Of columns whole rows are read, since they are in each row.
     """
 
     def __init__(
@@ -56,9 +55,8 @@ class ShardedWeightSource:
 
     def _rows(self, whole: StoredTensor, kept: np.ndarray, offset: int, part: Tensor) -> None:
         width, at = _bytes(whole, 1), 0
-        ends = np.append(
-            np.flatnonzero(np.diff(kept) != 1) + 1, len(kept)
-        )  # of the runs of rows that follow each other
+        # of the runs of rows that follow each other
+        ends = np.append(np.flatnonzero(np.diff(kept) != 1) + 1, len(kept))
         while at < len(part):
             row, within = divmod(offset + at, width)
             end = ends[np.searchsorted(ends, row, "right")]
@@ -87,8 +85,9 @@ def _bytes(stored: StoredTensor, axis: int) -> int:
 
 
 def share_of(checkpoint: OpenCheckpoint, split: TensorParallelSplit) -> OpenCheckpoint:
-    """What a rank loads; of a sharded state it was cut when that was written. Raises
-    ConfigError for what cannot be shared out.
+    """What a rank loads; of a sharded state it was cut when that was written.
+
+    Raises ConfigError for what cannot be shared out.
     """
     model = checkpoint.model
     require(model, split.ranks, split.whole, split.rows)

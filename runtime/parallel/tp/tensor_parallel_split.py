@@ -1,10 +1,8 @@
-"""Tensor parallelism: a rank's share of a model, which is a narrower model, and which parts of the checkpoint belong to
-it.
+"""Tensor parallelism: a rank's share of a model, which is a narrower model, and its parts of the checkpoint.
 
 Queries, keys, values and states are cut by heads, networks and each of the experts by their inner width, the head by
-the vocabulary; norms,
-routers, the rows of latent attention (with `TensorParallelSplit.rows` all of that) and the embedding are whole on every
-rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
+the vocabulary; norms, routers, the rows of latent attention (with `TensorParallelSplit.rows` all of that) and the
+embedding are whole on every rank. After Megatron-LM (Shoeybi et al., 2019, arXiv 1909.08053).
 """
 
 from __future__ import annotations
@@ -108,8 +106,9 @@ SPLIT: dict[type, set[str]] = {  # what of each part is cut, or is whole on ever
 
 
 def refusal(model: ModelSpec, ranks: int, whole: ExpertParallelSplit | None = None, rows: bool = False) -> str | None:
-    """Why a model cannot be shared out among so many ranks, for people; None: it
-    can. whole, rows: see `TensorParallelSplit`.
+    """Why a model cannot be shared out among so many ranks, for people; None: it can.
+
+    whole, rows: see `TensorParallelSplit`.
     """
     if model.per_layer is not None:
         return "embeddings of each layer's own are not shared out among ranks"
@@ -160,7 +159,7 @@ def _reasons(
         if part.kv_heads % ranks and ranks % part.kv_heads:
             yield f"{part.kv_heads} heads of keys and values over {ranks} ranks: one number must divide the other"
         if part.norm is not None and part.norm.over != "head":
-            yield "queries and keys are normed over several heads, which lie on several ranks"
+            yield "queries and keys are normed over several heads, which are on several ranks"
     if (
         whole is not None
         and isinstance(layer.ffn, ExpertsSpec)
@@ -182,7 +181,7 @@ def _widths(ffn: Feedforward | None, whole: bool) -> list[int]:
 def narrowed_model(model: ModelSpec, split: TensorParallelSplit) -> ModelSpec:
     """The rank's own model.
 
-    Its products behind attention and networks give parts of sums, its head the logits of some tokens.
+    Its products after attention and networks return parts of sums, its head the logits of some tokens.
     """
     rows = split.tokens(model.vocab_size)
     return replace(
@@ -270,12 +269,11 @@ def _attention_cuts(
 
 
 def _merged(part: AttentionSpec, names: TensorNames, split: TensorParallelSplit) -> np.ndarray:
-    """Rows of a tensor of several projections that become the rank's own such tensor, in the same order of its own."""
+    """Rows of a tensor of several projections that become the rank's own such tensor, in the order of that tensor."""
     assert names.qkv is not None
     own = _narrow(part, split)
-    plain, narrow = (
-        rows_in_file(replace(each, rope=None), names.qkv.order) for each in (part, own)
-    )  # turning is within a head
+    # turning is within a head
+    plain, narrow = (rows_in_file(replace(each, rope=None), names.qkv.order) for each in (part, own))
     queries, keys, _ = part.rows
     heads, kv_heads = split.of(part.heads), split.kv_heads(part.kv_heads)
     chosen = [

@@ -11,9 +11,11 @@ from ..ep.expert_parallel_split import ExpertParallelSplit
 
 
 class TensorParallelSplit(NamedTuple):
-    """rank: from 0.  whole: experts lie whole on ranks; None: each rank has a part of every expert's width.  rows: of
-    latent attention each rank has
-    everything, and attends for some of a step's rows; otherwise it has some of the heads."""
+    """rank: from 0.
+
+    whole: experts are whole on ranks; None: each rank has a part of every expert's width.  rows: of latent attention
+    each rank has everything, and attends for some of a step's rows; otherwise it has some of the heads.
+    """
 
     rank: int
     ranks: int
@@ -46,8 +48,9 @@ class TensorParallelSplit(NamedTuple):
 
 
 class TensorSlice(NamedTuple):
-    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their
-    order. inputs: of a product's; otherwise of its outputs.
+    """What of a tensor is kept: of this axis, which has so many places, these, int64, in their order.
+
+    inputs: of a product's; otherwise of its outputs.
     """
 
     axis: int

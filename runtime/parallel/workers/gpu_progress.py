@@ -1,4 +1,4 @@
-"""How far a rank's card is with the steps that it was given: what hangs there is seen by those who wait for it."""
+"""How far a rank's GPU is with the steps that it was given: what hangs there is seen by those that wait for it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import NamedTuple, Protocol
 
 class GpuEvent(Protocol):
     def query(self) -> bool:
-        """Whether the card has come so far."""
+        """Whether the GPU has come so far."""
 
 
 class GpuProgressCount(NamedTuple):
-    """steps: that the card has done.  compiled: kernels that the rank has compiled or loaded."""
+    """steps: that the GPU has done.  compiled: kernels that the rank has compiled or loaded."""
 
     steps: int = 0
     compiled: int = 0

@@ -1,6 +1,4 @@
-"""What a rank above 0 has of adapters, which rank 0 reads: its parts, in slots of
-its own, and what it tells of its weights.
-"""
+"""What a rank above 0 has of adapters, which rank 0 reads: its parts, in its own slots, and reports of its weights."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Pages of keys and values in main memory over ranks: each moves those of its own
-heads and layers, when rank 0 moves its.
-"""
+"""Pages of keys and values in main memory of several ranks: each moves those of the heads and layers that it has."""
 
 from __future__ import annotations
 
@@ -26,11 +24,11 @@ MOVES = {
 
 
 def calls_of(pages: HostKVPages) -> dict[str, Callable[..., Any]]:
-    return {told: getattr(pages, name) for told, name in MOVES.items()}
+    return {called: getattr(pages, name) for called, name in MOVES.items()}
 
 
 class RanksPageCopier:
-    """Of rank 0. The others are told first: what fails here is kept by nobody, and what fails there ends all."""
+    """Of rank 0. The others are informed first: what fails here is kept by no rank, and what fails there ends all."""
 
     def __init__(self, own: RankPageCopies, team: RankGroup, page_size: int, places: int) -> None:
         self._own, self._team = own, team

@@ -20,7 +20,7 @@ class RankWeights:
     """Of a rank.
 
     whole: the model of all ranks, once loaded.  sums: with whom the rank's products are joined, once it has met them;
-    None: nobody.
+    None: with none.
     """
 
     whole: ModelSpec
@@ -47,7 +47,7 @@ class RankWeights:
         return load_rank_part(checkpoint, self.place, begin.dtype, begin.device, begin.seed, self._transform)
 
     def opened(self, path: Path) -> OpenCheckpoint:
-        """Another checkpoint: for all ranks, or what lies there for this one."""
+        """Another checkpoint: for all ranks, or what is stored there for this one."""
         return self.place.open(path, self._begin.context, load_format=self._begin.load_format)
 
     def plan(self, model: Decoder, checkpoint: OpenCheckpoint) -> LoadPlan:
@@ -56,8 +56,7 @@ class RankWeights:
         require(plan, model, self._transform)
         if (few := {*plan.coded, *plan.packed}) and self._begin.whole is not None and model.fused:
             raise CheckpointError(
-                f"{min(few)} comes in few bits, which expert_parallel does not take on GPUs; take the model as it "
-                "was before"
+                f"{min(few)} is quantized, which expert_parallel does not take on GPUs; take the model as it was before"
             )
         return plan
 

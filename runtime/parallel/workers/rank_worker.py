@@ -1,6 +1,6 @@
-"""The process of a rank above 0, started by `team` on a leash.
+"""The process of a rank above 0, started by its group, which it does not outlive.
 
-It decides nothing: it loads its share of the model, computes the steps that it is told, and ends with rank 0.
+It decides nothing: it loads its share of the model, computes the steps that it receives, and ends with rank 0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ ON_GPUS = "sgl.runtime.executor.ranks.gpu_rank_worker"  # whose `begun` a rank t
 class RankCommands(Protocol):
     """What a rank above 0 does."""
 
-    def told(self) -> bytes:
+    def heartbeat(self) -> bytes:
         """With each sign of life."""
 
     def ready(self) -> bytes:
@@ -72,8 +72,9 @@ class RankCommands(Protocol):
 
 
 class RankWorker:
-    """part: what the rank holds.  model: that, joined with the others'.  pipeline: of a stage's
-    layers.  mover: where experts lie whole on ranks.
+    """part: what the rank holds.
+
+    model: that, joined with the others'.  pipeline: of a stage's layers.  mover: where experts are whole on ranks.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class RankWorker:
         """Bytes of its weights."""
         return pickle.dumps(self.model.weight_bytes)
 
-    def told(self) -> bytes:
+    def heartbeat(self) -> bytes:
         return b"" if self.pipeline is None else pickle.dumps(self.pipeline.done())
 
     def take(self, kind: int, payload: bytes) -> bytes:
@@ -140,7 +141,7 @@ class RankWorker:
         return self._pool.bytes + (0 if self._memory is None else self._memory.bytes)
 
     def make_room(self, room: RankKVOptions) -> bytes:
-        """Memory for keys and values; what lay there is gone. Who computes the layers, pickled."""
+        """Memory for keys and values; what was there is gone. Returns what computes the layers, pickled."""
         layout = self.model.config.attention
         self._pool = layout.pool(room.slots, room.dtype, self.model.device, 0)
         self._scale()
@@ -252,7 +253,7 @@ def begun(begin: RankStart) -> RankWorker:
 
 
 def answered(call: Callable[[str, tuple[Any, ...]], Any], name: str, arguments: tuple[Any, ...]) -> bytes:
-    """What a method of a rank gives, or the error that it raises: rank 0 goes on with either."""
+    """What a method of a rank returns, or the error that it raises: rank 0 goes on with either."""
     try:
         return pickle.dumps((call(name, arguments), None))
     except Exception as error:
@@ -273,7 +274,7 @@ def _listen(line: RankChannel, heard: SimpleQueue[tuple[int, bytes]]) -> None:
         while True:
             heard.put(line.receive())
     except (EOFError, OSError):
-        os._exit(0)  # rank 0 is gone, or wants no more: whatever is computed is for nobody
+        os._exit(0)  # rank 0 is gone, or wants no more: whatever is computed is not used
 
 
 def _beat(line: RankChannel, beating: list[RankCommands]) -> None:
@@ -281,6 +282,6 @@ def _beat(line: RankChannel, beating: list[RankCommands]) -> None:
     pause = threading.Event()
     try:
         while not pause.wait(BEAT):
-            line.send(ALIVE, beating[0].told() if beating else b"")
+            line.send(ALIVE, beating[0].heartbeat() if beating else b"")
     except OSError:
         os._exit(0)

@@ -45,11 +45,14 @@ class RankStart(NamedTuple):
 
 
 class RankKVOptions(NamedTuple):
-    """Of keys and values. slots: token slots of the pool; the rest as of `attention_backend`.  states: slots of states,
-    0 where no layer keeps any.
+    """Of keys and values.
+
+    slots: token slots of the pool; the rest as of `attention_backend`.  states: slots of states, 0 where no layer keeps
+    any.
     graphs: steps are replayed as CUDA graphs.  tokens: of a step, at most.
     captured: layers before which rank 0 keeps the states of every token, see `HiddenStateCapture`; None: it keeps none.
-    window_slots: of layers that see a window and have slots of their own; 0: none has."""
+    window_slots: of layers that see a window and have separate slots; 0: none has.
+    """
 
     slots: int
     dtype: torch.dtype

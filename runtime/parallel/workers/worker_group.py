@@ -1,4 +1,4 @@
-"""Rank 0's side of the other ranks: it starts their processes, tells them what to do, and ends all when one ends."""
+"""Rank 0's side of the other ranks: it starts their processes, sends them their work, and ends all when one ends."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ log = logging.getLogger("sgl.runtime")
 
 LOADING = 10.0  # times the limit of silence, while models are loaded: a process may hold Python's lock
 GRACE = 1.0  # seconds in which rank 0 may find for itself what made another end while it began, or end by itself
-STEP_LIMIT = 10.0  # seconds that a card may take for a step, less where the limit of silence is less
+STEP_LIMIT = 10.0  # seconds that a GPU may take for a step, less where the limit of silence is less
 STDERR, WRITING = 2, 0.2  # the descriptor, whatever sys.stderr is; seconds in which a process writes where it is
 ENDING = 10.0  # seconds that ending takes at most
 TURN = 0.2  # seconds between two looks at who was heard when
@@ -59,7 +59,7 @@ class RankWorkerHandle:
         self.process = other.process
         self.rank, self.line, self.heard = rank, RankChannel(other.end), time.monotonic()
         self.ready: SimpleQueue[bytes] = SimpleQueue()
-        self.told = b""  # with its newest sign of life
+        self.heartbeat = b""  # with its newest sign of life
         self.words = ""  # what it said of its failure
 
     def end(self, seconds: float = 0.0, patience: float | None = None) -> str:
@@ -75,8 +75,9 @@ class RankWorkerHandle:
 
 
 class RankGroup:
-    """The ranks of one engine. `broken` is called once, on a thread of the team's own, when one of them has ended or is
-    silent.
+    """The ranks of one engine.
+
+    `broken` is called once, on a thread of the team's own, when one of them has ended or is silent.
 
     silence: seconds without a sign of life after which a rank counts as hung; None: it may be silent for ever.
     """
@@ -105,7 +106,7 @@ class RankGroup:
         return self.met(lambda arrived: RankCollectives(0, self.size, self.meeting, arrived))
 
     def met(self, meet: Callable[[Callable[[], None]], Met]) -> Met:
-        """What `meet` gives, which connects the ranks once it has called what it is given.
+        """What `meet` returns, which connects the ranks once it has called what it is given.
 
         Where that takes long, all ranks end.
         """
@@ -123,7 +124,8 @@ class RankGroup:
         return self._meeting.path
 
     def wait(self) -> list[bytes]:
-        """Until every rank has done what it was told last; what each says to it.
+        """Until every rank has done what it was sent last; the answer of each.
+
         Raises RuntimeFailure when one has ended.
         """
         answers = []
@@ -140,9 +142,9 @@ class RankGroup:
         return answers
 
     def make_room(self, room: RankKVOptions) -> None:
-        """Give every rank memory for keys and values, and what reads them there.
+        """Assign every rank memory for keys and values, and what reads them there.
 
-        `wait` gives of each, pickled, who computes its layers.
+        `wait` returns of each, pickled, what computes its layers.
         """
         for member in self.members:
             self._send(member, POOL, room)
@@ -153,7 +155,7 @@ class RankGroup:
             self._tell(member, STEP, words)
 
     def tell(self, name: str, *arguments: Any) -> None:
-        """Let every rank call its method of this name, before the steps that it is told later.
+        """Let every rank call its method of this name, before the steps that it is sent later.
 
         One that cannot ends all ranks.
         """
@@ -165,7 +167,7 @@ class RankGroup:
             self._tell(member, TELL, pickle.dumps((name, own)))
 
     def ask(self, name: str, *arguments: Any, meanwhile: Callable[[], None] = lambda: None) -> list[Any]:
-        """What each rank's method of this name gives; it may load weights. meanwhile: what rank 0 does.
+        """What each rank's method of this name returns; it may load weights. meanwhile: what rank 0 does.
 
         Raises what `meanwhile` raised, otherwise what one of the others did; all have come to an end then.
         """
@@ -199,7 +201,7 @@ class RankGroup:
             self._tell(member, REHEARSE)
 
     def watch_steps(self, progress: GpuProgress) -> None:
-        """On GPUs: from now on a step that a card does not do in time is the end of all ranks. progress: of rank 0."""
+        """On GPUs: from now on a step that a GPU does not do in time ends all ranks. progress: of rank 0."""
         if self._silence is not None:
             self._stalls = [StallDetector(min(STEP_LIMIT, self._silence)) for _ in range(self.size)]
             self._progress = progress
@@ -223,22 +225,22 @@ class RankGroup:
             time.sleep(ENDING)
 
     def fail(self, error: BaseException, hung: bool = False) -> None:
-        """The ranks no longer stand at the same place: all of them end, and so does this process.
+        """The ranks are no longer at the same place: all of them end, and so does this process.
+
         hung: all write first where they are, to stderr.
         """
         if self._closing or not self._failed.acquire(blocking=False):
             return
         if hung:
-            writing = threading.Thread(
-                target=self._write_stacks, daemon=True
-            )  # stderr may be full, and nobody reads it
+            # stderr may be full, with no reader
+            writing = threading.Thread(target=self._write_stacks, daemon=True)
             writing.start()
             writing.join(WRITING * (2 + len(self.members)))
         for member in self.members:
             member.process.kill()
         until = time.monotonic() + GRACE
         for member in self.members:
-            member.end(max(0.0, until - time.monotonic()), GRACE)  # a card may take its time to let a process go
+            member.end(max(0.0, until - time.monotonic()), GRACE)  # a GPU may take its time to let a process go
         self._meeting.end()
         self._broken(error)
 
@@ -279,7 +281,7 @@ class RankGroup:
                     member.words = payload.decode()
                 else:
                     assert kind == ALIVE
-                    member.told = payload
+                    member.heartbeat = payload
         except (EOFError, OSError):
             if not self._begun:
                 time.sleep(GRACE)  # what it could not read, rank 0 cannot read either, and says so better
@@ -323,7 +325,7 @@ class RankGroup:
 
     def _watch_gpus(self, progress: GpuProgress) -> None:
         own = progress.moved()
-        others = [pickle.loads(member.told) if member.told else GpuProgressCount() for member in self.members]
+        others = [pickle.loads(member.heartbeat) if member.heartbeat else GpuProgressCount() for member in self.members]
         hung = [
             rank
             for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True))

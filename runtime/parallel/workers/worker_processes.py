@@ -25,17 +25,17 @@ OTHER, ENGINE = (
 
 
 class RendezvousFile:
-    """A file for the ranks to find each other by: where the system can, one that no folder names, so that nothing is
-    left of it however they end.
+    """A file for the ranks to find each other by.
+
+    Where the system can, no folder names it, so that nothing is left of it however they end.
 
     shared: descriptors for the others to have, at the same numbers.
     """
 
     def __init__(self) -> None:
         self._folder = "" if sys.platform == "linux" else tempfile.mkdtemp(prefix="sgl-ranks-")
-        self.shared = (
-            [] if self._folder else [os.memfd_create("sgl-ranks")]
-        )  # open to the end: who meets may look at it again
+        # open to the end: who meets may look at it again
+        self.shared = [] if self._folder else [os.memfd_create("sgl-ranks")]
         self.path = Path(self._folder, "meeting") if self._folder else Path(f"/proc/self/fd/{self.shared[0]}")
 
     def end(self) -> None:
@@ -78,7 +78,7 @@ _early: list[RankProcesses] = []
 
 def begin(descriptor: str, ranks: str) -> None:
     """Of rank 0's process. descriptor: see `process.worker`."""
-    with suppress(OSError):  # they are started when they are wanted, where an error is told
+    with suppress(OSError):  # they are started when they are wanted, where an error is reported
         _early.append(RankProcesses(int(ranks)))
     import_module(ENGINE).begin(descriptor)
 

@@ -1,4 +1,4 @@
-"""Groups that inputs were put in by their activations: columns sorted so that each group lies together."""
+"""Groups of inputs sorted by their activations (act-order): columns sorted so that each group is contiguous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AWQ (gemm), and auto-round in its packing: eight outputs in a word, in an order of their own."""
+"""AWQ (gemm), and auto-round in its packing: eight outputs in a word, in a special order."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReade
 
 
 def unpacked(words: Tensor) -> Tensor:
-    """int32 [n, out / 8] -> uint8 [out, n]. The small side is turned first: then whole rows are written."""
+    """int32 [n, out / 8] -> uint8 [out, n]. The smaller tensor is transposed first: then whole rows are written."""
     words = words.T.contiguous()
     codes = torch.empty(len(words), EACH, words.shape[1], dtype=torch.uint8, device=words.device)
     for nibble, place in enumerate(PLACES):

@@ -17,7 +17,7 @@ from .reader_match import FLOATS, QuantizedModule, WeightReader
 STATE = "weight.quant_state.bitsandbytes__"  # and nf4 or fp4
 BYTES = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # of the dtypes that the codes may be stored under
 LONGEST_STATE = 4096  # bytes of JSON
-LEAST = 8  # inputs in a group; blocks that lie across rows make smaller ones
+LEAST = 8  # inputs in a group; blocks that cross rows make smaller ones
 ABSMAX, TABLE = "weight.absmax", "weight.quant_map"
 NESTED = "weight.nested_absmax", "weight.nested_quant_map"
 
@@ -27,7 +27,7 @@ def state_of(module: QuantizedModule) -> str | None:
 
 
 def claim(module: QuantizedModule, state: str) -> WeightReader:
-    """w = table[q] * absmax[block]. Its sizes and the length of a block stand in JSON, in a tensor."""
+    """w = table[q] * absmax[block]. The sizes and the length of a block are in JSON, in a tensor."""
     count = 2 * math.prod(module.expect("weight", tuple(BYTES))) * BYTES[module.dtype("weight")]
     blocks = module.vector(ABSMAX, ("U8", *FLOATS))
     module.expect(TABLE, FLOATS, (16,))
@@ -57,7 +57,7 @@ def claim(module: QuantizedModule, state: str) -> WeightReader:
 
 
 class BitsAndBytesState:
-    """The JSON beside a weight."""
+    """The JSON of a weight."""
 
     def __init__(self, module: QuantizedModule, name: str, content: Tensor) -> None:
         self.module, self.name = module, name
@@ -95,7 +95,7 @@ class BitsAndBytesState:
 
 
 def _restored(says: BitsAndBytesState, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Scales that are codes under a table of their own, with a scale for each block of them."""
+    """Scales that are codes under a separate table, with a scale for each block of them."""
     codes, outer = tensors[ABSMAX], tensors[NESTED[0]].float()
     length = says.size("nested_blocksize", len(outer), len(codes))
     each = outer.repeat_interleave(length)[: len(codes)]
@@ -103,7 +103,7 @@ def _restored(says: BitsAndBytesState, tensors: Mapping[str, Tensor]) -> Tensor:
 
 
 def _by_rows(says: BitsAndBytesState, absmax: Tensor, shape: tuple[int, int]) -> tuple[int, Tensor]:
-    """Blocks run over the ends of rows: groups are what divides both."""
+    """Blocks run over the ends of rows: the group size divides both."""
     out, inputs = shape
     length = says.size("blocksize", len(absmax), out * inputs)
     group = math.gcd(inputs, length)

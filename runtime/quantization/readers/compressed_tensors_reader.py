@@ -67,10 +67,10 @@ def _fit(module: QuantizedModule, words: int, schemes: Sequence[CompressedTensor
     known = module.siblings[ORDER].shape[0] if module.has(ORDER) and module.siblings[ORDER].shape else None
     found = {scheme: fit for scheme in schemes if (fit := _fits(scheme, words, groups, known))}
     if not found:
-        told = "; ".join(map(str, schemes)) or "none"
+        listed = "; ".join(map(str, schemes)) or "none"
         raise module.wrong(
             "weight_packed",
-            f"and weight_scale {list(shape)} fit no scheme of whole numbers in config_groups ({told}); correct the "
+            f"and weight_scale {list(shape)} fit no scheme of whole numbers in config_groups ({listed}); correct the "
             "file",
         )
     if len(set(found.values())) > 1:

@@ -19,8 +19,9 @@ DIVIDES, MULTIPLIES = "weight_global_scale", "weight_scale_2"  # the name says w
 
 
 def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightReader:
-    """codes: the sibling with the codes, uint8 [out, bytes]; its width beside the scale's tells
-    the bits. alone: NVFP4 may have no global scale.
+    """codes: the sibling with the codes, uint8 [out, bytes]; its width relative to the scale's gives the bits.
+
+    alone: NVFP4 may have no global scale.
     """
     out, width = module.matrix(codes, ("U8",))
     _, groups = module.matrix("weight_scale", OF_GROUPS)
@@ -32,7 +33,7 @@ def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightRea
     reaches = {name: _reach(module, name, (out, inputs)) for name in (DIVIDES, MULTIPLIES) if module.has(name)}
     if nvidia and len(reaches) != 1 and not (alone and not reaches):
         raise module.wrong(
-            "weight_scale", f"needs one of {DIVIDES} and {MULTIPLIES} beside it; take a complete checkpoint"
+            "weight_scale", f"needs one of {DIVIDES} and {MULTIPLIES} next to it; take a complete checkpoint"
         )
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:

@@ -1,5 +1,6 @@
-"""float8 weights: with a scale for all, for each output, or for each block. The layouts of
-DeepSeek, fbgemm, ModelOpt and compressed-tensors.
+"""float8 weights: with a scale for all, for each output, or for each block.
+
+The layouts of DeepSeek, fbgemm, ModelOpt and compressed-tensors.
 """
 
 from __future__ import annotations

@@ -76,10 +76,9 @@ def decode(kind: str, raw: Tensor, shape: tuple[int, int]) -> QuantizedWeight:
 
     kind: a key of BLOCKS.  raw: uint8 [out, bytes of a row].  Scales are float16 where the file has one a group,
         float32
-    where it has two levels of them (the K kinds and IQ4_XS), bfloat16 in MXFP4; minimums are offsets. Of NVFP4 the
-    scale
-    of the whole tensor, which lies beside it, is to be given as `factor`. Raises CheckpointError for a kind that is not
-    supported, and for bytes or sizes that do not fit.
+    where it has two levels of them (the K kinds and IQ4_XS), bfloat16 in MXFP4; minimums are offsets. For NVFP4, pass
+    the scale of the whole tensor, which is stored separately, as `factor`. Raises CheckpointError for a kind that is
+    not supported, and for bytes or sizes that do not fit.
     """
     outputs, inputs = shape
     if kind not in BLOCKS:

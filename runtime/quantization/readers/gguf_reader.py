@@ -13,14 +13,15 @@ from .reader_match import QuantizedModule, TensorHeader, WeightReader
 
 
 class GGUFWeightReaders:
-    """Stands where `Readers` do, for files that need no configuration."""
+    """Used in place of `WeightReaders` for files that need no configuration."""
 
     notes: tuple[str, ...] = ()
     other_kv: str | None = None
 
     def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
-        """None: the weight is a plain one. Raises CheckpointError, naming the
-        tensor, for weights that are no matrix.
+        """None: the weight is a plain one.
+
+        Raises CheckpointError, naming the tensor, for weights that are no matrix.
         """
         found = QuantizedModule(module, siblings)
         kind = found.dtype("weight")

@@ -1,4 +1,4 @@
-"""Weights whose inputs are multiplied first, each with a number of its own (AWQ, SmoothQuant)."""
+"""Weights whose inputs are multiplied first, each with a separate number (AWQ, SmoothQuant)."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ def without(module: QuantizedModule, name: str) -> QuantizedModule:
 
 
 def scaled(module: QuantizedModule, name: str, claim: WeightReader) -> WeightReader:
-    """claim: of the weight that multiplied inputs meet. There is no place for them
-    beside groups, so that each input becomes a group.
+    """claim: of the weight for multiplied inputs.
+
+    Input scales cannot be combined with groups, so each input is a group.
     """
     wide = claim.shape[1]
     if module.expect(name, FLOATS) not in ((wide,), (1, wide)):

@@ -24,8 +24,8 @@ def claim(
 ) -> WeightReader:
     """w = (q - z) * s, with a scale and maybe a zero for all, for each output or for each group.
 
-    rounds_rows: so is x, the checkpoint says.  schemes: what its configuration says of whole numbers; codes of four
-        bits may lie in bytes.
+    rounds_rows: so is x, according to the checkpoint.  schemes: its configuration of integers; 4-bit codes may be
+        stored in bytes.
     """
     weight = module.matrix("weight", ("I8",))
     module.expect("weight_scale", FLOATS)

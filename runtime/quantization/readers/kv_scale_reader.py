@@ -23,7 +23,7 @@ FLOAT8 = {"FP8", "FLOAT8"}  # as ModelOpt calls it
 
 
 class KVScales(NamedTuple):
-    """The siblings, behind "module.", each one number in float32, float16 or bfloat16."""
+    """The siblings, after "module.", each one number in float32, float16 or bfloat16."""
 
     k: str
     v: str
@@ -31,6 +31,7 @@ class KVScales(NamedTuple):
 
 def kv_scales(module: str, siblings: Mapping[str, TensorHeader]) -> KVScales | None:
     """siblings: every tensor named module.*, by the rest. None: there are none.
+
     Raises CheckpointError for more than one number.
     """
     found = QuantizedModule(module, siblings)

@@ -1,6 +1,4 @@
-"""MLX: whole numbers of 2 to 8 bits in words, with a scale and what is added
-behind it for each group; and its floats.
-"""
+"""MLX: integers of 2 to 8 bits in words, with a scale and an addend for each group; and its floats."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ CALLED = {"weight_scale": SCALES}
 FLOAT_BITS = {"mxfp4": 4, "nvfp4": 4, "mxfp8": 8}  # by mode
 GROUPS = {"mxfp4": 32, "nvfp4": 16, "mxfp8": 32}
 AFFINE = "affine"
-OF_EXPERT = re.compile(r"experts\.\d+\.(\w+)$")  # whose matrices lie in one tensor there
+OF_EXPERT = re.compile(r"experts\.\d+\.(\w+)$")  # whose matrices are in one tensor there
 OF_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 

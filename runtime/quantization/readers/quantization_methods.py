@@ -308,14 +308,14 @@ TELLING = {
 
 
 def asked_of(
-    quantization: Mapping[str, Any] | None, where: str, beside: Mapping[str, Mapping[str, Any]]
+    quantization: Mapping[str, Any] | None, where: str, other_files: Mapping[str, Mapping[str, Any]]
 ) -> CheckpointQuantization:
     """What the first of these says: config.json's object, then the files of older tools."""
     if quantization:
         return _asked(quantization, where, None)
     for name, method in OLDER.items():
-        if name in beside:
-            return _asked(beside[name], name, method)
+        if name in other_files:
+            return _asked(other_files[name], name, method)
     return CheckpointQuantization(where=where)
 
 

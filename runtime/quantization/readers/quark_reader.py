@@ -64,10 +64,10 @@ def _along_inputs(module: QuantizedModule) -> WeightReader:
 def _moved(asked: CheckpointQuantization, module: QuantizedModule) -> int:
     found = {dtype for _, spec in weights(asked) if isinstance(dtype := spec.get("dtype"), str) and dtype in WHOLE}
     if len(found) != 1:
-        told = " and ".join(sorted(found)) or "neither"
+        listed = " and ".join(sorted(found)) or "neither"
         raise module.wrong(
             "qweight",
-            f"holds words of int4 or uint4, and the configuration has {told}: which it is decides what they mean; "
+            f"holds words of int4 or uint4, and the configuration has {listed}: which it is decides what they mean; "
             "take another checkpoint",
         )
     return WHOLE[found.pop()]

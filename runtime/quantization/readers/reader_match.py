@@ -44,7 +44,7 @@ class WeightReader(NamedTuple):
     """How a module's weight is read.
 
     format: for people. shape: of the dense weight [out, in]; (1, out * in) where only `read` learns the sizes.
-    names: the siblings that `read` takes, behind "module.". unused: those that the format has and the weight needs not.
+    names: the siblings that `read` takes, after "module.". unused: those that the format has and the weight needs not.
     read: their tensors, in the headers' dtypes and shapes and on any device -> the weight, which may share their
         memory;
     raises CheckpointError for contents that cannot be.
@@ -80,13 +80,13 @@ class QuantizedModule:
         """The shape of a tensor that must be there, in one of these dtypes, of this shape."""
         if name not in self.siblings:
             raise self.wrong(
-                name, f"is missing beside {', '.join(sorted(self.siblings)[:8])}; take a complete checkpoint"
+                name, f"is missing next to {', '.join(sorted(self.siblings)[:8])}; take a complete checkpoint"
             )
         found = self.siblings[name]
         if found.dtype not in dtypes:
             raise self.wrong(name, f"must be {' or '.join(dtypes)} in this format; convert the checkpoint again")
         if shape is not None and found.shape != shape:
-            raise self.wrong(name, f"must have shape {list(shape)} beside its siblings; convert the checkpoint again")
+            raise self.wrong(name, f"must have shape {list(shape)} to match its siblings; convert the checkpoint again")
         return found.shape
 
     def matrix(self, name: str, dtypes: Sequence[str]) -> tuple[int, int]:
@@ -106,12 +106,12 @@ class QuantizedModule:
     def claim(
         self, form: str, shape: tuple[int, int], names: Sequence[str], read: Read, unused: Sequence[str] = ()
     ) -> WeightReader:
-        """The claim, once every sibling is accounted for: one that nobody understands may change the result."""
+        """The claim, once every sibling is accounted for: an unknown one may change the result."""
         spare = tuple(name for name in self.siblings if name in unused or name in OF_ACTIVATIONS)
         for name in self.siblings:
             if name not in names and name not in spare and name not in BESIDE:
                 raise self.wrong(
                     name,
-                    f"is not understood beside a weight of the format {form}; take another checkpoint of this model",
+                    f"is not understood with a weight of the format {form}; take another checkpoint of this model",
                 )
         return WeightReader(form, shape, tuple(names), spare, read)

@@ -11,15 +11,16 @@ from ..quantized_weight import QuantizedWeight
 from .reader_match import QuantizedModule, TensorHeader, WeightReader
 
 ROWS, COLUMNS = 128, 4  # of a tile
-QUARTERS = 4  # of its rows, which lie beside each other
+QUARTERS = 4  # of its rows, which are adjacent
 
 
 def unswizzled(
     module: QuantizedModule, name: str, shape: tuple[int, int]
 ) -> tuple[QuantizedModule, Callable[[WeightReader], WeightReader]]:
-    """The module as if `name` [outputs, groups] lay in order, and what makes a claim of that one a claim of this.
+    """The module as if `name` [outputs, groups] were in order, and a function from a claim of that one to a claim of
+    this.
 
-    Its shape in the file tells how it lies.
+    Its shape in the file determines its order.
     """
     found, (rows, columns) = module.siblings[name], _tiles(shape)
     if found.shape != (rows * ROWS // QUARTERS, columns * COLUMNS * QUARTERS):
@@ -41,7 +42,7 @@ def _in_order(claim: WeightReader, name: str, shape: tuple[int, int]) -> WeightR
 
 
 def in_order(scales: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Tiles of 128 x 4, filled up: in each, row 32 q + r of column c lies at 16 r + 4 q + c."""
+    """Tiles of 128 x 4, padded: in each, row 32 q + r of column c is at 16 r + 4 q + c."""
     rows, columns = _tiles(shape)
     tiles = scales.view(rows, columns, ROWS // QUARTERS, QUARTERS, COLUMNS)
     return tiles.permute(0, 3, 2, 1, 4).reshape(rows * ROWS, columns * COLUMNS)[: shape[0], : shape[1]].contiguous()

@@ -1,4 +1,4 @@
-"""torchao's whole numbers of few bits: packed in bytes, in words, in the tiles of tensor cores, and one in a byte."""
+"""torchao's integers of few bits: packed in bytes, in words, in the tiles of tensor cores, and one in a byte."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def claim_words(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
 
 
 def claim_tiles(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
-    """Int4TilePackedTo4dTensor of a CUDA card: w[o, i] = (q[o, i] - 8) * s[g, o] + z[g, o], s
-    and z lie together; sizes are filled up with zeros.
+    """Int4TilePackedTo4dTensor of a CUDA GPU: w[o, i] = (q[o, i] - 8) * s[g, o] + z[g, o].
+
+    s and z are interleaved; sizes are padded with zeros.
     """
     stored = module.expect("weight", ("I32",))
     if len(stored) != 4 or stored[2] != ROWS * LANES or stored[3] not in WORDS or min(stored) < 1:

@@ -1,4 +1,4 @@
-"""What torchao's files say of a weight beside its tensors: JSON with its class there, and that one's attributes."""
+"""torchao's metadata of a weight in its files: JSON with its class there, and that one's attributes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TorchAOMetadata(NamedTuple):
 
     def wrong(self, key: str) -> Exception:
         return self.module.wrong(
-            "weight", f"has {key} {self.keys.get(key)!r:.60} beside it in its file, which cannot be; quantise it again"
+            "weight", f"has {key} {self.keys.get(key)!r:.60} in its file's metadata, which cannot be; quantise it again"
         )
 
     def reach(self) -> ScaleBlock:
@@ -49,7 +49,7 @@ class TorchAOMetadata(NamedTuple):
         return found[0], found[1]
 
     def bits(self) -> int:
-        """Of the codes, which may lie in more."""
+        """Of the codes, which may be stored in more."""
         found = self.keys.get("target_dtype")
         name = found.get("_data") if isinstance(found, Mapping) else None
         if not isinstance(name, str) or (match := DTYPE.fullmatch(name)) is None:
@@ -69,6 +69,6 @@ def said_of(module: QuantizedModule, text: object) -> TorchAOMetadata:
     if not isinstance(kind, str) or not isinstance(keys, Mapping):
         raise module.wrong(
             "weight",
-            f"is described by {text!r:.60} beside it in its file, not by its class and attributes; quantise it again",
+            f"is described by {text!r:.60} in its file's metadata, not by its class and attributes; quantise it again",
         )
     return TorchAOMetadata(module, kind, keys)

@@ -1,5 +1,5 @@
-"""torchao's tensors: what its file says of each tells the class; int8, float8, MX and NVFP4
-have other names for what other formats have.
+"""torchao's tensors: the file's metadata gives the class; int8, float8, MX and NVFP4 are other formats' by other
+names.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _inner(module: QuantizedModule, blocks: list[ScaleBlock], said: TorchAOMetad
     if module.dtype("weight") not in ("I8", *float8_reader.FLOAT8) or module.dtype("weight_zero_point") in FLOATS:
         raise module.wrong(
             "weight",
-            "is none of int8 or float8, and its file does not say beside it what else; save the model by "
+            "is none of int8 or float8, and its file's metadata does not say what else; save the model by "
             "transformers again",
         )
     return (
@@ -83,7 +83,7 @@ def _inner(module: QuantizedModule, blocks: list[ScaleBlock], said: TorchAOMetad
 
 
 def _floats(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
-    """Floats of four or eight bits whose scales lie in order, or as tensor cores read them."""
+    """Floats of four or eight bits whose scales are in order, or swizzled for tensor cores."""
     group = 16 if said.kind == NV else 32
     if said.keys.get("block_size") != group:
         raise said.wrong("block_size")

@@ -52,34 +52,34 @@ SIGNS = (
 class WeightReaders:
     """The readers of one checkpoint. notes: a line for each thing that is computed otherwise than the checkpoint asks.
 
-    other_kv: why its scales of keys and values are none of float8; None: they may be.
+    other_kv: why its scales of keys and values are not for float8; None: they may be.
     """
 
     def __init__(self, asked: CheckpointQuantization, said: Mapping[str, Any] = NOTHING) -> None:
-        """said: see `told`. Raises ConfigError for what the configuration asks and no reader does."""
+        """said: see `told`. Raises ConfigError for what the configuration requires and no reader supports."""
         self.notes, self.other_kv = tuple(notes_of(asked)), other_kind(asked)
         self._asked, self._schemes, self._blocks, self._said = asked, schemes(asked), asked.blocks(), said
 
     @classmethod
     def of(
-        cls, quantization: dict[str, Any] | None, where: str, beside: Mapping[str, dict[str, Any]] | None = None
+        cls, quantization: dict[str, Any] | None, where: str, other_files: Mapping[str, dict[str, Any]] | None = None
     ) -> WeightReaders:
-        """quantization: config.json's quantization_config or compression_config; beside: objects of other files by
+        """quantization: config.json's quantization_config or compression_config; other_files: objects of other files by
         name.
 
         Raises ConfigError for a method that is not read, and for keys whose value changes results and is not
         understood.
         """
-        return cls(asked_of(quantization, where, beside or {}))
+        return cls(asked_of(quantization, where, other_files or {}))
 
     def told(self, said: Mapping[str, Any]) -> WeightReaders:
-        """The same that know what the files say beside their tensors, by the names of weights."""
+        """The same readers with the metadata that files have of their tensors, by the names of weights."""
         return WeightReaders(self._asked, said)
 
     def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
-        """How the weight of `module` is read; None: it is a plain one. siblings: every tensor named module.*, by the
-        rest.
+        """How the weight of `module` is read; None: it is a plain one.
 
+        siblings: every tensor named module.*, by the rest.
         Raises CheckpointError, naming the tensor, for one that looks quantised and fits no format.
         """
         found = QuantizedModule(module, siblings)
@@ -92,7 +92,7 @@ class WeightReaders:
         return claim
 
     def _by_names(self, module: QuantizedModule) -> WeightReader | None:
-        """Formats that call the codes by a name of their own."""
+        """Formats that have a special name for the codes."""
         if module.dtype("weight_packed") == "I32":
             return compressed_tensors_reader.claim(module, self._schemes)
         if module.has("weight_packed", "weight_scale"):
@@ -130,7 +130,7 @@ class WeightReaders:
 
 
 def _along_outputs(module: QuantizedModule) -> bool:
-    """Whether a word of qweight holds codes of eight outputs (AWQ), as its width beside the scales' tells."""
+    """Whether a word of qweight holds codes of eight outputs (AWQ), by its width relative to the scales'."""
     width, out = (module.siblings[name].shape[-1:] for name in ("qweight", "scales"))
     return width != out and not module.has("g_idx")
 

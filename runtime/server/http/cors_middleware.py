@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
-TOLD = ("X-Request-Id", "Retry-After")  # headers of answers that pages may read
+EXPOSED = ("X-Request-Id", "Retry-After")  # headers of answers that pages may read
 PREFLIGHT_SECONDS = 600
 
 
@@ -22,6 +22,6 @@ class CorsPolicyMiddleware(CORSMiddleware):
             allow_methods=("GET", "POST", "DELETE"),
             allow_headers=("*",),
             allow_credentials=False,
-            expose_headers=TOLD,
+            expose_headers=EXPOSED,
             max_age=PREFLIGHT_SECONDS,
         )

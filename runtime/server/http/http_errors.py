@@ -1,4 +1,4 @@
-"""What a client is told of an error: one table from exceptions to statuses, and the two shapes of the answer."""
+"""What a client receives of an error: one table from exceptions to statuses, and the two shapes of the answer."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ RATE_LIMITED = "rate_limit_error"  # OpenAI's type of a 429
 
 
 def problem(error: BaseException) -> HttpProblem:
-    """What to tell of `error`; the request's record is told too. Unexpected ones
-    are logged, and nothing of them is told.
+    """The client's view of `error`, also put into the request's record. Unexpected errors are logged, without details
+    for the client.
     """
-    told = _problem(error)
+    found = _problem(error)
     if (record := RECORD.get()) is not None:
-        record.status, record.error = told.status, told.code or told.type
-    return told
+        record.status, record.error = found.status, found.code or found.type
+    return found
 
 
 def _problem(error: BaseException) -> HttpProblem:

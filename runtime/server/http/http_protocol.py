@@ -13,9 +13,9 @@ FIRST_PROBE, SECOND_PROBE, LATER_PROBES = 0.5, 0.25, 5.0  # seconds
 
 
 class HttpProtocol(H11Protocol):
-    """Answers a client that has said all it has to say, and closes on one that does not come to the point.
+    """Answers a client that has sent a whole request, and closes on one that is too slow to do so.
 
-    Whether a client that sends no more still listens is told by what is sent to it: until the answer begins it gets a
+    Only sending to a silent client shows whether it still listens: until the answer begins it gets a
     `100 Continue` now and then, which every client has to skip. One that has left answers that with a reset.
     """
 
@@ -42,7 +42,7 @@ class HttpProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         self._stop(probe=True)
         super().on_response_complete()
-        if self._half_closed and not self._answering:  # nothing was pipelined behind it
+        if self._half_closed and not self._answering:  # nothing was pipelined after it
             self.transport.close()
         elif self._half_closed:
             self._listen_for_reset()
@@ -54,7 +54,7 @@ class HttpProtocol(H11Protocol):
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open for an answer: where a whole request is here that has none yet.
 
-        Whoever speaks HTTP/1.0 cannot be asked whether he listens, and has left.
+        A client of HTTP/1.0 cannot be asked whether it listens, and counts as gone.
         """
         if not self._answering or self.cycle.more_body or self.scope["http_version"] == "1.0":
             return False

@@ -248,6 +248,8 @@ class _WatchedExchange:
 async def answer_error(
     error: BaseException, scope: Scope, receive: Receive, send: Send, headers: dict[str, str] | None = None
 ) -> None:
-    """Answer with what is to be told of an error."""
-    told = problem(error)
-    await JSONResponse(told.body(scope["path"]), told.status, {**told.headers, **(headers or {})})(scope, receive, send)
+    """Answer with the client's view of an error."""
+    found = problem(error)
+    await JSONResponse(found.body(scope["path"]), found.status, {**found.headers, **(headers or {})})(
+        scope, receive, send
+    )

@@ -1,4 +1,4 @@
-"""Bodies of requests: read within a common room, parsed and checked within bounds, long ones beside the event loop."""
+"""Bodies of requests: read within a shared budget, parsed and checked within bounds, long ones off the event loop."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT_SECONDS = 5.0  # for room
 RETRY_SECONDS = 5
 MOST_VALUES = 2_000_000  # in one body: each costs many times its bytes once it is read
 
-_READER = ThreadPoolExecutor(1, thread_name_prefix="sgl-bodies")  # one at a time, as each takes memory of its own
+_READER = ThreadPoolExecutor(1, thread_name_prefix="sgl-bodies")  # one at a time, as each takes memory
 _SEPARATOR = re.compile(rb'"(?:[^"\\]++|\\.)*+"|([,\[{])', re.DOTALL)
 
 
@@ -86,7 +86,7 @@ class BodyReservation:
 
 
 class JsonBodyRoute(APIRoute):
-    """A route that takes one JSON value as its body: nothing is read of it behind the first few errors.
+    """A route that takes one JSON value as its body: reading ends after the first few errors.
 
     Raises RequestError for what is no JSON or not of the declared type.
     """

@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 
 from .http_errors import RequestError
 
-MOST_LOGPROBS = 1_000_000  # in one answer, the likeliest tokens beside each counted
-LARGE = 20_000  # of them: their JSON is written beside the event loop
+MOST_LOGPROBS = 1_000_000  # in one answer, the top logprobs of each counted
+LARGE = 20_000  # of them: their JSON is written off the event loop
 FEW = 32  # items of a list that are written one by one
 
 _encode = JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
@@ -26,7 +26,7 @@ class LogprobBudget:
         self.taken = 0
 
     def take(self, tokens: int, top: int) -> None:
-        """So many tokens with so many likeliest ones beside each. Raises RequestError where that is too much."""
+        """So many tokens with so many top logprobs each. Raises RequestError where that is too much."""
         self.taken += tokens * (1 + top)
         if self.taken > MOST_LOGPROBS:
             raise RequestError(

@@ -59,7 +59,7 @@ class EventResponse(Streamed):
 class NamedEventResponse(Streamed):
     """A stream of events that are called by their `type`, without a mark at the end.
 
-    failed: what a last event says of an error that nobody expected.
+    failed: the last event after an unexpected error.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ async def _named(
         except ENDINGS:
             raise
         except BaseException as error:  # a panic of a library in Rust is no Exception
-            told = failed(problem(error))
-            yield b"event: " + told["type"].encode() + b"\n" + event(told)
+            last = failed(problem(error))
+            yield b"event: " + last["type"].encode() + b"\n" + event(last)
 
 
 async def primed(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:

@@ -63,7 +63,7 @@ def _hint(body_type: Any, path: Path) -> str:
 
 
 def _inner(kind: Any, part: str | int) -> list[Any]:
-    """The types behind one step of a path: a field's, else an item's or a union's member, which stay where they are."""
+    """The types after one step of a path: a field's, else an item's or a union's member, which stay where they are."""
     fields = [model.model_fields[part] for model in _models(kind) if part in model.model_fields]
     return [field.annotation for field in fields] or [kind]
 

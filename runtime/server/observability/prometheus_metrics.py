@@ -1,4 +1,4 @@
-"""What Prometheus is told: the engine's counters as they stand, and what requests were like to those who sent them."""
+"""What Prometheus scrapes: the engine's counters, and the latencies and sizes of requests as clients see them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDLE_WINDOW = 60.0  # seconds over which the idle share is taken
 
 
 class ServerMetrics:
-    """The metrics of one server, in a registry of their own.
+    """The metrics of one server, in their own registry.
 
     The observing methods are thread-safe and take microseconds.
     """
@@ -162,8 +162,8 @@ class EngineCollector(Collector):
 
 def _of_adapters(stats: Stats) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
     """Of engines that have some loaded, by name where it is one's own."""
-    told = stats.adapters
-    if not told.get("loaded"):
+    adapters = stats.adapters
+    if not adapters.get("loaded"):
         return
     opened = CounterMetricFamily(
         "sgl_adapter_sequences", "Sequences that were opened with an adapter", labels=["adapter"]
@@ -171,17 +171,21 @@ def _of_adapters(stats: Stats) -> Iterator[CounterMetricFamily | GaugeMetricFami
     used = GaugeMetricFamily(
         "sgl_adapter_open_sequences", "Sequences that are open with an adapter", labels=["adapter"]
     )
-    for name, of_name in told["by_name"].items():
+    for name, of_name in adapters["by_name"].items():
         opened.add_metric([name], of_name["opened"])
         used.add_metric([name], of_name["uses"])
     yield from (opened, used)
-    yield CounterMetricFamily("sgl_adapter_slot_hits", "Sequences that found their adapter on the device", told["hits"])
-    yield CounterMetricFamily("sgl_adapter_slot_misses", "Sequences that waited for their adapter", told["misses"])
     yield CounterMetricFamily(
-        "sgl_adapter_slot_evictions", "Adapters that left the device for others", told["slot_evictions"]
+        "sgl_adapter_slot_hits", "Sequences that found their adapter on the device", adapters["hits"]
     )
-    yield GaugeMetricFamily("sgl_adapter_host_bytes", "Main memory that adapters take", told["host_bytes"])
-    yield GaugeMetricFamily("sgl_adapter_device_bytes", "Memory of the device that slots take", told["device_bytes"])
+    yield CounterMetricFamily("sgl_adapter_slot_misses", "Sequences that waited for their adapter", adapters["misses"])
+    yield CounterMetricFamily(
+        "sgl_adapter_slot_evictions", "Adapters that left the device for others", adapters["slot_evictions"]
+    )
+    yield GaugeMetricFamily("sgl_adapter_host_bytes", "Main memory that adapters take", adapters["host_bytes"])
+    yield GaugeMetricFamily(
+        "sgl_adapter_device_bytes", "Memory of the device that slots take", adapters["device_bytes"]
+    )
 
 
 def _usage(stats: Stats) -> float:

@@ -20,7 +20,7 @@ MOST_WAITING = 10_000  # lines for a disk that is slow; more are dropped, and co
 
 
 class RequestLog:
-    """Appends lines to a file, or to the standard output where `target` is "-", from a thread of its own.
+    """Appends lines to a file, or to the standard output where `target` is "-", on a separate thread.
 
     A file that was moved away is opened anew, so that the system's log rotation works. Raises ConfigError where it
     cannot be opened.

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from sgl.runtime.cache import Ints
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.generation import Chunk, Generation
 
 GapObserver = Callable[[float, int], None]  # seconds a token, tokens
 Prompt = str | Sequence[int] | Ints
@@ -32,7 +32,7 @@ class RequestRecord:
     clock: float = field(default_factory=time.time)
     ended: float | None = None
     status: int = 0  # sent; of a stream that failed midway the error's; 499: the client left
-    error: str | None = None  # the code of what the client was told
+    error: str | None = None  # the error code that the client received
     params: SamplingParams | None = None
     prompt_tokens: int = 0
     cached_tokens: int = 0

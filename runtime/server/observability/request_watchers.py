@@ -25,7 +25,7 @@ ELSEWHERE = "none"  # the route of requests that reached none
 
 
 class RequestWatchers:
-    """Those who are told of every request that has ended. Raises ConfigError where one of them cannot be had."""
+    """The observers of every request that has ended. Raises ConfigError where one of them is not available."""
 
     def __init__(self, engine: Engine, settings: ServerSettings, model: str, tracing: Tracing | None = None) -> None:
         self.metrics = ServerMetrics(engine, AdapterPermission(settings)) if settings.metrics else None

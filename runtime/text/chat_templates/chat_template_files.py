@@ -25,7 +25,7 @@ def templates_for(
 
     Args:
         config: of tokenizer_config.json.
-        added: tokens of the vocabulary by which known formats are told.
+        added: tokens of the vocabulary by which known formats are recognised.
         given: instead of what the checkpoint has, see `given_source`.
     """
     tokens = {token.content for token in added}

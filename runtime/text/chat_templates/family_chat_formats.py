@@ -1,6 +1,6 @@
 """Chat formats of model families, for checkpoints that bring no template: written from how each format is documented.
 
-A format whose turns are marked by tokens of its own is known by these. One of plain words ("USER:") looks the same in a
+A format with special turn tokens is recognised by these. One of plain words ("USER:") looks the same in a
 base model, so the checkpoint's name has to say that it was trained for it.
 """
 
@@ -47,7 +47,7 @@ def _turn(role: str, form: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text as an expression: blocks take newlines beside them away. BOS and EOS stand for the tokenizer's."""
+    """Text as an expression: blocks remove the newlines around them. BOS and EOS are the tokenizer's."""
     names = {"BOS": "{{ bos_token }}", "EOS": "{{ eos_token }}"}
     return "".join(names.get(part, "{{ " + repr(part) + " }}") for part in re.split(r"(BOS(?!_)|EOS)", text) if part)
 

@@ -30,7 +30,7 @@ def _names(node: nodes.Node) -> Iterator[nodes.Name]:
 
 
 def _children(node: nodes.Node) -> Iterator[nodes.Node]:
-    """A target comes behind what is put into it."""
+    """A target comes after what is put into it."""
     targets = [node.target] if isinstance(node, nodes.Assign | nodes.AssignBlock) else []
     if isinstance(node, nodes.For):
         yield node.iter

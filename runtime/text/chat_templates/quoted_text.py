@@ -7,7 +7,7 @@ from itertools import pairwise
 
 PRIVATE = range(0xF0000, 0xFFFFE)  # a plane of characters without a meaning, to mark places in texts with
 
-Stretch = tuple[int, int, bool]  # first character, the one behind the last, whether the model's own words
+Stretch = tuple[int, int, bool]  # first character, end (exclusive), whether the model's own words
 
 
 class QuotedText(str):

@@ -1,9 +1,9 @@
-"""Texts of strangers in a conversation: a special token that they spell stays text.
+"""Untrusted texts in a conversation: a special token that they spell stays text.
 
 A message that holds "<|im_end|>" must not end its own turn. So before the template sees the messages, every place
-where one of their texts spells such a mark is replaced by one private character that no text holds; what spells a
-mark behind the template is then the template's own. When the text becomes tokens, the private characters are put
-back as plain text. Texts that spell no mark are not touched at all.
+where one of their texts spells such a mark is replaced by one private character that no text holds; what spells a mark
+in the rendered prompt is then the template's own. When the text becomes tokens, the private characters are put back as
+plain text. Texts that spell no mark are not touched at all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOTHING = re.compile("(?!)")
 
 
 class SpecialTokenMarks:
-    """By what the turns of a conversation are told apart: special tokens, and added ones that the template writes.
+    """Marks that separate the turns of a conversation: special tokens, and added ones that the template writes.
 
     An assistant's text may spell the latter ("</think>"): templates look for them there.
     """
@@ -118,7 +118,7 @@ class _QuotedOverlaps:
         self._stops = [stop for _, stop, _ in passage.quoted]
 
     def touch(self, start: int, stop: int) -> bool:
-        following = bisect_right(self._stops, start)  # the first that ends behind `start`
+        following = bisect_right(self._stops, start)  # the first that ends after `start`
         return following < len(self._starts) and self._starts[following] < stop
 
 
@@ -183,10 +183,10 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 def _branches(words: set[str]) -> str:
     """A pattern that looks at what the words begin with in common once: some tokenizers have thousands of marks."""
-    behind: dict[str, set[str]] = {}
+    rests: dict[str, set[str]] = {}
     for word in sorted(words - {""}):
-        behind.setdefault(word[0], set()).add(word[1:])
-    choices = [re.escape(char) + _branches(rest) for char, rest in behind.items()]
+        rests.setdefault(word[0], set()).add(word[1:])
+    choices = [re.escape(char) + _branches(rest) for char, rest in rests.items()]
     one = choices[0] if len(choices) == 1 else f"(?:{'|'.join(choices)})" if choices else ""
     return f"(?:{one})?" if one and "" in words else one
 

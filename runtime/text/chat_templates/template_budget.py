@@ -1,7 +1,6 @@
-"""What one rendering of a chat template may cost, whoever wrote it: time of its thread, and bytes of the values it
-makes.
+"""The budget of one rendering of an untrusted chat template: time of its thread, and bytes of the values it makes.
 
-Time is looked at between operations, so each operation must be short: the sizes of values are bounded, and what could
+Time is checked between operations, so each operation must be short: the sizes of values are bounded, and what could
 make a large one (`'a' * 10**9`) is estimated before it is computed.
 """
 

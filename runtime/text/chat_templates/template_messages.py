@@ -15,7 +15,7 @@ AS_SYSTEM = "shows no messages of the role developer: they are handed on as syst
 def with_roles(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits, tools: bool = False) -> list[Message]:
     """The messages, those of a developer as system messages where the template does not show the role.
 
-    One right behind the first system message is joined to it, and so is a second system message where the template
+    One right after the first system message is joined to it, and so is a second system message where the template
     takes one alone, at the beginning.
     """
     found: list[Message] = []
@@ -51,7 +51,7 @@ def _in_form(message: Mapping[str, Any], first: bool, traits: TemplateTraits, to
     sent = not isinstance(content, str)
     parts = traits.reads_parts(role, first, sent, tools)
     if not message.get("tool_calls") and traits.fate(role, first, parts, tools) is MessageFate.LEFT_OUT:
-        place = "at the beginning" if first else "behind the first message"
+        place = "at the beginning" if first else "after the first message"
         raise ConfigError(
             f"the model's chat template leaves out a message of the role {role!r} {place} ({text_of(content)!r:.80}); "
             "send its text in another role, or give another template: Engine(chat_template=...)"

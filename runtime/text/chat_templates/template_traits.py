@@ -132,7 +132,7 @@ class TemplateTraits:
 
     @cached_property
     def calls(self) -> ToolCallSupport | None:
-        """None where the template shows no calls, or refuses the role `tool` behind them."""
+        """None where the template shows no calls, or refuses the role `tool` after them."""
         if "tool_calls" not in self._chat.source:
             return None
         forms = [ToolCallSupport(text, empty) for text in (False, True) for empty in (False, True)]

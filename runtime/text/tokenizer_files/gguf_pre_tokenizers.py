@@ -22,15 +22,13 @@ log = logging.getLogger("sgl.runtime")
 
 
 class PreTokenizerRules(NamedTuple):
-    """patterns: every match is a word of its own, and so is what stands between two; each pattern is applied to the
-    words that the
-    one before made. (pattern, behavior) is another way of `tokenizers.pre_tokenizers.Split`.
+    """patterns: every match is a word, and so is what is between two; each pattern is applied to the words that the one
+    before made. (pattern, behavior) is another behavior of `tokenizers.pre_tokenizers.Split`.
 
-    nfc: texts are composed (NFC) before they are cut.  whole: a word that is a token stays one, whatever the merges
-        say.
-    bos: the token of the beginning comes before every text where the file does not say.  escaped: spaces are written
-        `▁` and other
-    characters stand for themselves; without it every byte is written as a letter, as GPT-2 does.
+    nfc: texts are composed (NFC) before they are cut.  whole: a word that is a token stays one, whatever the
+        merges say.
+    bos: the token of the beginning comes before every text where the file does not say.  escaped: spaces are
+        written `▁` and other characters stay themselves; without it every byte is written as a letter, as in GPT-2.
     """
 
     patterns: tuple[str | tuple[str, str], ...] = ()

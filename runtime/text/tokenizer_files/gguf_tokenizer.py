@@ -33,7 +33,7 @@ ENDINGS = frozenset(
 )  # control tokens that end a text
 HARMONY = frozenset({"<|return|>", "<|call|>"})  # gpt-oss: <|end|> ends a channel there, not the text
 ADDED = (PieceKind.CONTROL, PieceKind.UNKNOWN, PieceKind.USER)
-KEPT = ("<unk>", "<s>", "<|endoftext|>")  # tokens of Phi-3 that leave the spaces behind them
+KEPT = ("<unk>", "<s>", "<|endoftext|>")  # tokens of Phi-3 that leave the spaces after them
 OTHERS = {
     "bert": "WordPiece, of encoders",
     "t5": "unigram, of encoders and encoder-decoders",
@@ -73,7 +73,7 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
 
 
 def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenizerFiles:
-    """The backend, and what tokenizer_config.json would say beside it."""
+    """The backend, and the contents of its tokenizer_config.json."""
     keys = _TokenizerKeys(metadata, where)
     kind = keys.one("model", str)
     if (saved := metadata.get(WHOLE)) is not None:
@@ -260,8 +260,8 @@ def _sentencepiece(keys: _TokenizerKeys) -> Backend:
 
 
 def _prefix_always(backend: Backend) -> None:
-    """The dummy space stands at the start of a text and behind special tokens, also
-    before spaces, as the format's own reader has it.
+    """The dummy space is at the start of a text and after special tokens, also before spaces, as in the format's own
+    reader.
     """
     steps = [] if backend.normalizer is None else [backend.normalizer]
     backend.normalizer = normalizers.Sequence([*steps, normalizers.Prepend(SPACE), normalizers.Replace(" ", SPACE)])
@@ -278,7 +278,7 @@ def _spelled(piece: SentencePiece) -> SentencePiece:
 
 
 def _stripping(keys: _TokenizerKeys, pieces: list[SentencePiece]) -> dict[int, AddedToken]:
-    """Phi-3's marks take the spaces behind them; the file does not say so."""
+    """Phi-3's marks take the spaces after them; the file does not say so."""
     if keys.metadata.get("general.architecture") != "phi3":
         return {}
     marks = {

@@ -111,7 +111,7 @@ def sentencepiece_backend(file: Path, extra: dict[int, AddedToken], first_only: 
 
     Args:
         extra: tokens by id that the checkpoint adds, or puts in the place of pieces.
-        first_only: the dummy space stands at the start of a text, not also behind special tokens in it.
+        first_only: the dummy space is at the start of a text only, not after special tokens in it.
 
     Raises:
         ConfigError: the file is not a sentencepiece model, or one of a kind that cannot be read.

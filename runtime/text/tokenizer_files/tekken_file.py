@@ -1,4 +1,4 @@
-"""Mistral's tekken.json: ranks of bytes behind a block of special tokens, and the pattern that cuts words."""
+"""Mistral's tekken.json: ranks of bytes after a block of special tokens, and the pattern that splits words."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _ranks(file: Path) -> dict[bytes, int]:
                 token, rank = line.split() if line[:1] != b" " else (b"", line)
                 found[base64.b64decode(token.strip(b"=") and token, validate=True)] = int(
                     rank
-                )  # a lone "=" is a token of no bytes
+                )  # a single "=" is a token of no bytes
         except (ValueError, binascii.Error):
             raise ConfigError(
                 f"{file}: line {number} is not 'base64 rank'; download it again, or save a tokenizer.json"

@@ -29,7 +29,7 @@ AS_SAVED = (
     "PreTrainedTokenizerFast",
     "TokenizersBackend",
 )  # tokenizer classes that take tokenizer.json as it stands
-WITHOUT_CLASS = (None, "llama")  # kinds of models that have no tokenizer class of their own
+WITHOUT_CLASS = (None, "llama")  # kinds of models without a special tokenizer class
 MODELS = (
     "tokenizer.model",
     "spiece.model",
@@ -40,7 +40,7 @@ MODELS = (
     "*.model",
 )
 REMEDY = (
-    "save tokenizer.json beside it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
+    "save tokenizer.json next to it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
 )
 MOST_TOKENS = 1 << 20  # ids beyond are a mistake
 MOST_VALUES, MOST_NAMED = 3 * 2**20, 5 * 2**17  # of a file of JSON that lists a vocabulary: all, and those with a name
@@ -53,7 +53,7 @@ FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
 class CustomTokenizer(NamedTuple):
     """What a checkpoint's own code does with the files of a known kind.
 
-    pattern: of a rank file; tokens: put behind those of the file; prefix: comes before every text.
+    pattern: of a rank file; tokens: added after those of the file; prefix: comes before every text.
     """
 
     pattern: str = DIGITS_IN_THREES
@@ -138,7 +138,7 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _saved(folder: Path, config: dict[str, Any], model: Mapping[str, Any]) -> TokenizerFiles:
-    """As it stands, but where transformers builds a class of its own from its words: by that class."""
+    """Unchanged, unless transformers builds a special class from its words: by that class."""
     if not model or own_class(config):
         return TokenizerFiles(_from_file(folder), config)
     if config.get("tokenizer_class") in AS_SAVED and model.get("model_type") in WITHOUT_CLASS:
@@ -266,7 +266,7 @@ def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenizerFil
     name, extra = config.get("tokenizer_class"), _extra(folder, config)
     if extra and max(extra) > MOST_UNUSED + file.stat().st_size:  # a piece takes a byte at least
         raise ConfigError(
-            f"{folder}: the added token {max(extra):,} lies far beyond the pieces of {file.name}; mend it"
+            f"{folder}: the added token {max(extra):,} is far beyond the pieces of {file.name}; correct it"
         )
     custom, names = CUSTOM.get(str(name)), dict[str, str]()
     if is_tiktoken(file):
@@ -350,7 +350,7 @@ def _bounded(backend: Backend, folder: Path) -> Backend:
 
 
 def _within(backend: Backend, rows: int | None) -> Backend:
-    """Without added tokens behind the rows of the model's embedding: a text that spells one stays text."""
+    """Without added tokens beyond the rows of the model's embedding: a text that spells one stays text."""
     beyond = {i for i in backend.get_added_tokens_decoder() if rows is not None and i >= rows}
     if not beyond or backend.get_vocab_size(with_added_tokens=False) > (rows or 0):
         return backend

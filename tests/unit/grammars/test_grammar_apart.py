@@ -362,19 +362,19 @@ def test_what_it_is_killed_over_fails_and_the_next_does_not(use):
         ):
             asked.result(60)
     assert walk(lambda: GrammarRecipe("regex", "ab").compile(vocabulary()), 0)
-    assert compile_policy.process() is not running and compile_policy.describe() == "in a process of their own"
+    assert compile_policy.process() is not running and compile_policy.describe() == "in a separate process"
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypatch, deaths):
-    told, left = sgl.grammars.compile._told, [compile_client.CompileProcessDied("it died")] * deaths
+    told, left = sgl.grammars.compile._network_of, [compile_client.CompileProcessDied("it died")] * deaths
 
     def dying(*asked):
         if left:
             raise left.pop()
         return told(*asked)
 
-    monkeypatch.setattr(sgl.grammars.compile, "_told", dying)
+    monkeypatch.setattr(sgl.grammars.compile, "_network_of", dying)
     if deaths == 1:
         assert walk(lambda: GrammarRecipe("regex", "abc").compile(vocabulary()), 0)
     else:
@@ -527,13 +527,13 @@ def test_without_a_python_that_starts_it_grammars_are_compiled_here(alone, monke
 LEFT_ALONE = """
 import os, signal
 from sgl.grammars import Vocabulary, compile_regex
-from sgl.grammars.compile_client import standing
-use = standing.Use(True)
+from sgl.grammars.compile_client import compile_policy
+use = compile_policy.CompileProcessUse(True)
 compile_regex("a", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
 if os.fork() == 0:  # it holds the other end of the pipe open, and has none itself
-    assert standing.process() is None and compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
+    assert compile_policy.process() is None and compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
     signal.pause()
-print(standing.process()._process.pid, flush=True)
+print(compile_policy.process()._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

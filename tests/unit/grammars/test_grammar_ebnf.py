@@ -174,7 +174,7 @@ REFUSED = [
     ('start[stop="x"]: "a"', "rule attribute stop"),
     ('start: "a" & "b"', "operator & outside of a terminal"),
     ('start: ~"b"', "operator ~ outside of a terminal"),
-    ('start: A\nA: B /c*?d/\nB: "a" & /[a-c]/', "beside look-around"),
+    ('start: A\nA: B /c*?d/\nB: "a" & /[a-c]/', "together with look-around"),
     ('start: %json {"type": "string", "pattern": "(?=a)"}', "look-ahead"),
 ]
 

@@ -100,8 +100,8 @@ def test_what_is_written_holds_what_its_schema_says(options):
 def test_what_is_not_told_is_refused_by_name():
     for schema, what in (
         (JSON | {"contentEncoding": "base64"}, "JSON within base64"),
-        (JSON | {"minLength": 3}, "beside other keywords of strings"),
-        (JSON | {"not": {"const": "1"}}, "beside other keywords of strings"),
+        (JSON | {"minLength": 3}, "together with other keywords of strings"),
+        (JSON | {"not": {"const": "1"}}, "together with other keywords of strings"),
         ({"not": JSON}, "strings that are not JSON"),
         ({"type": "object", "propertyNames": JSON}, "name of a property"),
         (JSON | {"contentSchema": {"type": "array", "items": {"$ref": "#"}}}, "holds such a string again"),

@@ -1,4 +1,4 @@
-"""One sample of a chat: from what the engine gives to what it tells, whatever the API that it is told in."""
+"""One sample of a chat: from the engine's output to chunks of content, the same for every API."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sgl.runtime.dialects import (
     ToolCallEnd,
     ToolCallStart,
 )
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.generation import Chunk, Generation
 
 from ..openai_common.openai_response_fields import Json, finish_reason
 from .chat_plan import ChatPlan
@@ -81,8 +81,12 @@ class ChatChoiceReader:
         events, self._early = [*self._early, *self._reader.feed(chunk.text)], []
         if chunk.generation is not None:
             events += self._finished(chunk.generation)
-        told = [self._write(event) for event in events]
-        return told if self._step is not None else [*told, ContentChunk(ChoiceFinished(self.finish), self._rows.left())]
+        chunks = [self._write(event) for event in events]
+        return (
+            chunks
+            if self._step is not None
+            else [*chunks, ContentChunk(ChoiceFinished(self.finish), self._rows.left())]
+        )
 
     async def go_on(self) -> GenerationStep | None:
         """The sample's next move, once one has finished; None: it has ended."""

@@ -12,7 +12,7 @@ from sgl.runtime.dialects import Dialect, DialectStep, Tool, tool_of
 from sgl.runtime.dialects.dialect import FREE
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 
 from ...grammar_compiler import ANY_JSON
 from ...http.http_errors import RequestError
@@ -32,11 +32,11 @@ def _is_open(step: DialectStep) -> bool:
 
 
 class ChatPlan:
-    """The way of every sample of one request, from the first step on.
+    """The steps of every sample of one request.
 
     Steps that hold free text keep to what the request asks of texts: its stops, its least number of tokens, its
-    constraint where the dialect has none. A call that the token limit cuts stays as it is written: nobody invents
-    arguments.
+    constraint where the dialect has none. A call that the token limit cuts stays as it is written: no arguments are
+    invented.
     """
 
     def __init__(self, work: OpenAIRequestSetup, body: ChatRequest, params: SamplingParams) -> None:
@@ -69,7 +69,7 @@ class ChatPlan:
             await self._compiled(step)
 
     def begin(self, prompt: str) -> DialectStep:
-        """The first step behind this prompt.
+        """The first step after this prompt.
 
         A thought is ended before anything is constrained, and the request's stops do not end it.
         """
@@ -94,7 +94,7 @@ class ChatPlan:
         return next((stop for stop in step.stop if matched is not None and matched in (stop, token_id(stop))), "")
 
     def included_stop(self, step: DialectStep, made: Generation) -> str:
-        """The request's stop that ended a step with stops of its own, where it is to stay in the text; else empty."""
+        """The request's stop that ended a step which has its own stops, where it is to stay in the text; else empty."""
         matched = made.finish_reason.get("matched")
         return matched if self.params.keep_stop and step.free and step.stop and matched in self.params.stop else ""
 
@@ -189,7 +189,8 @@ def _format_of(tag: dict[str, Any]) -> dict[str, Any]:
     """Raises RequestError where the tag is of the older form, which is no part of another."""
     if "format" not in tag:
         raise RequestError(
-            "a structural_tag beside tools needs a 'format'; leave one of the two out", param="structured_outputs"
+            "a structural_tag together with tools needs a 'format'; leave one of the two out",
+            param="structured_outputs",
         )
     found: dict[str, Any] = tag["format"]
     return found

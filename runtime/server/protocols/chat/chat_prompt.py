@@ -20,7 +20,7 @@ from .chat_types import ChatRequest
 from .generation_steps import ChatPrompt
 from .template_variables import template_variables_of
 
-MARK = "\ue000\ue001"  # private use: where the text that goes on ends; what the template puts behind is cut off
+MARK = "\ue000\ue001"  # private use: where the text to continue ends; what the template adds after it is cut off
 END = MARK + " "  # a template that trims takes the space
 
 Check = Callable[[str], None]  # raises for a text that is too long to be made tokens
@@ -30,7 +30,7 @@ A_TURN = 40  # characters that a message takes as long as
 async def build_chat_prompt(
     tokenizer: Tokenizer, body: ChatRequest, dialect: Dialect, tools: Sequence[Tool], check: Check | None = None
 ) -> ChatPrompt:
-    """`conversation`, of long ones and of those with schemas or calls in them beside the event loop."""
+    """`conversation`; long ones and those with schemas or calls are processed off the event loop."""
     length = sum(A_TURN + message.length for message in body.messages)
     nested = tools or body.chat_template_kwargs or any(message.tool_calls for message in body.messages)
     if nested or length > LONG_TEXT:
@@ -111,10 +111,10 @@ def _mark_end(messages: list[dict[str, Any]]) -> None:
 
 def _up_to_mark(text: str) -> str:
     """The text before the mark; without white space where the template trims the content, as in transformers."""
-    before, found, behind = text.rpartition(MARK)
+    before, found, after = text.rpartition(MARK)
     if not found:
         raise RequestError(
             "continue_final_message: the model's chat template leaves out the end of the last message",
             param="continue_final_message",
         )
-    return before if behind.startswith(END.removeprefix(MARK)) else before.rstrip()
+    return before if after.startswith(END.removeprefix(MARK)) else before.rstrip()

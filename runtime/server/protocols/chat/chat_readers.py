@@ -40,11 +40,10 @@ class ChatReaders:
         return PlainTextReader() if marks is None else OutputReader(CallForm(""), (), marks)
 
     def with_reasoning_step(self, step: DialectStep, prompt: str, bound: bool, stops: bool) -> DialectStep:
-        """The step as it comes where there may be a thought before it.
+        """The step where a thought may come before it.
 
-        A thought that the prompt began is a step of its own where something is to begin behind it. One that the model
-        begins is
-        where the request has stops: they end what is said, not what is thought.
+        A thought that the prompt began is a separate step where something has to begin after it. One that the model
+        begins is separate where the request has stops: they end the answer, not the thought.
 
         Args:
             bound: something constrains or ends the step.
@@ -70,13 +69,11 @@ class ChatReaders:
         marks = self._dialect.reasoning
         if marks is None or (self._always and marks.open):
             return marks
-        return marks.behind(prompt)
+        return marks.after(prompt)
 
 
 def _thought(marks: ReasoningMarks, step: DialectStep, gap: str, again: bool, prefix: str = "") -> DialectStep:
-    """A thought, and the step behind it; `again`: there may be further ones
-    where marks stand around all parts of a text.
-    """
+    """A thought, and the step after it; `again`: further ones may follow, where marks enclose all parts of a text."""
     return DialectStep(prefix, None, (marks.end,), then=partial(_ended, marks, step, gap, again))
 
 
@@ -88,7 +85,7 @@ def _ended(marks: ReasoningMarks, step: DialectStep, gap: str, again: bool, text
 
 
 def _or_thought(marks: ReasoningMarks, step: DialectStep) -> DialectStep:
-    """The step, which ends where the model begins a thought, and goes on behind it."""
+    """The step, which ends where the model begins a thought, and goes on after it."""
     return step._replace(stop=(*step.stop, marks.begin), then=partial(_begun, marks, step))
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Chunk
+from sgl.runtime.sequences.generation import Chunk
 
 from ...http.http_errors import RequestError
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
@@ -41,9 +41,9 @@ class ChatRequestRun:
             raise RequestError("the request is nested too deeply; send it flatter") from None
         self.samples = [ChatChoiceReader(self.plan, prompt.text) for _ in range(self.body.n)]
         first = await self.plan.move(self.plan.begin(prompt.text), 0)
-        return self._told(self.work.bridge.walk(prompt, first, self._go_on, self.body.n, streamed))
+        return self._chunks(self.work.bridge.walk(prompt, first, self._go_on, self.body.n, streamed))
 
-    async def _told(
+    async def _chunks(
         self, chunks: AsyncGenerator[tuple[int, Chunk], None]
     ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         async with aclosing(chunks):

@@ -41,27 +41,27 @@ class ChatCompletionHandler:
         self.writers: list[ChatChoiceWriter] = []
 
     async def whole(self) -> Json:
-        async with aclosing(await self._begin(streamed=False)) as told:
-            async for _ in told:
+        async with aclosing(await self._begin(streamed=False)) as steps:
+            async for _ in steps:
                 pass
         return {**self._head(""), "choices": [writer.whole() for writer in self.writers], "usage": self._usage()}
 
     async def stream(self) -> AsyncGenerator[Json, None]:
         common = self._head(".chunk") | ({"usage": None} if self.body.with_usage else {})
-        async with aclosing(await self._begin(streamed=True)) as told:
-            async for index, pieces in told:
+        async with aclosing(await self._begin(streamed=True)) as steps:
+            async for index, pieces in steps:
                 for choice in self.writers[index].write(pieces):
                     yield {**common, "choices": [choice]}
         if self.body.with_usage:
             yield {**common, "choices": [], "usage": self._usage()}
 
     async def _begin(self, streamed: bool) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
-        told = await self.talk.begin(streamed)
+        steps = await self.talk.begin(streamed)
         writer = ChatChoiceWriter if self.body.functions is None else FunctionCallWriter
         thinks = self.body.separate_reasoning and self.work.dialect.reasoning is not None
         whole = not self.body.stream_reasoning
         self.writers = [writer(sample, index, thinks, whole) for index, sample in enumerate(self.talk.samples)]
-        return told
+        return steps
 
     def _usage(self) -> Json:
         return usage([[made for sample in self.talk.samples for made in sample.generations]])

@@ -188,7 +188,7 @@ class ChatMessage(StrictModel):
 
 
 def check_answers(messages: Iterable[ChatMessage]) -> None:
-    """Raise RequestError unless every call is answered, once, by a tool's message right behind it."""
+    """Raise RequestError unless every call is answered, once, by a tool's message right after it."""
     open_calls: dict[str, str] = {}
     called = False
     for place, message in enumerate(messages):

@@ -26,14 +26,14 @@ class ChatChoiceWriter:
         self._thought: list[str] = []  # of a thought that is to be given at once
         self._begun = False
 
-    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
+    def write(self, chunks: Iterable[ContentChunk]) -> list[Json]:
         """Entries of `choices` in a stream: first the role, then what was written, at last why it ended."""
         entries = (
             [] if self._begun else [self._entry({"role": "assistant", "content": "" if self._sample.plain else None})]
         )
         self._begun = True
-        for one in told:
-            entries += self._entries(one)
+        for chunk in chunks:
+            entries += self._entries(chunk)
         return entries
 
     def whole(self) -> Json:
@@ -43,7 +43,7 @@ class ChatChoiceWriter:
 
     @property
     def message(self) -> Json:
-        """OpenAI's message, of all that was told so far."""
+        """OpenAI's message, of all chunks so far."""
         sample = self._sample
         message: Json = {"role": "assistant", "content": sample.said or (None if sample.calls else ""), "refusal": None}
         if sample.thought or self._thinks:
@@ -54,18 +54,18 @@ class ChatChoiceWriter:
 
     # inside
 
-    def _entries(self, told: ContentChunk) -> list[Json]:
-        if self._whole_thoughts and isinstance(told.event, ReasoningDelta):
-            self._thought.append(told.event.text)
+    def _entries(self, chunk: ContentChunk) -> list[Json]:
+        if self._whole_thoughts and isinstance(chunk.event, ReasoningDelta):
+            self._thought.append(chunk.event.text)
             return []
         thought, self._thought = "".join(self._thought), []
         held = [self._entry({"reasoning_content": thought})] if thought else []
-        return [*held, *self._entries_of(told)]
+        return [*held, *self._entries_of(chunk)]
 
-    def _entries_of(self, told: ContentChunk) -> list[Json]:
-        match told.event:
+    def _entries_of(self, chunk: ContentChunk) -> list[Json]:
+        match chunk.event:
             case ContentDelta(text):
-                return [self._entry({"content": text}, told.rows)]
+                return [self._entry({"content": text}, chunk.rows)]
             case ReasoningDelta(text):
                 return [self._entry({"reasoning_content": text})]
             case ToolCallStart(index, id, name):
@@ -73,7 +73,7 @@ class ChatChoiceWriter:
             case ArgumentsDelta(index, text):
                 return [self._entry({"tool_calls": [{"index": index, "function": {"arguments": text}}]})]
             case ChoiceFinished(finish):
-                left = [self._entry({"content": ""}, told.rows)] if told.rows else []
+                left = [self._entry({"content": ""}, chunk.rows)] if chunk.rows else []
                 return [*left, self._entry({}, finish=finish)]
         return []
 
@@ -86,8 +86,8 @@ class ChatChoiceWriter:
 class FunctionCallWriter(ChatChoiceWriter):
     """The same for a request that has functions, not tools."""
 
-    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
-        return [as_functions(entry) for entry in super().write(told)]
+    def write(self, chunks: Iterable[ContentChunk]) -> list[Json]:
+        return [as_functions(entry) for entry in super().write(chunks)]
 
     def whole(self) -> Json:
         return as_functions(super().whole())

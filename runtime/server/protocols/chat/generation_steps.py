@@ -1,4 +1,4 @@
-"""Samples that take several moves on one sequence: text put behind what is there, then a gen or a choice, and again."""
+"""Samples of several steps on one sequence: text is appended, then a gen or a choice, and again."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 from sgl.runtime.cache import Ints
 from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.generation import Chunk, Generation
 from sgl.runtime.sequences.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
 
 from ...event_loop_queue import RequestLoopQueue
 
@@ -37,7 +37,7 @@ class SelectedChoice(NamedTuple):
 
 
 class GenerationStep(NamedTuple):
-    """`prefix` is put behind what the sequence has; then a gen, or with `choices` the likeliest of these.
+    """`prefix` is appended to the sequence; then a gen, or with `choices` the likeliest of these.
 
     Choices are compared as `select` of the language does it: by the mean log-probability of their tokens, at
     temperature 0, the first one of equals.

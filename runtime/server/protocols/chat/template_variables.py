@@ -9,7 +9,7 @@ from sgl.runtime.text.tokenizer import Tokenizer
 from ...http.http_errors import RequestError
 from .chat_types import SETTLED, ChatRequest
 
-SWITCHES = ("enable_thinking", "thinking")  # by which templates are told whether to think
+SWITCHES = ("enable_thinking", "thinking")  # by which templates learn whether to think
 
 
 def template_variables_of(tokenizer: Tokenizer, body: ChatRequest) -> dict[str, Any]:
@@ -43,5 +43,5 @@ def _effort(tokenizer: Tokenizer, known: frozenset[str], effort: str | None) -> 
 
 
 def switched(on: bool, known: frozenset[str]) -> dict[str, Any]:
-    """The variable by which a template that reads `known` is told to think or not; none where it reads none."""
+    """The variable that makes a template that reads `known` think or not; none where it reads none."""
     return next(({name: on} for name in SWITCHES if name in known), {})

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Chunk
+from sgl.runtime.sequences.generation import Chunk
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ..openai_common.openai_logprobs import LogprobRow, LogprobRowStream, chat_logprobs
@@ -35,7 +35,7 @@ class VisibleLogprobRows:
         self._read = 0
 
     def add(self, rows: Sequence[LogprobRow]) -> None:
-        """What was written, behind what was added before."""
+        """What was written, after what was added before."""
         for row in rows:
             start = self._read + len(self._text)
             self._text += self._bytes[row.token]

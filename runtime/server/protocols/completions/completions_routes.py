@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation
+from sgl.runtime.sequences.generation import Chunk, Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ...http.http_errors import RequestError
@@ -69,7 +69,7 @@ class CompletionHandler:
         grammar = await self.work.grammar(self.body)
         bridge, n = self.work.bridge, self.body.n
         groups = await together([bridge.generate(prompt, self.params, grammar, n) for prompt in self.body.prompt])
-        openings = await self._openings()  # behind, so that `cached_tokens` tells what was there before
+        openings = await self._openings()  # afterwards, so that `cached_tokens` counts what was there before
         choices = [
             self._choice(place * n + sample, openings[place], generation)
             for place, group in enumerate(groups)

@@ -24,7 +24,7 @@ router = APIRouter(route_class=JsonBodyRoute)
 
 
 class TokenizeRequest(StrictModel):
-    """The body of POST /tokenize: a prompt, or messages with what the template is told besides."""
+    """The body of POST /tokenize: a prompt, or messages with further template variables."""
 
     model: str | None = None
     prompt: str | None = None

@@ -1,1 +1,1 @@
-"""Anthropic's Messages: requests become chat requests, what is told becomes blocks of content and their events."""
+"""Anthropic's Messages: requests become chat requests, chunks become blocks of content and their events."""

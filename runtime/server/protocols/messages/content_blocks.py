@@ -68,7 +68,7 @@ class ThinkingBlock(ContentBlock):
 
 
 class RedactedBlock(ContentBlock):
-    """A thought that nobody here can read; it is left out."""
+    """An encrypted thought, which cannot be read here; it is left out."""
 
     type: Literal["redacted_thinking"]
     data: str = ""

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 
 from ...http.sse_responses import primed
 from ..chat.chat_choice import ContentChunk
@@ -26,7 +26,7 @@ REASONS = {"tool_calls": "tool_use", "length": "max_tokens"}
 
 
 class MessagesReply:
-    """aside: does the work with a long body beside the event loop."""
+    """aside: does the work with a long body off the event loop."""
 
     def __init__(self, work: OpenAIRequestSetup, body: MessagesRequest, aside: Aside) -> None:
         work.check_model(body.model)
@@ -41,8 +41,8 @@ class MessagesReply:
 
     async def whole(self) -> Json:
         talk = await self._talk()
-        async with aclosing(await self._begin(talk, streamed=False)) as told:
-            async for _, pieces in told:
+        async with aclosing(await self._begin(talk, streamed=False)) as steps:
+            async for _, pieces in steps:
                 self._writer.write(pieces)
         made = talk.samples[0].generations[0]
         return {**self._head, "content": self._writer.content, **self._end(talk, made), "usage": _usage(made)}
@@ -50,9 +50,9 @@ class MessagesReply:
     async def stream(self) -> AsyncGenerator[Json, None]:
         """The events. What is refused, also by the engine, is raised before the first."""
         talk = await self._talk()
-        async with aclosing(await primed(await self._begin(talk, streamed=True))) as told:
+        async with aclosing(await primed(await self._begin(talk, streamed=True))) as steps:
             begun = False
-            async for _, pieces in told:
+            async for _, pieces in steps:
                 if not begun:
                     usage = _counts(talk.prompt_tokens, talk.cached_tokens, 0)
                     message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}

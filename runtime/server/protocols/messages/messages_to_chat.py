@@ -31,7 +31,7 @@ Turn = tuple[str, list[ContentBlock], str]  # role, blocks, place
 def messages_of(body: AnthropicConversation) -> list[Json]:
     """The messages of a chat. Neighbours of one role are one.
 
-    Raises RequestError for calls without a result right behind them, and results without a call right before them.
+    Raises RequestError for calls without a result right after them, and results without a call right before them.
     """
     found: list[Json] = [] if body.system is None else [{"role": "system", "content": body.system}]
     waiting: list[str] = []
@@ -147,5 +147,5 @@ def _format(body: AnthropicConversation) -> Json | None:
 
 
 def _switches(body: AnthropicConversation, variables: frozenset[str]) -> Json:
-    """Whether to think, as templates are told it."""
+    """Whether to think, as templates expect it."""
     return {} if body.thinking is None else switched(body.thinking.type != "disabled", variables)

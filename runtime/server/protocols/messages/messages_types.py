@@ -46,7 +46,7 @@ class AnthropicToolChoice(StrictModel):
 
 
 class AnthropicThinking(StrictModel):
-    """Whether the model is to think, where its template can be told so.
+    """Whether the model is to think, where its template has a switch for it.
 
     `budget_tokens` and `display` are of no effect.
     """

@@ -10,7 +10,7 @@ from sgl.runtime.dialects import ArgumentsDelta, ContentDelta, ReasoningDelta, T
 from ..chat.chat_choice import ChoiceFinished, ContentChunk
 from ..openai_common.openai_response_fields import Json
 
-SIGNATURE = "unsigned"  # clients want one; nobody checks it
+SIGNATURE = "unsigned"  # clients want one; it is not checked
 DELTAS = {
     "text": ("text_delta", "text"),
     "thinking": ("thinking_delta", "thinking"),
@@ -30,13 +30,13 @@ class ContentBlockWriter:
         """The blocks so far, whole. The input of a call that broke off is empty."""
         return [_whole(block, "".join(pieces)) for block, pieces in self._blocks]
 
-    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
-        return [event for one in told for event in self._events(one)]
+    def write(self, chunks: Iterable[ContentChunk]) -> list[Json]:
+        return [event for chunk in chunks for event in self._events(chunk)]
 
     # inside
 
-    def _events(self, told: ContentChunk) -> list[Json]:
-        match told.event:
+    def _events(self, chunk: ContentChunk) -> list[Json]:
+        match chunk.event:
             case ContentDelta(text):
                 return self._piece({"type": "text", "text": ""}, text)
             case ReasoningDelta(text):

@@ -59,7 +59,7 @@ class NativeSampling:
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """One prompt: `n` texts are to follow it. `logprob_start`: the first of its own tokens to be scored; -1: none.
+    """One prompt: `n` texts are to follow it. `logprob_start`: the first of its tokens to be scored; -1: none.
 
     named: the `rid` is the client's own: it may be going to abort it.
     batch: the client's name of the whole call, where that has several prompts.
@@ -161,10 +161,10 @@ def _passage(text: str, stretches: list[Any]) -> QuotedText:
     for stretch in stretches:
         whole = isinstance(stretch, list) and len(stretch) == 3 and all(isinstance(value, int) for value in stretch)
         if not whole or not end <= stretch[0] < stretch[1] <= len(text) or stretch[2] > 1:
-            told = (
+            problem = (
                 f"quoted has {stretch!r:.60} in a text of {len(text)} characters; give [first, end, 0 or 1], in order"
             )
-            raise RequestError(told, param="quoted")
+            raise RequestError(problem, param="quoted")
         end = stretch[1]
     return QuotedText(text, ((first, stop, bool(own)) for first, stop, own in stretches))
 

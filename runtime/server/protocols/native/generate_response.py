@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.generation import Chunk, Generation, TokenLogprobs
 
 from ...running_requests import ABORTED
 from .generate_request_reader import PromptRequest
@@ -21,7 +21,7 @@ IMPOSSIBLE = -9999.0  # JSON has no word for minus infinity
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log-probabilities of a prompt's tokens behind `first_token`, and the best tokens at each of these places."""
+    """Log-probabilities of a prompt's tokens after `first_token`, and the best tokens at each of these places."""
 
     first_token: int
     found: TokenLogprobs
@@ -98,7 +98,7 @@ class GenerateResponseWriter:
         return {"text": self._text, "output_ids": list(self._ids), "meta_info": meta}
 
     def _input_rows(self, inputs: PromptLogprobs) -> Json:
-        """The first of the tokens has no log-probability and no best tokens beside it."""
+        """The first of the tokens has no log-probability and no best tokens."""
         token = inputs.first_token
         rows: Json = {"input_token_logprobs": [[None, token, self._token_text(token)], *self._entries(inputs.found)]}
         if self._with_tops:

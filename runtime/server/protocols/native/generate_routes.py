@@ -127,7 +127,7 @@ class GenerateService:
         return constraint and await self._compiler.compile(constraint.kind, constraint.source, constraint.resources)
 
     async def _inputs(self, request: PromptRequest, prompt: Prompt) -> PromptLogprobs | None:
-        """Asked for behind the generation, so that `cached_tokens` tells what was there before the call."""
+        """Requested after the generation, so that `cached_tokens` counts what was there before the call."""
         start = request.logprob_start
         if start < 0 or isinstance(prompt, str):
             return None

@@ -14,7 +14,7 @@ from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from ..openai_common.openai_request_types import few_biases
 
-MOST_TOP = 128  # likeliest tokens beside each
+MOST_TOP = 128  # top logprobs of each
 
 
 def _encodable(text: str) -> str:
@@ -22,7 +22,7 @@ def _encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise PydanticCustomError("lone_surrogate", "text without lone surrogates") from None
+        raise PydanticCustomError("lone_surrogate", "text without unpaired surrogates") from None
     return text
 
 
@@ -36,7 +36,7 @@ Prompts = Counts | Annotated[list[Counts], First]
 Stretches = Annotated[list[Counts], First]
 Top = Annotated[int, Field(ge=0, le=MOST_TOP)]
 
-# Fields of the protocol that this server has nothing behind: null, false and empty are taken, a value is refused.
+# Fields of the protocol that this server does not support: null, false and empty are taken, a value is refused.
 WITHOUT = frozenset(
     {
         "audio_data",
@@ -103,9 +103,8 @@ class SamplingFields(_Fields):
 class GenerateFields(_Fields):
     """One call: `text` or `input_ids`, each one prompt or a list of prompts. A list elsewhere has one entry a prompt.
 
-    quoted: stretches of the text in which special tokens are no tokens but text, as [first character, the one behind
-        the
-    last, 1 if the model wrote it (then other marks of its template count) or 0].
+    quoted: stretches of the text in which special tokens are plain text, as [first character, end (exclusive), 1 if the
+        model wrote it (then other marks of its template count) or 0].
     lora_path: the name of an adapter, never a path; null and "" are the base.
     """
 

@@ -23,7 +23,7 @@ NANOSECONDS = 1_000_000_000
 
 
 class OllamaReply:
-    """aside: does the work with a long body beside the event loop."""
+    """aside: does the work with a long body off the event loop."""
 
     def __init__(self, work: OpenAIRequestSetup, body: OllamaChat | OllamaGenerate, aside: Aside) -> None:
         work.check_model(body.model and body.model.removesuffix(":latest"))
@@ -40,8 +40,8 @@ class OllamaReply:
 
     async def whole(self) -> Json:
         talk = await self._talk()
-        async with aclosing(await self._begin(talk, streamed=False)) as told:
-            async for _ in told:
+        async with aclosing(await self._begin(talk, streamed=False)) as steps:
+            async for _ in steps:
                 pass
         [sample] = talk.samples
         return self._line(sample.said, sample.thought, [call for call in sample.calls if call.complete], **_end(talk))
@@ -49,8 +49,8 @@ class OllamaReply:
     async def stream(self) -> AsyncGenerator[Json, None]:
         """The lines. What is refused, also by the engine, is raised before the first."""
         talk = await self._talk()
-        async with aclosing(await primed(await self._begin(talk, streamed=True))) as told:
-            async for _, pieces in told:
+        async with aclosing(await primed(await self._begin(talk, streamed=True))) as steps:
+            async for _, pieces in steps:
                 for line in self._lines(talk, pieces):
                     yield line
         yield self._line("", **_end(talk))
@@ -58,8 +58,8 @@ class OllamaReply:
     # inside
 
     def _lines(self, talk: ChatRequestRun, pieces: Iterable[ContentChunk]) -> Iterable[Json]:
-        for told in pieces:
-            match told.event:
+        for chunk in pieces:
+            match chunk.event:
                 case ContentDelta(text):
                     yield self._line(text, done=False)
                 case ReasoningDelta(text):

@@ -1,6 +1,4 @@
-"""Other APIs' requests are made chat requests: what is wrong with these is
-told in the words of the API they came by.
-"""
+"""Translates other APIs' requests to chat requests; errors are reported in the terms of the original API."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from ..chat.chat_types import MOST_MESSAGES
 
 M = TypeVar("M", bound=BaseModel)
 
-Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does the work with a long body beside the event loop
+Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does the work with a long body off the event loop
 
 
 def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:
@@ -28,8 +26,8 @@ def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        told: list[Any] = error.errors(include_url=False)
-        raise validation_message([{**one, "loc": (*place, *one["loc"])} for one in told], kind) from None
+        errors: list[Any] = error.errors(include_url=False)
+        raise validation_message([{**one, "loc": (*place, *one["loc"])} for one in errors], kind) from None
 
 
 def few(values: Sequence[Any], name: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sgl.runtime.sequences.sequence_ops import Chunk, Generation, TokenLogprobs
+from sgl.runtime.sequences.generation import Chunk, Generation, TokenLogprobs
 from sgl.runtime.text.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ def rows_of(pairs: TokenLogprobs, tops: Sequence[TokenLogprobs] | None = None) -
 
 
 def rows_of_generation(generation: Generation) -> list[LogprobRow]:
-    """A row for each token of the text: none for the end token behind it."""
+    """A row for each token of the text, none for the end token after it."""
     count = len(generation.token_ids)
     rows = rows_of((generation.logprobs or [])[:count], generation.top_logprobs)
     return rows + [LogprobRow(token, None) for token in generation.token_ids[len(rows) :]]
@@ -105,7 +105,7 @@ class TextLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, rows: Sequence[LogprobRow]) -> Json:
-        """The lists for these rows, which come behind those of the last call."""
+        """The lists for these rows, which follow those of the last call."""
         return {
             "tokens": [self._name(row.token) for row in rows],
             "token_logprobs": [_known(row.logprob) for row in rows],

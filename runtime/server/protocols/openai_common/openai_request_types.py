@@ -37,7 +37,7 @@ _KNOWN: dict[type[BaseModel], frozenset[str]] = {}
 
 
 class StrictModel(BaseModel):
-    """No unknown fields, of which the first is told, no conversions between types, nulls dropped."""
+    """No unknown fields (the first is reported), no conversions between types, nulls dropped."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -189,7 +189,7 @@ class OpenAISampling(ConstrainedFields):
             if not TOKEN_ID.fullmatch(key):
                 raise refused(f"the keys are token ids, not {key[:100]!r}")
             if not -100 <= bias <= 100:
-                raise refused(f"the bias of token {key} must lie in [-100, 100], not {bias!r}")
+                raise refused(f"the bias of token {key} must be in [-100, 100], not {bias!r}")
         return value
 
     @model_validator(mode="after")
@@ -204,7 +204,7 @@ class OpenAISampling(ConstrainedFields):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def params(self, max_tokens: int | None, logprobs: bool, top: int) -> SamplingParams:
-        """The runtime's parameters, not checked yet; `top` likeliest tokens beside each."""
+        """The runtime's parameters, not checked yet; `top`: number of top logprobs per token."""
         return SamplingParams(
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sgl.runtime.engine import Engine
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 
 Json = dict[str, Any]
 

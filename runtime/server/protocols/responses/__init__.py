@@ -1,1 +1,1 @@
-"""OpenAI's Responses: requests become chat requests, what is told becomes items and their events."""
+"""OpenAI's Responses: requests become chat requests, chunks become items and their events."""

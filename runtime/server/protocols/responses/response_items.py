@@ -92,8 +92,8 @@ class ReasoningItem(ResponseItem):
     @property
     def text(self) -> str:
         """Raises ValueError for what is no thought of this server."""
-        told = "".join(str(part.get("text", "")) for part in self.content or self.summary)
-        return told or (decrypted(self.encrypted_content) if self.encrypted_content else "")
+        text = "".join(str(part.get("text", "")) for part in self.content or self.summary)
+        return text or (decrypted(self.encrypted_content) if self.encrypted_content else "")
 
 
 class ItemReference(ResponseItem):

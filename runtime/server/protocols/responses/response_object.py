@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from sgl.runtime.sequences.sequence_ops import Generation
+from sgl.runtime.sequences.generation import Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ...http.http_errors import HttpProblem

@@ -24,7 +24,7 @@ Key = tuple[str, str]  # tenant, id
 
 @dataclass
 class StoredResponse:
-    """A response and the items of its own input, both as JSON. run: the id of the request that makes it."""
+    """A response and its own input items, both as JSON. run: the id of the request that makes it."""
 
     answer: bytes
     input: bytes
@@ -117,7 +117,7 @@ class ResponseStore:
             found.append(self.get(before))
         return found[::-1]
 
-    def beside(self, id: str) -> dict[str, Json]:
+    def siblings(self, id: str) -> dict[str, Json]:
         """All items, by their ids, of the response that has an item of this id. Raises RequestError."""
         response = self._items.get((CALLER.get().tenant, id))
         if response is None:

@@ -28,8 +28,8 @@ from .responses_writer import ResponseOutputWriter
 
 
 class ResponsesReply:
-    """run: the id of the request, by which it can be aborted. aside: does the
-    work with a long body beside the event loop.
+    """run: the id of the request, by which it can be aborted. aside: does the work with a long body off
+    the event loop.
     """
 
     def __init__(
@@ -47,8 +47,8 @@ class ResponsesReply:
     async def whole(self) -> Json:
         """The response, ended."""
         talk = await self._talk()
-        async with aclosing(await self._begin(talk, streamed=False)) as told:
-            async for _, pieces in told:
+        async with aclosing(await self._begin(talk, streamed=False)) as steps:
+            async for _, pieces in steps:
                 self._writer.write(pieces)
         ended = self._ended(talk)
         await self._keep(ended)
@@ -66,13 +66,13 @@ class ResponsesReply:
 
     async def _events(self) -> AsyncGenerator[Json, None]:
         talk = await self._talk()
-        async with aclosing(await primed(await self._begin(talk, streamed=True))) as told:
+        async with aclosing(await primed(await self._begin(talk, streamed=True))) as steps:
             begun = self._answer.json(RUNNING, [])
             await self._keep(begun)
             try:
                 yield {"type": "response.created", "response": begun}
                 yield {"type": "response.in_progress", "response": begun}
-                async for _, pieces in told:
+                async for _, pieces in steps:
                     for event in self._writer.write(pieces):
                         yield event
                 last, name = self._ended(talk), ""
@@ -94,10 +94,10 @@ class ResponsesReply:
 
     def _failed(self, error: Exception) -> tuple[Json, str]:
         """The response that came to nothing, and the name of its last event. A cancelled one has ended early."""
-        told, output = problem(error), self._writer.output
+        found, output = problem(error), self._writer.output
         if isinstance(error, RequestAborted):
             return self._answer.json("cancelled", output), "incomplete"
-        return self._answer.json("failed", output, problem=told), "failed"
+        return self._answer.json("failed", output, problem=found), "failed"
 
     # before the model
 
@@ -175,7 +175,7 @@ class ResponsesReply:
 
     def _referred(self, id: str) -> Json:
         if id not in self._known:
-            self._known |= self._store.beside(id)
+            self._known |= self._store.siblings(id)
         return self._known[id]
 
     # what stays

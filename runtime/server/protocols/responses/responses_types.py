@@ -158,5 +158,5 @@ class ResponseRequest(StrictModel):
 
     @property
     def summary(self) -> bool:
-        """Whether thoughts are told as summaries, which are their whole text, and not as content."""
+        """Whether thoughts are sent as summaries, which are their whole text, and not as content."""
         return (self.reasoning.summary or self.reasoning.generate_summary) is not None

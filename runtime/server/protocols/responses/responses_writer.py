@@ -150,9 +150,9 @@ class ResponseOutputWriter:
         """The items so far, of which the last may be open."""
         return [{**item.json} for item in self._items]
 
-    def write(self, told: Iterable[ContentChunk]) -> list[Json]:
+    def write(self, chunks: Iterable[ContentChunk]) -> list[Json]:
         """The events of these pieces, without their numbers."""
-        return [event for one in told for event in self._events(one)]
+        return [event for chunk in chunks for event in self._events(chunk)]
 
     def break_off(self) -> list[Json]:
         """End what is open where it stands."""
@@ -160,10 +160,10 @@ class ResponseOutputWriter:
 
     # inside
 
-    def _events(self, told: ContentChunk) -> list[Json]:
-        match told.event:
+    def _events(self, chunk: ContentChunk) -> list[Json]:
+        match chunk.event:
             case ContentDelta(text):
-                return self._say(text, told.rows)
+                return self._say(text, chunk.rows)
             case ReasoningDelta(text):
                 begun = [] if isinstance(self._open, ReasoningItemWriter) else self._next(self._thought())
                 assert isinstance(self._open, ReasoningItemWriter)
@@ -175,7 +175,7 @@ class ResponseOutputWriter:
             case ToolCallEnd(_, complete) if isinstance(self._open, CallItemWriter):
                 self._open.whole = complete
             case ChoiceFinished(finish):
-                return self._over(finish, told.rows)
+                return self._over(finish, chunk.rows)
         return []
 
     def _say(self, text: str, rows: Json | None) -> list[Json]:

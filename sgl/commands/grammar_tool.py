@@ -85,7 +85,7 @@ def _source(options: argparse.Namespace) -> tuple[str, str]:
 
 
 def _options(pairs: Sequence[str]) -> dict[str, Any]:
-    """`name=value` with JSON values; what is no JSON is text, of `weaken` keywords with commas."""
+    """`name=value` with JSON values; what is not JSON is text; for `weaken`, keywords with commas."""
     found: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")

@@ -104,7 +104,7 @@ def _as_json(problems: Sequence[Problem]) -> Iterator[str]:
 
 
 def _as_github(problems: Sequence[Problem]) -> Iterator[str]:
-    """Workflow commands, which GitHub shows beside the lines of a pull request."""
+    """Workflow commands, which GitHub shows next to the lines of a pull request."""
     for problem in problems:
         message = f"{problem.rule} {problem.message}".replace("%", "%25").replace("\n", "%0A").replace("\r", "%0D")
         place = f"file={problem.path},line={problem.line},col={problem.column},title={problem.rule}"

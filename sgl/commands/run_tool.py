@@ -18,7 +18,7 @@ from sgl.tracebacks import print_brief, user_frames
 
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 GRACE_SECONDS = 1.0  # what threads have to end in after Ctrl-C
-NOBODY_READS = 141  # as shells report one whose output nobody reads any more: `| head`
+OUTPUT_CLOSED = 141  # as shells report a program whose output is no longer read: `| head`
 STANDARD_INPUT = "-"
 FULL = "--full-traceback"
 
@@ -124,14 +124,14 @@ def _run_program(options: argparse.Namespace) -> int:
         return INTERRUPTED
     except Exception as error:
         if isinstance(error, BrokenPipeError) and output_closed():
-            return NOBODY_READS
+            return OUTPUT_CLOSED
         _tell(error, options.full_traceback)
         return 1
     return 0
 
 
 def _leave_soon() -> None:
-    """See that the process ends, also while threads of the program go on (a body that sleeps or computes)."""
+    """Make the process end, also while threads of the program run (a body that sleeps or computes)."""
 
     def leave() -> None:
         sys.stderr.flush()

@@ -36,8 +36,8 @@ def doctor() -> int:
                 print(f"{name:<10} {line}")
         except Exception as error:
             ailments += 1
-            told = str(error) if isinstance(error, MissingRequirement) else f"{type(error).__name__}: {error}"
-            print(f"{name:<10} PROBLEM: {told}")
+            message = str(error) if isinstance(error, MissingRequirement) else f"{type(error).__name__}: {error}"
+            print(f"{name:<10} PROBLEM: {message}")
     print(_verdict(ailments))
     return 1 if ailments else 0
 

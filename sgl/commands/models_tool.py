@@ -26,7 +26,7 @@ With a model: describes it, the memory it needs and how its layers run. Reads on
   sgl models
   sgl models path/to/model dtype=bfloat16 context=8192
   sgl models hub/id weights=fp8 --json                    fetches only the small files of a hub id
-  sgl models path/to/model --gpus 4 --gpu-memory 80       what each of four cards would hold, by every way to spread it
+  sgl models path/to/model --gpus 4 --gpu-memory 80       what each of four GPUs would hold, for every way to shard it
 """
 
 
@@ -41,10 +41,10 @@ def add_parser(commands: Any) -> None:
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
-        "--gpus", type=int, metavar="N", help="say how the model spreads over N GPUs, and which way to take"
+        "--gpus", type=int, metavar="N", help="show how the model can be sharded over N GPUs, and which way to choose"
     )
     parser.add_argument(
-        "--gpu-memory", type=float, metavar="GB", help="memory of each of them; left out: that of this machine's"
+        "--gpu-memory", type=float, metavar="GB", help="memory of each GPU (default: that of this machine's)"
     )
     parser.set_defaults(command=run)
 
@@ -58,12 +58,12 @@ def run(options: argparse.Namespace) -> int:
         if name is None and (options.gpus, options.gpu_memory) != (None, None):
             raise ConfigError("--gpus and --gpu-memory need a model")
         if options.gpus is None and options.gpu_memory is not None:
-            raise ConfigError("--gpu-memory needs --gpus: how many there would be")
+            raise ConfigError("--gpu-memory needs --gpus: the number of GPUs")
         if name is None:
             return _list(engine_options, options.json)
         return _tell(name, engine_options, options) if options.gpus is None else _spread(name, engine_options, options)
     except BrokenPipeError:
-        raise  # the reader of what is printed has gone: no fault of what was asked
+        raise  # the reader of the output has gone: not an error of the command
     except (RuntimeFailure, OSError) as error:
         print(f"sgl models: {error}", file=sys.stderr)
         return 1
@@ -198,9 +198,9 @@ def _runs(found: MemoryEstimate) -> Iterator[Line]:
 def sharding_summary(found: ShardingPlans) -> Iterator[tuple[str, str]]:
     yield "model", found.path
     yield (
-        "cards",
-        f"{found.cards} of {size_of(found.card)}; {found.dtype}; sizes are of the fullest card, and what steps take "
-        "beside is estimated",
+        "GPUs",
+        f"{found.cards} of {size_of(found.card)}; {found.dtype}; sizes are those of the fullest GPU, and the memory of "
+        "steps is estimated",
     )
     for way in found.ways:
         yield "way", _named(way)
@@ -219,11 +219,11 @@ def sharding_summary(found: ShardingPlans) -> Iterator[tuple[str, str]]:
             )
         if way.refused:
             yield "", f"refused: {way.refused}"
-    yield "take", "nothing fits: more cards, or weights in fewer bits" if found.chosen is None else _named(found.chosen)
+    yield "take", "nothing fits: more GPUs, or weights in fewer bits" if found.chosen is None else _named(found.chosen)
 
 
 def _named(way: ShardingPlan) -> str:
-    return ", ".join(f"{name}={value}" for name, value in way.options.items()) or "one engine on one card"
+    return ", ".join(f"{name}={value}" for name, value in way.options.items()) or "one engine on one GPU"
 
 
 def size_of(count: int) -> str:

@@ -1,4 +1,4 @@
-"""`sgl serve`: a model behind HTTP, for programs of this language and for clients of OpenAI's API."""
+"""`sgl serve`: a model over HTTP, for programs of this language and for clients of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _add_sharing(parser: argparse.ArgumentParser) -> None:
         "--max-queue",
         type=int,
         metavar="N",
-        help="most samples running or waiting; further requests are told to retry later (default: 4 times max_running)",
+        help="most samples running or waiting; further requests get status 429 (default: 4 times max_running)",
     )
     sharing.add_argument(
         "--tenant-share",
@@ -178,7 +178,7 @@ def _add_watching(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until told to end; returns the exit status."""
+    """Serve until a signal ends it; returns the exit status."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         return _refuse(f"{' and '.join(missing)} must be installed for this: pip install 'sgl[server]'")
@@ -218,7 +218,7 @@ def _tell_ready(url: str) -> None:
 
 
 def _say(text: str) -> None:
-    """To whoever started the server, unless they read no more."""
+    """Print to the terminal that started the server, unless its reader has gone."""
     try:
         print(f"sgl serve: {text}", flush=True)
     except BrokenPipeError:

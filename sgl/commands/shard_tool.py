@@ -1,4 +1,4 @@
-"""`sgl shard`: a model's weights as they are computed with, so that engines load them without quantising again."""
+"""`sgl shard`: a model's weights in the form of the kernels, so that engines load them without quantizing again."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 _ABOUT = """\
 Writes MODEL as the directory OUT, each projection in the form in which Engine(MODEL, weights=...) computes with it on this
-machine: merged, quantised and laid out for its kernels. sgl.Engine(OUT) finds that out by itself and loads it as it is.
-Other engines do not read it; `sgl quantize` writes what they do.
+machine: merged, quantized and laid out for its kernels. sgl.Engine(OUT) detects that and loads it as it is.
+Other engines do not read it; `sgl quantize` writes a format that they read.
 
-With --ranks 2 it is for Engine(OUT, tensor_parallel=2) alone: each rank reads its own files, and nothing is cut again.
+With --ranks 2 it is for Engine(OUT, tensor_parallel=2) only: each rank reads its own files, without slicing them.
 --stages, --expert-parallel and --redundant-experts are for engines with the options pipeline_parallel, expert_parallel and
 redundant_experts.
 """  # noqa: E501
@@ -23,18 +23,18 @@ def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
         "shard",
-        help="write a model as it is computed with, which loads faster",
+        help="write a model in the form of the kernels, which loads faster",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
-    parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not exist")
     parser.add_argument(
         "--weights",
         default="auto",
         help="as Engine(weights=...): auto, int8, int4, int4_hqq, mxfp4, nvfp4; fp8 on a GPU (default: auto)",
     )
-    parser.add_argument("--dtype", choices=DTYPES, help="of what stays dense (default: as most of it is stored)")
+    parser.add_argument("--dtype", choices=DTYPES, help="dtype of the dense weights (default: that of most of them)")
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help="for Engine(tensor_parallel=N) (default: 1)")
     parser.add_argument(
         "--stages",

@@ -228,7 +228,7 @@ class ChatPrinter:
         self._writing, self._stopped = threading.Lock(), False
 
     def stop(self) -> None:
-        """Nothing of the answer is printed from now on: the next prompt stands there."""
+        """Nothing more of the answer is printed: the next prompt is already shown."""
         with self._writing:
             self._stopped = True
 

@@ -1,5 +1,5 @@
 """`sgl quantize`: writes a model with weights of four or eight bits that other
-engines read too, and says what it costs.
+engines read too, and measures the loss.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from sgl.runtime.calibration.quantize_checkpoint import QuantizeReport
 
 _ABOUT = """\
-Writes MODEL as the directory OUT with weights in few bits, in compressed-tensors' layout. The layers are quantised; embedding
+Writes MODEL as the directory OUT with quantized weights, in compressed-tensors' layout. The layers are quantized; embedding
 and head stay as they are.
 
   int4        each group of inputs rounded to 16 steps between its ends, with a whole zero
-  int4_gptq   the same, with each column's error made good by the others (GPTQ); needs --calibration
+  int4_gptq   the same, with each column's error compensated by the others (GPTQ); needs --calibration
   int8        a scale for each output
   fp8         floats of 8 bits (e4m3), a scale for each output
   fp8_block   the same, a scale for each 128 x 128
@@ -29,9 +29,9 @@ and head stay as they are.
   mxfp4       the same, a power of two for each 32 inputs
 
 Texts come from a text file, or from each line of a .jsonl: a text, messages, token ids, or an object with "text", "messages"
-or "ids"; or from a function of a Python file, FILE.py:FUNCTION, which is called with an engine of MODEL and runs programs on it
-(program.run_batch(inputs, backend=engine)). --heldout measures what was lost, on texts that were not calibrated by, and of a
-function's also on the answers alone.
+or "ids". They can also come from a function of a Python file, FILE.py:FUNCTION: it is called with an engine of MODEL and runs
+programs on it (program.run_batch(inputs, backend=engine)). --heldout measures the loss on texts that were not used for
+calibration, and for a function also on the answers alone.
 """  # noqa: E501
 GROUPED, GROUP = ("int4", "int4_gptq"), 64
 FUNCTION_OF = ".py:"  # between a file and the name of its function
@@ -41,18 +41,20 @@ def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
         "quantize",
-        help="write a model with weights of four or eight bits, and tell what that loses",
+        help="write a model with weights of four or eight bits, and measure the loss",
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
-    parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not be there")
+    parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not exist")
     parser.add_argument("--weights", default="int4", help="one of the kinds above (default: int4)")
     parser.add_argument("--group", type=int, help="inputs that share a scale, of int4 and int4_gptq (default: 64)")
     parser.add_argument(
-        "--calibration", metavar="FILE", help="texts like those that the model is for, or FILE.py:FUNCTION"
+        "--calibration", metavar="FILE", help="texts like those that the model will process, or FILE.py:FUNCTION"
     )
-    parser.add_argument("--heldout", metavar="FILE", help="other such texts, to measure by, or FILE.py:FUNCTION")
+    parser.add_argument(
+        "--heldout", metavar="FILE", help="other such texts to measure the loss on, or FILE.py:FUNCTION"
+    )
     parser.add_argument("--device", default="cpu", help="where layers are computed: cpu, cuda, ... (default: cpu)")
     parser.set_defaults(command=run)
 
@@ -115,7 +117,7 @@ def _pieces(origin: Path, asked: str | None, device: str) -> list[TextPiece]:
 
 
 def _function(asked: str) -> Callable[[Any], object]:
-    """Raises ConfigError for a file that is not there, and for a name that is no function in it."""
+    """Raises ConfigError for a missing file, and for a name that is not a function in it."""
     from sgl.runtime.errors import ConfigError
 
     path, _, name = asked.rpartition(":")

@@ -1,4 +1,4 @@
-"""The words of commands that open a model: `[MODEL] [NAME=VALUE ...]`, before, between and behind their options."""
+"""The words of commands that open a model: `[MODEL] [NAME=VALUE ...]`, before, between and after their options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _in_any_order(parse: Callable[..., Any]) -> Callable[..., Any]:
-    """argparse takes words up to the first option only; those behind it are words too."""
+    """argparse takes words up to the first option only; those after it are words too."""
 
     def parse_all(*args: Any, **options: Any) -> tuple[argparse.Namespace, list[str]]:
         found, left = parse(*args, **options)
