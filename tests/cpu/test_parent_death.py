@@ -15,8 +15,8 @@ SLEEPER = "import time\n\ndef begin(*names):\n    print(*names, flush=True)\n   
 OWNER = """
 import subprocess, sys, time
 sys.path.insert(0, {folder!r})
-from sgl.runtime.common.parent_death import command
-child = subprocess.Popen(command("sleeper", "a", 1), env={{**__import__("os").environ, "PYTHONPATH": ":".join(sys.path)}}, stdout=subprocess.PIPE)
+from sgl.runtime.common.parent_death import command_with_parent
+child = subprocess.Popen(command_with_parent("sleeper", "a", 1), env={{**__import__("os").environ, "PYTHONPATH": ":".join(sys.path)}}, stdout=subprocess.PIPE)
 print(child.pid, child.stdout.readline().decode().strip(), flush=True)
 time.sleep(60)
 """  # noqa: E501
