@@ -11,6 +11,7 @@ from ..errors import ConfigError
 from ..layers import cpu_kernels
 from .spec.model_spec import Mixer, ModelSpec, ParallelMixersSpec
 from .spec.recurrent_spec import DeltaNetSpec, Mamba2Spec
+from .spec.unsupported_fields import name_of
 
 
 def chunked(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> str | None:
@@ -22,9 +23,7 @@ def chunked(model: ModelSpec, device: torch.device, dtype: torch.dtype) -> str |
         for part in _mixers(layer.mixer):
             if isinstance(part, DeltaNetSpec | Mamba2Spec) and (why or not _follow(part, device)):
                 told = f" ({why})" if why else ""
-                return (
-                    f"layer {index} ({type(part).__name__}) computes prompts by chunks of tokens on {device.type}{told}"
-                )
+                return f"layer {index} ({name_of(part)}) computes prompts by chunks of tokens on {device.type}{told}"
     return None
 
 

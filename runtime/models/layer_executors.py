@@ -26,7 +26,7 @@ PRODUCTS = {
     "FixedBatchLinear": "deterministic=True multiplies a fixed number of rows at a time",
     "Int8Linear": "this CPU has no int8 instructions",
     "GroupedLinear": "no compiled product takes its codes on this CPU",
-    "Summed": "its sums are over ranks",
+    "AllReduceLinear": "its sums are over ranks",
 }  # why a product is not the compiled one, by its class
 WHOLE_NUMBERS = {
     "int8": "VNNI",

@@ -41,7 +41,7 @@ CPU = torch.device("cpu")
 DTYPES = [dtype for dtype in (torch.float32, torch.bfloat16) if cpu_kernels.can_multiply(dtype, CPU)]
 pytestmark = pytest.mark.skipif(not DTYPES, reason="needs the compiled kernels and AVX-512")
 BY_TORCH = {
-    "attention beside Mamba is none of its parts",
+    "attention in parallel with Mamba is none of its parts",
     "latent attention is none of its parts",
     "products are kept as PackedLinear",
     "experts without a gate, or with multipliers inside",

@@ -122,7 +122,7 @@ def test_deterministic_is_refused_where_prompts_run_in_chunks(paths: Any) -> Non
     with pytest.raises(
         ConfigError,
         match=r"deterministic=True\): layer 0 \(Mamba2\) computes prompts by chunks of tokens on cuda \(attention "
-        r"beside Mamba is none of its parts\)",
+        r"in parallel with Mamba is none of its parts\)",
     ):
         require_exact(model, torch.device("cuda"), torch.bfloat16)
     for other in (model, load_config(paths("mamba"))):

@@ -1,4 +1,4 @@
-"""What of a model's parts an executor knows: whatever else a part has, now or one day, it leaves to the law."""
+"""What of a model's parts an executor knows: whatever else a part has, now or one day, it leaves to the reference."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 WORDS = {
-    "Latent": "latent attention",
-    "Beside": "attention beside Mamba",
-}  # where the name of the class says too little
+    "LatentAttention": "latent attention",
+    "ParallelMixers": "attention in parallel with Mamba",
+}  # where the name of the class says too little, see `name_of`
 
 Known = Mapping[type, Collection[str]]  # the fields of each kind of part
+
+
+def name_of(part: Any) -> str:
+    """What users read of a part: the name of its class, `RouterSpec` as "Router"."""
+    return type(part).__name__.removesuffix("Spec")
 
 
 def parts_of(layer: Any) -> Iterator[Any]:
@@ -39,9 +44,9 @@ def unsupported_fields(layer: Any, known: Known, one: bool = False) -> Iterator[
         )
     for part in parts_of(layer):
         if type(part) not in known:
-            yield f"{WORDS.get(type(part).__name__, type(part).__name__)} is none of its parts"
+            yield f"{WORDS.get(name_of(part), name_of(part))} is none of its parts"
             continue
         for each in fields(part):
             default = each.default if each.default_factory is MISSING else each.default_factory()
             if each.name not in known[type(part)] and getattr(part, each.name) != default:
-                yield f"{type(part).__name__.lower()} with {each.name}"
+                yield f"{name_of(part).lower()} with {each.name}"
