@@ -21,9 +21,9 @@ from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
 from ..common.thread_priority import take_priority
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.eager_runner import EagerRunner
-from ..sequences.generate_op import Generate
 from ..sequences.op_future import note
-from ..sequences.sequence_ops import Close
+from ..sequences.ops.generate_op import Generate
+from ..sequences.ops.sequence_ops import Close
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..watch.engine_stats import Stats

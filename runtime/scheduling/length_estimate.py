@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from ..sequences.generate_op import Generate
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import SequenceState, SequenceStatus
 
 LONGEST = 1 << 17  # tokens that a text without a max_tokens is ever expected to have
