@@ -23,8 +23,8 @@ from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.loading.load_weights import dummy_model
-from sgl.runtime.models.spec.model_spec.latent_attention_spec import LatentAttentionSpec
-from sgl.runtime.models.spec.model_spec.model_spec import LayerNorms, LayerSpec, ModelSpec, NormSpec
+from sgl.runtime.models.spec.latent_attention_spec import LatentAttentionSpec
+from sgl.runtime.models.spec.model_spec import LayerNorms, LayerSpec, ModelSpec, NormSpec
 from sgl.runtime.step.step_batch import StepBatch
 
 RMS = NormSpec(1e-6)

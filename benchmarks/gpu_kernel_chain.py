@@ -24,20 +24,20 @@ from sgl.runtime.attention import AttentionShape
 from sgl.runtime.attention.triton_attention import TritonAttention
 from sgl.runtime.kernels.attention.attention_decode import DecodeScratch, DecodeTile
 from sgl.runtime.kernels.attention.qk_norm_rope_store import QkNormWeights
-from sgl.runtime.kernels.experts.fused_moe.expert_gemv import (
+from sgl.runtime.kernels.experts.expert_gemv import (
     ExpertGemvLaunch,
     down_launch,
     gate_up_launch,
     gemv_down,
     gemv_gate_up,
 )
-from sgl.runtime.kernels.experts.fused_moe.expert_inputs import (
+from sgl.runtime.kernels.experts.expert_inputs import (
     ExpertSelection,
     ExpertWeights,
     SharedExpertOutput,
     StackedExpertWeights,
 )
-from sgl.runtime.kernels.experts.fused_moe.expert_routing import FEW_ROWS, RouterWeights, route
+from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, route
 from sgl.runtime.kernels.gemv import gemv, gemv_qk_norm
 from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, best_launch
 from sgl.runtime.kernels.launch.programmatic_launch import overlaps

@@ -13,11 +13,11 @@ import gpu_kernel_roof as roof
 import torch
 from gpu_shapes import Shape
 
-from sgl.runtime.kernels.experts.fused_moe import fused_moe
-from sgl.runtime.kernels.experts.fused_moe.expert_align_blocks import ExpertBlocks, sorted_blocks
-from sgl.runtime.kernels.experts.fused_moe.expert_gemv import ExpertGemvLaunch, gemv_down, gemv_gate_up
-from sgl.runtime.kernels.experts.fused_moe.expert_routing import FEW_ROWS, RouterWeights, route
-from sgl.runtime.kernels.experts.fused_moe.fused_moe import (
+from sgl.runtime.kernels.experts import fused_moe
+from sgl.runtime.kernels.experts.expert_align_blocks import ExpertBlocks, sorted_blocks
+from sgl.runtime.kernels.experts.expert_gemv import ExpertGemvLaunch, gemv_down, gemv_gate_up
+from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, route
+from sgl.runtime.kernels.experts.fused_moe import (
     ExpertGemmTile,
     ExpertSelection,
     ExpertWeights,

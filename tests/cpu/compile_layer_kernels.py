@@ -27,8 +27,8 @@ from sgl.runtime.kernels import (
     residual_norm,
     rms_norm,
 )
-from sgl.runtime.kernels.adapters.lora_sgmv import lora_fused_gemm
-from sgl.runtime.kernels.adapters.lora_sgmv import lora_sgmv as adapter_kernels
+from sgl.runtime.kernels.adapters import lora_fused_gemm
+from sgl.runtime.kernels.adapters import lora_sgmv as adapter_kernels
 from sgl.runtime.kernels.attention import (
     attention_decode,
     attention_latent,
@@ -38,7 +38,7 @@ from sgl.runtime.kernels.attention import (
     topk_select,
 )
 from sgl.runtime.kernels.comm import all_reduce_kernels, gather_broadcast, gather_broadcast_kernels, gpu_p2p
-from sgl.runtime.kernels.experts.fused_moe import (
+from sgl.runtime.kernels.experts import (
     expert_align_blocks,
     expert_fetch,
     expert_gemm_kernels,
@@ -47,11 +47,11 @@ from sgl.runtime.kernels.experts.fused_moe import (
     expert_routing_kernels,
     quantized_experts_kernels,
 )
-from sgl.runtime.kernels.experts.fused_moe.fused_moe import FIXED, MANY, NARROW, SECOND, SMALL, TILES
-from sgl.runtime.kernels.experts.fused_moe.quantized_experts import FIXED as PACKED_FIXED
-from sgl.runtime.kernels.experts.fused_moe.quantized_experts import MANY as PACKED_MANY
-from sgl.runtime.kernels.experts.fused_moe.quantized_experts import SINGLE as PACKED_SINGLE
-from sgl.runtime.kernels.experts.fused_moe.quantized_experts import TILES as PACKED_TILES
+from sgl.runtime.kernels.experts.fused_moe import FIXED, MANY, NARROW, SECOND, SMALL, TILES
+from sgl.runtime.kernels.experts.quantized_experts import FIXED as PACKED_FIXED
+from sgl.runtime.kernels.experts.quantized_experts import MANY as PACKED_MANY
+from sgl.runtime.kernels.experts.quantized_experts import SINGLE as PACKED_SINGLE
+from sgl.runtime.kernels.experts.quantized_experts import TILES as PACKED_TILES
 from sgl.runtime.kernels.gemv import (
     gemv_4bit_kernels,
     gemv_all_reduce,
@@ -77,7 +77,7 @@ from sgl.runtime.kernels.quantized import (
 from sgl.runtime.kernels.quantized.skinny_gemm import KINDS, SkinnyGemmTile
 from sgl.runtime.kernels.quantized.split_k_gemm import SplitKTile
 from sgl.runtime.kernels.quantized.wgmma_gemm import WgmmaTile
-from sgl.runtime.kernels.recurrent.recurrent_scan import (
+from sgl.runtime.kernels.recurrent import (
     causal_conv,
     chunked_kda,
     chunked_linear_attention,

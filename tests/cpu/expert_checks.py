@@ -16,7 +16,7 @@ from torch import Tensor
 from sgl.runtime.layers.activation_functions import ACTIVATIONS
 from sgl.runtime.models.reference.reference_experts import ReferenceExperts
 from sgl.runtime.models.reference.reference_routing import routed
-from sgl.runtime.models.spec.model_spec.model_spec import RouterSpec
+from sgl.runtime.models.spec.model_spec import RouterSpec
 
 ROUTERS: dict[str, RouterSpec] = {
     "softmax": RouterSpec(),
@@ -35,7 +35,7 @@ ROUTERS: dict[str, RouterSpec] = {
 def choose(
     router: RouterSpec, top_k: int, logits: Tensor, correction: Tensor | None, **options: Any
 ) -> tuple[Tensor, Tensor]:
-    from sgl.runtime.kernels.experts.fused_moe import expert_routing
+    from sgl.runtime.kernels.experts import expert_routing
     from sgl.runtime.models.gpu.gpu_fused_experts import options_of
 
     return expert_routing.choose(logits, top_k, correction=correction, **options_of(router), **options)
@@ -88,7 +88,7 @@ def check_counts(device: str) -> None:
 
 def check_logits(rows: int, count: int, hidden: int, dtype: torch.dtype, device: str) -> None:
     """Logits about 1, to some of their 24 bits: a product of TF32 would be wrong by 1e-3."""
-    from sgl.runtime.kernels.experts.fused_moe.expert_routing import logits
+    from sgl.runtime.kernels.experts.expert_routing import logits
 
     x, bias = torch.randn(rows, hidden, device=device).to(dtype), torch.randn(count, device=device)
     weight = torch.randn(count, hidden, device=device) * hidden**-0.5
@@ -104,7 +104,7 @@ def check_few_rows(
     name: str, rows: int, experts: int, hidden: int, dtype: torch.dtype, device: str, narrow: bool = False
 ) -> None:
     """Norm, product and choice in one kernel are those one after the other; its counters are left as they were."""
-    from sgl.runtime.kernels.experts.fused_moe.expert_routing import FEW_ROWS, RouterWeights, choose, logits, route
+    from sgl.runtime.kernels.experts.expert_routing import FEW_ROWS, RouterWeights, choose, logits, route
     from sgl.runtime.kernels.residual_norm import NormWeights
     from sgl.runtime.kernels.rms_norm import rms_norm
     from sgl.runtime.models.gpu.gpu_fused_experts import options_of
@@ -133,7 +133,7 @@ def check_few_rows(
 
 def check_blocks(tokens: int, top_k: int, experts: int, rows: int, device: str) -> None:
     """Each pair stands once, in a block of its expert, in order; the rest is filled up."""
-    from sgl.runtime.kernels.experts.fused_moe.expert_align_blocks import sorted_blocks
+    from sgl.runtime.kernels.experts.expert_align_blocks import sorted_blocks
 
     chosen = torch.stack([torch.randperm(experts)[:top_k] for _ in range(tokens)]).int().to(device)
     chosen[: tokens // 2] = chosen[0].clone()
@@ -171,7 +171,7 @@ def stacks_of(
     name: str = "silu",
     limit: float | None = None,
 ) -> Any:
-    from sgl.runtime.kernels.experts.fused_moe.fused_moe import ExpertWeights, StackedExpertWeights
+    from sgl.runtime.kernels.experts.fused_moe import ExpertWeights, StackedExpertWeights
 
     def random(*shape: int) -> Tensor:
         return (torch.randn(*shape, device=device) * shape[-1] ** -0.5).to(dtype)
@@ -193,7 +193,7 @@ def check_mixture(
     **how: Any,
 ) -> None:
     """Some rows hold no numbers: they stay in their rows."""
-    from sgl.runtime.kernels.experts.fused_moe.fused_moe import ExpertSelection, SharedExpertOutput, fused_moe
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, SharedExpertOutput, fused_moe
 
     options = dict(options)
     shared, switched, added, of_input = (
@@ -217,7 +217,7 @@ def check_mixture(
 
 def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str) -> None:
     """What is not added up yet: its total, and its addition to a sum with the norm behind it."""
-    from sgl.runtime.kernels.experts.fused_moe.fused_moe import (
+    from sgl.runtime.kernels.experts.fused_moe import (
         ExpertSelection,
         SharedExpertOutput,
         fused_moe,
@@ -256,7 +256,7 @@ def check_partial(
     options: dict[str, Any], rows: int, hidden: int, inner: int, dtype: torch.dtype, device: str, **how: Any
 ) -> None:
     """Experts that lie elsewhere give nothing, of rows that hold no numbers too, and what is nobody's is not read."""
-    from sgl.runtime.kernels.experts.fused_moe.fused_moe import ExpertSelection, SharedExpertOutput, fused_moe
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, SharedExpertOutput, fused_moe
 
     options = dict(options)
     shared, switched, added, of_input = (
@@ -280,9 +280,9 @@ def check_partial(
 
 def check_turns(seed: int, device: str, pairs: int = 40) -> None:
     """Of several ranks, while experts move: what the law says; padding is nobody's and does not count."""
-    from sgl.runtime.kernels.experts.fused_moe.expert_replica_select import ExpertReplicaTable, select_replicas
+    from sgl.runtime.kernels.experts.expert_replica_select import ExpertReplicaTable, select_replicas
     from sgl.runtime.models.placement.expert_parallel_plan import ExpertParallelPlan
-    from sgl.runtime.models.spec.model_spec.model_spec import ExpertShare
+    from sgl.runtime.models.spec.model_spec import ExpertShare
 
     rng, count, top = random.Random(seed), 6, 2
     sizes = rng.choice([[3, 3], [4, 4], [3, 2, 3], [5, 6]])
@@ -335,7 +335,7 @@ def check_in_few_bits(
     """Some rows hold no numbers: they stay in their rows."""
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.kernels.experts.fused_moe.fused_moe import (
+    from sgl.runtime.kernels.experts.fused_moe import (
         ExpertSelection,
         ExpertWeights,
         PackedExpertWeights,
@@ -436,8 +436,8 @@ def check_bring(
     """What is chosen is what it is in main memory, everything else stays; padding
     chooses nothing, and all that came is counted.
     """
-    from sgl.runtime.kernels.experts.fused_moe.expert_fetch import collect_selected as choose
-    from sgl.runtime.kernels.experts.fused_moe.expert_fetch import fetch_experts
+    from sgl.runtime.kernels.experts.expert_fetch import collect_selected as choose
+    from sgl.runtime.kernels.experts.expert_fetch import fetch_experts
 
     chosen = torch.rand(rows + padding, experts).topk(top_k).indices.int()
     slots = (

@@ -13,8 +13,8 @@ from rig import Rig
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.spec.model_spec.latent_attention_spec import IndexerSpec, LatentAttentionSpec
-from sgl.runtime.models.spec.model_spec.model_spec import (
+from sgl.runtime.models.spec.latent_attention_spec import IndexerSpec, LatentAttentionSpec
+from sgl.runtime.models.spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     GatedFFNSpec,
@@ -31,8 +31,8 @@ from sgl.runtime.models.spec.model_spec.model_spec import (
     RouterSpec,
     ShortConvSpec,
 )
-from sgl.runtime.models.spec.model_spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
-from sgl.runtime.models.spec.model_spec.sparse_attention_spec import SparseAttentionSpec
+from sgl.runtime.models.spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from sgl.runtime.models.spec.sparse_attention_spec import SparseAttentionSpec
 
 HIDDEN, INNER, VOCABULARY = 48, 80, 60
 RMS, ONE = NormSpec(1e-5), NormSpec(1e-5, offset=1.0)

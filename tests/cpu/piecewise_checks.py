@@ -19,7 +19,7 @@ from sgl.runtime.executor.gpu_page_table import GpuPageTable
 from sgl.runtime.executor.piecewise_graphs import Piece, PiecewiseCudaGraphs
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.spec.model_spec.model_spec import ModelSpec
+from sgl.runtime.models.spec.model_spec import ModelSpec
 from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceStatus
 from sgl.runtime.step.step_batch import StepBatch
 

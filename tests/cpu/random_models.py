@@ -14,7 +14,7 @@ from rig import Rig
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.models.decoder import Decoder
-from sgl.runtime.models.spec.model_spec.model_spec import (
+from sgl.runtime.models.spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     Feedforward,
@@ -29,7 +29,7 @@ from sgl.runtime.models.spec.model_spec.model_spec import (
     RouterSpec,
     ShortConvSpec,
 )
-from sgl.runtime.models.spec.model_spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from sgl.runtime.models.spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
 
 VOCABULARY = 70
 ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from test_recurrent import said
 
-from sgl.runtime.kernels.recurrent.recurrent_scan.recurrent_scan import advance, select
+from sgl.runtime.kernels.recurrent.recurrent_scan import advance, select
 from sgl.runtime.layers.recurrent import LinearAttention, RaggedSequences, SelectiveScan
 
 SIZES = [

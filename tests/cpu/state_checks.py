@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.kernels.gemv.gemv_conv import ConvWeights, gemv_conv
-from sgl.runtime.kernels.recurrent.recurrent_scan.causal_conv import convolve
-from sgl.runtime.kernels.recurrent.recurrent_scan.chunked_kda import advance_kda_by_chunks
-from sgl.runtime.kernels.recurrent.recurrent_scan.chunked_linear_attention import advance_by_chunks
-from sgl.runtime.kernels.recurrent.recurrent_scan.linear_attention_scan import (
+from sgl.runtime.kernels.recurrent.causal_conv import convolve
+from sgl.runtime.kernels.recurrent.chunked_kda import advance_kda_by_chunks
+from sgl.runtime.kernels.recurrent.chunked_linear_attention import advance_by_chunks
+from sgl.runtime.kernels.recurrent.linear_attention_scan import (
     NARROW,
     PART,
     HeadNormGate,
     LinearAttentionInputs,
     advance,
 )
-from sgl.runtime.kernels.recurrent.recurrent_scan.output_gates import gated, times_sigmoid
+from sgl.runtime.kernels.recurrent.output_gates import gated, times_sigmoid
 from sgl.runtime.layers.activation_functions import ACTIVATIONS
 from sgl.runtime.layers.recurrent import LinearAttention, RaggedSequences, causal_convolution
 from sgl.runtime.models.reference import reference_recurrence

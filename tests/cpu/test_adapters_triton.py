@@ -30,8 +30,8 @@ from sgl.runtime.sequences.sequence_state import ScheduledWork
 from sgl.runtime.step.adapter_blocks import FEW, StaticAdapterRows, blocks_for, rows_by_slot
 
 fused = pytest.importorskip("sgl.runtime.adapters.gpu_adapter_products")
-kernels = pytest.importorskip("sgl.runtime.kernels.adapters.lora_sgmv.lora_sgmv")
-adapted = pytest.importorskip("sgl.runtime.kernels.adapters.lora_sgmv.lora_fused_gemm")
+kernels = pytest.importorskip("sgl.runtime.kernels.adapters.lora_sgmv")
+adapted = pytest.importorskip("sgl.runtime.kernels.adapters.lora_fused_gemm")
 pretend = pytest.importorskip("gpu_runner").pretend
 HERE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -16,7 +16,7 @@ from part_models import RMS, LawRig, PartsRig, attention, model
 
 from sgl.runtime.models import decoder
 from sgl.runtime.models.hidden_state_capture import HiddenStateCapture
-from sgl.runtime.models.spec.model_spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
 
 NORMS = {"post-norms": LayerNorms(RMS, RMS, RMS, RMS), "parallel": LayerNorms(before_mixer=RMS, parallel=True)}
 

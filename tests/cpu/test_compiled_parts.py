@@ -23,7 +23,7 @@ from sgl.runtime.models.cpu.cpu_expert_structs import EXPERTS
 from sgl.runtime.models.cpu.cpu_recurrent_structs import RECURRENT
 from sgl.runtime.models.cpu.cpu_step_structs import LAYER, MODEL
 from sgl.runtime.models.cpu.cpu_support import cpu_refusal
-from sgl.runtime.models.spec.model_spec.model_spec import (
+from sgl.runtime.models.spec.model_spec import (
     AttentionSpec,
     ExpertsSpec,
     GatedFFNSpec,

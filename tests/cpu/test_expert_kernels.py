@@ -57,8 +57,8 @@ def test_blocks(tokens: int, top_k: int, experts: int, rows: int) -> None:
 
 
 def test_blocks_of_more_experts_and_pairs_than_a_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sgl.runtime.kernels.experts.fused_moe.expert_align_blocks.PLACED", 255)
-    monkeypatch.setattr("sgl.runtime.kernels.experts.fused_moe.expert_align_blocks._place", None)
+    monkeypatch.setattr("sgl.runtime.kernels.experts.expert_align_blocks.PLACED", 255)
+    monkeypatch.setattr("sgl.runtime.kernels.experts.expert_align_blocks._place", None)
     checks.check_blocks(1500, 3, 33, 16, "cpu")
 
 
@@ -91,8 +91,8 @@ def test_copies_take_turns(seed: int) -> None:
 
 
 def test_copies_take_turns_in_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sgl.runtime.kernels.experts.fused_moe.expert_replica_select.FEW", 16)
-    monkeypatch.setattr("sgl.runtime.kernels.experts.fused_moe.expert_replica_select.CHUNK", 32)
+    monkeypatch.setattr("sgl.runtime.kernels.experts.expert_replica_select.FEW", 16)
+    monkeypatch.setattr("sgl.runtime.kernels.experts.expert_replica_select.CHUNK", 32)
     checks.check_turns(1, "cpu", 90)
 
 

@@ -33,7 +33,7 @@ from sgl.runtime.models.cpu.cpu_expert_structs import ExpertsStruct
 from sgl.runtime.models.placement.expert_parallel_plan import ExpertParallelPlan, rows_of
 from sgl.runtime.models.placement.expert_transfer import form_of, put, tensors_of
 from sgl.runtime.models.reference.reference_experts import ReferenceExperts
-from sgl.runtime.models.spec.model_spec.model_spec import ExpertShare, ExpertsSpec
+from sgl.runtime.models.spec.model_spec import ExpertShare, ExpertsSpec
 from sgl.runtime.parallel.ep import expert_migration
 from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer, better, slices
 from sgl.runtime.parallel.ep.expert_migration import (

@@ -10,7 +10,7 @@ import torch
 from checkpoint_edits import refused, rewrite
 from family_checks import check_checkpoint, check_family, reference
 
-from sgl.runtime.models.spec.model_spec.alibi_slopes import alibi_slopes
+from sgl.runtime.models.spec.alibi_slopes import alibi_slopes
 
 BLOOM = {"intermediate_size": ..., "num_key_value_heads": ..., "max_position_embeddings": ...}
 MPT = BLOOM | {"max_seq_len": 256}

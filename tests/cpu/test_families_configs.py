@@ -14,7 +14,7 @@ from family_checks import SIZES
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.models import ModelSpec, read_model
-from sgl.runtime.models.spec.model_spec.model_config import OF_A_TOKEN, WITHOUT_EFFECT
+from sgl.runtime.models.spec.model_config import OF_A_TOKEN, WITHOUT_EFFECT
 
 # architectures whose configuration needs more than the sizes, and with what each key has an effect
 MORE: dict[str, dict[str, Any]] = {

@@ -18,7 +18,7 @@ from family_checks import check_checkpoint, reference
 from safetensors.torch import load_file
 
 from sgl.runtime.models.families import FAMILIES
-from sgl.runtime.models.spec.model_spec.alibi_slopes import alibi_slopes
+from sgl.runtime.models.spec.alibi_slopes import alibi_slopes
 
 HEADS, KV_HEADS, DIM = 4, 2, 16
 

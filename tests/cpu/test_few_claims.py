@@ -21,7 +21,7 @@ from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.describe.explain_executors import slower, table
 from sgl.runtime.models.layer_executors import LayerExecutorChoice
 from sgl.runtime.models.reference.tensor_parallel_linear import AllReduceLinear
-from sgl.runtime.models.spec.model_spec.model_spec import (
+from sgl.runtime.models.spec.model_spec import (
     ExpertsSpec,
     Feedforward,
     GatedFFNSpec,

@@ -23,7 +23,7 @@ from sgl.runtime.loading.tensor_files.stacked_expert_source import split_stacked
 from sgl.runtime.loading.tensor_files.tensor_source import FileWeightSource
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.reference.reference_attention import rows_in_file
-from sgl.runtime.models.spec.model_spec.model_spec import AttentionSpec, ModelSpec
+from sgl.runtime.models.spec.model_spec import AttentionSpec, ModelSpec
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS, decode
 

@@ -19,7 +19,7 @@ from test_gguf_model import dense, logits
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model
 from sgl.runtime.loading.gguf_files.gguf_model import open_gguf
-from sgl.runtime.models.spec.model_spec.recurrent_spec import DeltaNetSpec
+from sgl.runtime.models.spec.recurrent_spec import DeltaNetSpec
 
 MULTIPLIERS: dict[str, Any] = {
     "lm_head_multiplier": 0.3,

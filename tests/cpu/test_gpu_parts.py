@@ -25,7 +25,7 @@ from sgl.runtime.models.gpu.gpu_layers import ReferenceLayer, ReferenceMixerLaye
 from sgl.runtime.models.layer_executors import expected_executors
 from sgl.runtime.models.reference.reference_mamba1 import ReferenceMamba1
 from sgl.runtime.models.reference.reference_mamba2 import ReferenceMamba2
-from sgl.runtime.models.spec.model_spec.model_spec import (
+from sgl.runtime.models.spec.model_spec import (
     ExpertsSpec,
     GatedFFNSpec,
     LayerNorms,

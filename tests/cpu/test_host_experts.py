@@ -29,7 +29,7 @@ from sgl.runtime.models import decoder
 from sgl.runtime.models.gpu.offloaded_experts import OffloadBuffers
 from sgl.runtime.models.placement.expert_offload_plan import ExpertOffloadPlan
 from sgl.runtime.models.reference.reference_experts import ReferenceExperts
-from sgl.runtime.models.spec.model_spec.model_spec import (
+from sgl.runtime.models.spec.model_spec import (
     ExpertsSpec,
     GatedFFNSpec,
     LayerNorms,

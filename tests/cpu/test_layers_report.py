@@ -23,7 +23,7 @@ from sgl.runtime.models.describe.describe_layers import describe_layer
 from sgl.runtime.models.describe.explain_executors import LayerGroup, slower
 from sgl.runtime.models.families import read_model
 from sgl.runtime.models.layer_executors import expected_executors
-from sgl.runtime.models.spec.model_spec.model_spec import (
+from sgl.runtime.models.spec.model_spec import (
     AttentionSpec,
     GatedFFNSpec,
     LayerNorms,

@@ -28,7 +28,7 @@ from sgl.runtime.models.gpu.gpu_matmul_report import (
     MatmulReport,
     matmul_reports,
 )
-from sgl.runtime.models.spec.model_spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
 from sgl.runtime.quantization import Fp8Linear
 from sgl.runtime.quantization.gpu_quantized_linear import (
     DeterministicGpuQuantizedLinear,

@@ -24,7 +24,7 @@ from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.loading.load_plan import renamed
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.placement.expert_transfer import put, tensors_of
-from sgl.runtime.models.spec.model_spec.model_spec import ModelSpec
+from sgl.runtime.models.spec.model_spec import ModelSpec
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_rank_part
 from sgl.runtime.parallel.tp.sharded_adapters import (

@@ -21,8 +21,8 @@ from sgl.runtime.models.reference.reference_sparse_attention import (
     KVBlockCompressor,
     ReferenceSparseAttention,
 )
-from sgl.runtime.models.spec.model_spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
-from sgl.runtime.models.spec.model_spec.sparse_attention_spec import SparseAttentionSpec
+from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
+from sgl.runtime.models.spec.sparse_attention_spec import SparseAttentionSpec
 
 SPECS: dict[str, SparseAttentionSpec] = {
     "as it is": SPARSE,

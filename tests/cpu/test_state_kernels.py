@@ -13,7 +13,7 @@ import state_checks as checks
 
 from sgl.runtime.kernels.gemv import gemv_conv
 from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch
-from sgl.runtime.kernels.recurrent.recurrent_scan import chunked_linear_attention
+from sgl.runtime.kernels.recurrent import chunked_linear_attention
 
 
 @pytest.mark.parametrize("lens", checks.LENS[:3], ids=str)

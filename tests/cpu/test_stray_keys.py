@@ -18,7 +18,7 @@ from family_checks import SIZES
 import sgl
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.models.families import FAMILIES, read_model
-from sgl.runtime.models.spec.model_spec.unused_config_keys import declared, known_keys, stray_keys
+from sgl.runtime.models.spec.unused_config_keys import declared, known_keys, stray_keys
 
 LEFT = {
     "_model_name_or_path": "you/yours",

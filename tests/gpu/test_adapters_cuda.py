@@ -95,10 +95,10 @@ def test_products_that_go_on_through_the_adapters_score_as_those_that_are_added_
         "adapter_slots": 4,
         "adapters": folders,
     }
-    monkeypatch.setattr("sgl.runtime.kernels.adapters.lora_sgmv.lora_fused_gemm.ON", True)
+    monkeypatch.setattr("sgl.runtime.kernels.adapters.lora_fused_gemm.ON", True)
     with Engine(base, **options) as engine:
         found = [scores(engine) for _ in range(4)]
-    monkeypatch.setattr("sgl.runtime.kernels.adapters.lora_sgmv.lora_fused_gemm.ON", False)
+    monkeypatch.setattr("sgl.runtime.kernels.adapters.lora_fused_gemm.ON", False)
     with Engine(base, **options) as engine:
         added = scores(engine)
     with Engine(base, **options | {"dtype": "float32"}) as engine:

@@ -136,7 +136,7 @@ def test_mixtures_in_few_bits(form: str, rows: int) -> None:
 def test_fixed_bits_in_few_bits_do_not_depend_on_the_batch() -> None:
     from test_few_bits_kernels import draw
 
-    from sgl.runtime.kernels.experts.fused_moe.fused_moe import (
+    from sgl.runtime.kernels.experts.fused_moe import (
         ExpertSelection,
         PackedExpertWeights,
         StackedExpertWeights,
@@ -219,8 +219,8 @@ def test_gpt_oss_in_mxfp4(tmp_path: Path) -> None:
 
 
 def test_fixed_bits_do_not_depend_on_the_batch() -> None:
-    from sgl.runtime.kernels.experts.fused_moe.expert_routing import choose, logits
-    from sgl.runtime.kernels.experts.fused_moe.fused_moe import ExpertSelection, fused_moe
+    from sgl.runtime.kernels.experts.expert_routing import choose, logits
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, fused_moe
 
     stacks = checks.stacks_of(32, 512, 256, torch.bfloat16, "cuda")
     x, router = torch.randn(900, 512, device="cuda").bfloat16(), torch.randn(32, 512, device="cuda")

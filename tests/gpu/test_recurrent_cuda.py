@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 from recurrent_checks import SIZES, check_advance, check_select  # noqa: E402
 from test_recurrent import KINDS, said, states  # noqa: E402
 
-from sgl.runtime.kernels.recurrent.recurrent_scan.recurrent_scan import advance  # noqa: E402
+from sgl.runtime.kernels.recurrent.recurrent_scan import advance  # noqa: E402
 from sgl.runtime.layers.recurrent import RaggedSequences  # noqa: E402
 
 CUDA = torch.device("cuda")

@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-PACKAGES = ("sgl.runtime.dialects", "sgl.runtime.models", "sgl.runtime.models.spec.model_spec")
+PACKAGES = ("sgl.runtime.dialects", "sgl.runtime.models", "sgl.runtime.models.spec")
 MOVED = [(package, old, home) for package in PACKAGES for old, home in importlib.import_module(package)._MOVED.items()]
 
 
