@@ -22,7 +22,7 @@ from common import keep, table
 
 import sgl
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences import score_op
+from sgl.runtime.sequences.ops import score_op
 
 PAIRS = 50
 

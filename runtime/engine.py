@@ -41,9 +41,9 @@ from .loading.tensor_files.tensor_source import tensors_as_source
 from .process.remote_core import connect
 from .replicas.replicas_core import connect_replicas
 from .sampling.sampling_params import SamplingParams, accepted_names
-from .sequences.embed_op import Floats, normalized
 from .sequences.generation import Chunk, Generation
 from .sequences.grammar_argument import compile_grammar_argument
+from .sequences.ops.embed_op import Floats, normalized
 from .sequences.prefix_pin import PrefixPin
 from .sequences.sequence import Sequence
 from .sequences.sequence_options import SequenceOptions

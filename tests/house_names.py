@@ -86,7 +86,7 @@ LEFT = {  # how often such words are in names today: only ever lower
     "behind": 3,
     "beside": 1,
     "besides": 8,
-    "borders": 3,
+    "borders": 4,
     "bring": 5,
     "cards": 1,
     "fan": 3,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from typing import Protocol
 
 import torch
 
@@ -17,6 +16,7 @@ from .attention_backend import (
     AttentionShape,
     BackendUnavailable,
     LayerAttention,
+    UniformAttention,
 )
 from .attention_by_layer import AttentionByLayer
 from .window_slot_attention import WindowSlotAttention
@@ -44,12 +44,6 @@ OF_LATENTS = BACKENDS | {
     "cpu": ("cpu_mla_attention", "CpuMLAAttention"),
     "triton": ("triton_mla_attention", "TritonMLAAttention"),
 }
-
-
-class UniformAttention(AttentionBackend, Protocol):
-    """A backend for equal layers."""
-
-    slower: str | None
 
 
 def attention_backend(

@@ -121,3 +121,9 @@ class SinglePoolAttention(TopKByTorch):
 
     def seen(self, layer: int, batch: StepBatch) -> tuple[int, int, int, int] | None:
         return None
+
+
+class UniformAttention(AttentionBackend, Protocol):
+    """A backend for equal layers."""
+
+    slower: str | None

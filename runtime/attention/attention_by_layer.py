@@ -7,18 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from ..cache.kv_pools import Pool
 from ..layers.float8_reference import KVScaleFactors
 from ..step.step_batch import StepBatch
-from .attention_backend import AttentionLayout
+from .attention_backend import AttentionLayout, UniformAttention
 from .topk_attention import TopKSelection
-
-if TYPE_CHECKING:
-    from . import UniformAttention
 
 
 class AttentionByLayer:

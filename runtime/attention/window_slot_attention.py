@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from ..layers.float8_reference import KVScaleFactors
 from ..step.step_batch import StepBatch
+from .attention_backend import UniformAttention
 from .topk_attention import TopKSelection
-
-if TYPE_CHECKING:
-    from . import UniformAttention
 
 
 class WindowSlotAttention:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..sequences.generate_op import Generate
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import SequenceState
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from ..sampling import SampledTokens, SamplingRow
     from ..sequences.draft_tokens import DraftTokens
-    from ..sequences.generate_op import Generate
+    from ..sequences.ops.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence_state import SequenceState
     from .sequence_lifecycle import SequenceLifecycle

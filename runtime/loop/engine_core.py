@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from sgl.grammars.automaton.work_budget import WorkBudget, metered
 
@@ -21,9 +21,9 @@ from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
 from ..common.thread_priority import take_priority
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
 from ..executor.eager_runner import EagerRunner
-from ..sequences.generate_op import Generate
 from ..sequences.op_future import note
-from ..sequences.sequence_ops import Close
+from ..sequences.ops.generate_op import Generate
+from ..sequences.ops.sequence_ops import Close
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..watch.engine_stats import Stats
@@ -35,15 +35,35 @@ from .sequence_lifecycle import SequenceLifecycle
 from .step_execution import RunningStep, StepExecutor
 
 if TYPE_CHECKING:
-    from .engine_sleep import EngineSleeper
     from .expert_rebalancing import ExpertRebalancer
-    from .weight_update import WeightUpdater
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
 PATIENCE = 0.05  # seconds between looks for a grammar of a worker thread, which also reports when it is done
 STEP_WORK = 600_000  # of a step's grammars, in steps of `grammars/automaton/work_budget.py`: some milliseconds
 SWITCH_INTERVAL = 0.0001  # seconds; with Python's 5 ms a busy host thread slows every step
+
+
+class SleepsEngine(Protocol):
+    """What puts the engine to sleep: `engine_sleep.EngineSleeper`."""
+
+    @property
+    def asleep(self) -> bool: ...
+    @property
+    def experts(self) -> dict[str, Any] | None:
+        """The statistics of experts while the engine sleeps."""
+        ...
+
+    def sleep(self) -> int: ...
+    def wake(self) -> None: ...
+    def forget(self) -> None: ...
+
+
+class UpdatesWeights(Protocol):
+    """What loads other weights: `weight_update.WeightUpdater`."""
+
+    def update(self, origin: Any) -> tuple[int, dict[str, Any]]: ...
+    def forget(self) -> None: ...
 
 
 class EngineCore:
@@ -55,9 +75,9 @@ class EngineCore:
         self.stepper = StepExecutor(runner, life)
         self.traces = StepTraces(life.scheduler)
         self.collector = GarbageCollector(keeps=runner.device.type == "cpu")
-        self.sleeper: EngineSleeper | None = None
-        self.updater: WeightUpdater | None = None
-        self.rebalancer: ExpertRebalancer | None = None  # where experts are whole on ranks
+        self.sleeper: SleepsEngine | None = None
+        self.updater: UpdatesWeights | None = None
+        self.rebalancer: ExpertRebalancer | None = None  # where experts lie whole on ranks
         self.adapters: AdapterManager | str = "none were set up"  # or why it takes none
         self.halted = False  # the model has no weights that belong together
         self.told: Callable[[], None] | None = None  # called when receivers of chunks have got those of a step

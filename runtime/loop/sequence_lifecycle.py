@@ -15,11 +15,11 @@ from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
 from ..scheduling.scheduler import Scheduler
-from ..sequences.generate_op import Generate
 from ..sequences.generation import TokenLogprobs
+from ..sequences.ops.generate_op import Generate
+from ..sequences.ops.sequence_ops import Close, Extend, Fork, Pin
 from ..sequences.pending_grammar import PendingGrammar
 from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
-from ..sequences.sequence_ops import Close, Extend, Fork, Pin
 from ..sequences.sequence_options import USUAL, SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
 from ..sequences.text_tools import TextTools

@@ -25,10 +25,10 @@ from ..common.argument_checks import shown
 from ..errors import RuntimeFailure
 from ..executor.eager_runner import EagerRunner
 from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
-from ..sequences.embed_op import Embed, Floats
-from ..sequences.generate_op import Generate
 from ..sequences.generation import TokenLogprobs
 from ..sequences.op_future import note
+from ..sequences.ops.embed_op import Embed, Floats
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
 from ..step.device_upload import fetch
 from . import draft_verification

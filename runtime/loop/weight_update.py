@@ -29,7 +29,7 @@ log = logging.getLogger("sgl.runtime")
 Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by the names that the checkpoint gave them
 
 
-class RankShare(Protocol):
+class UpdatedModelPart(Protocol):
     """Rank 0's part of a model on several ranks."""
 
     @property
@@ -42,7 +42,7 @@ class UpdatedRanks(Protocol):
     """The ranks of an engine, as an update of its weights reaches them."""
 
     @property
-    def part(self) -> RankShare: ...
+    def part(self) -> UpdatedModelPart: ...
 
     def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
         """Rank 0's plan to load another checkpoint, and the bytes that all ranks read. Every rank keeps its plan."""

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError, DeadlineExceeded
-from ..sequences.generate_op import Generate
 from ..sequences.generation import Chunk, Generation
 from ..sequences.op_future import note
-from ..sequences.sequence_ops import Close, Extend
+from ..sequences.ops.generate_op import Generate
+from ..sequences.ops.sequence_ops import Close, Extend
 from ..sequences.sequence_state import SequenceOp
 from . import process_messages
 from .message_outbox import MessageOutbox

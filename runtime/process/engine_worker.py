@@ -18,8 +18,8 @@ from sgl.grammars.compile_client import compile_policy
 
 from ..common.argument_checks import shown
 from ..errors import EngineClosed, RuntimeFailure
-from ..sequences.generate_op import Generate
-from ..sequences.sequence_ops import Close, Fork
+from ..sequences.ops.generate_op import Generate
+from ..sequences.ops.sequence_ops import Close, Fork
 from ..sequences.sequence_state import SequenceStatus
 from . import process_messages
 from .grammar_recipes import GrammarRecipes, LateGenerate

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sgl.grammars import Grammar, Vocabulary
 from sgl.grammars.compile import GrammarRecipe
 
-from ..sequences.generate_op import Generate
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import SequenceStatus
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from sgl.grammars import Vocabulary
 from ..build.engine_config import DeviceDefaults, EngineConfig
 from ..common.argument_checks import exception_text
 from ..errors import ConfigError, RuntimeFailure
-from ..sequences.generate_op import Generate
 from ..sequences.generation import Chunk
+from ..sequences.ops.generate_op import Generate
+from ..sequences.ops.sequence_ops import Fork
 from ..sequences.running_generation import WRONG_VOCABULARY
-from ..sequences.sequence_ops import Fork
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import SequenceOp
 

@@ -22,7 +22,7 @@ from ..build.engine_config import EngineConfig
 from ..common.argument_checks import shown
 from ..errors import EngineClosed, EngineDied, EngineFailed, RuntimeFailure
 from ..sequences.op_future import note
-from ..sequences.sequence_ops import Close, Fork
+from ..sequences.ops.sequence_ops import Close, Fork
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceStatus
 from ..watch.engine_stats import Stats

@@ -24,7 +24,7 @@ from ..errors import ConfigError, EngineClosed, RuntimeFailure
 from ..executor.device_choice import choose_device
 from ..process.remote_core import RemoteCore, RemoteSequenceState
 from ..sequences.generation import Generation
-from ..sequences.sequence_ops import Close, Extend, Fork
+from ..sequences.ops.sequence_ops import Close, Extend, Fork
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
 from ..watch.engine_stats import Stats

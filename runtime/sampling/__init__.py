@@ -9,7 +9,8 @@ from sgl.runtime.sampling.sampling_params import SamplingParams
 if TYPE_CHECKING:
     from sgl.runtime.sampling.sampler import SampledTokens, Sampler
     from sgl.runtime.sampling.sampler_factory import make_sampler
-    from sgl.runtime.sampling.sampling_batch import SamplingBatch, SamplingRow
+    from sgl.runtime.sampling.sampling_batch import SamplingBatch
+    from sgl.runtime.sampling.sampling_row import SamplingRow
     from sgl.runtime.sampling.token_logprobs import launch_top_logprobs, top_logprobs
 
 __all__ = [
@@ -27,7 +28,7 @@ _HOMES = {
     "Sampler": "sampler",
     "SampledTokens": "sampler",
     "SamplingBatch": "sampling_batch",
-    "SamplingRow": "sampling_batch",
+    "SamplingRow": "sampling_row",
     "launch_top_logprobs": "token_logprobs",
     "make_sampler": "sampler_factory",
     "top_logprobs": "token_logprobs",

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from sgl.runtime.kernels.sampling_kernels import CHUNK, STEP_WORDS, draw
 from sgl.runtime.sampling.sampler import Places, SampledTokens, adjust, mark_errors, place_logprobs
-from sgl.runtime.sampling.sampling_batch import SamplingBatch, SamplingRow
+from sgl.runtime.sampling.sampling_batch import SamplingBatch
 from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sampling.sampling_row import SamplingRow
 from sgl.runtime.sampling.token_logprobs import paired, raw_logprobs
 from sgl.runtime.sampling.token_masks import PackedMaskPool
 from sgl.runtime.step.device_upload import fetch, upload

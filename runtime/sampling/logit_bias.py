@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from sgl.runtime.sampling.sampling_row import SamplingRow
 from sgl.runtime.sampling.token_masks import unpack
 from sgl.runtime.step.device_upload import upload
-
-if TYPE_CHECKING:
-    from sgl.runtime.sampling.sampling_batch import SamplingRow
 
 
 class LogitBias:

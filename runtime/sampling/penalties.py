@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from sgl.runtime.sampling.sampling_row import SamplingRow
 from sgl.runtime.step.device_upload import upload
-
-if TYPE_CHECKING:
-    from sgl.runtime.sampling.sampling_batch import SamplingRow
 
 _SLACK = 64  # tokens that a row may add before the table is built anew
 

@@ -2,29 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
-from ..cache import Ints, Space, common_prefix
+from ..cache import Ints, PrefixCache, Space, common_prefix
 from ..sequences.sequence_state import SequenceState, SequenceStatus
 from .kv_capacity import KVCapacity
-from .length_estimate import ReservedTokens
-from .tenant_fairness import AdmissionCandidate
-
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
+from .length_estimate import ReservedTokens, RunsSequences
+from .state_checkpoint_positions import CheckpointPositions
+from .tenant_fairness import AdmissionCandidate, WaitingQueue
 
 WORTH_WAITING = 32  # a new request waits for a prefill that computes at least so many of its tokens
 PATIENCE = 16  # later ones that may get a place before one that waits
 MISSES = 32  # in a step; after so many for whom there was no room, the next are not looked at
 
 
+class AdmittingScheduler(RunsSequences, Protocol):
+    """The scheduler, as those that are admitted to a step change it. See `scheduler.Scheduler`."""
+
+    @property
+    def cache(self) -> PrefixCache: ...
+    @property
+    def borders(self) -> CheckpointPositions: ...
+    @property
+    def waiting(self) -> WaitingQueue: ...
+    @property
+    def resident(self) -> Mapping[SequenceState, None]: ...
+    @property
+    def pinned(self) -> Mapping[SequenceState, None]: ...
+    @property
+    def refused(self) -> Sequence[Any]: ...
+    @property
+    def max_running(self) -> int: ...
+    @property
+    def step_tokens(self) -> int: ...
+
+    def start(self, seq: SequenceState) -> None: ...
+    def preempt(self, seq: SequenceState) -> None: ...
+    def acquire_adapter(self, seq: SequenceState) -> bool: ...
+    def release_adapter(self, seq: SequenceState) -> None: ...
+    def reusable(self, seq: SequenceState) -> int: ...
+    def may_preempt(self, seq: SequenceState) -> bool: ...
+    def last(self, seq: SequenceState) -> tuple[int, int, int]: ...
+
+
 class BatchAdmission:
     """Those of one step. work: what the step computes; who loses its place is taken out."""
 
-    def __init__(self, scheduler: Scheduler, work: dict[SequenceState, Any]) -> None:
+    def __init__(self, scheduler: AdmittingScheduler, work: dict[SequenceState, Any]) -> None:
         self.claims = ReservedTokens(scheduler)
         self._scheduler, self._work = scheduler, work
         self.closed = bool(scheduler.refused)  # no other sequence gets a place in this step
@@ -144,7 +171,7 @@ class BatchAdmission:
             return True
         when = (scheduler.preemptions, len(self._started), seq.terms.priority if lesser else None)
         if when not in self._rooms:
-            self._rooms[when] = KVCapacity(scheduler, set(scheduler.running).difference(lesser))
+            self._rooms[when] = KVCapacity(scheduler.cache, scheduler.pinned, set(scheduler.running).difference(lesser))
         return self._rooms[when].has(seq)
 
     def _in_place(self, seq: SequenceState, reusable: int) -> int:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..cache import PrefixCache
 from ..sequences.sequence_state import SequenceState
-
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
 
 
 class KVCapacity:
@@ -19,14 +16,14 @@ class KVCapacity:
     While these get what they lack, the sum of both stays as it is: a Room is good until somebody comes or goes.
     """
 
-    def __init__(self, scheduler: Scheduler, keep: Iterable[SequenceState]) -> None:
-        self._cache = scheduler.cache
+    def __init__(self, cache: PrefixCache, pinned: Iterable[SequenceState], keep: Iterable[SequenceState]) -> None:
+        self._cache = cache
         self._held = np.zeros(self._cache.pool.total + 1, bool)
         self._lacking = 0
         for seq in keep:
             self._cache.mark(seq, self._held)
             self._lacking += self._cache.missing(seq, seq.target)
-        for seq in scheduler.pinned:
+        for seq in pinned:
             self._cache.mark(seq, self._held)
 
     def has(self, seq: SequenceState) -> bool:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from ..sequences.generate_op import Generate
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import SequenceState, SequenceStatus
-
-if TYPE_CHECKING:
-    from .scheduler import Scheduler
 
 LONGEST = 1 << 17  # tokens that a text without a max_tokens is ever expected to have
 
@@ -46,10 +43,21 @@ class LengthEstimate:
         self.length = min(LONGEST, 1.3 * self.length)
 
 
+class RunsSequences(Protocol):
+    """The scheduler, as far as the tokens of running sequences are counted."""
+
+    @property
+    def estimate(self) -> LengthEstimate: ...
+    @property
+    def preemptions(self) -> int: ...
+    @property
+    def running(self) -> Sequence[SequenceState]: ...
+
+
 class ReservedTokens:
     """Tokens that the running sequences will still want, kept up while new requests are admitted."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: RunsSequences) -> None:
         self._scheduler = scheduler
         self._preemptions = -1
         self._tokens = 0

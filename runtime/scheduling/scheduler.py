@@ -16,7 +16,7 @@ import numpy as np
 
 from ..cache import WORTH_LOADING, PrefixCache, common_prefix
 from ..errors import OutOfPages
-from ..sequences.generate_op import Generate
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import ScheduledWork, SequenceState, SequenceStatus
 from .batch_admission import PATIENCE, WORTH_WAITING, BatchAdmission
 from .capacity_errors import kv_pages_exhausted, pins_exceed_limit

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from .ops.sequence_ops import Pin as PinOp
 from .sequence import Sequence
-from .sequence_ops import Pin as PinOp
 
 
 class PrefixPin:

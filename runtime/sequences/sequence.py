@@ -15,19 +15,12 @@ from ..cache import Ints
 from ..common.argument_checks import check_token_id_lists, check_token_ids, check_whole
 from ..errors import ConfigError
 from ..sampling.sampling_params import SamplingParams
-from .embed_op import Embed, Floats
 from .engine_protocols import HandleState, SequenceCore
-from .generate_op import Generate
 from .generation import Chunk, Generation, TokenLogprobs
-from .score_op import ChoiceScores, Score
-from .sequence_ops import (
-    Close,
-    Extend,
-    Fork,
-    Logprobs,
-    Prefill,
-    Read,
-)
+from .ops.embed_op import Embed, Floats
+from .ops.generate_op import Generate
+from .ops.score_op import ChoiceScores, Score
+from .ops.sequence_ops import Close, Extend, Fork, Logprobs, Prefill, Read
 from .sequence_state import SequenceStatus
 
 MOST_CHILDREN = 1 << 16  # of one fork

@@ -19,9 +19,9 @@ from sgl.runtime.cache import Ints
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
-from sgl.runtime.sequences.embed_op import Floats
 from sgl.runtime.sequences.generation import Chunk, Generation, TokenLogprobs
-from sgl.runtime.sequences.score_op import ChoiceScores
+from sgl.runtime.sequences.ops.embed_op import Floats
+from sgl.runtime.sequences.ops.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
 from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 

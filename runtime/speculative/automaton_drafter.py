@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sgl.grammars.automaton.automaton import Automaton
 
     from ..cache import Space
-    from ..sequences.generate_op import Generate
+    from ..sequences.ops.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence_state import SequenceState
 

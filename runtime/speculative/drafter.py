@@ -14,7 +14,7 @@ from ..sequences.jump_forward import MIN_BYTES
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
-    from ..sequences.generate_op import Generate
+    from ..sequences.ops.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence_state import SequenceState
 

@@ -8,8 +8,8 @@ from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import may_build_states
 
 if TYPE_CHECKING:
-    from ..sequences.generate_op import Generate
     from ..sequences.jump_cache import JumpCache
+    from ..sequences.ops.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence_state import SequenceState
 

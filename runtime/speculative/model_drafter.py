@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..sequences.draft_tokens import DraftTokens
-from ..sequences.generate_op import Generate
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import ScheduledWork
 from .draft_model_state import DraftModelStates
 from .draft_model_timing import SOURCE, DraftModelTiming

@@ -11,8 +11,8 @@ from sgl.grammars.automaton.work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarError
 
 from ..sequences.draft_tokens import DraftTokens
-from ..sequences.generate_op import Generate
 from ..sequences.op_future import note
+from ..sequences.ops.generate_op import Generate
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter, fitted

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
     from ..cache import Ints, Space
-    from ..sequences.generate_op import Generate
+    from ..sequences.ops.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence_state import SequenceState
 

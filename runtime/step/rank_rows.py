@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from torch import Tensor
 
-from .step_batch import DeviceBatch, StepBatch
+from .step_batch import DeviceBatch, RankRows, StepBatch
 
 
 class RankRowShare(NamedTuple):
@@ -16,14 +16,6 @@ class RankRowShare(NamedTuple):
 
     rank: int
     ranks: int
-
-
-@dataclass(frozen=True, slots=True)
-class RankRows:
-    """rows: which of the step's.  batch: of them alone, to be planned and attended; None: there are none."""
-
-    rows: slice
-    batch: StepBatch | None
 
 
 def own_rows(batch: StepBatch, share: RankRowShare) -> RankRows:

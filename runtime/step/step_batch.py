@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from .adapter_rows import AdapterRows
 from .window_slots import WindowSlots
-
-if TYPE_CHECKING:
-    from .rank_rows import RankRows
 
 
 @dataclass(slots=True)
@@ -91,3 +88,11 @@ class StepBatch:
     def whole(self) -> bool:
         """Whether the last states of all tokens are wanted."""
         return self.keeps or bool(self.pools)
+
+
+@dataclass(frozen=True, slots=True)
+class RankRows:
+    """rows: which of the step's.  batch: of them alone, to be planned and attended; None: there are none."""
+
+    rows: slice
+    batch: StepBatch | None

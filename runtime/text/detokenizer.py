@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from sgl.runtime.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sgl.runtime.text.tokenizer import Tokenizer
+from sgl.runtime.text.token_sources import DecodesTokens
 
 REPLACEMENT = "\ufffd"
 
@@ -34,8 +32,8 @@ class Detokenizer(Protocol):
         """An independent one at the same point."""
 
 
-def detokenizer(tokenizer: Tokenizer, skip_special_tokens: bool = True) -> Detokenizer:
-    """The exact one where tokens have separate bytes, else one that follows the tokenizer's decoder."""
+def detokenizer(tokenizer: DecodesTokens, skip_special_tokens: bool = True) -> Detokenizer:
+    """The exact one where tokens have bytes of their own, else one that follows the tokenizer's decoder."""
     if tokenizer.exact_bytes:
         return ByteDetokenizer(tokenizer.visible_bytes(skip_special_tokens))
     return StreamDetokenizer(tokenizer, skip_special_tokens)
@@ -75,7 +73,7 @@ class StreamDetokenizer:
 
     __slots__ = ("_ids", "_partial", "_skip", "_stream", "_tokenizer")
 
-    def __init__(self, tokenizer: Tokenizer, skip_special_tokens: bool) -> None:
+    def __init__(self, tokenizer: DecodesTokens, skip_special_tokens: bool) -> None:
         self._tokenizer, self._skip = tokenizer, skip_special_tokens
         self._stream = tokenizer.decode_stream(skip_special_tokens)
         self._ids: list[int] = []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import EngineDied
-from ..sequences.generate_op import Generate
+from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 if TYPE_CHECKING:

@@ -133,7 +133,7 @@ def _kernels() -> Iterator[str]:
 
 def _used(cpu: ModuleType) -> str:
     return "in use, products by " + ", ".join(
-        f"{cpu.way(dtype)} ({str(dtype).removeprefix('torch.')})" for dtype in cpu.KINDS
+        f"{cpu.isa_variant(dtype)} ({str(dtype).removeprefix('torch.')})" for dtype in cpu.KINDS
     )
 
 

@@ -370,7 +370,7 @@ def test_metrics_tell_of_adapters_by_name(tiny, folders):
     metrics = pytest.importorskip("sgl.runtime.server.observability.prometheus_metrics")
     with Engine(tiny, dtype="float32", threads=1, kv_tokens=1024, adapters={"a0": folders["a0"]}) as engine:
         text_of(engine, "a0")
-        made = metrics.Metrics(engine)
+        made = metrics.ServerMetrics(engine)
         made.finished(RequestRecord(route="/generate", status=200, adapter="a0", prompt_tokens=3))
         page = made.page()[0].decode()
     documented = re.findall(r"`(sgl_adapter_[a-z_]+)`", (Path(__file__).parents[2] / "docs/watching.md").read_text())

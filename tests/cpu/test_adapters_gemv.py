@@ -71,7 +71,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
     pretend(monkeypatch)
     monkeypatch.setattr(one_row, "supports", lambda x: len(x) == 1)
-    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.Launch(16, 64, 1))
+    monkeypatch.setattr(one_row, "best_launch", lambda *shape: one_row.GemvLaunch(16, 64, 1))
     load = build_engine.load_model
 
     def as_on_a_gpu(*args: Any, **keys: Any) -> Any:
@@ -121,7 +121,7 @@ def test_without_it_products_are_added_to(
     tmp_path: Path, counted: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, folders = made("llama", tmp_path)
-    monkeypatch.setattr(fused.one_row_adapted, "ON", False)
+    monkeypatch.setattr(fused.gemv_lora, "ON", False)
     with opened(base, adapters={"0": folders["0"]}, adapter_slots={8: 2}) as engine:
         told(engine, ["0"])
     assert not counted["pair_of_row"] and counted["product"]

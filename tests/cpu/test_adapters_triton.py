@@ -112,10 +112,10 @@ def test_a_product_goes_on_through_the_adapters_of_its_rows(owners, ranks, dtype
 
 def folded(law: Any, base: Linear, x: torch.Tensor, each: AdapterSite) -> torch.Tensor:
     blocks, of_site = law.rows.device[len(x)], law._products[each.number]
-    assert adapted.fits(of_site)
+    assert adapted.fits_product(of_site)
     with products_as_on_a_tensor_core():
-        places = adapted.found(law.pairs, blocks, law._shapes)
-        return adapted.multiplied(x, base.weight, base.bias, of_site, law.pairs, blocks, places, law._counters)
+        places = adapted.segments_of(law.pairs, blocks, law._shapes)
+        return adapted.fused_lora_linear(x, base.weight, base.bias, of_site, law.pairs, blocks, places, law._counters)
 
 
 LONG = (site(0, 2 * adapted.CUT + 48, (64, 64)),)  # of three parts, and of five of half the size

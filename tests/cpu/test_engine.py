@@ -209,7 +209,7 @@ def test_dropped_tokens_are_gone_from_pages_and_text(engine, reference):
 @pytest.mark.parametrize("tree", [-1, 10**9])
 def test_scores_by_a_tree_equal_scores_side_by_side(open_engine, reference, monkeypatch, tree):
     """Choices that begin alike, end inside one another, are equal or empty: scored in both ways."""
-    monkeypatch.setattr("sgl.runtime.sequences.score_op.WORTH_A_TREE", tree)
+    monkeypatch.setattr("sgl.runtime.sequences.ops.score_op.WORTH_A_TREE", tree)
     engine, model = open_engine(step_tokens=64), reference_model("llama")
     rng = random.Random(5)
     tokens = prompt(1, 40)

@@ -12,10 +12,10 @@ import pytest
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RuntimeFailure
-from sgl.runtime.sequences.embed_op import Embed
-from sgl.runtime.sequences.generate_op import Generate
-from sgl.runtime.sequences.score_op import Score
-from sgl.runtime.sequences.sequence_ops import Extend, Fork, Logprobs, Prefill
+from sgl.runtime.sequences.ops.embed_op import Embed
+from sgl.runtime.sequences.ops.generate_op import Generate
+from sgl.runtime.sequences.ops.score_op import Score
+from sgl.runtime.sequences.ops.sequence_ops import Extend, Fork, Logprobs, Prefill
 from sgl.runtime.sequences.sequence_state import SequenceOp
 
 SECONDS = 20

@@ -135,8 +135,8 @@ def test_chain(parts, lab, monkeypatch, keys):
     chain, tiles = parts.chain, [DecodeTile(16, 16, 8, merged=2), DecodeTile(16, 16, 4, merged=4)]
     for name, cuts in {
         "LAUNCHES": [GemvLaunch(8, 16, 1)],
-        "UPS": [chain.Gather(2, 32, 1)],
-        "DOWNS": [chain.Gather(4, 16, 1)],
+        "UPS": [chain.ExpertGemvLaunch(2, 32, 1)],
+        "DOWNS": [chain.ExpertGemvLaunch(4, 16, 1)],
         "TILES": tiles,
         "BYTES": 1,
         "TURNS": 1,

@@ -135,7 +135,7 @@ def test_arrays_of_a_step() -> None:
     from sgl.runtime.executor.step_arrays import StepArrays
 
     first, second = checks.state([4, 5, 6], [10, 11, 12, 13], wanted=1), checks.state([7, 8, 9], [3, 2, 1], wanted=2)
-    step = StepArrays.of([checks.Work(first, 3, 4), checks.Work(second, 0, 3)], [6, 2])
+    step = StepArrays.of([checks.ScheduledWork(first, 3, 4), checks.ScheduledWork(second, 0, 3)], [6, 2])
     expected = [[-7, 7, 8, 9], [3, 0, 1, 2], [13, 3, 2, 1], [6, 2, 2, 2], [6, 2], [0, 1, 4], [4, 3], [0, 2, 3]]
     assert [array.tolist() for array in step.arrays] == expected
     assert all(array.dtype == np.int32 for array in step.arrays)

@@ -11,7 +11,7 @@ import pytest
 import sgl
 from sgl.lang.errors import ProgramCancelled, ProgramError
 from sgl.runtime import SamplingParams
-from sgl.runtime.sequences.sequence_ops import Logprobs
+from sgl.runtime.sequences.ops.sequence_ops import Logprobs
 
 LONG = 1500  # tokens: some seconds of work
 

@@ -285,7 +285,7 @@ def _some(draw: st.DrawFn, fields: list[str]) -> dict[str, Any]:
         ("/v1/chat/completions", "ChatRequest", None),
         ("/v1/responses", "ResponseRequest", None),
         ("/v1/messages", "MessagesRequest", None),
-        ("/api/chat", "OllamaChat", "Options"),
+        ("/api/chat", "OllamaChat", "OllamaOptions"),
     ],
 )
 def test_odd_values_of_known_fields(client: httpx.Client, path: str, model: str, inner: str | None) -> None:

@@ -12,8 +12,8 @@ from sgl.runtime.cache import common_prefix
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.scheduling.batch_admission import WORTH_WAITING, BatchAdmission
 from sgl.runtime.scheduling.length_estimate import LengthEstimate
-from sgl.runtime.sequences.generate_op import Generate
-from sgl.runtime.sequences.sequence_ops import Prefill
+from sgl.runtime.sequences.ops.generate_op import Generate
+from sgl.runtime.sequences.ops.sequence_ops import Prefill
 from sgl.runtime.sequences.sequence_options import SequenceOptions
 from sgl.runtime.sequences.sequence_state import SequenceState
 

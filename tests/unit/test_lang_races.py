@@ -181,8 +181,8 @@ def test_a_fork_made_while_its_state_is_cancelled_is_cancelled_too(stuck):
             root.cancel("meanwhile")
             return children
 
-    root = sgl.lang.program.state.ProgramState(
-        sgl.lang.interpreter.executor.StreamExecutor(stuck, sgl.lang.sampling.options.DEFAULTS)
+    root = sgl.lang.program.program_state.ProgramState(
+        sgl.lang.interpreter.stream_executor.StreamExecutor(stuck, sgl.lang.sampling.options.DEFAULTS)
     )
     parent = root.fork(1)[0]
     parent.stream_executor.stream = Racing(stuck)

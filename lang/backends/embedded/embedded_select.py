@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from sgl.runtime.sequences.score_op import ChoiceScores
+from sgl.runtime.sequences.ops.score_op import ChoiceScores
 
 from ...backend import SelectRequest
 from ...concurrency.one_shot_callbacks import when_done

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from ..int_row import Ints
+from ..int_row import Ints, Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,3 +78,24 @@ class CacheNode:
         return (
             f"<CacheNode of {len(self)} tokens {self.text[:40]!r}, {len(self.children)} children, {self.locks} locks>"
         )
+
+
+class DrawnTree(Protocol):
+    """A tree of texts as its outline and its picture read it: `cache_tree.CacheTree`."""
+
+    @property
+    def roots(self) -> dict[Space, CacheNode]: ...
+    @property
+    def page_size(self) -> int: ...
+    @property
+    def pages_total(self) -> int: ...
+    @property
+    def pages_free(self) -> int: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def next_evicted(self) -> CacheNode | None: ...
+
+    def nodes(self) -> Iterator[CacheNode]:
+        """All nodes that hold tokens, parents first."""
+        ...

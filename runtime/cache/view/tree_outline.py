@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from ..int_row import space_text
-from .tree_nodes import CacheNode, CacheRow
-
-if TYPE_CHECKING:
-    from .cache_tree import CacheTree
+from .tree_nodes import CacheNode, CacheRow, DrawnTree
 
 LONGEST_TEXT = 60  # columns
 _SIGNS = str.maketrans({"\n": "↵", "\r": "↵", "\t": "→"})
 
 
-def outline(tree: CacheTree) -> str:
+def outline(tree: DrawnTree) -> str:
     """A line of totals, then one for each node and for each sequence that stands on one."""
     lines, first = [summary(tree)], tree.next_evicted
     for namespace, root in tree.roots.items():
@@ -26,7 +22,7 @@ def outline(tree: CacheTree) -> str:
     return "\n".join(lines)
 
 
-def summary(tree: CacheTree) -> str:
+def summary(tree: DrawnTree) -> str:
     nodes = list(tree.nodes())
     locked, size = sum(len(node) for node in nodes if node.locked), tree.page_size
     free = f"{tree.pages_free * size:,} of {tree.pages_total * size:,} places free"

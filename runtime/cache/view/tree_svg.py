@@ -8,15 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING
 
 from ...errors import ConfigError
 from ..int_row import space_text
-from .tree_nodes import CacheNode, CacheRow
+from .tree_nodes import CacheNode, CacheRow, DrawnTree
 from .tree_outline import columns, counted, shortened, summary
-
-if TYPE_CHECKING:
-    from .cache_tree import CacheTree
 
 ROWS = 36
 NARROWEST, WIDEST = 200, 20_000  # pixels
@@ -56,7 +52,7 @@ class TreeBox:
             yield from child.all()
 
 
-def draw(tree: CacheTree, width: int) -> str:
+def draw(tree: DrawnTree, width: int) -> str:
     if isinstance(width, bool) or not isinstance(width, int) or not NARROWEST <= width <= WIDEST:
         raise ConfigError(f"width is {width!r}; give a whole number of pixels from {NARROWEST} to {WIDEST}")
     roots = _boxes(tree, int((width - ROOT) / ((SHORTEST + NOTE) * SMALL + 2 * PAD + GAP)))
@@ -78,7 +74,7 @@ def _head(width: float, height: float) -> list[str]:
     ]
 
 
-def _texts(tree: CacheTree, boxes: list[TreeBox], height: float) -> list[str]:
+def _texts(tree: DrawnTree, boxes: list[TreeBox], height: float) -> list[str]:
     kinds = {kind for box in boxes for kind in box.kind.split()}
     legend = " · ".join(label for kind, label in _LEGEND.items() if kind in kinds)
     return [
@@ -90,8 +86,8 @@ def _texts(tree: CacheTree, boxes: list[TreeBox], height: float) -> list[str]:
 # which boxes there are
 
 
-def _boxes(tree: CacheTree, levels: int) -> list[TreeBox]:
-    """A box for each namespace with all that is shown of it, in separate rows."""
+def _boxes(tree: DrawnTree, levels: int) -> list[TreeBox]:
+    """A box for each namespace with all that is shown of it, in rows of their own."""
     fold, row, made = _FoldedTree(tree.next_evicted, max(1, levels)), 0, []
     roots = [(name, root) for name, root in tree.roots.items() if root.children or root.rows]
     for i, (name, root) in enumerate(roots):

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ...attention.attention_layout import LayerAttention
 from ...layers.rotary_embedding import RopeParameters
 from ...step.rank_rows import RankRowShare
-
-if TYPE_CHECKING:
-    from .model_spec import NormSpec, QueryTemperature
+from .basic_specs import NormSpec, QueryTemperature
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,48 +12,14 @@ from ...attention.attention_layout import AttentionLayout, LayerAttention
 from ...cache.recurrent_state_memory import RecurrentStateShape
 from ...layers.rotary_embedding import RopeParameters
 from ...step.rank_rows import RankRowShare
+from .basic_specs import Activation as Activation
+from .basic_specs import NormSpec as NormSpec
+from .basic_specs import QkNormSpec as QkNormSpec
+from .basic_specs import QueryTemperature as QueryTemperature
 from .latent_attention_spec import LatentAttentionSpec
 from .recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
 from .sparse_attention_spec import SparseAttentionSpec
 from .tensor_names import TensorNames
-
-Activation = Literal["silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2", "xielu"]
-
-
-@dataclass(frozen=True, slots=True)
-class NormSpec:
-    """A norm over the last dimension, computed in float32: y = x / rms(x) * (weight + offset) + bias.
-
-    kind: "rms", or "layer", which subtracts the mean first.  weight, bias: whether the checkpoint has them.
-    """
-
-    eps: float
-    kind: Literal["rms", "layer"] = "rms"
-    offset: float = 0.0
-    weight: bool = True
-    bias: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QkNormSpec:
-    """Norm of queries and keys.
-
-    over: "head", each head with one weight [dim] for all; "each", each head with its own [heads, dim]; "all", the
-    whole projection at once, [heads * dim].  after: it follows the rotation.
-    """
-
-    norm: NormSpec
-    over: Literal["head", "each", "all"] = "head"
-    after: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class QueryTemperature:
-    """Queries are multiplied by 1 + beta * log(1 + floor((position + shift) / period)), after the rotation."""
-
-    beta: float
-    period: float
-    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ...cache.recurrent_state_memory import RecurrentStateShape
-
-if TYPE_CHECKING:
-    from .model_spec import Activation, NormSpec
+from .basic_specs import Activation, NormSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,16 +13,14 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import AddedToken
 
 from ...errors import ConfigError
+from ..token_sources import EncodesText
 from .quoted_text import PRIVATE, QuotedText
-
-if TYPE_CHECKING:
-    from ..tokenizer import Tokenizer
 
 NOTHING = re.compile("(?!)")
 
@@ -33,7 +31,7 @@ class SpecialTokenMarks:
     An assistant's text may spell the latter ("</think>"): templates look for them there.
     """
 
-    def __init__(self, tokenizer: Tokenizer, added: Mapping[int, AddedToken]) -> None:
+    def __init__(self, tokenizer: EncodesText, added: Mapping[int, AddedToken]) -> None:
         self._tokenizer = tokenizer
         templates = "\0".join(tokenizer.chat_sources)
         special = frozenset(i for i, token in added.items() if token.special)
@@ -122,13 +120,20 @@ class _QuotedOverlaps:
         return following < len(self._starts) and self._starts[following] < stop
 
 
+class EncodesMarkedText(EncodesText, Protocol):
+    """A tokenizer with the marks of its chat templates."""
+
+    @property
+    def marks(self) -> SpecialTokenMarks: ...
+
+
 class QuotedConversation:
     """A conversation whose marks are quoted.
 
     value: what was given (texts in mappings, lists and tuples, at any depth, keys too), safe for a template.
     """
 
-    def __init__(self, tokenizer: Tokenizer, value: Any) -> None:
+    def __init__(self, tokenizer: EncodesMarkedText, value: Any) -> None:
         self._tokenizer = tokenizer
         found = sorted({part for text, own in _texts(value) for part in tokenizer.marks.spelled(_checked(text), own)})
         self._originals = dict(zip(_unused(value), found, strict=False)) if found else {}

@@ -13,7 +13,7 @@ import numpy as np
 from sgl.runtime.cache import Ints
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.generation import Chunk, Generation
-from sgl.runtime.sequences.score_op import ChoiceScores
+from sgl.runtime.sequences.ops.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
 
 from ...event_loop_queue import RequestLoopQueue

@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from pydantic import BeforeValidator, Field
 
 from sgl.runtime.cache import Ints
-from sgl.runtime.sequences.embed_op import Floats, normalized
+from sgl.runtime.sequences.ops.embed_op import Floats, normalized
 
 from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..cache import Ints
-from ..errors import ConfigError
-from .generation import TokenLogprobs
-from .sequence_state import SequenceEngine, SequenceOp, SequenceState
+from ...cache import Ints
+from ...errors import ConfigError
+from ..generation import TokenLogprobs
+from ..sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 
 class Extend(SequenceOp):

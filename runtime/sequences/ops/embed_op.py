@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ConfigError, RuntimeFailure
-from .generation import TokenLogprobs
-from .sequence_state import SequenceEngine, SequenceOp, SequenceState
+from ...errors import ConfigError, RuntimeFailure
+from ..generation import TokenLogprobs
+from ..sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 Floats = NDArray[np.float32]
 

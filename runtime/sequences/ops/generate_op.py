@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..common.argument_checks import shown
-from ..errors import ConfigError
-from ..sampling.sampling_params import SamplingParams
-from .generation import Chunk
-from .running_generation import RunningGeneration
-from .sequence_state import SequenceEngine, SequenceOp, SequenceState
+from ...common.argument_checks import shown
+from ...errors import ConfigError
+from ...sampling.sampling_params import SamplingParams
+from ..generation import Chunk
+from ..running_generation import RunningGeneration
+from ..sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 
 class Generate(SequenceOp):

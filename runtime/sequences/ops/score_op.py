@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from ..cache import Ints
-from ..errors import ConfigError
-from .generation import TokenLogprobs
+from ...cache import Ints
+from ...errors import ConfigError
+from ..generation import TokenLogprobs
+from ..sequence_state import SequenceEngine, SequenceOp, SequenceState
 from .sequence_ops import Close, Extend, Logprobs
-from .sequence_state import SequenceEngine, SequenceOp, SequenceState
 
 WORTH_A_TREE = 64  # tokens that must be saved before scoring goes run by run
 

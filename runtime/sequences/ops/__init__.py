@@ -1,0 +1,1 @@
+"""Operations of a sequence, and the protocol that all of them share."""
