@@ -30,6 +30,7 @@ GUIDES = (  # the pages that are checked; a guide joins when it passes
     "docs/loading.md",
     "docs/quantize.md",
     "docs/internals.md",
+    "docs/glossary.md",
     "docs/cache.md",
     "docs/scheduling.md",
     "docs/process.md",

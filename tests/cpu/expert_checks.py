@@ -333,7 +333,7 @@ def check_in_few_bits(
     **how: Any,
 ) -> None:
     """Some rows hold no numbers: they stay in their rows."""
-    from test_few_bits_kernels import draw
+    from test_quantized_kernels import draw
 
     from sgl.runtime.kernels.experts.fused_moe import (
         ExpertSelection,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import write_checkpoint
 from family_checks import prompt, reference
-from gguf_twin import PERMUTED, gguf_name, packed, write_gguf, write_twin
+from gguf_convert import PERMUTED, gguf_name, packed, write_gguf, write_twin
 from peft_adapters import make_adapter
 from plain_adapters import write_adapter
 from rig import Rig

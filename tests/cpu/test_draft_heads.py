@@ -14,7 +14,7 @@ import torch
 from checkpoints import edit_json
 from draft_heads import KINDS, LAYERS, Made, eagle, eagle3, mtp
 from safetensors.torch import load_file, save_file
-from test_few_bits_loading import FORMATS
+from test_quantized_loading import FORMATS
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams

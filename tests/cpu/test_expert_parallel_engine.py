@@ -18,7 +18,7 @@ from family_cases import write_family
 from ranks_rig import alive, walk
 from safetensors.torch import load_file, save_file
 from server_rig import await_true
-from test_few_bits_loading import FORMATS, WEIGHTS
+from test_quantized_loading import FORMATS, WEIGHTS
 
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, EngineDied

@@ -13,7 +13,7 @@ from checkpoints import edit_json
 from family_checks import SIZES, check_checkpoint, check_family, randomise, reference
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
-from test_few_bits_loading import FORMATS
+from test_quantized_loading import FORMATS
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.models import read_model

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import transformers
-from walk import Outcome, walk
-from walk_draws import Draw, draw
-from walk_keys import changed, variants, whole
+from family_walk import Outcome, walk
+from family_walk_draws import Draw, draw
+from family_walk_keys import changed, variants, whole
 
 from sgl.runtime.models import FAMILIES
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checkpoints import CHAT_TEMPLATE, write_checkpoint
-from gguf_twin import write_twin
+from gguf_convert import write_twin
 from tokenizers import Tokenizer as Backend
 
 from sgl.runtime import Engine, SamplingParams

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from family_checks import reference
-from gguf_twin import ROUTED, gguf_name, keys_of, packed, stacked, write_gguf
+from gguf_convert import ROUTED, gguf_name, keys_of, packed, stacked, write_gguf
 from safetensors.torch import load_file
 from test_families_latent import EXPERTS, MINICPM, SMALL, V2, V3, YARN
 from test_gguf_model import dense, logits

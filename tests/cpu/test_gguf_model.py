@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from family_checks import prompt, reference
-from gguf_twin import Packed, Value, gguf_name, packed, random_blocks, write_gguf, write_twin
+from gguf_convert import Packed, Value, gguf_name, packed, random_blocks, write_gguf, write_twin
 from rig import Rig, Row
 
 from sgl.runtime.errors import CheckpointError, ConfigError

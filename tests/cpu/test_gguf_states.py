@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from family_checks import reference
-from gguf_twin import gguf_name, keys_of, packed, stacked, write_gguf
+from gguf_convert import gguf_name, keys_of, packed, stacked, write_gguf
 from rig import Rig, Row
 from safetensors.torch import load_file
 from test_families_recurrent import BARE, DELTA, EXPERTS, FALCON, GRANITE

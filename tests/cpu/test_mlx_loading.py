@@ -14,7 +14,7 @@ from checkpoints import write_checkpoint
 from family_checks import reference
 from ranks_rig import CPU
 from safetensors.torch import load_file, save_file
-from test_few_bits_loading import WEIGHTS, logits, needs_product, restored
+from test_quantized_loading import WEIGHTS, logits, needs_product, restored
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))

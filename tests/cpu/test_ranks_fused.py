@@ -18,9 +18,9 @@ import layer_checks as checks
 from expert_checks import drawn
 from family_cases import write_family
 from family_checks import close, prompt
+from rank_threads import PostingRanks, TurnRanks, Turns
 from ranks_rig import CPU
 from rig import Rig, Row
-from turns import PostingRanks, TurnRanks, Turns
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.kernels.gemv import gemv

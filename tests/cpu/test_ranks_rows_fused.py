@@ -11,7 +11,6 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
 
-from cards_rig import cards
 from checkpoints import write_tokenizer
 from family_cases import write_family
 from family_checks import close, prompt
@@ -21,6 +20,7 @@ from rig import Rig
 from test_ranks_fused import steps_of_ranks
 from test_ranks_rows import walk
 from test_ranks_runner_states import OPTIONS, forks, texts
+from two_gpu_rig import cards
 
 from sgl.runtime import Engine
 from sgl.runtime.attention import triton_mla_attention

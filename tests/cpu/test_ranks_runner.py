@@ -19,8 +19,8 @@ if torch.cuda.is_available():
 
 from gpu_runner import Attention, pretend
 from layer_checks import lay_plain
+from rank_threads import TurnRanks, Turns
 from test_piecewise_engine import found
-from turns import TurnRanks, Turns
 
 from sgl.runtime.build import build_engine
 from sgl.runtime.cache import StateCheckpoint, WindowPages, WindowPageTable

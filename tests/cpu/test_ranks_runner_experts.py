@@ -19,9 +19,9 @@ if torch.cuda.is_available():
 from checkpoints import write_tokenizer
 from family_cases import write_family
 from gpu_runner import pretend
+from rank_threads import TurnRanks, Turns
 from test_piecewise_engine import found
 from test_ranks_runner import CPU, Follower, Led, part_of
-from turns import TurnRanks, Turns
 
 from sgl.runtime.build import build_engine
 from sgl.runtime.executor.ranks import rank_cuda_runner

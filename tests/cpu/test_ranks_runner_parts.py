@@ -25,10 +25,10 @@ from family_checks import reference
 from gpu_runner import pretend
 from peft_adapters import make_adapter
 from plain_adapters import write_adapter
+from rank_threads import TurnRanks, Turns
 from test_adapters_experts import CASES as EXPERTS
 from test_kv_scales import LAYERS, WRITERS, scales, written
 from test_ranks_runner import Follower, Leader, StagedLeader, TurnLinks
-from turns import TurnRanks, Turns
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.build import build_adapters, build_engine

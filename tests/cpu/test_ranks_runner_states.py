@@ -16,12 +16,12 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("with GPUs, tests/gpu does the same", allow_module_level=True)
 
-from cards_rig import cards
 from checkpoints import write_checkpoint, write_tokenizer
 from draft_heads import mtp
 from ranks_rig import drawn, written
 from states_rig import write_case
 from test_draft_heads import drafter, opened_with
+from two_gpu_rig import cards
 from windows_rig import Make, make, paths, quiet
 
 from sgl.runtime import Engine, SamplingParams

@@ -18,8 +18,8 @@ from ranks_rig import CPU, drawn, steps_of_ranks
 from ranks_rig import written as written_by
 from rig import Rig, Row
 from states_rig import write_case
-from test_few_bits_loading import FORMATS, write
 from test_kv_scales import LAYERS, WRITERS, scales, written
+from test_quantized_loading import FORMATS, write
 from test_sharded_state import spoiled
 
 from sgl.cli import main

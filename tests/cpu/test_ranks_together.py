@@ -12,7 +12,7 @@ import pytest
 from ranks_adapters import texts
 from ranks_rig import alive, same, walk
 from server_rig import await_true
-from test_few_bits_loading import FORMATS, write
+from test_quantized_loading import FORMATS, write
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import EngineDied

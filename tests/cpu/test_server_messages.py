@@ -11,8 +11,8 @@ from typing import Any
 import anthropic
 import httpx
 import pytest
+from chunk_walks import walk
 from server_rig import await_true, serving, slow_steps
-from told_walks import walk
 
 from sgl.runtime import Engine
 from sgl.runtime.server.protocols.messages.messages_writer import ContentBlockWriter

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from chunk_walks import walk
 from pydantic import BaseModel, Field
 from server_rig import await_true, serving, slow_steps
-from told_walks import walk
 
 from sgl.runtime import Engine
 from sgl.runtime.server.protocols.responses.response_store import ResponseStore

@@ -16,8 +16,8 @@ from checkpoints import edit_json, write_checkpoint, write_tokenizer
 from family_cases import write_family
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
-from test_few_bits_loading import FORMATS, write
 from test_kv_scales import LAYERS, WRITERS, scales, written
+from test_quantized_loading import FORMATS, write
 
 from sgl.cli import main
 from sgl.runtime import Engine, SamplingParams

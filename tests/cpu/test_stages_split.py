@@ -13,9 +13,9 @@ import torch
 from checkpoints import write_checkpoint
 from family_cases import FAMILIES, write_family
 from family_checks import close, prompt
-from gguf_twin import write_twin
+from gguf_convert import write_twin
 from rig import Rig, Row
-from test_few_bits_loading import FORMATS, write
+from test_quantized_loading import FORMATS, write
 
 from sgl.runtime.cache.recurrent_state_slots import SCRAP_SLOT
 from sgl.runtime.errors import ConfigError

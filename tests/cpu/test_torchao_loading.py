@@ -14,7 +14,7 @@ from checkpoints import edit_json, write_checkpoint
 from file_server import served
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from test_few_bits_loading import FORMATS, WEIGHTS, logits, restored, write
+from test_quantized_loading import FORMATS, WEIGHTS, logits, restored, write
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError

@@ -134,7 +134,7 @@ def test_mixtures_in_few_bits(form: str, rows: int) -> None:
 
 
 def test_fixed_bits_in_few_bits_do_not_depend_on_the_batch() -> None:
-    from test_few_bits_kernels import draw
+    from test_quantized_kernels import draw
 
     from sgl.runtime.kernels.experts.fused_moe import (
         ExpertSelection,

@@ -27,10 +27,10 @@ from plain_adapters import write_adapter
 from ranks_rig import updated
 from safetensors.torch import load_file, save_file
 from test_experts import in_mxfp4
-from test_few_bits_loading import FORMATS, write
 from test_gguf_engine import file_of
 from test_kv_scales import WRITERS, scales, written
-from test_ranks_few_bits import without_order
+from test_quantized_loading import FORMATS, write
+from test_ranks_quantized import without_order
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError, ConfigError

@@ -14,10 +14,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
+from family_walk import walk
+from family_walk_draws import Draw, draw
+from family_walk_keys import variants
 from test_families_walk import KNOWN, outcome
-from walk import walk
-from walk_draws import Draw, draw
-from walk_keys import variants
 
 DRAWS = int(os.environ.get("SGL_DRAWS", "0"))
 pytestmark = [

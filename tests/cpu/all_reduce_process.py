@@ -1,4 +1,4 @@
-"""A rank of test_over_ranks.py: sums, letters or ways, RANK RANKS FILE. The file, which
+"""A rank of test_all_reduce.py: sums, letters or ways, RANK RANKS FILE. The file, which
 all of them map, stands for the cards' memory.
 """
 

@@ -1,4 +1,4 @@
-"""A rank of test_over_ranks_cuda.py: RANK RANKS MEETING. Everything that ranks push, one by one and as
+"""A rank of test_all_reduce_cuda.py: RANK RANKS MEETING. Everything that ranks push, one by one and as
 CUDA graphs that are replayed, while one rank is late.
 """
 

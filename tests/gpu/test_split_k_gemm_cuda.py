@@ -6,7 +6,7 @@ from itertools import cycle
 
 import pytest
 import torch
-from test_few_rows_cuda import drawn, near
+from test_skinny_gemm_cuda import drawn, near
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 

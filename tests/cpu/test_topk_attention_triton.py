@@ -11,13 +11,13 @@ if torch.cuda.is_available():
 
 from attention_cases import Work, with_padding
 from attention_oracle import works
-from choice_checks import DECODES, FEW, Choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreted import products_as_on_a_tensor_core
 from layer_checks import check_decoder
 from part_models import MODELS, LawRig, PartsRig
 from test_latent_triton import small
+from topk_checks import DECODES, FEW, Choices
 
 from sgl.runtime.attention import AttentionBackend, attention_backend
 from sgl.runtime.kernels.attention import topk_select

@@ -10,9 +10,9 @@ import pytest
 import torch
 from attention_cases import Work
 from attention_oracle import works
-from choice_checks import RAGGED, Choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from topk_checks import RAGGED, Choices
 
 from sgl.runtime.attention import cpu_mla_attention
 from sgl.runtime.attention import topk_attention as by_reference

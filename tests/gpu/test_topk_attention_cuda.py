@@ -15,11 +15,11 @@ pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
 from attention_cases import Work, with_padding  # noqa: E402
-from choice_checks import RAGGED, Choices  # noqa: E402
 from family_cases import write_family  # noqa: E402
 from layer_checks import FusedRig, check_decoder  # noqa: E402
 from part_models import MODELS, LawRig, PartsRig  # noqa: E402
 from test_families_cuda import law_of  # noqa: E402
+from topk_checks import RAGGED, Choices  # noqa: E402
 
 from sgl.runtime.attention import attention_backend  # noqa: E402
 from sgl.runtime.layers.float8_reference import FP8  # noqa: E402

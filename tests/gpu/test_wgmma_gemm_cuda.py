@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_few_rows_cuda import drawn, near
+from test_skinny_gemm_cuda import drawn, near
 
 hopper = torch.cuda.is_available() and torch.cuda.get_device_capability()[0] == 9
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not hopper, reason="needs a Hopper GPU")]
@@ -61,8 +61,8 @@ def check(
     dtype: torch.dtype = torch.bfloat16,
     size: tuple[int, int] = (1032, 1056),
 ) -> None:
-    from test_few_bits_cuda import on_gpu
-    from test_few_bits_kernels import draw
+    from test_quantized_gemm_cuda import on_gpu
+    from test_quantized_kernels import draw
 
     from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
     from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu

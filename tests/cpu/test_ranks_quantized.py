@@ -10,12 +10,12 @@ import pytest
 import torch
 from checkpoints import edit_json, write_checkpoint
 from family_checks import close, logits_of, prompt, reference
-from gguf_twin import write_twin
+from gguf_convert import write_twin
 from ranks_rig import CPU, steps_of_ranks
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 from test_experts import in_mxfp4
-from test_few_bits_loading import FORMATS, WEIGHTS, needs_product, restored, write
+from test_quantized_loading import FORMATS, WEIGHTS, needs_product, restored, write
 
 from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.errors import CheckpointError

@@ -20,9 +20,9 @@ from interpreted import products_as_on_a_tensor_core
 from ranks_rig import CPU
 from rig import Rig, Row
 from test_experts import in_mxfp4
-from test_few_bits_loading import FORMATS, write
-from test_ranks_few_bits import without_order
+from test_quantized_loading import FORMATS, write
 from test_ranks_fused import steps_of_ranks
+from test_ranks_quantized import without_order
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.kernels.quantized import quantized_gemm

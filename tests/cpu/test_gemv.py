@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from one_row_oracle import (
+from gemv_oracle import (
     BITS,
     CASES,
     Case,

@@ -11,7 +11,7 @@ pytest.importorskip("triton")
 
 import layer_checks as checks
 from part_models import RMS, PartsRig, attention, model
-from test_few_bits_kernels import draw
+from test_quantized_kernels import draw
 
 from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.kernels.quantized import wgmma_gemm

@@ -1,4 +1,4 @@
-"""What ranks push over two cards, as tests/cpu/test_over_ranks.py has it interpreted: products that send
+"""What ranks push over two cards, as tests/cpu/test_all_reduce.py has it interpreted: products that send
 their parts, logits, tokens; late ranks, and graphs.
 """
 
@@ -20,7 +20,7 @@ def test_what_cards_write_to_each_other(tmp_path, ranks):
     if torch.cuda.device_count() < ranks:
         pytest.skip("needs more CUDA devices")
     script, environment = (
-        Path(__file__).with_name("over_ranks_cuda_process.py"),
+        Path(__file__).with_name("all_reduce_cuda_process.py"),
         os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
     )
     started = [

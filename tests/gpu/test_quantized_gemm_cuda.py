@@ -35,7 +35,7 @@ def on_gpu(weight):
 
 
 def check(form: str, outputs: int, inputs: int, group: int, rows: int, dtype: torch.dtype, fixed: bool = False) -> None:
-    from test_few_bits_kernels import draw
+    from test_quantized_kernels import draw
 
     from sgl.runtime.quantization.gpu_quantized_linear import (
         DeterministicGpuQuantizedLinear,
@@ -72,7 +72,7 @@ def test_sizes_of_a_model(outputs: int, inputs: int, rows: int) -> None:
 
 
 def test_fixed_sums_do_not_depend_on_the_batch() -> None:
-    from test_few_bits_kernels import draw
+    from test_quantized_kernels import draw
 
     from sgl.runtime.quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
 
@@ -165,7 +165,7 @@ def test_a_checkpoint_in_few_bits(name: str, tmp_path: Path) -> None:
     """Kept as codes, and the logits of the restored twin on the CPU."""
     from layer_checks import FusedRig
     from rig import Rig, Row
-    from test_few_bits_loading import FORMATS, write
+    from test_quantized_loading import FORMATS, write
 
     few, whole = write(tmp_path, *FORMATS[name])
     rig, exact = FusedRig(few, torch.bfloat16, device="cuda", attention="torch_native"), Rig(whole)
@@ -179,7 +179,7 @@ def test_a_checkpoint_in_few_bits(name: str, tmp_path: Path) -> None:
 
 
 def test_pieces_of_different_forms_stay_in_few_bits() -> None:
-    from test_few_bits_kernels import draw
+    from test_quantized_kernels import draw
 
     from sgl.runtime.layers.linear_layers import Linear
     from sgl.runtime.quantization.fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece

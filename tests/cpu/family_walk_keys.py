@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import transformers
-from walk_draws import wrapper
+from family_walk_draws import wrapper
 
 LARGE = {  # without them a model has the published sizes
     "num_experts",

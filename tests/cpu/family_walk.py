@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
+from family_walk_draws import LONGEST, Draw
 from rig import Rig, Row
-from walk_draws import LONGEST, Draw
 
 from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.loading import load_model

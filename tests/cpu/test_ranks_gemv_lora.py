@@ -17,10 +17,10 @@ if torch.cuda.is_available():
 import layer_checks as checks
 from family_cases import write_family
 from family_checks import close, prompt
+from rank_threads import PostingRanks, TurnRanks, Turns
 from rig import Rig, Row
 from test_ranks_adapters import merged, pairs_of
 from test_ranks_fused import steps_of_ranks
-from turns import PostingRanks, TurnRanks, Turns
 
 from sgl.runtime.adapters.adapted_model import AdaptedModel
 from sgl.runtime.adapters.adapter_slots import AdapterSlots

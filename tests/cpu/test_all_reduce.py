@@ -18,7 +18,7 @@ pytest.importorskip("triton")
 def test_what_ranks_write_to_each_other(tmp_path, what, ranks):
     file = tmp_path / "memory"
     file.write_bytes(bytes(1 << 20))
-    script = Path(__file__).with_name("over_ranks_process.py")
+    script = Path(__file__).with_name("all_reduce_process.py")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "TRITON_INTERPRET": "1"}
     started = [
         subprocess.Popen(

@@ -15,8 +15,8 @@ TILES = [None, (16, 8, 1, 2), (32, 4, 2, 1), (64, 2, 4, 2), (64, 2, 2, 3)]
 
 
 def drawn(form: str, outputs: int, inputs: int, group: int, seed: int = 0):
-    from test_few_bits_cuda import on_gpu
-    from test_few_bits_kernels import draw
+    from test_quantized_gemm_cuda import on_gpu
+    from test_quantized_kernels import draw
 
     from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parents[1] / "gpu"))
-from one_row_oracle import ROUGH, angles, norm, rotated
+from gemv_oracle import ROUGH, angles, norm, rotated
 from test_adapters_triton import site
 
 from sgl.runtime.adapters.adapter import AdapterPacker

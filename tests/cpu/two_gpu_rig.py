@@ -15,8 +15,8 @@ import gpu_runner
 import pytest
 import torch
 from gpu_runner import attention_of, pretend
+from rank_threads import TurnRanks, Turns
 from test_ranks_runner import CPU, TurnLinks, part_of
-from turns import TurnRanks, Turns
 
 from sgl.runtime.build import build_engine, build_prefix_cache
 from sgl.runtime.executor import cuda_runner

@@ -11,7 +11,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 sys.path.insert(0, str(Path(__file__).parent))
-from one_row_oracle import (
+from gemv_oracle import (
     BITS,
     CASES,
     EPS,
