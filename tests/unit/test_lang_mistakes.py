@@ -82,7 +82,7 @@ LINES = {
     "with sgl.user(): pass": "with s.user(): or with s.assistant():",
     's.fork(2)["tip"]': "forks[0]['tip']; after forks.join() the parent has them all",
     "s.fork(2)[2]": "the group has 2 states",
-    's.fork(2).get("tip")': "each fork is a state of its own: forks[0].get",
+    's.fork(2).get("tip")': "each fork is a separate state: forks[0].get",
     's.fork(2).append("x")': "append to all forks with +=",
     "for part in s: pass": "for a stream state.text_iter()",
     's.fork(2).join("all")': "give 'gather_variable' or 'concate_and_append'",
