@@ -69,7 +69,7 @@ class AdaptedModel:
         """
         base = self._base
         model = copy.copy(base)
-        vars(model).pop("course", None)
+        vars(model).pop("execution_plan", None)
         model.adapted = None
         if special or not self.products.in_step:
             model.step = None

@@ -110,7 +110,7 @@ class Decoder:
         """Allocate memory for a part. A tied head shares the embedding's table, which must exist. Nothing runs before
         `finish`.
         """
-        vars(self).pop("course", None)  # it would keep the weights of before
+        vars(self).pop("execution_plan", None)  # it would keep the weights of before
         if self.adapted is not None:
             self.adapted.forget()
         self.step = None

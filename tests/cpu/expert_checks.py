@@ -393,7 +393,7 @@ def lay_in_few_bits(rig: Any, exact: Any, group: int, device: str) -> None:
                 bias = None if found.bias is None else found.bias.to(device, rig.model.dtype)
                 setattr(ours, name, GpuQuantizedLinear(placed(weight, device), bias, rig.model.dtype))
                 setattr(theirs, name, Linear(weight.dense(), found.bias))
-    vars(rig.model).pop("course", None)
+    vars(rig.model).pop("execution_plan", None)
 
 
 def placed(weight: Any, device: str) -> Any:

@@ -71,7 +71,7 @@ def settled(rig: Any, budget: int, free: int = 2**40) -> ExpertOffloadPlan:
     places = rig.model.expert_places = ExpertOffloadPlan(CPU, budget, lambda: free)
     for block in rig.model.layers:
         places.settle(block, rig.model.dtype)
-    vars(rig.model).pop("course", None)
+    vars(rig.model).pop("execution_plan", None)
     return places
 
 

@@ -55,7 +55,7 @@ def told(form: str, group: int = 64, kind: type[GpuQuantizedLinear] = GpuQuantiz
     for block in found.layers if form != "plain" else ():
         for holder, name in block.products():
             setattr(holder, name, made(form, group, kind, getattr(holder, name)))
-    vars(found).pop("course", None)
+    vars(found).pop("execution_plan", None)
     return {product.name: product for product in matmul_reports(found)}
 
 

@@ -53,7 +53,7 @@ def packed(found: Decoder, kind: type[GpuQuantizedLinear] = GpuQuantizedLinear, 
             if name != "router" and not (name == but and block.index):
                 bias = None if plain.bias is None else plain.bias.to(found.dtype)
                 setattr(holder, name, kind(nearest(plain.weight.float(), 16), bias, found.dtype))
-    vars(found).pop("course", None)
+    vars(found).pop("execution_plan", None)
     return found
 
 

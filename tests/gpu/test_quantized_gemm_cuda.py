@@ -138,7 +138,7 @@ def test_a_decoder_of_few_rows(float8: bool, tmp_path: Path) -> None:
             few, dense = GpuQuantizedLinear(on_gpu(weight), bias, torch.bfloat16), weight.dense()
         setattr(holder, name, few)
         setattr(same, name, Linear(dense, found.bias))
-    vars(rig.model).pop("course", None)
+    vars(rig.model).pop("execution_plan", None)
     assert rig.model.execution_plan.few is not None
     checks.check_decoder(exact, rig, 0.05)
 
