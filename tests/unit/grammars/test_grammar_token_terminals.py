@@ -204,7 +204,7 @@ def test_other_ways_to_write_and_to_declare_them():
         ("start: <[12]>", "token 12 of <[12]> is outside the vocabulary of 12"),
         ("start: <[3-2]>", "bad token range 3-2"),
         ("start: <[1,]>", "bad token numbers '<[1,]>'"),
-        ("start: <[^*]>", "beside the '*'"),
+        ("start: <[^*]>", "next to the '*'"),
         ("start: <[^0-11]>", "<[^0-11]> is no token of the vocabulary"),
         ("root ::= !<[*]>", "!<[*]> is no token"),
         ("%declare A\nstart: A", None),
