@@ -39,7 +39,7 @@ class LayerwiseForward:
 
     def __init__(self, texts: Sequence[np.ndarray]) -> None:
         self.texts = list(texts)
-        self._courses: list[_TextStates] = []
+        self._text_states: list[_TextStates] = []
 
     def __len__(self) -> int:
         """Tokens."""
@@ -54,32 +54,32 @@ class LayerwiseForward:
         shares = any(layer.source is not None for layer in layout.attending)  # then a text's keys must stay
         slots = len(self) if shares else max(map(len, self.texts))
         self._attention = attention_backend("torch_native", layout.pool(slots + 1, model.dtype, model.device), layout)
-        self._courses, start = [], 1
+        self._text_states, start = [], 1
         for ids in self.texts:
-            execution_plan = _TextStates(ids, start, torch.empty(0), (None,) * len(model.layers))
-            batch = self._batch(execution_plan)
-            execution_plan.states = model.embedded(batch)
+            text_states = _TextStates(ids, start, torch.empty(0), (None,) * len(model.layers))
+            batch = self._batch(text_states)
+            text_states.states = model.embedded(batch)
             if model.embedding.own is not None:
-                execution_plan.own = model.embedding.own(known_ids(batch), execution_plan.states)
-            self._courses.append(execution_plan)
+                text_states.own = model.embedding.own(known_ids(batch), text_states.states)
+            self._text_states.append(text_states)
             start += len(ids) if shares else 0
 
     @torch.inference_mode()
     def run(self, block: ReferenceBlock, *, stay: bool = False) -> None:
         """Through a layer. stay: only for what it sees of them; the states stay before it."""
-        for execution_plan in self._courses:
-            batch = self._batch(execution_plan)
+        for text_states in self._text_states:
+            batch = self._batch(text_states)
             self._attention.plan(batch)
             angles = {
-                rope: rotary.gather(batch.positions, len(execution_plan.ids))
+                rope: rotary.gather(batch.positions, len(text_states.ids))
                 for rope, rotary in self._model.rotaries.items()
             }
-            states = execution_plan.states.clone() if stay else execution_plan.states
+            states = text_states.states.clone() if stay else text_states.states
             kept = step_states(batch, self._memory(block.index))
             states = block.forward(
-                states, ReferenceStep(batch, self._attention, angles, kept), None, execution_plan.own[block.index]
+                states, ReferenceStep(batch, self._attention, angles, kept), None, text_states.own[block.index]
             )
-            execution_plan.states = execution_plan.states if stay else states
+            text_states.states = text_states.states if stay else states
 
     def _memory(self, layer: int) -> RecurrentStateMemory | None:
         """Of a layer that keeps states: a text begins with an empty one, and leaves none."""
@@ -89,19 +89,19 @@ class LayerwiseForward:
 
     def logits(self) -> Iterator[Tensor]:
         """Of each text after the last layer, float32 [T, vocabulary]; the head must be there."""
-        for execution_plan in self._courses:
-            yield self._model.finished(execution_plan.states, self._batch(execution_plan)).float()
+        for text_states in self._text_states:
+            yield self._model.finished(text_states.states, self._batch(text_states)).float()
 
     def leave(self) -> None:
         """Forget the states."""
-        self._courses = []
+        self._text_states = []
         vars(self).pop("_attention", None)
         vars(self).pop("_model", None)
 
-    def _batch(self, execution_plan: _TextStates) -> StepBatch:
-        count, device = len(execution_plan.ids), self._model.device
-        ids, at = torch.from_numpy(execution_plan.ids.astype(np.int64)).to(device), torch.arange(count, device=device)
-        slots = np.arange(execution_plan.start, execution_plan.start + count, dtype=np.int32)
-        batch = StepBatch(ids, at, at + execution_plan.start, [count], [count], [slots], at)
+    def _batch(self, text_states: _TextStates) -> StepBatch:
+        count, device = len(text_states.ids), self._model.device
+        ids, at = torch.from_numpy(text_states.ids.astype(np.int64)).to(device), torch.arange(count, device=device)
+        slots = np.arange(text_states.start, text_states.start + count, dtype=np.int32)
+        batch = StepBatch(ids, at, at + text_states.start, [count], [count], [slots], at)
         batch.state_read, batch.state_write = torch.full_like(at[:1], EMPTY_SLOT), torch.full_like(at[:1], SCRAP_SLOT)
         return batch
