@@ -114,6 +114,10 @@ class StreamExecutor(StateReader):
     def __getstate__(self) -> dict[str, Any]:
         """Of a program that has ended, all that can be read."""
         self.sync()
+        if self.ended:  # the last result is readable a moment before it is counted
+            counted = threading.Event()
+            self.when_finished(counted.set)
+            counted.wait(1)
         if not self.is_finished:
             raise TypeError("a state cannot be pickled or copied while its program runs; wait for its end")
         kept = {name: self.__dict__[name] for name in _KEPT}

@@ -145,7 +145,7 @@ def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(
 
         before = engine._core.call(lambda: warmup.compile_all(runner, lambda: None)).kinds
         plain, adapted = (engine._core.call(lambda count=count: asked(count)) for count in (0, 1))
-        ours = {kind for kind in adapted - plain if "one_row" in kind[0]}
+        ours = {kind for kind in adapted - plain if "gemv" in kind[0]}
         assert {kind[1] for kind in ours} == {
             "place",
             "shrink",

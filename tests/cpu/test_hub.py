@@ -180,7 +180,7 @@ def test_what_the_hub_does_not_have(hub: FileServer) -> None:
 def test_an_index_may_name_no_file_elsewhere(hub: FileServer) -> None:
     save_file(load_file(min(hub.folder.glob("model-*.safetensors"))), hub.folder / "model.safetensors")
     (hub.folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../../x.safetensors"}}))
-    with pytest.raises(CheckpointError, match="not the name of a safetensors file beside it"):
+    with pytest.raises(CheckpointError, match="not the name of a safetensors file next to it"):
         resolve_model("acme/tiny")
 
 

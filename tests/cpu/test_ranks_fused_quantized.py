@@ -146,5 +146,5 @@ def test_experts_in_mxfp4(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reque
         ),
         None,
     )
-    with pytest.raises(CheckpointError, match="in few bits, which expert_parallel does not take on GPUs"):
+    with pytest.raises(CheckpointError, match="is quantized, which expert_parallel does not take on GPUs"):
         part.plan(part.load(), part.opened(tmp_path))

@@ -60,7 +60,7 @@ def test_errors_print_what_the_page_says(page):
 def test_the_formats_are_those_of_the_code():
     from sgl.grammars.structural.structural_fields import FIELDS
 
-    (named,) = re.findall(r"with the formats (.*?) is our own", PAGE, re.S)
+    (named,) = re.findall(r"Its formats are (.*?) is our own", PAGE, re.S)
     assert set(re.findall(r"`(\w+)`", named)) == set(FIELDS)
 
 
