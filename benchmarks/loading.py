@@ -46,8 +46,8 @@ CHILD = """
 import json, sys, time
 import torch
 from pathlib import Path
-from sgl.runtime.loading.sharded_state import Parts
-from sgl.runtime.parallel.pp.pipeline_stages import Place, load_stage
+from sgl.runtime.loading.sharded_state import ParallelSizes
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
 from sgl.runtime.quantization import transform_for
 
 path, kind, ranks, device = sys.argv[1:]
@@ -66,7 +66,7 @@ if device.type == "cuda":
     torch.cuda.reset_peak_memory_stats(device)
 before = memory("VmRSS")
 started = time.perf_counter()
-model = load_stage(Path(path), torch.bfloat16, device, Place.all(Parts(int(ranks)))[-1], transform=transform)
+model = load_stage(Path(path), torch.bfloat16, device, RankPlace.all(ParallelSizes(int(ranks)))[-1], transform=transform)
 seconds = time.perf_counter() - started
 print(json.dumps([seconds, memory("VmHWM") - before, model.weight_bytes, model.loaded.peak]))
 """

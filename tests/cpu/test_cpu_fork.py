@@ -13,9 +13,9 @@ from sgl.runtime.layers import cpu_kernels
 PROGRAM = """
 import os, threading, time, torch
 torch.set_num_threads(1)
-from sgl.runtime.layers import cpu
+from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import BlockedLinear
-cpu.set_threads(4)
+cpu_kernels.set_threads(4)
 large, many = BlockedLinear(torch.randn(8192, 512), None), torch.randn(90, 512)
 small, x, residual = BlockedLinear(torch.randn(640, 384), None), torch.randn(40, 384), torch.randn(40, 640)
 expected, stop = small.added_to(residual.clone(), x), threading.Event()
