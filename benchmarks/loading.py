@@ -66,7 +66,8 @@ if device.type == "cuda":
     torch.cuda.reset_peak_memory_stats(device)
 before = memory("VmRSS")
 started = time.perf_counter()
-model = load_stage(Path(path), torch.bfloat16, device, RankPlace.all(ParallelSizes(int(ranks)))[-1], transform=transform)
+place = RankPlace.all(ParallelSizes(int(ranks)))[-1]
+model = load_stage(Path(path), torch.bfloat16, device, place, transform=transform)
 seconds = time.perf_counter() - started
 print(json.dumps([seconds, memory("VmHWM") - before, model.weight_bytes, model.loaded.peak]))
 """
