@@ -73,7 +73,7 @@ def speculation(engine: Engine, *drafters: Any) -> Speculation:
     """With these drafters, whose drafts are all taken."""
     found = engine._core.life.speculation
     assert found is not None
-    found.drafters, found.control = list(drafters), None
+    found.drafters, found.control, found.trials = list(drafters), None, None
     return found
 
 

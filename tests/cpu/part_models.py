@@ -327,7 +327,9 @@ UNCUT = [
     "kda",
     "mamba",
     "no attention",
-]  # steps of these are not cut where layers attend, for states or gates
+    "latent attention",
+    "latent attention, norms behind",
+]  # steps of these are not cut where layers attend, for states, gates or latents
 MIXER_BY_LAW = {
     "mamba": [0],
     "values of their own width": [0, 1],

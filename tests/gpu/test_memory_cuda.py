@@ -93,10 +93,10 @@ def test_dummy_weights_are_seeded_on_the_device(tiny):
 @alone
 def test_the_share_of_the_memory_is_kept(tiny):
     free = torch.cuda.mem_get_info()[0]
-    with open_engine(tiny, kv_memory=None, memory=0.01) as engine:
+    with open_engine(tiny, kv_memory=None, memory=0.03) as engine:
         told = engine.info()["memory"]
         assert told["weights"] > 0 and told["activations"] > 0 and told["reserved"] > 0
-        assert told["weights"] + told["activations"] + told["reserved"] + told["kv"] <= 0.0101 * free
+        assert told["weights"] + told["activations"] + told["reserved"] + told["kv"] <= 0.0301 * free
         ids(engine)
     with pytest.raises(ConfigError, match=r"weights .* KV .* others .*raise memory, now 1e-06"):
         open_engine(tiny, kv_memory=None, memory=1e-6)

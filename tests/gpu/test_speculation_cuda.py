@@ -89,7 +89,7 @@ def test_the_text_is_the_text_without(drafting: Engine, without: Any, how: str) 
             params,
             kind,
         )
-    assert (drafting.stats() - before).accepted_tokens > 40
+    assert (drafting.stats() - before).accepted_tokens > (15 if how == "mixed" else 40)
     assert all(max(lengths) > 17 for lengths in seen), seen
 
 

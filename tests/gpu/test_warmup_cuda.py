@@ -68,7 +68,7 @@ def test_nobody_waits_and_no_token_changes(
         engine.wake()
         rehearsed(engine)
         assert found(engine)[:3] == got[:3]
-    monkeypatch.setattr("sgl.runtime.build.build_engine.EngineBuilder.rehearse", lambda self, core: None)
+    monkeypatch.setattr("sgl.runtime.build.build_engine.EngineBuilder.warm_up", lambda self, core: None)
     with Engine(path, **chosen) as engine:
         assert found(engine)[:3] == got[:3]
         stats = engine.stats()
@@ -94,7 +94,7 @@ def test_nobody_waits_for_the_kernels_of_adapters(tmp_path: Path) -> None:
             engine.adapters.load(name, write_adapter(base, tmp_path / name, number, 8 + 8 * (number % 2)))
         sequences = [engine.open(adapter=owner) for owner in (*names, None, names[0], names[1], *names)]
         for number, sequence in enumerate(sequences):
-            sequence.extend(list(range(30, 40 + 40 * number)))
+            sequence.extend([30 + place % 200 for place in range(10 + 40 * number)])
         for count in (1, 2, len(sequences)):
             for future in [sequence.generate(params) for sequence in sequences[:count]]:
                 future.result(60)
