@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from sgl.grammars.algebra.core_extension import extension
-from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Literal, Rule, alt, repeat, seq
+from sgl.grammars.algebra.expr import EMPTY, Expr, GrammarRule, Literal, RuleCall, alt, repeat, seq
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, nearest
-from sgl.grammars.ebnf.lark_bodies import LarkBodies, is_rule
 from sgl.grammars.ebnf.lark_common_terminals import COMMON
+from sgl.grammars.ebnf.lark_rule_bodies import LarkBodies, is_rule
 from sgl.grammars.ebnf.lexer_terminals import shortest
 from sgl.grammars.ebnf.rule_attributes import RuleAttributes, read_attributes
 from sgl.grammars.ebnf.rule_table import RuleTable, any_of
@@ -76,7 +76,7 @@ class _LarkReader(LarkBodies):
         self._module = module
         self._readers: dict[str, _LarkReader] = importer._readers if importer else {}
         self._ignored: list[Expr] = []
-        self._instances: dict[_Instance, tuple[Rule, int]] = {}
+        self._instances: dict[_Instance, tuple[GrammarRule, int]] = {}
         self._compiled = compiled
         self._atoms: tuple[dict[str, Expr], dict[str, Expr]] = {}, {}  # by their spelling, in terminals and in rules
         self._hooks = partial(self._atom_of, False), partial(self._atom_of, True), self._define_plainly
@@ -91,7 +91,7 @@ class _LarkReader(LarkBodies):
         return self.table
 
     def _plain_statements(self) -> bool:
-        """Read what `core/python/lark.c` can read as `_statement` would; whether that is all of the text."""
+        """Read what `core/python/lark_parser.c` can read as `_statement` would; whether that is all of the text."""
         core = extension() if self._compiled else None
         if core is not None:
             end = core.read_lark(self.source.text, self.tokens.next.at, self._atoms, self._hooks, any_of, self._gap)
@@ -296,8 +296,8 @@ class _LarkReader(LarkBodies):
         if use not in self._instances:
             if len(self._instances) >= _MOST_INSTANCES:
                 raise GrammarLimitError(f"templates are used in more than {_MOST_INSTANCES} ways")
-            self._instances[use] = Rule(name.text, lambda: EMPTY), name.at
-        return Call(self._instances[use][0])
+            self._instances[use] = GrammarRule(name.text, lambda: EMPTY), name.at
+        return RuleCall(self._instances[use][0])
 
     def _instantiate(self) -> None:
         done = 0

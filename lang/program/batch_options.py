@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..interpreter.usage import Budget
+from ..interpreter.token_usage import Budget
 from ..sampling.adapter_selection import Adapters
 from ..sampling.gen_options import SamplingNames
 
@@ -21,7 +21,7 @@ class BatchOptions(SamplingNames, total=False):
     num_threads: int | str
 
 
-class ShownOptions(BatchOptions, total=False):
+class BatchDisplayOptions(BatchOptions, total=False):
     """What `run_batch` takes more."""
 
     progress_bar: bool

@@ -18,13 +18,13 @@ from ..errors import BadValueError, UnknownOptionError, nearest
 from ..global_config import global_config
 from ..interpreter.run_control import RunControl
 from ..interpreter.stream_executor import StreamExecutor
-from ..interpreter.usage import Budget
+from ..interpreter.token_usage import Budget
 from ..sampling.adapter_selection import Adapter, checked, one_each
 from ..sampling.options import RUN_DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
-from .above import journals
 from .async_program_state import AsyncProgramState
 from .program import Program, ProgramCall
 from .program_state import ProgramState
+from .report_and_journal_hooks import journals
 
 NO_THREAD = 0
 _SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal", "adapter"})
@@ -47,7 +47,7 @@ class RunSettings:
     returns_errors: bool = False  # the caller gets them as results
     adapter: Adapter = None
     adapters: tuple[Adapter, ...] = ()
-    said: set[Hashable] = field(default_factory=set)  # of all items together: what was warned about
+    warned: set[Hashable] = field(default_factory=set)  # of all items together: what was warned about
 
     @classmethod
     def of(cls, options: Mapping[str, Any], returns_errors: bool = False, items: int | None = None) -> RunSettings:
@@ -138,7 +138,7 @@ def new_executor(
     backend = settings.backend
     control = RunControl(backend, program.__name__, settings.timeout, settings.budget)
     control.root.adapter = settings.adapter
-    control.said = settings.said
+    control.warned = settings.warned
     executor = StreamExecutor(
         backend,
         settings.options,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..attention.attention_backend import AttentionLayout
 from ..attention.attention_by_layer import listed
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
 from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError
@@ -174,7 +174,7 @@ def make_ranks_builder(
     """
     if isinstance(model, TransformersModelSpec):
         raise ConfigError(
-            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not "
+            f"{config.ranks_text}): {model.architecture} runs by transformers' own implementation, which is not "
             "shared out"
         )
     if config.tensor_parallel > 1:

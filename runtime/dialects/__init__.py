@@ -8,11 +8,18 @@ for event in reader.feed(piece): ...                    # ContentDelta, Reasonin
 """
 
 from ..common.moved_names import moved_names
-from .dialect import Dialect, DialectStep
-from .dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
-from .output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
-from .output_reader import OutputReader
+from .model_output_events import (
+    ArgumentsDelta,
+    ContentDelta,
+    Event,
+    ReasoningDelta,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from .model_output_parser import ModelOutputParser
 from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of, split_reasoning
+from .tool_dialect import Dialect, DialectStep
+from .tool_dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
 from .tool_types import DialectToolCall, Tool, tool_of
 
 __all__ = [
@@ -24,7 +31,7 @@ __all__ = [
     "DialectStep",
     "DialectToolCall",
     "Event",
-    "OutputReader",
+    "ModelOutputParser",
     "ReasoningDelta",
     "ReasoningMarks",
     "Tool",
@@ -40,13 +47,14 @@ __all__ = [
 ]
 
 _MOVED = {
-    "Step": "dialects.dialect.DialectStep",
-    "Arguments": "dialects.output_events.ArgumentsDelta",
-    "CallBegun": "dialects.output_events.ToolCallStart",
-    "CallEnded": "dialects.output_events.ToolCallEnd",
-    "Said": "dialects.output_events.ContentDelta",
-    "Thought": "dialects.output_events.ReasoningDelta",
-    "Reader": "dialects.output_reader.OutputReader",
+    "OutputReader": "dialects.model_output_parser.ModelOutputParser",
+    "Step": "dialects.tool_dialect.DialectStep",
+    "Arguments": "dialects.model_output_events.ArgumentsDelta",
+    "CallBegun": "dialects.model_output_events.ToolCallStart",
+    "CallEnded": "dialects.model_output_events.ToolCallEnd",
+    "Said": "dialects.model_output_events.ContentDelta",
+    "Thought": "dialects.model_output_events.ReasoningDelta",
+    "Reader": "dialects.model_output_parser.ModelOutputParser",
     "Marks": "dialects.reasoning_marks.ReasoningMarks",
     "Call": "dialects.tool_types.DialectToolCall",
 }

@@ -20,14 +20,14 @@ from safetensors.torch import load_file, save_file
 
 from sgl.runtime.adapters.adapted_model import AdaptedModel
 from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
-from sgl.runtime.adapters.adapter_extras import AdaptedTable, AdapterChanges, AdapterExtras, LowRankDelta
+from sgl.runtime.adapters.adapter_extras import AdaptedEmbeddingTable, AdapterExtras, AdapterWeightChanges, LowRankDelta
 from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.adapters.choose_adapter_kernels import reads_extras
 from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
-from sgl.runtime.adapters.files import base_weights
+from sgl.runtime.adapters.files import adapter_base_weights
+from sgl.runtime.adapters.files.adapter_base_weights import LocalBaseWeights
 from sgl.runtime.adapters.files.adapter_reader import AdapterReader
-from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
 from sgl.runtime.adapters.lora_linear import ReferenceAdapters
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
@@ -396,7 +396,7 @@ def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_
 def with_tables(sites: tuple[AdapterSite, ...], seed: int) -> Adapter:
     torch.manual_seed(seed)
     return AdapterPacker(sites, torch.float32).pack(
-        {}, AdapterChanges(embedding=AdaptedTable(whole=torch.randn(10, 8)))
+        {}, AdapterWeightChanges(embedding=AdaptedEmbeddingTable(whole=torch.randn(10, 8)))
     )
 
 
@@ -427,7 +427,7 @@ def test_weights_that_an_engine_on_a_gpu_has_put_away_are_not_read():
     weight = torch.empty(2, 2, device="meta")  # as no CPU's, without memory
     weight.untyped_storage().resize_(0)
     with pytest.raises(RuntimeFailure, match="wake it first"):
-        base_weights._read(weight)
+        adapter_base_weights._read(weight)
 
 
 def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():
@@ -441,7 +441,7 @@ def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():
     apart = AdapterExtras(
         {7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)},
         {},
-        AdaptedTable(rows=torch.tensor([4, 1]), values=b[:2]),
+        AdaptedEmbeddingTable(rows=torch.tensor([4, 1]), values=b[:2]),
         None,
         {1: mixture},
     )

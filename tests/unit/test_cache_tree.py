@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.cache import IntRow, PagePool, PrefixCache, common_prefix
+from sgl.runtime.cache import GrowableIntArray, PagePool, PrefixCache, common_prefix
 from sgl.runtime.cache.view.cache_snapshot import CacheSnapshot, snapshot
 from sgl.runtime.cache.view.cache_tree import CacheTree
-from sgl.runtime.cache.view.tree_nodes import CacheNode
-from sgl.runtime.cache.view.tree_outline import columns, shortened
-from sgl.runtime.cache.view.tree_svg import ROWS
+from sgl.runtime.cache.view.cache_tree_nodes import CacheNode
+from sgl.runtime.cache.view.cache_tree_outline import columns, shortened
+from sgl.runtime.cache.view.cache_tree_svg import ROWS
 from sgl.runtime.errors import ConfigError
 
 
@@ -24,7 +24,7 @@ class Row:
     """A sequence as the cache sees it."""
 
     def __init__(self, namespace: str) -> None:
-        self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
+        self.tokens, self.slots, self.computed, self.node = GrowableIntArray(), GrowableIntArray(), 0, None
         self.namespace = namespace
 
     def holder(self, number: int) -> tuple:

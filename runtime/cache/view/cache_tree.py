@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..int_row import Ints, Space
+from ..growable_int_array import Ints, Space
 from .cache_snapshot import CacheSnapshot
-from .tree_nodes import CacheNode, CacheRow
-from .tree_outline import outline
-from .tree_svg import draw
+from .cache_tree_nodes import CachedSequenceRow, CacheNode
+from .cache_tree_outline import outline
+from .cache_tree_svg import draw
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +39,7 @@ class CacheTree:
             if above is not None:
                 above.children.append(node)
         for sequence, status, place, beyond in taken.held:
-            nodes[place].rows.append(CacheRow(sequence, status, _frozen(beyond), decode(beyond)))
+            nodes[place].rows.append(CachedSequenceRow(sequence, status, _frozen(beyond), decode(beyond)))
         roots = dict(zip(taken.namespaces, nodes, strict=False))
         return cls(roots, taken.page_size, taken.pages_total, taken.pages_free)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...attention.attention_layout import LayerAttention
 from ...layers.rotary_embedding import RopeParameters
 from ...step.rank_rows import RankRowShare
-from .basic_specs import NormSpec, QueryTemperature
+from .layer_part_specs import NormSpec, QueryTemperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LatentAttentionSpec:
         return None if self.indexer is None or self.indexer.shared else self.indexer
 
     @property
-    def asked(self) -> LayerAttention:
+    def layer_attention(self) -> LayerAttention:
         """A token's row is the latent and the rotated key; the heads' output is of latents."""
         own, chooses = self.own_indexer, self.indexer
         return LayerAttention(

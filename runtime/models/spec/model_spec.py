@@ -12,11 +12,11 @@ from ...attention.attention_layout import AttentionLayout, LayerAttention
 from ...cache.recurrent_state_memory import RecurrentStateShape
 from ...layers.rotary_embedding import RopeParameters
 from ...step.rank_rows import RankRowShare
-from .basic_specs import Activation as Activation
-from .basic_specs import NormSpec as NormSpec
-from .basic_specs import QkNormSpec as QkNormSpec
-from .basic_specs import QueryTemperature as QueryTemperature
 from .latent_attention_spec import LatentAttentionSpec
+from .layer_part_specs import Activation as Activation
+from .layer_part_specs import NormSpec as NormSpec
+from .layer_part_specs import QkNormSpec as QkNormSpec
+from .layer_part_specs import QueryTemperature as QueryTemperature
 from .recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
 from .sparse_attention_spec import SparseAttentionSpec
 from .tensor_names import TensorNames
@@ -366,7 +366,7 @@ class ModelSpec:
     @cached_property
     def attention(self) -> AttentionLayout:
         """The layers' requirements of attention."""
-        return AttentionLayout.of([asked_of(layer.mixer) for layer in self.layers])
+        return AttentionLayout.of([layer_attention_of(layer.mixer) for layer in self.layers])
 
     @cached_property
     def share(self) -> RankRowShare | None:
@@ -409,11 +409,11 @@ def states_of(mixer: Mixer | None) -> tuple[RecurrentStateShape, ...]:
     )
 
 
-def asked_of(mixer: Mixer | None) -> LayerAttention | None:
+def layer_attention_of(mixer: Mixer | None) -> LayerAttention | None:
     """None if it does not attend."""
     part = attention_of(mixer)
     if part is None or isinstance(part, LatentAttentionSpec | SparseAttentionSpec):
-        return None if part is None else part.asked
+        return None if part is None else part.layer_attention
     return LayerAttention(
         part.heads,
         part.kv_heads,

@@ -10,18 +10,18 @@ from torch import Tensor
 from ..quantized_weight import QuantizedWeight
 from .group_size import described, group_of
 from .quantization_config import CheckpointQuantization
-from .reader_match import QuantizedModule, WeightReader
+from .weight_reader_match import QuantizedModule, WeightReader
 
 EACH = 8  # codes in a word
 PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight outputs, for the nibbles from the lowest
 WHOLE = ("I32",)
 
 
-def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
+def claim(module: QuantizedModule, quant_config: CheckpointQuantization) -> WeightReader:
     """w[o, i] = (q[i, o] - z[g, o]) * scales[g, o]."""
     inputs, words = module.matrix("qweight", WHOLE)
     out = words * EACH
-    group = group_of(module, asked, inputs, out)
+    group = group_of(module, quant_config, inputs, out)
     module.expect("qzeros", WHOLE, (-(-inputs // group), words))
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..quantized_weight import E2M1, QuantizedWeight
 from .bit_unpacking import nibbles, stream
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock, plain, reach_of
 
 BITS = {16: 4, 24: 6}  # of a code, by the bytes of 32 of them
@@ -39,7 +39,7 @@ def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightRea
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         factor = None
         for name, reach in reaches.items():
-            each = reach.spread(tensors[name].float(), (out, inputs))[:, 0]
+            each = reach.expanded(tensors[name].float(), (out, inputs))[:, 0]
             factor = 1 / each if name == DIVIDES else each
         return _grouped(tensors[codes], plain(tensors["weight_scale"]), group, bits, factor)
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock, reach_of
 
 FLOAT8 = ("F8_E4M3",)
@@ -27,7 +27,7 @@ def claim(module: QuantizedModule, blocks: list[ScaleBlock]) -> WeightReader:
     reach = reach_of(module, name, weight, blocks or [DEFAULT_BLOCK])
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-        return QuantizedWeight.float8(tensors["weight"], reach.spread(tensors[name], weight), reach.inputs)
+        return QuantizedWeight.float8(tensors["weight"], reach.expanded(tensors[name], weight), reach.inputs)
 
     return module.claim(f"FP8, {described(reach, weight)}", weight, ("weight", name), read)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..quantized_weight import QuantizedWeight
 from .compressed_tensors_schemes import CompressedTensorsScheme
 from .float8_reader import described
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import reach_of
 
 MIDDLE = 128  # what is added, so that codes are not negative
@@ -37,9 +37,9 @@ def claim(
         module.expect(names[2], ("I8",), module.siblings["weight_scale"].shape)
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-        scale = reach.spread(tensors["weight_scale"], weight)
+        scale = reach.expanded(tensors["weight_scale"], weight)
         zero = (
-            zeros_of(reach.spread(tensors[names[2]].short(), weight), levels)
+            zeros_of(reach.expanded(tensors[names[2]].short(), weight), levels)
             if len(names) == 3
             else float(MIDDLES[levels])
         )
