@@ -167,12 +167,7 @@ class SglFunction(Program):
         self, batch_kwargs: Items, *, return_exceptions: bool, **options: Unpack[BatchOptions]
     ) -> list[ProgramState | Exception]: ...
     async def arun_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = "auto",
-        return_exceptions: bool = False,
-        **options: Any,
+        self, batch_kwargs: Items, *, num_threads: int | str = "auto", return_exceptions: bool = False, **options: Any
     ) -> list[Any]:
         """`run_batch` for event loops. All `async def` bodies run at once; plain bodies run in threads."""
         reject_unknown("arun_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))

@@ -5,20 +5,7 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from sgl.grammars.algebra.expr import (
-    NEVER,
-    Alt,
-    Chars,
-    Expr,
-    Literal,
-    Repeat,
-    Seq,
-    Words,
-    alt,
-    repeat,
-    seq,
-    words,
-)
+from sgl.grammars.algebra.expr import NEVER, Alt, Chars, Expr, Literal, Repeat, Seq, Words, alt, repeat, seq, words
 
 _MOST_LENGTHS = 32
 ByLength = dict[int, Expr]

@@ -25,19 +25,7 @@ from sgl.grammars.algebra.expr import (
     Seq,
     Words,
 )
-from sgl.grammars.network.network_nodes import (
-    BYTE,
-    CALL,
-    ENTER,
-    FIELDS,
-    LOOP,
-    NEXT,
-    PICK,
-    RETURN,
-    SEEN,
-    SPLIT,
-    TABLE,
-)
+from sgl.grammars.network.network_nodes import BYTE, CALL, ENTER, FIELDS, LOOP, NEXT, PICK, RETURN, SEEN, SPLIT, TABLE
 
 _UNROLLED = 3
 _MOST_COPIES = 27  # of an item in repeats of repeats; beyond that they are counted

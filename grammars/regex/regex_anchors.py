@@ -7,20 +7,7 @@ resolved for the place where it begins and the place where it stops; an anchor i
 from __future__ import annotations
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import (
-    EMPTY,
-    NEVER,
-    Alt,
-    Anchor,
-    Chars,
-    Expr,
-    Repeat,
-    Seq,
-    alt,
-    nonempty,
-    nullable,
-    seq,
-)
+from sgl.grammars.algebra.expr import EMPTY, NEVER, Alt, Anchor, Chars, Expr, Repeat, Seq, alt, nonempty, nullable, seq
 from sgl.grammars.algebra.language_operations import matches
 from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
 

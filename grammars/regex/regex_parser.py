@@ -8,21 +8,7 @@ from functools import cache
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import (
-    NEVER,
-    Alt,
-    Anchor,
-    Chars,
-    Expr,
-    Lazy,
-    Literal,
-    Look,
-    Repeat,
-    Seq,
-    alt,
-    seq,
-    words,
-)
+from sgl.grammars.algebra.expr import NEVER, Alt, Anchor, Chars, Expr, Lazy, Literal, Look, Repeat, Seq, alt, seq, words
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner
 from sgl.grammars.regex.regex_character_sets import bracketed_set, character, dot, escaped_set
@@ -52,10 +38,7 @@ def _runs(dialect: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
     Of the ECMA dialect that is what JSON text spells as it is.
     """
     plain = r"[^\\.\[(){*+?|^$\ud800-\udfff]" if dialect == "python" else r"[ !#%&',\-/0-9:;<=>@A-Z\]_`a-z}~]"
-    return (
-        re.compile(rf"{plain}+(?![*+?{{]|\(\?#)"),
-        re.compile(rf"{plain}*(?:\|{plain}*)+(?=\)|\Z)"),
-    )
+    return (re.compile(rf"{plain}+(?![*+?{{]|\(\?#)"), re.compile(rf"{plain}*(?:\|{plain}*)+(?=\)|\Z)"))
 
 
 class RegexParser:

@@ -10,18 +10,7 @@ from itertools import combinations
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet, utf8_sequences
-from sgl.grammars.algebra.expr import (
-    Alt,
-    Chars,
-    Expr,
-    Literal,
-    Repeat,
-    Seq,
-    Words,
-    length_bounds,
-    nullable,
-    seq,
-)
+from sgl.grammars.algebra.expr import Alt, Chars, Expr, Literal, Repeat, Seq, Words, length_bounds, nullable, seq
 from sgl.grammars.algebra.length_clipping import fixed_length
 from sgl.grammars.errors import GrammarLimitError
 

@@ -7,29 +7,12 @@ from fractions import Fraction
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.byte_marks import MOST_ITEMS
-from sgl.grammars.algebra.expr import (
-    Alt,
-    Chars,
-    Expr,
-    Graph,
-    Literal,
-    Repeat,
-    Seq,
-    Words,
-    length_bounds,
-)
+from sgl.grammars.algebra.expr import Alt, Chars, Expr, Graph, Literal, Repeat, Seq, Words, length_bounds
 from sgl.grammars.algebra.language_operations import product
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.schema.schema_document import EndlessReference
 from sgl.grammars.schema.schema_resolver import SchemaResolver
-from sgl.grammars.schema.schema_shapes import (
-    ArrayShape,
-    NumberShape,
-    ObjectShape,
-    SchemaShape,
-    StringShape,
-    Where,
-)
+from sgl.grammars.schema.schema_shapes import ArrayShape, NumberShape, ObjectShape, SchemaShape, StringShape, Where
 from sgl.grammars.schema.string_formats import generated
 
 ENOUGH = MOST_ITEMS + 1

@@ -12,17 +12,7 @@ from ..errors import LanguageError
 from ..nodes import primitives
 from ..sampling.options import NAMES, make_options
 from . import constraints
-from .abstract_values import (
-    ANY,
-    Const,
-    Expression,
-    ExprNode,
-    GeneratedText,
-    ListValue,
-    TextPattern,
-    Value,
-    options_of,
-)
+from .abstract_values import ANY, Const, Expression, ExprNode, GeneratedText, ListValue, TextPattern, Value, options_of
 from .context import CheckContext
 from .problem import hint
 
@@ -106,12 +96,7 @@ def known_options(primitive: str) -> frozenset[str]:
 
 
 def make_gen(
-    c: CheckContext,
-    primitive: str,
-    node: ast.Call,
-    args: list[Value],
-    keywords: Mapping[str, Value],
-    whole: bool,
+    c: CheckContext, primitive: str, node: ast.Call, args: list[Value], keywords: Mapping[str, Value], whole: bool
 ) -> Value:
     """A gen or select. `whole`: there are no * or ** arguments, all is seen."""
     _check_known(c, primitive, node)
@@ -124,9 +109,7 @@ def make_gen(
     places = _places(primitive, node)
     if len(args) > len(positional(primitive)):
         c.report(
-            "SGL401",
-            node,
-            f"{primitive} takes {len(positional(primitive))} positional arguments, not {len(args)}",
+            "SGL401", node, f"{primitive} takes {len(positional(primitive))} positional arguments, not {len(args)}"
         )
     chosen = primitive == "select" or _is_given(given.get("choices"))
     if chosen or "choices" in given:
@@ -236,12 +219,7 @@ def _out_of_range(option: str, value: Any) -> str | None:
 
 
 def check_choices(
-    c: CheckContext,
-    primitive: str,
-    node: ast.AST,
-    value: Value | None,
-    places: Mapping[str, ast.AST],
-    whole: bool,
+    c: CheckContext, primitive: str, node: ast.AST, value: Value | None, places: Mapping[str, ast.AST], whole: bool
 ) -> None:
     """A list of strings, each once."""
     place = places.get("choices", node)

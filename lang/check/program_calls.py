@@ -116,12 +116,7 @@ def _places(node: ast.Call) -> dict[str, ast.AST]:
 
 
 def _check_names(
-    c: CheckContext,
-    program: Function,
-    own: ProgramSignature,
-    node: ast.Call,
-    given: Any,
-    options: frozenset[str],
+    c: CheckContext, program: Function, own: ProgramSignature, node: ast.Call, given: Any, options: frozenset[str]
 ) -> None:
     if own.more_named:
         return

@@ -27,18 +27,7 @@ from .abstract_values import (
     options_of,
 )
 from .context import CheckContext
-from .environment import (
-    ALWAYS,
-    ANY_ROLE,
-    NEVER,
-    SOMETIMES,
-    UNDECIDED,
-    Binding,
-    Env,
-    MissingRead,
-    StateFacts,
-    merge,
-)
+from .environment import ALWAYS, ANY_ROLE, NEVER, SOMETIMES, UNDECIDED, Binding, Env, MissingRead, StateFacts, merge
 from .problem import hint
 
 _NAMED = {"gen", "select", "scope"}
@@ -87,13 +76,7 @@ def _public() -> list[str]:
 
 
 def read(
-    c: CheckContext,
-    state: StateRef,
-    key: Value,
-    place: ast.AST,
-    env: Env,
-    blocking: bool = False,
-    needed: bool = True,
+    c: CheckContext, state: StateRef, key: Value, place: ast.AST, env: Env, blocking: bool = False, needed: bool = True
 ) -> Value:
     """`s[key]`: the value, and what is wrong with reading it here."""
     if not (isinstance(key, Const) and isinstance(key.value, str)):
@@ -117,9 +100,7 @@ def read(
             facts.names[name] = replace(bound, read=True, defined=max(bound.defined, UNDECIDED))
     if blocking and c.in_async_program and found and not all(b.ready for b in found):
         c.report(
-            "SGL802",
-            place,
-            f"s[{name!r}] cannot wait for its value in an async program; write `await s.get({name!r})`",
+            "SGL802", place, f"s[{name!r}] cannot wait for its value in an async program; write `await s.get({name!r})`"
         )
     return _value_of(name, found)
 

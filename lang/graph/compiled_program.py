@@ -150,11 +150,7 @@ class CompiledProgram:
         return state if state.stream_executor.streaming else await finished(state)
 
     async def arun_batch(
-        self,
-        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
-        *,
-        return_exceptions: bool = False,
-        **options: Any,
+        self, batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]], *, return_exceptions: bool = False, **options: Any
     ) -> list[Any]:
         """`run_batch` for event loops."""
         reject_unknown("arun_batch", options, OPTION_NAMES)

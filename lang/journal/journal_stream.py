@@ -14,16 +14,7 @@ from ..backends.pending_calls import forward_result
 from ..errors import ProgramCancelled
 from ..places.source_place import SourcePlace
 from ..sampling.choices import ChoicesDecision
-from .hash_chain import (
-    ChainLink,
-    adapter_part,
-    address,
-    encode,
-    media_part,
-    result_part,
-    result_place,
-    turn_part,
-)
+from .hash_chain import ChainLink, adapter_part, address, encode, media_part, result_part, result_place, turn_part
 from .journal_node import JournalNode
 from .journal_request import JournalRequest, Path, RequestContent, content_of, once_content, program_at
 from .once_values import OnceValues

@@ -35,12 +35,7 @@ def mismatch(journal: Journal, asked: JournalRequest, last: Future[JournalNode] 
 def _nearest(journal: Journal, asked: JournalRequest, last: int | None) -> JournalNode | None:
     def similarity(node: JournalNode) -> tuple[bool, ...]:
         same_place = (node.previous, node.path) == (last, asked.place)
-        return (
-            node.name == asked.name,
-            same_place,
-            node.path == asked.place,
-            asked.where == (node.file, node.line),
-        )
+        return (node.name == asked.name, same_place, node.path == asked.place, asked.where == (node.file, node.line))
 
     nodes = [node for node in journal.nodes if node.kind == asked.content.kind]
     best = max(reversed(nodes), key=similarity, default=None)

@@ -107,11 +107,7 @@ def gen(
 ) -> SglGen[Value]: ...
 @overload
 def gen(
-    name: str | None = None,
-    *,
-    type: type[Value],
-    max_tokens: int | None = None,
-    **options: Unpack[GenOptions],
+    name: str | None = None, *, type: type[Value], max_tokens: int | None = None, **options: Unpack[GenOptions]
 ) -> SglGen[Value]: ...
 @overload
 def gen(

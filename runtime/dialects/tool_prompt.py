@@ -14,12 +14,7 @@ from typing import Any, Self
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.chat_templates.template_messages import text_of
-from sgl.runtime.text.chat_templates.template_traits import (
-    MessageFate,
-    TemplateTraits,
-    ToolCallSupport,
-    traits_of,
-)
+from sgl.runtime.text.chat_templates.template_traits import MessageFate, TemplateTraits, ToolCallSupport, traits_of
 
 from .reasoning_marks import ReasoningMarks
 from .tool_types import DialectToolCall, Tool

@@ -123,12 +123,7 @@ class EmbeddedStream(Stream):
     # --- operations, in order ----------------------------------------------------------------------------
 
     def _generate(
-        self,
-        request: GenRequest,
-        params: Any,
-        grammar: Any,
-        on_chunk: OnChunk | None,
-        result: Future[Generated],
+        self, request: GenRequest, params: Any, grammar: Any, on_chunk: OnChunk | None, result: Future[Generated]
     ) -> None:
         self._flush(need_token=True)
         meta = MetaInfoWriter(self._backend.tokenizer.token_bytes, request.options)

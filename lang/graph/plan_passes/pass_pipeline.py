@@ -25,12 +25,7 @@ def grammars_ahead(plan: GraphPlan) -> GraphPlan:
 AS_WRITTEN = "as written"
 BRANCHES, JOIN = "branches started together", "literals joined"
 HOIST, AHEAD = "prefix hoisted", "grammars compiled ahead"
-PASSES: dict[str, Pass] = {
-    BRANCHES: start_branches,
-    JOIN: join_literals,
-    HOIST: hoist_prefix,
-    AHEAD: grammars_ahead,
-}
+PASSES: dict[str, Pass] = {BRANCHES: start_branches, JOIN: join_literals, HOIST: hoist_prefix, AHEAD: grammars_ahead}
 
 
 @dataclass(frozen=True)

@@ -128,14 +128,7 @@ FRAMED = [
     ),
     FramedDialect(
         "deepseek-v31",
-        CallFrame(
-            _DEEPSEEK,
-            "<｜tool▁sep｜>",
-            "<｜tool▁call▁end｜>",
-            "<｜tool▁call▁begin｜>",
-            _DEEPSEEK_END,
-            lead="",
-        ),
+        CallFrame(_DEEPSEEK, "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>", _DEEPSEEK_END, lead=""),
     ),
     FramedDialect(
         "kimi-k2",

@@ -46,17 +46,7 @@ FEW_BLOCKS = 4
 @entry
 @triton.jit(do_not_specialize_on_alignment=["groups"])
 def find(
-    places,
-    starts,
-    ranks,
-    scales,
-    groups,
-    shapes,
-    sites,
-    most_pieces,
-    room,
-    RANK: tl.constexpr,
-    BLOCK: tl.constexpr,
+    places, starts, ranks, scales, groups, shapes, sites, most_pieces, room, RANK: tl.constexpr, BLOCK: tl.constexpr
 ):
     """places: int32 [sites, most pieces, room], where the rows of B of the step's adapters begin, by GRAIN, RANK for
     each.

@@ -111,7 +111,6 @@ class QuantizedModule:
         for name in self.siblings:
             if name not in names and name not in spare and name not in BESIDE:
                 raise self.wrong(
-                    name,
-                    f"is not understood with a weight of the format {form}; take another checkpoint of this model",
+                    name, f"is not understood with a weight of the format {form}; take another checkpoint of this model"
                 )
         return WeightReader(form, shape, tuple(names), spare, read)
