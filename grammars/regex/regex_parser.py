@@ -10,9 +10,8 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import NEVER, Alt, Anchor, Chars, Expr, Lazy, Literal, Look, Repeat, Seq, alt, seq, words
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner
+from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner, read_flags, set_letters
 from sgl.grammars.regex.regex_character_sets import bracketed_set, character, dot, escaped_set
-from sgl.grammars.regex.regex_flags import read_flags, set_letters
 from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
 
 MOST_REPEATS = 1_000_000
