@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from .automaton_drafter import AutomatonDrafter
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
-from .drafter import Drafter
-from .forced_drafter import ForcedDrafter
+from .drafter import Drafter, ForcedDrafter
 from .list_drafter import ListDrafter
 from .speculation import Speculation
 from .suffix_drafter import SuffixDrafter
