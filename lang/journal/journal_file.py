@@ -106,10 +106,9 @@ class JournalFile:
                 self._write(line)
             except OSError as error:
                 raise JournalError(
-                    f"{self._path} cannot be written ({error}); what it has stays good. Once the cause is gone (a "
-                    "full disk, "
-                    f"say), this run's next nodes are written again, and sgl.resume({str(self._path)!r}) computes "
-                    "what is missing"
+                    f"{self._path} cannot be written ({error}); what it has stays good. Once the cause is gone (a full "
+                    f"disk, say), this run's next nodes are written again, and sgl.resume({str(self._path)!r}) "
+                    "computes what is missing"
                 ) from error
 
     def _write(self, line: bytes) -> None:

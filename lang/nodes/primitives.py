@@ -397,10 +397,9 @@ def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
     if "adapter" in options:
         asked = options["adapter"]
         raise UnknownOptionError(
-            f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed "
-            "by it; "
-            f"use program.run(..., adapter={asked!r}), run_batch with one per item, s.fork(1, adapter={asked!r})[0], "
-            f"or with s.adapter({asked!r}):"
+            f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed by "
+            f"it; use program.run(..., adapter={asked!r}), run_batch with one per item, s.fork(1, "
+            f"adapter={asked!r})[0], or with s.adapter({asked!r}):"
         )
 
 

@@ -212,8 +212,7 @@ def _failed(program: Program, calls: list[ProgramCall], outcomes: Sequence[RunOu
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     error = BatchError(
         f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. "
-        "The other "
-        "results are in this error's `results`; with return_exceptions=True errors are returned, not raised",
+        "The other results are in this error's `results`; with return_exceptions=True errors are returned, not raised",
         None,
         index,
         arguments,

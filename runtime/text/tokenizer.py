@@ -96,8 +96,7 @@ class Tokenizer:
                 raise
             raise ConfigError(
                 f"{folder}: its tokenizer cannot be used ({type(error).__name__}: {str(error)[:400]}); restore "
-                "tokenizer.json and "
-                "tokenizer_config.json"
+                "tokenizer.json and tokenizer_config.json"
             ) from error
 
     @classmethod

@@ -131,8 +131,7 @@ def _check_part(part: GGUFFile, number: int, count: int) -> None:
     if (said, of) != (number, count) and not (count == 1 and of == 0):
         raise CheckpointError(
             f"{part.file}: split.no={shown(said)}, split.count={shown(of)}, by its name it is part {number} (from 0) "
-            f"of {count}; "
-            "give the files their own names back: NAME-00001-of-0000N.gguf"
+            f"of {count}; give the files their own names back: NAME-00001-of-0000N.gguf"
         )
 
 
