@@ -43,8 +43,7 @@ class SglFunction(Program):
         """Run the program. Returns when the body has ended; reading the state waits for the rest.
 
         Pass the program's own arguments and, as keywords, any of these options (a parameter of the program with the
-        same
-        name takes precedence):
+        same name takes precedence):
 
         backend    where to run; by default the default backend, which is the bundled model unless you set another
         stream     True: return at once, read the state while it grows (False)

@@ -360,8 +360,7 @@ class ProgramState(StateBase):
         have found in its place: they are computed when you ask, by one more call of the backend, which `usage()` does
             not
         count. Such a gen draws token by token, so it may write a choice that is not the most likely one. Raises
-        KeyError if
-        there is no such variable, BadValueError if nothing of the kind made it in this state.
+        KeyError if there is no such variable, BadValueError if nothing of the kind made it in this state.
         """
         executor = self.stream_executor
         return probabilities(executor, name, executor.find(name, self._variables))

@@ -5,8 +5,7 @@
         remote.json                   {"url": ..., "weights": {"model.safetensors": [size, tag], ...}}
 
 KEY is made of the URL and of the sizes and tags of all files: what changes there is another folder here. Anywhere else
-a remote.json
-means nothing: what a folder holds causes no request.
+a remote.json means nothing: what a folder holds causes no request.
 """
 
 from __future__ import annotations
