@@ -52,8 +52,7 @@ class SchemaResolver:
     """Alternatives of what a set of places allows; each place is worked out once.
 
     most_work: pairs of alternatives that are combined, beyond which GrammarLimitError is raised; None for no limit.
-        With a
-    limit a oneOf of many branches is read as an anyOf.
+    With a limit a oneOf of many branches is read as an anyOf.
     """
 
     def __init__(self, document: SchemaDocument, options: SchemaOptions, most_work: int | None = None) -> None:

@@ -199,9 +199,8 @@ def select(
     """Append the most likely of the choices, as scored by `choices_method`.
 
     `choices`: a list of texts; a dict of texts with what each means; or an Enum class, a Literal or bool. `s[name]` is
-        the text;
-    `s.get(name)` the member or value of an Enum, Literal or bool. The model reads definitions only where the program
-    writes them, with `sgl.labels(choices)`.
+    the text; `s.get(name)` the member or value of an Enum, Literal or bool. The model reads definitions only where the
+    program writes them, with `sgl.labels(choices)`.
 
     With a `temperature` above 0 the choice is sampled from the choices' probabilities at that temperature; the
     run's seed makes this reproducible. `s.probs(name)` returns the probability of each choice.

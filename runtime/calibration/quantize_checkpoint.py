@@ -67,8 +67,7 @@ def quantize(
     """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
 
     weights: one of `layouts.KINDS`; "int4" and "int4_gptq" are in groups of `group` inputs. The embedding and the head
-        stay as they
-    are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
+    stay as they are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
     held_out: texts to compare the distributions of both models by. Computed in float32; of the layers one is in memory.
     Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError
     for damaged files.

@@ -83,8 +83,7 @@ def read_parts(file: Path) -> list[GGUFFile]:
     """All parts of a model, the first one with its metadata; one, where the file is not split.
 
     file: any part `NAME-0000K-of-0000N.gguf`. Raises CheckpointError as `read_gguf` does, and where parts are missing
-        or
-    do not belong together.
+    or do not belong together.
     """
     files = _part_files(file)
     parts: list[GGUFFile] = []

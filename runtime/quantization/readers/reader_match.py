@@ -46,8 +46,7 @@ class WeightReader(NamedTuple):
     format: for people. shape: of the dense weight [out, in]; (1, out * in) where only `read` learns the sizes.
     names: the siblings that `read` takes, after "module.". unused: those that the format has and the weight needs not.
     read: their tensors, in the headers' dtypes and shapes and on any device -> the weight, which may share their
-        memory;
-    raises CheckpointError for contents that cannot be.
+    memory; raises CheckpointError for contents that cannot be.
     """
 
     format: str
