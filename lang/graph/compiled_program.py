@@ -16,7 +16,7 @@ from ..backend import Backend, Stream
 from ..backends.default_backend import as_backend
 from ..errors import LanguageError, TraceError, reject_unknown
 from ..global_config import global_config
-from ..places.source_place import SourcePlace, is_own
+from ..places.source_location import SourcePlace, is_own
 from ..program.batch_runs import OPTION_NAMES, WINDOW, make_calls
 from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, new_executor, split_options
@@ -26,13 +26,13 @@ from .compiled_parameters import CompiledParameters
 from .compiled_state import CompiledState
 from .graph_plan import GraphPlan
 from .graph_structure import GraphStructure
-from .placeholders import placeholders
 from .plan_executor import PlanExecution
 from .plan_passes.grammar_pass import prepare_grammars
 from .plan_passes.pass_pipeline import AHEAD, HOIST, PASSES, improve
 from .plan_passes.prefix_pass import PinnedPrefix, hoist_prefix, without_pinned_prefix
 from .render.graph_svg import draw_graph
 from .render.graphviz_dot import graph_as_dot
+from .trace_placeholders import placeholders
 from .trace_program import trace_program
 from .tracer import TracerProgramState
 

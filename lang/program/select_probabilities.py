@@ -13,15 +13,15 @@ from sgl.runtime.text.chat_templates.quoted_text import quoted
 from ..backend import Generated, SelectRequest, Stream
 from ..errors import BadValueError
 from ..global_config import own_words
-from ..interpreter.transcript import LiteralText, PendingText
+from ..interpreter.state_transcript import LiteralText, PendingText
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.choices import ChoicesDecision, token_length_normalized
 from ..typed.choice_labels import choice_labels
 
 if TYPE_CHECKING:
+    from ..interpreter.state_transcript import Piece
     from ..interpreter.state_variables import Binding
     from ..interpreter.stream_executor import StreamExecutor
-    from ..interpreter.transcript import Piece
 
 
 def probabilities(executor: StreamExecutor, name: str, binding: Binding | None) -> dict[str, float]:

@@ -8,8 +8,8 @@ from typing import Any
 
 from ..backend import Backend, Generated, Media
 from ..errors import BadValueError, ProgramError, RunStopped
-from ..interpreter.transcript import LiteralText, PendingText, Piece
-from ..interpreter.usage import computing_seconds
+from ..interpreter.state_transcript import LiteralText, PendingText, Piece
+from ..interpreter.token_usage import computing_seconds
 from ..media.media_urls import as_url
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions

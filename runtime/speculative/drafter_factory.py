@@ -6,10 +6,10 @@ import time
 from typing import TYPE_CHECKING
 
 from .automaton_drafter import AutomatonDrafter
+from .choice_list_drafter import ListDrafter
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter, ForcedDrafter
-from .list_drafter import ListDrafter
 from .speculation import Speculation
 from .suffix_drafter import SuffixDrafter
 

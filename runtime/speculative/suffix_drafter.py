@@ -141,7 +141,7 @@ def _class(length: int) -> int:
 def earlier_places(text: Ints, others: Ints | None, least: int) -> Iterator[Place]:
     """Places after KEY, then fewer, down to one of the last tokens of `text`; in `others` after `least` or more.
 
-    Each time the longest match comes first. The compiled kernels (`csrc/sampling/places.h`) look where they are there;
+    Each time the longest match comes first. The compiled kernels (`csrc/sampling/suffix_lookup.h`) look where they are there;
     `searched` finds the same.
     """
     if cpu_kernels.kernels is None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...chat import ChatTemplate
 from ..graph_plan import GraphPlan, Lane
-from ..placeholders import TracedVariable
+from ..trace_placeholders import TracedVariable
 from ..trace_steps import AppendStep, GraphStep, JoinedTextStep, WaitStep
 from .grammar_pass import constrained
 from .operation_counts import OperationCounts, count
