@@ -5,7 +5,20 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from sgl.grammars.algebra.expr import NEVER, Alt, Chars, Expr, Literal, Repeat, Seq, Words, alt, repeat, seq, words
+from sgl.grammars.algebra.expr import (
+    NEVER,
+    Alt,
+    CharClass,
+    Expr,
+    Literal,
+    LiteralSet,
+    Repeat,
+    Seq,
+    alt,
+    repeat,
+    seq,
+    words,
+)
 
 _MOST_LENGTHS = 32
 ByLength = dict[int, Expr]
@@ -70,11 +83,11 @@ def fixed_length(expr: Expr) -> int | None:
 def by_length(expr: Expr) -> ByLength | None:
     """The texts by their length; None where the lengths are many."""
     match expr:
-        case Chars():
+        case CharClass():
             return {1: expr}
         case Literal(data):
             return {len(data.decode()): expr}
-        case Words(literals):
+        case LiteralSet(literals):
             return _gathered([(len(word.decode()), Literal(word)) for word in literals])
         case Alt(items):
             return _gathered_all([by_length(item) for item in items])
