@@ -202,6 +202,5 @@ def _no_adapters(what: Stream | Backend, adapters: Sequence[str | None]) -> Unsu
     names = ", ".join(repr(adapter) for adapter in dict.fromkeys(adapters))
     return UnsupportedByBackendError(
         f"{type(what).__name__} has no adapters (asked for: {names}); run on an sgl.Engine that has them loaded. A "
-        "server that has some takes "
-        "one as the name of its model"
+        "server that has some takes one as the name of its model"
     )

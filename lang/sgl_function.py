@@ -43,8 +43,7 @@ class SglFunction(Program):
         """Run the program. Returns when the body has ended; reading the state waits for the rest.
 
         Pass the program's own arguments and, as keywords, any of these options (a parameter of the program with the
-        same
-        name takes precedence):
+        same name takes precedence):
 
         backend    where to run; by default the default backend, which is the bundled model unless you set another
         stream     True: return at once, read the state while it grows (False)
@@ -167,12 +166,7 @@ class SglFunction(Program):
         self, batch_kwargs: Items, *, return_exceptions: bool, **options: Unpack[BatchOptions]
     ) -> list[ProgramState | Exception]: ...
     async def arun_batch(
-        self,
-        batch_kwargs: Items,
-        *,
-        num_threads: int | str = "auto",
-        return_exceptions: bool = False,
-        **options: Any,
+        self, batch_kwargs: Items, *, num_threads: int | str = "auto", return_exceptions: bool = False, **options: Any
     ) -> list[Any]:
         """`run_batch` for event loops. All `async def` bodies run at once; plain bodies run in threads."""
         reject_unknown("arun_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))

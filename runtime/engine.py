@@ -104,8 +104,8 @@ class Engine:
         Tenants of equal priority share the engine fairly. Cached prefixes are shared only within a `namespace`.
         Work that is not done `timeout` seconds from now fails with DeadlineExceeded. Forks inherit all of these.
         adapter: the name of a loaded one (`engine.adapters`) that computes the sequence; None: the base does. Cached
-            prefixes are
-        shared only by sequences of the same adapter, by its contents. Raises ConfigError for a name that is not loaded.
+        prefixes are shared only by sequences of the same adapter, by its contents. Raises ConfigError for a name that
+        is not loaded.
         """
         self._check_open()
         digest = "" if adapter is None else self._core.adapter_digest(adapter)

@@ -1,7 +1,7 @@
 """How much work on automata a thread may do before it stops, so that what takes long can be done elsewhere.
 
-Work is counted in steps of some nanoseconds (`core/base/work_budget.h`), so that it is the same on any machine. What
-was found is not lost when a thread stops: who asks again goes on from there.
+Work is counted in steps of some nanoseconds (`core/base/work_budget.h`), so that it is the same on any machine. Nothing
+that was found is lost when a thread stops: who asks again goes on from there.
 """
 
 from __future__ import annotations

@@ -13,11 +13,7 @@ import numpy as np
 from sgl.grammars.algebra.byte_marks import BEGIN
 from sgl.grammars.automaton.automaton_work_budget import WorkBudget
 from sgl.grammars.automaton.distinct_items_masks import DistinctItemsMasks
-from sgl.grammars.automaton.distinct_items_states import (
-    DistinctItemsHalt,
-    DistinctItemsState,
-    DistinctItemsStates,
-)
+from sgl.grammars.automaton.distinct_items_states import DistinctItemsHalt, DistinctItemsState, DistinctItemsStates
 from sgl.grammars.automaton.distinct_items_viability import DistinctItemsViability
 from sgl.grammars.automaton.native_automaton_core import NativeCore
 from sgl.grammars.automaton.python_automaton_core import DEAD, PythonCore

@@ -12,8 +12,7 @@ import numpy as np
 
 from sgl.grammars.algebra.byte_marks import BEGIN, ENDS, TOKEN, token_mark
 from sgl.grammars.automaton.automaton_core_selection import Core, make_core, stopped
-from sgl.grammars.automaton.automaton_lock import AutomatonLock
-from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished, current, metered
+from sgl.grammars.automaton.automaton_work_budget import STEPS_A_SECOND, WorkUnfinished, current, metered
 from sgl.grammars.automaton.distinct_items_core import DistinctItemsCore
 from sgl.grammars.automaton.distinct_items_states import DistinctItemsHalt
 from sgl.grammars.automaton.native_automaton_core import NativeCore
@@ -32,6 +31,34 @@ MOST_FORCED = 1024
 CROWD = 8  # one in so many of what may be held is enough for new texts to begin elsewhere
 MOST_MOVES = 1_000_000
 MOVE_BYTES = 200
+LONGEST_WAIT = 0.01  # seconds, for another thread that works on the same automaton, of threads that have other work
+
+
+class AutomatonLock:
+    """An automaton's lock, held while its core works, within what the thread's meter allows."""
+
+    __slots__ = ("_core", "_lock")
+
+    def __init__(self, lock: threading.RLock, core: Core) -> None:
+        self._lock, self._core = lock, core
+
+    def __enter__(self) -> None:
+        meter = current()
+        if meter is None:
+            self._lock.acquire()
+            return
+        if meter.left < 0:
+            raise WorkUnfinished
+        if not self._lock.acquire(timeout=0 if meter.hasty else LONGEST_WAIT):
+            meter.spend(0 if meter.hasty else int(LONGEST_WAIT * STEPS_A_SECOND))
+            raise WorkUnfinished
+        self._core.allow(meter)
+
+    def __exit__(self, *_: object) -> None:
+        meter = current()
+        if meter is not None:
+            self._core.charge(meter)
+        self._lock.release()
 
 
 class Automaton:

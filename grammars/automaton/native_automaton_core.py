@@ -24,12 +24,7 @@ from sgl.grammars.tokens.vocabulary import Vocabulary
 
 
 class _Trie(ctypes.Structure):
-    _fields_ = [
-        ("size", c_int32),
-        ("nodes", c_void_p),
-        ("ids", c_void_p),
-        ("roots", c_void_p),
-    ]
+    _fields_ = [("size", c_int32), ("nodes", c_void_p), ("ids", c_void_p), ("roots", c_void_p)]
 
     @classmethod
     def of(cls, trie: TokenTrie) -> _Trie:

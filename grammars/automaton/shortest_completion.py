@@ -9,17 +9,7 @@ from sgl.grammars.algebra.byte_marks import TOKEN
 from sgl.grammars.algebra.unordered_parts import EMPTY_SUBSET, PartSubset
 from sgl.grammars.automaton.state_closure import Thread
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.network.transition_network import (
-    BYTE,
-    CALL,
-    ENTER,
-    LOOP,
-    NEXT,
-    PICK,
-    SEEN,
-    SPLIT,
-    TransitionNetwork,
-)
+from sgl.grammars.network.transition_network import BYTE, CALL, ENTER, LOOP, NEXT, PICK, SEEN, SPLIT, TransitionNetwork
 
 # A byte costs so much more than a move that reads none that texts are compared by length, and no way is a circle.
 BYTE_COST = 1 << 40

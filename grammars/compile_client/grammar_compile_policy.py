@@ -1,8 +1,7 @@
 """Whether this process has another one that compiles its grammars: as long as somebody here uses it.
 
 Who asks for it `at_once` has it from the start. Others have it once what was compiled here has taken as long as it
-takes
-to start it, so that a program with a few ordinary grammars never pays for it.
+takes to start it, so that a program with a few ordinary grammars never pays for it.
 """
 
 from __future__ import annotations

@@ -42,8 +42,7 @@ class PikeProgram:
     """`sets[i]` is the set of characters of instruction i, `ways[i]` where else it leads, `looks[i]` its condition.
 
     A text matches where instruction `end` is reached. `rounds` has the instructions that end a round of a repeat
-    without
-    a bound, with those that begin it: a round that takes no text is the last one.
+    without a bound, with those that begin it: a round that takes no text is the last one.
     """
 
     sets: list[CharSet | None] = field(default_factory=list)

@@ -18,10 +18,7 @@ _ASCII_CLASSES = {"d": DIGIT, "w": WORD, "s": SPACE}
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _HEX_WIDTH = {"x": 2, "u": 4, "U": 8}
 _HEX, _OCTAL = "0123456789abcdefABCDEF", "01234567"
-_LINE_ENDS: dict[Dialect, CharSet] = {
-    "python": charset.single("\n"),
-    "ecma": charset.of("\n\r\u2028\u2029"),
-}
+_LINE_ENDS: dict[Dialect, CharSet] = {"python": charset.single("\n"), "ecma": charset.of("\n\r\u2028\u2029")}
 
 
 def dot(scan: PatternScanner) -> CharSet:

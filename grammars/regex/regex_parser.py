@@ -24,9 +24,8 @@ from sgl.grammars.algebra.expr import (
     words,
 )
 from sgl.grammars.errors import GrammarLimitError
-from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner
+from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner, read_flags, set_letters
 from sgl.grammars.regex.regex_character_sets import bracketed_set, character, dot, escaped_set
-from sgl.grammars.regex.regex_flags import read_flags, set_letters
 from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
 
 MOST_REPEATS = 1_000_000
@@ -52,10 +51,7 @@ def _runs(dialect: Dialect) -> tuple[re.Pattern[str], re.Pattern[str]]:
     Of the ECMA dialect that is what JSON text spells as it is.
     """
     plain = r"[^\\.\[(){*+?|^$\ud800-\udfff]" if dialect == "python" else r"[ !#%&',\-/0-9:;<=>@A-Z\]_`a-z}~]"
-    return (
-        re.compile(rf"{plain}+(?![*+?{{]|\(\?#)"),
-        re.compile(rf"{plain}*(?:\|{plain}*)+(?=\)|\Z)"),
-    )
+    return (re.compile(rf"{plain}+(?![*+?{{]|\(\?#)"), re.compile(rf"{plain}*(?:\|{plain}*)+(?=\)|\Z)"))
 
 
 class RegexParser:

@@ -22,14 +22,7 @@ from sgl.grammars.algebra.language_operations import product
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.schema.schema_document import EndlessReference
 from sgl.grammars.schema.schema_resolver import SchemaResolver
-from sgl.grammars.schema.schema_shapes import (
-    ArrayShape,
-    NumberShape,
-    ObjectShape,
-    SchemaShape,
-    StringShape,
-    Where,
-)
+from sgl.grammars.schema.schema_shapes import ArrayShape, NumberShape, ObjectShape, SchemaShape, StringShape, Where
 from sgl.grammars.schema.string_formats import generated
 
 ENOUGH = MOST_ITEMS + 1

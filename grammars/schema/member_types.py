@@ -35,8 +35,7 @@ def member_types(schema: Any, name: str) -> frozenset[str]:
 
     All types where the schema is malformed, or does not say. Keywords that grammars refuse do not count. The work is
     bounded, since this is asked while texts are read: an object whose schemas have too many alternatives is taken for
-    what
-    its own `properties` say.
+    what its own `properties` say.
     """
     try:
         return _member_types(json.dumps(schema), name)

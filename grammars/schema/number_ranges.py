@@ -25,14 +25,7 @@ from sgl.grammars.algebra.expr import (
     seq,
 )
 from sgl.grammars.algebra.language_operations import combine
-from sgl.grammars.schema.double_rounding import (
-    LARGEST,
-    SMALLEST,
-    Bound,
-    last_double,
-    readable_high,
-    readable_low,
-)
+from sgl.grammars.schema.double_rounding import LARGEST, SMALLEST, Bound, last_double, readable_high, readable_low
 
 _SMALLEST_PLAIN = Decimal("1e-30")  # smaller decimals are written with an exponent, or are 0
 _EXACT_WHOLE = 2**53

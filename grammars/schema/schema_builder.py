@@ -40,14 +40,7 @@ from sgl.grammars.schema.object_schemas import ObjectBuilder
 from sgl.grammars.schema.scalar_schemas import number_expr, string_expr
 from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions, canonical_schema
 from sgl.grammars.schema.schema_resolver import SchemaResolver
-from sgl.grammars.schema.schema_shapes import (
-    ANYTHING,
-    ArrayShape,
-    ObjectShape,
-    SchemaShape,
-    StringShape,
-    Where,
-)
+from sgl.grammars.schema.schema_shapes import ANYTHING, ArrayShape, ObjectShape, SchemaShape, StringShape, Where
 from sgl.grammars.schema.simple_schemas import Keywords, SimpleSchemas
 from sgl.grammars.schema.unproductive_rules import unproductive_rules
 

@@ -6,11 +6,12 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
+from urllib.parse import urldefrag, urlsplit
 
-from sgl.grammars.errors import GrammarError
+from sgl.grammars.errors import GrammarError, InvalidGrammarError
 from sgl.grammars.schema.bounded_numbers import DIGITS
-from sgl.grammars.schema.external_schemas import resources_of
 from sgl.grammars.schema.json_spelling import WHITESPACE
+from sgl.grammars.schema.schema_source import canonical_schema
 
 _CHOICES = {
     "whitespace": tuple(WHITESPACE),
@@ -20,6 +21,7 @@ _CHOICES = {
     "content": ("draft", "enforced", "annotation"),
 }
 _FLAGS = ("additional_properties", "ascii")
+Resources = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +98,30 @@ def _check(name: str, value: Any) -> None:
 def _nearest(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name, known, 1, 0.4)
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
+
+
+def resources_of(given: Any) -> Resources:
+    """(uri, JSON text) of each document of `{uri: schema}`; what has that form already stays. Nothing is fetched.
+
+    Raises:
+        InvalidGrammarError: it is no such mapping, or one of the schemas is malformed; names its uri.
+    """
+    if isinstance(given, tuple):
+        return given
+    if not isinstance(given, Mapping) or not all(isinstance(uri, str) for uri in given):
+        raise InvalidGrammarError(f"resources={given!r} must map addresses to schemas")
+    return tuple((_address(uri), _text(uri, schema)) for uri, schema in given.items())
+
+
+def _address(uri: str) -> str:
+    address, fragment = urldefrag(uri)
+    if fragment or not urlsplit(address).scheme:
+        raise InvalidGrammarError(f"resources: {uri!r} is not the absolute address of a document")
+    return address
+
+
+def _text(uri: str, schema: Any) -> str:
+    try:
+        return canonical_schema(schema)[1]
+    except InvalidGrammarError as error:
+        raise InvalidGrammarError(error.what, f"resources[{uri!r}]") from error

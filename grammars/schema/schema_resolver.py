@@ -13,14 +13,7 @@ from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, Unsuppor
 from sgl.grammars.schema.closed_objects import close_objects, joined, quiet_contains, quieted
 from sgl.grammars.schema.distinct_alternatives import distinct, merged, repeated
 from sgl.grammars.schema.instance_validator import InstanceValidator
-from sgl.grammars.schema.keyword_reader import (
-    APPLICATORS,
-    KeywordReader,
-    Schema,
-    check_keywords,
-    check_names,
-    where,
-)
+from sgl.grammars.schema.keyword_reader import APPLICATORS, KeywordReader, Schema, check_keywords, check_names, where
 from sgl.grammars.schema.schema_document import EndlessReference, SchemaDocument, SchemaOptions, child
 from sgl.grammars.schema.schema_negation import complement
 from sgl.grammars.schema.schema_shapes import (
@@ -59,8 +52,7 @@ class SchemaResolver:
     """Alternatives of what a set of places allows; each place is worked out once.
 
     most_work: pairs of alternatives that are combined, beyond which GrammarLimitError is raised; None for no limit.
-        With a
-    limit a oneOf of many branches is read as an anyOf.
+    With a limit a oneOf of many branches is read as an anyOf.
     """
 
     def __init__(self, document: SchemaDocument, options: SchemaOptions, most_work: int | None = None) -> None:

@@ -23,13 +23,7 @@ _LINE = charset.complement(_LINE_ENDS)
 _PLAIN = charset.minus(_LINE, charset.union(((0, 0x1F),), charset.of('"\\')))
 PLAIN = 1
 _WORD = charset.union(((0x30, 0x39), (0x41, 0x5A), (0x61, 0x7A)), charset.of("_"))
-FAMILIES: tuple[CharSet, ...] = (
-    _LINE,
-    _PLAIN,
-    charset.minus(_PLAIN, ECMA_SPACE),
-    _WORD,
-    ((0x61, 0x7A),),
-)
+FAMILIES: tuple[CharSet, ...] = (_LINE, _PLAIN, charset.minus(_PLAIN, ECMA_SPACE), _WORD, ((0x61, 0x7A),))
 
 
 class CharacterFamily:

@@ -19,10 +19,7 @@ def byte_alphabet() -> dict[str, int]:
 
 
 def token_bytes(
-    vocab: Mapping[str, int],
-    added: Mapping[int, str],
-    decoder: Mapping[str, Any] | None,
-    special: Collection[int] = (),
+    vocab: Mapping[str, int], added: Mapping[int, str], decoder: Mapping[str, Any] | None, special: Collection[int] = ()
 ) -> tuple[list[bytes], bool]:
     """Bytes by token id (b"" where no token has the id), and whether decoding is their plain concatenation.
 

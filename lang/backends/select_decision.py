@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..backend import SelectRequest
-from ..sampling.choices import (
-    GREEDY,
-    ChoicesDecision,
-    TokenLogprob,
-    choice_probabilities,
-    draw,
-    mean_logprob,
-    tempered,
-)
+from ..sampling.choices import GREEDY, ChoicesDecision, TokenLogprob, choice_probabilities, draw, mean_logprob, tempered
 
 Rows = list[list[TokenLogprob]]
 

@@ -99,6 +99,5 @@ class ConversationTurns:
             )
         elif roles and role not in roles:
             warnings.warn(
-                f"chat template {self.template.name!r} has no role {role!r}: no text marks its turns",
-                stacklevel=2,
+                f"chat template {self.template.name!r} has no role {role!r}: no text marks its turns", stacklevel=2
             )

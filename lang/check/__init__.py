@@ -7,13 +7,4 @@ for problem in check_source(text, "qa.py"):
 from .check_api import check_path, check_program, check_source, files_of
 from .check_problem import RULES, Problem, Rule, Severity
 
-__all__ = [
-    "RULES",
-    "Problem",
-    "Rule",
-    "Severity",
-    "check_path",
-    "check_program",
-    "check_source",
-    "files_of",
-]
+__all__ = ["RULES", "Problem", "Rule", "Severity", "check_path", "check_program", "check_source", "files_of"]

@@ -365,8 +365,7 @@ def _call_other(
     if name in ("list", "tuple", "reversed", "sorted") and len(values) == 1:
         items = known_items(values[0])
         return ListValue(
-            tuple(items) if items is not None else (any_element(values[0]),),
-            items is not None and name != "sorted",
+            tuple(items) if items is not None else (any_element(values[0]),), items is not None and name != "sorted"
         )
     if name == "enumerate" and values:
         return _pairs(values[:1], counted=True)

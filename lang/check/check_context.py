@@ -97,11 +97,7 @@ class CheckContext(ABC):
 
     def check_awaited(self, value: AbstractValue, place: ast.AST) -> None:
         if isinstance(value, CoroutineValue):
-            self.report(
-                "SGL801",
-                place,
-                f"s.{value.call}(...) must be awaited here: write `await s.{value.call}(...)`",
-            )
+            self.report("SGL801", place, f"s.{value.call}(...) must be awaited here: write `await s.{value.call}(...)`")
 
     @contextlib.contextmanager
     def silence(self) -> Iterator[None]:

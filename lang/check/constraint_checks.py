@@ -139,11 +139,7 @@ def _read_ebnf(source: Any) -> Any:
     return ebnf_expr(source)
 
 
-_READERS: dict[str, Callable[[Any], Any]] = {
-    "regex": _read_regex,
-    "json_schema": _read_schema,
-    "ebnf": _read_ebnf,
-}
+_READERS: dict[str, Callable[[Any], Any]] = {"regex": _read_regex, "json_schema": _read_schema, "ebnf": _read_ebnf}
 
 
 # --- stop strings ------------------------------------------------------------------------------------------

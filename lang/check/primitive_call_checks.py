@@ -124,9 +124,7 @@ def make_gen(
     places = _places(primitive, node)
     if len(args) > len(positional(primitive)):
         c.report(
-            "SGL401",
-            node,
-            f"{primitive} takes {len(positional(primitive))} positional arguments, not {len(args)}",
+            "SGL401", node, f"{primitive} takes {len(positional(primitive))} positional arguments, not {len(args)}"
         )
     chosen = primitive == "select" or _is_given(given.get("choices"))
     if chosen or "choices" in given:

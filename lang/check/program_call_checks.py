@@ -118,12 +118,7 @@ def _places(node: ast.Call) -> dict[str, ast.AST]:
 
 
 def _check_names(
-    c: CheckContext,
-    program: FunctionValue,
-    own: ProgramSignature,
-    node: ast.Call,
-    given: Any,
-    options: frozenset[str],
+    c: CheckContext, program: FunctionValue, own: ProgramSignature, node: ast.Call, given: Any, options: frozenset[str]
 ) -> None:
     if own.more_named:
         return

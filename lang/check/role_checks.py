@@ -85,8 +85,4 @@ def check_closed(c: CheckContext, facts: StateFacts) -> None:
     """At the end of a program. An assistant turn may stay open: the model, or the caller, continues there."""
     if facts.role in (None, ANY_ROLE, "assistant") or facts.role_place is None:
         return
-    c.report(
-        "SGL204",
-        facts.role_place,
-        f"this {facts.role} turn is never ended; append {facts.role}_end()",
-    )
+    c.report("SGL204", facts.role_place, f"this {facts.role} turn is never ended; append {facts.role}_end()")

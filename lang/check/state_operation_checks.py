@@ -117,9 +117,7 @@ def read(
             facts.names[name] = replace(bound, read=True, defined=max(bound.defined, UNDECIDED))
     if blocking and c.in_async_program and found and not all(b.ready for b in found):
         c.report(
-            "SGL802",
-            place,
-            f"s[{name!r}] cannot wait for its value in an async program; write `await s.get({name!r})`",
+            "SGL802", place, f"s[{name!r}] cannot wait for its value in an async program; write `await s.get({name!r})`"
         )
     return _value_of(name, found)
 

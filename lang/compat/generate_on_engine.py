@@ -79,10 +79,7 @@ class EngineRequest:
         meta = dict(generated.meta_info)
         options = self.options
         if self.prompt.ids and options.return_logprob and options.logprob_start_len == 0:
-            meta["input_token_logprobs"] = [
-                [None, self.prompt.ids[0], None],
-                *meta.get("input_token_logprobs", []),
-            ]
+            meta["input_token_logprobs"] = [[None, self.prompt.ids[0], None], *meta.get("input_token_logprobs", [])]
         if options.return_logprob:
             meta.setdefault("input_token_logprobs", [])
         return {"text": generated.text, "output_ids": list(generated.token_ids or ()), "meta_info": meta}

@@ -45,8 +45,7 @@ class AliasFinder(MetaPathFinder, Loader):
             return None
         if fullname not in self._names:
             raise ModuleNotFoundError(
-                f"no module named {fullname!r}: sgl stands in for sglang here, with its language only",
-                name=fullname,
+                f"no module named {fullname!r}: sgl stands in for sglang here, with its language only", name=fullname
             )
         return ModuleSpec(fullname, self, origin="sgl.lang.compat", is_package=True)
 

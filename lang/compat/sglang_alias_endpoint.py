@@ -24,11 +24,7 @@ class RuntimeEndpoint(LocalBackend):
     """
 
     def __new__(
-        cls,
-        base_url: str,
-        api_key: str | None = None,
-        verify: str | None = None,
-        chat_template_name: str | None = None,
+        cls, base_url: str, api_key: str | None = None, verify: str | None = None, chat_template_name: str | None = None
     ) -> Any:
         if base_url in by_url:
             return by_url[base_url].endpoint

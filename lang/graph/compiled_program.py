@@ -25,11 +25,13 @@ from .compiled_batches import counted, finished, in_order, result_of, shared_arg
 from .compiled_parameters import CompiledParameters
 from .compiled_state import CompiledState
 from .graph_plan import GraphPlan
+from .graph_structure import GraphStructure
 from .plan_executor import PlanExecution
 from .plan_passes.grammar_pass import prepare_grammars
 from .plan_passes.pass_pipeline import AHEAD, HOIST, PASSES, improve
 from .plan_passes.prefix_pass import PinnedPrefix, hoist_prefix, without_pinned_prefix
-from .program_graph import ProgramGraph
+from .render.graph_svg import draw_graph
+from .render.graphviz_dot import graph_as_dot
 from .trace_placeholders import placeholders
 from .trace_program import trace_program
 from .tracer import TracerProgramState
@@ -70,6 +72,26 @@ def _place_of(error: BaseException, program: Program) -> SourceLocation | None:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
     here = [frame for frame in frames if frame.filename == program.func.__code__.co_filename] or frames
     return SourceLocation(here[-1].filename, here[-1].lineno or 0) if here else None
+
+
+class ProgramGraph(GraphStructure):
+    """What `graph()` of a traced or compiled program gives; notebooks show its drawing."""
+
+    def svg(self) -> str:
+        """A drawing with a column for each state."""
+        return draw_graph(self)
+
+    def dot(self) -> str:
+        """The graph in Graphviz' language."""
+        return graph_as_dot(self)
+
+    def save(self, path: str | Path) -> None:
+        """Write the drawing (.svg) or the Graphviz text (.dot, .gv)."""
+        path = Path(path)
+        path.write_text(self.dot() if path.suffix in (".dot", ".gv") else self.svg(), encoding="utf-8")
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
 
 
 class CompiledProgram:
@@ -150,11 +172,7 @@ class CompiledProgram:
         return state if state.stream_executor.streaming else await finished(state)
 
     async def arun_batch(
-        self,
-        batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]],
-        *,
-        return_exceptions: bool = False,
-        **options: Any,
+        self, batch_kwargs: Sequence[dict[str, Any] | Sequence[Any]], *, return_exceptions: bool = False, **options: Any
     ) -> list[Any]:
         """`run_batch` for event loops."""
         reject_unknown("arun_batch", options, OPTION_NAMES)

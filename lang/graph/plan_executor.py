@@ -67,12 +67,7 @@ class PlanExecution:
     """One run of a plan on the state `root`. `hop` moves the work after a completion to another thread."""
 
     def __init__(
-        self,
-        plan: GraphPlan,
-        root: StreamExecutor,
-        arguments: Mapping[str, Any],
-        hop: Hop,
-        opens: Opens = open_nested,
+        self, plan: GraphPlan, root: StreamExecutor, arguments: Mapping[str, Any], hop: Hop, opens: Opens = open_nested
     ) -> None:
         self.root = root
         self.executors = {0: root}

@@ -9,15 +9,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..errors import TraceError
-from ..nodes.ir import (
-    SglAdapterBegin,
-    SglExpr,
-    SglExprList,
-    SglImage,
-    SglSeparateReasoning,
-    SglSubmitted,
-    SglVideo,
-)
+from ..nodes.ir import SglAdapterBegin, SglExpr, SglExprList, SglImage, SglSeparateReasoning, SglSubmitted, SglVideo
 from ..nodes.primitives import as_node
 from ..nodes.special_token_text import worded
 from ..nodes.traced_nodes import SglArgument, SglTracedText, SglVariable

@@ -30,8 +30,7 @@ def warn_about_node(executor: StateWriter, node: SglExpr, where: SourceLocation 
             OutsideTurnWarning,
             where,
             f"{node!r:.100} is outside of all turns, after the end of the {role!r} turn, where a chat model does not "
-            "expect to write; "
-            "put it into a turn: s += sgl.assistant(...)",
+            "expect to write; put it into a turn: s += sgl.assistant(...)",
         )
     if isinstance(node, SglSelect) and node.about and not _is_described(executor, node):
         _warn(
@@ -39,8 +38,7 @@ def warn_about_node(executor: StateWriter, node: SglExpr, where: SourceLocation 
             UnreadDefinitionsWarning,
             where,
             f"select({node.name!r}) has definitions that the prompt does not have, so the model does not know them; "
-            "write them with "
-            "sgl.labels(choices), as in s += sgl.system(sgl.labels(choices))",
+            "write them with sgl.labels(choices), as in s += sgl.system(sgl.labels(choices))",
         )
 
 

@@ -39,8 +39,7 @@ def _warn(node: SglGen[Any], where: SourceLocation | None) -> None:
     """Python shows it once for a line."""
     message = (
         f"{node!r} reached its limit and was closed (close_at_limit): the end of the text is its grammar's, not the "
-        "model's; "
-        "give it more tokens"
+        "model's; give it more tokens"
     )
     if where is None:
         warnings.warn(message, UserWarning, stacklevel=2)

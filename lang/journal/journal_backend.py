@@ -194,10 +194,8 @@ def journal(
 
     Nodes that the file already has are reused, so an interrupted run continues where it stopped. `seed` makes the whole
     recording repeatable; it applies to a new file, and without one a random seed is chosen and recorded. Gens with
-    their own
-    seed keep it. `skip_damaged`: see `Journal.open`. The `counts` of the returned backend say how many nodes came from
-        the
-    journal and how many were computed. Raises JournalError; BadValueError for a bad seed.
+    their own seed keep it. `skip_damaged`: see `Journal.open`. The `counts` of the returned backend say how many nodes
+    came from the journal and how many were computed. Raises JournalError; BadValueError for a bad seed.
 
         with sgl.journal("run.jsonl") as backend:
             states = program.run_batch(rows, backend=backend)

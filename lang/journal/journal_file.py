@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import threading
 import warnings
 from collections.abc import Iterator
@@ -10,12 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..errors import JournalError, MissingJournalError
-from .journal_lines import checked_line, with_checksum
 
 try:
     import fcntl
 except ImportError:  # no such locks on this system
     fcntl = None  # type: ignore[assignment]
+_MARK = b',"sum":"'
+_SEALED = re.compile(rb'.*,"sum":"([0-9a-f]{16})"}', re.DOTALL)
+_TAIL = len(_MARK) + 16 + len(b'"}')
 
 
 class JournalLine(NamedTuple):
@@ -101,10 +106,9 @@ class JournalFile:
                 self._write(line)
             except OSError as error:
                 raise JournalError(
-                    f"{self._path} cannot be written ({error}); what it has stays good. Once the cause is gone (a "
-                    "full disk, "
-                    f"say), this run's next nodes are written again, and sgl.resume({str(self._path)!r}) computes "
-                    "what is missing"
+                    f"{self._path} cannot be written ({error}); what it has stays good. Once the cause is gone (a full "
+                    f"disk, say), this run's next nodes are written again, and sgl.resume({str(self._path)!r}) "
+                    "computes what is missing"
                 ) from error
 
     def _write(self, line: bytes) -> None:
@@ -144,3 +148,46 @@ class JournalFile:
     def __del__(self) -> None:
         if getattr(self, "_file", -1) >= 0:
             os.close(self._file)
+
+
+def with_checksum(entry: dict[str, Any]) -> bytes:
+    """The line of an entry that is not empty: JSON that ends in a checksum of all before it.
+
+    Raises TypeError or ValueError for what JSON cannot hold.
+    """
+    text = json.dumps(entry, ensure_ascii=False, separators=(",", ":"), default=_plain)
+    body = text.encode("utf-8", "surrogatepass")[:-1]
+    return body + _MARK + _sum(body) + b'"}\n'
+
+
+def checked_line(line: bytes, must_be_sealed: bool) -> tuple[dict[str, Any], bool]:
+    """The entry of a line without its end, and whether it has a checksum. ValueError, saying why, for a damaged one."""
+    found = _SEALED.fullmatch(line)
+    if found and found[1] != _sum(line[:-_TAIL]):
+        raise ValueError("its checksum is that of another text")
+    if must_be_sealed and not found:
+        raise ValueError("it does not end in a checksum")
+    try:
+        entry = json.loads(line.decode("utf-8", "surrogatepass"))
+    except RecursionError:
+        raise ValueError("it nests too deep") from None
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from None
+    if not isinstance(entry, dict):
+        raise ValueError(f"it is {entry!r:.40}, not an object")
+    if found:
+        del entry["sum"]
+    return entry, found is not None
+
+
+def _sum(body: bytes) -> bytes:
+    return hashlib.blake2b(body, digest_size=8).hexdigest().encode()
+
+
+def _plain(value: Any) -> Any:
+    """What a backend reports that is not JSON: numbers and arrays of numpy, sets."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    raise TypeError(f"a journal cannot hold {value!r:.60} (a {type(value).__name__})")

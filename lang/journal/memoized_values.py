@@ -141,7 +141,6 @@ def _json(name: str | None, value: Any) -> Any:
     if not same:
         raise BadValueError(
             f"once({name!r}) returned {value!r:.80}, which JSON cannot represent; return str, numbers, bool, None, "
-            "lists "
-            f"or dicts with str keys"
+            "lists or dicts with str keys"
         )
     return value

@@ -34,8 +34,7 @@ def labels(choices: Any, task: str | None = None) -> SglLabels:
     """Describe labels to the model: an expression for the prompt, with one line per label.
 
     `choices`: what `select` and `gen(choices=)` take. A dict has the definition of each label; of an Enum, the string
-        below a
-    member (or its `__doc__`) is its definition; a list, a Literal and bool have none.
+    below a member (or its `__doc__`) is its definition; a list, a Literal and bool have none.
 
         KINDS = {"billing": "invoices and payments", "technical": "something does not work"}
         s += sgl.system(sgl.labels(KINDS))

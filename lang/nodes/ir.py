@@ -9,13 +9,7 @@ from typing import Any, Generic, NoReturn, Self, TypeVar
 from ..errors import TextOfNodeError, shown
 from ..places.source_location import SourceLocation
 from ..sampling.choices import ChoicesSamplingMethod
-from ..sampling.options import (
-    REGEX_BOOL,
-    REGEX_FLOAT,
-    REGEX_INT,
-    REGEX_STR,
-    SamplingOptions,
-)
+from ..sampling.options import REGEX_BOOL, REGEX_FLOAT, REGEX_INT, REGEX_STR, SamplingOptions
 from ..typed.typed_text_parsing import TypedTextParser
 from .pickle_placeholders import kept
 from .unused_expression_warning import warn_if_dropped
@@ -172,10 +166,7 @@ class SglGen(SglAppendable, Generic[Value_co]):
     """Text that the model writes, bound to the variable `name`. `reading` is what `s.get` makes of it."""
 
     def __init__(
-        self,
-        name: str | None,
-        sampling_params: SamplingOptions,
-        reading: TypedTextParser[Value_co] | None = None,
+        self, name: str | None, sampling_params: SamplingOptions, reading: TypedTextParser[Value_co] | None = None
     ) -> None:
         self.name = name
         self.sampling_params = sampling_params

@@ -107,11 +107,7 @@ def gen(
 ) -> SglGen[Value]: ...
 @overload
 def gen(
-    name: str | None = None,
-    *,
-    type: type[Value],
-    max_tokens: int | None = None,
-    **options: Unpack[GenOptions],
+    name: str | None = None, *, type: type[Value], max_tokens: int | None = None, **options: Unpack[GenOptions]
 ) -> SglGen[Value]: ...
 @overload
 def gen(
@@ -144,17 +140,13 @@ def gen(*positional: Any, **options: Any) -> Any:
     str; its value stays text.
 
     Options that are None are inherited from `run`. `max_tokens` and `min_tokens` can also be spelled `max_new_tokens`
-    and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is
-    a list, and the state continues with its first item. Without `max_tokens`, free text ends after 128 tokens, and a
-    text
+    and `min_new_tokens`. A stop string is removed from the text unless `keep_stop` is True. With `n` > 1 the value is a
+    list, and the state continues with its first item. Without `max_tokens`, free text ends after 128 tokens, and a text
     with a type or a constraint where its grammar ends, or the context. A typed text that a limit cuts is an error
     (TruncatedError), and with `error_on_truncation` so is one that has only a constraint; otherwise
-    meta_info["truncated"]
-    is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds from the moment the
-    gen is
-    appended. `speculation=False`: where the engine drafts tokens, it does not for this text, and learns nothing
-    from
-    it; other backends have none to leave out.
+    meta_info["truncated"] is True. `close_at_limit` ends either in the shortest valid way and warns. `timeout`: seconds
+    from the moment the gen is appended. `speculation=False`: where the engine drafts tokens, it does not for this text,
+    and learns nothing from it; other backends have none to leave out.
 
     Raises UnknownOptionError, BadValueError.
     """
@@ -207,10 +199,8 @@ def select(
     """Append the most likely of the choices, as scored by `choices_method`.
 
     `choices`: a list of texts; a dict of texts with what each means; or an Enum class, a Literal or bool. `s[name]` is
-        the text;
-    `s.get(name)` the member or value of an Enum, Literal or bool. The model reads definitions only where the program
-    writes
-    them, with `sgl.labels(choices)`.
+    the text; `s.get(name)` the member or value of an Enum, Literal or bool. The model reads definitions only where the
+    program writes them, with `sgl.labels(choices)`.
 
     With a `temperature` above 0 the choice is sampled from the choices' probabilities at that temperature; the
     run's seed makes this reproducible. `s.probs(name)` returns the probability of each choice.
@@ -401,10 +391,9 @@ def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
     if "adapter" in options:
         asked = options["adapter"]
         raise UnknownOptionError(
-            f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed "
-            "by it; "
-            f"use program.run(..., adapter={asked!r}), run_batch with one per item, s.fork(1, adapter={asked!r})[0], "
-            f"or with s.adapter({asked!r}):"
+            f"gen({name!r}): adapter={asked!r} belongs to a state, not to a gen, since all of the text is computed by "
+            f"it; use program.run(..., adapter={asked!r}), run_batch with one per item, s.fork(1, "
+            f"adapter={asked!r})[0], or with s.adapter({asked!r}):"
         )
 
 

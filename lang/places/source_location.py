@@ -7,8 +7,6 @@ import os
 import sys
 from typing import NamedTuple
 
-from .notebook_cells import cell_name
-
 _OWN_FOLDERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
 
@@ -36,3 +34,12 @@ def caller_place() -> SourceLocation | None:
             return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return None
+
+
+def cell_name(file: str) -> str | None:
+    """`Cell In[5]` for the file that stands for a cell of the running notebook; None for other files."""
+    running = getattr(sys.modules.get("IPython"), "get_ipython", None)  # absent while IPython is still being imported
+    compiler = getattr(running(), "compile", None) if running else None
+    format_code_name = getattr(compiler, "format_code_name", None)  # IPython 7 has none
+    named = format_code_name(file) if format_code_name else None
+    return " ".join(named) if named else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import reprlib
 import threading
 import warnings
@@ -11,12 +12,12 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ArgumentsError, BadValueError, BatchError, ProgramError, nearest
 from ..sampling.options import RUN_NAMES
-from .gc_thresholds import collect_less_often
 from .program import Program, ProgramCall
 from .program_run import RunSettings, new_executor, run_body, run_body_async
 from .program_state import ProgramState
@@ -28,6 +29,9 @@ _INTERRUPTED = "the batch was interrupted"
 _LONG = reprlib.Repr()  # what callers gave, as errors show it
 _LONG.maxstring = _LONG.maxother = 60
 WINDOW = 256  # items that a generator-style batch runs ahead of its reader, at least
+ALLOCATIONS = 20_000  # between two collections of young objects; Python's own number is 700 or 2,000
+_lock = threading.Lock()
+_usual: list[tuple[int, int, int]] = []  # what to put back, once for each batch that is running
 
 
 def meant(options: Iterable[str]) -> dict[str, str]:
@@ -210,8 +214,7 @@ def _failed(program: Program, calls: list[ProgramCall], outcomes: Sequence[RunOu
     more = f"; {len(failed) - 1} more failed" if len(failed) > 1 else ""
     error = BatchError(
         f"item {index} of {len(calls)}, {program.__name__}({given}), raised {type(cause).__name__}: {cause}{more}. "
-        "The other "
-        "results are in this error's `results`; with return_exceptions=True errors are returned, not raised",
+        "The other results are in this error's `results`; with return_exceptions=True errors are returned, not raised",
         None,
         index,
         arguments,
@@ -297,3 +300,24 @@ class _Progress:
     def close(self) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+@contextmanager
+def collect_less_often() -> Iterator[None]:
+    """Inside, the cycle collector runs rarely; afterwards as the host program has set it. Leaves gc.disable() alone.
+
+    States form no cycles: they are freed when the last reference goes. A collector that counts their objects, made by
+    the million, walks through all of them again and again.
+    """
+    with _lock:
+        usual = _usual[0] if _usual else gc.get_threshold()
+        _usual.append(usual)
+        if 0 < usual[0] < ALLOCATIONS:
+            gc.set_threshold(ALLOCATIONS, *usual[1:])
+    try:
+        yield
+    finally:
+        with _lock:
+            _usual.pop()
+            if not _usual:
+                gc.set_threshold(*usual)

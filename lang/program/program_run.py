@@ -169,10 +169,7 @@ def run_program(program: Program, call: ProgramCall, settings: RunSettings) -> P
         executor.body_thread = NO_THREAD  # readers wait for the body from now on
         context = contextvars.copy_context()
         thread = threading.Thread(
-            target=context.run,
-            args=(_body_for_readers, program, call, executor),
-            name="sgl-program",
-            daemon=True,
+            target=context.run, args=(_body_for_readers, program, call, executor), name="sgl-program", daemon=True
         )
         thread.start()
     else:

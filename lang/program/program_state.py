@@ -274,8 +274,7 @@ class ProgramState(StateBase):
         no effect.
 
         adapter: the name of another adapter (LoRA), or None for the base; a list has one for each fork. Such a fork
-            shares
-        the text alone, which is computed again: `usage().reread_tokens` counts it.
+        shares the text alone, which is computed again: `usage().reread_tokens` counts it.
         """
         children = self.stream_executor.fork(size, self._variables, of_forks(adapter, size))
         return ProgramStateGroup([type(self)(child) for child in children], self)
@@ -356,12 +355,9 @@ class ProgramState(StateBase):
         """Wait for a select or gen(choices=) and return the probability of each choice, most likely first.
 
         The probabilities sum to 1 over the choices. For a gen of a Literal, an Enum or bool they are those that a
-        select would
-        have found in its place: they are computed when you ask, by one more call of the backend, which `usage()` does
-            not
-        count. Such a gen draws token by token, so it may write a choice that is not the most likely one. Raises
-        KeyError if
-        there is no such variable, BadValueError if nothing of the kind made it in this state.
+        select would have found in its place: they are computed when you ask, by one more call of the backend, which
+        `usage()` does not count. Such a gen draws token by token, so it may write a choice that is not the most likely
+        one. Raises KeyError if there is no such variable, BadValueError if nothing of the kind made it in this state.
         """
         executor = self.stream_executor
         return probabilities(executor, name, executor.find(name, self._variables))

@@ -51,8 +51,7 @@ class ProgramStateGroup(Generic[State]):
         if not isinstance(index, slice) and not hasattr(index, "__index__"):
             raise ArgumentsError(
                 f"forks[{index!r}]: a group of forks has no variables, each fork has its own: forks[0][{index!r}]; "
-                "after forks.join() the "
-                f"parent has them all: s[{index!r}] is a list"
+                f"after forks.join() the parent has them all: s[{index!r}] is a list"
             )
         try:
             return self.states[index]

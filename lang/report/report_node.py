@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from typing import Any
 
-from ..backend import Backend, Generated
-from ..errors import ProgramError, RunStopped
+from ..backend import Backend, Generated, Media
+from ..errors import BadValueError, ProgramError, RunStopped
 from ..interpreter.state_transcript import LiteralText, PendingText, Piece
 from ..interpreter.token_usage import computing_seconds
+from ..media.media_urls import as_url
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions
-from .report_media import media_data
 from .report_pages import ReportPages
 from .report_tokens import filled, rounded, token_data
 from .value_text import error_data, shown
@@ -26,6 +28,9 @@ COUNTS = {
 
 CUT = "the limit came before the grammar was at its end"
 CLOSED = "the limit came before the grammar was at its end; then the grammar closed the text"
+LARGEST = 100_000  # bytes of a data: URL that is put into the page as it is
+SIDE = 320  # pixels of what a larger one is made
+_KINDS = ("image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp")
 
 
 def literal_data(piece: LiteralText, pages: ReportPages) -> dict[str, Any]:
@@ -192,3 +197,47 @@ def piece_data(piece: Piece, before: PendingText | None, backend: Backend, pages
 
 def failure_of(pieces: list[Piece]) -> ProgramError | None:
     return next((piece.error for piece in pieces if piece.error is not None), None)
+
+
+def media_data(media: Media) -> dict[str, Any]:
+    """kind, what it is in words, and `url` (data:) where a picture can be shown. Nothing is fetched."""
+    data: dict[str, Any] = {"kind": media.kind, "source": _words(media.source)}
+    url = _url(media)
+    if url is not None:
+        data["url"] = url
+    return data
+
+
+def _words(source: Any) -> str:
+    if isinstance(source, bytes | bytearray):
+        return f"{len(source):,} bytes"
+    if isinstance(source, str):
+        return source if len(source) <= 200 else f"{source[:80]}... ({len(source):,} characters)"
+    size = getattr(source, "size", None)
+    return f"{type(source).__name__}, {size[0]} x {size[1]} pixels" if isinstance(size, tuple) else str(source)
+
+
+def _url(media: Media) -> str | None:
+    if media.kind != "image" or str(media.source).startswith(("http://", "https://")):
+        return None
+    try:
+        url = as_url(media)
+    except BadValueError:
+        return None
+    if not url.startswith(tuple(f"data:{kind};base64," for kind in _KINDS)):
+        return None
+    return url if len(url) <= LARGEST else _smaller(url)
+
+
+def _smaller(url: str) -> str | None:
+    """A thumbnail, if Pillow is there and can read the picture."""
+    try:
+        from PIL import Image
+
+        image = Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).convert("RGB")
+    except (ImportError, OSError, ValueError):
+        return None
+    image.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, format="JPEG", quality=80)
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"

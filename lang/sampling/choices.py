@@ -239,11 +239,7 @@ def _argmax(values: list[float]) -> int:
 def _meta(
     normalized: list[float], inputs: list[list[TokenLogprob]], outputs: list[list[TokenLogprob]]
 ) -> dict[str, Any]:
-    return {
-        "normalized_prompt_logprobs": normalized,
-        "input_token_logprobs": inputs,
-        "output_token_logprobs": outputs,
-    }
+    return {"normalized_prompt_logprobs": normalized, "input_token_logprobs": inputs, "output_token_logprobs": outputs}
 
 
 token_length_normalized = TokenLengthNormalized()

@@ -251,8 +251,7 @@ _NORMALISERS = {
     "logprob_start_len": _whole,
     "top_logprobs_num": _whole,
     **dict.fromkeys(
-        ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"),
-        _number,
+        ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"), _number
     ),
     "stop": _strings,
     "stop_regex": _patterns,

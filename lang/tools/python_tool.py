@@ -106,13 +106,7 @@ def _of_model(model: Any) -> Tool:
         schema = {**schema["$defs"][schema["$ref"].rpartition("/")[2]], **schema}
         schema.pop("$ref")
     description = schema.pop("description", "")
-    return Tool(
-        model.__name__,
-        description,
-        _shown(schema),
-        _itself,
-        functools.partial(_validated, model),
-    )
+    return Tool(model.__name__, description, _shown(schema), _itself, functools.partial(_validated, model))
 
 
 def _of_function(function: Callable[..., Any]) -> Tool:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglExpr, SglTools
-from ..nodes.primitives import gen
+from ..nodes.primitives import assistant, gen, system, tool, user
+from ..program.program import Program, ProgramCall
+from ..program.program_run import RunSettings, run_program, split_options
+from ..program.program_state import ProgramState
 from ..typed.typed_json import reasons
-from .agent_loop import run_agent
 from .formats import ToolFormat, choose_format, format_named
 from .python_tool import Tool, tool_of
 from .tool_calls import ToolCall, ToolCalls
@@ -183,3 +185,28 @@ def _answer(error: Exception, raise_errors: bool) -> dict[str, str]:
 def _message(error: Exception) -> str:
     """A KeyError has only the key, which does not help a model."""
     return f"{error} was not found" if type(error) is KeyError and len(error.args) == 1 else str(error)
+
+
+def agent(s: Any, question: str, toolbox: ToolSet, most_steps: int) -> str | None:
+    """The model calls tools until it answers: the answer; None where the last step that is allowed was a call."""
+    s += system(toolbox)
+    s += user(question)
+    for _ in range(most_steps):
+        s += assistant(toolbox.call("step"))
+        step = s.get("step")
+        if not step:
+            return str(step.text)
+        for call in step:
+            s += tool(_as_result(toolbox.run(call)))
+    return None
+
+
+def _as_result(result: Any) -> Any:
+    """A single number as an object: the bundled model was trained on those, and does not take a number as an answer."""
+    return {"result": result} if isinstance(result, int | float) else result
+
+
+def run_agent(toolbox: ToolSet, question: str, most_steps: int, options: dict[str, Any]) -> ProgramState:
+    program = Program(agent)
+    _, run_options = split_options(program, options)
+    return run_program(program, ProgramCall((question, toolbox, most_steps)), RunSettings.of(run_options))

@@ -6,8 +6,7 @@
 
 Numbers, bool, Literals and Enums of plain texts or numbers are written bare; everything else is JSON. Each type has one
 reader, its library's own: msgspec for structs, pydantic for all others, with the constructor of a class of attrs. What
-a
-reader refuses is not written, or the type is refused by name (docs/types.md). `s["x"]` stays the text.
+a reader refuses is not written, or the type is refused by name (docs/types.md). `s["x"]` stays the text.
 """
 
 from __future__ import annotations

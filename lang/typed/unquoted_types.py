@@ -69,11 +69,7 @@ def _bool(text: str) -> bool:
     return {"true": True, "false": False}[text.strip().lower()]
 
 
-_SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {
-    int: (INT, int),
-    float: (FLOAT, float),
-    bool: (BOOL, _bool),
-}
+_SCALARS: dict[Any, tuple[str, Callable[[str], Any]]] = {int: (INT, int), float: (FLOAT, float), bool: (BOOL, _bool)}
 
 
 def _values(kind: Any) -> Mapping[str, Any] | None:

@@ -25,8 +25,7 @@ class AdaptedEmbeddingTable:
     """An embedding [vocabulary, hidden], or a head of that shape, as an adapter has it.
 
     whole: in place of the base's.  first [rank, inputs], second [outputs, rank]: scale * second first more, of the
-        head; of the embedding
-    its transpose.  rows: int64 [n], tokens whose rows are those of `values` [n, hidden].
+    head; of the embedding its transpose.  rows: int64 [n], tokens whose rows are those of `values` [n, hidden].
     """
 
     whole: Tensor | None = None

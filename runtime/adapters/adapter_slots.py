@@ -167,9 +167,8 @@ class AdapterSlots:
         if self.room is not None and adapter.most_extras > self.room:
             raise ConfigError(
                 f"adapter {name!r} has {adapter.most_extras:,} bytes besides its pairs "
-                f"({', '.join(adapter.extra_kinds)}), and {self.room:,} are set aside for it on the device: "
-                f"open the engine with a larger "
-                f"adapter_extras, such as '{-(-adapter.most_extras // 2**20)}MB'"
+                f"({', '.join(adapter.extra_kinds)}), and {self.room:,} are set aside for it on the device: open the "
+                f"engine with a larger adapter_extras, such as '{-(-adapter.most_extras // 2**20)}MB'"
             )
         if rank <= self.most_rank:
             return

@@ -31,8 +31,7 @@ class CpuQueryTokens:
     """Query tokens and what each sees: `length` slots from where `first` points to on.
 
     rows: their places in the batch, None for all of it. first: int64 addresses in `slots`, which holds the int32 slots
-        of
-    all sequences. length: int64. before: int64, tokens of the sequence in front of the first visible one.
+    of all sequences. length: int64. before: int64, tokens of the sequence in front of the first visible one.
     """
 
     rows: Tensor | None

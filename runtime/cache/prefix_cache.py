@@ -46,8 +46,7 @@ class CacheHolder(Protocol):
 
 class PrefixCache:
     """Of a model whose layers keep keys and values; `RecurrentPrefixCache` is that of one whose layers keep states,
-    `WindowPrefixCache` that of
-    one with layers that see a window only.
+    `WindowPrefixCache` that of one with layers that see a window only.
 
     host: where evicted prefixes go and come back from, None: they are forgotten.
     lost: tokens whose keys and values were cached and that were computed again for want of a state, or of rows of a

@@ -139,8 +139,7 @@ class StateCheckpoints:
         if 2 * count > self.slots.total:
             raise OutOfPages(
                 f"with this prefix {count} of the {self.slots.total} states would be pinned, more than half; release "
-                "other pins, "
-                "or open the engine with more states"
+                "other pins, or open the engine with more states"
             )
 
     def check(self, seqs: Iterable[StateHolder]) -> None:

@@ -91,9 +91,8 @@ class WindowPrefixCache(PartialPrefixCache):
         most = span(self._windows.reach, size) // size
         if 2 * (pages := sum(min(most, len(seq.slots) // size) for seq in seqs)) > self._windows.total:
             raise OutOfPages(
-                f"with this prefix {pages} of the {self._windows.total} pages of layers with a window would be "
-                "pinned, more than half; "
-                "release other pins, or open the engine with more window_tokens"
+                f"with this prefix {pages} of the {self._windows.total} pages of layers with a window would be pinned, "
+                "more than half; release other pins, or open the engine with more window_tokens"
             )
 
     def check(self, rows: Iterable[Ints], holders: Iterable[CacheHolder] = ()) -> None:

@@ -31,7 +31,6 @@ from ..quantization.weight_rounding import GROUP
 from .calibration_texts import CalibrationTextPiece
 from .calibration_transform import CalibrationTransform
 from .compressed_tensors_format import configuration
-from .quantization_loss import LossComparison, QuantizationLoss
 from .quantized_layouts import quantized_layout_for
 from .shard_writer import ShardWriter
 
@@ -68,8 +67,7 @@ def quantize(
     """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
 
     weights: one of `layouts.KINDS`; "int4" and "int4_gptq" are in groups of `group` inputs. The embedding and the head
-        stay as they
-    are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
+    stay as they are. calibration: token ids to find the inputs of projections by, for "int4_gptq".
     held_out: texts to compare the distributions of both models by. Computed in float32; of the layers one is in memory.
     Raises ConfigError for what is no directory of dense weights and for sizes that do not go together, CheckpointError
     for damaged files.
@@ -270,3 +268,56 @@ def _read(source: WeightSource, stored: StoredTensor) -> Tensor:
     tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
     source.read(stored, 0, tensor.view(-1).view(torch.uint8))
     return tensor
+
+
+@dataclass(frozen=True)
+class QuantizationLoss:
+    """How next-token distributions differ from those of the original weights, over predicted tokens.
+
+    divergence: mean KL in nats, and its 99th percentile.  same_top: share of equal top tokens.  perplexities: of the
+    texts, before and after.
+    """
+
+    tokens: int
+    divergence: float
+    divergence_99: float
+    same_top: float
+    perplexity_before: float
+    perplexity: float
+
+
+class LossComparison:
+    """Adds up texts."""
+
+    def __init__(self) -> None:
+        self._parts: list[Tensor] = []
+        self._answered: list[np.ndarray] = []
+
+    def add(self, ids: np.ndarray, before: Tensor, after: Tensor, answered: np.ndarray) -> None:
+        """ids: [T]; logits: float32 [T, vocabulary]; answered: bool [T], of those that a model has generated."""
+        self._answered.append(answered[1:])
+        old, new = before[:-1].log_softmax(-1), after[:-1].log_softmax(-1)
+        following = torch.from_numpy(ids[1:].astype(np.int64))[:, None].to(old.device)
+        divergence = (old.exp() * (old - new)).sum(-1)
+        same = (old.argmax(-1) == new.argmax(-1)).float()
+        self._parts.append(
+            torch.stack((divergence, same, -old.gather(1, following)[:, 0], -new.gather(1, following)[:, 0])).cpu()
+        )
+
+    def losses(self, answers: bool = False) -> QuantizationLoss | None:
+        """Of all tokens, or of those that were generated; None: none was predicted."""
+        parts = torch.cat(self._parts, 1) if self._parts else torch.empty(4, 0)
+        if answers and self._parts:
+            parts = parts[:, torch.from_numpy(np.concatenate(self._answered))]
+        divergence, same, old, new = parts
+        if not len(same):
+            return None
+        high = float(np.quantile(divergence.numpy(), 0.99))
+        return QuantizationLoss(
+            len(same),
+            float(divergence.mean()),
+            high,
+            float(same.mean()),
+            float(old.mean().exp()),
+            float(new.mean().exp()),
+        )

@@ -8,14 +8,7 @@ for event in reader.feed(piece): ...                    # ContentDelta, Reasonin
 """
 
 from ..common.moved_names import moved_names
-from .model_output_events import (
-    ArgumentsDelta,
-    ContentDelta,
-    Event,
-    ReasoningDelta,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from .model_output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
 from .model_output_parser import ModelOutputParser
 from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of, split_reasoning
 from .tool_dialect import Dialect, DialectStep

@@ -6,14 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .model_output_events import (
-    ArgumentsDelta,
-    ContentDelta,
-    Event,
-    ReasoningDelta,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from .model_output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
 from .parsing.incremental_text import IncrementalText, Reading
 from .parsing.incremental_text import TextMarks as Wanted
 from .parsing.json_value_parser import value

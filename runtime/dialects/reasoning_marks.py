@@ -33,12 +33,7 @@ _SEED = ReasoningMarks("<seed:think>", "</seed:think>")
 _KIMI_K3 = ReasoningMarks(
     "<|open|>think<|sep|>",
     "<|close|>think<|sep|>",
-    silent=(
-        "<|open|>response<|sep|>",
-        "<|close|>response<|sep|>",
-        "<|close|>message<|sep|>",
-        "<|end_of_msg|>",
-    ),
+    silent=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>", "<|end_of_msg|>"),
 )
 _FINAL = (
     "<|start|>assistant",

@@ -209,8 +209,7 @@ def _noted(dialect: Dialect, model: str, why: str) -> Dialect:
     )
     found.note = (
         f"the format in which {model} calls tools {source}; no call could be read off its chat template. If it is "
-        "another, choose it "
-        f"(sgl serve --tool-format): {', '.join(DIALECTS)}"
+        f"another, choose it (sgl serve --tool-format): {', '.join(DIALECTS)}"
     )
     return found
 

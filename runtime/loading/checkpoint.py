@@ -36,7 +36,7 @@ UNUSED = {
     tuple(f".{name}" for name in OF_ACTIVATIONS): (
         "the checkpoint's scales of activations (input_scale and the like) are not used: where a kernel rounds "
         "activations, each row has its own scale"
-    ),
+    )
 }  # ends of names
 
 

@@ -29,8 +29,7 @@ def describe(
         if implementation == "transformers":
             raise ConfigError(
                 f"Engine(implementation='transformers'): {path} is a GGUF file, which transformers does not compute "
-                "here; leave implementation out, "
-                "or take the model's safetensors checkpoint"
+                "here; leave implementation out, or take the model's safetensors checkpoint"
             )
         return open_gguf(Path(path)).model(context)
     file = Path(path) / "config.json"

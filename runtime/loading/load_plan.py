@@ -276,8 +276,7 @@ class _LoadPlanner:
         if len(self.config.layers) > tensors:
             raise CheckpointError(
                 f"{self.where}: num_hidden_layers of config.json gives {len(self.config.layers)} layers, the files "
-                f"hold {tensors} tensors; "
-                "they do not belong together"
+                f"hold {tensors} tensors; they do not belong together"
             )
 
     def _require_all(self) -> None:
@@ -328,9 +327,8 @@ def _check_shape(piece: PlannedTensor, shape: list[int], place: WeightTarget) ->
 def _unread(piece: PlannedTensor) -> CheckpointError:
     return CheckpointError(
         f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {shown(piece.stored.dtype)[1:-1]}, supported "
-        f"are {', '.join(FLOATS)}, "
-        "and the formats that docs/loading.md lists with the numbers that belong to them; use the checkpoint before "
-        "its quantisation"
+        f"are {', '.join(FLOATS)}, and the formats that docs/loading.md lists with the numbers that belong to them; "
+        "use the checkpoint before its quantisation"
     )
 
 

@@ -57,8 +57,7 @@ def load_model(
     `open_checkpoint`. expert_places: see `Decoder`. Memory: the weights that are kept, and at most two parts (layers,
         embedding, head) as they are stored, or
     one where weights change. Raises CheckpointError for files and tensors that are absent, unexpected, damaged or
-    wrongly shaped, before
-    memory is taken for them, and ConfigError for a configuration that is not supported.
+    wrongly shaped, before memory is taken for them, and ConfigError for a configuration that is not supported.
     """
     checkpoint = open_checkpoint(Path(path), context, dummy_seed is None, load_format)
     if dummy_seed is not None:

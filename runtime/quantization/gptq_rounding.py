@@ -32,12 +32,10 @@ def gptq(
 
     hessian: float [in, in], X^T X of the inputs X [tokens, in], times any number; 1 % of its mean diagonal is added.
     whole_zeros: as `nearest` has them; otherwise codes are around 8. ordered: columns by falling diagonal, each group's
-        scale
-    from the weight as it was, so that the result has no order; otherwise scales are of the columns as the errors left
-    them.
+    scale from the weight as it was, so that the result has no order; otherwise scales are of the columns as the errors
+    left them.
     scales: their dtype; None: float16 where its range suffices. Raises ValueError for a hessian of another size or one
-        that
-    is not finite.
+    that is not finite.
     """
     inputs = weight.shape[1]
     if hessian.shape != (inputs, inputs) or not bool(hessian.isfinite().all()):

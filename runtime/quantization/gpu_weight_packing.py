@@ -6,16 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.packed.packed_weight import (
-    ABOVE,
-    BYTES,
-    DTYPES,
-    FLOATS,
-    MOST_TILES,
-    NIBBLES,
-    TABLE,
-    PackedWeight,
-)
+from ..kernels.packed.packed_weight import ABOVE, BYTES, DTYPES, FLOATS, MOST_TILES, NIBBLES, TABLE, PackedWeight
 from ..layers.float8_reference import FP8
 from .quantized_weight import E2M1, QuantizedWeight
 

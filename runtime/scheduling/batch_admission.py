@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ..cache import Ints, PrefixCache, Space, common_prefix
+from ..errors import OutOfPages
 from ..sequences.sequence_state import SequenceState, SequenceStatus
-from .kv_capacity import KVCapacity
 from .length_estimate import ReservedTokens, RunsSequences
 from .state_checkpoint_positions import CheckpointPositions
 from .tenant_fairness import AdmissionCandidate, WaitingQueue
+
+if TYPE_CHECKING:
+    from ..cache import PrefixCache
+
 
 WORTH_WAITING = 32  # a new request waits for a prefill that computes at least so many of its tokens
 PATIENCE = 16  # later ones that may get a place before one that waits
@@ -212,3 +216,57 @@ class BatchAdmission:
 
 def _beginning(tokens: Ints) -> bytes:
     return tokens[:WORTH_WAITING].tobytes() if len(tokens) >= WORTH_WAITING else b""
+
+
+class KVCapacity:
+    """The pages of those that keep their place, and how many they lack for their targets.
+
+    Nothing is estimated. While these get what they lack, the sum of both stays as it is: this is good until somebody
+    comes or goes.
+    """
+
+    def __init__(self, cache: PrefixCache, pinned: Iterable[SequenceState], keep: Iterable[SequenceState]) -> None:
+        self._cache = cache
+        self._held = np.zeros(self._cache.pool.total + 1, bool)
+        self._lacking = 0
+        for seq in keep:
+            self._cache.mark(seq, self._held)
+            self._lacking += self._cache.missing(seq, seq.target)
+        for seq in pinned:
+            self._cache.mark(seq, self._held)
+
+    def has(self, seq: SequenceState) -> bool:
+        """Whether what `seq` computes next fits too; pages that it shares with the others count once."""
+        held, lacking = self._held.copy(), self._lacking + self._cache.missing(seq, seq.target)
+        if len(seq.slots):
+            self._cache.mark(seq, held)
+        else:
+            cached = self._cache.cached_pages(seq, seq.ops[0].reuse(seq))
+            held[cached] = True
+            lacking -= len(cached)
+        return int(held.sum()) + lacking <= self._cache.pool.total
+
+
+def kv_pages_exhausted(cache: PrefixCache, length: int, missing: int, pinned: int) -> OutOfPages:
+    """Of the only running sequence, which cannot get `missing` pages for `length` tokens; pinned: pages."""
+    pool, windows = cache.pool, cache.windows
+    if windows is not None and missing > windows.free + windows.loose:
+        return OutOfPages(
+            f"the sequence needs {missing * pool.page_size} more tokens in layers with a window to get to {length}; "
+            "these have "
+            f"{windows.total * pool.page_size}, of which {windows.held * pool.page_size} are held; open the engine "
+            "with more window_tokens"
+        )
+    of_which = f", of which {pinned * pool.page_size} are pinned" if pinned else ""
+    return OutOfPages(
+        f"the sequence needs {length} tokens of KV cache and the whole pool has "
+        f"{pool.total * pool.page_size}{of_which}; "
+        "open the engine with a larger kv_tokens"
+    )
+
+
+def pins_exceed_limit(cache: PrefixCache, pages: int) -> OutOfPages:
+    return OutOfPages(
+        f"with this prefix {pages} of the {cache.pool.total} pages of the KV pool would be pinned, more than half; "
+        "release other pins, pin a shorter prefix, or open the engine with a larger kv_tokens"
+    )

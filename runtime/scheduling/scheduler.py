@@ -18,8 +18,7 @@ from ..cache import WORTH_LOADING, PrefixCache, common_prefix
 from ..errors import OutOfPages
 from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import ScheduledWork, SequenceState, SequenceStatus
-from .batch_admission import PATIENCE, WORTH_WAITING, BatchAdmission
-from .capacity_errors import kv_pages_exhausted, pins_exceed_limit
+from .batch_admission import PATIENCE, WORTH_WAITING, BatchAdmission, kv_pages_exhausted, pins_exceed_limit
 from .length_estimate import LengthEstimate
 from .prefill_budget import PrefillBudget
 from .state_checkpoint_positions import CheckpointPositions

@@ -12,10 +12,9 @@ from ..errors import ConfigError, NoTokenAllowed, RuntimeFailure, TruncatedError
 from ..sampling import SamplingRow
 from ..sampling.sampler import NO_TOKEN
 from .generation import Chunk, Generation, GenerationRequest, TokenLogprobs
-from .generation_result import aligned, completed
 from .pending_grammar import PendingGrammar
 from .sequence_state import SequenceEngine, SequenceState
-from .stop_checker import GenerationFinish, StopChecker
+from .stop_checker import GenerationFinish, StopChecker, aligned, completed
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher

@@ -12,16 +12,16 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from sgl.grammars import GrammarError
+from sgl.grammars import GrammarError, Vocabulary
+from sgl.runtime.dialects import Dialect, dialect_for, dialect_named, reasoning_named
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import RuntimeFailure
 
 from . import adapter_routes, status_routes, web_page
 from .engine_bridge import EngineBridge
 from .grammar_compiler import RequestGrammarCompiler
-from .http.cors_middleware import CorsPolicyMiddleware
 from .http.http_errors import RequestError, problem
-from .http.middleware import ApiKeyMiddleware, DisconnectMiddleware, RequestIdMiddleware
+from .http.middleware import ApiKeyMiddleware, CorsPolicyMiddleware, DisconnectMiddleware, RequestIdMiddleware
 from .http.openapi_document import DocumentedApp
 from .http.request_bodies import BodyMemoryBudget
 from .http.request_guard import RequestGuard
@@ -35,7 +35,6 @@ from .protocols.ollama import ollama_routes as ollama
 from .protocols.responses import responses_routes as responses
 from .protocols.responses.response_store import ResponseStore
 from .served_adapters import ServedAdapters
-from .served_tool_dialect import calls_vocabulary, dialect_of
 from .server_settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -120,3 +119,38 @@ async def _no_route(request: Request, error: Exception) -> Response:
     answer = await _failed(request, RequestError(message, status=error.status_code))
     answer.headers.update(error.headers or {})  # Allow, where the method is not
     return answer
+
+
+def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:
+    """By the model's name and template, or as the settings say. Raises ConfigError for an unknown format in these."""
+    name, tokenizer = model_name(engine.model_path), engine.tokenizer
+    found = dialect_for(name, tokenizer.tools_template, response_template=tokenizer.response_template)
+    dialect = found
+    if settings.tool_format is not None and settings.tool_format != found.name:
+        dialect = dialect_named(settings.tool_format).thinking(found.reasoning)
+        dialect.single = found.single
+    dialect = dialect.templated("\n".join(engine.tokenizer.chat_sources))
+    return (
+        dialect if settings.reasoning_format is None else dialect.thinking(reasoning_named(settings.reasoning_format))
+    )
+
+
+def calls_vocabulary(engine: Engine, dialect: Dialect) -> Vocabulary:
+    """The engine's vocabulary, in which the special tokens among the marks of calls
+    and thoughts are text that grammars may write.
+    """
+    calls, all_marks = dialect.spelled.encode(), "".join(dialect.marks).encode()
+    ends = set(engine.tokenizer.eos_ids)  # what ends a thought and texts, too, still ends texts
+
+    def spelled(index: int) -> bool:
+        mark = engine.vocabulary.tokens[index]
+        return bool(mark) and (mark in calls or (index not in ends and mark in all_marks))
+
+    return engine.vocabulary.spelling([index for index in engine.vocabulary.special_ids if spelled(index)])
+
+
+def model_name(path: str) -> str:
+    """The part of a model's path that names it: the hub id of a cached snapshot, else the last two folders."""
+    parts = Path(path).parts
+    hub = [part for part in parts if part.startswith("models--")]
+    return hub[-1].removeprefix("models--").replace("--", "/") if hub else "/".join(parts[-2:])

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Protocol
 from sgl.grammars.automaton.grammar_automaton import GUESSED
 from sgl.grammars.automaton.python_automaton_core import DEAD
 
-from ..sequences.draft_tokens import DraftTokens
+from ..sequences.draft_tokens import DraftSource, DraftTokens
 from ..sequences.jump_forward import MIN_BYTES
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
 
+    from ..sequences.jump_cache import JumpCache
     from ..sequences.ops.generate_op import Generate
     from ..sequences.running_generation import RunningGeneration
     from ..sequences.sequence_state import SequenceState
@@ -133,3 +134,28 @@ def may_follow(matcher: Matcher, token: int) -> bool:
     """Whether `follow` would move it."""
     found = matcher.automaton.moves.get((matcher.state, token))
     return found != DEAD if found is not None else may_build_states(matcher) and matcher.copy().accept(token)
+
+
+class ForcedDrafter:
+    """What a grammar forces, where it is sampled: with log-probabilities, or without `jump_forward`.
+
+    These are the tokens that a jump would append; one that would rewrite the text is none.
+    """
+
+    def __init__(self, jumps: JumpCache) -> None:
+        self._jumps = jumps
+
+    def propose(self, seq: SequenceState, op: Generate, most: int) -> DraftTokens | None:
+        decoding = op.decoding
+        if decoding is None or decoding.matcher is None or (decoding.jumps and decoding.life.may_jump):
+            return None  # of a text in which it is already
+        if not may_build_states(decoding.matcher):
+            return None
+        jump = self._jumps.jump(decoding.matcher.copy(), decoding.output, decoding.limit)
+        return DraftTokens(jump.token_ids[:most], DraftSource("forced")) if jump is not None and not jump.drop else None
+
+    def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
+        """A grammar says it all."""
+
+    def forget(self) -> None:
+        """Nothing is kept."""

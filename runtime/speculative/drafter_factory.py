@@ -9,8 +9,7 @@ from .automaton_drafter import AutomatonDrafter
 from .choice_list_drafter import ListDrafter
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
-from .drafter import Drafter
-from .grammar_forced_drafter import ForcedDrafter
+from .drafter import Drafter, ForcedDrafter
 from .speculation import Speculation
 from .suffix_drafter import SuffixDrafter
 

@@ -17,7 +17,6 @@ from .choice_list_drafter import ListDrafter
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter, fitted
-from .run_ahead_policy import RunAheadPolicy
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -32,6 +31,7 @@ APPENDED = 64  # tokens that a step computes of a text, next to which a draft co
 
 
 PATIENCE = 8  # failures of a draft model in a row
+MOST_AHEAD = 16  # steps that run ahead between two that waited for nothing
 
 
 class Speculation:
@@ -293,3 +293,23 @@ def _decodes(seq: SequenceState, item: ScheduledWork) -> Generate | None:
     if not (last and isinstance(op, Generate) and op.params.speculation):
         return None
     return op if op.decoding is not None and not op.grammar_pending else None
+
+
+class RunAheadPolicy:
+    """A step that waited and got no draft kept the device idle for nothing: the next comes after twice as many steps.
+
+    waits: whether the next step is to be planned when the one before is finished.
+    """
+
+    def __init__(self) -> None:
+        self.waits = False
+        self._between = self._left = 0
+
+    def planned(self, known: bool, hopes: bool, drafted: bool) -> None:
+        """A step was. known: every token was.  hopes: drafts could pay.  drafted: there are some."""
+        if known:
+            self._between = 0 if drafted else min(MOST_AHEAD, max(1, 2 * self._between))
+            self._left, self.waits = self._between, False
+        elif hopes:
+            self._left -= 1
+            self.waits = self._left <= 0

@@ -15,12 +15,7 @@ from tokenizers.decoders import DecodeStream
 
 from sgl.grammars.tokens.token_bytes import token_bytes
 from sgl.runtime.errors import ConfigError, check_text
-from sgl.runtime.text.chat_templates.chat_template_files import (
-    how_to_give_one,
-    named_templates,
-    origin,
-    templates_for,
-)
+from sgl.runtime.text.chat_templates.chat_template_files import how_to_give_one, named_templates, origin, templates_for
 from sgl.runtime.text.chat_templates.hf_chat_template import BadTemplate, ChatTemplate, require_short
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 from sgl.runtime.text.chat_templates.special_token_quoting import QuotedConversation, SpecialTokenMarks
@@ -101,8 +96,7 @@ class Tokenizer:
                 raise
             raise ConfigError(
                 f"{folder}: its tokenizer cannot be used ({type(error).__name__}: {str(error)[:400]}); restore "
-                "tokenizer.json and "
-                "tokenizer_config.json"
+                "tokenizer.json and tokenizer_config.json"
             ) from error
 
     @classmethod

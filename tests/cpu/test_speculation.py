@@ -24,7 +24,7 @@ from sgl.runtime.speculative.automaton_drafter import AutomatonDrafter
 from sgl.runtime.speculative.choice_list_drafter import ListDrafter
 from sgl.runtime.speculative.draft_length_control import DraftLengthControl
 from sgl.runtime.speculative.draft_trials import SETTLES, STRETCH, DraftTrials
-from sgl.runtime.speculative.grammar_forced_drafter import ForcedDrafter
+from sgl.runtime.speculative.drafter import ForcedDrafter
 from sgl.runtime.speculative.suffix_drafter import END, SuffixDrafter
 
 __all__ = ["make", "paths"]

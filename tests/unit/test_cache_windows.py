@@ -13,7 +13,7 @@ import pytest
 from sgl.runtime.cache import GrowableIntArray, PagePool, StateCheckpoint, WindowPages, WindowPrefixCache
 from sgl.runtime.cache.window_pages import SLACK, span
 from sgl.runtime.errors import OutOfPages
-from sgl.runtime.scheduling.capacity_errors import kv_pages_exhausted
+from sgl.runtime.scheduling.batch_admission import kv_pages_exhausted
 
 
 class Sequence:

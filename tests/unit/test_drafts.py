@@ -31,9 +31,8 @@ from sgl.runtime.speculative.draft_length_control import (
 )
 from sgl.runtime.speculative.draft_trials import MOST, SETTLES, STRETCH, DraftTrials
 from sgl.runtime.speculative.drafter import fitted, may_build_states
-from sgl.runtime.speculative.run_ahead_policy import RunAheadPolicy
-from sgl.runtime.speculative.suffix_drafter import SuffixDrafter
-from sgl.runtime.speculative.suffix_lookup import END, KEY, LONGEST, earlier_places, searched
+from sgl.runtime.speculative.speculation import RunAheadPolicy
+from sgl.runtime.speculative.suffix_drafter import END, KEY, LONGEST, SuffixDrafter, earlier_places, searched
 
 
 def sequence(tokens: list[int], namespace: str = "", tenant: str = "") -> Any:

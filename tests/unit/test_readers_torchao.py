@@ -17,8 +17,8 @@ from sgl.runtime.errors import CheckpointError, ConfigError
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 from sgl.runtime.quantization.readers import WeightReaders
 from sgl.runtime.quantization.readers.quantization_methods import ROWS_TOO, WEIGHTS_ONLY
-from sgl.runtime.quantization.readers.swizzled_scales import in_order
 from sgl.runtime.quantization.readers.torchao_int4_reader import untile
+from sgl.runtime.quantization.readers.torchao_reader import in_order
 
 CONFIG = {"quant_method": "torchao"}
 WEIGHT = f"{NAME}.weight"

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.loading.remote.http_redirects import require_allowed
+from sgl.runtime.loading.remote.http_store import require_allowed
 
 NAMES = {
     "models.example": ["93.184.216.34"],

@@ -19,7 +19,7 @@ from sgl.lang.backend import Generated, Media
 from sgl.lang.errors import BadValueError
 from sgl.lang.nodes.ir import SglImage
 from sgl.lang.report import RunReport, brief, report
-from sgl.lang.report.report_media import media_data
+from sgl.lang.report.report_node import media_data
 from sgl.lang.report.report_page import data_text
 from sgl.lang.report.report_tokens import PageVocabulary, align, token_data
 from sgl.lang.report.value_text import seen

@@ -141,9 +141,5 @@ def _message(error: Exception) -> str:
 def _url(error: Exception) -> str | None:
     try:
         return public_url(str(error.request.url))  # type: ignore[attr-defined]
-    except (
-        AttributeError,
-        RuntimeError,
-        ValueError,
-    ):  # httpx raises RuntimeError for a request that is not set
+    except (AttributeError, RuntimeError, ValueError):  # httpx raises RuntimeError for a request that is not set
         return None

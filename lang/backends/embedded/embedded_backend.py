@@ -27,8 +27,7 @@ class EmbeddedBackend(Backend):
     """Opens one Sequence of the engine for each state and keeps it for the state's whole life.
 
     `hf_chat_template` is what was assigned here or to the engine's `hf_chat_template`, else the tokenizer's own, else
-    the
-    known template that matches the model's path, else `default`.
+    the known template that matches the model's path, else `default`.
     """
 
     shows_prompt_token = (

@@ -122,10 +122,7 @@ def _entries(row: Logprobs, token_bytes: Any) -> list[list[Any]]:
 def _unconditional(tokens: list[int], row: Logprobs | None, token_bytes: Any) -> list[list[Any]]:
     if not tokens:
         return []
-    return [
-        [None, tokens[0], token_text(token_bytes, tokens[0])],
-        *_entries(row or [], token_bytes),
-    ]
+    return [[None, tokens[0], token_text(token_bytes, tokens[0])], *_entries(row or [], token_bytes)]
 
 
 def _ready(result: Any) -> Future[Any]:

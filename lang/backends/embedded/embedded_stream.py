@@ -104,8 +104,7 @@ class EmbeddedStream(Stream):
     def attach(self, media: Media, token: str) -> None:
         raise UnsupportedByBackendError(
             f"the embedded engine does not accept {media.kind}s, only text; run the program on a server whose model "
-            "reads them: backend=sgl.OpenAI(model), "
-            "sgl.Anthropic(model) or sgl.RuntimeEndpoint(url)"
+            "reads them: backend=sgl.OpenAI(model), sgl.Anthropic(model) or sgl.RuntimeEndpoint(url)"
         )
 
     def restore(self, generated: Generated) -> None:
@@ -123,12 +122,7 @@ class EmbeddedStream(Stream):
     # --- operations, in order ----------------------------------------------------------------------------
 
     def _generate(
-        self,
-        request: GenRequest,
-        params: Any,
-        grammar: Any,
-        on_chunk: OnChunk | None,
-        result: Future[Generated],
+        self, request: GenRequest, params: Any, grammar: Any, on_chunk: OnChunk | None, result: Future[Generated]
     ) -> None:
         self._flush(need_token=True)
         meta = MetaInfoWriter(self._backend.tokenizer.token_bytes, request.options)

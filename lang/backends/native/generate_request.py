@@ -21,9 +21,8 @@ def check_options(options: SamplingOptions, closes: bool) -> None:
     """Raise UnsupportedByBackendError for what the server does not do. closes: it knows close_at_limit."""
     if options.close_at_limit and not closes:
         raise UnsupportedByBackendError(
-            "this server has no close_at_limit: it is not a server of `sgl serve` that has it; leave it out (a "
-            "typed text that is cut is "
-            "an error then), give more max_tokens, or use an sgl.Engine in this process"
+            "this server has no close_at_limit: it is not a server of `sgl serve` that has it; leave it out (a typed "
+            "text that is cut is an error then), give more max_tokens, or use an sgl.Engine in this process"
         )
 
 

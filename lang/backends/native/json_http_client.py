@@ -13,13 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from ...errors import (
-    BadValueError,
-    RemoteConnectionError,
-    RemoteError,
-    RemoteProtocolError,
-    RemoteStatusError,
-)
+from ...errors import BadValueError, RemoteConnectionError, RemoteError, RemoteProtocolError, RemoteStatusError
 from ..remote.remote_event_loop import PerEventLoop, remote_loop
 from ..remote.retry_policy import public_url, status_error
 from ..remote.sse_parser import event_data
@@ -103,10 +97,7 @@ class JsonHttpClient:
     async def _event_data(self, path: str, body: Any) -> AsyncGenerator[str, None]:
         url = self.base_url + path
         with _network_errors(url):
-            async with (
-                self._connections.get().one() as client,
-                client.stream("POST", path, json=body) as answer,
-            ):
+            async with self._connections.get().one() as client, client.stream("POST", path, json=body) as answer:
                 if answer.status_code != 200:
                     await answer.aread()
                     _json_of(answer, url)
@@ -215,8 +206,7 @@ def _parsed(text: str, url: str) -> Any:
     except ValueError as error:
         shown = public_url(url)
         raise RemoteProtocolError(
-            f"{shown} did not answer with JSON: {text[:200]!r}; does that server speak the native protocol?",
-            url=shown,
+            f"{shown} did not answer with JSON: {text[:200]!r}; does that server speak the native protocol?", url=shown
         ) from error
 
 

@@ -58,8 +58,7 @@ async def choose(post: Post, prompt: RemotePrompt, request: SelectRequest, with_
     if _unscored(rows):
         raise UnsupportedByBackendError(
             f"select: the first characters of a choice merge with the first token of the prompt {prompt.text!r}, for "
-            "which the "
-            "server gives no log-probability; put more text before it"
+            "which the server gives no log-probability; put more text before it"
         )
     priors = await _priors(ledger.post, rows) if request.method.requires_unconditional_logprobs else None
     decision = conclude_select(request, rows, [item.output for item in scored[1:]], priors)

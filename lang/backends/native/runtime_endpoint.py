@@ -118,8 +118,7 @@ class RuntimeEndpoint(RemoteBackend):
                 answer.take(event)
         if not answer.complete:
             raise RemoteConnectionError(
-                f"the stream of {public_url(self.base_url)}/generate ended before its text was complete",
-                retryable=True,
+                f"the stream of {public_url(self.base_url)}/generate ended before its text was complete", retryable=True
             )
         return answer.result()
 

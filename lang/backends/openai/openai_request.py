@@ -30,14 +30,7 @@ _EXTRAS = {
     "keep_stop": ("no_stop_trim", {"sglang"}),
 }
 _NEVER = ("close_at_limit",)
-_NOT_FOR_REASONING = (
-    "temperature",
-    "top_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "return_logprob",
-)
+_NOT_FOR_REASONING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "return_logprob")
 
 
 def given(options: SamplingOptions, name: str) -> bool:
@@ -87,12 +80,7 @@ def body_of(prompt: RemotePrompt, request: GenRequest, traits: ServerCapabilitie
     """All fields of the call but model and stream. Raises UnsupportedByBackendError."""
     options = request.options
     start = chat_start(prompt, traits) if traits.chat else {"prompt": prompt.text + form.opening}
-    body = {
-        **start,
-        **_limit(options, traits),
-        **_sampling(options, traits),
-        **form.body,
-    }
+    body = {**start, **_limit(options, traits), **_sampling(options, traits), **form.body}
     if stops := stops_of(request, traits, form):
         body["stop"] = list(stops[:MOST_STOPS])
     if traits.reasoning:
@@ -194,6 +182,5 @@ def _check_turns(prompt: RemotePrompt, traits: ServerCapabilities) -> None:
     if prompt.role != "assistant":
         where = f"inside the turn of {prompt.role!r}" if prompt.role else "outside of all turns"
         raise traits.refuse(
-            f"is a chat model and answers in the assistant's turn, but the gen stands {where}",
-            f"write {advice}",
+            f"is a chat model and answers in the assistant's turn, but the gen stands {where}", f"write {advice}"
         )

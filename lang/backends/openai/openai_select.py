@@ -135,8 +135,7 @@ async def _next_token(
 def _check_method(request: SelectRequest, traits: ServerCapabilities) -> None:
     if not isinstance(request.method, TokenLengthNormalized):
         raise traits.refuse(
-            f"gives no scores for {request.method!r}",
-            "leave choices_method out: the model then writes its choice",
+            f"gives no scores for {request.method!r}", "leave choices_method out: the model then writes its choice"
         )
 
 

@@ -56,9 +56,8 @@ class RemoteBackend(Backend):
     `max_concurrency`: the most calls at a time. `hf_chat_template`: a template or its name.
 
     Subclasses define `complete` and, if they can, `choose` and `warm`. They raise RemoteError for failures of the
-    server
-    or the network (`retryable` if another try may help) and UnsupportedByBackendError for requests that cannot be
-    served. All three run on one loop thread, which they must not block.
+    server or the network (`retryable` if another try may help) and UnsupportedByBackendError for requests that cannot
+    be served. All three run on one loop thread, which they must not block.
     """
 
     takes_media: frozenset[str] = frozenset()  # "image", "video"

@@ -10,13 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from ...backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ...errors import (
-    RemoteAbortedError,
-    RemoteError,
-    RemoteStreamError,
-    UnsupportedByBackendError,
-    check_text,
-)
+from ...errors import RemoteAbortedError, RemoteError, RemoteStreamError, UnsupportedByBackendError, check_text
 from ...global_config import own_words
 from ...media.media_urls import as_url
 from ...sampling.choices import ChoicesDecision

@@ -266,10 +266,7 @@ class TurnSpeculation(RemoteStream):
         first = slots[0].request
         seed = first.options.seed
         options = replace(
-            first.options,
-            max_new_tokens=self.spec_tokens,
-            stop=(),
-            seed=None if seed is None else seed + attempt,
+            first.options, max_new_tokens=self.spec_tokens, stop=(), seed=None if seed is None else seed + attempt
         )
         return GenRequest(options, (), first.name, first.where)
 

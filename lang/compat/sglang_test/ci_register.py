@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = [
-    "register_amd_ci",
-    "register_cpu_ci",
-    "register_cuda_ci",
-    "register_npu_ci",
-    "register_xpu_ci",
-]
+__all__ = ["register_amd_ci", "register_cpu_ci", "register_cuda_ci", "register_npu_ci", "register_xpu_ci"]
 
 
 def _mark(*args: Any, **kwargs: Any) -> None:

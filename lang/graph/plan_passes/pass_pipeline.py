@@ -3,18 +3,66 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...chat import ChatTemplate
-from ..graph_plan import GraphPlan
-from .branch_pass import start_branches
+from ..graph_plan import GraphPlan, Lane
+from ..trace_placeholders import TracedVariable
+from ..trace_steps import AppendStep, GraphStep, JoinedTextStep, WaitStep
 from .grammar_pass import constrained
-from .literal_pass import join_literals
 from .operation_counts import OperationCounts, count
 from .prefix_pass import hoist_prefix
 
 Pass = Callable[[GraphPlan], GraphPlan]
+
+
+def start_branches(plan: GraphPlan) -> GraphPlan:
+    """Branches that do not depend on each other are started together.
+
+    As the body is written, states are served one after another, and each read of a value blocks all of them. The
+    values that a node really needs are known from the graph. So each state gets its own lane, and nothing else waits.
+    """
+    lanes: dict[int, list[GraphStep]] = {}
+    for step in plan.steps():
+        if not isinstance(step, WaitStep):
+            lanes.setdefault(step.state, []).append(step)
+    return GraphPlan(tuple(tuple(lane) for lane in lanes.values()), plan.head)
+
+
+def join_literals(plan: GraphPlan) -> GraphPlan:
+    """Pieces of text that follow one another go to the backend as one.
+
+    A piece with a value that is still to come may begin such a group, but not follow in it: what precedes it need
+    not wait.
+    """
+    return replace(plan, lanes=tuple(_joined(lane) for lane in plan.lanes))
+
+
+def _joined(lane: Lane) -> Lane:
+    steps: list[GraphStep] = []
+    group: list[AppendStep] = []
+    for step in lane:
+        parts = _texts(step)
+        if group and not (parts and not step.values and step.state == group[0].state):
+            steps.append(_one(group))
+            group = []
+        group += parts
+        if not parts:
+            steps.append(step)
+    return (*steps, _one(group)) if group else tuple(steps)
+
+
+def _texts(step: GraphStep) -> list[AppendStep]:
+    """The pieces of text of a step; none if it is not text."""
+    if isinstance(step, JoinedTextStep):
+        return list(step.parts)
+    return [step] if isinstance(step, AppendStep) and (step.is_text or isinstance(step.node, TracedVariable)) else []
+
+
+def _one(group: list[AppendStep]) -> GraphStep:
+    first = group[0]
+    return first if len(group) == 1 else JoinedTextStep(first.state, first.where, first.scope, tuple(group))
 
 
 def grammars_ahead(plan: GraphPlan) -> GraphPlan:
@@ -25,12 +73,7 @@ def grammars_ahead(plan: GraphPlan) -> GraphPlan:
 AS_WRITTEN = "as written"
 BRANCHES, JOIN = "branches started together", "literals joined"
 HOIST, AHEAD = "prefix hoisted", "grammars compiled ahead"
-PASSES: dict[str, Pass] = {
-    BRANCHES: start_branches,
-    JOIN: join_literals,
-    HOIST: hoist_prefix,
-    AHEAD: grammars_ahead,
-}
+PASSES: dict[str, Pass] = {BRANCHES: start_branches, JOIN: join_literals, HOIST: hoist_prefix, AHEAD: grammars_ahead}
 
 
 @dataclass(frozen=True)

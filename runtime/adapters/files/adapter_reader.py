@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,6 @@ from ..adapter_extras import AdapterWeightChanges, Pair
 from ..adapter_sites import WEIGHT, AdapterSite
 from .adapter_base_weights import BaseWeights
 from .adapter_extras_reader import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, AdapterExtrasReader, end_of
-from .adapter_magnitudes import check_magnitudes
 from .expert_adapter_targets import expert_modules_of
 from .gguf_adapter import GGUFRowOrder, read_adapter
 from .peft_config import PeftConfig
@@ -241,3 +241,43 @@ def _what(name: str) -> str:
     }
     found = next((what for end, what in asked.items() if name.endswith(end)), None)
     return found or ("a trained bias" if name.endswith(".bias") else "none of PEFT's pairs")
+
+
+def check_magnitudes(where: str, pairs: dict[str, Pair], changes: AdapterWeightChanges, dtype: torch.dtype) -> None:
+    """Refuses numbers that are too large for the model's type: each step that used them would end in infinities.
+
+    where: for errors. Raises CheckpointError for a scale, or a pair multiplied with it, that `dtype` or float32 cannot
+    hold.
+    """
+    most = min(torch.finfo(dtype).max, torch.finfo(torch.float32).max)
+    for module, (_, second, scale) in _scaled(pairs, changes):
+        if not abs(scale) <= most:
+            raise CheckpointError(
+                f"{where}: {shown(module)} is scaled by {scale:.3g}, which {dtype} cannot hold; lower lora_alpha or "
+                "alpha_pattern"
+            )
+        if second.numel() and not abs(scale) * _largest(second) <= most:
+            raise CheckpointError(
+                f"{where}: B of {shown(module)}, multiplied with its scale {scale:.3g}, is no number of {dtype}; "
+                "lower lora_alpha or alpha_pattern, or train it again"
+            )
+    for module, values in (*changes.gains.items(), *changes.offsets.items()):
+        if values.numel() and not _largest(values) <= most:
+            raise CheckpointError(
+                f"{where}: the factors or biases of {shown(module)} are no numbers of {dtype}; the training "
+                "diverged, or the file is damaged"
+            )
+
+
+def _scaled(pairs: dict[str, Pair], changes: AdapterWeightChanges) -> Iterator[tuple[str, Pair]]:
+    yield from pairs.items()
+    yield from ((module, pair) for module, several in changes.mixtures.items() for pair in several)
+    for name, table in (("the embedding", changes.embedding), ("the head", changes.head)):
+        if table is not None and table.first is not None and table.second is not None:
+            yield name, (table.first, table.second, table.scale)
+
+
+def _largest(values: Tensor) -> float:
+    """nan where one is."""
+    least, most = values.aminmax()
+    return max(-float(least), float(most)) if most.isfinite() and least.isfinite() else float("nan")

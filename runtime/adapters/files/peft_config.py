@@ -137,9 +137,8 @@ def _refuse(values: dict[str, Any], where: str) -> None:
     begun = values.get("init_lora_weights", True)
     if isinstance(begun, str) and begun.lower().startswith(CHANGES_BASE):
         raise CheckpointError(
-            f"{where}: init_lora_weights={shown(begun)} is not supported: it changed the base's weights, so the "
-            "pairs do not belong to the base as it is; "
-            "save it converted (PEFT: path_initial_model_for_weight_conversion)"
+            f"{where}: init_lora_weights={shown(begun)} is not supported: it changed the base's weights, so the pairs "
+            "do not belong to the base as it is; save it converted (PEFT: path_initial_model_for_weight_conversion)"
         )
     for key, value in values.items():
         if key not in TRAINING and key not in READ and key not in REFUSED and key not in EXTRAS and value:

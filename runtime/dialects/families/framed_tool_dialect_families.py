@@ -133,12 +133,7 @@ FRAMED = [
     FramedToolDialect(
         "deepseek-v31",
         ToolCallFrame(
-            _DEEPSEEK,
-            "<｜tool▁sep｜>",
-            "<｜tool▁call▁end｜>",
-            "<｜tool▁call▁begin｜>",
-            _DEEPSEEK_END,
-            lead="",
+            _DEEPSEEK, "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁call▁begin｜>", _DEEPSEEK_END, lead=""
         ),
     ),
     FramedToolDialect(

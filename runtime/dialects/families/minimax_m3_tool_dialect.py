@@ -160,11 +160,6 @@ def _inner(schema: Any, name: str, root: Any) -> Any:
 MINIMAX_M3 = MiniMaxM3ToolDialect(
     "minimax-m3",
     ToolCallFrame(
-        f"{MARK}<tool_call>\n",
-        '">',
-        f"{MARK}</invoke>\n",
-        f'{MARK}<invoke name="',
-        f"{MARK}</tool_call>",
-        lead="",
+        f"{MARK}<tool_call>\n", '">', f"{MARK}</invoke>\n", f'{MARK}<invoke name="', f"{MARK}</tool_call>", lead=""
     ),
 )

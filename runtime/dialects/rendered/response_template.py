@@ -49,10 +49,8 @@ def response_template_dialect(dialect: Dialect, given: Any, known: Iterable[Dial
     """The dialect that a response_template describes.
 
     `dialect` was found by other means: where it writes calls as the response_template says, it is the one, since that
-        leaves
-    open how white space stands. So it is where a part is not understood, and then its `note` says which. `known` are
-    those
-    of which one is taken where the response_template names a form that only one of them has.
+    leaves open how white space stands. So it is where a part is not understood, and then its `note` says which. `known`
+    are those of which one is taken where the response_template names a form that only one of them has.
     """
     try:
         fields = _fields(given)

@@ -46,17 +46,7 @@ FEW_BLOCKS = 4
 @entry
 @triton.jit(do_not_specialize_on_alignment=["groups"])
 def find(
-    places,
-    starts,
-    ranks,
-    scales,
-    groups,
-    shapes,
-    sites,
-    most_pieces,
-    room,
-    RANK: tl.constexpr,
-    BLOCK: tl.constexpr,
+    places, starts, ranks, scales, groups, shapes, sites, most_pieces, room, RANK: tl.constexpr, BLOCK: tl.constexpr
 ):
     """places: int32 [sites, most pieces, room], where the rows of B of the step's adapters begin, by GRAIN, RANK for
     each.
@@ -458,9 +448,8 @@ def shrinking(rank: int, tile: MatmulTile) -> dict[str, int]:
 
     Parts are few and long. With few outputs, a program of either kind takes the shared memory of a whole
     multiprocessor, so a program that shrinks takes the place of one that multiplies. With eight blocks, Llama-3.1-8B's
-    products have 120, 72
-    and 96 programs of that size: all fit on 132 multiprocessors at once. A program must then end before the others have
-    gone through W; large ranks use a shorter part for this.
+    products have 120, 72 and 96 programs of that size: all fit on 132 multiprocessors at once. A program must then end
+    before the others have gone through W; large ranks use a shorter part for this.
     """
     depth = max(32, min(64, 2048 // rank))
     room, step = tile.stages * (tile.rows + OUTPUTS) * tile.depth, SPLIT * depth * (FEW + rank)

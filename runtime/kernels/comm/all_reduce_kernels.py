@@ -219,8 +219,7 @@ def of_all(
 ):
     """Waits for one row that products of all ranks post (`gemv_all_reduce`), this one's too; then as `to_all`.
 
-    Grid (1,).
-    It uses the places of `to_all`.
+    Grid (1,). It uses the places of `to_all`.
     """
     columns, own = tl.arange(0, BLOCK), _room(places, RANK)
     inside = columns < size

@@ -141,8 +141,7 @@ def _chunked(inputs: LinearAttention, state: Tensor, chunks: ScanChunks) -> tupl
 def _decays(total: Tensor) -> Tensor:
     """[N, heads, size, size, 1 or key]: e^decay from one token to each later one, 0 to earlier ones.
 
-    total: since the chunk's start, float64.
-    Only differences are raised: e^total by itself would be beyond float32.
+    total: since the chunk's start, float64. Only differences are raised: e^total by itself would be beyond float32.
     """
     later = torch.ones(total.shape[2], total.shape[2], dtype=torch.bool, device=total.device).triu(1)
     return (total[:, :, :, None] - total[:, :, None]).float().masked_fill_(later[..., None], -torch.inf).exp_()

@@ -83,8 +83,7 @@ def read_parts(file: Path) -> list[GGUFFile]:
     """All parts of a model, the first one with its metadata; one, where the file is not split.
 
     file: any part `NAME-0000K-of-0000N.gguf`. Raises CheckpointError as `read_gguf` does, and where parts are missing
-        or
-    do not belong together.
+    or do not belong together.
     """
     files = _part_files(file)
     parts: list[GGUFFile] = []
@@ -131,8 +130,7 @@ def _check_part(part: GGUFFile, number: int, count: int) -> None:
     if (said, of) != (number, count) and not (count == 1 and of == 0):
         raise CheckpointError(
             f"{part.file}: split.no={shown(said)}, split.count={shown(of)}, by its name it is part {number} (from 0) "
-            f"of {count}; "
-            "give the files their own names back: NAME-00001-of-0000N.gguf"
+            f"of {count}; give the files their own names back: NAME-00001-of-0000N.gguf"
         )
 
 

@@ -2,9 +2,8 @@
 GLM-4.7-Flash, MiniCPM 3.
 
 Such files describe attention to the latents themselves, as one key head of `kv_lora_rank` and the numbers that turn;
-keys that
-end in `_mla` have the sizes of the heads. Older files describe the heads, and hold the up-projections of keys and
-values as one tensor.
+keys that end in `_mla` have the sizes of the heads. Older files describe the heads, and hold the up-projections of keys
+and values as one tensor.
 """
 
 from __future__ import annotations

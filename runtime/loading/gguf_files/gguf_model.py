@@ -57,8 +57,7 @@ def open_gguf(path: Path) -> GGUFModel:
     """The model of a GGUF file, or of all parts of a split one.
 
     Raises CheckpointError for damaged files, absent parts and tensors without a place, ConfigError for architectures
-    and
-    keys that are not supported; before memory is taken for weights.
+    and keys that are not supported; before memory is taken for weights.
     """
     parts = read_parts(path)
     metadata, where = parts[0].metadata, str(parts[0].file)

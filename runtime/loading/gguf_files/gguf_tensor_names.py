@@ -9,15 +9,7 @@ from operator import attrgetter
 
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
-from ...models.spec.model_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    LayerNorms,
-    LayerSpec,
-    ModelSpec,
-    NormSpec,
-    QkNormSpec,
-)
+from ...models.spec.model_spec import AttentionSpec, ExpertsSpec, LayerNorms, LayerSpec, ModelSpec, NormSpec, QkNormSpec
 from ...models.spec.tensor_names import ExpertTensorNames, MergedProjections, StackedExpertTensor, TensorNames
 from ..tensor_files.safetensors_header import StoredTensor
 from . import gguf_recurrent_config

@@ -96,8 +96,7 @@ def _download(model_id: HubModelId, weights: bool, load_format: str) -> Path:
     except Exception as error:  # the hub client raises a dozen unrelated types for "could not get it"
         raise CheckpointError(
             f"model {str(model_id)!r} is not a local directory, is not in the Hugging Face cache, and could not be "
-            "downloaded "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
+            f"downloaded ({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
             "give a local path, or check the name and the network"
         ) from None
 

@@ -25,10 +25,9 @@ def resolve_model(name: str | Path, weights: bool = True, load_format: str = "au
     name: "nano" for the bundled model, a directory, a `.gguf` file (any part of a split one), a URL (see `remote`), or
         a hub id: `organisation/name`, then maybe `@revision`, then
     maybe `:WORD` for the one GGUF file whose name holds that word. load_format: see `EngineConfig`. A snapshot that is
-    complete
-    in the Hugging Face cache costs no network call; of a repository only the files that are needed are fetched, and a
-    download
-    that broke off goes on where it was. Raises CheckpointError saying what was looked for and what to do.
+    complete in the Hugging Face cache costs no network call; of a repository only the files that are needed are
+    fetched, and a download that broke off goes on where it was. Raises CheckpointError saying what was looked for and
+    what to do.
     """
     if not isinstance(name, str | os.PathLike):
         raise ConfigError(

@@ -16,8 +16,7 @@ def push_model(path: Path, url: str) -> int:
     """Write the small files and the weights of a directory to redis:// or a bucket; returns the bytes.
 
     Raises ConfigError for a model that is not in safetensors and for stores that are only read, CheckpointError where
-    one
-    does not take it.
+    one does not take it.
     """
     if not path.is_dir() or (path / REMOTE).exists():
         raise ConfigError(f"{path} is not a directory with safetensors; only those can be pushed")

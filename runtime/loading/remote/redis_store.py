@@ -6,8 +6,7 @@
     of one
 
 KEY is made of all digests. The manifest is written last and the values of the one before go after that, so a reader
-sees one
-model or the other, or learns that its own is gone.
+sees one model or the other, or learns that its own is gone.
 """
 
 from __future__ import annotations

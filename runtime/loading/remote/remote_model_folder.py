@@ -5,8 +5,7 @@
         remote.json                   {"url": ..., "weights": {"model.safetensors": [size, tag], ...}}
 
 KEY is made of the URL and of the sizes and tags of all files: what changes there is another folder here. Anywhere else
-a remote.json
-means nothing: what a folder holds causes no request.
+a remote.json means nothing: what a folder holds causes no request.
 """
 
 from __future__ import annotations
@@ -23,14 +22,7 @@ from typing import Any
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
 from ..model_files.bounded_json import read_json
-from ..model_files.choose_weight_files import (
-    INDEX,
-    MOST_SMALL,
-    WEIGHTS,
-    is_settings_file,
-    require_small,
-    weight_names,
-)
+from ..model_files.choose_weight_files import INDEX, MOST_SMALL, WEIGHTS, is_settings_file, require_small, weight_names
 from ..tensor_files.safetensors_header import header_of
 from .range_source import RangeSource
 from .remote_store import RemoteFile, RemoteStore, open_store

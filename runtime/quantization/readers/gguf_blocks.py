@@ -87,8 +87,7 @@ def decode(kind: str, raw: Tensor, shape: tuple[int, int]) -> QuantizedWeight:
     if inputs % elements or raw.dtype != torch.uint8 or list(raw.shape) != [outputs, inputs // elements * size]:
         raise CheckpointError(
             f"{raw.dtype} {list(raw.shape)} is no {kind} weight of shape {[outputs, inputs]}: blocks of {size} bytes "
-            "hold "
-            f"{elements} numbers of a row; fetch the file again"
+            f"hold {elements} numbers of a row; fetch the file again"
         )
     return _DECODERS[kind](raw.reshape(outputs, inputs // elements, size))
 

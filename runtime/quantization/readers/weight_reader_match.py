@@ -46,8 +46,7 @@ class WeightReader(NamedTuple):
     format: for people. shape: of the dense weight [out, in]; (1, out * in) where only `read` learns the sizes.
     names: the siblings that `read` takes, after "module.". unused: those that the format has and the weight needs not.
     read: their tensors, in the headers' dtypes and shapes and on any device -> the weight, which may share their
-        memory;
-    raises CheckpointError for contents that cannot be.
+    memory; raises CheckpointError for contents that cannot be.
     """
 
     format: str
@@ -111,7 +110,6 @@ class QuantizedModule:
         for name in self.siblings:
             if name not in names and name not in spare and name not in BESIDE:
                 raise self.wrong(
-                    name,
-                    f"is not understood with a weight of the format {form}; take another checkpoint of this model",
+                    name, f"is not understood with a weight of the format {form}; take another checkpoint of this model"
                 )
         return WeightReader(form, shape, tuple(names), spare, read)

@@ -11,6 +11,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,6 +34,8 @@ STALL_SECONDS = 20.0  # nor one of which nothing came for so long
 USABLE_ID = re.compile(r"[!-~]{1,128}")
 # clients such as LiteLLM know OpenAI's refusal of a key by its first words
 _KEY_WANTED = "Incorrect API key provided, or none: this server wants the header 'Authorization: Bearer KEY'"
+EXPOSED = ("X-Request-Id", "Retry-After")  # headers of answers that pages may read
+PREFLIGHT_SECONDS = 600
 
 
 class RequestIdMiddleware:
@@ -253,3 +256,21 @@ async def answer_error(
     await JSONResponse(found.body(scope["path"]), found.status, {**found.headers, **(headers or {})})(
         scope, receive, send
     )
+
+
+class CorsPolicyMiddleware(CORSMiddleware):
+    """For pages of other sites: answers preflights, which bring no API key, and marks what `origins` may read.
+
+    Never with credentials of the browser (cookies): keys come in headers that a page has to set itself.
+    """
+
+    def __init__(self, app: ASGIApp, origins: tuple[str, ...]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            allow_credentials=False,
+            expose_headers=EXPOSED,
+            max_age=PREFLIGHT_SECONDS,
+        )

@@ -129,13 +129,7 @@ CHAT_FORMATS = (
         ("gemma", "gemma2"),
         ("<start_of_turn>", "<end_of_turn>"),
         "",
-        _turns(
-            "",
-            _GEMMA_USER + "{}" + _GEMMA_END,
-            _GEMMA_MODEL + "{}" + _GEMMA_END,
-            _GEMMA_MODEL,
-            start=_BOS,
-        ),
+        _turns("", _GEMMA_USER + "{}" + _GEMMA_END, _GEMMA_MODEL + "{}" + _GEMMA_END, _GEMMA_MODEL, start=_BOS),
     ),
     ChatFormat(
         "gemma3",
@@ -234,11 +228,7 @@ CHAT_FORMATS = (
         _turns("<|system|>\n{}EOS\n", "<|user|>\n{}EOS\n", "<|assistant|>\n{}EOS\n", "<|assistant|>\n"),
     ),
     ChatFormat(
-        "vicuna",
-        ("llama",),
-        (),
-        r"vicuna",
-        _turns("{} ", "USER: {} ", "ASSISTANT: {}EOS", "ASSISTANT:", start=_BOS),
+        "vicuna", ("llama",), (), r"vicuna", _turns("{} ", "USER: {} ", "ASSISTANT: {}EOS", "ASSISTANT:", start=_BOS)
     ),
     ChatFormat(
         "falcon-chat",

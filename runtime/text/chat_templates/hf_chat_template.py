@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from jinja2 import meta
+from jinja2 import meta, nodes
 from jinja2.exceptions import TemplateError
 
 from sgl.runtime.errors import ConfigError
 
-from .jinja_variables import read_first
 from .template_render_budget import TemplateOverBudget
 from .template_sandbox import TemplateSandbox
 
@@ -151,3 +150,37 @@ class ChatTemplate:
             MemoryError,
         ) as error:
             raise ConfigError(f"the chat template refuses these messages: {str(error)[:1000]}") from error
+
+
+def read_first(template: nodes.Template) -> frozenset[str]:
+    """The names whose first place in the text reads them.
+
+    `{% set n = n + 1 %}` reads `n` first. A name that is set in one branch and read later counts as the template's own,
+    although jinja finds it undeclared: the other branch does not set it.
+    """
+    first: dict[str, str] = {}
+    for name in _names(template):
+        first.setdefault(name.name, name.ctx)
+    return frozenset(name for name, context in first.items() if context == "load")
+
+
+def _names(node: nodes.Node) -> Iterator[nodes.Name]:
+    """In the order in which they are run. A walk with its own stack: templates may nest deeper than Python does."""
+    pending = [node]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, nodes.Name):
+            yield node
+        pending += reversed([*_children(node)])
+
+
+def _children(node: nodes.Node) -> Iterator[nodes.Node]:
+    """A target comes after what is put into it."""
+    targets = [node.target] if isinstance(node, nodes.Assign | nodes.AssignBlock) else []
+    if isinstance(node, nodes.For):
+        yield node.iter
+        yield node.target
+        yield from node.iter_child_nodes(exclude=("iter", "target"))
+        return
+    yield from node.iter_child_nodes(exclude=("target",) if targets else ())
+    yield from targets

@@ -58,8 +58,7 @@ class TemplateTraits:
     """Of one template. Each answer is found when it is first asked for, and kept. Nothing is raised.
 
     template: Jinja source, which is compiled for the first answer, or what was made of it. Of source that does not
-        compile
-    nothing is shown.
+    compile nothing is shown.
     """
 
     def __init__(self, template: ChatTemplate | str) -> None:

@@ -1,9 +1,8 @@
 """How the tokenizers of GGUF files cut texts into words, by the name that a file gives for it (`tokenizer.ggml.pre`).
 
 The names are those of llama.cpp's vocabulary source; the patterns are those of the published tokenizer.json files.
-Where a
-published pattern takes time that grows with the square of a run of digits or spaces, the same cuts are written in
-linear steps.
+Where a published pattern takes time that grows with the square of a run of digits or spaces, the same cuts are written
+in linear steps.
 """
 
 from __future__ import annotations

@@ -51,8 +51,8 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
     """The tokenizer of a file with these keys, with its chat template and the ids that end a text.
 
     metadata: as `runtime.loading.gguf` reads it.  where: the file, for errors.  chat_template: see `Tokenizer.load`.
-        Raises
-    ConfigError for tokenizers that cannot be read exactly: of an unknown kind, or cut into words in an unknown way.
+    Raises ConfigError for tokenizers that cannot be read exactly: of an unknown kind, or cut into words in an unknown
+    way.
     """
     try:
         backend, config = read_gguf_tokenizer(metadata, where)

@@ -50,9 +50,8 @@ def tekken_backend(file: Path, values: Mapping[str, Any]) -> tuple[Backend, dict
     """The tokenizer of a tekken.json, and its `bos_token` and the like.
 
     values: what the file holds. Ids are those of mistral-common: special tokens come first, unnamed ones as
-        `<SPECIAL_n>`, and
-    then the first ranks, as many as the vocabulary has room for. Raises ConfigError for anything else, naming key and
-    value.
+    `<SPECIAL_n>`, and then the first ranks, as many as the vocabulary has room for. Raises ConfigError for anything
+    else, naming key and value.
     """
     config = _of(file, values, "config", dict)
     pattern, size = _of(file, config, "pattern", str), _of(file, config, "default_vocab_size", int)

@@ -234,8 +234,7 @@ def _nothing(folder: Path, reasons: Iterable[str], own: str | None) -> str:
     if own:
         return (
             f"{folder / 'tokenizer_config.json'}: auto_map={own!r}: its tokenizer is Python that comes with the "
-            "checkpoint, which is never "
-            f"run, whatever Engine(trust_remote_code=...) says; {REMEDY}"
+            f"checkpoint, which is never run, whatever Engine(trust_remote_code=...) says; {REMEDY}"
         )
     there = (
         ", ".join(sorted(file.name for file in folder.iterdir() if "token" in file.name or "vocab" in file.name))

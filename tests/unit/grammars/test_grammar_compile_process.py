@@ -41,11 +41,7 @@ from sgl.grammars import (
     set_cache_dir,
 )
 from sgl.grammars.compile import GrammarRecipe
-from sgl.grammars.compile_client import (
-    grammar_compile_client,
-    grammar_compile_messages,
-    grammar_compile_policy,
-)
+from sgl.grammars.compile_client import grammar_compile_client, grammar_compile_messages, grammar_compile_policy
 from sgl.grammars.compile_client.remote_transition_network import RemoteNetwork
 from sgl.grammars.compile_server import grammar_compile_server
 from sgl.grammars.network.transition_network import UNBUILT

@@ -17,13 +17,7 @@ from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...http.response_size_limit import json_response
 from ...http.sse_responses import SSEResponse, merged, primed, together
-from ..openai_common.openai_logprobs import (
-    LogprobRow,
-    LogprobRowStream,
-    TextLogprobs,
-    rows_of,
-    rows_of_generation,
-)
+from ..openai_common.openai_logprobs import LogprobRow, LogprobRowStream, TextLogprobs, rows_of, rows_of_generation
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_request_types import CompletionRequest
 from ..openai_common.openai_response_fields import Json, finish_reason, response_head, usage

@@ -35,10 +35,7 @@ _SAME_NAME = (
     "close_at_limit",
     "speculation",
 )
-_RENAMED = {
-    "no_stop_trim": "keep_stop",
-    "sampling_seed": "seed",
-}
+_RENAMED = {"no_stop_trim": "keep_stop", "sampling_seed": "seed"}
 
 
 @dataclass(frozen=True, slots=True)

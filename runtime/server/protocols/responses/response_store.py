@@ -151,9 +151,8 @@ class ResponseStore:
 
 def missing(id: str, what: str = "response") -> RequestError:
     return RequestError(
-        f"there is no {what} {id!r:.100} here; it was not stored, is too old, had to make room, or belongs to "
-        "another API key: "
-        "send its items as input",
+        f"there is no {what} {id!r:.100} here; it was not stored, is too old, had to make room, or belongs to another "
+        "API key: send its items as input",
         None,
         "not_found",
         404,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from sgl.runtime.errors import RequestAborted
@@ -14,11 +14,10 @@ from ..chat.chat_choice import ContentChunk
 from ..chat.chat_plan import tools_of
 from ..chat.chat_prompt import build_chat_prompt
 from ..chat.chat_request_run import ChatRequestRun
-from ..chat.chat_types import MOST_MESSAGES, ChatRequest
+from ..chat.chat_types import MOST_MESSAGES, ChatMessage, ChatRequest
 from ..openai_common.chat_translation import Aside, few, translated_errors
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_response_fields import Json
-from .conversation_truncation import truncate_to_fit
 from .response_items import ItemReference, ResponseItem, item_of, kept
 from .response_object import ResponseBuilder, usage_of
 from .response_store import ENDED, RUNNING, ResponseStore, as_json
@@ -191,3 +190,40 @@ class ResponsesReply:
     def _update(self, answer: Json) -> None:
         if self._stored:
             self._store.update(answer)
+
+
+async def truncate_to_fit(work: OpenAIRequestSetup, chat: ChatRequest) -> ChatRequest:
+    """`truncation: auto`: the request without its first turns, as few as have to go for prompt and answer to find room.
+
+    A turn is a user's message with all that follows it. The system's messages before the first one stay, and the last
+    turn: where these are too long by themselves, they are what is given back.
+    """
+    starts = [place for place, message in enumerate(chat.messages) if message.role == "user"]
+    if len(starts) < 2 or await _fits(work, chat):
+        return chat
+    least, most = 1, len(starts) - 1
+    while least < most:  # the least number of turns to leave out
+        middle = (least + most) // 2
+        if await _fits(work, _from(chat, starts, middle)):
+            most = middle
+        else:
+            least = middle + 1
+    return _from(chat, starts, least)
+
+
+def _from(chat: ChatRequest, starts: Sequence[int], turn: int) -> ChatRequest:
+    head: list[ChatMessage] = [message for message in chat.messages[: starts[0]] if message.role == "system"]
+    return chat.model_copy(update={"messages": head + chat.messages[starts[turn] :]})
+
+
+async def _fits(work: OpenAIRequestSetup, chat: ChatRequest) -> bool:
+    most = min(work.context - (chat.limit or 1), work.settings.max_prompt_tokens or work.context)
+    try:
+        prompt = await build_chat_prompt(
+            work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size
+        )
+    except RequestError as error:
+        if error.code == "context_length_exceeded":
+            return False
+        raise
+    return len(prompt.ids) <= most
