@@ -15,6 +15,7 @@ from torch import Tensor
 from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
+from ..errors import note_sequence
 from ..kernels.launch.compile_ahead import listen, seconds_waited
 from ..models.decoder import Decoder
 from ..step.adapter_blocks import StaticAdapterRows, blocks_for
@@ -386,4 +387,11 @@ def _is_decode(work: list[ScheduledWork]) -> bool:
     """One new token for each sequence, and everybody wants its logits."""
     if work[-1].hi - work[-1].lo > 1:  # the longest come last
         return False
-    return all(hi - lo == 1 and len(seq.ops[0].rows(seq, lo, hi)) == 1 for seq, lo, hi in work)
+    try:
+        for seq, lo, hi in work:
+            if hi - lo != 1 or len(seq.ops[0].rows(seq, lo, hi)) != 1:
+                return False
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
+    return True

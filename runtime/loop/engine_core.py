@@ -403,7 +403,7 @@ class EngineCore:
             try:
                 return self.traces.plan()
             except BaseException as error:
-                seq = failing_sequence(error)
+                seq = failing_sequence(error, self.life.live)
                 if seq is None:
                     raise
                 note("a sequence could not be planned", error)

@@ -22,7 +22,7 @@ from sgl.grammars.automaton.batch_masks import fill_masks
 from sgl.grammars.automaton.work_budget import WorkUnfinished
 
 from ..common.argument_checks import shown
-from ..errors import RuntimeFailure
+from ..errors import RuntimeFailure, note_sequence
 from ..executor.eager_runner import EagerRunner
 from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
 from ..sequences.generation import TokenLogprobs
@@ -164,7 +164,7 @@ class StepExecutor:
             if isinstance(error, RuntimeFailure)
             else RuntimeFailure(f"a step of the engine failed: {shown(error)}")
         )
-        blamed = failing_sequence(error)
+        blamed = failing_sequence(error, self.life.live)
         for seq in [blamed] if blamed is not None else [item.seq for item in work]:
             self.life.fail(seq, failure)
 
@@ -367,20 +367,28 @@ def is_current(seq: SequenceState, op: SequenceOp) -> bool:
 
 def _wants(work: list[ScheduledWork]) -> list[WantedRows]:
     wants, first = [], 0
-    for seq, lo, hi in work:
-        op = seq.ops[0]
-        positions = op.rows(seq, lo, hi) if hi > lo else range(0)
-        wants.append(WantedRows(seq, op, hi, positions, first))
-        first += len(positions)
+    try:
+        for seq, lo, hi in work:
+            op = seq.ops[0]
+            positions = op.rows(seq, lo, hi) if hi > lo else range(0)
+            wants.append(WantedRows(seq, op, hi, positions, first))
+            first += len(positions)
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     return wants
 
 
 def _pooled(work: list[ScheduledWork]) -> list[tuple[SequenceState, Embed, range]]:
     """Whose hidden states are summed, over which positions. Each is informed that its sums are on their way."""
     found = []
-    for seq, lo, hi in work:
-        op = seq.ops[0]
-        if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
-            found.append((seq, op, positions))
-            op.asked(positions)
+    try:
+        for seq, lo, hi in work:
+            op = seq.ops[0]
+            if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
+                found.append((seq, op, positions))
+                op.asked(positions)
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     return found

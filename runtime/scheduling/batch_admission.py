@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..cache import Ints, PrefixCache, Space, common_prefix
+from ..errors import note_sequence
 from ..sequences.sequence_state import SequenceState, SequenceStatus
 from .kv_capacity import KVCapacity
 from .length_estimate import ReservedTokens, RunsSequences
@@ -64,6 +65,13 @@ class BatchAdmission:
 
     def admit(self, offer: AdmissionCandidate) -> bool:
         """Start the sequence if there are pages and a place for it."""
+        try:
+            return self._admit(offer)
+        except BaseException as error:
+            note_sequence(error, offer.seq)
+            raise
+
+    def _admit(self, offer: AdmissionCandidate) -> bool:
         seq = offer.seq
         if self.closed or seq.status is not SequenceStatus.WAITING or self._computed_by_another(seq, offer.reusable):
             return False
@@ -89,11 +97,15 @@ class BatchAdmission:
     def settle(self) -> None:
         """Count for those who waited longest that somebody of theirs went before them."""
         overtaken = {self._scheduler.waiting.first_matching(seq): seq for seq in self._started}
-        for first, seq in overtaken.items():
-            if first is None or first.arrival > seq.arrival or first in self._unfit:
-                continue
-            if not self._computed_by_another(first, self._scheduler.reusable(first)):
-                first.passed += 1
+        try:
+            for first, seq in overtaken.items():
+                if first is None or first.arrival > seq.arrival or first in self._unfit:
+                    continue
+                if not self._computed_by_another(first, self._scheduler.reusable(first)):
+                    first.passed += 1
+        except BaseException as error:
+            note_sequence(error, first)
+            raise
 
     def _computed_by_another(self, seq: SequenceState, reusable: int) -> bool:
         """A running prefill is just computing a good part of this one's tokens: wait and share them."""
@@ -159,7 +171,7 @@ class BatchAdmission:
         if windows is None:
             return True
         keep = set(scheduler.running).difference(self._lesser(seq))
-        lengths = [each.target + scheduler.estimate.remaining(each) for each in (*keep, seq)]
+        lengths = [scheduler.estimate.expected_length(each) for each in (*keep, seq)]
         pinned = sum(len(each.slots) // windows.page_size - each.window for each in scheduler.pinned)
         return windows.has_room(lengths, scheduler.step_tokens, pinned)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from ..cache import PrefixCache
+from ..errors import note_sequence
 from ..sequences.sequence_state import SequenceState
 
 
@@ -20,11 +21,15 @@ class KVCapacity:
         self._cache = cache
         self._held = np.zeros(self._cache.pool.total + 1, bool)
         self._lacking = 0
-        for seq in keep:
-            self._cache.mark(seq, self._held)
-            self._lacking += self._cache.missing(seq, seq.target)
-        for seq in pinned:
-            self._cache.mark(seq, self._held)
+        try:
+            for seq in keep:
+                self._cache.mark(seq, self._held)
+                self._lacking += self._cache.missing(seq, seq.target)
+            for seq in pinned:
+                self._cache.mark(seq, self._held)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
 
     def has(self, seq: SequenceState) -> bool:
         """Whether what `seq` computes next fits too; pages that it shares with the others count once."""
