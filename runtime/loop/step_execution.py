@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from sgl.grammars.automaton.batch_masks import fill_masks
@@ -23,7 +24,7 @@ from sgl.grammars.automaton.work_budget import WorkUnfinished
 
 from ..common.argument_checks import shown
 from ..errors import RuntimeFailure, note_sequence
-from ..executor.eager_runner import EagerRunner
+from ..executor.runner_protocol import Runner
 from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
 from ..sequences.generation import TokenLogprobs
 from ..sequences.op_future import note
@@ -50,7 +51,7 @@ class RowsToSample(NamedTuple):
     seq: SequenceState
     op: Generate
     rows: range
-    masks: Sequence[Any] = ()
+    masks: Sequence[np.ndarray | None] = ()
 
 
 class RowsToScore(NamedTuple):
@@ -104,7 +105,7 @@ class RunningStep:
 class StepExecutor:
     """Runs the scheduler's plans on the runner; every method is the scheduler thread's."""
 
-    def __init__(self, runner: EagerRunner, life: SequenceLifecycle) -> None:
+    def __init__(self, runner: Runner, life: SequenceLifecycle) -> None:
         self.runner, self.life = runner, life
         self.sampler = make_sampler(life.text.tokenizer.vocab_size, runner.device)
         self.late = DeferredSampling(life)
@@ -237,7 +238,11 @@ class StepExecutor:
             )
 
     def _choose(
-        self, logits: torch.Tensor, sampled: list[RowsToSample], last: Any = None, places: Any = None
+        self,
+        logits: torch.Tensor,
+        sampled: list[RowsToSample],
+        last: torch.Tensor | None = None,
+        places: list[int] | None = None,
     ) -> Callable[[], SampledTokens]:
         positions = [seq.tokens.length + offset for seq, _, rows, _ in sampled for offset in range(len(rows))]
         masks = [mask for *_, masks in sampled for mask in masks]
@@ -264,7 +269,7 @@ class StepExecutor:
                 self.life.fail(seq, masks[0])
             else:
                 usable = draft_verification.usable(masks)
-                good.append(RowsToSample(seq, op, rows[:usable], masks[:usable]))
+                good.append(RowsToSample(seq, op, rows[: len(usable)], usable))
         return good
 
     def _wait(self, each: RowsToSample, logits: torch.Tensor | None) -> None:
