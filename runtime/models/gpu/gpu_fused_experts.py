@@ -107,7 +107,7 @@ class FusedExperts:
             return ExpertSelection(
                 select_replicas(experts, turns, self.part.counts, slots, overlap), weights, of_input, turns.places
             ), self.stacks
-        return ExpertSelection(experts, weights, of_input), self.stacks if host is None else host.bring(
+        return ExpertSelection(experts, weights, of_input), self.stacks if host is None else host.fetch(
             self.stacks, experts, slots
         )
 
