@@ -98,5 +98,6 @@ ROOMS: dict[str, Rows] = {
         "compile": "errors algebra regex literal_choices schema tokens ebnf structural network compile_client "
         "automaton",
         "compile_server": "errors algebra tokens network compile_client automaton compile",
+        "second_opinion": "errors schema ebnf compile",
     },
 }
