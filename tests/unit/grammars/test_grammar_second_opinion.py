@@ -12,6 +12,7 @@ from grammar_support import byte_vocabulary, many
 from sgl.grammars import (
     Grammar,
     GrammarError,
+    GrammarLimitError,
     Verdict,
     Verification,
     compile_choices,
@@ -174,6 +175,16 @@ def test_an_engine_that_takes_too_long_has_no_verdict():
     verdicts = [next(v for v in row.others if v.engine == "re") for row in found.texts]
     assert verdicts[0].accepts and {v.reason for v in verdicts[1:]} == {"no answer within 3 s"}
     assert all(row.confirmed for row in found.texts)
+
+
+def test_a_text_that_is_too_much_for_ours_is_not_judged(monkeypatch):
+    def advance(self, state: int, data: bytes) -> int:
+        raise GrammarLimitError("too many threads")
+
+    grammar = compile_regex("a", VOCABULARY)
+    monkeypatch.setattr(type(grammar.automaton), "advance", advance)
+    (row,) = verify(grammar, ["a"]).unjudged
+    assert row.ours == Verdict("sgl", None, "too many threads") and row.differing == () and row.others[1].accepts
 
 
 def test_a_process_that_ends_early_has_no_verdict(monkeypatch):
