@@ -30,7 +30,6 @@ FORBIDDEN = {
     "lang": {"torch", "transformers"},
     "grammars": {"torch", "transformers", "triton"},
 }
-EXEMPT = ("grammars.device",)  # imported only where it is used
 READING, MOST_READ, MOST_PAGES = "docs/reading.md", 6000, 30  # the guided path, its lines, its files
 
 
@@ -56,7 +55,7 @@ def arrows(edges: list[Import]) -> Iterator[str]:
     for edge in edges:
         floor = floor_of(edge.source)
         below = FLOORS[FLOORS.index(floor) :]
-        if edge.foreign and edge.target in FORBIDDEN.get(floor, ()) and not edge.source.startswith(EXEMPT):
+        if edge.foreign and edge.target in FORBIDDEN.get(floor, ()):
             yield f"{edge.place} imports {edge.target}; {floor}/ must work without it"
         if not edge.foreign and floor_of(edge.target) not in below:
             yield f"{edge.place} imports {edge.target}; {floor}/ may import only {', '.join(below)}"

@@ -99,7 +99,7 @@ ROOMS: dict[str, Rows] = {
         "compile": "errors algebra regex literal_choices schema tokens ebnf structural network compile_client "
         "automaton",
         "compile_server": "errors algebra tokens network compile_client automaton compile",
-        "device": "errors tokens automaton compile",
+        "second_opinion": "errors schema ebnf compile",
     },
 }
 

@@ -58,13 +58,12 @@ HOUSE = {
     "runtime/cache/tree.py": "from . import Row",
     "runtime/loop/core.py": "import numpy\nimport sgl.runtime.cache.tree",
     "grammars/__init__.py": "",
-    "grammars/device/tables.py": "import torch",
 }
 TABLE = {
     "sgl": {"cli": ""},
     "lang": {"backend": ""},
     "runtime": {"errors": "", "cache": "errors", "loop": "errors cache", "engine": "loop"},
-    "grammars": {"device": ""},
+    "grammars": {},
 }
 SUBTABLE = {"runtime/loop": {"spec": "", "core": "spec", "gpu": "spec core"}}  # `core` is a file
 SUBROOMS = {
