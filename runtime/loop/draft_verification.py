@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from sgl.grammars import Matcher
-    from sgl.grammars.automaton.batch_masks import MaskOrError
+    from sgl.grammars.automaton.batch_token_masks import MaskOrError
 
     from ..sampling import SampledTokens, SamplingRow
     from ..sequences.draft_tokens import DraftTokens

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ..attention import AttentionBackend, AttentionLayout
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
 from ..executor.runner_protocol import Runner
 from ..loading.checkpoint import OpenCheckpoint

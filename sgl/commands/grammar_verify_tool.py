@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sgl.commands.grammar_tool import add_grammar_arguments, compiled, given_grammar, shortened, vocabulary_of
+from sgl.commands.grammar_command import add_grammar_arguments, compiled, given_grammar, shortened, vocabulary_of
 from sgl.grammars import GrammarError, verify
 
 _DIFFERS, _UNJUDGED = 1, 2

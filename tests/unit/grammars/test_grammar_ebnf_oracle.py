@@ -20,7 +20,7 @@ from test_grammar_ebnf import COMMON, LARK
 
 from sgl.grammars import Grammar, GrammarLimitError, InvalidGrammarError
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.ebnf import ebnf_expr
 from sgl.grammars.second_opinion.lark_earley import earley_recogniser
 from sgl.grammars.second_opinion.no_verdict_error import NoVerdictError
