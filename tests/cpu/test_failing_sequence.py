@@ -35,7 +35,19 @@ from sgl.runtime.watch import step_trace
 SECONDS = 20
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=12, temperature=1.0, seed=3, ignore_eos=True)
-METHODS = ("begin", "admitted", "reuse", "target", "rows", "pool", "wanted", "collect", "add", "asked", "resolve")
+METHODS = (
+    "begin",
+    "admitted",
+    "reuse",
+    "target",
+    "rows",
+    "pool",
+    "wanted",
+    "collect",
+    "add",
+    "mark_requested",
+    "resolve",
+)
 KINDS: dict[str, Callable[[], SequenceOp]] = {
     "generate": lambda: Generate(GREEDY),
     "prefill": lambda: Prefill(),
@@ -81,11 +93,11 @@ def clean(engine: Engine) -> None:
 @pytest.fixture
 def beside(engine):
     """Generations that run while something breaks, and what they give alone."""
-    asked = [(prompt(1, 30), GREEDY), (prompt(1, 20), SEEDED), (prompt(2, 70), GREEDY)]
-    alone = [prompted(engine, tokens).generate(params).result(SECONDS).token_ids for tokens, params in asked]
+    mark_requested = [(prompt(1, 30), GREEDY), (prompt(1, 20), SEEDED), (prompt(2, 70), GREEDY)]
+    alone = [prompted(engine, tokens).generate(params).result(SECONDS).token_ids for tokens, params in mark_requested]
 
     def run() -> Callable[[], None]:
-        futures = [prompted(engine, tokens).generate(params) for tokens, params in asked]
+        futures = [prompted(engine, tokens).generate(params) for tokens, params in mark_requested]
 
         def check() -> None:
             assert [future.result(SECONDS).token_ids for future in futures] == alone
@@ -456,12 +468,12 @@ def test_a_sequence_whose_place_cannot_be_taken_fails_alone(open_engine, monkeyp
         usual(self, seq, publish)
 
     monkeypatch.setattr(PrefixCache, "release", release)
-    asked = [prompted(engine, prompt(seed, 30)) for seed in range(4)]
+    mark_requested = [prompted(engine, prompt(seed, 30)) for seed in range(4)]
     params = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
-    futures = [sequence.generate(params) for sequence in asked]
-    errors = {each._state.id: future.exception(SECONDS) for each, future in zip(asked, futures, strict=True)}
+    futures = [sequence.generate(params) for sequence in mark_requested]
+    errors = {each._state.id: future.exception(SECONDS) for each, future in zip(mark_requested, futures, strict=True)}
     assert [number for number, error in errors.items() if error is not None] == failed
     assert "it could not be planned: OverflowError('it broke')" in str(errors[failed[0]])
-    for sequence in asked:
+    for sequence in mark_requested:
         sequence.close()
     clean(engine)

@@ -73,7 +73,7 @@ class FusedExperts:
         found, ranks = self._mixed(None, *route(y, self.routing, slots, None, overlap), slots, overlap), self.part.ranks
         return found if ranks is None else PartialSum(found, ranks)
 
-    def spread(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | UnreducedExpertOutput | PartialSum:
+    def unreduced(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | UnreducedExpertOutput | PartialSum:
         """The same, possibly not reduced yet."""
         if self.part.ranks is not None:
             return self(y, slots, overlap)
