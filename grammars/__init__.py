@@ -7,6 +7,8 @@ matcher.mask()                                         # int32 [ceil(V / 32)], b
 matcher.accept(token_id)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from sgl.grammars.automaton.automaton_core_selection import core_name
 from sgl.grammars.automaton.batch_token_masks import fill_masks
 from sgl.grammars.automaton.grammar_matcher import Matcher
@@ -25,6 +27,9 @@ from sgl.grammars.schema.schema_options import SchemaOptions
 from sgl.grammars.structural.structural_format import reasoning
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
+if TYPE_CHECKING:
+    from sgl.grammars.second_opinion import TextVerdicts, Verdict, Verification, verify
+
 __all__ = [
     "Finding",
     "Grammar",
@@ -33,7 +38,10 @@ __all__ = [
     "InvalidGrammarError",
     "Matcher",
     "SchemaOptions",
+    "TextVerdicts",
     "UnsupportedGrammarError",
+    "Verdict",
+    "Verification",
     "Vocabulary",
     "compile_choices",
     "compile_ebnf",
@@ -45,4 +53,14 @@ __all__ = [
     "fill_masks",
     "reasoning",
     "set_cache_dir",
+    "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What few programs use is imported when it is."""
+    if name not in ("TextVerdicts", "Verdict", "Verification", "verify"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from sgl.grammars import second_opinion
+
+    return getattr(second_opinion, name)

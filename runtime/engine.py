@@ -31,6 +31,7 @@ from .adapters.files.tensor_adapters import TensorAdapters
 from .build.build_engine import BuiltEngine, build_engine
 from .build.engine_config import EngineConfig
 from .build.engine_options import EngineOptions, shows_options
+from .build.serving_core import ServingCore
 from .cache.view.cache_tree import CacheTree
 from .calibration import RecordedText, described, given
 from .calibration.tensors_on_disk import TensorsOnDisk
@@ -395,7 +396,7 @@ class Engine:
         return self._core.ask(name, *args)
 
 
-def _opened(path: Path, config: EngineConfig) -> BuiltEngine:
+def _opened(path: Path, config: EngineConfig) -> BuiltEngine[ServingCore]:
     if config.replicas > 1:
         return connect_replicas(path, config)
     return connect(path, config) if config.process else build_engine(path, config)
@@ -437,7 +438,7 @@ def _without_texts(config: EngineConfig, calibration: Any) -> EngineConfig:
     )
 
 
-def _stop(core: Any, owner: int, compiling: CompileProcessUse | None) -> None:
+def _stop(core: ServingCore, owner: int, compiling: CompileProcessUse | None) -> None:
     """A fork of the process that opened the engine has none of its threads, and leaves it alone."""
     if os.getpid() == owner:
         core.stop()

@@ -1,6 +1,11 @@
-"""Every exception of the runtime, one tree. Messages carry the offending value and the next action."""
+"""Every exception of the runtime, one tree. Messages carry the offending value and the next action.
+
+An error in work for many sequences carries those whose work it was: see `note_sequence`.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 
 class RuntimeFailure(Exception):
@@ -26,6 +31,23 @@ def check_text(text: str, what: str = "the text") -> None:
     except UnicodeEncodeError as error:
         half = f"an unpaired surrogate, {text[error.start]!r}, at position {error.start}"
         raise ConfigError(f"{what} is not valid Unicode: it has {half}; leave it out") from None
+
+
+NOTED = "_noted_sequences"  # the attribute of an error with its sequences, the innermost first
+
+
+def note_sequence(error: BaseException, seq: object) -> None:
+    """Note on an error, on its way out, that it came up in the work of `seq`. Work that goes well notes nothing.
+
+    Who handles the error takes the notes: an error must not hold a sequence, whose operations may hold the error.
+    """
+    error.__dict__.setdefault(NOTED, []).append(seq)  # some classes allow no other way to set an attribute
+
+
+def take_noted_sequences(error: BaseException) -> list[Any]:
+    """The sequences that were noted on an error, the innermost first; the error carries them no longer."""
+    found: list[Any] = error.__dict__.pop(NOTED, [])
+    return found
 
 
 class CheckpointError(ConfigError):

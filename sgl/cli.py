@@ -23,7 +23,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:2] == ["grammar", "verify"]:
+        words[:2] = ["grammar verify"]
+    options = _parser().parse_args(words)
     command: Callable[[argparse.Namespace], int] = options.command
     return command(options)
 
@@ -35,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         check_command,
         doctor_command,
         grammar_command,
+        grammar_verify_tool,
         models_command,
         push_command,
         quantize_command,
@@ -52,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         doctor_command,
         models_command,
         grammar_command,
+        grammar_verify_tool,
         check_command,
         quantize_command,
         shard_command,

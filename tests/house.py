@@ -14,7 +14,7 @@ import house_comments
 import house_names
 from house_imports import FLOORS, Import, circle, circles, imports, modules, parsed
 from house_prose import GUIDES, prose
-from house_rooms import LOOSE, ROOMS, Rows
+from house_rooms import LOOSE, ROOMS, SUBROOMS, Rows
 
 ROOT = Path(__file__).parent.parent
 LONGEST_FILE = 600
@@ -24,13 +24,12 @@ LARGE = (
     "runtime/quantization/readers",
     "grammars/schema",
 )  # one file a model, format, keyword
-MOST_TYPING_CIRCLES = 6  # of files, where imports under TYPE_CHECKING count too
+MOST_TYPING_CIRCLES = 3  # of files, where imports under TYPE_CHECKING count too
 FORBIDDEN = {
     "sgl": {"torch", "transformers"},
     "lang": {"torch", "transformers"},
     "grammars": {"torch", "transformers", "triton"},
 }
-EXEMPT = ("grammars.device",)  # imported only where it is used
 READING, MOST_READ, MOST_PAGES = "docs/reading.md", 6000, 30  # the guided path, its lines, its files
 
 
@@ -38,9 +37,17 @@ def floor_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-def room_of(module: str) -> str:
-    """`cache` for runtime.cache.row; a floor's front is called as the floor."""
-    return module.split(".")[1] if "." in module else module
+def room_of(module: str, folder: str = "") -> str:
+    """`cache` for runtime.cache.row; a floor's front is called as the floor.
+
+    folder: the room whose rooms are meant: `spec` for runtime.models.spec.names in runtime/models.
+    """
+    parts = module.split(".")[folder.count("/") :]
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+def is_in(folder: str, module: str) -> bool:
+    return f"{module}.".startswith(folder.replace("/", ".") + ".")
 
 
 def arrows(edges: list[Import]) -> Iterator[str]:
@@ -48,32 +55,34 @@ def arrows(edges: list[Import]) -> Iterator[str]:
     for edge in edges:
         floor = floor_of(edge.source)
         below = FLOORS[FLOORS.index(floor) :]
-        if edge.foreign and edge.target in FORBIDDEN.get(floor, ()) and not edge.source.startswith(EXEMPT):
+        if edge.foreign and edge.target in FORBIDDEN.get(floor, ()):
             yield f"{edge.place} imports {edge.target}; {floor}/ must work without it"
         if not edge.foreign and floor_of(edge.target) not in below:
             yield f"{edge.place} imports {edge.target}; {floor}/ may import only {', '.join(below)}"
 
 
-def doors(floor: str, rows: Rows, edges: list[Import]) -> Iterator[str]:
-    """Imports between rooms for which the table has no door."""
+def doors(folder: str, rows: Rows, edges: list[Import]) -> Iterator[str]:
+    """Imports between the rooms of a floor, or of a room, for which the table has no door."""
+    front = folder.rpartition("/")[2]
     for edge in edges:
-        here, there = room_of(edge.source), room_of(edge.target)
-        if here not in (there, floor) and there not in rows.get(here, there).split():
+        here, there = room_of(edge.source, folder), room_of(edge.target, folder)
+        if here not in (there, front) and there not in rows.get(here, there).split():
             yield (
-                f"{edge.place} imports {edge.target}; the room {floor}/{here} may import only: "
+                f"{edge.place} imports {edge.target}; the room {folder}/{here} may import only: "
                 f"{rows[here] or 'no other'}"
             )
 
 
-def plan(floor: str, rows: Rows, names: list[str]) -> Iterator[str]:
+def plan(folder: str, rows: Rows, names: list[str]) -> Iterator[str]:
     """Where the table and the tree disagree, or a row names what does not stand above it."""
-    built = {room_of(name) for name in names} - {floor}
-    yield from (f"{floor}/{room} has no row in house_rooms.py" for room in sorted(built - set(rows)))
-    yield from (f"house_rooms.py has {floor}/{room}, the tree has not" for room in rows if room not in built)
-    above = {floor}
+    front = folder.rpartition("/")[2]
+    built = {room_of(name, folder) for name in names} - {front}
+    yield from (f"{folder}/{room} has no row in house_rooms.py" for room in sorted(built - set(rows)))
+    yield from (f"house_rooms.py has {folder}/{room}, the tree has not" for room in rows if room not in built)
+    above = {front}
     for room, allowed in rows.items():
         wrong = [name for name in allowed.split() if name not in above]
-        yield from (f"house_rooms.py: {floor}/{room} names {name}, which does not stand above it" for name in wrong)
+        yield from (f"house_rooms.py: {folder}/{room} names {name}, which does not stand above it" for name in wrong)
         above.add(room)
 
 
@@ -87,19 +96,22 @@ def loose(floor: str, names: list[str], files: dict[str, Path]) -> Iterator[str]
 
 
 def rooms(root: Path, table: dict[str, Rows]) -> Iterator[str]:
-    """What the table, the tree and its imports say against each other, and circles of files."""
+    """What the table, the tree and its imports say against each other, and circles of files.
+
+    table: of floors and, by their paths, of rooms that have rooms.
+    """
     files, edges = modules(root), imports(root)
     yield from arrows(edges)
-    for floor in FLOORS:
-        names = [name for name in files if floor_of(name) == floor]
-        within = [
-            edge for edge in edges if floor_of(edge.source) == floor_of(edge.target) == floor and not edge.foreign
-        ]
-        yield from plan(floor, table[floor], names)
-        yield from doors(floor, table[floor], within)
-        yield from loose(floor, names, files)
-        if ring := circle([edge for edge in within if not edge.typing]):
-            yield f"a circle of files: {' -> '.join(ring)}"
+    edges = [edge for edge in edges if not edge.foreign]
+    for folder, rows in table.items():
+        names = [name for name in files if is_in(folder, name)]
+        within = [edge for edge in edges if is_in(folder, edge.source) and is_in(folder, edge.target)]
+        yield from plan(folder, rows, names)
+        yield from doors(folder, rows, within)
+        if folder in FLOORS:
+            yield from loose(folder, names, files)
+            if ring := circle([edge for edge in within if not edge.typing]):
+                yield f"a circle of files: {' -> '.join(ring)}"
 
 
 def typing_circles(found: list[list[str]], most: int = MOST_TYPING_CIRCLES) -> Iterator[str]:
@@ -168,13 +180,13 @@ def summary(floor: str, files: list[tuple[int, Path]], spans: list[tuple[int, st
     )
 
 
-def main(root: Path = ROOT) -> int:
+def main(root: Path = ROOT, table: dict[str, Rows] = ROOMS | SUBROOMS) -> int:
     rings = circles(imports(root))
     names = house_names.names(root)
     problems = [
         *sizes(root),
         *folders(root),
-        *rooms(root, ROOMS),
+        *rooms(root, table),
         *typing_circles(rings),
         *house_names.problems(names),
         *house_comments.problems(root),
@@ -182,7 +194,7 @@ def main(root: Path = ROOT) -> int:
         *prose(root),
     ]
     print(house_names.summary(names))
-    counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in ROOMS.items())
+    counted = ", ".join(f"{floor} {len(rows)}" for floor, rows in table.items())
     summary_line = (
         f"rooms: {counted} · arrows: all downwards, no circles, {len(rings)} for type checkers · "
         f"{READING}: {len(path_read(root))} files, {lines_read(root)} lines · prose: {len(GUIDES)} guides"

@@ -2,7 +2,8 @@
 
 A room is a folder with all below it, or a file that lies directly in the floor. The front of a floor, its
 `__init__.py`, may name any of its rooms; a room that imports the front says so by the floor's name. What imports
-run between the floors themselves is `FLOORS` in `house_imports.py`.
+run between the floors themselves is `FLOORS` in `house_imports.py`. `SUBROOMS` says the same of the rooms within a
+room, for which imports inside functions and those for type checkers count too.
 """
 
 from __future__ import annotations
@@ -99,6 +100,48 @@ ROOMS: dict[str, Rows] = {
         "compile": "errors algebra regex literal_choices schema tokens ebnf structural network compile_client "
         "automaton",
         "compile_server": "errors algebra tokens network compile_client automaton compile",
-        "device": "errors tokens automaton compile",
+        "second_opinion": "errors schema ebnf compile",
+    },
+}
+
+SUBROOMS: dict[str, Rows] = {
+    "runtime/kernels": {
+        "launch": "",
+        "packed": "",
+        "activation_kernels": "launch",
+        "batch_invariant_matmul": "launch",
+        "logit_softcap": "launch",
+        "rms_norm": "launch",
+        "sampling_kernels": "launch",
+        "embed_tokens": "launch rms_norm",
+        "residual_norm": "launch rms_norm",
+        "gate_up_gemm": "launch activation_kernels batch_invariant_matmul",
+        "attention": "launch rms_norm",
+        "comm": "launch rms_norm",
+        "adapters": "launch batch_invariant_matmul",
+        "gemv": "launch packed activation_kernels batch_invariant_matmul attention comm adapters",
+        "quantized": "launch packed activation_kernels batch_invariant_matmul gemv",
+        "experts": "launch packed activation_kernels batch_invariant_matmul rms_norm residual_norm gemv quantized",
+        "recurrent": "launch activation_kernels gemv",
+    },
+    "runtime/models": {
+        "spec": "",
+        "load_statistics": "",
+        "hidden_state_pooling": "",
+        "executor_protocols": "",
+        "families": "spec",
+        "reference": "spec executor_protocols",
+        "decoder_parts": "spec reference",
+        "cpu": "spec executor_protocols reference decoder_parts",
+        "gpu": "spec reference decoder_parts",
+        "placement": "spec reference gpu",
+        "layer_executors": "reference decoder_parts cpu gpu placement",
+        "decoder": "spec load_statistics hidden_state_pooling reference cpu gpu placement layer_executors",
+        "hidden_state_capture": "cpu gpu decoder",
+        "chunk_invariance": "spec gpu decoder",
+        "draft_head": "spec reference layer_executors decoder",
+        "transformers_backend": "spec hidden_state_pooling reference decoder",
+        "kv_cache_scales": "decoder transformers_backend",
+        "describe": "spec families layer_executors decoder transformers_backend",
     },
 }

@@ -19,7 +19,7 @@ from sgl.grammars.ebnf.token_terminals import NoVocabularyError, TokenTerminals
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
-__all__ = ["NoVocabularyError", "TokenTerminals", "ebnf_expr", "ebnf_part"]
+__all__ = ["NoVocabularyError", "Syntax", "TokenTerminals", "ebnf_expr", "ebnf_part", "is_headed"]
 
 Syntax = Literal["auto", "lark", "gbnf", "w3c"]
 _SYNTAXES = ("auto", "lark", "gbnf", "w3c")
@@ -63,7 +63,7 @@ def ebnf_part(
     """The same, as a part of what has the tokens that it speaks of, and puts `tokens.around` around all of it."""
     _check(text, syntax)
     source = GrammarText(text)
-    headed = syntax in ("gbnf", "w3c") or (syntax == "auto" and _HEADED.match(text) is not None)
+    headed = is_headed(text, syntax)
     name = start or ("root" if headed else "start")
     table = read_bnf(source, tokens) if headed else read_lark(source, GrammarImports(imports, declared), tokens)
     rule = table.start(name)
@@ -71,6 +71,11 @@ def ebnf_part(
     if found == NEVER:
         source.invalid(f"the start rule {name!r} matches no text: it never ends", table.defined_at(name))
     return found
+
+
+def is_headed(text: str, syntax: Syntax) -> bool:
+    """Whether rules are written with `::=`, as in GBNF and the W3C-like dialect, and not in Lark's syntax."""
+    return syntax in ("gbnf", "w3c") or (syntax == "auto" and _HEADED.match(text) is not None)
 
 
 def _check(text: str, syntax: str) -> None:

@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 
 END = "end"
+_COMMENT_OR_JOINED_LINES = re.compile(r"//[^\n]*|#[^\n]*|\\[ ]*\n")
 _UNCLOSED = {
     '"': "a string that does not end",
     "'": "a string that does not end",
@@ -84,7 +85,7 @@ class GrammarTokenStream:
         if found is None or kind is None:
             self._fail(at)
         start, end = found.span(kind)
-        fresh = at == 0 or (start > at and "\n" in text[at:start])
+        fresh = at == 0 or (start > at and _has_line_break(text[at:start]))
         return GrammarToken(kind, text[start:end], start, fresh)
 
     def _fail(self, at: int) -> NoReturn:
@@ -122,6 +123,11 @@ class GrammarTokenStream:
     def unexpected(self, wanted: str) -> NoReturn:
         shown = repr(self.next.text) if self.next.kind != END else "end of the grammar"
         self.source.invalid(f"unexpected {shown}, expected {wanted}", self.next.at)
+
+
+def _has_line_break(blank: str) -> bool:
+    """Whether a line ends in it; a backslash joins its line with the next one."""
+    return "\n" in (_COMMENT_OR_JOINED_LINES.sub("", blank) if "\\" in blank else blank)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

@@ -23,7 +23,7 @@ from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
 _TOKEN = GrammarTokenPattern(
-    r"\s+|//[^\n]*|\#[^\n]*",
+    r"\s+|//[^\n]*|\#[^\n]*|\\[ ]*\n",
     r"""
       (?P<name>[A-Za-z_][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*)
     | (?P<string>"(?:\\.|[^"\\\n])*"i?)

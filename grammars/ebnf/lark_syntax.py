@@ -3,6 +3,8 @@
 There is no lexer: every way to cut a text into terminals counts, so nothing valid is lost, and priorities choose
 nothing and are only read over. What `%ignore` names may stand at both ends and between the terminals of rules, never
 inside a terminal. `\\d \\w \\s` of a regex are Unicode's unless it begins with `(?a)`.
+
+lark's own loader reads none of the extensions, needs 5 to 30 times as long, and is not there where only numpy is.
 """
 
 from __future__ import annotations

@@ -6,12 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 from ..concurrency.one_shot_callbacks import when_done
 
 Operation = Callable[[], None]
 Failure = Callable[[BaseException], None]
+Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 
 class PendingCalls:
@@ -65,10 +67,10 @@ def _attempt(operation: Operation, fail: Failure) -> None:
         fail(error)
 
 
-def forward_result(source: Future[Any], target: Future[Any], convert: Callable[[Any], Any]) -> None:
+def forward_result(source: Future[Found], target: Future[Result], convert: Callable[[Found], Result]) -> None:
     """Have `target` end as `source` does, its result converted."""
 
-    def copy(done: Future[Any]) -> None:
+    def copy(done: Future[Found]) -> None:
         try:
             result = convert(done.result())
         except BaseException as error:

@@ -22,6 +22,7 @@ from ..loop.engine_core import EngineCore
 from ..memory.memory_sizes import parse_memory
 from ..memory.pinned_memory_pool import PinnedMemoryPool, pin_driver_of
 from ..models.decoder import Decoder
+from ..models.transformers_backend import AnyDecoder
 from ..parallel.tp.sharded_adapters import (
     RanksAdapterSlots,
     RanksBaseWeights,
@@ -34,7 +35,7 @@ from .build_ranks import RanksBuilder
 from .engine_config import DeviceDefaults
 
 
-def adapters_refusal(model: Any, path: Path, config: DeviceDefaults) -> str | None:
+def adapters_refusal(model: AnyDecoder, path: Path, config: DeviceDefaults) -> str | None:
     """Why the model takes no adapters, if it takes none."""
     if not isinstance(model, Decoder):
         return f"{model.config.architecture} runs by transformers' own implementation"

@@ -12,7 +12,8 @@ from ..attention import AttentionBackend, attention_backend
 from ..cache.multi_width_kv_pools import Pool
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice
-from ..executor.draft_head_runner import DraftHeadRunner
+from ..executor.draft_head_runner import CapturesHiddenStates, DraftHeadRunner
+from ..executor.runner_protocol import Runner
 from ..loading import describe, load_model, resolve_model
 from ..loading.draft_head_files import DraftHeadFiles, kind_of, open_draft_head, open_mtp_head
 from ..models.decoder import Decoder
@@ -45,6 +46,7 @@ class DraftBuilder:
     kind: str
     model: Decoder | DraftHead
     pool: Pool
+    runner: Runner
     attends_by = "auto"
 
     def __init__(self, config: DeviceDefaults, choice: DeviceChoice, path: Path, description: ModelSpec) -> None:
@@ -90,12 +92,12 @@ class DraftBuilder:
             dtype=self.model.dtype,
         )
 
-    def drafter(self, control: DraftLengthControl | None, stats: Stats, tokens: int, target: Any) -> ModelDrafter:
+    def drafter(self, control: DraftLengthControl | None, stats: Stats, tokens: int, target: Runner) -> ModelDrafter:
         """tokens: of the target's vocabulary.  target: its runner."""
-        runner, shadows = self._running(target)
+        self.runner, shadows = self._running(target)
         size = min(tokens, self.description.vocab_size)
         self.made = ModelDrafter(
-            runner, shadows, DraftModelTiming(control), stats, size, self.description.max_position, self._ids
+            self.runner, shadows, DraftModelTiming(control), stats, size, self.description.max_position, self._ids
         )
         return self.made
 
@@ -103,7 +105,7 @@ class DraftBuilder:
     def _ids(self) -> Tensor | None:
         return None
 
-    def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
+    def _running(self, target: Runner) -> tuple[Runner, DraftModelStates]:
         """What computes it, and what it has computed."""
         raise NotImplementedError
 
@@ -111,11 +113,11 @@ class DraftBuilder:
         """Of all that is stored, and of what it computes with, until `restore`."""
         if self.made is not None:
             self.made.forget()
-            self.made.runner.release()
+            self.runner.release()
 
     def restore(self) -> None:
         if self.made is not None:
-            self.made.runner.restore(self.attention())
+            self.runner.restore(self.attention())
 
     def describe(self) -> dict[str, Any]:
         """For `Engine.info`."""
@@ -156,7 +158,7 @@ class DraftModelBuilder(DraftBuilder):
             self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format
         )
 
-    def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
+    def _running(self, target: Runner) -> tuple[Runner, DraftModelStates]:
         assert isinstance(self.model, Decoder)
         runner = make_runner(
             self.model,
@@ -188,8 +190,9 @@ class DraftHeadBuilder(DraftBuilder):
     def _ids(self) -> Tensor | None:
         return self.model.ids
 
-    def _running(self, target: Any) -> tuple[Any, DraftModelStates]:
+    def _running(self, target: Runner) -> tuple[Runner, DraftModelStates]:
         shadows = DraftHeadStates(plain_cache(self.config, self.pool))
+        assert isinstance(target, CapturesHiddenStates)
         target.observe = shadows.observe
         return DraftHeadRunner(self.model, self.attention(), shadows.given, shadows.made, target), shadows
 

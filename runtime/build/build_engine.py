@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 
 import torch
 
@@ -24,6 +24,7 @@ from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..calibration import LENGTH, CalibrationTransform, encoded
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice, apply_threads, choose_device, gpu_device_choice
+from ..executor.runner_protocol import Runner
 from ..layers import cpu_kernels
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
@@ -63,6 +64,7 @@ from .build_stages import make_ranks_builder
 from .build_tokenizer import load_tokenizer
 from .engine_config import DeviceDefaults, EngineConfig
 from .recurrent_state_plan import plan_with_states, state_places_for
+from .serving_core import ServingCore
 from .sliding_window_plan import SlidingWindowPlan
 
 if TYPE_CHECKING:
@@ -71,19 +73,22 @@ if TYPE_CHECKING:
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
 
 
-class BuiltEngine(NamedTuple):
-    """core: an EngineCore, or a `RemoteCore` that represents one. info: see `Engine.info`."""
+Core_co = TypeVar("Core_co", bound=ServingCore, covariant=True)
+
+
+class BuiltEngine(NamedTuple, Generic[Core_co]):
+    """core: an EngineCore, or what represents one or several. info: see `Engine.info`."""
 
     config: DeviceDefaults
     tokenizer: Tokenizer
     vocabulary: Vocabulary
-    core: Any
+    core: Core_co
     info: dict[str, Any]
 
 
 def build_engine(
     path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None
-) -> BuiltEngine:
+) -> BuiltEngine[EngineCore]:
     """The parts of an engine for the model directory `path`, running.
 
     broken: see `RankGroup`, of an engine of several ranks.
@@ -95,7 +100,7 @@ def build_engine(
         return _assembled(assembly, path, options)
 
 
-def _assembled(assembly: EngineBuilder, path: Path, options: EngineConfig) -> BuiltEngine:
+def _assembled(assembly: EngineBuilder, path: Path, options: EngineConfig) -> BuiltEngine[EngineCore]:
     model, text = assembly.load()
     pool, plan = assembly.share_memory(model)
     core, attention = assembly.put_together(model, text, pool)
@@ -450,7 +455,7 @@ def _attention(
 
 
 def _core(
-    runner: Any,
+    runner: Runner,
     config: DeviceDefaults,
     text: TokenizerResources,
     pool: Pool,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from ..cache import (
     HostKVTier,
@@ -23,16 +24,20 @@ from ..cache.multi_width_kv_pools import MultiKVPool, Pool
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError
+from ..executor.runner_protocol import Runner
 from ..memory.memory_sizes import free_memory, parse_memory
 from ..parallel.workers.rank_host_pages import RankPageCopies, RanksPageCopier
 from .build_ranks import RanksBuilder
 from .engine_config import DeviceDefaults
 from .sliding_window_plan import SlidingWindowPlan
 
+P = TypeVar("P", bound=Pool)
 
-def make_cache(runner: Any, config: DeviceDefaults, pool: Pool, side: RanksBuilder | None = None) -> PrefixCache:
-    poison = _poison(weakref.ref(pool), config.page_size, "fill_nan") if config.poison_freed else None
-    windows: WindowPages | None = getattr(runner, "windows", None)
+
+def make_cache(runner: Runner, config: DeviceDefaults, pool: Pool, side: RanksBuilder | None = None) -> PrefixCache:
+    poison = _poison(pool, config.page_size, _fill_nan) if config.poison_freed else None
+    windows = runner.windows
+    assert windows is None or isinstance(windows, WindowPages)  # tables alone are other ranks'
     on_free = poison if windows is None else _each(windows.drop, poison)
     pages = PagePool(pool.slots // config.page_size, config.page_size, on_free)
     states = _state_slots(config, runner.memory)
@@ -43,7 +48,7 @@ def make_cache(runner: Any, config: DeviceDefaults, pool: Pool, side: RanksBuild
 
 def plain_cache(config: DeviceDefaults, pool: Pool) -> PrefixCache:
     """Of layers that keep all tokens, with nothing in main memory."""
-    poison = _poison(weakref.ref(pool), config.page_size, "fill_nan") if config.poison_freed else None
+    poison = _poison(pool, config.page_size, _fill_nan) if config.poison_freed else None
     return PrefixCache(PagePool(pool.slots // config.page_size, config.page_size, poison))
 
 
@@ -59,8 +64,9 @@ def _each(first: Callable[[Ints], None], second: Callable[[Ints], None] | None) 
 def window_pages(config: DeviceDefaults, plan: SlidingWindowPlan, pool: Pool) -> WindowPages | None:
     if not plan.tokens:
         return None
-    here = isinstance(pool, MultiKVPool)  # not where other stages have all the windows
-    poison = _poison(weakref.ref(pool), config.page_size, "fill_windows_nan") if config.poison_freed and here else None
+    poison = None
+    if config.poison_freed and isinstance(pool, MultiKVPool):  # not where other stages have all the windows
+        poison = _poison(pool, config.page_size, MultiKVPool.fill_windows_nan)
     size = config.page_size
     return WindowPages(pool.slots // size, plan.tokens // size, size, plan.reach, poison)
 
@@ -93,12 +99,17 @@ def _host_tier(config: DeviceDefaults, pool: Pool, side: RanksBuilder | None) ->
     return HostKVTier(PagePool(places, config.page_size, copies.fill_nan if config.poison_freed else None), copies)
 
 
-def _poison(pool: weakref.ref[Any], page_size: int, fill_nan: str) -> Callable[[Ints], None]:
-    """fill_nan: the pool's method for these pages."""
+def _fill_nan(pool: Pool, slots: Tensor) -> None:
+    pool.fill_nan(slots)
+
+
+def _poison(pool: P, page_size: int, fill_nan: Callable[[P, Tensor], None]) -> Callable[[Ints], None]:
+    """Fills the slots of freed pages with NaN; it does not keep the pool alive."""
+    held = weakref.ref(pool)
 
     def fill(pages: Ints) -> None:
         first = torch.from_numpy(pages.astype("int64")) * page_size
-        if (held := pool()) is not None:
-            getattr(held, fill_nan)((first[:, None] + torch.arange(page_size)).flatten())
+        if (living := held()) is not None:
+            fill_nan(living, (first[:, None] + torch.arange(page_size)).flatten())
 
     return fill

@@ -17,6 +17,7 @@ from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import StateShapes
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice, apply_threads
+from ..executor.runner_protocol import Runner
 from ..executor.warmup import longest_step
 from ..loading.load_plan import LoadPlan
 from ..models.decoder import Decoder
@@ -110,11 +111,11 @@ class RanksBuilder:
         plan = self.part.plan(model, self.part.opened(path))
         return plan, plan.bytes + sum(self.team.ask("plan", path))
 
-    def let_go(self, runner: Any) -> None:
+    def let_go(self, runner: Runner) -> None:
         """Before other weights are loaded: what is kept of those of before. runner: rank 0's."""
         if self.experts is not None:
             self.experts.let_go()
-        (runner.release if self.ranks is None else runner.let_go)()
+        runner.let_go()
 
     def fill(self, model: Decoder) -> None:
         """Every rank loads that. Raises what one of them could not do, when all are done."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..attention import AttentionBackend
 from ..cache import WindowPages
 from ..cache.recurrent_state_memory import RecurrentStateMemory
@@ -12,6 +10,7 @@ from ..executor.draft_head_runner import HiddenStatesRunner
 from ..executor.eager_runner import EagerRunner
 from ..executor.ranks.pipeline_runner import PipelineRunner
 from ..executor.ranks.rank_runner import HiddenStatesRankZeroRunner, RankZeroRunner
+from ..executor.runner_protocol import Runner
 from ..models.decoder import Decoder
 from ..models.transformers_backend import AnyDecoder
 from .build_ranks import RanksBuilder
@@ -28,7 +27,7 @@ def make_runner(
     states: RecurrentStateMemory | None = None,
     windows: WindowPages | None = None,
     side: RanksBuilder | None = None,
-) -> Any:
+) -> Runner:
     if side is not None and side.ranks is not None:
         return _make_gpu_runner(model, attention, config, choice, context, states, windows, side)
     if isinstance(side, StagesBuilder):
@@ -76,7 +75,7 @@ def _make_gpu_runner(
     states: RecurrentStateMemory | None,
     windows: WindowPages | None,
     side: RanksBuilder,
-) -> Any:
+) -> Runner:
     """Rank 0's, of ranks on GPUs."""
     from ..executor.ranks.rank_cuda_runner import HiddenStatesRankZeroCudaRunner, RankZeroCudaRunner
     from ..executor.ranks.stage_cuda_runner import FirstStageCudaRunner

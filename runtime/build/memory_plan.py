@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from ..attention.attention_backend import AttentionLayout
@@ -195,7 +196,7 @@ def dummy_batch(config: DeviceDefaults, context: int, device: torch.device) -> S
     )
 
 
-def _device_batch(lengths: list[int], page_size: int, ints: Callable[[Any], Tensor]) -> DeviceBatch:
+def _device_batch(lengths: list[int], page_size: int, ints: Callable[[ArrayLike], Tensor]) -> DeviceBatch:
     count = len(lengths)
     return DeviceBatch(
         rows=ints(np.arange(count)),
@@ -208,7 +209,7 @@ def _device_batch(lengths: list[int], page_size: int, ints: Callable[[Any], Tens
     )
 
 
-def _ints(device: torch.device) -> Callable[[Any], Tensor]:
+def _ints(device: torch.device) -> Callable[[ArrayLike], Tensor]:
     kind = np.int64 if device.type == "cpu" else np.int32
     return lambda values: torch.from_numpy(np.asarray(values).astype(kind)).to(device)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from .recurrent_state_slots import EMPTY_SLOT
+from .recurrent_state_slots import EMPTY_SLOT, RecurrentStateSlots
 
-if TYPE_CHECKING:
-    from .radix_tree import RadixNode
-    from .recurrent_state_slots import RecurrentStateSlots
+
+class HoldsState(Protocol):
+    """A `radix_tree.RadixNode`. state: the slot of its state, or EMPTY_SLOT."""
+
+    state: int
 
 
 class RadixNodeStates:
@@ -16,12 +18,12 @@ class RadixNodeStates:
 
     def __init__(self, slots: RecurrentStateSlots) -> None:
         self.slots = slots
-        self._nodes: dict[int, RadixNode] = {}  # by slot, least recently used first
+        self._nodes: dict[int, HoldsState] = {}  # by slot, least recently used first
 
     def __len__(self) -> int:
         return len(self._nodes)
 
-    def keep(self, node: RadixNode, slot: int) -> None:
+    def keep(self, node: HoldsState, slot: int) -> None:
         """Have a node hold a slot, unless it has a state."""
         if node.state == EMPTY_SLOT:
             node.state = slot
@@ -29,17 +31,17 @@ class RadixNodeStates:
             self._nodes[slot] = node
         self.touch(node)
 
-    def touch(self, node: RadixNode) -> None:
+    def touch(self, node: HoldsState) -> None:
         self._nodes[node.state] = self._nodes.pop(node.state)
 
-    def forget(self, node: RadixNode) -> None:
+    def forget(self, node: HoldsState) -> None:
         """Let go of a node's state, if it has one."""
         if node.state != EMPTY_SLOT:
             del self._nodes[node.state]
             self.slots.release(node.state)
             node.state = EMPTY_SLOT
 
-    def holder(self, slot: int) -> RadixNode | None:
+    def holder(self, slot: int) -> HoldsState | None:
         return self._nodes.get(slot)
 
     def evict(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ..errors import OutOfPages
+from ..errors import OutOfPages, note_sequence
 from .growable_int_array import Ints, Space
 from .page_pool import PagePool
 from .partial_prefix_cache import PartialPrefixCache
@@ -65,8 +65,14 @@ class WindowPrefixCache(PartialPrefixCache):
     def share_equal_prefixes(self, seqs: Iterable[CacheHolder]) -> bool:
         if not self._twice:
             return False
-        self._twice = False
-        return sum(map(self._take_over, seqs)) > 0
+        self._twice, found = False, 0
+        try:
+            for seq in seqs:
+                found += self._take_over(seq)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
+        return found > 0
 
     def _take_over(self, seq: CacheHolder) -> bool:
         """Who computed it again gave the tree pages of his own, and others kept theirs, which the tree let go."""

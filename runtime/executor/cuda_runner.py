@@ -15,6 +15,7 @@ from torch import Tensor
 from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
+from ..errors import note_sequence
 from ..kernels.launch.compile_ahead import listen, seconds_waited
 from ..models.decoder import Decoder
 from ..step.adapter_blocks import StaticAdapterRows, blocks_for
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPageTable
     from ..models.transformers_backend import AnyDecoder
+    from ..parallel.ep.expert_balance import ExpertBalancer
+    from ..parallel.workers.worker_group import RankGroup
     from ..sequences.sequence_state import ScheduledWork, SequenceState
     from .piecewise_graphs import PiecewiseCudaGraphs, PoolOnlyAttention
 
@@ -47,12 +50,14 @@ _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 
 
 class CudaRunner:
-    """See `EagerRunner`, whose methods it has. Everything runs on one separate stream, in order.
+    """See `Runner`. Everything runs on one separate stream, in order.
 
     cuts_adapted: steps of several tokens run in pieces with adapters too.
     """
 
     cuts_adapted = True
+    team: RankGroup | None = None
+    experts: ExpertBalancer | None = None
 
     def __init__(
         self,
@@ -141,7 +146,7 @@ class CudaRunner:
         """Within `compile_ahead`: all kernels are there, none has run."""
 
     def warm_up(self) -> bool:
-        """Do a little, some milliseconds, of what later steps will need done. False: nothing is left."""
+        """Takes some milliseconds."""
         if self._ahead is None:
             return False
         began, self._idle_step = self.captured_seconds, True
@@ -173,13 +178,11 @@ class CudaRunner:
         return self._pool.seconds if self._pool else 0.0
 
     def waited(self) -> tuple[float, float]:
-        """Seconds of steps that this thread has spent compiling kernels, and capturing graphs."""
         return seconds_waited(), self.captured_seconds - self._unwaited
 
     # the steps
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Have this thread's work queued on the runner's stream."""
         return torch.cuda.stream(self._stream)
 
     def places(self, seqs: list[SequenceState]) -> list[int]:
@@ -190,7 +193,6 @@ class CudaRunner:
 
     @torch.inference_mode()
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:
-        """Queue the computation of `work`; the logits [rows, vocabulary] are valid until the next forward."""
         if not work:
             return None
         self.sums = None
@@ -246,15 +248,16 @@ class CudaRunner:
         return self.adapters.adapter_slots_for(seq.terms.adapter for seq, *_ in work)
 
     def release(self) -> None:
-        """Give the device's buffers back, until `restore`."""
         self._stream.synchronize()
         self.table.forget()
         del self.table, self._graphs, self._static, self._mixed, self.attention
         self._ahead = None
         self.last = None
 
+    def let_go(self) -> None:
+        self.release()
+
     def restore(self, attention: AttentionBackend) -> None:
-        """Begin anew with other buffers. Raises OutOfMemoryError, holding nothing, where there is no room."""
         self.attention = attention
         try:
             with self.on_device():
@@ -386,4 +389,11 @@ def _is_decode(work: list[ScheduledWork]) -> bool:
     """One new token for each sequence, and everybody wants its logits."""
     if work[-1].hi - work[-1].lo > 1:  # the longest come last
         return False
-    return all(hi - lo == 1 and len(seq.ops[0].rows(seq, lo, hi)) == 1 for seq, lo, hi in work)
+    try:
+        for seq, lo, hi in work:
+            if hi - lo != 1 or len(seq.ops[0].rows(seq, lo, hi)) != 1:
+                return False
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
+    return True

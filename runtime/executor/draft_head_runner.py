@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -12,8 +12,11 @@ from torch import Tensor
 from ..models.decoder import Decoder
 from ..models.draft_head import DraftHead
 from .eager_runner import EagerRunner
+from .runner_protocol import Runner
 
 if TYPE_CHECKING:
+    from ..attention.attention_backend import AttentionBackend
+    from ..models.transformers_backend import AnyDecoder
     from ..sequences.sequence_state import ScheduledWork
 
 
@@ -24,7 +27,7 @@ class CapturesHiddenStates:
     """
 
     observe: Callable[[list[ScheduledWork], Tensor], None] | None = None
-    model: Any
+    model: AnyDecoder
 
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:
         logits: Tensor | None = super().forward(work)  # type: ignore[misc]
@@ -48,17 +51,16 @@ class DraftHeadRunner(EagerRunner):
     def __init__(
         self,
         head: DraftHead,
-        attention: Any,
+        attention: AttentionBackend,
         given: Callable[[list[ScheduledWork]], Tensor],
         made: Callable[[list[ScheduledWork], Tensor], None],
-        target: Any,
+        target: Runner,
     ) -> None:
         super().__init__(head, attention, head.device)  # type: ignore[arg-type]
         self.head, self._given, self._made, self._target = head, given, made, target
 
     def on_device(self) -> AbstractContextManager[object]:
-        found: AbstractContextManager[object] = self._target.on_device()
-        return found
+        return self._target.on_device()
 
     @torch.inference_mode()
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:

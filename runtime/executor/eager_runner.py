@@ -22,19 +22,16 @@ if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
     from ..cache import WindowPages
     from ..models.transformers_backend import AnyDecoder
+    from ..parallel.ep.expert_balance import ExpertBalancer
+    from ..parallel.workers.worker_group import RankGroup
     from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 
 class EagerRunner:
-    """The plain runner: each step eagerly, on any device.
+    """The plain runner: each step eagerly, on any device. See `Runner`."""
 
-    last: int32 [rows], the token sampled last for each row, where a step that runs ahead finds its input; None where no
-        step runs ahead.
-    memory: of the states, of a model that keeps some.
-    windows: where the rows of windowed layers are, of a model that keeps these apart.
-    adapters: where the rows of sequences with one find it; None: the engine takes none.
-    sums: float32 [pools, hidden], of the newest step, in the order of the plan; None where it pooled nothing.
-    """
+    team: RankGroup | None = None
+    experts: ExpertBalancer | None = None
 
     def __init__(
         self,
@@ -53,23 +50,16 @@ class EagerRunner:
         self.adapters: BatchAdapters | None = None
 
     def on_device(self) -> AbstractContextManager[object]:
-        """Where the scheduler thread runs."""
         return nullcontext()
 
     def warm_up(self) -> bool:
-        """While no request waits: do a little of what later steps will need. False: nothing is left."""
         return False
 
     def waited(self) -> tuple[float, float]:
-        """Seconds of steps that went into compiling kernels, and into capturing graphs."""
         return 0.0, 0.0
 
     @torch.inference_mode()
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:
-        """Start computing the tokens of `work`; logits [rows, vocabulary] of the rows its operations want.
-
-        float32 on the CPU, the model's dtype on a GPU, where they may still be in the making.
-        """
         if not work:
             return None
         batch = self.build(work)
@@ -79,22 +69,22 @@ class EagerRunner:
         return logits
 
     def places(self, seqs: list[SequenceState]) -> list[int] | None:
-        """Where in `last` the next tokens of these sequences of the newest step belong."""
         return None if self.last is None else [self.rows[seq] for seq in seqs]
 
     def index(self, rows: list[int]) -> Tensor:
-        """Row numbers on the device."""
         return torch.tensor(rows, device=self.device)
 
     def release(self) -> None:
-        """Let go of the attention and with it of the KV pool, until `restore`."""
         del self.attention
+
+    def let_go(self) -> None:
+        self.release()
 
     def restore(self, attention: AttentionBackend) -> None:
         self.attention = attention
 
     def close(self) -> None:
-        """Let go of what the device holds."""
+        """Nothing here outlives the runner."""
 
     def build(self, work: list[ScheduledWork]) -> StepBatch:
         """The flat batch of a step; sequences with one new token come first, in the plan's order."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
+from ..errors import note_sequence
 from ..step.step_batch import DeviceBatch, StepBatch
 from ..step.window_slots import WindowSlots
 from .eager_runner import state_slots
@@ -107,10 +108,14 @@ class StepArrays:
 
 def last_tokens(work: list[ScheduledWork], rows: list[int]) -> list[int]:
     """The last token of each sequence's work, or -1 - row where only the device knows it."""
-    return [
-        int(seq.tokens.reaching(hi)[-1]) if hi <= seq.known else -1 - row
-        for (seq, _, hi), row in zip(work, rows, strict=True)
-    ]
+    found = []
+    try:
+        for (seq, _, hi), row in zip(work, rows, strict=True):
+            found.append(int(seq.tokens.reaching(hi)[-1]) if hi <= seq.known else -1 - row)
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
+    return found
 
 
 def _token_ids(work: list[ScheduledWork], rows: list[int], starts: np.ndarray) -> np.ndarray:
@@ -118,8 +123,13 @@ def _token_ids(work: list[ScheduledWork], rows: list[int], starts: np.ndarray) -
     if len(known) == starts[-1]:
         return known
     ids = np.empty(starts[-1], np.int32)
-    for (seq, lo, hi), token, start, stop in zip(work, last_tokens(work, rows), starts, starts[1:], strict=False):
-        there = seq.tokens.reaching(min(hi, seq.known))[lo:]
-        ids[start : start + len(there)] = there
-        ids[stop - 1] = token
+    tokens = last_tokens(work, rows)
+    try:
+        for (seq, lo, hi), token, start, stop in zip(work, tokens, starts, starts[1:], strict=False):
+            there = seq.tokens.reaching(min(hi, seq.known))[lo:]
+            ids[start : start + len(there)] = there
+            ids[stop - 1] = token
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     return ids

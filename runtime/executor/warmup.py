@@ -19,10 +19,10 @@ from ..kernels.launch.compile_ahead import CompileJobs, compiling
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..step.adapter_rows import NONE, AdapterRows
+from .runner_protocol import GraphRunner
 
 if TYPE_CHECKING:
     from ..adapters.gpu_adapter_products import GpuAdapterProducts
-    from .cuda_runner import CudaRunner
 
 log = logging.getLogger("sgl.runtime")
 
@@ -61,7 +61,7 @@ def _sequence(length: int, adapter: str) -> SequenceState:
     return seq
 
 
-def compile_ahead(runner: CudaRunner, sampler: Callable[[], None]) -> None:
+def compile_ahead(runner: GraphRunner, sampler: Callable[[], None]) -> None:
     """Have everything compiled that steps will launch, several kernels at a time, then run a few of them.
 
     sampler: launches the kernels that choose tokens. Logs what it took.
@@ -81,7 +81,7 @@ def compile_ahead(runner: CudaRunner, sampler: Callable[[], None]) -> None:
     )
 
 
-def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> CompileJobs:
+def compile_all(runner: GraphRunner, sampler: Callable[[], None]) -> CompileJobs:
     """Have every kernel compiled; none runs."""
     jobs = CompileJobs(runner.device, min(THREADS, os.cpu_count() or 1))
     with compiling(jobs):
@@ -95,7 +95,7 @@ def compile_all(runner: CudaRunner, sampler: Callable[[], None]) -> CompileJobs:
     return jobs
 
 
-def _all(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
+def _all(runner: GraphRunner) -> Iterator[list[ScheduledWork]]:
     """Steps of every size that is compiled apart: by the number of rows, and with long and short parts."""
     for size in runner.decode_sizes:
         yield dummy_sequences(size, 1, 2)
@@ -124,7 +124,7 @@ class _WarmupAdapters(BatchAdaptersBySlot):
 
 
 @contextmanager
-def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
+def _slots_by_number(runner: GraphRunner) -> Iterator[None]:
     theirs = runner.adapters
     runner.adapters = None if theirs is None else _WarmupAdapters(theirs.slots, theirs.adapted_model)
     try:
@@ -133,7 +133,7 @@ def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
         runner.adapters = theirs
 
 
-def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
+def _adapted(runner: GraphRunner) -> Iterator[list[ScheduledWork]]:
     """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
     slots = (
         len(runner.adapters.slots.slots)
@@ -149,21 +149,21 @@ def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
         yield warm_up_prompts(runner, tokens, 1)
 
 
-def warm_up_prompts(runner: CudaRunner, tokens: int, adapters: int = 0) -> list[ScheduledWork]:
+def warm_up_prompts(runner: GraphRunner, tokens: int, adapters: int = 0) -> list[ScheduledWork]:
     """A step of about so many new tokens, in as many sequences as that takes, shorter where they have no room."""
     longest = max(1, runner.context - 1)
     count = min(-(-tokens // longest), max(1, runner.rows - 1))
     return dummy_sequences(count, 0, min(longest, -(-tokens // count)), adapters)
 
 
-def warm_up_graphs(runner: CudaRunner) -> Iterator[None]:
+def warm_up_graphs(runner: GraphRunner) -> Iterator[None]:
     """Captures what is likely to be replayed, one graph between two items."""
     yield from _decodes(runner, [size for size in runner.decode_sizes if size in LIKELY])
     yield from runner.capture_mixed()
     yield from _decodes(runner, [size for size in runner.decode_sizes if size <= ALL and size not in LIKELY])
 
 
-def _decodes(runner: CudaRunner, sizes: list[int]) -> Iterator[None]:
+def _decodes(runner: GraphRunner, sizes: list[int]) -> Iterator[None]:
     for size in sizes:
         for _ in range(2):
             runner.forward(dummy_sequences(size, 1, 2))

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from ..models.spec.model_spec import ExpertsSpec, ModelSpec
 from ..models.spec.weight_targets import WeightTarget
 from ..quantization.device_weight import DeviceWeight, SealedProjection, require_here
 from ..quantization.fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece
-from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform
+from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform, Transform
 from ..quantization.quantized_weight import QuantizedWeight
 from .checkpoint import OpenCheckpoint, open_checkpoint
 from .load_plan import LoadPlan, PlannedQuantizedWeight, PlannedTensor, plan_for, products_of_part
@@ -35,8 +35,6 @@ from .tensor_files.safetensors_header import DTYPES
 from .tensor_files.tensor_transfer import TransferChunk, TransferJob, TransferThreads, chunks
 
 SHOWN = 1.0  # seconds after which a terminal sees a progress bar
-
-Transform = Callable[..., Any]
 
 
 def load_model(

@@ -7,10 +7,15 @@ does not depend on the step: `deterministic`).
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import numpy as np
+
+    from sgl.grammars import Matcher
+    from sgl.grammars.automaton.batch_token_masks import MaskOrError
 
     from ..sampling import SampledTokens, SamplingRow
     from ..sequences.draft_tokens import DraftTokens
@@ -20,18 +25,23 @@ if TYPE_CHECKING:
     from .sequence_lifecycle import SequenceLifecycle
 
 
-def matchers(seq: SequenceState, op: Generate, rows: range) -> list[Any]:
+def matchers(seq: SequenceState, op: Generate, rows: range) -> list[Matcher | None]:
     """The grammar, or None, after the text and after each token of its draft that has a row."""
     first = None if op.decoding is None else op.decoding.matcher
     if len(rows) == 1 or seq.draft is None:
         return [first]
-    following: Sequence[Any] = seq.draft.matchers or [None] * len(seq.draft.tokens)
+    following: Sequence[Matcher | None] = seq.draft.matchers or [None] * len(seq.draft.tokens)
     return [first, *following][: len(rows)]
 
 
-def usable(masks: Sequence[Any]) -> int:
-    """How many rows have masks, from the first on: what a draft leads to may be beyond a grammar's limits."""
-    return next((count for count, mask in enumerate(masks) if isinstance(mask, Exception)), len(masks))
+def usable(masks: Sequence[MaskOrError]) -> list[np.ndarray | None]:
+    """Those of the rows before the first error: what a draft leads to may be beyond a grammar's limits."""
+    found: list[np.ndarray | None] = []
+    for mask in masks:
+        if isinstance(mask, Exception):
+            break
+        found.append(mask)
+    return found
 
 
 def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[SamplingRow]:
@@ -44,7 +54,7 @@ def sampling_rows(seq: SequenceState, op: Generate, count: int) -> list[Sampling
     return [op.decoding.next_row(drafted[:count_before]) for count_before in range(count)]
 
 
-def common_count(some: Sequence[Any], others: Sequence[Any]) -> bool:
+def common_count(some: Sequence[object], others: Sequence[object]) -> bool:
     """Whether they are the same objects."""
     return len(some) == len(others) and all(map(operator.is_, some, others))
 

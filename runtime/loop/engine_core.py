@@ -6,10 +6,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from torch import Tensor
 
 from sgl.grammars.automaton.automaton_work_budget import WorkBudget, metered
 
@@ -20,7 +23,7 @@ from ..common.argument_checks import shown
 from ..common.garbage_collection import LONG_QUIET, QUIET, GarbageCollector
 from ..common.thread_priority import take_priority
 from ..errors import ConfigError, EngineClosed, EngineFailed, RuntimeFailure
-from ..executor.eager_runner import EagerRunner
+from ..executor.runner_protocol import Runner
 from ..sequences.op_future import note
 from ..sequences.ops.generate_op import Generate
 from ..sequences.ops.sequence_ops import Close
@@ -46,6 +49,10 @@ STEP_WORK = (
 SWITCH_INTERVAL = 0.0001  # seconds; with Python's 5 ms a busy host thread slows every step
 
 
+Result = TypeVar("Result")
+Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by the names that the checkpoint gave them
+
+
 class SleepsEngine(Protocol):
     """What puts the engine to sleep: `engine_sleep.EngineSleeper`."""
 
@@ -64,14 +71,14 @@ class SleepsEngine(Protocol):
 class UpdatesWeights(Protocol):
     """What loads other weights: `weight_update.WeightUpdater`."""
 
-    def update(self, origin: Any) -> tuple[int, dict[str, Any]]: ...
+    def update(self, origin: Origin) -> tuple[int, dict[str, Any]]: ...
     def forget(self) -> None: ...
 
 
 class EngineCore:
     """Owned by Engine. The methods above `stop`, and `stop`, are thread-safe; the rest belongs to the loop."""
 
-    def __init__(self, runner: EagerRunner, life: SequenceLifecycle, run_ahead: bool = False) -> None:
+    def __init__(self, runner: Runner, life: SequenceLifecycle, run_ahead: bool = False) -> None:
         self.runner, self.life, self.run_ahead = runner, life, run_ahead
         self.cache, self.scheduler, self.stats = life.cache, life.scheduler, life.stats
         self.stepper = StepExecutor(runner, life)
@@ -118,13 +125,13 @@ class EngineCore:
     def abort(self, seq: SequenceState) -> None:
         self._post(seq, None)
 
-    def call(self, task: Any) -> Any:
+    def call(self, task: Callable[[], Result]) -> Result:
         """Run `task()` on the scheduler thread between two steps and return its result."""
         if threading.current_thread() is self._thread:
             return task()
         return self.soon(task).result()
 
-    def soon(self, task: Any) -> Future[Any]:
+    def soon(self, task: Callable[[], Result]) -> Future[Result]:
         """The same for those who do not wait."""
         return self.submit(SequenceState(NOBODY), SchedulerCall(task))
 
@@ -405,7 +412,7 @@ class EngineCore:
             try:
                 return self.traces.plan()
             except BaseException as error:
-                seq = failing_sequence(error)
+                seq = failing_sequence(error, self.life.live)
                 if seq is None:
                     raise
                 note("a sequence could not be planned", error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -15,9 +15,6 @@ from ..executor.weight_offload import OffloadedWeights, tensors_of
 from ..memory.memory_sizes import free_memory
 from ..watch.gather_stats import expert_stats
 from .engine_core import EngineCore
-
-if TYPE_CHECKING:
-    from ..parallel.workers.worker_group import RankGroup
 
 
 class SleepingDraft(Protocol):
@@ -125,7 +122,7 @@ class EngineSleeper:
 
     def _held(self) -> int:
         """Bytes that this engine (on a GPU: this process) takes of the device, and the other ranks of theirs."""
-        team: RankGroup | None = getattr(self._core.runner, "team", None)
+        team = self._core.runner.team
         return self._own() + sum(() if team is None else team.ask("held"))
 
     def _own(self) -> int:

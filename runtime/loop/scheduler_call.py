@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from ..sequences.sequence_state import SequenceOp
 
@@ -15,7 +16,7 @@ class SchedulerCall(SequenceOp):
 
     __slots__ = ("task",)
 
-    def __init__(self, task: Any) -> None:
+    def __init__(self, task: Callable[[], object]) -> None:
         super().__init__()
         self.task = task
 

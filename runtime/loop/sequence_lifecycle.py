@@ -13,7 +13,7 @@ from typing import Any
 
 from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
-from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted
+from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted, take_noted_sequences
 from ..scheduling.scheduler import Scheduler
 from ..sequences.generation import TokenLogprobs
 from ..sequences.ops.generate_op import Generate
@@ -166,6 +166,7 @@ class SequenceLifecycle:
 
     def fail(self, seq: SequenceState, error: BaseException) -> None:
         """Fail the operations of one sequence; what it holds stays usable."""
+        take_noted_sequences(error)
         ops, seq.ops = list(seq.ops), deque()
         if ops and all(isinstance(op, Extend) for op in ops):
             seq.deferred_error = _anew(error)  # no caller holds the future of an extend: the next operation raises it

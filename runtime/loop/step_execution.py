@@ -16,14 +16,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 
 from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished
 from sgl.grammars.automaton.batch_token_masks import fill_masks
 
 from ..common.argument_checks import shown
-from ..errors import RuntimeFailure
-from ..executor.eager_runner import EagerRunner
+from ..errors import RuntimeFailure, note_sequence
+from ..executor.runner_protocol import Runner
 from ..sampling import SampledTokens, SamplingBatch, launch_top_logprobs, make_sampler
 from ..sequences.generation import TokenLogprobs
 from ..sequences.op_future import note
@@ -50,7 +51,7 @@ class RowsToSample(NamedTuple):
     seq: SequenceState
     op: Generate
     rows: range
-    masks: Sequence[Any] = ()
+    masks: Sequence[np.ndarray | None] = ()
 
 
 class RowsToScore(NamedTuple):
@@ -104,7 +105,7 @@ class RunningStep:
 class StepExecutor:
     """Runs the scheduler's plans on the runner; every method is the scheduler thread's."""
 
-    def __init__(self, runner: EagerRunner, life: SequenceLifecycle) -> None:
+    def __init__(self, runner: Runner, life: SequenceLifecycle) -> None:
         self.runner, self.life = runner, life
         self.sampler = make_sampler(life.text.tokenizer.vocab_size, runner.device)
         self.late = DeferredSampling(life)
@@ -164,7 +165,7 @@ class StepExecutor:
             if isinstance(error, RuntimeFailure)
             else RuntimeFailure(f"a step of the engine failed: {shown(error)}")
         )
-        blamed = failing_sequence(error)
+        blamed = failing_sequence(error, self.life.live)
         for seq in [blamed] if blamed is not None else [item.seq for item in work]:
             self.life.fail(seq, failure)
 
@@ -237,7 +238,11 @@ class StepExecutor:
             )
 
     def _choose(
-        self, logits: torch.Tensor, sampled: list[RowsToSample], last: Any = None, places: Any = None
+        self,
+        logits: torch.Tensor,
+        sampled: list[RowsToSample],
+        last: torch.Tensor | None = None,
+        places: list[int] | None = None,
     ) -> Callable[[], SampledTokens]:
         positions = [seq.tokens.length + offset for seq, _, rows, _ in sampled for offset in range(len(rows))]
         masks = [mask for *_, masks in sampled for mask in masks]
@@ -264,7 +269,7 @@ class StepExecutor:
                 self.life.fail(seq, masks[0])
             else:
                 usable = draft_verification.usable(masks)
-                good.append(RowsToSample(seq, op, rows[:usable], masks[:usable]))
+                good.append(RowsToSample(seq, op, rows[: len(usable)], usable))
         return good
 
     def _wait(self, each: RowsToSample, logits: torch.Tensor | None) -> None:
@@ -367,20 +372,28 @@ def is_current(seq: SequenceState, op: SequenceOp) -> bool:
 
 def _wants(work: list[ScheduledWork]) -> list[WantedRows]:
     wants, first = [], 0
-    for seq, lo, hi in work:
-        op = seq.ops[0]
-        positions = op.rows(seq, lo, hi) if hi > lo else range(0)
-        wants.append(WantedRows(seq, op, hi, positions, first))
-        first += len(positions)
+    try:
+        for seq, lo, hi in work:
+            op = seq.ops[0]
+            positions = op.rows(seq, lo, hi) if hi > lo else range(0)
+            wants.append(WantedRows(seq, op, hi, positions, first))
+            first += len(positions)
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     return wants
 
 
 def _pooled(work: list[ScheduledWork]) -> list[tuple[SequenceState, Embed, range]]:
     """Whose hidden states are summed, over which positions. Each is informed that its sums are on their way."""
     found = []
-    for seq, lo, hi in work:
-        op = seq.ops[0]
-        if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
-            found.append((seq, op, positions))
-            op.mark_requested(positions)
+    try:
+        for seq, lo, hi in work:
+            op = seq.ops[0]
+            if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
+                found.append((seq, op, positions))
+                op.mark_requested(positions)
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     return found

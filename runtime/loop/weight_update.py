@@ -8,25 +8,23 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from ..attention import AttentionBackend, AttentionLayout
 from ..cache.multi_width_kv_pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
+from ..executor.runner_protocol import Runner
 from ..loading.checkpoint import OpenCheckpoint
 from ..loading.load_plan import LoadPlan
-from ..loading.load_weights import Transform, fill, plan_of, require
+from ..loading.load_weights import fill, plan_of, require
 from ..loading.tensor_files.tensor_source import MemoryWeightSource
 from ..models.decoder import Decoder
 from ..models.kv_cache_scales import describe_scales, take_scales
 from ..models.load_statistics import describe_loading
 from ..models.spec.model_spec import ModelSpec
+from ..quantization import Transform
 from ..quantization.readers import WeightReaders
-from .engine_core import EngineCore
+from .engine_core import EngineCore, Origin
 
 log = logging.getLogger("sgl.runtime")
-
-Origin = str | Path | Mapping[str, Tensor]  # a model directory, or tensors by the names that the checkpoint gave them
 
 
 class UpdatedModelPart(Protocol):
@@ -48,7 +46,7 @@ class UpdatedRanks(Protocol):
         """Rank 0's plan to load another checkpoint, and the bytes that all ranks read. Every rank keeps its plan."""
         ...
 
-    def let_go(self, runner: Any) -> None:
+    def let_go(self, runner: Runner) -> None:
         """Frees what depends on the present weights. runner: rank 0's."""
         ...
 
@@ -144,7 +142,7 @@ class WeightUpdater:
         """Computes nothing until an update succeeds where neither the new nor the previous weights can be loaded."""
         runner = self._core.runner
         if not self._core.halted:
-            runner.release() if self._side is None else self._side.let_go(runner)
+            runner.let_go() if self._side is None else self._side.let_go(runner)
         self._core.halted = True
         try:
             self._fill(model, plan)

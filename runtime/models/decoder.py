@@ -19,7 +19,14 @@ from ..step.rank_rows import own_rows
 from ..step.step_batch import StepBatch
 from .cpu.cpu_step import CpuStep, LayerSpan
 from .hidden_state_pooling import pooled_sums
-from .layer_executors import SMALL_MODEL, LayerExecutorChoice, capturable, executors
+from .layer_executors import (
+    SMALL_MODEL,
+    LayerExecutorChoice,
+    capturable,
+    claim_experts,
+    executors,
+    set_expert_placement,
+)
 from .load_statistics import LoadStatistics
 from .placement.expert_offload_plan import ExpertOffloadPlan
 from .reference.reference_block import ReferenceBlock, Transform
@@ -31,7 +38,6 @@ from .spec.weight_targets import WeightTarget
 
 if TYPE_CHECKING:
     from .gpu.gpu_step import ExecutionPlan
-    from .hidden_state_capture import HiddenStateCapture
 
 
 class AdaptedDecoder(Protocol):
@@ -40,6 +46,17 @@ class AdaptedDecoder(Protocol):
     def forward(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None) -> Tensor: ...
 
     def forget(self) -> None: ...
+
+
+class StateCapture(Protocol):
+    """See `HiddenStateCapture`."""
+
+    layers: tuple[int, ...]
+    newest: Tensor | None
+
+    def forward(
+        self, model: Decoder, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None
+    ) -> Tensor: ...
 
 
 class Decoder:
@@ -64,7 +81,7 @@ class Decoder:
     few_bits: tuple[QuantizedLayerCount, ...] = ()
     loaded: LoadStatistics | None = None
     kv_scales: tuple[KVScaleFactors | str | None, ...] = ()
-    capture: HiddenStateCapture | None = None
+    capture: StateCapture | None = None
     adapted: AdaptedDecoder | None = None
 
     def __init__(
@@ -90,7 +107,7 @@ class Decoder:
 
     def _block(self, index: int, device: torch.device) -> ReferenceBlock:
         model = self.config
-        return ReferenceBlock(
+        block = ReferenceBlock(
             model.layers[index],
             model.names,
             index,
@@ -100,6 +117,8 @@ class Decoder:
             model.per_layer,
             model.stage.first,
         )
+        set_expert_placement(block)
+        return block
 
     @property
     def parts(self) -> list[TokenEmbedding | ReferenceBlock | OutputHead]:
@@ -244,7 +263,7 @@ class Decoder:
 
     def executors(self) -> list[LayerExecutorChoice]:
         """For each layer of a sealed model, its executor and why no faster one runs it."""
-        return executors(self)
+        return executors(self, None if self.step is None else self.step.claimed)
 
     @property
     def capturable(self) -> bool:
@@ -307,8 +326,10 @@ class Decoder:
         self.parts[index].seal(self.parameter_count * self.dtype.itemsize <= SMALL_MODEL, transform)
         if by_part:
             by_part.end(self, index)
-        if self.expert_places is not None and 0 < index <= len(self.layers):
-            self.expert_places.settle(self.layers[index - 1], self.dtype if self.fused else None)
+        if 0 < index <= len(self.layers):
+            claim_experts(self.layers[index - 1])
+            if self.expert_places is not None:
+                self.expert_places.settle(self.layers[index - 1], self.dtype if self.fused else None)
 
     def finish(self) -> Decoder:
         """Once all parts are sealed."""

@@ -20,6 +20,7 @@ from ..layers.linear_layers import Linear
 from ..layers.rotary_embedding import RotaryEmbedding
 from ..step.step_batch import StepBatch
 from .decoder import Decoder
+from .layer_executors import claim_experts
 from .reference.reference_attention import ReferenceAttention
 from .reference.reference_block import ReferenceBlock, normed
 from .reference.reference_mixer import ReferenceStep
@@ -114,6 +115,7 @@ class DraftHead:
     def seal(self) -> DraftHead:
         """Bring the loaded weights into the layout to compute with."""
         self.block.seal(True, None)
+        claim_experts(self.block)
         for norm in (self.embedding_norm, self.hidden_norm, self.norm):
             if norm is not None:
                 norm.seal()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,9 +12,7 @@ from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..step.step_batch import StepBatch
 from .cpu.cpu_step import LayerSpan
-
-if TYPE_CHECKING:
-    from .decoder import Decoder
+from .decoder import Decoder
 
 
 class HiddenStateCapture:

@@ -11,13 +11,16 @@ from ..layers import cpu_kernels
 from ..layers.linear_layers import BlockedLinear
 from ..layers.mixed_format_linear import kinds_of
 from ..quantization.online_quantization import FOUR_BITS, FP8_BLOCK
+from .cpu.cpu_expert_structs import ExpertsStruct
 from .cpu.cpu_support import cpu_refusal
+from .decoder_parts import DecoderParts
 from .gpu.gpu_support import gpu_refusal, gpu_refusal_around_mixer
+from .placement.expert_parallel_plan import ExpertParallelPlan
+from .reference.reference_block import ReferenceBlock
 from .reference.reference_experts import ReferenceExperts
 
 if TYPE_CHECKING:
-    from .decoder import Decoder
-    from .reference.reference_block import ReferenceBlock
+    from .gpu.gpu_step import PlannedDecoder
 
 SMALL_MODEL = (
     512 * 2**20
@@ -42,6 +45,18 @@ class LayerExecutorChoice(NamedTuple):
 
     by: str
     why: str | None
+
+
+def set_expert_placement(block: ReferenceBlock) -> None:
+    """On ranks that share a layer's experts out, this rank's view of who has which."""
+    if isinstance(block.ffn, ReferenceExperts) and (held := block.ffn.part.held) is not None:
+        block.ffn.spread = ExpertParallelPlan(held, block.ffn.part.count, block.ffn.device)
+
+
+def claim_experts(block: ReferenceBlock) -> None:
+    """The compiled kernels compute a sealed layer's experts if they support them."""
+    if isinstance(block.ffn, ReferenceExperts):
+        block.ffn.compiled = ExpertsStruct.of(block.ffn)
 
 
 def best_executor(device: torch.device, dtype: torch.dtype, weights: str = "auto") -> LayerExecutorChoice:
@@ -71,7 +86,7 @@ def best_executor(device: torch.device, dtype: torch.dtype, weights: str = "auto
     return LayerExecutorChoice("compiled" if there else "torch", None)
 
 
-def expected_executors(model: Decoder, device: torch.device, weights: str = "auto") -> list[LayerExecutorChoice]:
+def expected_executors(model: DecoderParts, device: torch.device, weights: str = "auto") -> list[LayerExecutorChoice]:
     """For each layer, were the model loaded on `device`; the model itself may have no memory (device "meta").
 
     weights: how they are quantized, see `EngineConfig`.
@@ -97,11 +112,11 @@ def _fused(block: ReferenceBlock, dtype: torch.dtype) -> LayerExecutorChoice:
     )
 
 
-def executors(model: Decoder) -> list[LayerExecutorChoice]:
-    """Of each layer of a sealed model."""
+def executors(model: PlannedDecoder, compiled: list[bool] | None) -> list[LayerExecutorChoice]:
+    """Of each layer of a sealed model. compiled: whether the compiled step runs it; None: it runs none."""
     if model.fused:
         return _unfolded(model, expected_executors(model, torch.device("cuda")))
-    claimed = [False] * len(model.layers) if model.step is None else model.step.claimed
+    claimed = [False] * len(model.layers) if compiled is None else compiled
     fastest = best_executor(model.device, model.dtype)
     rest = [
         fastest if fastest.by == "torch" else LayerExecutorChoice("torch", _refusal(block)) for block in model.layers
@@ -109,7 +124,7 @@ def executors(model: Decoder) -> list[LayerExecutorChoice]:
     return [LayerExecutorChoice("compiled", None) if ours else left for ours, left in zip(claimed, rest, strict=True)]
 
 
-def _unfolded(model: Decoder, runs: list[LayerExecutorChoice]) -> list[LayerExecutorChoice]:
+def _unfolded(model: PlannedDecoder, runs: list[LayerExecutorChoice]) -> list[LayerExecutorChoice]:
     """With the reason why small batches of a quantized layer are not fused."""
     if (why := model.execution_plan.small_batch_refusal) is None:
         return runs
@@ -122,7 +137,7 @@ def _unfolded(model: Decoder, runs: list[LayerExecutorChoice]) -> list[LayerExec
     ]
 
 
-def capturable(model: Decoder) -> bool:
+def capturable(model: DecoderParts) -> bool:
     """See `Decoder.capturable`."""
     if not all(layer.mixer is None or layer.mixer.capturable for layer in model.layers):
         return False

@@ -57,8 +57,8 @@ class EngineWorker:
     Its methods are the reader's, but where said.
     """
 
-    def __init__(self, parts: BuiltEngine, outbox: MessageOutbox) -> None:
-        self._core: EngineCore = parts.core
+    def __init__(self, parts: BuiltEngine[EngineCore], outbox: MessageOutbox) -> None:
+        self._core = parts.core
         self._outbox = outbox
         self._recipes = GrammarRecipes(parts.vocabulary)
         self._sequences: dict[int, SequenceState] = {}

@@ -42,7 +42,7 @@ GLANCE = 1.0  # seconds that a glance at the counters may take
 CLOSED = EngineClosed("the engine is closed; open a new one")
 
 
-def connect(path: Path, options: EngineConfig) -> BuiltEngine:
+def connect(path: Path, options: EngineConfig) -> BuiltEngine[RemoteCore]:
     """What `build_engine` returns, with the model in another process, running. Raises what is raised there."""
     core = RemoteCore(path, options)
     try:

@@ -19,7 +19,7 @@ from sgl.grammars import Vocabulary
 
 from ..build.build_engine import BuiltEngine
 from ..build.build_tokenizer import load_tokenizer
-from ..build.engine_config import EngineConfig
+from ..build.engine_config import DeviceDefaults, EngineConfig
 from ..errors import ConfigError, EngineClosed, RuntimeFailure
 from ..executor.device_choice import choose_device
 from ..process.remote_core import RemoteCore, RemoteSequenceState
@@ -32,7 +32,7 @@ from . import merge_replica_reports
 from .replica_routing import HashedTokenBlocks, ReplicaRouter
 
 
-def connect_replicas(path: Path, options: EngineConfig) -> BuiltEngine:
+def connect_replicas(path: Path, options: EngineConfig) -> BuiltEngine[ReplicasCore]:
     """What `build_engine` returns, over so many engines. Raises what is raised in any of them."""
     core = ReplicasCore(path, replica_options(options))
     try:
@@ -143,7 +143,7 @@ class ReplicasCore:
         for number, (each, environment) in enumerate(zip(options, seen, strict=True)):
             self._cores.append(RemoteCore(path, each, partial(self._noted, number), environment))
 
-    def started(self) -> Any:
+    def started(self) -> DeviceDefaults:
         """The settled options of the first, once all run."""
         ready = [core.started.result() for core in self._cores]
         self._router = ReplicaRouter([core.info["kv_tokens"] for core in self._cores])
@@ -285,7 +285,7 @@ class ReplicasCore:
         return self._up.adapter_digest(name)
 
     @property
-    def _up(self) -> Any:
+    def _up(self) -> RemoteCore:
         """One that runs, if any does."""
         return next((core for core in self._cores if core.up), self._cores[0])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from ..cache import Ints, PrefixCache, Space, common_prefix
-from ..errors import OutOfPages
+from ..errors import OutOfPages, note_sequence
 from ..sequences.sequence_state import SequenceState, SequenceStatus
 from .length_estimate import ReservedTokens, RunsSequences
 from .state_checkpoint_positions import CheckpointPositions
@@ -68,6 +68,13 @@ class BatchAdmission:
 
     def admit(self, offer: AdmissionCandidate) -> bool:
         """Start the sequence if there are pages and a place for it."""
+        try:
+            return self._admit(offer)
+        except BaseException as error:
+            note_sequence(error, offer.seq)
+            raise
+
+    def _admit(self, offer: AdmissionCandidate) -> bool:
         seq = offer.seq
         if self.closed or seq.status is not SequenceStatus.WAITING or self._computed_by_another(seq, offer.reusable):
             return False
@@ -93,11 +100,15 @@ class BatchAdmission:
     def settle(self) -> None:
         """Count for those who waited longest that somebody of theirs went before them."""
         overtaken = {self._scheduler.waiting.first_matching(seq): seq for seq in self._started}
-        for first, seq in overtaken.items():
-            if first is None or first.arrival > seq.arrival or first in self._unfit:
-                continue
-            if not self._computed_by_another(first, self._scheduler.reusable(first)):
-                first.passed += 1
+        try:
+            for first, seq in overtaken.items():
+                if first is None or first.arrival > seq.arrival or first in self._unfit:
+                    continue
+                if not self._computed_by_another(first, self._scheduler.reusable(first)):
+                    first.passed += 1
+        except BaseException as error:
+            note_sequence(error, first)
+            raise
 
     def _computed_by_another(self, seq: SequenceState, reusable: int) -> bool:
         """A running prefill is just computing a good part of this one's tokens: wait and share them."""
@@ -163,7 +174,7 @@ class BatchAdmission:
         if windows is None:
             return True
         keep = set(scheduler.running).difference(self._lesser(seq))
-        lengths = [each.target + scheduler.estimate.remaining(each) for each in (*keep, seq)]
+        lengths = [scheduler.estimate.expected_length(each) for each in (*keep, seq)]
         pinned = sum(len(each.slots) // windows.page_size - each.window for each in scheduler.pinned)
         return windows.has_room(lengths, scheduler.step_tokens, pinned)
 
@@ -229,11 +240,15 @@ class KVCapacity:
         self._cache = cache
         self._held = np.zeros(self._cache.pool.total + 1, bool)
         self._lacking = 0
-        for seq in keep:
-            self._cache.mark(seq, self._held)
-            self._lacking += self._cache.missing(seq, seq.target)
-        for seq in pinned:
-            self._cache.mark(seq, self._held)
+        try:
+            for seq in keep:
+                self._cache.mark(seq, self._held)
+                self._lacking += self._cache.missing(seq, seq.target)
+            for seq in pinned:
+                self._cache.mark(seq, self._held)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
 
     def has(self, seq: SequenceState) -> bool:
         """Whether what `seq` computes next fits too; pages that it shares with the others count once."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from ..errors import note_sequence
 from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import SequenceState, SequenceStatus
 
@@ -30,6 +31,14 @@ class LengthEstimate:
         limit, made = op.decoding.limit, len(op.decoding.output)
         expected = min(self.length, limit) if op.params.max_tokens is None else self.share * limit
         return max(1, int(expected) - made)
+
+    def expected_length(self, seq: SequenceState) -> int:
+        """Tokens of the sequence when its operation is done."""
+        try:
+            return seq.target + self.remaining(seq)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
 
     def finished(self, made: int, allowed: int, bounded: bool = True) -> None:
         """bounded: by max_tokens, else by the context alone."""
@@ -75,4 +84,11 @@ class ReservedTokens:
             self._tokens += self.of([seq])
 
     def of(self, seqs: Iterable[SequenceState]) -> int:
-        return sum(self._scheduler.estimate.remaining(seq) + max(0, seq.need) for seq in seqs)
+        found = 0
+        try:
+            for seq in seqs:
+                found += self._scheduler.estimate.remaining(seq) + max(0, seq.need)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
+        return found

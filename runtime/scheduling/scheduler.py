@@ -9,13 +9,13 @@ passed over too often comes first, so that each gets there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
 
 from ..cache import WORTH_LOADING, PrefixCache, common_prefix
-from ..errors import OutOfPages
+from ..errors import OutOfPages, note_sequence
 from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import ScheduledWork, SequenceState, SequenceStatus
 from .batch_admission import PATIENCE, WORTH_WAITING, BatchAdmission, kv_pages_exhausted, pins_exceed_limit
@@ -91,8 +91,7 @@ class Scheduler:
         singles, chunks = self._sides()
         budget = self._give_each(singles, self._kept_for(singles, chunks), work)
         if chunks or self.waiting:
-            watched = any(seq.ops[0].streamed for seq in work)
-            self._share(chunks, min(budget, self.prompt_budget) if watched else budget, work)
+            self._share(chunks, min(budget, self.prompt_budget) if _any_streamed(work) else budget, work)
         elif self.drafting is None:
             return list(work.values())
         if self.drafting is not None:
@@ -157,9 +156,9 @@ class Scheduler:
 
     def preempt(self, seq: SequenceState) -> None:
         """Take the pages of a running sequence; it waits in its old turn and computes again what was lost."""
+        self._release(seq)  # first, as it may fail
         self.running.remove(seq)
         self.release_adapter(seq)
-        self.cache.release(seq)
         seq.prefilling = False
         seq.status = SequenceStatus.WAITING
         seq.preempted += 1
@@ -229,8 +228,12 @@ class Scheduler:
         """The running sequences that want one token (or none), and those that want more."""
         singles: list[SequenceState] = []
         chunks: list[SequenceState] = []
-        for seq in self.running:
-            (chunks if seq.ops[0].target(seq) - seq.computed > 1 else singles).append(seq)
+        try:
+            for seq in self.running:
+                (chunks if seq.ops[0].target(seq) - seq.computed > 1 else singles).append(seq)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
         if len(singles) > self.step_tokens // 2:
             singles.sort(key=turn)
         return singles, chunks
@@ -246,38 +249,50 @@ class Scheduler:
         self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, ScheduledWork]
     ) -> int:
         budget, simple = self.step_tokens, self.counters.alone and not self.checkpoint_positions.kept
-        for seq in singles:
-            less_urgent = kept_for is not None and seq.terms.priority < kept_for
-            if budget <= ((self.step_tokens + 1) // 2 if less_urgent else 0):
-                break
-            if seq.status is not SequenceStatus.RUNNING:
-                continue
-            done = seq.computed
-            hi = max(done, seq.ops[0].target(seq))
-            if simple and (
-                hi <= seq.slots.length or self.cache.grow(seq, hi)
-            ):  # `_give` where no tenant is charged and no state is left
-                work[seq] = ScheduledWork(seq, done, hi)
-                budget -= hi - done
-            else:
-                budget -= self._give(seq, budget, work)
+        try:
+            for seq in singles:
+                less_urgent = kept_for is not None and seq.terms.priority < kept_for
+                if budget <= ((self.step_tokens + 1) // 2 if less_urgent else 0):
+                    break
+                if seq.status is not SequenceStatus.RUNNING:
+                    continue
+                done = seq.computed
+                hi = max(done, seq.ops[0].target(seq))
+                if simple and (
+                    hi <= seq.slots.length or self.cache.grow(seq, hi)
+                ):  # `_give` where no tenant is charged and no state is left
+                    work[seq] = ScheduledWork(seq, done, hi)
+                    budget -= hi - done
+                else:
+                    budget -= self._give(seq, budget, work)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
         return budget
 
     def _share(self, chunks: list[SequenceState], budget: int, work: dict[SequenceState, ScheduledWork]) -> None:
         if budget <= 0:
             return
-        if (eldest := self._eldest(chunks)) is not None and eldest.status is SequenceStatus.RUNNING:
-            budget -= self._give(eldest, (budget + 1) // 2, work)
+        if (eldest := self._eldest(chunks)) is not None:
+            budget -= self._give_running(eldest, (budget + 1) // 2, work)
         admission = BatchAdmission(self, work)
         for offer in self._offers(chunks, admission):
             if budget <= 0:
                 break
             if offer.is_new_request and admission.admit(offer):
-                budget -= self._give(offer.seq, budget, work)
+                budget -= self._give_running(offer.seq, budget, work)
                 admission.claims.add(offer.seq)
-            elif not offer.is_new_request and offer.seq.status is SequenceStatus.RUNNING:
-                budget -= self._give(offer.seq, budget, work)
+            elif not offer.is_new_request:
+                budget -= self._give_running(offer.seq, budget, work)
         admission.settle()
+
+    def _give_running(self, seq: SequenceState, budget: int, work: dict[SequenceState, ScheduledWork]) -> int:
+        """`_give`; 0 where it lost its place in this step."""
+        try:
+            return self._give(seq, budget, work) if seq.status is SequenceStatus.RUNNING else 0
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
 
     def _eldest(self, chunks: list[SequenceState]) -> SequenceState | None:
         """The prefill that has run longest, unless somebody more urgent is there; None too where it has no rival."""
@@ -302,7 +317,12 @@ class Scheduler:
         def of(tenant: str) -> list[AdmissionCandidate]:
             offers = [AdmissionCandidate(seq, seq.computed, False) for seq in running.get(tenant, ())]
             waiting = [] if admission.closed else lanes.get(tenant, [])[:window]
-            offers += [AdmissionCandidate(seq, self.reusable(seq), True) for seq in waiting]
+            try:
+                for seq in waiting:
+                    offers.append(AdmissionCandidate(seq, self.reusable(seq), True))
+            except BaseException as error:
+                note_sequence(error, seq)
+                raise
             return sorted(offers, key=_shortest_first if chunks else _cached_first)
 
         return fair_order(self.counters, tops, of)
@@ -385,12 +405,27 @@ class Scheduler:
             del self.waiting.holding[seq]
         else:
             return False
-        self.cache.release(seq)
+        self._release(seq)
         return True
+
+    def _release(self, seq: SequenceState) -> None:
+        """Take its pages for another sequence."""
+        try:
+            self.cache.release(seq)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
 
     def _shed_one(self) -> bool:
         """Have somebody let go of a state that it can do without."""
-        return any(self.cache.shed(seq) for seq in (*self.running, *self.resident, *self.waiting.holding, *self.pinned))
+        try:
+            for seq in (*self.running, *self.resident, *self.waiting.holding, *self.pinned):
+                if self.cache.shed(seq):
+                    return True
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
+        return False
 
     def _refuse(self, seq: SequenceState, length: int) -> None:
         self.refused.append(
@@ -415,6 +450,18 @@ class Scheduler:
             seq.status is not SequenceStatus.IDLE or not len(seq.slots) or seq in self.pinned for seq in self.resident
         ):
             raise RuntimeError("a resident sequence is not idle, is pinned or has no pages")
+
+
+def _any_streamed(work: Iterable[SequenceState]) -> bool:
+    """Whether somebody waits for the next token of one of these."""
+    try:
+        for seq in work:
+            if seq.ops[0].streamed:
+                return True
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
+    return False
 
 
 def _shortest_first(offer: AdmissionCandidate) -> tuple[int, bool, int]:

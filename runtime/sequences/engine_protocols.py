@@ -1,7 +1,8 @@
 """What a handle on a sequence asks of its engine, from any thread.
 
-`loop.EngineCore`, `process.RemoteCore` and `replicas.ReplicasCore` have these methods. What operations ask of the
-engine on the scheduler thread is `sequence_state.SequenceEngine`.
+`loop.EngineCore`, `process.RemoteCore` and `replicas.ReplicasCore` have these methods, and those that an engine asks
+for: `build.serving_core.ServingCore`. `sequence_state.SequenceEngine` is what operations ask of the engine on the
+scheduler thread.
 """
 
 from __future__ import annotations

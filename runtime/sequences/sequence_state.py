@@ -12,6 +12,7 @@ from concurrent.futures import InvalidStateError
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..cache import GrowableIntArray, Ints, PrefixCache, RadixNode, Space, StateCheckpoint
+from ..errors import note_sequence
 from .draft_tokens import DraftTokens
 from .generation import TokenLogprobs
 from .op_future import OpFuture
@@ -106,7 +107,11 @@ class SequenceState:
     @property
     def target(self) -> int:
         """The number of tokens that the current operation needs computed."""
-        return self.ops[0].target(self)
+        try:
+            return self.ops[0].target(self)
+        except BaseException as error:
+            note_sequence(error, self)
+            raise
 
     @property
     def need(self) -> int:

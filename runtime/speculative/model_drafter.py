@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -29,15 +29,11 @@ LEAST = 32
 
 
 class DraftRunner(Protocol):
-    """Computes the draft model's steps: see `executor.runner.EagerRunner`."""
+    """Computes the draft model's steps: what a drafter needs of `executor.runner_protocol.Runner`."""
 
     def on_device(self) -> AbstractContextManager[object]: ...
 
     def forward(self, work: list[ScheduledWork]) -> Tensor | None: ...
-
-    def release(self) -> None: ...
-
-    def restore(self, attention: Any) -> None: ...
 
     def close(self) -> None: ...
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarError
 
+from ..errors import note_sequence
 from ..sequences.draft_tokens import DraftTokens
 from ..sequences.op_future import note
 from ..sequences.ops.generate_op import Generate
@@ -159,7 +160,7 @@ class Speculation:
 
     def learn(self, seq: SequenceState, decoding: RunningGeneration) -> None:
         for drafter in self.drafters if self.learns and decoding.op.params.speculation else ():
-            _tried(drafter.learn, seq, decoding)
+            _tried(seq, drafter.learn, seq, decoding)
 
     def forget(self) -> None:
         for drafter in self.drafters:
@@ -178,11 +179,11 @@ class Speculation:
         for drafter in self.drafters if most > 0 else ():
             if (
                 not (drafts and isinstance(drafter, ListDrafter))
-                and (draft := _tried(drafter.propose, seq, op, most)) is not None
+                and (draft := _tried(seq, drafter.propose, seq, op, most)) is not None
             ):
                 drafts.append(draft)
         best = max(drafts, key=self._expected) if len(drafts) > 1 else drafts[0] if drafts else None
-        return None if best is None else _tried(fitted, best, op.decoding, most, partial(self._goes_on, seq))
+        return None if best is None else _tried(seq, fitted, best, op.decoding, most, partial(self._goes_on, seq))
 
     def _goes_on(self, seq: SequenceState, draft: DraftTokens, matcher: Matcher) -> list[int]:
         """What the first drafter says that knows what follows a draft."""
@@ -190,7 +191,11 @@ class Speculation:
             return []
         asked = (getattr(drafter, "onward", None) for drafter in self.drafters)
         return next(
-            (found for onward in asked if onward is not None and (found := _tried(onward, seq, draft.tokens, matcher))),
+            (
+                found
+                for onward in asked
+                if onward is not None and (found := _tried(seq, onward, seq, draft.tokens, matcher))
+            ),
             [],
         )
 
@@ -211,16 +216,16 @@ class Speculation:
             for seq, op in decoding.items()
             if seq not in drafts or self._expected(drafts[seq]) < hoped
         }
-        made = _tried(model.propose, work, wanting)
+        made = _tried(None, model.propose, work, wanting)
         self._failures = 0 if made is not None else self._failures + 1
         if made is None:
-            _tried(model.forget)
+            _tried(None, model.forget)
         if self._failures == PATIENCE:
             note("the draft model drafts no more", RuntimeError(f"it failed {PATIENCE} times in a row"))
         found = {
             seq: draft
             for seq, each in (made or {}).items()
-            if (draft := _tried(fitted, each, wanting[seq][0].decoding, wanting[seq][1]))
+            if (draft := _tried(seq, fitted, each, wanting[seq][0].decoding, wanting[seq][1]))
         }
         self._began += self._clock() - began
         return {
@@ -248,18 +253,22 @@ class Speculation:
     def _lay(self, seq: SequenceState, draft: DraftTokens) -> bool:
         """After the text, if there are free pages: no sequence loses any for a draft."""
         length = len(seq) + len(draft.tokens)
-        missing, windows = self._cache.missing(seq, length), self._cache.windows
+        windows = self._cache.windows
         free = self._cache.pool.free if windows is None else min(self._cache.pool.free, windows.free)
-        if missing > free or not self._cache.grow(seq, length):
-            return False
-        seq.tokens.append_rows(draft.tokens)
+        try:
+            if self._cache.missing(seq, length) > free or not self._cache.grow(seq, length):
+                return False
+            seq.tokens.append_rows(draft.tokens)
+        except BaseException as error:
+            note_sequence(error, seq)
+            raise
         seq.draft = draft
         self._laid.append(seq)
         return True
 
 
-def _tried(call: Callable[..., Any], *args: Any) -> Any:
-    """What `call` returns; None where it raises: no request fails for a draft."""
+def _tried(seq: SequenceState | None, call: Callable[..., Any], *args: Any) -> Any:
+    """What `call` returns for `seq`, or for all; None where it raises an Exception: no request fails for a draft."""
     try:
         return call(*args)
     except (GrammarError, WorkUnfinished):  # of a text that may never be written
@@ -267,6 +276,9 @@ def _tried(call: Callable[..., Any], *args: Any) -> Any:
     except Exception as error:
         note("a drafter failed", error)
         return None
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
 
 
 def _texts(work: Collection[SequenceState]) -> list[RunningGeneration]:

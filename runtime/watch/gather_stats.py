@@ -8,6 +8,7 @@ from typing import Any
 from ..adapters.adapter_manager import AdapterManager
 from ..cache import PrefixCache
 from ..executor.ranks.pipeline_runner import PipelineRunner
+from ..executor.runner_protocol import Runner
 from ..scheduling.scheduler import Scheduler
 from .engine_stats import Stats, window_stats
 
@@ -16,7 +17,7 @@ def gather_stats(
     stats: Stats,
     cache: PrefixCache,
     scheduler: Scheduler,
-    runner: Any,
+    runner: Runner | None,
     adapters: AdapterManager | None = None,
     experts: dict[str, Any] | None = None,
 ) -> Stats:
@@ -51,23 +52,24 @@ def gather_stats(
     )
 
 
-def expert_stats(runner: Any) -> dict[str, Any]:
+def expert_stats(runner: Runner | None) -> dict[str, Any]:
     """What was counted where experts are computed, on a GPU in its memory, and where they are."""
     return {"expert_counts": _expert_counts(runner), "expert_bytes": _brought(runner), **_experts(runner)}
 
 
-def _expert_counts(runner: Any) -> list[list[int]]:
-    whose = runner if isinstance(runner, PipelineRunner) else getattr(runner, "model", None)
-    return [] if whose is None else whose.expert_counts()
+def _expert_counts(runner: Runner | None) -> list[list[int]]:
+    if runner is None:
+        return []
+    return (runner if isinstance(runner, PipelineRunner) else runner.model).expert_counts()
 
 
-def _pipeline(runner: Any) -> dict[str, Any]:
+def _pipeline(runner: Runner | None) -> dict[str, Any]:
     return runner.times()._asdict() if isinstance(runner, PipelineRunner) else {}
 
 
-def _experts(runner: Any) -> dict[str, Any]:
+def _experts(runner: Runner | None) -> dict[str, Any]:
     """Where experts are whole on ranks."""
-    experts = getattr(runner, "experts", None)
+    experts = None if runner is None else runner.experts
     if experts is None:
         return {}
     return {
@@ -79,7 +81,7 @@ def _experts(runner: Any) -> dict[str, Any]:
     }
 
 
-def _brought(runner: Any) -> int:
+def _brought(runner: Runner | None) -> int:
     """Waits for the steps that are under way, where experts are in main memory."""
-    places = getattr(runner.model, "expert_places", None) if runner else None
+    places = None if runner is None else runner.model.expert_places
     return places.brought() if places else 0

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from ..errors import EngineDied
+from ..errors import EngineDied, note_sequence
 from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import ScheduledWork, SequenceState
 
@@ -121,7 +121,11 @@ class StepTraces:
 def _part(item: ScheduledWork, before: dict[SequenceState, tuple[int, int]]) -> TracedSequenceStep:
     seq, lo, hi = item
     op, (computed, _) = seq.ops[0], before[seq]
-    samples = isinstance(op, Generate) and bool(op.rows(seq, lo, hi))
+    try:
+        samples = isinstance(op, Generate) and bool(op.rows(seq, lo, hi))
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     drafted = 0 if seq.draft is None else seq.draft.guessed(len(seq.draft.tokens))
     return TracedSequenceStep(seq.number, type(op).__name__.lower(), lo, hi, max(0, lo - computed), samples, drafted)
 

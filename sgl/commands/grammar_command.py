@@ -24,8 +24,20 @@ def add_parser(commands: Any) -> None:
         "grammar",
         help="show what a grammar enforces, draw its automaton, test texts against it",
         description="Reads a JSON Schema (.json), an EBNF grammar (.lark, .gbnf, .ebnf) or a regex.",
+        epilog="sgl grammar verify FILE TEXT... asks other engines whether a grammar accepts texts.",
     )
     parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="a schema or EBNF file")
+    add_grammar_arguments(parser)
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the automaton")
+    parser.add_argument(
+        "--text", metavar="TEXT", help="show how much of a text the grammar accepts, and what may follow"
+    )
+    parser.add_argument("-i", "--interactive", action="store_true", help="type text and see what may follow")
+    parser.set_defaults(command=run)
+
+
+def add_grammar_arguments(parser: argparse.ArgumentParser) -> None:
+    """The ways to give a grammar other than by file, and what it is compiled with."""
     parser.add_argument("--regex", metavar="PATTERN", help="a regular expression")
     parser.add_argument("--json-schema", metavar="SCHEMA", help="the text of a JSON Schema")
     parser.add_argument("--ebnf", metavar="GRAMMAR", help="the text of an EBNF grammar")
@@ -42,24 +54,18 @@ def add_parser(commands: Any) -> None:
         metavar="FOLDER",
         help="a model directory whose tokenizer to use (default: the bundled model)",
     )
-    parser.add_argument("--svg", type=Path, metavar="FILE", help="write a picture of the automaton")
-    parser.add_argument(
-        "--text", metavar="TEXT", help="show how much of a text the grammar accepts, and what may follow"
-    )
-    parser.add_argument("-i", "--interactive", action="store_true", help="type text and see what may follow")
-    parser.set_defaults(command=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Status 1 where the grammar is refused or a text is not taken."""
     try:
-        kind, source = _source(options)
-        print(f"{kind}: {_shortened(source)}")
+        kind, source = given_grammar(options)
+        print(f"{kind}: {shortened(source)}")
         if kind == "JSON Schema":
             _print_report(source, _options(options.option))
-        grammar = _compiled(kind, source, options)
+        grammar = _with_first_mask(kind, source, options)
         if options.svg:
-            _write_picture(grammar, options.svg, f"{kind} {_shortened(source)}")
+            _write_picture(grammar, options.svg, f"{kind} {shortened(source)}")
     except BrokenPipeError:
         raise  # the reader of what is printed has gone: no fault of what was asked
     except (GrammarError, OSError, ValueError) as error:
@@ -70,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     return converse(GrammarTrial(grammar), input) if options.interactive else 0
 
 
-def _source(options: argparse.Namespace) -> tuple[str, str]:
+def given_grammar(options: argparse.Namespace) -> tuple[str, str]:
     """(kind, text) of the one grammar that was given."""
     given = [("regex", options.regex), ("JSON Schema", options.json_schema), ("EBNF", options.ebnf)]
     found = [(kind, text) for kind, text in given if text is not None]
@@ -99,18 +105,24 @@ def _options(pairs: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def _compiled(kind: str, source: str, options: argparse.Namespace) -> Grammar:
+def compiled(kind: str, source: str, options: argparse.Namespace, vocabulary: Vocabulary) -> Grammar:
+    """The grammar that was given."""
     from sgl import grammars
 
-    vocabulary = _vocabulary(options.tokenizer)
-    grammars.compile_choices(["x"], vocabulary)  # a vocabulary's first grammar waits for its tables
-    started = time.perf_counter()
     if kind == "regex":
-        grammar = grammars.compile_regex(source, vocabulary)
-    elif kind == "EBNF":
-        grammar = grammars.compile_ebnf(source, vocabulary)
-    else:
-        grammar = grammars.compile_json_schema(source, vocabulary, **_options(options.option))
+        return grammars.compile_regex(source, vocabulary)
+    if kind == "EBNF":
+        return grammars.compile_ebnf(source, vocabulary)
+    return grammars.compile_json_schema(source, vocabulary, **_options(options.option))
+
+
+def _with_first_mask(kind: str, source: str, options: argparse.Namespace) -> Grammar:
+    from sgl.grammars import compile_choices
+
+    vocabulary = vocabulary_of(options.tokenizer)
+    compile_choices(["x"], vocabulary)  # a vocabulary's first grammar waits for its tables
+    started = time.perf_counter()
+    grammar = compiled(kind, source, options, vocabulary)
     mask = grammar.matcher().mask()
     allowed = int.from_bytes(mask.tobytes(), "little").bit_count()
     spent = (time.perf_counter() - started) * 1e3
@@ -118,7 +130,7 @@ def _compiled(kind: str, source: str, options: argparse.Namespace) -> Grammar:
     return grammar
 
 
-def _vocabulary(folder: Path | None) -> Vocabulary:
+def vocabulary_of(folder: Path | None) -> Vocabulary:
     from sgl.runtime.text.tokenizer import Tokenizer
 
     spec = importlib.util.find_spec("sgl.runtime")
@@ -143,7 +155,7 @@ def _write_picture(grammar: Grammar, path: Path, title: str) -> None:
     print(f"picture in {path}")
 
 
-def _shortened(text: str, most: int = 70) -> str:
+def shortened(text: str, most: int = 70) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1] + "…"
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,12 +14,23 @@ import pytest
 
 from sgl import grammars
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.errors import RuntimeFailure
+from sgl.runtime.cache import PagePool, PrefixCache, WindowPages, WindowPrefixCache
+from sgl.runtime.errors import RuntimeFailure, note_sequence, take_noted_sequences
+from sgl.runtime.executor import logit_rows, step_arrays
+from sgl.runtime.executor.ranks import step_plan_message
+from sgl.runtime.loop import step_execution
+from sgl.runtime.loop.failing_sequence import bare, failing_sequence
+from sgl.runtime.scheduling import scheduler as scheduling
+from sgl.runtime.scheduling.kv_capacity import KVCapacity
+from sgl.runtime.scheduling.length_estimate import LengthEstimate, ReservedTokens
+from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
 from sgl.runtime.sequences.ops.embed_op import Embed
 from sgl.runtime.sequences.ops.generate_op import Generate
 from sgl.runtime.sequences.ops.score_op import Score
 from sgl.runtime.sequences.ops.sequence_ops import Extend, Fork, Logprobs, Prefill
-from sgl.runtime.sequences.sequence_state import SequenceOp
+from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
+from sgl.runtime.speculative.speculation import Speculation
+from sgl.runtime.watch import step_trace
 
 SECONDS = 20
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
@@ -230,4 +244,236 @@ def test_a_grammar_that_breaks_fails_alone(engine, beside):
     check = beside()
     assert isinstance(prompted(engine, prompt(1, 30)).generate(GREEDY, Broken()).exception(SECONDS), SystemExit)
     check()
+    clean(engine)
+
+
+class Sound(Embed):
+    """Wants logits and sums of every position."""
+
+    def target(self, seq: SequenceState) -> int:
+        return len(seq) + 4
+
+    def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(lo, hi)
+
+    def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
+        return range(lo, hi)
+
+
+class Unsound(Generate):
+    """Cannot answer anything."""
+
+    def _broken(self, *args: Any) -> Any:
+        raise OverflowError("it broke")
+
+    target = rows = pool = reuse = admitted = leaves = _broken
+    streamed = property(_broken)
+
+
+def sequences(ops: dict[int, SequenceOp]) -> list[SequenceState]:
+    """Four that run, of 30 tokens, of which all but the last are computed."""
+    found = [SequenceState(number) for number in range(4)]
+    for seq in found:
+        seq.tokens.extend(range(30))
+        seq.slots.extend(range(30))
+        seq.computed, seq.status = 29, SequenceStatus.RUNNING
+        seq.ops = deque([ops.get(seq.id, Sound())])
+    return found
+
+
+class NoPages(PrefixCache):
+    """Can do nothing for the third sequence."""
+
+    def _broken(self, seq: Any, *args: Any) -> Any:
+        if seq.id == 2:
+            raise OverflowError("it broke")
+        return 0
+
+    grow = missing = mark = release = shed = _broken
+
+
+class NoWindows(WindowPrefixCache):
+    _take_over = NoPages._broken
+
+
+def planner(running: list[SequenceState], cache: PrefixCache | None = None) -> scheduling.Scheduler:
+    made = scheduling.Scheduler(cache or NoPages(PagePool(256, 1)), 64, 8)
+    made.running += running
+    for seq in running:
+        made.counters.tenant_arrived(seq.terms.tenant)
+    return made
+
+
+def no_windows(seqs: list[SequenceState]) -> bool:
+    cache = NoWindows(PagePool(256, 1), WindowPages(64, 1, 8, 256))
+    cache._twice = True
+    return cache.share_equal_prefixes(seqs)
+
+
+def laid(seqs: list[SequenceState]) -> list[bool]:
+    drafts = Speculation([], NoPages(PagePool(256, 1)), None)
+    return [drafts._lay(seq, DraftTokens([1], DraftSource("test"))) for seq in seqs]
+
+
+def guessed(seqs: list[SequenceState]) -> list[Any]:
+    """A drafter that ends its thread for one sequence."""
+
+    def propose(seq: SequenceState, *args: Any) -> None:
+        if seq.id == 2:
+            raise SystemExit("it broke")
+
+    drafts = Speculation([SimpleNamespace(propose=propose)], NoPages(PagePool(256, 1)), None)
+    drafting: Any = SimpleNamespace(decoding=SimpleNamespace(limit=9, output=[]))
+    return [drafts._proposed(seq, drafting) for seq in seqs]
+
+
+def parked(seqs: list[SequenceState]) -> bool:
+    made = planner([])
+    made.resident = dict.fromkeys(seqs[2:])
+    return made._park_one()
+
+
+def filled(work: list[ScheduledWork]) -> Any:
+    """What is to be sent of steps of several tokens."""
+    return step_plan_message.plan_message([ScheduledWork(seq, lo - 1, hi) for seq, lo, hi in work], range(4))
+
+
+def columns(work: list[ScheduledWork]) -> Any:
+    for item in work:
+        item.seq.slots.truncate(30 if item.seq.id != 2 else 0)
+        item.seq.slots._data = item.seq.slots._data[: len(item.seq.slots)]
+    return step_plan_message._columns(work, range(4), ())
+
+
+def unknown(work: list[ScheduledWork]) -> Any:
+    """The host lacks the tokens of the first, and what it has of the third does not fit its place."""
+    for item in work:
+        item.seq.tokens.truncate({0: 29, 2: 20}.get(item.seq.id, 30))
+    work = [item._replace(hi=30, lo=29 if item.seq.id != 2 else 10) for item in work]
+    work[2].seq.tokens.extend(range(20))
+    return step_arrays._token_ids(work, [0, 1, 2, 3], np.array([0, 1, 2, 3, 4], np.int32))
+
+
+def decodes(work: list[ScheduledWork]) -> bool:
+    pytest.importorskip("triton")
+    from sgl.runtime.executor import cuda_runner
+
+    return cuda_runner._is_decode(work)
+
+
+def emptied(work: list[ScheduledWork]) -> list[int]:
+    work[2].seq.tokens._data = work[2].seq.tokens._data[:0]
+    return step_arrays.last_tokens(work, [0, 1, 2, 3])
+
+
+OP: dict[int, SequenceOp] = {2: Unsound(GREEDY)}
+LOOPS: dict[str, tuple[dict[int, SequenceOp], Callable[[list[SequenceState]], Any]]] = {
+    "target": (OP, lambda seqs: [seq.target for seq in seqs]),
+    "single tokens and chunks": (OP, lambda seqs: planner(seqs)._sides()),
+    "pages of single tokens": ({}, lambda seqs: planner(seqs)._give_each(seqs, None, {})),
+    "a chunk": (OP, lambda seqs: planner(seqs)._share(seqs[2:3], 8, {})),
+    "the oldest chunk": (OP, lambda seqs: planner(seqs)._share(seqs[2:], 8, {})),
+    "streams": (OP, scheduling._any_streamed),
+    "pages that are taken": ({}, parked),
+    "a place that is taken": ({}, lambda seqs: planner(seqs).preempt(seqs[2])),
+    "states that are shed": ({}, lambda seqs: planner(seqs)._shed_one()),
+    "expected lengths": (OP, lambda seqs: [LengthEstimate().expected_length(seq) for seq in seqs]),
+    "reserved tokens": (OP, lambda seqs: ReservedTokens(planner(seqs)).of(seqs)),
+    "pages that are kept": ({}, lambda seqs: KVCapacity(NoPages(PagePool(256, 1)), [], seqs)),
+    "pages that are pinned": ({}, lambda seqs: KVCapacity(NoPages(PagePool(256, 1)), seqs, [])),
+    "windows": ({}, no_windows),
+    "drafts": ({}, laid),
+    "drafters": ({}, guessed),
+}
+STEPS: dict[str, tuple[dict[int, SequenceOp], Callable[[list[ScheduledWork]], Any]]] = {
+    "wanted rows": (OP, step_execution._wants),
+    "sums": ({2: type("", (Sound,), {"pool": Unsound._broken})()}, step_execution._pooled),
+    "traces": (OP, lambda work: [step_trace._part(item, dict.fromkeys([item.seq], (0, 0))) for item in work]),
+    "logit rows": (OP, logit_rows.logit_rows),
+    "pooled rows": (OP, logit_rows.pooled_rows),
+    "last tokens": ({}, emptied),
+    "token ids": ({}, unknown),
+    "decodes": (OP, decodes),
+    "plans of single tokens": (OP, lambda work: step_plan_message.plan_message(work, range(4))),
+    "columns of plans": ({}, columns),
+    "plans": (OP, filled),
+}
+
+
+def blamed(call: Callable[[Any], Any], argument: Any, live: list[SequenceState]) -> SequenceState | None:
+    try:
+        call(argument)
+    except BaseException as error:
+        return failing_sequence(error, live)
+    return None
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_what_is_done_for_many_sequences_says_for_which_it_failed(name):
+    ops, call = LOOPS[name]
+    seqs = sequences(ops)
+    assert blamed(call, seqs, seqs) is seqs[2]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_what_makes_a_step_says_for_which_sequence_it_failed(name):
+    ops, call = STEPS[name]
+    seqs = sequences(ops)
+    assert blamed(call, [ScheduledWork(seq, 29, 30) for seq in seqs], seqs) is seqs[2]
+
+
+@dataclass(frozen=True)
+class Frozen(Exception):
+    words: str
+
+
+def test_the_innermost_live_sequence_with_operations_is_blamed():
+    seqs = sequences({})
+    seqs[0].ops.clear()
+    error = Frozen("no attribute can be set")
+    for seq in seqs:
+        note_sequence(error, seq)
+    assert failing_sequence(error, [seqs[0], *seqs[2:]]) is seqs[2]
+    assert failing_sequence(error, seqs) is None and not vars(error).keys() - {"words"}
+
+
+def test_an_error_that_is_kept_holds_no_sequence():
+    inner, outer = ValueError("inner"), ValueError("outer")
+    outer.__cause__ = inner
+    for error in (inner, outer):
+        note_sequence(error, sequences({})[0])
+    bare(outer)
+    assert not take_noted_sequences(inner) and not take_noted_sequences(outer)
+
+
+def test_the_error_of_a_failed_operation_holds_no_sequence(engine, monkeypatch):
+    error = RuntimeFailure("no rows today")
+    bad = prompted(engine, prompt(1, 40))
+    with monkeypatch.context() as patch:
+        patch.setattr(Generate, "rows", broken(Generate, "rows", 1, error).rows)
+        found = bad.generate(GREEDY).exception(SECONDS)
+    assert found is error and not vars(error)
+    bad.close()
+    clean(engine)
+
+
+def test_a_sequence_whose_place_cannot_be_taken_fails_alone(open_engine, monkeypatch):
+    engine, failed = open_engine(kv_tokens=128), []
+    usual = PrefixCache.release
+
+    def release(self: Any, seq: Any, publish: bool = True) -> None:
+        if seq.status is SequenceStatus.RUNNING and not failed:
+            failed.append(seq.id)
+            raise OverflowError("it broke")
+        usual(self, seq, publish)
+
+    monkeypatch.setattr(PrefixCache, "release", release)
+    mark_requested = [prompted(engine, prompt(seed, 30)) for seed in range(4)]
+    params = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
+    futures = [sequence.generate(params) for sequence in mark_requested]
+    errors = {each._state.id: future.exception(SECONDS) for each, future in zip(mark_requested, futures, strict=True)}
+    assert [number for number, error in errors.items() if error is not None] == failed
+    assert "it could not be planned: OverflowError('it broke')" in str(errors[failed[0]])
+    for sequence in mark_requested:
+        sequence.close()
     clean(engine)

@@ -27,7 +27,7 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.layer_executors import LayerExecutorChoice, executors, expected_executors
+from sgl.runtime.models.layer_executors import LayerExecutorChoice, expected_executors
 from sgl.runtime.quantization import GroupedLinear, Int4BlockedLinear, Int8GroupedLinear, transform_for
 from sgl.runtime.quantization.cpu_int4_linear import blocked, int4_linear, packed, supports, unpacked
 from sgl.runtime.quantization.quantized_weight import E2M1, DoubleQuantized, QuantizedWeight
@@ -336,7 +336,7 @@ def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dt
 def test_where_only_these_products_are_compiled_the_report_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cpu_kernels, "can_multiply", lambda dtype, device: False)  # as without AVX-512
     model = load_model(NANO, torch.float32, transform=transform_for("int4", False, CPU))
-    assert executors(model) == expected_executors(model, CPU, "int4") == [LayerExecutorChoice("compiled", None)] * 8
+    assert model.executors() == expected_executors(model, CPU, "int4") == [LayerExecutorChoice("compiled", None)] * 8
     assert expected_executors(model, CPU) == [LayerExecutorChoice("torch", None)] * 8
 
 

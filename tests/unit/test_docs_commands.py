@@ -13,7 +13,7 @@ from sgl.cli import _parser
 ROOT = Path(__file__).parents[2]
 PAGES = {  # pages, and the commands whose options they may name
     "docs/server.md": {"serve", "chat"},
-    "docs/commands.md": {"serve", "chat", "grammar", "shard"},
+    "docs/commands.md": {"serve", "chat", "grammar", "grammar verify", "shard"},
     "docs/loading.md": {"shard"},
     "docs/parallel.md": {"models", "quantize", "shard"},
     "docs/server_tools.md": {"serve"},

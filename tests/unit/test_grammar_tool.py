@@ -84,3 +84,46 @@ def test_a_grammar_that_remembers_is_drawn_and_tried(capsys, tmp_path):
     assert main(["grammar", "--json-schema", schema, "--svg", str(tmp_path / "a.svg"), "--text", '["a", "a']) == 0
     assert (tmp_path / "a.svg").stat().st_size > 500
     assert "a" in capsys.readouterr().out
+
+
+DATE = 'start: YEAR "-" MONTH\nYEAR: /[0-9]{4}/\nMONTH: /0[1-9]|1[0-2]/\n'
+
+
+def test_verify_prints_the_verdicts_of_other_engines(tmp_path, capsys):
+    file, texts = tmp_path / "date.lark", tmp_path / "texts"
+    file.write_text(DATE)
+    texts.write_text("2024-13\n\n")
+    assert main(["grammar", "verify", str(file), "2024-02", "--texts", str(texts)]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("EBNF: start: YEAR") and "'2024-13'  refuses  refuses\n''         refuses  refuses\n" in out
+    assert out.endswith("texts: 3 confirmed, 0 differ, 0 without a second opinion\n")
+
+
+def test_verify_ends_with_a_status(tmp_path, capsys):
+    assert main(["grammar", "verify", "--ebnf", "start: /a|ab/", "a", "ab"]) == 1
+    assert "differs: 'ab': sgl accepts, lark refuses" in capsys.readouterr().out
+    assert main(["grammar", "verify", "--ebnf", 'start: "a"{2}', "aa"]) == 2
+    assert "lark: not supported: lark cannot read it" in capsys.readouterr().out
+    (tmp_path / "t.jsonl").write_text('"\\n"\n"a"\n')
+    words = ["grammar", "verify", "--regex", r"\n|a", "--texts", str(tmp_path / "t.jsonl")]
+    assert main(words) == 0
+    assert r"'\n'  accepts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give one grammar"),
+        (["--regex", "a"], "give texts to verify"),
+        (["--regex", "(a", "a"], "missing ')'"),
+        (["nothing.lark", "a"], "nothing.lark"),
+        (["--regex", "a", "a", "--seconds", "0"], "seconds must be positive"),
+        (["--regex", "a", "--texts", "t.jsonl"], "'1' is no JSON string"),
+    ],
+)
+def test_what_cannot_be_verified_is_an_error(arguments, message, capsys, tmp_path, monkeypatch):
+    (tmp_path / "t.jsonl").write_text("1\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["grammar", "verify", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("sgl grammar verify: ") and message in error

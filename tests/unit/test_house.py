@@ -58,28 +58,40 @@ HOUSE = {
     "runtime/cache/tree.py": "from . import Row",
     "runtime/loop/core.py": "import numpy\nimport sgl.runtime.cache.tree",
     "grammars/__init__.py": "",
-    "grammars/device/device_grammar_tables.py": "import torch",
 }
 TABLE = {
     "sgl": {"cli": ""},
     "lang": {"backend": ""},
     "runtime": {"errors": "", "cache": "errors", "loop": "errors cache", "engine": "loop"},
-    "grammars": {"device": ""},
+    "grammars": {},
+}
+SUBTABLE = {"runtime/loop": {"spec": "", "core": "spec", "gpu": "spec core"}}  # `core` is a file
+SUBROOMS = {
+    "runtime/loop/__init__.py": "from .gpu.step import Step",
+    "runtime/loop/spec/names.py": "from sgl.runtime.cache import Row",
+    "runtime/loop/gpu/step.py": TYPING + "from ..spec import names\nif TYPE_CHECKING:\n    from ..core import Core",
 }
 Say = Callable[..., list[str]]
 
 
 @pytest.fixture
 def say(tmp_path: Path) -> Say:
-    """What the checker says of HOUSE with some files more, or other rows for the runtime."""
+    """What the checker says of HOUSE with some files more, other rows for the runtime, or rows for its rooms' rooms."""
 
-    def said(files: dict[str, str], rows: dict[str, str] | None = None) -> list[str]:
-        for name, text in {**HOUSE, **files}.items():
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text)
-        return list(house.rooms(tmp_path, TABLE | {"runtime": TABLE["runtime"] if rows is None else rows}))
+    def said(
+        files: dict[str, str], rows: dict[str, str] | None = None, inner: dict[str, dict[str, str]] | None = None
+    ) -> list[str]:
+        write(tmp_path, HOUSE | files)
+        rows = TABLE["runtime"] if rows is None else rows
+        return list(house.rooms(tmp_path, TABLE | {"runtime": rows} | (inner or {})))
 
     return said
+
+
+def write(root: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
 
 
 def test_a_house_that_keeps_the_rules(say: Say) -> None:
@@ -131,6 +143,54 @@ def test_the_front_of_a_floor_is_no_way_round(say: Say) -> None:
     files = {"runtime/__init__.py": "", "runtime/loop/core.py": "from sgl.runtime import Engine"}
     assert "imports runtime; the room runtime/loop" in say(files)[0]
     assert say(files, TABLE["runtime"] | {"loop": "errors cache runtime"}) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from ..gpu.step import Step",
+        "from .. import core",
+        "from ... import loop",
+        "def late():\n    from ..gpu import step",
+        TYPING + "if TYPE_CHECKING:\n    from ..core import Core",
+    ],
+)
+def test_no_import_runs_up_within_a_room(say: Say, text: str) -> None:
+    assert say(SUBROOMS, inner=SUBTABLE) == []
+    (problem,) = say(SUBROOMS | {"runtime/loop/spec/late.py": text}, inner=SUBTABLE)
+    assert problem.startswith("runtime/loop/spec/late.py:") and problem.endswith(
+        "the room runtime/loop/spec may import only: no other"
+    )
+
+
+def test_rooms_within_a_room_have_rows(say: Say) -> None:
+    (problem,) = say(SUBROOMS | {"runtime/loop/attic.py": ""}, inner=SUBTABLE)
+    assert problem == "runtime/loop/attic has no row in house_rooms.py"
+    rows = {"runtime/loop": {"spec": "gpu", "core": "spec", "gpu": "spec core", "attic": "", "cellar": ""}}
+    assert say(SUBROOMS, inner=rows) == [
+        "house_rooms.py has runtime/loop/cellar, the tree has not",
+        "house_rooms.py: runtime/loop/spec names gpu, which does not stand above it",
+    ]
+
+
+PLANTED = {
+    "a word in a name": ({"runtime/cache/twin.py": ""}, "“twin” is in 1 names"),
+    "a word in a docstring": ({"sgl/cli.py": '"""It is told."""'}, "sgl/cli.py:1: “told”"),
+    "a word in a guide": ({house.GUIDES[0]: "It is told."}, f"{house.GUIDES[0]}: “told”"),
+    "a 21st file": ({f"runtime/cache/page{n}.py": "" for n in range(19)}, "runtime/cache has 21 files, at most 20"),
+    "an import of a floor": ({"runtime/cache/pages.py": "from sgl.lang import backend"}, "may import only runtime, gr"),
+    "an import of a room": ({"runtime/cache/pages.py": "from ..loop import core"}, "the room runtime/cache may import"),
+    "an import of a subroom": ({"runtime/loop/spec/late.py": "from ..gpu import step"}, "the room runtime/loop/spec m"),
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_the_script_fails_on_what_is_planted(what: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table, (files, said) = TABLE | SUBTABLE, PLANTED[what]
+    write(tmp_path, dict.fromkeys((*house.GUIDES, house.READING), "It runs.") | HOUSE | SUBROOMS)
+    assert house.main(tmp_path, table) == 0 and "runtime/loop 3 · arrows: all downwards" in capsys.readouterr().out
+    write(tmp_path, files)
+    assert house.main(tmp_path, table) == 1 and said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("how", ["from .{} import x", "def late():\n    from .{} import x"])

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
@@ -19,6 +19,10 @@ from ...global_config import global_config
 from ...sampling.options import SamplingOptions
 from .embedded_stream import EmbeddedStream
 from .meta_info import token_text
+
+if TYPE_CHECKING:
+    from sgl.grammars import Grammar
+    from sgl.runtime.engine import Engine
 
 MANY = 256  # sampling parameters that are kept; those with a seed are used once and not kept
 
@@ -34,16 +38,16 @@ class EmbeddedBackend(Backend):
         False  # in a select's input_token_logprobs, the prompt's last token before those of each choice
     )
 
-    def __init__(self, engine: Any, chat_template: ChatTemplate | None = None) -> None:
+    def __init__(self, engine: Engine, chat_template: ChatTemplate | None = None) -> None:
         self.engine = engine
         self.tokenizer = engine.tokenizer
         self._template = chat_template
         self._special_stops: dict[str, int | None] = {}
         self._known_params: dict[tuple[Any, ...], SamplingParams] = {}
-        self._grammars: weakref.WeakValueDictionary[tuple[str | None, ...], Any] = weakref.WeakValueDictionary()
+        self._grammars: weakref.WeakValueDictionary[tuple[str | None, ...], Grammar] = weakref.WeakValueDictionary()
 
     @classmethod
-    def of(cls, engine: Any) -> EmbeddedBackend:
+    def of(cls, engine: Engine) -> EmbeddedBackend:
         """The backend of an engine: the same one as long as anybody holds it."""
         backend = _of_engine.get(id(engine))
         if backend is None or backend.engine is not engine:
@@ -70,7 +74,7 @@ class EmbeddedBackend(Backend):
     def get_chat_template(self) -> ChatTemplate:
         return self.chat_template
 
-    def flush_cache(self) -> Any:
+    def flush_cache(self) -> int:
         return self.engine.flush_cache()
 
     def get_server_info(self) -> dict[str, Any]:
@@ -146,7 +150,7 @@ class EmbeddedBackend(Backend):
         params.validate()
         return params
 
-    def grammar(self, options: SamplingOptions) -> Any:
+    def grammar(self, options: SamplingOptions) -> Grammar | None:
         """The compiled constraint of a gen, or None. Raises sgl.grammars.GrammarError.
 
         What is still in the cache of compiled grammars is found by its text, as it was written.
@@ -159,7 +163,7 @@ class EmbeddedBackend(Backend):
             grammar = self._grammars[source] = self._compile(options)
         return grammar
 
-    def _compile(self, options: SamplingOptions) -> Any:
+    def _compile(self, options: SamplingOptions) -> Grammar:
         json_options = self.engine.config.json_options or {}
         if options.json_schema is not None:
             from sgl.grammars import compile_json_schema

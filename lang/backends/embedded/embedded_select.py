@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.sequences.ops.score_op import ChoiceScores
 
@@ -15,6 +16,9 @@ from ..pending_calls import gather_results
 from ..select_decision import conclude_select
 from .meta_info import token_text
 from .untokenized_tail import Ints, TailTokenizer, UntokenizedTail, common_prefix
+
+if TYPE_CHECKING:
+    from sgl.runtime.engine import Engine
 
 Logprobs = list[tuple[float, int]]
 
@@ -58,7 +62,7 @@ class SelectCandidates:
         return [tail.tokens[self.start - self.head :] for tail in self.tails]
 
 
-def score_without_prompt(engine: Any, rows: list[Ints], adapter: str | None = None) -> Future[list[Logprobs | None]]:
+def score_without_prompt(engine: Engine, rows: list[Ints], adapter: str | None = None) -> Future[list[Logprobs | None]]:
     """Log-probabilities of each row alone, without its first token, which has no context. None: no tokens."""
     sequences = [engine.open(adapter=adapter) for _ in rows]
     futures: list[Future[Any]] = []
@@ -86,7 +90,7 @@ def decide(
     candidates: SelectCandidates,
     scores: ChoiceScores,
     priors: list[Logprobs | None] | None,
-    token_bytes: Any,
+    token_bytes: Sequence[bytes],
 ) -> tuple[int, ChoicesDecision]:
     """Let the method choose. Returns the index of the choice and the decision with its meta_info."""
     shown = [_entries(row, token_bytes) for row in scores]
@@ -115,11 +119,11 @@ def _counts(scores: ChoiceScores) -> dict[str, Any]:
     }
 
 
-def _entries(row: Logprobs, token_bytes: Any) -> list[list[Any]]:
+def _entries(row: Logprobs, token_bytes: Sequence[bytes]) -> list[list[Any]]:
     return [[value, token, token_text(token_bytes, token)] for value, token in row]
 
 
-def _unconditional(tokens: list[int], row: Logprobs | None, token_bytes: Any) -> list[list[Any]]:
+def _unconditional(tokens: list[int], row: Logprobs | None, token_bytes: Sequence[bytes]) -> list[list[Any]]:
     if not tokens:
         return []
     return [[None, tokens[0], token_text(token_bytes, tokens[0])], *_entries(row or [], token_bytes)]

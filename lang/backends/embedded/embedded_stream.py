@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -21,22 +21,32 @@ from ...sampling.options import SamplingOptions
 from ..pending_calls import PendingCalls, forward_result, gather_results
 from .embedded_select import SelectCandidates, decide, score_without_prompt
 from .meta_info import Entry, MetaInfoWriter
-from .untokenized_tail import UntokenizedTail, common_prefix
+from .untokenized_tail import Ints, UntokenizedTail, common_prefix
+
+if TYPE_CHECKING:
+    from sgl.grammars import Grammar
+    from sgl.runtime.engine import Engine
+    from sgl.runtime.sampling.sampling_params import SamplingParams
+    from sgl.runtime.sequences.generation import Generation
+    from sgl.runtime.sequences.sequence import Sequence as TokenSequence
+    from sgl.runtime.text.tokenizer import Tokenizer
+
+InputLogprobs = Callable[[MetaInfoWriter], tuple[list[Entry], list[list[Entry]]]]
 
 
 class StreamBackend(Protocol):
     """What an EmbeddedStream asks of its backend: an EmbeddedBackend."""
 
-    engine: Any
-    tokenizer: Any
+    engine: Engine
+    tokenizer: Tokenizer
     shows_prompt_token: bool
 
     @property
     def start_token(self) -> int: ...
     @property
     def deciders(self) -> Executor: ...
-    def sampling_params(self, request: GenRequest) -> Any: ...
-    def grammar(self, options: SamplingOptions) -> Any: ...
+    def sampling_params(self, request: GenRequest) -> SamplingParams: ...
+    def grammar(self, options: SamplingOptions) -> Grammar | None: ...
 
 
 class EmbeddedStream(Stream):
@@ -53,17 +63,23 @@ class EmbeddedStream(Stream):
     def __init__(
         self,
         backend: StreamBackend,
-        sequence: Any = None,
+        sequence: TokenSequence | None = None,
         tail: UntokenizedTail | None = None,
         adapter: str | None = None,
     ) -> None:
         self._backend = backend
         self._adapter = adapter
-        self._sequence = sequence  # None: a fork of a stream that is not there yet
+        self._opened = sequence  # None: a fork of a stream that is not there yet
         self._tail = tail or UntokenizedTail(starts_row=True)
         self._literals: list[str] = []
         self._first_token: int | None = None
         self._gate = PendingCalls(shut=sequence is None)
+
+    @property
+    def _sequence(self) -> TokenSequence:
+        """Where the gate is open there is one."""
+        assert self._opened is not None
+        return self._opened
 
     # --- the protocol ------------------------------------------------------------------------------------
 
@@ -90,8 +106,9 @@ class EmbeddedStream(Stream):
         return list(children)
 
     def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
-        for adapter in {*adapters} - {None}:
-            self._backend.engine.adapters.get(adapter)  # what is not loaded is said at once
+        for adapter in {*adapters}:
+            if adapter is not None:
+                self._backend.engine.adapters.get(adapter)  # what is not loaded is said at once
         children = [EmbeddedStream(self._backend, adapter=adapter) for adapter in adapters]
         self._gate.run(partial(self._fork_adapted, children), lambda error: _break(children, error))
         return list(children)
@@ -115,14 +132,19 @@ class EmbeddedStream(Stream):
 
     def abort(self) -> None:
         self._gate.break_with(RequestAborted("the state was stopped"))
-        if self._sequence is not None:
-            self._sequence.abort()
-            self._sequence.close()
+        if self._opened is not None:
+            self._opened.abort()
+            self._opened.close()
 
     # --- operations, in order ----------------------------------------------------------------------------
 
     def _generate(
-        self, request: GenRequest, params: Any, grammar: Any, on_chunk: OnChunk | None, result: Future[Generated]
+        self,
+        request: GenRequest,
+        params: SamplingParams,
+        grammar: Grammar | None,
+        on_chunk: OnChunk | None,
+        result: Future[Generated],
     ) -> None:
         self._flush(need_token=True)
         meta = MetaInfoWriter(self._backend.tokenizer.token_bytes, request.options)
@@ -131,7 +153,7 @@ class EmbeddedStream(Stream):
         future = self._sequence.generate(params, grammar, report)
         self._tail = UntokenizedTail()
 
-        def written(generation: Any) -> Generated:
+        def written(generation: Generation) -> Generated:
             return meta.whole(generation, inputs and inputs(meta))
 
         if request.keep is None:
@@ -140,7 +162,7 @@ class EmbeddedStream(Stream):
             self._gate.shut()
             when_done(future, partial(self._decide_later, partial(self._keep, request.keep, written), result))
 
-    def _input_logprobs(self, request: GenRequest) -> Any:
+    def _input_logprobs(self, request: GenRequest) -> InputLogprobs | None:
         """Ask for the log-probabilities of the tokens so far, if the gen wants them; a function that writes them."""
         options = request.options
         start = options.logprob_start_len
@@ -203,7 +225,9 @@ class EmbeddedStream(Stream):
         self._gate.open(lambda: self._set_tail(candidates.tails[index]))
         return decision
 
-    def _keep(self, keep: Callable[[str], str], written: Callable[[Any], Generated], found: Future[Any]) -> Generated:
+    def _keep(
+        self, keep: Callable[[str], str], written: Callable[[Generation], Generated], found: Future[Generation]
+    ) -> Generated:
         generation = found.result()
         generated = written(generation)
         self._gate.open(partial(self._cut, len(generation.token_ids), keep(generation.text), generation.text))
@@ -230,12 +254,12 @@ class EmbeddedStream(Stream):
         self._short_tail()
         self._bear(children, [self._sequence.fork(1, adapter=child._adapter)[0] for child in children])
 
-    def _bear(self, children: list[EmbeddedStream], sequences: list[Any]) -> None:
+    def _bear(self, children: list[EmbeddedStream], sequences: list[TokenSequence]) -> None:
         for child, sequence in zip(children, sequences, strict=True):
             child._gate.open(partial(child._begin, sequence, self._tail, self._first_token))
 
-    def _begin(self, sequence: Any, tail: UntokenizedTail, first_token: int | None) -> None:
-        self._sequence, self._tail, self._first_token = sequence, tail, first_token
+    def _begin(self, sequence: TokenSequence, tail: UntokenizedTail, first_token: int | None) -> None:
+        self._opened, self._tail, self._first_token = sequence, tail, first_token
         if self._gate.broken:  # aborted before it was born
             sequence.abort()
             sequence.close()
@@ -255,8 +279,8 @@ class EmbeddedStream(Stream):
         forward_result(self._sequence.prefill(), result, lambda done: None)
 
     def _close(self) -> None:
-        if self._sequence is not None:
-            self._sequence.close()
+        if self._opened is not None:
+            self._opened.close()
 
     # --- text to tokens ----------------------------------------------------------------------------------
 
@@ -282,7 +306,7 @@ class EmbeddedStream(Stream):
         self._replace_tail(tail.tokens)
         self._tail = tail
 
-    def _replace_tail(self, tokens: Any) -> None:
+    def _replace_tail(self, tokens: Ints) -> None:
         """Make `tokens` the end of the sequence in place of the tail's, keeping what both have in common."""
         old = self._tail.tokens
         same = common_prefix([old, tokens])

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isnan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...backend import Generated
 from ...concurrency.unique_ids import fresh_id
 from ...sampling.options import SamplingOptions
+
+if TYPE_CHECKING:
+    from sgl.runtime.sequences.generation import Chunk, Generation
 
 Entry = list[Any]  # [log-probability or None, token id, text or None]
 
@@ -30,7 +33,7 @@ class MetaInfoWriter:
     def entry(self, value: float | None, token: int) -> Entry:
         return [value, token, token_text(self._token_bytes, token) if self._with_text else None]
 
-    def chunk(self, chunk: Any) -> Generated:
+    def chunk(self, chunk: Chunk) -> Generated:
         """A chunk of a running generation: new log-probabilities, cumulative counts."""
         self._completed += len(chunk.token_ids)
         meta: dict[str, Any] = {
@@ -48,7 +51,7 @@ class MetaInfoWriter:
             meta["output_token_logprobs_length"] = self._reported
         return Generated(chunk.text, meta, chunk.token_ids)
 
-    def whole(self, generation: Any, inputs: tuple[list[Entry], list[list[Entry]]] | None = None) -> Generated:
+    def whole(self, generation: Generation, inputs: tuple[list[Entry], list[list[Entry]]] | None = None) -> Generated:
         """The finished generation. `inputs`: entries of the prompt's tokens, and of the best ones there."""
         meta = self._counts(generation)
         if generation.logprobs is not None:
@@ -62,7 +65,7 @@ class MetaInfoWriter:
                 meta["input_top_logprobs"] = inputs[1]
         return Generated(generation.text, meta, generation.token_ids)
 
-    def _counts(self, generation: Any) -> dict[str, Any]:
+    def _counts(self, generation: Generation) -> dict[str, Any]:
         return {
             "id": self.id,
             "finish_reason": generation.finish_reason,

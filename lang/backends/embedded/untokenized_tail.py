@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,15 @@ WINDOW = 64  # tokens; a tail longer than twice this is cut where that provably 
 
 
 class TailTokenizer(Protocol):
-    """What the language needs of a tokenizer."""
+    """What the language needs of a tokenizer, to cut and encode text."""
 
-    token_bytes: Any
-    special_ids: Any
-    bos_id: int | None
-    eos_ids: Any
+    @property
+    def token_bytes(self) -> Sequence[bytes]:
+        """Of each token id."""
+        ...
+
+    @property
+    def special_ids(self) -> Collection[int]: ...
 
     def encode(self, text: str, special_prefix: bool = False, parse_special: bool = True) -> Ints:
         """Token ids, int32 [n]."""

@@ -57,7 +57,9 @@ def _mark() -> torch.cuda.Event:
 
 
 class RankZeroCudaRunner(RankCudaRunner):
-    """Of rank 0. team: the others.  experts: where they are whole on ranks."""
+    """Of rank 0."""
+
+    team: RankGroup
 
     def __init__(self, *args: Any, team: RankGroup, experts: ExpertBalancer | None = None, **options: Any) -> None:
         self.team, self.experts, self._announced = team, experts, False
@@ -100,7 +102,7 @@ class RankZeroCudaRunner(RankCudaRunner):
         super().release()
 
     def let_go(self) -> None:
-        """As `release`, on all ranks, where weights stay on their GPUs to be loaded anew."""
+        """On all ranks."""
         self.team.ask("let_go", meanwhile=super().release)
         collect_garbage()
 

@@ -20,10 +20,9 @@ from ..sequence_row_map import SequenceRowMap
 
 
 class RankZeroRunner(EagerRunner):
-    """team: the other ranks, which keep the slots of `most` sequences, each in its own row.
+    """team: the other ranks, which keep the slots of `most` sequences, each in its own row."""
 
-    experts: where they are whole on ranks.
-    """
+    team: RankGroup
 
     def __init__(self, *args: Any, team: RankGroup, most: int, experts: ExpertBalancer | None = None) -> None:
         super().__init__(*args)

@@ -14,6 +14,7 @@ from ...kernels.launch.compile_ahead import is_compiling
 from ...models.decoder import Decoder
 from ...parallel.pp.cuda_pipeline_links import CudaPipelineLinks
 from ...step.step_batch import StepBatch
+from ..cuda_graphs import CudaGraphPool
 from ..logit_rows import logit_rows, pooled_rows
 from .micro_batches import FIXED_ON_GPUS, pieces
 from .rank_cuda_runner import RankCudaRunner, RankWorkerCudaRunner, RankZeroCudaRunner
@@ -31,7 +32,7 @@ class StageCudaRunner(RankCudaRunner):
         assert isinstance(self.model, Decoder)
         self.stage = self.model.config.stage
 
-    def _mixed_steps(self, pool: Any) -> None:
+    def _mixed_steps(self, pool: CudaGraphPool) -> None:
         """Steps of several tokens are not cut where layers attend: they begin with what another stage sends."""
 
     def computed(self, work: list[ScheduledWork]) -> Tensor | None:

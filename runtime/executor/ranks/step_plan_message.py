@@ -10,6 +10,7 @@ import numpy as np
 
 from ...cache import Ints, WindowPageTable
 from ...cache.state_checkpoints import StateCheckpoint, read_slot, write_slot
+from ...errors import note_sequence
 from ...sequences.draft_tokens import DraftSource, DraftTokens
 from ...sequences.sequence_options import USUAL, SequenceOptions
 from ...sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState
@@ -63,37 +64,53 @@ def plan_message(
     adapters: the slot of each one's adapter, or NONE; empty: no sequence has one.  moved: see `WindowPages.moved`, of
     models whose windowed layers have separate places.
     """
-    singles = len(work) if all(map(_is_single, work)) else 0
+    singles = len(work) if _all_single(work) else 0
     parts: list[np.ndarray] = [np.array((0 if moved is None else len(moved[0]), singles), np.int32), *(moved or ())]
     if singles:
         return np.concatenate([*parts, *_columns(work, rows, adapters)]).astype(np.int32, copy=False).tobytes()
-    for (seq, lo, hi), row, slot in zip(work, rows, adapters or [NONE] * len(work), strict=True):
-        op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
-        wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
-        spans = (wanted.start, wanted.stop, pool.start, pool.stop)
-        parts.append(
-            np.array(
-                (row, lo, hi, known, stop, *spans, seq.draft is not None, slot, read_slot(seq), write_slot(seq)),
-                np.int32,
+    try:
+        for (seq, lo, hi), row, slot in zip(work, rows, adapters or [NONE] * len(work), strict=True):
+            op, known, stop = seq.ops[0], min(seq.slots.mirrored, hi), min(hi, seq.known)
+            wanted, pool = op.rows(seq, lo, hi), op.pool(seq, lo, hi)
+            spans = (wanted.start, wanted.stop, pool.start, pool.stop)
+            parts.append(
+                np.array(
+                    (row, lo, hi, known, stop, *spans, seq.draft is not None, slot, read_slot(seq), write_slot(seq)),
+                    np.int32,
+                )
             )
-        )
-        parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
+            parts += (seq.tokens.reaching(stop)[lo:stop], seq.slots.array[known:hi])
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     return np.concatenate(parts).astype(np.int32, copy=False).tobytes()
 
 
-def _is_single(item: ScheduledWork) -> bool:
-    """Whether all that is to be sent of it are a row, a position, a token, a slot and an adapter."""
-    seq, lo, hi = item
-    if hi - lo != 1 or seq.slots.mirrored < lo or seq.draft is not None or seq.trail or seq.into:
-        return False
-    op = seq.ops[0]
-    return len(op.rows(seq, lo, hi)) == 1 and not op.pool(seq, lo, hi)
+def _all_single(work: Sequence[ScheduledWork]) -> bool:
+    """Whether all that is to be sent of each are a row, a position, a token, a slot and an adapter."""
+    try:
+        for seq, lo, hi in work:
+            if hi - lo != 1 or seq.slots.mirrored < lo or seq.draft is not None or seq.trail or seq.into:
+                return False
+            op = seq.ops[0]
+            if len(op.rows(seq, lo, hi)) != 1 or op.pool(seq, lo, hi):
+                return False
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
+    return True
 
 
 def _columns(work: Sequence[ScheduledWork], rows: Sequence[int], adapters: Sequence[int]) -> list[np.ndarray]:
-    positions = [lo for _, lo, _ in work]
-    tokens = [int(seq.tokens.reaching(hi)[lo]) if hi <= seq.tokens.length else UNKNOWN for seq, lo, hi in work]
-    slots = [seq.slots.reaching(hi)[lo] for seq, lo, hi in work]
+    positions, tokens, slots = [], [], []
+    try:
+        for seq, lo, hi in work:
+            positions.append(lo)
+            tokens.append(int(seq.tokens.reaching(hi)[lo]) if hi <= seq.tokens.length else UNKNOWN)
+            slots.append(seq.slots.reaching(hi)[lo])
+    except BaseException as error:
+        note_sequence(error, seq)
+        raise
     return [np.array(column, np.int32) for column in (rows, positions, tokens, slots, adapters or [NONE] * len(work))]
 
 

@@ -5,7 +5,6 @@ it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,11 +12,9 @@ from torch import Tensor
 
 from ...layers import cpu_kernels
 from ...layers.linear_layers import BlockedLinear, Linear
+from ..executor_protocols import ExpertPlacement
+from ..reference.reference_experts import ReferenceExperts
 from ..spec.model_spec import ExpertsSpec, GatedFFNSpec, PlainFFNSpec
-
-if TYPE_CHECKING:
-    from ..placement.expert_parallel_plan import ExpertParallelPlan
-    from ..reference.reference_experts import ReferenceExperts
 
 AT_ONCE = 512  # rows, whose pairs with experts take memory that a thread keeps
 EXPERTS = np.dtype(
@@ -107,7 +104,7 @@ class ExpertsStruct:
         if part.spread is not None:
             self.place(part.spread)
 
-    def place(self, placement: ExpertParallelPlan) -> None:
+    def place(self, placement: ExpertPlacement) -> None:
         """Set the placement of experts from now on."""
         words = self._words
         words["most_copies"], words["copies"], words["places"] = (
@@ -115,7 +112,7 @@ class ExpertsStruct:
             placement.copies.data_ptr(),
             placement.table.data_ptr(),
         )
-        self._spread = placement.copies, placement.table
+        self._placement = placement.copies, placement.table
 
     def _addresses(self, products: Sequence[Linear]) -> np.ndarray:
         return np.array([self._address(product) for product in products], np.int64)

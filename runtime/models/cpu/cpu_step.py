@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,13 +21,11 @@ from ...layers.float8_reference import FP8
 from ...layers.linear_layers import BlockedLinear
 from ...layers.recurrent import RaggedSequences
 from ...step.step_batch import StepBatch
+from ..decoder_parts import DecoderParts
 from ..reference.reference_attention import ReferenceAttention
+from ..reference.reference_block import ReferenceBlock
 from .cpu_step_structs import ModelStruct
 from .cpu_support import cpu_refusal
-
-if TYPE_CHECKING:
-    from ..decoder import Decoder
-    from ..reference.reference_block import ReferenceBlock
 
 FIELDS = 18  # of the struct Step
 SEEN = 10  # of them, where what rows see is; then the tables
@@ -63,7 +61,7 @@ class CpuStep:
     claimed: for each layer, whether it runs here if its attention allows it.
     """
 
-    def __init__(self, model: Decoder, claimed: list[bool]) -> None:
+    def __init__(self, model: DecoderParts, claimed: list[bool]) -> None:
         self.claimed = claimed
         self._dtype, self._row = model.dtype, model.config.hidden_size
         layout = model.config.attention
@@ -85,7 +83,7 @@ class CpuStep:
         self._cuts: dict[tuple[bool, tuple[bool, ...]], tuple[LayerSpan, ...]] = {}
 
     @classmethod
-    def of(cls, model: Decoder) -> CpuStep | None:
+    def of(cls, model: DecoderParts) -> CpuStep | None:
         """None if the kernels support no layer."""
         there = cpu_kernels.can_compute(model.dtype, model.device)
         claimed = [there and cpu_refusal(block) is None and are_blocked(block) for block in model.layers]
@@ -123,7 +121,7 @@ class CpuStep:
 
     def run(
         self,
-        model: Decoder,
+        model: DecoderParts,
         span: LayerSpan,
         x: Tensor | None,
         batch: StepBatch,

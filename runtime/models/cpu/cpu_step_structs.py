@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from ...layers import cpu_kernels
 from ...layers.linear_layers import BlockedLinear
+from ..decoder_parts import DecoderParts
 from ..reference.reference_attention import ReferenceAttention
 from ..reference.reference_block import NORMS, ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
 from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
 from ..spec.model_spec import GatedFFNSpec
+from .cpu_expert_structs import ExpertsStruct
 from .cpu_recurrent_structs import RecurrentPart, RecurrentStruct
-
-if TYPE_CHECKING:
-    from ..decoder import Decoder
 
 WEIGHT = np.dtype((np.int64, 6))
 INPUTS = 5  # of its numbers, how many inputs the weight has
@@ -64,7 +63,7 @@ class ModelStruct:
     states: of the layers that keep some.
     """
 
-    def __init__(self, model: Decoder, claimed: list[ReferenceBlock], seen: list[int]) -> None:
+    def __init__(self, model: DecoderParts, claimed: list[ReferenceBlock], seen: list[int]) -> None:
         count = len(model.layers)
         self._memory = np.zeros((MODEL.itemsize + count * LAYER.itemsize) // 8, np.int64)
         bytes_ = self._memory.view(np.uint8)
@@ -93,7 +92,7 @@ class ModelStruct:
         )
 
 
-def _fill_model(words: Any, model: Decoder, wide: int, mixed: int) -> None:
+def _fill_model(words: Any, model: DecoderParts, wide: int, mixed: int) -> None:
     words["kind"], words["layers"], words["hidden"] = (
         cpu_kernels.KINDS[model.dtype],
         len(model.layers),
@@ -123,7 +122,7 @@ def fill(words: Any, block: ReferenceBlock) -> None:
     for name in _products(block):
         words[name] = _product(block, name).words
     if isinstance(block.ffn, ReferenceExperts):
-        assert block.ffn.compiled is not None
+        assert isinstance(block.ffn.compiled, ExpertsStruct)
         words["experts"] = block.ffn.compiled.address
     elif block.ffn is not None:
         ffn = block.dense.part

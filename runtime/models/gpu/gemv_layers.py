@@ -19,6 +19,7 @@ from ...kernels.packed.packed_weight import PackedWeight
 from ...kernels.residual_norm import NormWeights
 from ...layers.linear_layers import Linear
 from ...quantization import Fp8Linear, GpuQuantizedLinear
+from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
 from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
 from ..reference.tensor_parallel_linear import (
@@ -28,7 +29,8 @@ from ..reference.tensor_parallel_linear import (
     local_product,
 )
 from .gpu_latent_attention import FusedLatentLayer
-from .gpu_layers import FusedLayer, FusedRecurrentLayer, GpuStep, ReferenceLayer, ReferenceMixerLayer
+from .gpu_layer_executor import GpuStep, LayerExecutor
+from .gpu_layers import FusedLayer, FusedRecurrentLayer, ReferenceLayer, ReferenceMixerLayer
 from .gpu_residual_norm import Pending, ResidualRmsNorm
 from .lora_gemv_linear import LoraGemvLinear
 
@@ -42,6 +44,10 @@ class GemvLayer:
     """The products one by one, additions and norms between them. See `FusedLayer`."""
 
     layer: Foldable
+
+    @property
+    def block(self) -> ReferenceBlock:
+        return self.layer.block
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         layer, block, overlap = self.layer, self.layer.block, overlaps(x.device)
@@ -63,6 +69,10 @@ class FullyFusedLayer:
     before_mixer: NormWeights
     before_ffn: NormWeights
 
+    @property
+    def block(self) -> ReferenceBlock:
+        return self.layer.block
+
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         """Afterwards x includes all that the layer adds."""
         layer, block = self.layer, self.layer.block
@@ -82,10 +92,9 @@ class FullyFusedLayer:
 Foldable = FusedLayer | FusedRecurrentLayer  # latent attention computes batches of one itself
 AnyFused = Foldable | FusedLatentLayer
 GpuLayer = AnyFused | ReferenceMixerLayer | ReferenceLayer
-AnyLayer = GpuLayer | GemvLayer | FullyFusedLayer
 
 
-def gemv_layer_for(layer: GpuLayer) -> AnyLayer:
+def gemv_layer_for(layer: GpuLayer) -> LayerExecutor:
     """What computes the layer for a batch of one."""
     if not isinstance(layer, Foldable) or not _supports_gemv(layer):
         return layer

@@ -21,7 +21,8 @@ from ..reference.reference_experts import ReferenceExperts
 from ..reference.reference_latent_attention import ReferenceLatentAttention
 from ..reference.tensor_parallel_linear import precomputed
 from .gpu_fused_experts import FusedExperts
-from .gpu_layers import GpuStep, middle_of, run_after_mixer
+from .gpu_layer_executor import GpuStep
+from .gpu_layers import middle_of, run_after_mixer
 from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of
 
 if TYPE_CHECKING:

@@ -5,52 +5,25 @@ it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend
-from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...kernels.attention.qk_norm_rope_store import QkNormWeights, norm_rope_store
 from ...kernels.launch.programmatic_launch import overlaps
 from ...kernels.recurrent.output_gates import times_sigmoid
 from ...kernels.residual_norm import NormWeights
 from ...layers.rotary_embedding import RopeParameters, RotaryEmbedding
-from ...step.step_batch import StepBatch
 from ..reference.reference_attention import temperatures
 from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
-from ..reference.reference_mixer import ReferenceStep
 from ..reference.tensor_parallel_linear import PartialSum, pending_sum
 from .gpu_feedforward import inner_of
 from .gpu_fused_experts import FusedExperts
+from .gpu_layer_executor import GpuStep
 from .gpu_recurrent import FusedRecurrentMixer, mixer_of
 from .gpu_residual_norm import AnyJoin, Pending, between, exact_in, weights_of, within
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from ...layers.float8_reference import KVScaleFactors
-
-
-@dataclass(frozen=True, slots=True)
-class GpuStep:
-    """What all layers of a step share.
-
-    keys, values: the pool by layer, [slots, kv_heads, head_dim] each.  scales: what they are divided by, by layer.
-    reference, own: what reference layers need: see `attention.GpuStep`, and `PerLayerEmbeddings`.  memory: of the
-        states, if layers keep any.
-    """
-
-    batch: StepBatch
-    attention: AttentionBackend
-    keys: Sequence[Tensor] | Mapping[int, Tensor]
-    values: Sequence[Tensor] | Mapping[int, Tensor]
-    scales: Sequence[KVScaleFactors] | Mapping[int, KVScaleFactors]
-    reference: ReferenceStep | None = None
-    own: Sequence[Tensor | None] = ()
-    memory: RecurrentStateMemory | None = None
 
 
 @dataclass(frozen=True, slots=True)

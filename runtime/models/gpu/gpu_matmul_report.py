@@ -20,8 +20,7 @@ from .gemv_layers import FullyFusedLayer, GemvLayer, can_run_gemv
 from .small_batch_layers import packed_of, supports_small_batch
 
 if TYPE_CHECKING:
-    from ..decoder import Decoder
-    from .gpu_step import ExecutionPlan
+    from .gpu_step import ExecutionPlan, PlannedDecoder
 
 PACKED = "quantized_gemm.multiply"
 FOLDED = f"{PACKED}, norms and additions folded in"
@@ -59,7 +58,7 @@ class MatmulReport:
     why: str | None
 
 
-def matmul_reports(model: Decoder) -> list[MatmulReport]:
+def matmul_reports(model: PlannedDecoder) -> list[MatmulReport]:
     """Of a sealed model that Triton kernels run; experts are left out, which have separate kernels."""
     found = Counter(_all(model, model.execution_plan)) if model.fused else Counter[Row]()
     return [MatmulReport(row[0], count, *row[1:]) for row, count in found.items()]
@@ -68,7 +67,7 @@ def matmul_reports(model: Decoder) -> list[MatmulReport]:
 Row = tuple[str, str, str, str, str, str | None]
 
 
-def _all(model: Decoder, execution_plan: ExecutionPlan) -> Iterator[Row]:
+def _all(model: PlannedDecoder, execution_plan: ExecutionPlan) -> Iterator[Row]:
     for block, alone in zip(model.layers, execution_plan.alone, strict=True):
         for branch in block.branches:
             for holder, name in () if isinstance(branch, ReferenceExperts) else branch.products():

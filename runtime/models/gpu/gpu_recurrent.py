@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -30,16 +30,14 @@ from ...kernels.residual_norm import NormWeights
 from ...layers.linear_layers import Linear
 from ...quantization import DeterministicLinear, Fp8Linear, RowwiseFp8Linear
 from ...quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear
+from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_delta_net import UNIT_EPS, ReferenceDeltaNet
 from ..reference.reference_mamba2 import ReferenceMamba2
 from ..reference.reference_mixer import ReferenceMixer
 from ..reference.reference_recurrence import ReferenceConvolution
 from ..reference.reference_short_conv import ReferenceShortConv
 from ..spec.recurrent_spec import DeltaNetSpec
-
-if TYPE_CHECKING:
-    from ..reference.reference_block import ReferenceBlock
-    from .gpu_layers import GpuStep
+from .gpu_layer_executor import GpuStep
 
 KINDS = (Linear, Fp8Linear)  # of products, not of a subclass, that fuse a convolution for a batch of one
 FIXED = (DeterministicLinear, RowwiseFp8Linear, DeterministicGpuQuantizedLinear)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -24,22 +24,21 @@ from ...kernels.quantized.quantized_gemm import NormedInput
 from ...kernels.residual_norm import NormWeights
 from ...layers.rotary_embedding import RopeParameters
 from ...step.step_batch import StepBatch
+from ..decoder_parts import DecoderParts
 from ..reference.reference_attention import ReferenceAttention
 from ..reference.reference_embedding import known_ids
 from ..reference.reference_latent_attention import ReferenceLatentAttention
 from ..reference.reference_mixer import ReferenceStep, step_states
 from ..spec.model_spec import ropes_of
-from .gemv_layers import AnyFused, AnyLayer, FullyFusedLayer, GemvLayer, GpuLayer, gemv_layer_for, multiply
+from .gemv_layers import AnyFused, FullyFusedLayer, GpuLayer, gemv_layer_for, multiply
 from .gemv_layers import can_run_gemv as has_kernel
 from .gpu_latent_attention import FusedLatentLayer
-from .gpu_layers import FusedLayer, FusedRecurrentLayer, GpuStep, ReferenceLayer, ReferenceMixerLayer
+from .gpu_layer_executor import GpuStep, LayerExecutor
+from .gpu_layers import FusedLayer, FusedRecurrentLayer, ReferenceLayer, ReferenceMixerLayer
 from .gpu_residual_norm import AnyJoin, Pending, between, summed_locally, weights_of
 from .gpu_support import gpu_refusal, gpu_refusal_around_mixer
 from .small_batch_layers import MOST_ROWS, SmallBatchLayer, of_head, small_batch_layers
 from .small_batch_support import is_quantized, unfused_reasons
-
-if TYPE_CHECKING:
-    from ..decoder import Decoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +53,7 @@ class ExecutionPlan:
     """
 
     layers: tuple[GpuLayer, ...]
-    alone: tuple[AnyLayer, ...]
+    alone: tuple[LayerExecutor, ...]
     few: tuple[SmallBatchLayer, ...] | None
     small_batch_refusal: str | None
     exit: AnyJoin
@@ -73,7 +72,14 @@ class ExecutionPlan:
         return all(isinstance(layer, FullyFusedLayer) for layer in self.alone)
 
 
-def execution_plan_of(model: Decoder) -> ExecutionPlan:
+class PlannedDecoder(DecoderParts, Protocol):
+    """A sealed decoder on a GPU."""
+
+    @property
+    def execution_plan(self) -> ExecutionPlan: ...
+
+
+def execution_plan_of(model: DecoderParts) -> ExecutionPlan:
     layers: list[GpuLayer] = []
     for block in model.layers:
         previous = layers[-1].block if layers and not isinstance(layers[-1], ReferenceLayer) else None
@@ -109,7 +115,7 @@ def execution_plan_of(model: Decoder) -> ExecutionPlan:
 
 
 def forward(
-    model: Decoder,
+    model: PlannedDecoder,
     batch: StepBatch,
     attention: AttentionBackend,
     memory: RecurrentStateMemory | None = None,
@@ -139,22 +145,25 @@ def forward(
     return _logits(model, x, delta, batch, single_row)
 
 
-def _state(before: AnyLayer | SmallBatchLayer, x: Tensor, delta: Pending, dtype: torch.dtype) -> Tensor:
+def _state(before: LayerExecutor, x: Tensor, delta: Pending, dtype: torch.dtype) -> Tensor:
     """x plus what is still to be added, in new memory. before: the layer that left it."""
     if delta is None or isinstance(delta, NormedInput):
         return x.clone()
-    inner = before.layer if isinstance(before, GemvLayer | FullyFusedLayer | SmallBatchLayer) else before
-    return between(inner.block, None, dtype)(x.clone(), delta)
+    return between(before.block, None, dtype)(x.clone(), delta)
 
 
-def _layers(execution_plan: ExecutionPlan, x: Tensor, single_row: bool) -> Sequence[AnyLayer | SmallBatchLayer]:
+def _layers(execution_plan: ExecutionPlan, x: Tensor, single_row: bool) -> Sequence[LayerExecutor]:
     if single_row and (execution_plan.few is None or execution_plan.folds):
         return execution_plan.alone
     return execution_plan.few if execution_plan.few is not None and len(x) <= MOST_ROWS else execution_plan.layers
 
 
 def pieces(
-    model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, rooms: Sequence[tuple[Tensor, Tensor]]
+    model: PlannedDecoder,
+    batch: StepBatch,
+    attention: AttentionBackend,
+    x: Tensor,
+    rooms: Sequence[tuple[Tensor, Tensor]],
 ) -> list[Callable[[], None]]:
     """The step of a batch at fixed addresses, cut where each layer attends; `finish` follows.
 
@@ -164,7 +173,8 @@ def pieces(
     1].
     """
     step = _step(model, batch, attention, x)
-    layers: Any = model.execution_plan.layers
+    layers = [layer for layer in model.execution_plan.layers if isinstance(layer, FusedLayer)]
+    assert len(layers) == len(model.layers)
 
     def first() -> None:
         _embed(model, batch, x)
@@ -177,30 +187,35 @@ def pieces(
     return [first, *(partial(between, *pair) for pair in pairwise(layers))]
 
 
-def finish(model: Decoder, x: Tensor, mixed: Tensor, batch: StepBatch) -> Tensor:
+def finish(model: PlannedDecoder, x: Tensor, mixed: Tensor, batch: StepBatch) -> Tensor:
     """The logits of `batch.logit_rows`, once the last layer of `pieces` has attended; may write into x."""
     slots = batch.slots
     if not batch.pools and len(batch.logit_rows) != len(x):
         x, mixed, slots = (part.index_select(0, batch.logit_rows) for part in (x, mixed, slots))
-    last: Any = model.execution_plan.layers[-1]
+    last = model.execution_plan.layers[-1]
+    assert isinstance(last, FusedLayer)
     return _logits(model, x, last.mix(x, mixed, slots), batch)
 
 
-def require_positions(model: Decoder, batch: StepBatch) -> None:
+def require_positions(model: PlannedDecoder, batch: StepBatch) -> None:
     """Raises ValueError for sequences longer than the model's tables of angles or positions."""
     most = model.execution_plan.positions
     if most is not None and (longest := max(batch.context_lens)) > most:
         raise ValueError(f"a sequence of {longest} tokens is beyond the {most} positions of the model")
 
 
-def _positions(model: Decoder) -> int | None:
+def _positions(model: DecoderParts) -> int | None:
     tables = [len(rotary.table) for rotary in model.rotaries.values()]
     learned = model.config.positions
     return min(tables if learned is None else [*tables, learned.count], default=None)
 
 
 def _step(
-    model: Decoder, batch: StepBatch, attention: AttentionBackend, x: Tensor, memory: RecurrentStateMemory | None = None
+    model: PlannedDecoder,
+    batch: StepBatch,
+    attention: AttentionBackend,
+    x: Tensor,
+    memory: RecurrentStateMemory | None = None,
 ) -> GpuStep:
     pool, execution_plan, own = attention.pool, model.execution_plan, model.embedding.own
     part, layers = (
@@ -230,7 +245,7 @@ def _step(
     )
 
 
-def _embed(model: Decoder, batch: StepBatch, out: Tensor | None = None) -> Tensor:
+def _embed(model: DecoderParts, batch: StepBatch, out: Tensor | None = None) -> Tensor:
     """The first hidden states [T, hidden], in `out` if given; the pages of the step's tokens are entered."""
     embedding = model.embedding
     if batch.entering is not None:
@@ -246,7 +261,7 @@ def _embed(model: Decoder, batch: StepBatch, out: Tensor | None = None) -> Tenso
     return x if out is None else out.copy_(x)
 
 
-def _logits(model: Decoder, x: Tensor, delta: Pending, batch: StepBatch, single_row: bool = False) -> Tensor:
+def _logits(model: PlannedDecoder, x: Tensor, delta: Pending, batch: StepBatch, single_row: bool = False) -> Tensor:
     """gemv: the layers were those of a batch of one.  For a stage before the last one: the states after its layers."""
     if not model.config.stage.ends:
         return model.execution_plan.exit(x, None if isinstance(delta, NormedInput) else delta)
@@ -259,7 +274,7 @@ def _logits(model: Decoder, x: Tensor, delta: Pending, batch: StepBatch, single_
     return adjust(logits, config.logit_scale, config.logit_softcap)
 
 
-def _head(model: Decoder, x: Tensor, delta: Pending, single_row: bool) -> Tensor:
+def _head(model: PlannedDecoder, x: Tensor, delta: Pending, single_row: bool) -> Tensor:
     """x += delta, then the last norm and the product with the head."""
     head, norm = model.head, model.execution_plan.last_norm
     if isinstance(delta, NormedInput):

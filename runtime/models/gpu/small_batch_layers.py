@@ -22,9 +22,11 @@ from ...kernels.quantized.split_k_gemm import QkvStoreArguments
 from ...kernels.residual_norm import NormWeights
 from ...layers.linear_layers import Linear
 from ...quantization import Fp8Linear, GpuQuantizedLinear
+from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_feedforward import ReferenceGatedFFN
 from .gemv_layers import GpuLayer, can_fully_fuse
-from .gpu_layers import FusedLayer, GpuStep
+from .gpu_layer_executor import GpuStep
+from .gpu_layers import FusedLayer
 from .gpu_residual_norm import Pending, ResidualRmsNorm
 
 if TYPE_CHECKING:
@@ -45,6 +47,10 @@ class SmallBatchLayer:
     before_ffn: NormWeights
     next_norm: NormWeights | None
     turns: bool
+
+    @property
+    def block(self) -> ReferenceBlock:
+        return self.layer.block
 
     def run(self, x: Tensor, delta: Pending, step: GpuStep, rows: Tensor | None = None) -> tuple[Tensor, Pending]:
         """Afterwards x includes all that the layer adds."""

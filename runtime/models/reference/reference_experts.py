@@ -9,9 +9,7 @@ import torch
 from torch import Tensor
 
 from ...layers import cpu_kernels
-from ..cpu.cpu_expert_structs import ExpertsStruct
-from ..gpu.offloaded_experts import OffloadedExperts
-from ..placement.expert_parallel_plan import ExpertParallelPlan
+from ..executor_protocols import ExpertPlacement, ExpertsExecutor, ExpertsSource
 from ..spec.model_spec import ExpertsSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
@@ -24,10 +22,12 @@ from .tensor_parallel_linear import TensorParallelGroup
 class ReferenceExperts:
     """`inner` returns the network's output; no product follows it.
 
+    Builders of models set `compiled`, `host`, `ranks` and `spread`.
+
     router: float32 [count, hidden].  experts: a network each; on a GPU their matrices are contiguous, on a CPU each has
         separate memory.
     counts: int64 [count], how often each was chosen since the weights were sealed; None: not counted.
-    compiled: the mixture in one call of the compiled kernels, on a CPU; None: torch computes it.
+    compiled: computes the mixture in one call, on a CPU; None: torch computes it.
     host: copies the experts from main memory to the GPU; None: they are stored where they are computed.
     ranks: all-reduce the ranks' outputs; None: this one has all of every expert.
     spread: which rows are this rank's, if experts are whole on several ranks; then `experts` are those of its places.
@@ -51,10 +51,10 @@ class ReferenceExperts:
         )
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
         self.counts: Tensor | None = None
-        self.compiled: ExpertsStruct | None = None
-        self.host: OffloadedExperts | None = None
+        self.compiled: ExpertsExecutor | None = None
+        self.host: ExpertsSource | None = None
         self.ranks: TensorParallelGroup | None = None
-        self.spread = None if part.held is None else ExpertParallelPlan(part.held, part.count, device)
+        self.spread: ExpertPlacement | None = None
 
     @property
     def widest(self) -> int:
@@ -89,12 +89,12 @@ class ReferenceExperts:
 
     def finish(self) -> None:
         """Called once its products are sealed."""
+        assert (self.spread is None) == (self.part.held is None)
         if self.device.type != "meta":
             self.counts = torch.zeros(self.part.count, dtype=torch.int64, device=self.device)
         if self.device.type == "cuda":
             for name in (self.experts[0].into, "down"):
                 store_alike([getattr(expert, name) for expert in self.experts])
-        self.compiled = ExpertsStruct.of(self)
 
     def hold_experts(self, held: Sequence[Sequence[int]]) -> None:
         """From now on ranks hold these experts, each in the order of its places.

@@ -26,7 +26,7 @@ class TransformersDecoder:
     config: with `attention` it is what the engine asks a `ModelSpec`.
     """
 
-    fused, step = False, None
+    fused, step, expert_places = False, None, None
 
     def __init__(self, model: TransformersModelSpec, module: Any, dtype: torch.dtype, device: torch.device) -> None:
         self.module, self.dtype, self.device = module, dtype, device

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ...attention.attention_by_layer import listed
-from ...models.placement.expert_parallel_plan import ExpertParallelPlan, rows_of
+from ...models.executor_protocols import ExpertPlacement
+from ...models.placement.expert_parallel_plan import rows_of
 from ...models.reference.reference_experts import ReferenceExperts
 from ..workers.worker_group import RankGroup
 from .expert_migration import ExpertMigrationStep, ExpertMigrator, bytes_of, describe_experts_apart
@@ -218,15 +219,14 @@ class ExpertBalancer:
         return sorted({*self.layers} - {*self._mover.movable})
 
 
-def better(plan: ExpertParallelPlan, weights: Sequence[int]) -> Held | None:
+def better(placement: ExpertPlacement, weights: Sequence[int]) -> Held | None:
     """Where experts should be; None: as they are. weights: how often each was chosen."""
     if not any(weights):
         return None
-    nodes = plan.nodes if plan.groups % plan.nodes == 0 else 1
-    found = keep_in_place(
-        plan.held, place_experts(weights, [*map(len, plan.held)], nodes, plan.groups if nodes > 1 else 1), nodes
-    )
-    return found if max(loads(plan.held, weights)) > WORTH * max(loads(found, weights)) else None
+    nodes = placement.nodes if placement.groups % placement.nodes == 0 else 1
+    wanted = place_experts(weights, [*map(len, placement.held)], nodes, placement.groups if nodes > 1 else 1)
+    found = keep_in_place(placement.held, wanted, nodes)
+    return found if max(loads(placement.held, weights)) > WORTH * max(loads(found, weights)) else None
 
 
 def slices(layer: int, before: Held, after: Held, expert: int) -> Iterator[ExpertMigrationStep]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...errors import RuntimeFailure
 from ...models.decoder import Decoder
-from ...models.placement.expert_transfer import form_of, put, tensors_of
+from ...models.placement.expert_transfer import Form, form_of, put, tensors_of
 from ...models.reference.reference_experts import ReferenceExperts
 from .expert_placement import ExpertMove, Held
 
@@ -73,7 +73,7 @@ class ExpertMigrator:
             index: (part.compiled is not None, {form_of(expert) for expert in part.experts})
             for index, part in self.parts.items()
         }
-        found: list[Any] = [None] * self._ranks
+        found: list[dict[int, tuple[bool, set[Form | None]]]] = [{}] * self._ranks
         dist.all_gather_object(found, own, group=self._group)
         for index, part in self.parts.items():
             if not all(each[index][0] for each in found):

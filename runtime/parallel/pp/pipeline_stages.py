@@ -33,6 +33,7 @@ from ...models.spec.model_spec import (
     PipelineShare,
     attention_of,
 )
+from ...quantization import Transform
 from ..ep.expert_parallel_split import ExpertParallelSplit
 from ..tp.sharded_source import share_of
 from ..tp.tensor_parallel_split import TensorParallelSplit
@@ -201,7 +202,7 @@ def load_stage(
     device: torch.device,
     place: RankPlace,
     seed: int | None = None,
-    transform: Any = None,
+    transform: Transform | None = None,
     context: int | None = None,
     load_format: str = "auto",
 ) -> Decoder:
@@ -215,7 +216,7 @@ def load_rank_part(
     dtype: torch.dtype,
     device: torch.device,
     seed: int | None = None,
-    transform: Any = None,
+    transform: Transform | None = None,
 ) -> Decoder:
     """The model of a rank. seed: of random weights."""
     mine = part_of(checkpoint, place)

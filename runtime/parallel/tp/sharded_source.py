@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.decoder import Decoder
 from ...models.spec.json_fields import shown
 from ...models.spec.model_spec import ModelSpec
+from ...quantization import Transform
 from ..ep.expert_parallel_split import ExpertParallelSplit, elsewhere
 from .sharded_quantized_weights import ShardedWeightReaders, coded
 from .tensor_parallel_split import TensorParallelSplit, TensorSlice, narrowed_model, refusal, tensor_slices
@@ -137,7 +137,7 @@ def load_share(
     device: torch.device,
     split: TensorParallelSplit,
     seed: int | None = None,
-    transform: Any = None,
+    transform: Transform | None = None,
     context: int | None = None,
     load_format: str = "auto",
 ) -> Decoder:

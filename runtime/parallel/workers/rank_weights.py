@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ...errors import CheckpointError
 from ...loading.checkpoint import OpenCheckpoint
@@ -11,6 +10,7 @@ from ...loading.load_plan import LoadPlan
 from ...loading.load_weights import fill, plan_of, require
 from ...models.decoder import Decoder
 from ...models.spec.model_spec import ModelSpec
+from ...quantization import Transform
 from ..pp.pipeline_stages import RankPlace, load_rank_part, part_of
 from ..rank_collectives import HasRank, joined
 from .worker_channel import RankStart
@@ -26,7 +26,7 @@ class RankWeights:
     whole: ModelSpec
     sums: HasRank | None = None
 
-    def __init__(self, begin: RankStart, transform: Any) -> None:
+    def __init__(self, begin: RankStart, transform: Transform | None) -> None:
         self.place, self._begin, self._transform = (
             RankPlace.of(begin.rank, begin.ranks, begin.stages, begin.whole, begin.rows),
             begin,

@@ -199,8 +199,7 @@ def _errors() -> list[type[BaseException]]:
     """All classes of errors of the grammars floor, wherever they are defined."""
     found, work = [], [GrammarError]
     for module in pkgutil.walk_packages(grammars.__path__, f"{grammars.__name__}."):
-        if not module.name.startswith(f"{grammars.__name__}.device"):
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     while work:
         found.append(work.pop())
         work += [kind for kind in found[-1].__subclasses__() if kind.__module__.startswith(grammars.__name__)]

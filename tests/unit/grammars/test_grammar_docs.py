@@ -57,6 +57,20 @@ def test_errors_print_what_the_page_says(page):
     assert comment in page[1]
 
 
+def test_a_second_opinion_is_what_the_page_shows(page):
+    names, printed = page
+    (table,) = re.findall(r"print\(verification\)\n```\n\n```text\n(.*?)```", PAGE, re.S)
+    assert table in printed
+    assert [row.text for row in names["verification"].differences] == ["]", "a.5"]
+    assert names["verification"].unjudged == ()
+
+
+def test_the_engines_of_a_second_opinion_are_named():
+    from sgl.grammars.second_opinion.engine_table import ENGINES
+
+    assert re.findall(r"^\| `([\w-]+)`.* \|.*(?:EBNF|regular)", PAGE, re.M) == list(ENGINES)
+
+
 def test_the_formats_are_those_of_the_code():
     from sgl.grammars.structural.structural_fields import FIELDS
 

@@ -19,6 +19,7 @@ LARK = [
     ('start: "a"~2..3 "b"~2 ["c"] ("d")+', ["aabbd", "aaabbcdd"], ["abbd", "aabb", "aabbccd"]),
     ('start: "a"\n  | "b" -> named  // a comment\n  # another | one\n  | "c"', ["a", "b", "c"], ["ab", ""]),
     ('start: ("a"\n  "b")+', ["ab", "abab"], ["a"]),
+    ('start: "a" \\\n "b" \\  \n | x // no \\\nx: "c"', ["ab", "c"], ["a", "b"]),
     ('?start: x\n!?x: _y\n_y.2: T\nT.-1: "a"', ["a"], ["b"]),
     ('start: _list{A, ","}\n_list{x, sep}: x (sep x)*\nA: "a"', ["a", "a,a,a"], ["", "a,"]),
     ('start: _list{a} | _list{"b"}\n_list{x}: _list{x} x | x\na: "a"', ["a", "aaa", "bb"], ["ab"]),
