@@ -20,6 +20,7 @@ class GivenOptions:
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
+    top_n_sigma: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -54,6 +55,7 @@ class SamplingNames(TypedDict, total=False):
     top_p: float | None
     top_k: int | None
     min_p: float | None
+    top_n_sigma: float | None
     frequency_penalty: float | None
     presence_penalty: float | None
     repetition_penalty: float | None

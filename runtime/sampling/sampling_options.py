@@ -5,10 +5,11 @@ The table of all is `SAMPLING_OPTIONS` (`sampling_params.py`); checks, request b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import field, fields
 from math import inf
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 PROTOCOLS = ("native", "openai", "responses", "messages", "ollama")
 EVERYWHERE = "native openai+ responses+ messages+ ollama"  # an extension wherever a standard ends
@@ -23,8 +24,7 @@ KINDS = {  # of a field, by its annotation
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingOption:
+class SamplingOption(NamedTuple):
     """One option and the places where callers can give it.
 
     name: of the field of SamplingParams, or of an option that only programs have.
@@ -48,7 +48,7 @@ class SamplingOption:
     hint: str = ""
     program: str | None = None
     in_run: bool = True
-    names: dict[str, str] = field(default_factory=dict)
+    names: Mapping[str, str] = MappingProxyType({})
     extends: frozenset[str] = frozenset()
     servers: frozenset[str] = frozenset()
     needed: bool = True
@@ -81,8 +81,9 @@ def option(
     protocols: those that have it; `native=seed`: under another name; `openai+`: as an extension of the standard.
     program: its name in programs, if another than the field's; None: they do not have it.
     """
+    others |= {"names": dict(_names(protocols)), "extends": frozenset(_extended(protocols))}
     entry = SamplingOption("", kind, default, doc, program=program, servers=frozenset(servers.split()), **others)
-    metadata = {"option": replace(entry, extends=frozenset(_extended(protocols)), names=dict(_names(protocols)))}
+    metadata = {"option": entry}
     if isinstance(default, dict):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -96,8 +97,7 @@ def options_of(params: Any) -> dict[str, SamplingOption]:
 def _completed(each: Any) -> SamplingOption:
     written: SamplingOption = each.metadata["option"]
     bare = str(each.type).removesuffix(" | None")
-    return replace(
-        written,
+    return written._replace(
         name=each.name,
         kind=written.kind or KINDS[bare],
         optional=bare != each.type,

@@ -87,6 +87,12 @@ class SamplingParams:
         high=1,
         servers="sglang vllm",
     )
+    top_n_sigma: float = option(
+        0.0,
+        "Only tokens whose logit is within so many standard deviations of the largest; 0: all.",
+        "native openai+ responses+ messages+ ollama+",
+        low=0,
+    )
     frequency_penalty: float = option(
         0.0,
         "Subtracted from a token's logit for each time that it is in the output.",

@@ -64,7 +64,7 @@ class _Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-_TYPES = {
+_TYPES: dict[str, Any] = {
     "number": float,
     "switch": bool,
     "biases": Annotated[dict[str, float], BeforeValidator(few_biases)],  # by token id, as JSON has it: in quotes

@@ -75,5 +75,6 @@ def _field(option: SamplingOption, kind: Any) -> tuple[Any, Any]:
         return kind, Field(default_factory=list)
     if option.kind != "number":
         return kind, option.default
-    most = {} if option.high == inf else {"le": option.high}
-    return kind, Field(option.default, **{"gt" if option.open_low else "ge": option.low}, **most)
+    limits: dict[str, Any] = {"gt" if option.open_low else "ge": option.low}
+    limits |= {} if option.high == inf else {"le": option.high}
+    return kind, Field(option.default, **limits)
