@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Iterable
+from math import inf
 from pathlib import Path
 
 from sgl.lang.sampling.option_table import (
     OTHER_NAMES,
     PROGRAM_OPTIONS,
     annotation,
-    kept_annotation,
 )
 from sgl.runtime.sampling.sampling_options import PROTOCOLS, SamplingOption
 
@@ -67,6 +67,15 @@ def types(_: str) -> str:
     )
 
 
+_KEPT = {"texts": "tuple[str, ...]", "patterns": "tuple[str, ...]", "token ids": "tuple[int, ...]"}
+_KEPT |= dict.fromkeys(("dtype", "schema", "tag"), "str")
+
+
+def kept_annotation(option: SamplingOption) -> str:
+    """What SamplingOptions keeps of an option."""
+    return f"{_KEPT[option.kind]} | None" if option.kind in _KEPT else annotation(option)
+
+
 def docstring(text: str) -> str:
     """lang/function.py with the options of `run` in its docstring."""
     return re.sub(
@@ -114,7 +123,7 @@ def table() -> str:
     ]
     documented = {own: name for name, own in OTHER_NAMES.items()}
     for name, each in PROGRAM_OPTIONS.items():
-        shown = [f"`{documented.get(name, name)}`", _code(each), each.range, each.doc]
+        shown = [f"`{documented.get(name, name)}`", _code(each), _range(each), each.doc]
         rows.append(f"| {' | '.join([*shown, *(_name(each, protocol) for protocol in PROTOCOLS)])} |")
     return "\n".join(rows) + "\n"
 
@@ -126,6 +135,13 @@ TITLES = {
     "messages": "Anthropic",
     "ollama": "Ollama",
 }
+
+
+def _range(each: SamplingOption) -> str:
+    if each.low == -inf or 2.0**62 < each.high < inf:
+        return "" if each.low == -inf else "64 bits"
+    brackets = f"{'(' if each.open_low else '['}{each.low:g}, {each.high:g}{')' if each.high == inf else ']'}"
+    return f"from {each.low:g}" if each.high == inf and not each.open_low else brackets
 
 
 def _code(each: SamplingOption) -> str:

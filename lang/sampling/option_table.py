@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sgl.runtime.sampling.sampling_options import SamplingOption
 from sgl.runtime.sampling.sampling_params import OTHER_NAMES as _ENGINE_NAMES
 from sgl.runtime.sampling.sampling_params import SAMPLING_OPTIONS
@@ -9,25 +11,16 @@ from sgl.runtime.sampling.sampling_params import SAMPLING_OPTIONS
 OTHER_NAMES = {ours: theirs for theirs, ours in _ENGINE_NAMES.items()}  # gen and run each know both
 
 
-def _own(name: str, kind: str, doc: str, protocols: str = "", in_run: bool = False) -> SamplingOption:
+def _own(
+    name: str, kind: str, doc: str, protocols: str = "", in_run: bool = False, default: Any = None, **others: Any
+) -> SamplingOption:
     names = dict.fromkeys(protocols.split(), name)
-    return SamplingOption(name, kind, None, doc, program=name, in_run=in_run, names=names, needed=False)
+    return SamplingOption(name, kind, default, doc, program=name, in_run=in_run, names=names, needed=False, **others)
 
 
 _OWN = (
-    SamplingOption(
-        "n",
-        "samples",
-        1,
-        "So many texts; the state continues with the first.",
-        low=1,
-        program="n",
-        names=dict.fromkeys(("native", "openai"), "n"),
-        needed=False,
-    ),
-    _own(
-        "logprob_start_len", "integer", "From this token of the prompt on, its log-probabilities too.", "native", True
-    ),
+    _own("n", "samples", "So many texts; the state continues with the first.", "native openai", True, 1, low=1),
+    _own("logprob_start_len", "integer", "From this token of the prompt on, logprobs of it too.", "native", True),
     _own("return_text_in_logprobs", "switch", "Log-probabilities come with their tokens' texts.", "native", True),
     _own("dtype", "dtype", "An older name of `type` for int, float, bool and str."),
     _own("regex", "regex", "The text matches this regular expression.", "native openai"),
@@ -41,62 +34,27 @@ PROGRAM_OPTIONS = {option.program or "": option for option in (*_ENGINE, *_OWN)}
 
 # what a call of SGLang's first protocol always has; the list does not grow
 FIRST_NAMES = (
-    "max_new_tokens",
-    "min_new_tokens",
-    "n",
-    "stop",
-    "stop_token_ids",
-    "stop_regex",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "ignore_eos",
-    "regex",
-    "json_schema",
+    *("max_new_tokens", "min_new_tokens", "n", "stop", "stop_token_ids", "stop_regex", "temperature", "top_p", "top_k"),
+    *("min_p", "frequency_penalty", "presence_penalty", "ignore_eos", "regex", "json_schema"),
 )
 # the order of gen's positional arguments, which does not grow: every other option is given by name
 POSITIONAL = (
-    "name",
-    "max_tokens",
-    "min_tokens",
+    *("name", "max_tokens", "min_tokens"),
     *FIRST_NAMES[2:13],
-    "return_logprob",
-    "logprob_start_len",
-    "top_logprobs_num",
-    "return_text_in_logprobs",
-    "dtype",
-    "choices",
-    "choices_method",
-    "regex",
-    "json_schema",
+    *("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs"),
+    *("dtype", "choices", "choices_method", "regex", "json_schema"),
 )
 
 _ANNOTATIONS = {
-    "integer": "int",
-    "samples": "int",
-    "number": "float",
-    "seconds": "float",
-    "switch": "bool",
-    "texts": "Strings",
-    "patterns": "Strings",
-    "token ids": "list[int]",
-    "biases": "dict[int, float]",
-    "regex": "str",
-    "text": "str",
+    **dict.fromkeys(("integer", "samples"), "int"),
+    **dict.fromkeys(("number", "seconds"), "float"),
+    **dict.fromkeys(("texts", "patterns"), "Strings"),
+    **dict.fromkeys(("regex", "text"), "str"),
+    **{"switch": "bool", "token ids": "list[int]", "biases": "dict[int, float]"},
 }
-_KEPT = {"texts": "tuple[str, ...]", "patterns": "tuple[str, ...]", "token ids": "tuple[int, ...]"}
-_KEPT |= dict.fromkeys(("dtype", "schema", "tag"), "str")
 
 
 def annotation(option: SamplingOption) -> str:
     """What callers may give, as source."""
     found = _ANNOTATIONS.get(option.kind, "Any")
     return found if found in ("Any", "Strings") else f"{found} | None"
-
-
-def kept_annotation(option: SamplingOption) -> str:
-    """What SamplingOptions keeps of it, as source."""
-    return f"{_KEPT.get(option.kind) or _ANNOTATIONS[option.kind]} | None"

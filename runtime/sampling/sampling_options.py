@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 PROTOCOLS = ("native", "openai", "responses", "messages", "ollama")
 EVERYWHERE = "native openai+ responses+ messages+ ollama"  # an extension wherever a standard ends
-WIDE = 2.0**62  # what reaches beyond is a machine's word
 KINDS = {  # of a field, by its annotation
     "int": "integer",
     "float": "number",
@@ -52,14 +51,6 @@ class SamplingOption(NamedTuple):
     extends: frozenset[str] = frozenset()
     servers: frozenset[str] = frozenset()
     needed: bool = True
-
-    @property
-    def range(self) -> str:
-        """As the documentation says it; empty where any value of the kind is allowed."""
-        if self.low == -inf or WIDE < self.high < inf:
-            return "" if self.low == -inf else "64 bits"
-        brackets = f"{'(' if self.open_low else '['}{self.low:g}, {self.high:g}{')' if self.high == inf else ']'}"
-        return f"from {self.low:g}" if self.high == inf and not self.open_low else brackets
 
     def standard_in(self, protocol: str) -> bool:
         """Whether the protocol itself has it, and not only servers that extend it."""

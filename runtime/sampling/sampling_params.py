@@ -19,6 +19,9 @@ MOST_IDS = 1 << 20  # tokens that are named: more than a vocabulary has
 MOST_STOPS = 10_000  # characters of all stops together: looking for them takes room for each
 SMALLEST, LARGEST = 1e-30, 1e30  # what is beyond could be 0 or infinity in single precision, in which it is used
 
+STANDARD = "native openai responses messages ollama"
+CHAT = "native openai responses+ ollama"
+BOTH = "sglang vllm"
 
 OTHER_NAMES = {"max_new_tokens": "max_tokens", "min_new_tokens": "min_tokens"}
 
@@ -56,21 +59,13 @@ class SamplingParams:
         low=0,
         program="min_new_tokens",
         in_run=False,
-        servers="sglang vllm",
+        servers=BOTH,
     )
     temperature: float = option(
-        1.0,
-        "Logits are divided by it; below 1e-6 the likeliest token is taken.",
-        "native openai responses messages ollama",
-        low=0,
+        1.0, "Logits are divided by it; below 1e-6 the likeliest token is taken.", STANDARD, low=0
     )
     top_p: float = option(
-        1.0,
-        "Only the likeliest tokens that have this probability together.",
-        "native openai responses messages ollama",
-        low=0,
-        high=1,
-        open_low=True,
+        1.0, "Only the likeliest tokens that have this probability together.", STANDARD, low=0, high=1, open_low=True
     )
     top_k: int = option(
         -1,
@@ -78,14 +73,14 @@ class SamplingParams:
         "native openai+ responses+ messages ollama",
         low=1,
         hint="; -1 means all",
-        servers="sglang vllm",
+        servers=BOTH,
     )
     min_p: float = option(
         0.0,
         "Only tokens with at least this share of the likeliest one's probability.",
         low=0,
         high=1,
-        servers="sglang vllm",
+        servers=BOTH,
     )
     top_n_sigma: float = option(
         0.0,
@@ -94,18 +89,10 @@ class SamplingParams:
         low=0,
     )
     frequency_penalty: float = option(
-        0.0,
-        "Subtracted from a token's logit for each time that it is in the output.",
-        "native openai responses+ ollama",
-        low=-2,
-        high=2,
+        0.0, "Subtracted from a token's logit for each time that it is in the output.", CHAT, low=-2, high=2
     )
     presence_penalty: float = option(
-        0.0,
-        "Subtracted from the logits of the tokens in the output.",
-        "native openai responses+ ollama",
-        low=-2,
-        high=2,
+        0.0, "Subtracted from the logits of the tokens in the output.", CHAT, low=-2, high=2
     )
     repetition_penalty: float = option(
         1.0,
@@ -114,26 +101,20 @@ class SamplingParams:
         low=0,
         high=2,
         open_low=True,
-        servers="sglang vllm",
+        servers=BOTH,
     )
     logit_bias: dict[int, float] = option({}, "Added to the logits of tokens, by id.", "native openai")  # noqa: RUF009
     stop: tuple[str, ...] = option(
         (), "Texts that end the output.", "native openai responses+ messages=stop_sequences ollama"
     )
-    stop_token_ids: tuple[int, ...] = option((), "Tokens that end the output.", "native openai+", servers="sglang vllm")
+    stop_token_ids: tuple[int, ...] = option((), "Tokens that end the output.", "native openai+", servers=BOTH)
     stop_regex: tuple[str, ...] = option(
-        (),
-        "Regular expressions whose match ends the output.",
-        "native openai+",
-        kind="patterns",
-        servers="sglang",
+        (), "Regular expressions whose match ends the output.", "native openai+", kind="patterns", servers="sglang"
     )
     keep_stop: bool = option(
         False, "The stop stays in the text.", "native=no_stop_trim openai+=no_stop_trim", servers="sglang"
     )
-    ignore_eos: bool = option(
-        False, "The model's end tokens do not end the output.", "native openai+", servers="sglang vllm"
-    )
+    ignore_eos: bool = option(False, "The model's end tokens do not end the output.", "native openai+", servers=BOTH)
     skip_special_tokens: bool = option(True, "Special tokens are left out of the text.", "native openai+", program=None)
     seed: int | None = option(
         None,
