@@ -77,7 +77,7 @@ def kept_annotation(option: SamplingOption) -> str:
 
 
 def docstring(text: str) -> str:
-    """lang/function.py with the options of `run` in its docstring."""
+    """lang/sgl_function.py with the options of `run` in its docstring."""
     return re.sub(
         r"(?s)        The sampling options are defaults .*?\n\n",
         lambda _: (
@@ -155,7 +155,7 @@ def _name(each: SamplingOption, protocol: str) -> str:
 
 FILES: dict[str, Callable[[str], str]] = {
     "lang/sampling/gen_options.py": types,
-    "lang/function.py": docstring,
+    "lang/sgl_function.py": docstring,
     "docs/language.md": page,
 }
 

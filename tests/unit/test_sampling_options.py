@@ -89,7 +89,7 @@ def test_the_newest_option_reaches_the_engine_from_everywhere() -> None:
         for path in (*ROOT.glob("lang/**/*.py"), *ROOT.glob("runtime/server/**/*.py"), *ROOT.glob("sgl/**/*.py"))
         if "top_n_sigma" in path.read_text()
     ]
-    assert [str(path.relative_to(ROOT)) for path in by_hand] == ["lang/function.py", "lang/sampling/gen_options.py"]
+    assert [str(path.relative_to(ROOT)) for path in by_hand] == ["lang/sgl_function.py", "lang/sampling/gen_options.py"]
 
 
 def test_servers_without_an_option_refuse_it() -> None:
