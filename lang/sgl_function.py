@@ -54,10 +54,10 @@ class SglFunction(Program):
         adapter    the name of an adapter (LoRA) that the engine has loaded and that computes the run; forks inherit it
 
         The sampling options are defaults for the program's gens: max_tokens (128; none for gens with a type or a
-        constraint), n (1), stop, stop_token_ids, stop_regex, temperature (1.0), top_p (1.0), top_k (-1), min_p (0),
-        frequency_penalty, presence_penalty, repetition_penalty,
-        logit_bias, seed, ignore_eos, keep_stop, return_logprob, logprob_start_len, top_logprobs_num,
-        return_text_in_logprobs, close_at_limit, error_on_truncation, speculation.
+        constraint), temperature (1.0), top_p (1.0), top_k (-1), min_p (0.0), top_n_sigma (0.0), frequency_penalty
+        (0.0), presence_penalty (0.0), repetition_penalty (1.0), logit_bias, stop, stop_token_ids, stop_regex,
+        keep_stop, ignore_eos, seed, return_logprob, top_logprobs_num (0), close_at_limit, error_on_truncation,
+        speculation, n (1), logprob_start_len, return_text_in_logprobs.
 
         Raises any error of the body; UnknownOptionError and BadValueError for options.
         """

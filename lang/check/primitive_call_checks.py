@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from ..errors import LanguageError
 from ..nodes import primitives
-from ..sampling.options import NAMES, make_options
+from ..sampling.option_table import PROGRAM_OPTIONS
+from ..sampling.options import CONSTRAINTS, NAMES, OTHER_NAMES, make_options
 from . import constraint_checks
 from .abstract_values import (
     ANY,
@@ -27,8 +28,6 @@ from .check_context import CheckContext
 from .check_problem import hint
 
 GEN_PRIMITIVES = ("gen", "gen_int", "gen_string", "select")
-_OPTION_OF = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}
-_CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
 
 
 # names of sgl that are not appended
@@ -71,9 +70,7 @@ def _public_names() -> frozenset[str]:
 
 
 def _signature(primitive: str) -> list[inspect.Parameter]:
-    """Of the primitive itself. That of gen is the one of `_gen`, since its type may be the second argument."""
-    order: Callable[..., Any] = primitives._gen if primitive == "gen" else getattr(primitives, primitive)
-    return list(inspect.signature(order).parameters.values())
+    return list(inspect.signature(getattr(primitives, primitive)).parameters.values())
 
 
 @cache
@@ -195,8 +192,8 @@ def check_values(
 ) -> None:
     """Every value that the source spells out, as the language itself checks it."""
     for name, value in given.items():
-        option = _OPTION_OF.get(name, name)
-        if option not in NAMES or option in _CONSTRAINTS:
+        option = OTHER_NAMES.get(name, name)
+        if option not in NAMES or option in CONSTRAINTS:
             continue
         if not isinstance(value, ConstantValue) or value.value is None or isinstance(value.value, type):
             continue
@@ -218,13 +215,11 @@ def bad_value(option: str, value: Any) -> str | None:
 
 def _out_of_range(option: str, value: Any) -> str | None:
     from sgl.runtime.errors import ConfigError
-    from sgl.runtime.sampling.sampling_params import SamplingParams
+    from sgl.runtime.sampling.sampling_params import SAMPLING_OPTIONS, SamplingParams
 
-    name = option.replace("_new_tokens", "_tokens").replace("top_logprobs_num", "top_logprobs")
-    if name not in SamplingParams.__dataclass_fields__ or option == "min_new_tokens":
-        return (
-            None if not isinstance(value, int) or option != "min_new_tokens" or value >= 0 else f"{option} is {value}"
-        )
+    name = PROGRAM_OPTIONS[option].name
+    if name not in SAMPLING_OPTIONS:
+        return None
     try:
         SamplingParams(**{"max_tokens": 1 << 30, name: value}).validate()
     except ConfigError as error:

@@ -16,11 +16,12 @@ from ..backends.embedded.embedded_stream import EmbeddedStream
 from ..backends.embedded.untokenized_tail import UntokenizedTail
 from ..concurrency.one_shot_callbacks import when_done
 from ..errors import ArgumentsError, BadValueError, UnsupportedByBackendError, reject_unknown
+from ..sampling.option_table import PROGRAM_OPTIONS
 from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions, make_options
 
 Answer = dict[str, Any]
 
-_RENAMED = {"sampling_seed": "seed", "no_stop_trim": "keep_stop"}
+_RENAMED = {option.names["native"]: name for name, option in PROGRAM_OPTIONS.items() if "native" in option.names}
 # about how a server decodes or schedules; an embedded engine has no use for them
 _IGNORED = ("skip_special_tokens", "spaces_between_special_tokens", "stream_interval", "custom_params")
 

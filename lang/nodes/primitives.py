@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import inspect
 import json
 import math
 import warnings
@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, TypeVar, Unpack, overload
 from ..errors import BadValueError, UnknownOptionError, reject_unknown, shown
 from ..sampling.choices import ChoicesSamplingMethod, token_length_normalized
 from ..sampling.gen_options import GenOptions, Strings
+from ..sampling.option_table import POSITIONAL, PROGRAM_OPTIONS, annotation
 from ..sampling.options import CONSTRAINTS, DTYPE_REGEXES, NAMES, SamplingOptions, make_options
 from ..typed import reading_of
 from .append_error_hints import GEN_OPTIONS as _MEANT
@@ -41,64 +42,6 @@ Choices: TypeAlias = (
 ROLES = ("system", "user", "assistant", "tool")
 
 _GEN_NAMES = frozenset(NAMES) | {"name", "max_tokens", "min_tokens", "choices", "choices_method", "type"}
-
-
-def _gen(
-    name: str | None = None,
-    max_tokens: Any = None,
-    min_tokens: int | None = None,
-    n: int | None = None,
-    stop: Strings = None,
-    stop_token_ids: list[int] | None = None,
-    stop_regex: Strings = None,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: int | None = None,
-    min_p: float | None = None,
-    frequency_penalty: float | None = None,
-    presence_penalty: float | None = None,
-    ignore_eos: bool | None = None,
-    return_logprob: bool | None = None,
-    logprob_start_len: int | None = None,
-    top_logprobs_num: int | None = None,
-    return_text_in_logprobs: bool | None = None,
-    dtype: type | str | None = None,
-    choices: Choices | None = None,
-    choices_method: ChoicesSamplingMethod | None = None,
-    regex: str | None = None,
-    json_schema: Any = None,
-    *,
-    type: Any = None,
-    ebnf: str | None = None,
-    structural_tag: Any = None,
-    seed: int | None = None,
-    repetition_penalty: float | None = None,
-    logit_bias: dict[int, float] | None = None,
-    keep_stop: bool | None = None,
-    close_at_limit: bool | None = None,
-    error_on_truncation: bool | None = None,
-    speculation: bool | None = None,
-    timeout: float | None = None,
-    max_new_tokens: int | None = None,
-    min_new_tokens: int | None = None,
-    **unknown: Any,
-) -> Any:
-    """The signature of `gen`; its docstring is there."""
-    given = {key: value for key, value in locals().items() if key not in _NOT_OPTIONS}
-    _checked_name(name)
-    _refuse_adapter(name, unknown)
-    reject_unknown("gen", unknown, _GEN_NAMES, _MEANT)
-    if choices is not None:
-        _refuse_with_choices(name, [c for c in (*CONSTRAINTS, "type") if (given | {"type": type})[c] is not None])
-        return select(name, choices, temperature or 0.0, choices_method or token_length_normalized)
-    if dtype is not None and regex is not None:
-        warnings.warn(f"gen({name!r}): dtype={dtype!r} wins over regex={regex!r}", stacklevel=3)
-    try:
-        options = make_options(**given)
-    except BadValueError as error:
-        raise BadValueError(f"gen({name!r}): {error}") from None
-    _one_constraint(name, options, type)
-    return SglGen(name, options, None if type is None else _reading(name, type))
 
 
 @overload
@@ -150,16 +93,72 @@ def gen(*positional: Any, **options: Any) -> Any:
 
     Raises UnknownOptionError, BadValueError.
     """
-    if len(positional) > 1 and isinstance(positional[1], str):
-        raise BadValueError(f"gen({positional[0]!r}): {_text_as_type(positional[1])}")
     if len(positional) > 1 and not _is_number(positional[1]):
-        name, options["type"], *positional = positional  # type: ignore[assignment]
-        positional = (name, *positional)
-    return _gen(*positional, **options)
+        positional = _without_type(positional, options)
+    if positional:
+        options = _with_positional(positional, options)
+    name = options.pop("name", None)
+    _checked_name(name)
+    if not options.keys() <= _GEN_NAMES:
+        _refuse_adapter(name, options)
+        reject_unknown("gen", options, _GEN_NAMES, _MEANT)
+    type, choices, method = (options.pop(each, None) for each in ("type", "choices", "choices_method"))
+    if choices is not None:
+        _refuse_with_choices(name, type, options)
+        return select(name, choices, options.get("temperature") or 0.0, method or token_length_normalized)
+    return SglGen(name, _options(name, type, options), None if type is None else _reading(name, type))
 
 
-_gen.__name__ = _gen.__qualname__ = "gen"  # for messages of Python about its arguments
-functools.update_wrapper(gen, _gen, assigned=())  # help() shows its signature
+def _options(name: str | None, type: Any, given: dict[str, Any]) -> SamplingOptions:
+    """The options of a gen. Raises BadValueError for a value, and for more than one constraint."""
+    if given.get("dtype") is not None and given.get("regex") is not None:
+        both = f"dtype={given['dtype']!r} wins over regex={given['regex']!r}"
+        warnings.warn(f"gen({name!r}): {both}", stacklevel=3)
+    try:
+        options = make_options(**given)
+    except BadValueError as error:
+        raise BadValueError(f"gen({name!r}): {error}") from None
+    _one_constraint(name, options, type)
+    return options
+
+
+def _without_type(positional: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments without the second, which is the type and goes to `options`."""
+    name, type, *others = positional
+    if isinstance(type, str):
+        raise BadValueError(f"gen({name!r}): {_text_as_type(type)}")
+    if "type" in options:
+        raise UnknownOptionError(f"gen({name!r}) got multiple values for argument 'type'; give one of them")
+    options["type"] = type
+    return (name, *others)
+
+
+def _with_positional(positional: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """All arguments by their names."""
+    if len(positional) > len(POSITIONAL):
+        problem = f"gen takes up to {len(POSITIONAL)} positional arguments, but {len(positional)} were given"
+        raise UnknownOptionError(f"{problem}; give options by name")
+    given = dict(zip(POSITIONAL, positional, strict=False))
+    for name in given.keys() & options.keys():
+        raise UnknownOptionError(f"gen({positional[0]!r}) got multiple values for argument {name!r}; give one of them")
+    return given | options
+
+
+def _gen_signature() -> inspect.Signature:
+    """What `help(sgl.gen)` shows, from the table of options."""
+    own = {"name": "str | None", "max_tokens": "Any", "min_tokens": "int | None", "type": "Any"}
+    own |= {"choices": "Choices | None", "choices_method": "ChoicesSamplingMethod | None"}
+    types = own | {name: annotation(option) for name, option in PROGRAM_OPTIONS.items()}
+    by_name = [name for name in ("type", *types) if name not in POSITIONAL]
+    parameters = [
+        *((name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in POSITIONAL),
+        *((name, inspect.Parameter.KEYWORD_ONLY) for name in dict.fromkeys(by_name)),
+    ]
+    found = [inspect.Parameter(name, kind, default=None, annotation=types[name]) for name, kind in parameters]
+    return inspect.Signature(found, return_annotation="Any")
+
+
+gen.__signature__ = _gen_signature()  # type: ignore[attr-defined]
 
 
 def gen_int(
@@ -384,9 +383,6 @@ def _reading(name: str | None, type: Any) -> Any:
         raise BadValueError(f"gen({name!r}): {error}") from None
 
 
-_NOT_OPTIONS = {"name", "choices", "choices_method", "type", "unknown"}
-
-
 def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
     if "adapter" in options:
         asked = options["adapter"]
@@ -397,8 +393,9 @@ def _refuse_adapter(name: str | None, options: dict[str, Any]) -> None:
         )
 
 
-def _refuse_with_choices(name: str | None, constraints: list[str]) -> None:
-    if constraints:
+def _refuse_with_choices(name: str | None, type: Any, options: dict[str, Any]) -> None:
+    constraints = [each for each in CONSTRAINTS if options.get(each) is not None]
+    if constraints := constraints + ([] if type is None else ["type"]):
         raise BadValueError(f"gen({name!r}) has both {' and '.join(['choices', *constraints])}; give one of them")
 
 
@@ -410,25 +407,7 @@ def _one_constraint(name: str | None, options: SamplingOptions, type: Any) -> No
         raise BadValueError(f"gen({name!r}) has both {' and '.join(given)}; give one of them")
 
 
-_TYPED_ORDER = (
-    "name",
-    "max_tokens",
-    "n",
-    "stop",
-    "stop_token_ids",
-    "stop_regex",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "ignore_eos",
-    "return_logprob",
-    "logprob_start_len",
-    "top_logprobs_num",
-    "return_text_in_logprobs",
-)
+_TYPED_ORDER = tuple(name for name in POSITIONAL[: POSITIONAL.index("dtype")] if name != "min_tokens")
 
 
 def _typed_gen(dtype: type, positional: tuple[Any, ...], options: dict[str, Any]) -> SglExpr:

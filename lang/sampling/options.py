@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any
 
 from ..errors import BadValueError, check_text, error_message_of, shown
+from .gen_options import GivenOptions
+from .option_table import OTHER_NAMES, PROGRAM_OPTIONS
 
 REGEX_INT = r"[-+]?[0-9]+[ \n]*"
 REGEX_FLOAT = r"[-+]?[0-9]*\.?[0-9]+[ \n]*"
@@ -21,8 +23,7 @@ DTYPE_REGEXES = {"int": REGEX_INT, "float": REGEX_FLOAT, "bool": REGEX_BOOL, "st
 NUMBER_STOPS = (" ", "\n")
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingOptions:
+class SamplingOptions(GivenOptions):
     """Options of one gen or of a whole run; None means "as the run says", then the default.
 
     `stop` and `stop_regex` are tuples of strings; `json_schema` and `structural_tag` are JSON text; `ebnf` is
@@ -30,41 +31,17 @@ class SamplingOptions:
     the gen is appended.
     """
 
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
-    n: int | None = None
-    stop: tuple[str, ...] | None = None
-    stop_token_ids: tuple[int, ...] | None = None
-    stop_regex: tuple[str, ...] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: dict[int, float] | None = None
-    seed: int | None = None
-    ignore_eos: bool | None = None
-    keep_stop: bool | None = None
-    return_logprob: bool | None = None
-    logprob_start_len: int | None = None
-    top_logprobs_num: int | None = None
-    return_text_in_logprobs: bool | None = None
-    dtype: str | None = None
-    regex: str | None = None
-    json_schema: str | None = None
-    ebnf: str | None = None
-    structural_tag: str | None = None
-    close_at_limit: bool | None = None
-    error_on_truncation: bool | None = None
-    speculation: bool | None = None
-    timeout: float | None = None
+    __slots__ = ()
 
     def over(self, base: SamplingOptions) -> SamplingOptions:
         """These options, with `base` where they say nothing. Lists replace, they are not joined."""
         own, others = _values(self), _values(base)
         return SamplingOptions(*[b if a is None else a for a, b in zip(own, others, strict=True)])
+
+    def asks(self, name: str) -> bool:
+        """Whether an option is given, and as something else than its default."""
+        value = getattr(self, name)
+        return value is not None and value != PROGRAM_OPTIONS[name].default
 
     def for_sample(self, index: int) -> SamplingOptions:
         """The options of one of `n` samples: the first one's are these, the others have separate seeds."""
@@ -83,37 +60,17 @@ class SamplingOptions:
         return stop + NUMBER_STOPS if self.dtype in ("int", "float") else stop
 
 
-NAMES = tuple(field.name for field in fields(SamplingOptions))
+NAMES = tuple(PROGRAM_OPTIONS)
 _values = attrgetter(*NAMES)
+_ASKED = ("logit_bias", "return_logprob", "top_logprobs_num")  # None unless asked for
 
-DEFAULTS = SamplingOptions(
-    max_new_tokens=128,
-    min_new_tokens=0,
-    n=1,
-    stop=(),
-    stop_token_ids=(),
-    stop_regex=(),
-    temperature=1.0,
-    top_p=1.0,
-    top_k=-1,
-    min_p=0.0,
-    frequency_penalty=0.0,
-    presence_penalty=0.0,
-    repetition_penalty=1.0,
-    ignore_eos=False,
-    keep_stop=False,
-    close_at_limit=False,
-    error_on_truncation=False,
-    speculation=True,
-)
+DEFAULTS = SamplingOptions(**{name: each.default for name, each in PROGRAM_OPTIONS.items() if name not in _ASKED})
 
 RUN_DEFAULTS = replace(DEFAULTS, max_new_tokens=None)  # `limits.with_limit` decides for each gen
 
 # min_new_tokens and the constraints belong to one gen, never to a whole run.
 CONSTRAINTS = ("dtype", "regex", "json_schema", "ebnf", "structural_tag")
-RUN_NAMES = frozenset(NAMES) - {"min_new_tokens", "timeout", *CONSTRAINTS} | {"max_tokens"}
-
-OTHER_NAMES = {"max_tokens": "max_new_tokens", "min_tokens": "min_new_tokens"}  # gen and run each know both
+RUN_NAMES = frozenset(name for name, option in PROGRAM_OPTIONS.items() if option.in_run) | {"max_tokens"}
 
 
 def make_options(**given: Any) -> SamplingOptions:
@@ -243,24 +200,21 @@ def _regex(name: str, value: Any) -> str:
         ) from error
 
 
-_NORMALISERS = {
-    **dict.fromkeys(("max_new_tokens", "min_new_tokens", *OTHER_NAMES), _whole),
-    "n": _count,
-    "top_k": _whole,
-    "seed": _whole,
-    "logprob_start_len": _whole,
-    "top_logprobs_num": _whole,
-    **dict.fromkeys(
-        ("temperature", "top_p", "min_p", "frequency_penalty", "presence_penalty", "repetition_penalty"), _number
-    ),
-    "stop": _strings,
-    "stop_regex": _patterns,
-    "stop_token_ids": _ids,
-    "logit_bias": _bias,
+_NORMALISER_OF = {
+    "integer": _whole,
+    "samples": _count,
+    "number": _number,
+    "seconds": _seconds,
+    "switch": _switch,
+    "texts": _strings,
+    "patterns": _patterns,
+    "token ids": _ids,
+    "biases": _bias,
     "dtype": _dtype,
     "regex": _regex,
-    "json_schema": lambda name, value: schema_text(value),
-    "structural_tag": lambda name, value: value if isinstance(value, str) else json.dumps(value),
-    "speculation": _switch,
-    "timeout": _seconds,
+    "schema": lambda name, value: schema_text(value),
+    "tag": lambda name, value: value if isinstance(value, str) else json.dumps(value),
+}
+_NORMALISERS = {
+    name: _NORMALISER_OF.get(PROGRAM_OPTIONS[OTHER_NAMES.get(name, name)].kind) for name in (*NAMES, *OTHER_NAMES)
 }

@@ -1,18 +1,13 @@
-"""Arguments of callers, checked where they come in: numbers and token ids; and how a value is shown in an error."""
+"""Arguments of callers, checked where they come in: numbers and JSON; and how a value is shown in an error."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Collection
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import ConfigError
 
-MOST_TOKENS = 1 << 28  # in one row: more than a context has
 MOST_SHOWN = 200  # characters
 WORD = 2**63  # counts beyond a machine's word are refused: floats and arrays cannot hold them
 
@@ -74,33 +69,6 @@ def check_real(name: str, value: Any, low: float, high: float, open_low: bool = 
         brackets = f"{'(' if open_low else '['}{low:g}, {high:g}{')' if math.isinf(high) else ']'}"
         raise ConfigError(f"{name} must be in {brackets}, got {shown(value)}")
     return number
-
-
-def check_token_ids(name: str, values: Any) -> NDArray[np.int32]:
-    """Token ids as int32 [n].
-
-    Whether there are such tokens is for the engine to say. Raises ConfigError for what is no row of them.
-    """
-    try:
-        if hasattr(values, "__len__") and len(values) > MOST_TOKENS:
-            raise ConfigError(f"{name} got {len(values)} token ids; give at most {MOST_TOKENS}")
-        row = np.asarray(values)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"{name} must be a row of token ids, got {shown(values)}: {error}") from error
-    if row.ndim != 1 or (len(row) and row.dtype.kind not in "iu"):
-        raise ConfigError(f"{name} must be a row of token ids, which are integers, got {shown(values)}")
-    if len(row) and not -(2**31) <= int(row.min()) <= int(row.max()) < 2**31:
-        raise ConfigError(f"{name}: token ids must be in 0..{2**31 - 1}, got {int(row.min())}..{int(row.max())}")
-    return row.astype(np.int32, copy=False)
-
-
-def check_token_id_lists(name: str, values: Any) -> list[NDArray[np.int32]]:
-    """Several of them, each int32 [n]."""
-    if isinstance(values, str | bytes) or not isinstance(values, Collection) or not getattr(values, "ndim", 1):
-        raise ConfigError(f"{name} must be given a list of rows of token ids, got {shown(values)}")
-    return [check_token_ids(f"a row of {name}", row) for row in values]
 
 
 MOST_VALUES = 2**19  # of a JSON object: each takes a hundred bytes or two

@@ -15,6 +15,7 @@ from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.sampling.sampling_batch import (
     BIASED,
     PENALIZED,
+    SIGMA_CUT,
     WAITING,
     BatchTensors,
     SamplingBatch,
@@ -140,7 +141,7 @@ class Sampler:
     ) -> tuple[list[int], list[float]]:
         """What `_chosen` returns, by the kernel of `csrc/sampling/token_sampling.h`."""
         width = logits.shape[1]
-        if batch.flags & (PENALIZED | BIASED):
+        if batch.flags & (PENALIZED | BIASED | SIGMA_CUT):
             logits = adjust(logits, batch.tensors(width, logits.device), masks, owned=False)
         if logits.stride(1) != 1:
             logits = logits.contiguous()
@@ -185,9 +186,12 @@ class Sampler:
 
 
 def adjust(logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | None] | None, owned: bool) -> Tensor:
-    """Float32 logits after penalties, biases and bans; a changed copy unless `owned`, itself if nothing is asked."""
+    """Float32 logits after penalties, biases, bans and top-n-sigma.
+
+    A changed copy unless `owned`; the given tensor itself if nothing is asked.
+    """
     active = tensors.min_tokens.active(masks or [None] * len(logits)) if tensors.min_tokens else []
-    if not (tensors.penalties or tensors.bias or active):
+    if not (tensors.penalties or tensors.bias or active or tensors.top_n_sigma):
         return logits
     adjusted = logits if owned else logits.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
     if tensors.penalties:
@@ -196,6 +200,8 @@ def adjust(logits: Tensor, tensors: BatchTensors, masks: Sequence[np.ndarray | N
         tensors.bias.apply(adjusted)
     if tensors.min_tokens and active:
         tensors.min_tokens.apply(adjusted, active)
+    if tensors.top_n_sigma:
+        tensors.top_n_sigma.apply(adjusted, masks)
     return adjusted
 
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from sgl.runtime.sampling.logit_bias import LogitBias, MinTokens
 from sgl.runtime.sampling.penalties import Penalties
 from sgl.runtime.sampling.sampling_noise import column_hash, seed_hash_words
-from sgl.runtime.sampling.sampling_row import BIASED, PENALIZED, RANDOM, SCORED, WAITING, SamplingRow
+from sgl.runtime.sampling.sampling_row import BIASED, PENALIZED, RANDOM, SCORED, SIGMA_CUT, WAITING, SamplingRow
+from sgl.runtime.sampling.top_n_sigma import TopNSigma
 from sgl.runtime.step.device_upload import upload
 
 
@@ -68,6 +69,8 @@ class BatchTensors:
         self.penalties = Penalties([rows[i] for i in penalized], penalized, width, device) if penalized else None
         self.bias = LogitBias(rows, width, device) if batch.flags & BIASED else None
         self.min_tokens = MinTokens(rows, width, device) if batch.flags & WAITING else None
+        cut = batch.having(SIGMA_CUT)
+        self.top_n_sigma = TopNSigma([rows[i] for i in cut], cut, width, device) if cut else None
         # which has these: no cycle keeps tables as wide as the vocabulary
         self._batch: SamplingBatch = weakref.proxy(batch)
         self._race: SamplingNoiseTensors | None = None

@@ -10,7 +10,8 @@ import numpy as np
 from sgl.runtime.sampling.sampling_noise import seed_hash_words
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
-RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING = (1 << i for i in range(6))  # flags of a packed row
+# flags of a packed row; the kernels know the first two
+RANDOM, TRUNCATED, SCORED, PENALIZED, BIASED, WAITING, SIGMA_CUT = (1 << i for i in range(7))
 _ALL = 2**31 - 1  # top_k without a limit
 
 
@@ -64,6 +65,7 @@ class SamplingRow:
         asked = (
             (not p.greedy, RANDOM),
             (not p.greedy and truncated, TRUNCATED),
+            (not p.greedy and p.top_n_sigma > 0, SIGMA_CUT),
             (p.logprobs or p.top_logprobs > 0, SCORED),
             (p.penalized, PENALIZED),
             (bool(p.logit_bias), BIASED),

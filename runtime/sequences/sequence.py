@@ -12,7 +12,8 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from ..cache import Ints
-from ..common.argument_checks import check_token_id_lists, check_token_ids, check_whole
+from ..common.argument_checks import check_whole
+from ..common.token_id_checks import check_token_id_lists, check_token_ids
 from ..errors import ConfigError
 from ..sampling.sampling_params import SamplingParams
 from .engine_protocols import HandleState, SequenceCore

@@ -32,6 +32,7 @@ PARAMS: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 1.0, "top_p": 0.9},
     {"temperature": 0.7, "top_k": 20, "min_p": 0.02},
+    {"temperature": 1.5, "top_n_sigma": 1.2},
     {"temperature": 0.8, "frequency_penalty": 0.6, "presence_penalty": 0.3},
     {"temperature": 0, "repetition_penalty": 1.3},
     {"temperature": 1.0, "min_tokens": 12},

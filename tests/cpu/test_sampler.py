@@ -44,7 +44,10 @@ def adjusted(logits: np.ndarray, row: SamplingRow, mask: np.ndarray | None) -> n
     banned = np.isin(np.arange(len(x)), list(row.end_ids)) & (len(row.output_ids) < p.min_tokens)
     if mask is not None and not (allowed & ~np.isin(np.arange(len(x)), list(row.end_ids))).any():
         banned[:] = False
-    return np.where(allowed & ~banned, x, -np.inf)
+    x = np.where(allowed & ~banned, x, -np.inf)
+    if p.top_n_sigma and not p.greedy and np.isfinite(x).any():
+        x[x < x.max() - p.top_n_sigma * x[np.isfinite(x)].std()] = -np.inf
+    return x
 
 
 def support(x: np.ndarray, p: SamplingParams) -> tuple[np.ndarray, np.ndarray]:
@@ -89,6 +92,7 @@ params_list = st.builds(
     top_p=st.sampled_from([1.0, 0.93, 0.51, 0.07]),
     top_k=st.sampled_from([-1, 1, 2, 7, 1000]),
     min_p=st.sampled_from([0.0, 0.11, 0.53]),
+    top_n_sigma=st.sampled_from([0.0, 0.0, 0.7, 2.9]),
     frequency_penalty=st.sampled_from([0.0, 0.0, 0.7, -1.0]),
     presence_penalty=st.sampled_from([0.0, 0.0, 1.3]),
     repetition_penalty=st.sampled_from([1.0, 1.0, 1.5, 0.7]),
@@ -194,6 +198,16 @@ def test_frequencies_follow_the_probabilities(options: dict[str, Any]) -> None:
     chi = sum((seen[i] - expected[i]) ** 2 / expected[i] for i in np.flatnonzero(tested))
     freedom = max(int(tested.sum()) - 1, 1)
     assert chi < freedom + 5 * np.sqrt(2 * freedom) + 5
+
+
+@pytest.mark.parametrize("temperature", [0.2, 1.0, 30.0])
+def test_top_n_sigma_keeps_the_same_tokens_at_any_temperature(temperature: float) -> None:
+    params = SamplingParams(temperature=temperature, top_n_sigma=1.0)
+    logits = torch.tensor([[5.0, 4.9, 3.2, 2.0, 1.0, -3.0]])  # the deviation is 2.73
+    batch = SamplingBatch([SamplingRow(params, 3)] * 300)
+    for sampler in both():
+        seen = set(sampler.sample(logits.expand(300, -1), batch, list(range(300))).ids)
+        assert seen <= {0, 1, 2} and (temperature < 1 or seen == {0, 1, 2})
 
 
 @pytest.mark.parametrize("by", ["column", "position", "seed"])

@@ -7,39 +7,27 @@ from typing import Any
 
 from ...backend import GenRequest
 from ...media.message_content import Message
+from ...sampling.option_table import PROGRAM_OPTIONS
 from ...sampling.options import SamplingOptions
 from ..openai.openai_constraints import OpenAIConstraint, ServerCapabilities
-from ..openai.openai_request import cannot_close, chat_start, given, stops_of
+from ..openai.openai_request import cannot_close, chat_start, stops_of
 from ..remote.remote_prompt import RemotePrompt
 
 Body = dict[str, Any]
 
-_KNOWN = ("temperature", "top_p", "top_k")
-_UNKNOWN = (
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "seed",
-    "return_logprob",
-    "stop_token_ids",
-    "stop_regex",
-    "min_new_tokens",
-    "ignore_eos",
-    "keep_stop",
-    "close_at_limit",
-)
+_NEEDED = {name: option for name, option in PROGRAM_OPTIONS.items() if option.needed}
+_UNKNOWN = [name for name, option in _NEEDED.items() if not option.standard_in("messages")]
+_KNOWN = [name for name in _NEEDED if name not in ("max_new_tokens", "stop", *_UNKNOWN)]
 
 _OLDEST = re.compile(r"claude-(2|instant|3-(opus|sonnet|haiku))")
 
 
 def check_options(options: SamplingOptions, traits: ServerCapabilities) -> None:
     """Raise UnsupportedByBackendError for the first option that the API has no word for."""
+    if options.close_at_limit:
+        raise cannot_close(traits)
     for name in _UNKNOWN:
-        if given(options, name) and getattr(options, name) is not False:
-            if name == "close_at_limit":
-                raise cannot_close(traits)
+        if options.asks(name):
             raise traits.refuse(f"has no {name} (given: {getattr(options, name)!r})", "leave it out")
 
 
@@ -62,7 +50,7 @@ def messages_body(
     stops = [stop for stop in stops_of(request, traits, form) if stop.strip()]  # the API takes no blank ones: cut here
     if stops:
         body["stop_sequences"] = stops
-    body |= {name: getattr(options, name) for name in _KNOWN if given(options, name)}
+    body |= {_NEEDED[name].names["messages"]: getattr(options, name) for name in _KNOWN if options.asks(name)}
     if form.body:
         schema = form.body["response_format"]["json_schema"]["schema"]
         body["output_config"] = {"format": {"type": "json_schema", "schema": schema}}

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sampling.sampling_params import SAMPLING_OPTIONS, SamplingParams
 
 from ...backend import Backend, GenRequest
 from ...chat import ChatTemplate, get_chat_template, match_chat_template
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sgl.grammars import Grammar
     from sgl.runtime.engine import Engine
 
+_NAMES = [(name, option.program) for name, option in SAMPLING_OPTIONS.items() if option.program]
 MANY = 256  # sampling parameters that are kept; those with a seed are used once and not kept
 
 
@@ -123,29 +124,16 @@ class EmbeddedBackend(Backend):
     def _make_params(self, request: GenRequest) -> SamplingParams:
         options = request.options
         ids = [self._special_id(stop) for stop in request.stops]
+        given = {name: value for name, program in _NAMES if (value := getattr(options, program)) is not None}
         params = SamplingParams(
-            max_tokens=options.max_new_tokens,
-            min_tokens=options.min_new_tokens or 0,
-            temperature=_given(options.temperature, 1.0),
-            top_p=_given(options.top_p, 1.0),
-            top_k=_given(options.top_k, -1),
-            min_p=options.min_p or 0.0,
-            frequency_penalty=options.frequency_penalty or 0.0,
-            presence_penalty=options.presence_penalty or 0.0,
-            repetition_penalty=_given(options.repetition_penalty, 1.0),
-            logit_bias=options.logit_bias or {},
-            stop=tuple(stop for stop, token in zip(request.stops, ids, strict=True) if token is None),
-            stop_token_ids=(options.stop_token_ids or ()) + tuple(token for token in ids if token is not None),
-            stop_regex=options.stop_regex or (),
-            keep_stop=bool(options.keep_stop),
-            ignore_eos=bool(options.ignore_eos),
-            skip_special_tokens=global_config.skip_special_tokens_in_output,
-            seed=options.seed,
-            logprobs=bool(options.return_logprob),
-            top_logprobs=(options.top_logprobs_num or 0) if options.return_logprob else 0,
-            close_at_limit=bool(options.close_at_limit),
-            error_on_truncation=bool(options.error_on_truncation),
-            speculation=options.speculation is not False,
+            **given
+            | {
+                "max_tokens": options.max_new_tokens,
+                "stop": tuple(stop for stop, token in zip(request.stops, ids, strict=True) if token is None),
+                "stop_token_ids": (*(options.stop_token_ids or ()), *(token for token in ids if token is not None)),
+                "skip_special_tokens": global_config.skip_special_tokens_in_output,
+                "top_logprobs": (options.top_logprobs_num or 0) if options.return_logprob else 0,
+            }
         )
         params.validate()
         return params
@@ -204,10 +192,6 @@ def model_name_of(path: str) -> str:
     parts = Path(path).parts
     hub = [part for part in parts if part.startswith("models--")]
     return hub[-1].removeprefix("models--").replace("--", "/") if hub else "/".join(parts[-2:])
-
-
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value
 
 
 def _version() -> str:

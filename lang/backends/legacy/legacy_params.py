@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...backend import GenRequest
+from ...sampling.option_table import FIRST_NAMES
 from ...sampling.options import NAMES, SamplingOptions
 
 
@@ -59,21 +60,4 @@ class LegacyParams(SamplingOptions):
         }
 
     def to_srt_kwargs(self) -> dict[str, Any]:
-        names = (
-            "max_new_tokens",
-            "min_new_tokens",
-            "n",
-            "stop",
-            "stop_token_ids",
-            "stop_regex",
-            "temperature",
-            "top_p",
-            "top_k",
-            "min_p",
-            "frequency_penalty",
-            "presence_penalty",
-            "ignore_eos",
-            "regex",
-            "json_schema",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in FIRST_NAMES}

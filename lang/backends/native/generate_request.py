@@ -9,12 +9,18 @@ from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 from ...backend import GenRequest
 from ...errors import UnsupportedByBackendError
 from ...global_config import global_config
-from ...sampling.options import SamplingOptions
+from ...sampling.option_table import FIRST_NAMES, PROGRAM_OPTIONS
+from ...sampling.options import DEFAULTS, SamplingOptions
 from ..remote.remote_prompt import RemotePrompt
 
 Body = dict[str, Any]
 
 _LOGPROB_OPTIONS = ("return_logprob", "logprob_start_len", "top_logprobs_num", "return_text_in_logprobs")
+_EXTRAS = {  # what newer servers know: only sent if the program asks for it
+    name: option.names["native"]
+    for name, option in PROGRAM_OPTIONS.items()
+    if "native" in option.names and name not in (*FIRST_NAMES, *_LOGPROB_OPTIONS)
+}
 
 
 def check_options(options: SamplingOptions, closes: bool) -> None:
@@ -57,48 +63,26 @@ def _quotes(text: str | None) -> list[list[int]]:
 
 
 def sampling_body(request: GenRequest) -> Body:
-    options = request.options
+    options, filled = request.options, request.options.over(DEFAULTS)
+    extras = {native: _json(getattr(options, name)) for name, native in _EXTRAS.items() if options.asks(name)}
     return {
         "skip_special_tokens": global_config.skip_special_tokens_in_output,
         "spaces_between_special_tokens": global_config.spaces_between_special_tokens_in_out,
+        **{name: _json(getattr(filled, name)) for name in FIRST_NAMES},
         "max_new_tokens": options.max_new_tokens,  # null: to the end of the context
-        "min_new_tokens": options.min_new_tokens or 0,
         "n": 1,
         "stop": list(request.stops),
-        "stop_token_ids": list(options.stop_token_ids or ()),
-        "stop_regex": list(options.stop_regex or ()),
-        "temperature": _given(options.temperature, 1.0),
-        "top_p": _given(options.top_p, 1.0),
-        "top_k": _given(options.top_k, -1),
-        "min_p": options.min_p or 0.0,
-        "frequency_penalty": options.frequency_penalty or 0.0,
-        "presence_penalty": options.presence_penalty or 0.0,
-        "ignore_eos": bool(options.ignore_eos),
         "regex": None if options.json_schema is not None else options.pattern,
-        "json_schema": options.json_schema,
-        **_extras(options),
+        **extras,
     }
 
 
-def _extras(options: SamplingOptions) -> Body:
-    """What newer servers know: only sent if the program asks for it."""
-    extras: Body = {
-        "repetition_penalty": options.repetition_penalty if options.repetition_penalty != 1.0 else None,
-        "logit_bias": {str(token): bias for token, bias in (options.logit_bias or {}).items()} or None,
-        "sampling_seed": options.seed,
-        "no_stop_trim": options.keep_stop or None,
-        "ebnf": options.ebnf,
-        "structural_tag": options.structural_tag,
-        "close_at_limit": options.close_at_limit or None,
-        "speculation": False if options.speculation is False else None,
-    }
-    return {name: value for name, value in extras.items() if value is not None}
+def _json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(token): bias for token, bias in value.items()}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _image_data(url: str) -> str:
     """Base64 of a picture that we have, the URL of one that the server is to fetch."""
     return url.partition(",")[2] if url.startswith("data:") else url
-
-
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value

@@ -7,7 +7,8 @@ from typing import Any
 from ...backend import GenRequest
 from ...errors import UnsupportedByBackendError
 from ...media.message_content import Message
-from ...sampling.options import DEFAULTS, SamplingOptions
+from ...sampling.option_table import PROGRAM_OPTIONS
+from ...sampling.options import SamplingOptions
 from ..remote.remote_prompt import RemotePrompt
 from .openai_constraints import OpenAIConstraint, ServerCapabilities
 
@@ -18,44 +19,28 @@ MOST_COMPLETION = (
 )
 MOST_STOPS = 4  # that the API takes; the others are cut here
 
-# What declared servers take in addition to OpenAI's options, and how they call it.
-_EXTRAS = {
-    "top_k": ("top_k", {"sglang", "vllm"}),
-    "min_p": ("min_p", {"sglang", "vllm"}),
-    "repetition_penalty": ("repetition_penalty", {"sglang", "vllm"}),
-    "stop_token_ids": ("stop_token_ids", {"sglang", "vllm"}),
-    "min_new_tokens": ("min_tokens", {"sglang", "vllm"}),
-    "ignore_eos": ("ignore_eos", {"sglang", "vllm"}),
-    "stop_regex": ("stop_regex", {"sglang"}),
-    "keep_stop": ("no_stop_trim", {"sglang"}),
-}
-_NEVER = ("close_at_limit",)
-_NOT_FOR_REASONING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "logit_bias", "return_logprob")
-
-
-def given(options: SamplingOptions, name: str) -> bool:
-    """True if the program asked for it: it is neither left out nor what it is without asking."""
-    value = getattr(options, name)
-    return value is not None and value != getattr(DEFAULTS, name)
+_NEEDED = {name: option for name, option in PROGRAM_OPTIONS.items() if option.needed}
+_EXTRAS = {name: option for name, option in _NEEDED.items() if option.servers}  # what declared servers take besides
+_STANDARD = [name for name, option in _NEEDED.items() if option.standard_in("openai")]
+_NEVER = _NEEDED.keys() - _EXTRAS.keys() - {*_STANDARD}
+_NOT_FOR_REASONING = [name for name in _STANDARD if name not in ("max_new_tokens", "stop", "seed")]
+_NUMBERS = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "seed")
 
 
 def check_options(options: SamplingOptions, traits: ServerCapabilities) -> None:
     """Raise UnsupportedByBackendError for the first option that the server has no word for."""
-    for name, (_, servers) in _EXTRAS.items():
-        if given(options, name) and not servers & traits.constrained:
-            names = " or ".join(repr(server) for server in sorted(servers))
+    for name, option in _EXTRAS.items():
+        if options.asks(name) and not option.servers & traits.constrained:
+            names = " or ".join(repr(server) for server in sorted(option.servers))
             raise traits.refuse(
                 f"has no {name} (given: {getattr(options, name)!r})",
                 f"leave it out, or say OpenAI(..., constrained={names}) if the server has that protocol",
             )
-    refused = _NEVER + (_NOT_FOR_REASONING if traits.reasoning else ())
-    for name in refused:
-        if given(options, name) and getattr(options, name) is not False:
-            raise (
-                cannot_close(traits)
-                if name == "close_at_limit"
-                else traits.refuse(f"takes no {name} (given: {getattr(options, name)!r})", "leave it out")
-            )
+    if options.close_at_limit:
+        raise cannot_close(traits)
+    for name in (*_NEVER, *(_NOT_FOR_REASONING if traits.reasoning else ())):
+        if options.asks(name):
+            raise traits.refuse(f"takes no {name} (given: {getattr(options, name)!r})", "leave it out")
     start = options.logprob_start_len
     if options.return_logprob and start is not None and start >= 0:
         raise traits.refuse("gives no log-probabilities of the prompt", "leave logprob_start_len out")
@@ -107,14 +92,8 @@ def limit_of(body: Body) -> int | None:
 
 
 def _sampling(options: SamplingOptions, traits: ServerCapabilities) -> Body:
-    body: Body = {}
-    if not traits.reasoning:
-        names = ("temperature", "top_p")
-        body = {n: getattr(options, n) for n in names if not traits.sparse or given(options, n)}
-    for name in ("frequency_penalty", "presence_penalty"):
-        if given(options, name):
-            body[name] = getattr(options, name)
-    return body if options.seed is None else {**body, "seed": options.seed}
+    always = () if traits.reasoning or traits.sparse else ("temperature", "top_p")
+    return {name: getattr(options, name) for name in _NUMBERS if name in always or options.asks(name)}
 
 
 def _logprobs(options: SamplingOptions, traits: ServerCapabilities) -> Body:
@@ -126,9 +105,9 @@ def _logprobs(options: SamplingOptions, traits: ServerCapabilities) -> Body:
 
 def _extras(options: SamplingOptions, traits: ServerCapabilities) -> Body:
     found = {
-        word: getattr(options, name)
-        for name, (word, servers) in _EXTRAS.items()
-        if given(options, name) and servers & traits.constrained
+        option.names["openai"]: getattr(options, name)
+        for name, option in _EXTRAS.items()
+        if options.asks(name) and option.servers & traits.constrained
     }
     return {word: list(value) if isinstance(value, tuple) else value for word, value in found.items()}
 

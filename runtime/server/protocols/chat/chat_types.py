@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First
-from ..openai_common.openai_request_types import Constraint, Count, OpenAISampling, StrictModel, refused
+from ..openai_common.openai_request_types import Constraint, OpenAISampling, StrictModel, refused
+from ..openai_common.sampling_fields import Count
 from .deprecated_functions import as_tools
 
 MOST_TOOLS = 128

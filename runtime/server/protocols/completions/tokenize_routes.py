@@ -17,8 +17,9 @@ from ..chat.chat_prompt import build_chat_prompt
 from ..chat.chat_types import MOST_TOOLS, ChatMessage, ChatRequest, FunctionTool
 from ..openai_common.chat_translation import parse_chat_request
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
-from ..openai_common.openai_request_types import Count, StrictModel
+from ..openai_common.openai_request_types import StrictModel
 from ..openai_common.openai_response_fields import Json
+from ..openai_common.sampling_fields import Count
 
 router = APIRouter(route_class=JsonBodyRoute)
 

@@ -11,6 +11,7 @@ from ..chat.chat_types import ChatRequest
 from ..chat.template_variables import switched
 from ..openai_common.chat_translation import few, parse_chat_request
 from ..openai_common.openai_response_fields import Json
+from ..openai_common.sampling_fields import as_chat_fields
 from .content_blocks import ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, blocks_of
 from .messages_types import AnthropicConversation, AnthropicInputMessage, MessagesRequest
 
@@ -125,11 +126,8 @@ def chat_of(body: AnthropicConversation, variables: frozenset[str]) -> ChatReque
 
 
 def _sampling(body: MessagesRequest) -> Json:
-    same = ("temperature", "top_p", "top_k", "seed", "min_p", "priority", "timeout")
-    return {name: getattr(body, name) for name in same} | {
-        "stop": body.stop_sequences,
-        "max_completion_tokens": body.max_tokens,
-    }
+    own = {"max_completion_tokens": body.max_tokens, "priority": body.priority, "timeout": body.timeout}
+    return own | as_chat_fields(body, "messages")
 
 
 def _choice(body: AnthropicConversation) -> str | Json:

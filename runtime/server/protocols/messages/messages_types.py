@@ -11,6 +11,7 @@ from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from ..chat.chat_types import MOST_TOOLS, ToolName
 from ..openai_common.openai_request_types import StrictModel, as_it_is, refused
+from ..openai_common.sampling_fields import loose_type, with_sampling_fields
 from .content_blocks import AnyBlock, Text
 
 
@@ -98,6 +99,7 @@ class AnthropicThread(StrictModel):
     previous_message_id: str | None = None
 
 
+@with_sampling_fields("messages", loose_type)
 class MessagesRequest(AnthropicConversation):
     """The body of POST /v1/messages.
 
@@ -106,9 +108,6 @@ class MessagesRequest(AnthropicConversation):
 
     max_tokens: int = Field(ge=1, lt=2**31)
     stop_sequences: Annotated[list[str], First] = Field(default_factory=list)
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    top_k: int | None = None
     stream: bool = False
     # ---
     metadata: dict[str, Any] | None = None
@@ -116,8 +115,6 @@ class MessagesRequest(AnthropicConversation):
     inference_geo: str | None = None
     # ---
     thread: AnthropicThread | None = None
-    seed: int | None = None
-    min_p: float = Field(0.0, ge=0, le=1)
     priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
 

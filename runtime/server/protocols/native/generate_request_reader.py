@@ -14,6 +14,7 @@ from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ...http.http_errors import RequestError
+from ..openai_common.sampling_fields import options_in
 from .native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields, checked
 
 MOST_PROMPTS = 256  # in one call
@@ -22,20 +23,6 @@ DIGITS = 18  # of a token id, at most
 Kind = Literal["regex", "json_schema", "ebnf", "structural_tag"]
 
 _CONSTRAINTS: tuple[Kind, ...] = ("regex", "json_schema", "ebnf", "structural_tag")
-_SAME_NAME = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "repetition_penalty",
-    "ignore_eos",
-    "skip_special_tokens",
-    "close_at_limit",
-    "speculation",
-)
-_RENAMED = {"no_stop_trim": "keep_stop", "sampling_seed": "seed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,16 +225,16 @@ def _check_most(lengths: dict[str, int | None], most: int | None, place: str) ->
 
 
 def _params(fields: SamplingFields, lengths: dict[str, int | None], tokenizer: Tokenizer) -> SamplingParams:
-    values: dict[str, Any] = {name: getattr(fields, name) for name in _SAME_NAME}
-    values |= {ours: getattr(fields, theirs) for theirs, ours in _RENAMED.items()}
-    stops, ids = split_stops(_listed(fields.stop), tokenizer)
-    params = SamplingParams(
-        stop=stops,
-        stop_token_ids=(*(fields.stop_token_ids or ()), *ids),
-        stop_regex=tuple(_listed(fields.stop_regex)),
-        logit_bias={_token_id(token): bias for token, bias in (fields.logit_bias or {}).items()},
-        **({name: value for name, value in values.items() if value is not None} | lengths),
-    )
+    values: dict[str, Any] = {option.name: getattr(fields, option.names["native"]) for option in options_in("native")}
+    given = {name: value for name, value in values.items() if value is not None} | lengths
+    stops, ids = split_stops(_listed(values["stop"]), tokenizer)
+    given |= {
+        "stop": stops,
+        "stop_token_ids": (*(values["stop_token_ids"] or ()), *ids),
+        "stop_regex": tuple(_listed(values["stop_regex"])),
+        "logit_bias": {_token_id(token): bias for token, bias in (values["logit_bias"] or {}).items()},
+    }
+    params = SamplingParams(**given)
     params.validate()
     return params
 

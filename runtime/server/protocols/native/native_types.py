@@ -9,10 +9,13 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
+from sgl.runtime.sampling.sampling_options import SamplingOption
+
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from ..openai_common.openai_request_types import few_biases
+from ..openai_common.sampling_fields import Count, Word, integer_type, with_sampling_fields
 
 MOST_TOP = 128  # top logprobs of each
 
@@ -29,8 +32,6 @@ def _encodable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_encodable)]
 TextList = Annotated[list[Text], First]
 Texts = Text | TextList
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-Word = Annotated[int, Field(ge=-(2**31), lt=2**31)]
 Counts = Annotated[list[Count], First]
 Prompts = Counts | Annotated[list[Counts], First]
 Stretches = Annotated[list[Counts], First]
@@ -63,34 +64,29 @@ class _Fields(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+_TYPES: dict[str, Any] = {
+    "number": float,
+    "switch": bool,
+    "biases": Annotated[dict[str, float], BeforeValidator(few_biases)],  # by token id, as JSON has it: in quotes
+    "texts": Texts,
+    "patterns": Texts,
+    "token ids": Counts,
+}
+
+
+def _type(option: SamplingOption) -> Any:
+    return (integer_type(option) if option.kind == "integer" else _TYPES[option.kind]) | None
+
+
+@with_sampling_fields("native", _type)
 class SamplingFields(_Fields):
     """One `sampling_params`. None is the default of the field, but for max_new_tokens."""
 
     max_new_tokens: Count | None = None  # null: to the end of the context; left out: 128
-    min_new_tokens: Count | None = None
     max_tokens: Count | None = None  # another name of max_new_tokens
     min_tokens: Count | None = None  # another name of min_new_tokens
     n: Annotated[int, Field(ge=1)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: Word | None = None
-    min_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases)] | None = (
-        None  # by token id, as JSON has it: in quotes
-    )
-    stop: Texts | None = None
-    stop_token_ids: Counts | None = None
-    stop_regex: Texts | None = None
-    no_stop_trim: bool | None = None
-    ignore_eos: bool | None = None
-    skip_special_tokens: bool | None = None
-    close_at_limit: bool | None = None  # what max_new_tokens cuts is closed by the shortest end that its grammar has
-    speculation: bool | None = None  # False: no tokens are guessed ahead for this text, and none learned from it
     spaces_between_special_tokens: bool | None = None  # tokens are joined as they are, whatever it says
-    sampling_seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     regex: Text | None = None
     json_schema: Text | bool | dict[str, Any] | None = None
     ebnf: Text | None = None

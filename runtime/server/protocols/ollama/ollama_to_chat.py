@@ -11,27 +11,14 @@ from ..chat.chat_types import ChatRequest
 from ..chat.template_variables import switched
 from ..openai_common.chat_translation import parse_chat_request
 from ..openai_common.openai_response_fields import Json
+from ..openai_common.sampling_fields import as_chat_fields, options_in
 from .ollama_types import OllamaChat, OllamaGenerate, OllamaMessage, OllamaRequest
 
 NAMES = {  # of a chat request's fields, in errors
     r"max_completion_tokens|max_tokens": "options.num_predict",
-    r"repetition_penalty": "options.repeat_penalty",
     r"response_format(?:\.json_schema)?": "format",
-    r"(temperature|top_p|top_k|min_p|seed|stop|presence_penalty|frequency_penalty)": r"options.\1",
+    **{option.names["openai"]: f"options.{option.names['ollama']}" for option in options_in("ollama")},
 }
-OPTIONS = {"repeat_penalty": "repetition_penalty", "num_predict": "max_completion_tokens"}  # else of the same name
-EFFECTIVE = (
-    "num_predict",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "stop",
-    "repeat_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-)
 
 
 class UnansweredCalls:
@@ -94,10 +81,9 @@ def chat_of(body: OllamaChat | OllamaGenerate, variables: frozenset[str]) -> Cha
 
     variables: those that the model's template reads. Raises RequestError, naming fields of the chat.
     """
-    given: Json = {OPTIONS.get(name, name): getattr(body.options, name) for name in EFFECTIVE}
-    if (given["max_completion_tokens"] or 0) < 0:
-        given["max_completion_tokens"] = None
-    given |= {
+    most = body.options.num_predict
+    given: Json = as_chat_fields(body.options, "ollama") | {
+        "max_completion_tokens": None if most is None or most < 0 else most,
         "model": body.model and body.model.removesuffix(":latest"),
         "messages": messages_of(body),
         "response_format": _format(body),

@@ -6,24 +6,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from sgl.runtime.sampling.sampling_options import SamplingOption
+
 from ...http.validation_errors import First
 from ..chat.chat_types import MOST_MESSAGES, MOST_TOOLS, FunctionTool
 from ..openai_common.openai_request_types import StrictModel
+from ..openai_common.sampling_fields import with_sampling_fields
 
 
+def _type(option: SamplingOption) -> Any:
+    return {"integer": int, "texts": str | Annotated[list[str], First]}.get(option.kind, float) | None
+
+
+@with_sampling_fields("ollama", _type)
 class OllamaOptions(StrictModel):
     """Those under the line are taken and of no effect: they say how Ollama's own engine runs."""
 
     num_predict: int | None = Field(None, ge=-2, lt=2**31)  # below 0: as many as the context holds
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    stop: str | Annotated[list[str], First] | None = None
-    repeat_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
     # ---
     num_ctx: int | None = None
     num_keep: int | None = None

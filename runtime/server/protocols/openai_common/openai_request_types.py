@@ -10,12 +10,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from sgl.runtime.sampling.sampling_options import SamplingOption
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 from ...engine_bridge import MOST_NAMED
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First
 from ...request_context import MOST_URGENT
+from .sampling_fields import LISTS, Count, integer_type, options_in, with_sampling_fields
 
 Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", "choice", "calls"]
 Constraint = tuple[Kind, Any, str]  # what compiles it, its source, the field that asked for it
@@ -26,11 +28,6 @@ TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], First, Field(min_length=
 AnyPrompt = str | TokenIds | Annotated[list[str | TokenIds], First, Field(min_length=1)]
 
 TOKEN_ID = re.compile("[0-9]{1,10}")
-UNIT = Field(ge=0, le=1)
-PENALTY = Field(ge=-2, le=2)
-Count = Annotated[int, Field(ge=0, lt=2**31)]
-Word = Annotated[int, Field(ge=-(2**31), lt=2**31)]
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 
 
 _KNOWN: dict[type[BaseModel], frozenset[str]] = {}
@@ -77,6 +74,9 @@ def few_biases(value: Any) -> Any:
 
 def _texts(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
+
+
+OneOrMore = Annotated[TextList, BeforeValidator(_texts, json_schema_input_type=Texts)]
 
 
 def prompts_of(value: Any) -> Prompts:
@@ -128,7 +128,6 @@ class ConstrainedFields(StrictModel):
     resources: dict[str, dict[str, Any] | bool] | None = (
         None  # documents to which references of schemas lead, by address
     )
-    close_at_limit: bool = False  # what the token limit cuts is closed by the shortest end that its grammar has
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | bool | dict[str, Any] | None = None
     guided_regex: str | None = None
@@ -151,34 +150,27 @@ class ConstrainedFields(StrictModel):
         return [constraint for constraint in given if constraint[1] is not None] + more
 
 
+def _type(option: SamplingOption) -> Any:
+    if option.kind == "integer":
+        return integer_type(option) | None if option.optional else integer_type(option)
+    listed = {"token ids": Annotated[list[Count], First], "patterns": OneOrMore, "texts": OneOrMore}
+    return {"number": float, "switch": bool, **listed}[option.kind]
+
+
+@with_sampling_fields("openai", _type)
 class OpenAISampling(ConstrainedFields):
-    """The fields that both requests share; those under the line are extensions of OpenAI's protocol."""
+    """The fields that both requests share, with the table's sampling options. Those under the line are extensions."""
 
     model: str | None = None
     n: int = Field(1, ge=1, lt=2**31)
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    frequency_penalty: Annotated[float, PENALTY] = 0.0
-    presence_penalty: Annotated[float, PENALTY] = 0.0
     logit_bias: Annotated[dict[str, float], BeforeValidator(few_biases, json_schema_input_type=dict[str, float])] = (
         Field(default_factory=dict)
     )
-    stop: Annotated[TextList, BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
-    seed: Seed | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None
     user: str | None = None
     # ---
-    top_k: Word = -1
-    min_p: Annotated[float, UNIT] = 0.0
-    repetition_penalty: float = Field(1.0, gt=0, le=2)
-    min_tokens: Count = 0
-    ignore_eos: bool = False
-    stop_token_ids: Annotated[list[Count], First] = Field(default_factory=list)
-    stop_regex: Annotated[TextList, BeforeValidator(_texts, json_schema_input_type=Texts)] = Field(default_factory=list)
-    no_stop_trim: bool = False
     skip_special_tokens: bool = True
-    speculation: bool = True  # False: no tokens are guessed ahead for this text, and none learned from it
     priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
 
@@ -205,29 +197,19 @@ class OpenAISampling(ConstrainedFields):
 
     def params(self, max_tokens: int | None, logprobs: bool, top: int) -> SamplingParams:
         """The runtime's parameters, not checked yet; `top`: number of top logprobs per token."""
-        return SamplingParams(
-            max_tokens=max_tokens,
-            min_tokens=self.min_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=-1 if self.top_k == 0 else self.top_k,
-            min_p=self.min_p,
-            frequency_penalty=self.frequency_penalty,
-            presence_penalty=self.presence_penalty,
-            repetition_penalty=self.repetition_penalty,
-            logit_bias={int(key): bias for key, bias in self.logit_bias.items()},
-            stop=tuple(self.stop),
-            stop_token_ids=tuple(self.stop_token_ids),
-            stop_regex=tuple(self.stop_regex),
-            keep_stop=self.no_stop_trim,
-            ignore_eos=self.ignore_eos,
-            skip_special_tokens=self.skip_special_tokens,
-            speculation=self.speculation,
-            seed=self.seed,
-            logprobs=logprobs,
-            top_logprobs=top,
-            close_at_limit=self.close_at_limit,
-        )
+        values = {option.name: _engine_value(option, getattr(self, name)) for name, option in _OPTIONS}
+        if values["top_k"] == 0:
+            values["top_k"] = -1
+        return SamplingParams(**values, max_tokens=max_tokens, logprobs=logprobs, top_logprobs=top)
+
+
+_OPTIONS = [(option.names["openai"], option) for option in options_in("openai")]
+
+
+def _engine_value(option: SamplingOption, value: Any) -> Any:
+    if option.kind == "biases":
+        return {int(token): bias for token, bias in value.items()}
+    return tuple(value) if option.kind in LISTS else value
 
 
 class CompletionRequest(OpenAISampling):

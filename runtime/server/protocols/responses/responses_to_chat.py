@@ -9,6 +9,7 @@ from ...http.http_errors import RequestError
 from ..chat.chat_types import ChatRequest
 from ..openai_common.chat_translation import parse_chat_request
 from ..openai_common.openai_response_fields import Json
+from ..openai_common.sampling_fields import as_chat_fields
 from .response_items import CallItem, MessageItem, OutputItem, ReasoningItem, ResponseItem
 from .responses_types import ResponseAllowedTools, ResponseNamedTool, ResponseRequest
 
@@ -139,23 +140,9 @@ def chat_of(body: ResponseRequest, messages: list[Json]) -> ChatRequest:
         "reasoning_effort": body.reasoning.effort,
         "logprobs": body.logprobs,
     }
-    same = {
-        "temperature",
-        "top_p",
-        "top_logprobs",
-        "parallel_tool_calls",
-        "seed",
-        "stop",
-        "top_k",
-        "min_p",
-        "repetition_penalty",
-        "frequency_penalty",
-        "presence_penalty",
-        "chat_template_kwargs",
-        "priority",
-        "timeout",
-    }
-    return parse_chat_request(ChatRequest, given | {name: getattr(body, name) for name in same})
+    same = ("top_logprobs", "parallel_tool_calls", "chat_template_kwargs", "priority", "timeout")
+    given |= as_chat_fields(body, "responses") | {name: getattr(body, name) for name in same}
+    return parse_chat_request(ChatRequest, given)
 
 
 def _format(body: ResponseRequest) -> Json:

@@ -10,7 +10,8 @@ from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from ..chat.chat_types import MOST_TOOLS, ToolName
-from ..openai_common.openai_request_types import UNIT, StrictModel, as_it_is, refused
+from ..openai_common.openai_request_types import StrictModel, as_it_is, refused
+from ..openai_common.sampling_fields import loose_type, with_sampling_fields
 from .response_items import AnyItem
 
 LOGPROBS, ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
@@ -97,6 +98,7 @@ def _metadata(value: Any) -> Any:
     return value
 
 
+@with_sampling_fields("responses", loose_type)
 class ResponseRequest(StrictModel):
     """The body of POST /v1/responses. The fields under the first line are taken and of no effect, those under the
     second
@@ -112,8 +114,6 @@ class ResponseRequest(StrictModel):
     metadata: Annotated[dict[str, Label], BeforeValidator(_metadata)] = Field(default_factory=dict)
     include: Annotated[list[Literal[LOGPROBS, ENCRYPTED, *OF_OTHER_TOOLS]], First] = Field(default_factory=list)  # type: ignore[valid-type]
     max_output_tokens: Most | None = None
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
     top_logprobs: int = Field(0, ge=0, le=20)
     tools: Annotated[list[ResponseFunction], First] = Field(default_factory=list, max_length=MOST_TOOLS)
     tool_choice: Annotated[
@@ -135,13 +135,6 @@ class ResponseRequest(StrictModel):
     service_tier: str | None = None
     max_tool_calls: int | None = None
     # ---
-    seed: int | None = None
-    stop: str | Annotated[list[str], First] | None = None
-    top_k: int | None = None
-    min_p: Annotated[float, UNIT] = 0.0
-    repetition_penalty: float = Field(1.0, gt=0, le=2)
-    frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    presence_penalty: float = Field(0.0, ge=-2, le=2)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     priority: int = Field(0, ge=-MOST_URGENT, le=MOST_URGENT)
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
