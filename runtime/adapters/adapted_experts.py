@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..layers.linear_layers import Linear
 from ..models.reference.reference_experts import ReferenceExperts
+from ..models.reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
 from .adapter_extras import LowRankDelta, Mixture
 from .files.expert_adapter_targets import Key, names_of
 from .lora_linear import ReferenceAdapters
+
+Expert = ReferenceGatedFFN | ReferencePlainFFN
 
 
 class AdaptedExperts(ReferenceExperts):
@@ -53,7 +55,7 @@ class AdaptedExperts(ReferenceExperts):
             place = self.spread.held[self.spread.rank][place]
         return self.added.get((place, name), ())
 
-    def _around(self, network: Any, key: int | str) -> Any:
+    def _around(self, network: Expert, key: int | str) -> Expert:
         found = copy.copy(network)
         for name in names_of(network):
             setattr(found, name, AdaptedExpertProduct(getattr(network, name), self, (key, name)))

@@ -72,7 +72,7 @@ def _compiled(pattern: str) -> tuple[Any, int]:
     """The pattern, compiled, and how many characters before new text a match that needs it can begin."""
     try:
         re.compile(pattern)
-        parsed = re._parser.parse(pattern)  # type: ignore[attr-defined]
+        parsed = re._parser.parse(pattern)
         if _size(parsed) > LARGEST:
             raise ConfigError(f"stop_regex {pattern!r} repeats too much; nest fewer repeats, or take smaller counts")
         return regex.compile(pattern, regex.VERSION0), _reach(pattern, parsed)
@@ -104,7 +104,7 @@ def _size_of(kind: str, argument: Any) -> int:
 def _bodies(argument: Any) -> Iterator[Any]:
     """The patterns within a group, a branch or an assertion."""
     for item in argument if isinstance(argument, (tuple, list)) else ():
-        if isinstance(item, re._parser.SubPattern):  # type: ignore[attr-defined]
+        if isinstance(item, re._parser.SubPattern):
             yield item
         else:
             yield from _bodies(item)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -81,7 +81,7 @@ def expert_modules_of(model: ModelSpec) -> ExpertModules:
 
 
 def _targets(part: ReferenceExperts, prefix: str, layer: int) -> Iterator[tuple[str, ExpertAdapterTarget]]:
-    holders: list[tuple[int | str, Any]] = [*enumerate(part.experts), ("shared", part.shared), ("", part)]
+    holders: list[tuple[int | str, object]] = [*enumerate(part.experts), ("shared", part.shared), ("", part)]
     keys = {
         id(getattr(holder, name)): (key, holder, name)
         for key, holder in holders
