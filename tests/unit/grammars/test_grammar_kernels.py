@@ -56,6 +56,7 @@ def grammars():
     return found + [compile_json_schema(schema, VOCABULARY) for schema in schemas]
 
 
+@pytest.mark.whole
 def test_the_kernels_compile_for_a_gpu(tmp_path):
     script = Path(__file__).with_name("compile_kernels.py")
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DISABLE_LINE_INFO": "1"}
@@ -121,6 +122,7 @@ def test_masks_are_applied_as_by_numpy(dtype, width):
     assert torch.equal(wide[:, width:], behind)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", [0, 2])
 def test_walks_of_mixed_batches_beside_the_matcher(seed):
     walk = Walk(
@@ -141,6 +143,7 @@ def test_walks_of_random_patterns_beside_the_matcher(sources, seed):
     Walk(pool, [compile_regex(source, vocabulary) for source in sources], rng).run(5)
 
 
+@pytest.mark.whole
 def test_a_small_pool_starts_over_and_stays_right():
     pool = DevicePool(VOCABULARY, "cpu", slots=4, most_states=40, most_rows=8)
     walk = Walk(pool, grammars(), random.Random(1))
