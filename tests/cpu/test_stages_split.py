@@ -5,6 +5,7 @@ one computes; cuts are the best there are.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -139,6 +140,13 @@ def test_a_stage_reads_its_own_tensors_and_no_others(tiny: Path) -> None:
     assert sum(sizes(checkpoint.model)) >= sum(
         len(stage_of(checkpoint.model, cuts, number).layers) for number in range(2)
     )
+
+
+def test_a_layer_that_reads_another_ones_keys_finds_it_by_the_number_of_its_stage(tiny: Path) -> None:
+    model = open_checkpoint(tiny).model
+    reads = replace(model.layers[2], mixer=replace(model.layers[2].mixer, source=1))
+    stage = stage_of(replace(model, layers=(*model.layers[:2], reads)), [0, 1, 3], 1)
+    assert [layer.mixer.source for layer in stage.layers] == [None, 0]
 
 
 @pytest.mark.parametrize("seed", range(30))
