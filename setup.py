@@ -27,7 +27,7 @@ setup(
     ext_modules=[
         Extension(
             "sgl.grammars._core",
-            ["grammars/core/all.c"],
+            ["grammars/core/grammar_core_unity.c"],
             depends=sources("grammars/core"),
             extra_compile_args=["-O3", *NO_SYMBOLS[0]],
             extra_link_args=NO_SYMBOLS[1],
@@ -35,7 +35,7 @@ setup(
         ),
         Extension(
             "sgl.runtime.layers._cpu",
-            [f"{KERNELS}/all.c"],
+            [f"{KERNELS}/cpu_kernels_unity.c"],
             depends=sources(KERNELS),
             extra_compile_args=["-O3", "-fopenmp-simd", "-fno-math-errno", "-fno-trapping-math", *NO_SYMBOLS[0]],
             extra_link_args=["-pthread", *NO_SYMBOLS[1]],

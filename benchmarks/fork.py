@@ -14,7 +14,7 @@ from pathlib import Path
 from common import keep, table
 
 import sgl
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 from extract_bookings import SAMPLE, track
@@ -22,11 +22,13 @@ from extract_bookings import SAMPLE, track
 
 @sgl.function
 def track_one(s, turns, service):
-    for message in prompts.dialogue_prefix(turns):
+    for message in nano_prompts.dialogue_prefix(turns):
         s += sgl.system(message["content"]) if message["role"] == "system" else sgl.user(message["content"])
-    s += sgl.user(prompts.service_question(service)["content"])
-    s += sgl.assistant(sgl.select("intent", prompts.intent_names(service)))
-    s += sgl.assistant(sgl.gen("slots", max_tokens=200, json_schema=prompts.schema_of(prompts.state_fields(service))))
+    s += sgl.user(nano_prompts.service_question(service)["content"])
+    s += sgl.assistant(sgl.select("intent", nano_prompts.intent_names(service)))
+    s += sgl.assistant(
+        sgl.gen("slots", max_tokens=200, json_schema=nano_prompts.schema_of(nano_prompts.state_fields(service)))
+    )
 
 
 def main() -> None:

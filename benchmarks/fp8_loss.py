@@ -30,7 +30,7 @@ from sgl.runtime.attention import attention_backend
 from sgl.runtime.calibration import CalibrationTransform, encoded
 from sgl.runtime.engine import NANO
 from sgl.runtime.loading import load_model
-from sgl.runtime.nano.prompts import render
+from sgl.runtime.nano.nano_prompts import render
 from sgl.runtime.quantization import calibrated_for, kv_dtype_for, transform_for
 from sgl.runtime.step.step_batch import StepBatch
 from sgl.runtime.text.tokenizer import Tokenizer

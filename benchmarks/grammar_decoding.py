@@ -21,7 +21,7 @@ from typing import Any
 from common import keep, table
 
 import sgl
-from sgl.grammars.automaton.matcher import Matcher
+from sgl.grammars.automaton.grammar_matcher import Matcher
 from sgl.runtime.loop.engine_core import EngineCore
 from sgl.runtime.sequences.jump_forward import JumpForward
 

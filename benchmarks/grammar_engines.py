@@ -58,7 +58,7 @@ class Sgl:
         return self._matcher.can_end
 
     def batch(self, beginnings: list[list[int]]) -> Callable[[], Any]:
-        from sgl.grammars.automaton.batch_masks import fill_masks
+        from sgl.grammars.automaton.batch_token_masks import fill_masks
 
         matchers = [self.grammar.matcher() for _ in beginnings]
         for matcher, tokens in zip(matchers, beginnings, strict=True):

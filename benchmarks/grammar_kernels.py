@@ -31,7 +31,7 @@ from grammar_vocabularies import BenchVocabulary, load
 
 from sgl.grammars import Grammar, GrammarError, Matcher, Vocabulary, compile_json_schema
 from sgl.grammars.device import DevicePool
-from sgl.grammars.device.codes import ENDED, FIXED_ROWS, NO_ROW, NO_TOKEN
+from sgl.grammars.device.device_state_codes import ENDED, FIXED_ROWS, NO_ROW, NO_TOKEN
 
 FILES = Path(__file__).parents[2] / "shared" / "data" / "jsonschemabench-dev.jsonl.gz"
 BATCHES = (1, 8, 64, 256)

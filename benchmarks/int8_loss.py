@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.common import keep_text
 from benchmarks.fp8_loss import Kind, calibration, measure, report, texts
 from sgl.runtime import Engine
-from sgl.runtime.nano.prompts import Message, dialogue_prefix, service_question
+from sgl.runtime.nano.nano_prompts import Message, dialogue_prefix, service_question
 from training.dialogues import load_services, state_answer, turns_until
 from training.evaluate import TITLES, score_states, score_task
 from training.values import rows

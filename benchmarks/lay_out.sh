@@ -29,7 +29,7 @@ fi
 compile() { # NAME SOURCE FOLDER: taken from the bundle, or built in place
   cp "$site/$1.so" "$3/$1.so" 2>/dev/null || cc -shared -fPIC -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math -pthread $(python3-config --includes 2>/dev/null) "$2" -o "$3/$1.so" || true
 }
-compile _core grammars/core/all.c "$site/sgl/grammars"
-compile _cpu runtime/csrc/all.c "$site/sgl/runtime/layers"
+compile _core grammars/core/grammar_core_unity.c "$site/sgl/grammars"
+compile _cpu runtime/csrc/cpu_kernels_unity.c "$site/sgl/runtime/layers"
 export PYTHONSAFEPATH=1 PYTHONPATH="$site:$PWD/tests/cpu:$PWD/tests/unit:$PWD:$PWD/benchmarks" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-/tmp/triton}"

@@ -15,8 +15,8 @@ fetch pydantic jsonschema lark
 for wheel in "$wheels"/*.whl; do python3 -m zipfile -e "$wheel" "$folder"; done
 rm -rf "$folder/flashinfer/cute_dsl" "$folder/flashinfer/gdn_kernels/blackwell"
 if [ -n "${2:-}" ]; then mkdir -p "$folder/flashinfer/data/aot" && tar xzf "$2" -C "$folder/flashinfer/data/aot"; fi
-cc -shared -fPIC -O3 -pthread -I"$include" grammars/core/all.c -o "$folder/_core.so"
-cc -shared -fPIC -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math -pthread -I"$include" runtime/csrc/all.c -o "$folder/_cpu.so"
+cc -shared -fPIC -O3 -pthread -I"$include" grammars/core/grammar_core_unity.c -o "$folder/_core.so"
+cc -shared -fPIC -O3 -fopenmp-simd -fno-math-errno -fno-trapping-math -pthread -I"$include" runtime/csrc/cpu_kernels_unity.c -o "$folder/_cpu.so"
 mkdir -p build
 tar cf - -C "$folder" . | xz -T0 -6 >build/gpu_bundle.tar.xz
 rm -r "$folder" "$wheels"

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from sgl.grammars.compile_server.compile_server import THREADS
+from sgl.grammars.compile_server.grammar_compile_server import THREADS
 
 READY = re.compile(r"ready at (http://\S+)")
 START_SECONDS = 60.0
@@ -121,7 +121,7 @@ def _await_url(process: subprocess.Popen[str], server: Served) -> str:
 
 
 def _threads(process: psutil.Process) -> int:
-    pooled = 2 * THREADS if "sgl.grammars.compile_server.compile_server" in _command(process) else 0
+    pooled = 2 * THREADS if "sgl.grammars.compile_server.grammar_compile_server" in _command(process) else 0
     return max(process.num_threads() - pooled, 0)
 
 

@@ -7,9 +7,9 @@ matcher.mask()                                         # int32 [ceil(V / 32)], b
 matcher.accept(token_id)
 """
 
-from sgl.grammars.automaton.batch_masks import fill_masks
-from sgl.grammars.automaton.core_selection import core_name
-from sgl.grammars.automaton.matcher import Matcher
+from sgl.grammars.automaton.automaton_core_selection import core_name
+from sgl.grammars.automaton.batch_token_masks import fill_masks
+from sgl.grammars.automaton.grammar_matcher import Matcher
 from sgl.grammars.compile import (
     Grammar,
     compile_choices,

@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.automaton.matcher import Matcher
-from sgl.grammars.automaton.work_budget import hasty
-from sgl.grammars.compile_client import compile_policy
-from sgl.grammars.compile_client.compile_client import CompileProcessDied
-from sgl.grammars.compile_client.compile_messages import NO_VOCABULARY, RequestNotSent
-from sgl.grammars.compile_client.remote_network import RemoteNetwork
+from sgl.grammars.automaton.automaton_work_budget import hasty
+from sgl.grammars.automaton.grammar_automaton import Automaton
+from sgl.grammars.automaton.grammar_matcher import Matcher
+from sgl.grammars.compile_client import grammar_compile_policy
+from sgl.grammars.compile_client.grammar_compile_client import CompileProcessDied
+from sgl.grammars.compile_client.grammar_compile_messages import NO_VOCABULARY, RequestNotSent
+from sgl.grammars.compile_client.remote_transition_network import RemoteNetwork
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.literal_choices import choices_expr
 from sgl.grammars.network.grammar_disk_cache import WORTHWHILE, disk_cache
@@ -130,8 +130,8 @@ def _cached(
     def make() -> Grammar:
         recipe = GrammarRecipe(kind, source, vocabulary.shown)
         with _limited(kind):
-            if not (vocabulary.masks and compile_policy.process()):
-                with compile_policy.here():
+            if not (vocabulary.masks and grammar_compile_policy.process()):
+                with grammar_compile_policy.here():
                     made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
                     return Grammar(made, vocabulary, weakened=weakened(), recipe=recipe)
             return Grammar(partial(_elsewhere, recipe, vocabulary), vocabulary, weakened=weakened(), recipe=recipe)
@@ -151,7 +151,7 @@ def _elsewhere(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwo
 
 
 def _network_of(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
-    process, disk = compile_policy.process(), disk_cache()
+    process, disk = grammar_compile_policy.process(), disk_cache()
     with suppress(RequestNotSent):
         if process is not None:
             tokens = NO_VOCABULARY if recipe.kind in _OF_ANY_TOKENS else process.teach(vocabulary.base)

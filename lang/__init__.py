@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .program.above import register
+from .program.report_and_journal_hooks import register
 
 if TYPE_CHECKING:
-    from .program.above import Journals, Reports
+    from .program.report_and_journal_hooks import Journals, Reports
 
 
 def _reports() -> Reports:

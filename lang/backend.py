@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from .chat import ChatTemplate, get_chat_template
 from .errors import UnsupportedByBackendError
-from .places.source_place import SourcePlace
+from .places.source_location import SourcePlace
 from .sampling.choices import ChoicesDecision, ChoicesSamplingMethod
 from .sampling.options import SamplingOptions
 

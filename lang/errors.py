@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .places.source_place import SourcePlace
+from .places.source_location import SourcePlace
 
 
 class LanguageError(Exception):

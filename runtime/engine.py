@@ -23,8 +23,8 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from sgl.grammars import core_name
-from sgl.grammars.compile_client import compile_policy
-from sgl.grammars.compile_client.compile_policy import CompileProcessUse
+from sgl.grammars.compile_client import grammar_compile_policy
+from sgl.grammars.compile_client.grammar_compile_policy import CompileProcessUse
 
 from .adapters.adapter_api import AdapterApi
 from .adapters.files.tensor_adapters import TensorAdapters
@@ -82,7 +82,7 @@ class Engine:
         self._core, self._info = parts.core, parts.info
         self._owner, self._trained, self._laid = os.getpid(), TensorAdapters(), TensorsOnDisk()
         self._finalizer = weakref.finalize(
-            self, _stop, parts.core, self._owner, compile_policy.use(parts.config.grammar_process)
+            self, _stop, parts.core, self._owner, grammar_compile_policy.use(parts.config.grammar_process)
         )
         self._info["startup_seconds"] = time.perf_counter() - started
         for line in self._info["slower"]:
@@ -272,7 +272,7 @@ class Engine:
         placement.
         """
         experts = {"expert_places": self.glance().expert_places} if self.config.expert_parallel else {}
-        return self._info | experts | {"grammars": {"core": core_name(), "compiled": compile_policy.describe()}}
+        return self._info | experts | {"grammars": {"core": core_name(), "compiled": grammar_compile_policy.describe()}}
 
     # giving the device's memory away for a while
 

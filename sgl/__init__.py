@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from sgl.lang.backends.openai.openai_backend import OpenAI
     from sgl.lang.backends.scripted.scripted_backend import Scripted
     from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
-    from sgl.lang.function import SglFunction, function
     from sgl.lang.global_config import global_config
-    from sgl.lang.interpreter.usage import Budget, Usage
+    from sgl.lang.interpreter.token_usage import Budget, Usage
     from sgl.lang.journal import Journal, once, record, replay, resume
     from sgl.lang.journal.journal_backend import journal
-    from sgl.lang.nodes.fields_and_labels import fields, labels
+    from sgl.lang.nodes.description_primitives import fields, labels
     from sgl.lang.nodes.primitives import (
         assistant,
         assistant_begin,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
         token_length_normalized,
         unconditional_likelihood_normalized,
     )
+    from sgl.lang.sgl_function import SglFunction, function
     from sgl.lang.tools.chat_messages import messages
     from sgl.lang.tools.toolbox import tools
     from sgl.runtime.engine import Engine
@@ -72,11 +72,11 @@ _HOMES = {
     "sgl.lang.global_config": ("global_config",),
     "sgl.lang.backends.default_backend": ("flush_cache", "get_server_info", "set_default_backend"),
     "sgl.lang.errors": ("BudgetExceeded", "DeadlineExceeded", "ProgramCancelled", "ProgramError"),
-    "sgl.lang.function": ("SglFunction", "function"),
+    "sgl.lang.sgl_function": ("SglFunction", "function"),
     "sgl.lang.program.async_program_state": ("AsyncProgramState",),
     "sgl.lang.program.state_group": ("ProgramStateGroup",),
-    "sgl.lang.interpreter.usage": ("Budget", "Usage"),
-    "sgl.lang.nodes.fields_and_labels": ("fields", "labels"),
+    "sgl.lang.interpreter.token_usage": ("Budget", "Usage"),
+    "sgl.lang.nodes.description_primitives": ("fields", "labels"),
     "sgl.lang.nodes.primitives": (
         "assistant",
         "assistant_begin",

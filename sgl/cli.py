@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status. Where the reader of its output is gone, it ends without a word."""
-    from sgl.commands.run_tool import OUTPUT_CLOSED, output_closed
+    from sgl.commands.run_command import OUTPUT_CLOSED, output_closed
 
     try:
         try:
@@ -31,16 +31,16 @@ def _run(arguments: Sequence[str] | None) -> int:
 def _parser() -> argparse.ArgumentParser:
     from sgl import __version__
     from sgl.commands import (
-        chat_tool,
-        check_tool,
-        doctor_tool,
-        grammar_tool,
-        models_tool,
-        push_tool,
-        quantize_tool,
-        run_tool,
-        serve_tool,
-        shard_tool,
+        chat_command,
+        check_command,
+        doctor_command,
+        grammar_command,
+        models_command,
+        push_command,
+        quantize_command,
+        run_command,
+        serve_command,
+        shard_command,
     )
 
     parser = argparse.ArgumentParser(
@@ -49,16 +49,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"sgl {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for tool in (
-        doctor_tool,
-        models_tool,
-        grammar_tool,
-        check_tool,
-        quantize_tool,
-        shard_tool,
-        push_tool,
-        run_tool,
-        serve_tool,
-        chat_tool,
+        doctor_command,
+        models_command,
+        grammar_command,
+        check_command,
+        quantize_command,
+        shard_command,
+        push_command,
+        run_command,
+        serve_command,
+        chat_command,
     ):
         tool.add_parser(commands)
     return parser

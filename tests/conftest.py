@@ -34,9 +34,9 @@ if "TRITON_INTERPRET" not in os.environ and not _gpu():
 
 def pytest_configure() -> None:
     """Grammars are compiled where tests change how, unless a test asks for the process that does it."""
-    from sgl.grammars.compile_client import compile_policy
+    from sgl.grammars.compile_client import grammar_compile_policy
 
-    compile_policy.WORTHWHILE = float("inf")
+    grammar_compile_policy.WORTHWHILE = float("inf")
 
 
 def pytest_runtest_setup() -> None:

@@ -1,4 +1,4 @@
-"""Who imports whom in the tower, as its sources say it: `sgl.runtime.cache.int_row` is `runtime.cache.row` here."""
+"""Who imports whom in the tower, as its sources say it: `sgl.runtime.cache.kv_pool` is `runtime.cache.kv_pool` here."""
 
 from __future__ import annotations
 

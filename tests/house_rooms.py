@@ -42,9 +42,10 @@ ROOMS: dict[str, Rows] = {
         "journal": "places concurrency errors chat sampling backend backends",
         "graph": "places errors chat global_config sampling backend typed nodes backends interpreter program tools",
         "report": "places errors chat sampling backend media nodes interpreter program graph",
-        "function": "errors backends program graph",
-        "check": "errors sampling nodes program tools function",
-        "compat": "places concurrency errors chat global_config sampling backend nodes backends program graph function",
+        "sgl_function": "errors backends program graph",
+        "check": "errors sampling nodes program tools sgl_function",
+        "compat": "places concurrency errors chat global_config sampling backend nodes backends program graph "
+        "sgl_function",
     },
     "runtime": {
         "errors": "",

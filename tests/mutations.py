@@ -201,21 +201,21 @@ MUTATIONS = [
         "cpu/test_host_tier.py",
     ),
     Mutation(
-        "runtime/attention/padded_groups.py",
+        "runtime/attention/padded_attention_groups.py",
         "(distance >= 0) & (distance < window)",
         "(distance >= 0) & (distance <= window)",
         "the mask of a window is one token too wide",
         "cpu/test_attention.py cpu/test_families_gemma.py",
     ),
     Mutation(
-        "runtime/attention/padded_groups.py",
+        "runtime/attention/padded_attention_groups.py",
         "first = max(first, begin - window + 1)",
         "first = max(first, begin - window + 2)",
         "the first key of a window is dropped",
         "cpu/test_attention.py cpu/test_families_gemma.py",
     ),
     Mutation(
-        "runtime/attention/padded_groups.py",
+        "runtime/attention/padded_attention_groups.py",
         "return all(span.queries == 1 and span.context == group[0].context for span in group)",
         "return all(span.queries == 1 for span in group)",
         "padding of shorter contexts is attended to",
@@ -348,7 +348,7 @@ MUTATIONS = [
         "cpu/test_stages_split.py cpu/test_stages_windows.py",
     ),
     Mutation(
-        "runtime/csrc/sampling/sample.c",
+        "runtime/csrc/sampling/token_sampling.c",
         "const uint32_t bits = word < words ? (uint32_t)mask[word] : 0;",
         "const uint32_t bits = word < words ? (uint32_t)mask[word] : ~0u;",
         "columns after the words of a mask are allowed",
@@ -404,7 +404,7 @@ MUTATIONS = [
         "unit/test_tokenizer_jump.py cpu/test_engine_grammar.py cpu/test_constrained.py",
     ),
     Mutation(
-        "grammars/automaton/matcher.py",
+        "grammars/automaton/grammar_matcher.py",
         "del self._states[-count:]\n            del self._tokens[-count:]",
         "del self._states[-count:]",
         "a rollback keeps the tokens",
@@ -419,7 +419,7 @@ MUTATIONS = [
         " unit/grammars/test_grammar_schema_oracle.py",
     ),
     Mutation(
-        "grammars/core/masks/walk.c",
+        "grammars/core/masks/token_trie_walk.c",
         "k < t->node[to].first; k++) out[t->ids[k] >> 5] |=",
         "k < t->node[to].first - 1; k++) out[t->ids[k] >> 5] |=",
         "a mask lacks the last token of each subtree",
@@ -454,7 +454,7 @@ MUTATIONS = [
         "unit/test_limits.py cpu/test_limits_engine.py",
     ),
     Mutation(
-        "runtime/dialects/output_reader.py",
+        "runtime/dialects/model_output_parser.py",
         "if self._blank and not self.fresh:",
         "if not self.fresh:",
         "an empty piece of text is reported at the end",

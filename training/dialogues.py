@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.prompts import (
+from sgl.runtime.nano.nano_prompts import (
     CHAT_TASK,
     NONE_INTENT,
     Field,

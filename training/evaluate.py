@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 import sgl
-from sgl.runtime.nano.prompts import Message, intent_names, json_text, schema_of, state_fields
+from sgl.runtime.nano.nano_prompts import Message, intent_names, json_text, schema_of, state_fields
 from training.compare import fields_right, same
 from training.dialogues import ordered_slots
 from training.probes import StateProbe, sample, states

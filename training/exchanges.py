@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.prompts import Message, Tool, message, tool_answer, tool_call, tool_result
+from sgl.runtime.nano.nano_prompts import Message, Tool, message, tool_answer, tool_call, tool_result
 
 FAILED = ("That did not work: {e}.", "Sorry, {e}.", "I could not do it, {e}.", "There was an error: {e}.")
 ERRORS = (

@@ -9,7 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from sgl.runtime.nano.prompts import END, START
+from sgl.runtime.nano.nano_prompts import END, START
 from training.model import Nano, Shape
 from training.tokenizer import token_id
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from sgl.runtime.nano.prompts import END, ROLES, START
+from sgl.runtime.nano.nano_prompts import END, ROLES, START
 from training.packing import Tokens, answer_mask, document_numbers
 from training.tokenizer import token_id
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.prompts import Field, Tool
+from sgl.runtime.nano.nano_prompts import Field, Tool
 from training.exchanges import Exchange, conversation, failure
 from training.lexicon import NAME_STYLES, Lexicon, Words
 from training.values import LISTS, Pools, Values

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.prompts import EXTRACT_TASK, Field, Message
+from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Field, Message
 from training.layouts import Layouts, Statement
 from training.lexicon import NAME_STYLES, Lexicon, Words, plural, shortened
 from training.synthetic import TASK_WORDINGS, Extraction

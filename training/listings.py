@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from sgl.runtime.nano.prompts import Message, extraction, json_text, schema_of
+from sgl.runtime.nano.nano_prompts import Message, extraction, json_text, schema_of
 from training.probes import Probe
 from training.synthetic import UNSEEN_DOMAINS, Catalogue, Concept, Documents, load_catalogue
 from training.values import Pools, load_pools

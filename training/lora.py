@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sgl.runtime.loading.tensor_files.save_safetensors import save_tensors
-from sgl.runtime.nano.prompts import START, render
+from sgl.runtime.nano.nano_prompts import START, render
 from training.feed import Marker, Rows
 from training.listings import SEED, conversations
 from training.model import DenseAttention, Nano, Shape

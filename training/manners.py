@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from sgl.runtime.nano.prompts import CHAT_TASK, Message, label_choice, message, question_on
+from sgl.runtime.nano.nano_prompts import CHAT_TASK, Message, label_choice, message, question_on
 from training.synthetic import Catalogue, Documents
 from training.values import LISTS, Pools
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from sgl.runtime.nano.prompts import Field, Message
+from sgl.runtime.nano.nano_prompts import Field, Message
 from training.lexicon import NAME_STYLES, Lexicon
 from training.synthetic import Extraction
 from training.values import Pools, Values

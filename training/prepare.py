@@ -20,7 +20,7 @@ from random import Random
 import numpy as np
 from tokenizers import Tokenizer
 
-from sgl.runtime.nano.prompts import START, Message, render
+from sgl.runtime.nano.nano_prompts import START, Message, render
 from training.dialogues import Dialogues
 from training.labels import Labels
 from training.manners import Manners

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.prompts import (
+from sgl.runtime.nano.nano_prompts import (
     Field,
     Message,
     dialogue_prefix,

@@ -10,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from sgl.runtime.nano.prompts import END, START, render
+from sgl.runtime.nano.nano_prompts import END, START, render
 from training.compare import fields_right, same
 from training.probes import PROBES, Probe, sample
 from training.tokenizer import token_id

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from random import Random
 
-from sgl.runtime.nano.prompts import (
+from sgl.runtime.nano.nano_prompts import (
     Field,
     Message,
     Tool,

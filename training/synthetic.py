@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from sgl.runtime.nano.prompts import EXTRACT_TASK, Field, Message, extraction, json_text, message
+from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Field, Message, extraction, json_text, message
 from training.values import FIRST_NAMES, Pools, Values, bucket
 
 Split = Literal["train", "names", "domains"]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from sgl.runtime.nano.prompts import END, START, json_text
+from sgl.runtime.nano.nano_prompts import END, START, json_text
 from training.values import LISTS, rows
 
 VOCABULARY = 8192

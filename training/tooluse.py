@@ -9,14 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.prompts import (
-    Field,
-    Message,
-    Tool,
-    message,
-    tool_answer,
-    tools_system,
-)
+from sgl.runtime.nano.nano_prompts import Field, Message, Tool, message, tool_answer, tools_system
 from training.exchanges import Exchange, conversation, failure
 from training.foreign import ForeignTools
 from training.sums import Sums

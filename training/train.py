@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional as F
 
-from sgl.runtime.nano.prompts import START, render
+from sgl.runtime.nano.nano_prompts import START, render
 from training.feed import Feed, Marker, Rows, start_workers
 from training.model import AttentionKind, BlockAttention, CausalAttention, DenseAttention, Nano, Shape
 from training.optimizer import MATRIX_RATE, OTHER_RATE, Optimizer

@@ -8,15 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.prompts import (
-    EXTRACT_TASK,
-    Field,
-    Message,
-    extraction,
-    intent_choice,
-    json_text,
-    message,
-)
+from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Field, Message, extraction, intent_choice, json_text, message
 from training.lexicon import NAME_STYLES, Lexicon
 from training.values import Pools, held_back, rows
 

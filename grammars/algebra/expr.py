@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.core_extension import compiled
+from sgl.grammars.algebra.grammar_core_extension import compiled
 
 PLAIN_ALWAYS, PLAIN_REPEATED = 1, 2
 

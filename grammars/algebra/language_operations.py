@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.character_partition import CharacterPartition
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, alt, seq
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.interned_terms import TermStore
 from sgl.grammars.algebra.length_clipping import clip_lengths
 from sgl.grammars.errors import GrammarLimitError
@@ -66,7 +66,7 @@ def determined(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Graph
 
 
 def product(included: Sequence[Expr], excluded: Sequence[Expr], least: int = 0, most: int | None = None) -> Expr:
-    """`combine` in Python without short cuts: the oracle of `core/languages/product.c` and its fallback."""
+    """`combine` in Python without short cuts: the oracle of `core/languages/language_product.c` and its fallback."""
     terms = TermStore()
     start = tuple((terms.of(e),) for e in (*included, *excluded))
     return _Product(terms, len(included), least, most).graph(start)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from sgl.grammars.automaton.automaton import Automaton
-from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.automaton.grammar_automaton import Automaton
+from sgl.grammars.automaton.python_automaton_core import DEAD
 from sgl.grammars.errors import AutomatonFullError
 
 ENDED = -1

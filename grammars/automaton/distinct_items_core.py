@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from sgl.grammars.algebra.byte_marks import BEGIN
+from sgl.grammars.automaton.automaton_work_budget import WorkBudget
 from sgl.grammars.automaton.distinct_items_masks import DistinctItemsMasks
 from sgl.grammars.automaton.distinct_items_states import (
     DistinctItemsHalt,
@@ -18,10 +19,9 @@ from sgl.grammars.automaton.distinct_items_states import (
     DistinctItemsStates,
 )
 from sgl.grammars.automaton.distinct_items_viability import DistinctItemsViability
-from sgl.grammars.automaton.native_core import NativeCore
-from sgl.grammars.automaton.python_core import DEAD, PythonCore
+from sgl.grammars.automaton.native_automaton_core import NativeCore
+from sgl.grammars.automaton.python_automaton_core import DEAD, PythonCore
 from sgl.grammars.automaton.state_closure import CROWDED
-from sgl.grammars.automaton.work_budget import WorkBudget
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -30,7 +30,7 @@ _ONE_STATE_BYTES = 400
 
 
 class DistinctItemsCore:
-    """The interface of the other cores; see `python_core.PythonCore`."""
+    """The interface of the other cores; see `python_automaton_core.PythonCore`."""
 
     def __init__(self, core: PythonCore | NativeCore, network: TransitionNetwork, vocabulary: Vocabulary) -> None:
         self._core = core
@@ -42,7 +42,7 @@ class DistinctItemsCore:
         self.extend, self.digest = core.extend, core.digest
 
     def allow(self, meter: WorkBudget) -> None:
-        """As in `python_core.PythonCore`, but only a hasty meter stops early:
+        """As in `python_automaton_core.PythonCore`, but only a hasty meter stops early:
         what is stopped has to start again.
         """
         self._texts.allow(meter)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from sgl.grammars.algebra.byte_marks import BEGIN, NEW, OPENED, OPENED_UNIQUE, REPEATED
-from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.automaton.automaton_work_budget import UNLIMITED, WorkBudget
+from sgl.grammars.automaton.python_automaton_core import DEAD
 from sgl.grammars.automaton.state_closure import PAUSED
-from sgl.grammars.automaton.work_budget import UNLIMITED, WorkBudget
 from sgl.grammars.automaton.written_items import UNFINISHED, OpenContainer, ends_string, scalar, string
 
 if TYPE_CHECKING:
-    from sgl.grammars.automaton.native_core import NativeCore
-    from sgl.grammars.automaton.python_core import PythonCore
+    from sgl.grammars.automaton.native_automaton_core import NativeCore
+    from sgl.grammars.automaton.python_automaton_core import PythonCore
 
     Core = PythonCore | NativeCore
 

@@ -12,7 +12,7 @@ from itertools import count
 
 from sgl.grammars.algebra.byte_marks import BEGIN, MOST_ITEMS, NEW, REPEATED
 from sgl.grammars.automaton.distinct_items_states import DistinctItemsState, DistinctItemsStates, kept
-from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.automaton.python_automaton_core import DEAD
 from sgl.grammars.automaton.shortest_completion import BYTE_COST, ShortestCompletions
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.transition_network import TransitionNetwork

@@ -32,7 +32,7 @@ _PREFERRED = bytes(range(0x30, 0x3A)) + bytes(range(0x61, 0x7B)) + bytes(range(0
 
 
 class DistanceCore(Protocol):
-    """The interface to an automaton's core; `python_core.py` says what the numbers mean."""
+    """The interface to an automaton's core; `python_automaton_core.py` says what the numbers mean."""
 
     def threads(self, state: int) -> list[Thread]: ...
 

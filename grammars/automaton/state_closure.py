@@ -1,4 +1,4 @@
-"""What a set of threads reaches without reading a byte, in plain Python: `core/automaton/closure.c` is the same in C.
+"""What a set of threads reaches without reading a byte, in plain Python; `core/automaton/state_closure.c` is the C.
 
 A thread is (node, count, frame). A frame is an interned, sorted tuple of the threads that go on when it is popped:
 all callers of a rule (or loop, or list) at one place of the text share one frame, so that ambiguous callers cost no

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.grammar_automaton import Automaton
+from sgl.grammars.drawing.automaton_folding import pictures
+from sgl.grammars.drawing.automaton_layout import arrange
 from sgl.grammars.drawing.automaton_svg import render
-from sgl.grammars.drawing.fold_states import pictures
-from sgl.grammars.drawing.picture_layout import arrange
 from sgl.grammars.errors import UnsupportedGrammarError
 
 MOST_BOXES = 60

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html import escape
 
-from sgl.grammars.drawing.fold_states import AutomatonPicture
-from sgl.grammars.drawing.picture_layout import CHARACTER, RADIUS, PictureLayout, sag, shortened
+from sgl.grammars.drawing.automaton_folding import AutomatonPicture
+from sgl.grammars.drawing.automaton_layout import CHARACTER, RADIUS, PictureLayout, sag, shortened
 
 _STYLE = """
 text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1f2933; text-anchor: middle }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from sgl.grammars.algebra.core_extension import compiled
 from sgl.grammars.algebra.expr import Alt, Call, Chars, Expr, Graph, Literal, Repeat, Rule, Seq
+from sgl.grammars.algebra.grammar_core_extension import compiled
 from sgl.grammars.ebnf.epsilon_removal import Bodies, calls, remove_epsilon, substitute
 from sgl.grammars.ebnf.left_recursion import remove_left_recursion
 

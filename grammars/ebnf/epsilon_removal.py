@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from operator import is_
 
-from sgl.grammars.algebra.core_extension import compiled
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -29,6 +28,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
+from sgl.grammars.algebra.grammar_core_extension import compiled
 
 Bodies = dict[Rule, Expr]
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Literal, Rule, alt, repeat, seq
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, nearest
-from sgl.grammars.ebnf.lark_bodies import LarkBodies, is_rule
 from sgl.grammars.ebnf.lark_common_terminals import COMMON
+from sgl.grammars.ebnf.lark_rule_bodies import LarkBodies, is_rule
 from sgl.grammars.ebnf.lexer_terminals import shortest
 from sgl.grammars.ebnf.rule_attributes import RuleAttributes, read_attributes
 from sgl.grammars.ebnf.rule_table import RuleTable, any_of
@@ -91,7 +91,7 @@ class _LarkReader(LarkBodies):
         return self.table
 
     def _plain_statements(self) -> bool:
-        """Read what `core/python/lark.c` can read as `_statement` would; whether that is all of the text."""
+        """Read what `core/python/lark_parser.c` can read as `_statement` would; whether that is all of the text."""
         core = extension() if self._compiled else None
         if core is not None:
             end = core.read_lark(self.source.text, self.tokens.next.at, self._atoms, self._hooks, any_of, self._gap)

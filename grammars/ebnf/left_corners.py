@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sgl.grammars.algebra.core_extension import compiled
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -23,6 +22,7 @@ from sgl.grammars.algebra.expr import (
     repeat,
     seq,
 )
+from sgl.grammars.algebra.grammar_core_extension import compiled
 
 Heads = dict[Rule, Expr]
 

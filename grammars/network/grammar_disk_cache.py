@@ -19,8 +19,8 @@ from functools import cache
 from pathlib import Path
 
 from sgl.grammars.errors import GrammarError
-from sgl.grammars.network.network_file import pack, unpack
 from sgl.grammars.network.transition_network import TransitionNetwork
+from sgl.grammars.network.transition_network_file import pack, unpack
 
 FORMAT = 1
 WORTHWHILE = 0.02

@@ -6,11 +6,11 @@ from array import array
 from functools import cached_property
 from typing import Any
 
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import Expr, Rule
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.unordered_parts import PartTable
-from sgl.grammars.network.network_lowering import RuleLowering
-from sgl.grammars.network.network_nodes import (
+from sgl.grammars.network.transition_network_lowering import RuleLowering
+from sgl.grammars.network.transition_network_nodes import (
     BYTE,
     CALL,
     CLASS_BYTES,

@@ -11,7 +11,7 @@ import numpy as np
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.regex.script_table import NAMES, RUNS
+from sgl.grammars.regex.unicode_script_table import NAMES, RUNS
 
 # Not looked at one by one: planes 4 to 13, unassigned in every version of Unicode, and 15 and 16, private by rule.
 _SEEN = ((0, 0x3FFFF), (0xE0000, 0xEFFFF))

@@ -10,7 +10,7 @@ from typing import Any
 
 from sgl.grammars.errors import GrammarError, GrammarLimitError
 from sgl.grammars.schema.ignored_keywords import without_refused
-from sgl.grammars.schema.instance_judge import InstanceJudge
+from sgl.grammars.schema.instance_validator import InstanceJudge
 from sgl.grammars.schema.keyword_reader import APPLICATORS
 from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions
 from sgl.grammars.schema.schema_resolver import SchemaResolver

@@ -27,7 +27,7 @@ from sgl.grammars.algebra.expr import (
 )
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.array_schemas import ArrayBuilder
-from sgl.grammars.schema.ascii_only import ascii_only
+from sgl.grammars.schema.ascii_only_json import ascii_only
 from sgl.grammars.schema.closed_objects import closing
 from sgl.grammars.schema.content_encoding import in_string, settled
 from sgl.grammars.schema.distinct_items_error import TooManyDistinctError

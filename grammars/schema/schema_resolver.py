@@ -12,7 +12,7 @@ from typing import Any
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.closed_objects import close_objects, joined, quiet_contains, quieted
 from sgl.grammars.schema.distinct_alternatives import distinct, merged, repeated
-from sgl.grammars.schema.instance_judge import InstanceJudge
+from sgl.grammars.schema.instance_validator import InstanceJudge
 from sgl.grammars.schema.keyword_reader import (
     APPLICATORS,
     KeywordReader,

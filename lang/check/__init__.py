@@ -4,8 +4,8 @@ for problem in check_source(text, "qa.py"):
     print(problem)          # qa.py:7:12: SGL101 no gen, select or var_scope has made 'anwser' before this; ...
 """
 
-from .api import check_path, check_program, check_source, files_of
-from .problem import RULES, Problem, Rule, Severity
+from .check_api import check_path, check_program, check_source, files_of
+from .check_problem import RULES, Problem, Rule, Severity
 
 __all__ = [
     "RULES",

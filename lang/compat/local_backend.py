@@ -7,8 +7,8 @@ from typing import Any
 
 from ..backends.embedded.embedded_backend import EmbeddedBackend
 from ..chat import get_chat_template
-from .alias_settings import choose_model
 from .server_args import ServerArgs
+from .sglang_alias_settings import choose_model
 from .shared_engines import EngineHold, engines
 
 

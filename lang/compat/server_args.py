@@ -8,9 +8,9 @@ import warnings
 from dataclasses import field, make_dataclass
 from typing import Any
 
-from ..places.source_place import SourcePlace, caller_place
-from .alias_settings import settings
+from ..places.source_location import SourcePlace, caller_place
 from .server_cli_args import NAMES, SWITCHES, add_cli_args, given_in
+from .sglang_alias_settings import settings
 
 # option of a server -> option of sgl.Engine
 MEANINGS = {

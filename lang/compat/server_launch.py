@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from .alias_endpoint import answers
-from .alias_settings import settings
-from .server_stand_ins import stand_in_for, with_pid
+from .server_process_stand_ins import stand_in_for, with_pid
+from .sglang_alias_endpoint import answers
+from .sglang_alias_settings import settings
 
 LAUNCHERS = ("sglang.launch_server", "sglang_router.launch_server", "sglang serve")
 

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from ..errors import LanguageError
-from .alias_settings import configure, settings
+from .sglang_alias_settings import configure, settings
 
 ROOT = "sglang"
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..backends.default_backend import as_backend, resolve_backend
-from ..function import SglFunction
 from ..graph.trace_program import current_tracer, extract_prefix
 from ..graph.tracer import TracerProgramState
 from ..program.program import ProgramCall
@@ -14,6 +13,7 @@ from ..program.program_run import RunSettings
 from ..program.program_run import run_program as run_here
 from ..program.program_state import ProgramState
 from ..sampling.options import SamplingOptions
+from ..sgl_function import SglFunction
 
 
 def run_program(

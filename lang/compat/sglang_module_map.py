@@ -7,7 +7,7 @@ UPSTREAM = "0.5.12"  # the version whose frontend the alias stands for
 
 _LANGUAGE = (
     "sgl.lang.nodes.primitives",
-    "sgl.lang.function",
+    "sgl.lang.sgl_function",
     "sgl.lang.backends.default_backend",
     "sgl.lang.global_config",
     "sgl.lang.sampling.choices",
@@ -24,7 +24,7 @@ _RUN = (
 _TRACE = (f"{_HERE}.sglang_interpreter", "sgl.lang.graph.trace_program", "sgl.lang.graph.tracer")
 _BACKENDS = {
     "runtime_endpoint": (
-        f"{_HERE}.alias_endpoint",
+        f"{_HERE}.sglang_alias_endpoint",
         f"{_HERE}.sglang_runtime",
         "sgl.lang.sampling.choices",
         "sgl.lang.nodes.ir",
@@ -48,7 +48,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sglang.lang.ir": (
         "sgl.lang.nodes.ir",
         "sgl.lang.nodes.traced_nodes",
-        "sgl.lang.function",
+        "sgl.lang.sgl_function",
         "sgl.lang.sampling.choices",
         f"{_HERE}.deprecated_names",
     ),
@@ -74,8 +74,8 @@ HOMES: dict[str, tuple[str, ...]] = {
     "sglang.srt.parser.conversation": (f"{_HERE}.sglang_srt.sglang_conversations",),
     "sglang.test.ci.ci_register": (f"{_HERE}.sglang_test.ci_register",),
     "sglang.srt.server_args": (f"{_HERE}.server_args",),
-    "sglang.srt.server": (f"{_HERE}.sglang_runtime", f"{_HERE}.alias_engine"),
-    "sglang.srt.entrypoints.engine": (f"{_HERE}.alias_engine",),
+    "sglang.srt.server": (f"{_HERE}.sglang_runtime", f"{_HERE}.sglang_alias_engine"),
+    "sglang.srt.entrypoints.engine": (f"{_HERE}.sglang_alias_engine",),
     "sglang.version": (f"{_HERE}.sglang_toplevel",),
 }
 

@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ..errors import UnsupportedByBackendError
-from .alias_engine import Engine
-from .alias_settings import say_once, settings
+from .sglang_alias_engine import Engine
+from .sglang_alias_settings import say_once, settings
 
 _numbers = itertools.count(1)
 by_url: weakref.WeakValueDictionary[str, Runtime] = weakref.WeakValueDictionary()

@@ -6,9 +6,9 @@ from importlib import import_module
 from typing import Any
 
 _HOMES = {
-    "Engine": ".alias_engine",
+    "Engine": ".sglang_alias_engine",
     "Runtime": ".sglang_runtime",
-    "RuntimeEndpoint": ".alias_endpoint",
+    "RuntimeEndpoint": ".sglang_alias_endpoint",
     "ServerArgs": ".server_args",
     "OpenAI": "..backends.openai.openai_backend",
     "Crusoe": "..backends.openai.openai_backend",

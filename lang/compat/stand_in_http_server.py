@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import BadValueError
-from .alias_settings import choose_model, say_once
 from .server_args import ServerArgs
+from .sglang_alias_settings import choose_model, say_once
 from .shared_engines import EngineHold, engines
 
 SECONDS = 10.0  # that a server may take to shut down

@@ -11,7 +11,7 @@ from ..nodes.primitives import as_node
 from ..nodes.traced_nodes import SglArgument
 from ..program.program import Program
 from .graph_plan import GraphPlan
-from .placeholders import placeholders
+from .trace_placeholders import placeholders
 
 
 class CompiledParameters:

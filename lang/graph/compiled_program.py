@@ -16,7 +16,7 @@ from ..backend import Backend, Stream
 from ..backends.default_backend import as_backend
 from ..errors import LanguageError, TraceError, reject_unknown
 from ..global_config import global_config
-from ..places.source_place import SourcePlace, is_own
+from ..places.source_location import SourcePlace, is_own
 from ..program.batch_runs import OPTION_NAMES, WINDOW, make_calls
 from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, new_executor, split_options
@@ -25,12 +25,12 @@ from .compiled_batches import counted, finished, in_order, result_of, shared_arg
 from .compiled_parameters import CompiledParameters
 from .compiled_state import CompiledState
 from .graph_plan import GraphPlan
-from .placeholders import placeholders
 from .plan_executor import PlanExecution
 from .plan_passes.grammar_pass import prepare_grammars
 from .plan_passes.pass_pipeline import AHEAD, HOIST, PASSES, improve
 from .plan_passes.prefix_pass import PinnedPrefix, hoist_prefix, without_pinned_prefix
 from .program_graph import ProgramGraph
+from .trace_placeholders import placeholders
 from .trace_program import trace_program
 from .tracer import TracerProgramState
 

@@ -10,7 +10,7 @@ from ..nodes.ir import SglConstantText
 from ..nodes.traced_nodes import SglArgument
 from ..program.program_state import ProgramState
 from ..program.state_group import ProgramStateGroup
-from .placeholders import TextSum, TracedVariable
+from .trace_placeholders import TextSum, TracedVariable
 from .traced_forks import TracerGroup
 from .tracer import TracerProgramState
 

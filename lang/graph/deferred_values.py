@@ -7,7 +7,7 @@ from typing import Any
 
 from ..backend import Generated
 from ..errors import ProgramError
-from ..interpreter.transcript import PendingText
+from ..interpreter.state_transcript import PendingText
 from ..nodes.ir import SglExpr
 from ..nodes.traced_nodes import SglVariable
 

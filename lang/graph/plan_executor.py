@@ -13,19 +13,19 @@ from typing import Any
 
 from sgl.runtime.text.chat_templates.quoted_text import joined
 
+from ..interpreter.state_transcript import LiteralText, TextSpan, again, messages_of, passage_of, text_of
 from ..interpreter.state_variables import StateVariables
 from ..interpreter.stream_executor import StreamExecutor
-from ..interpreter.transcript import LiteralText, TextSpan, again, messages_of, passage_of, text_of
 from ..nodes.ir import SglConstantText, SglExpr
-from ..nodes.special_and_plain import in_turn
-from ..places.source_place import SourcePlace
+from ..nodes.special_token_text import in_turn
+from ..places.source_location import SourcePlace
 from ..program.program import ProgramCall
 from ..program.program_run import NO_THREAD, RunSettings, new_executor
 from ..sampling.adapter_selection import of_forks
 from .deferred_values import Binding, DeferredValue
 from .graph_plan import GraphPlan, Lane
-from .placeholders import Key, TracedVariable, filled
 from .plan_passes.prefix_pass import SilentStream
+from .trace_placeholders import Key, TracedVariable, filled
 from .trace_steps import (
     AppendStep,
     AssignStep,

@@ -9,7 +9,7 @@ from typing import Any
 from ..backend import Backend
 from ..backends.default_backend import as_backend
 from ..chat import ChatTemplate, get_chat_template
-from ..places.source_place import caller_place
+from ..places.source_location import caller_place
 from ..program.program import Program, ProgramCall
 from ..program.program_run import run_coroutine, split_options
 from .async_tracer import AsyncTracerProgramState

@@ -10,8 +10,8 @@ from ..chat import ChatTemplate, ConversationTurns
 from ..errors import StateEndedError, TraceError
 from ..nodes.ir import SglConstantText, SglExpr
 from ..nodes.traced_nodes import SglArgument, SglJoin
-from ..places.source_place import SourcePlace, caller_place
-from .placeholders import Key, TracedVariable, UnboundArgument, VariablePlaceholder
+from ..places.source_location import SourcePlace, caller_place
+from .trace_placeholders import Key, TracedVariable, UnboundArgument, VariablePlaceholder
 from .trace_steps import GraphStep
 
 MAX_NODES = 20_000

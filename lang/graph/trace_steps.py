@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..nodes.described_nodes import SglFields
+from ..nodes.description_nodes import SglFields
 from ..nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
 from ..nodes.traced_nodes import SglArgument
-from ..places.source_place import SourcePlace
-from .placeholders import Key, TracedVariable, placeholders
+from ..places.source_location import SourcePlace
+from .trace_placeholders import Key, TracedVariable, placeholders
 
 Makes = tuple[tuple[Key, str | None], ...]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..nodes.traced_nodes import SglConcateAndAppend
-from ..places.source_place import caller_place
+from ..places.source_location import caller_place
 from ..program.state_group import ProgramStateGroup
 from .trace_recording import SglGather
 from .trace_steps import ConcatenateStep, GatherStep, WaitStep

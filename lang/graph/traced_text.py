@@ -27,9 +27,9 @@ from ..nodes.ir import (
     flatten,
 )
 from ..nodes.primitives import as_node, role_turn
-from ..places.source_place import SourcePlace, caller_place
+from ..places.source_location import SourcePlace, caller_place
 from ..tools.tool_nodes import SglToolCall
-from .placeholders import TextSum
+from .trace_placeholders import TextSum
 from .trace_recording import TracedState
 from .trace_steps import AppendStep, JoinedTextStep, Makes
 

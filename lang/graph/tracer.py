@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 from ..errors import TraceError
 from ..nodes.ir import SglConstantText, SglExpr, SglGen
 from ..nodes.traced_nodes import SglFork, SglGetForkItem
-from ..places.source_place import caller_place
+from ..places.source_location import caller_place
 from ..program.program import Program, ProgramCall
 from ..sampling.adapter_selection import Change
 from ..typed import reading_of
-from .placeholders import Key, TracedVariable, filled
+from .trace_placeholders import Key, TracedVariable, filled
 from .trace_steps import AssignStep, CloseStep, ForkStep, SnapshotStep, WaitStep, keys_in
 from .traced_forks import TracerGroup
 from .traced_text import TracedText

@@ -11,11 +11,11 @@ from ..backend import Generated, SelectRequest, Stream
 from ..errors import BadValueError
 from ..global_config import own_words
 from ..sampling.choices import ChoicesDecision, token_length_normalized
-from .transcript import LiteralText, PendingText
+from .state_transcript import LiteralText, PendingText
 
 if TYPE_CHECKING:
+    from .state_transcript import Piece
     from .stream_executor import StreamExecutor
-    from .transcript import Piece
 
 
 def rescore_choices(executor: StreamExecutor, piece: PendingText, choices: list[str]) -> Future[ChoicesDecision]:

@@ -11,7 +11,7 @@ from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 from ..backend import GenRequest, Media, SelectRequest
 from ..chat.reasoning_split import marks_of, split_reasoning
 from ..errors import ProgramError, node_failure
-from ..nodes.described_nodes import SglFields, SglLabels
+from ..nodes.description_nodes import SglFields, SglLabels
 from ..nodes.ir import (
     SglAdapterBegin,
     SglAdapterEnd,
@@ -29,14 +29,14 @@ from ..nodes.ir import (
     SglVideo,
     flatten,
 )
-from ..nodes.special_and_plain import in_turn
-from ..places.source_place import SourcePlace
+from ..nodes.special_token_text import in_turn
+from ..places.source_location import SourcePlace
 from ..sampling.options import derive_seed
 from ..sampling.text_limits import with_limit
 from .program_warnings import warn_about_node
+from .state_transcript import PendingText, Split, TextSpan, ThoughtText, again
+from .state_writer import StateWriter
 from .text_limit_check import check_limit
-from .transcript import PendingText, Split, TextSpan, ThoughtText, again
-from .writing import StateWriter
 
 Rule = Callable[[StateWriter, Any, SourcePlace | None], None]
 

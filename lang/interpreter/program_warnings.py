@@ -6,9 +6,9 @@ import warnings
 from typing import Any
 
 from ..nodes.ir import SglExpr, SglSelect
-from ..places.source_place import SourcePlace
-from .transcript import LiteralText
-from .writing import StateWriter
+from ..places.source_location import SourcePlace
+from .state_transcript import LiteralText
+from .state_writer import StateWriter
 
 _registry: dict[Any, Any] = {}  # of the warnings module: which lines were warned about
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..concurrency.timeout_alarms import TimeoutAlarm, deadlines
 from ..errors import BudgetExceeded, DeadlineExceeded, ProgramError
 from .run_history import RunBranch
-from .usage import Budget, Usage
+from .token_usage import Budget, Usage
 
 if TYPE_CHECKING:
     from ..backend import Backend

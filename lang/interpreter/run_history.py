@@ -12,8 +12,8 @@ from .detached_backend import detached, resting, set_slots, slots_of
 if TYPE_CHECKING:
     from ..backend import Backend
     from ..chat import ConversationTurn, ConversationTurns
-    from .transcript import Piece
-    from .usage import Usage
+    from .state_transcript import Piece
+    from .token_usage import Usage
 
 
 class RunBranch:
@@ -89,7 +89,7 @@ class RunBranch:
 
     def usage(self) -> Usage:
         """What this branch and its children have used so far."""
-        from .usage import Usage
+        from .token_usage import Usage
 
         pieces = (piece for branch in self.all() for piece in branch.own)
         return Usage.total(piece.usage for piece in pieces if piece.usage is not None)

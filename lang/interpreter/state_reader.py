@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Self
 from sgl.runtime.errors import EngineDied
 
 from ..errors import ProgramError, UnknownVariableError
+from .state_transcript import LiteralText, again, messages_of, text_of
 from .state_variables import Binding, Name, StateVariables, never_made
-from .transcript import LiteralText, again, messages_of, text_of
 
 if TYPE_CHECKING:
     from ..chat import ConversationTurns
     from ..concurrency.replay_feed import ReplayFeed
     from .run_history import RunBranch
-    from .transcript import Piece
+    from .state_transcript import Piece
 
 
 class StateReader:

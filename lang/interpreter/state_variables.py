@@ -8,7 +8,7 @@ from ..concurrency.replay_feed import ReplayFeed
 from ..errors import NeverMadeError, ProgramError, UnknownVariableError
 from ..nodes.ir import SglExpr
 from ..nodes.traced_nodes import SglVariable
-from .transcript import PendingText, TextSpan, ThoughtText
+from .state_transcript import PendingText, TextSpan, ThoughtText
 
 Binding = PendingText | TextSpan | ThoughtText
 Name = str | None  # None: the last gen without a name

@@ -22,9 +22,9 @@ from ..concurrency.timeout_alarms import TimeoutAlarm, deadlines
 from ..concurrency.unique_ids import fresh_id
 from ..errors import DeadlineExceeded, ProgramCancelled, ProgramError, StateEndedError, node_failure
 from ..nodes.ir import flatten
+from ..nodes.pickle_placeholders import kept as kept_or_lost
 from ..nodes.primitives import as_node
-from ..nodes.unpicklable import kept as kept_or_lost
-from ..places.source_place import SourcePlace, caller_place
+from ..places.source_location import SourcePlace, caller_place
 from ..sampling.adapter_selection import Adapter
 from ..sampling.options import SamplingOptions, derive_seed
 from .detached_backend import bare, detached
@@ -32,8 +32,8 @@ from .node_handlers import apply
 from .run_control import RunControl
 from .run_history import RunBranch
 from .state_reader import StateReader
+from .state_transcript import LiteralText, PendingText, again, result_of
 from .state_variables import Binding, Name, StateVariables
-from .transcript import LiteralText, PendingText, again, result_of
 
 log = logging.getLogger("sgl.lang")
 _KEPT = (

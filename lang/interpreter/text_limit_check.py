@@ -10,7 +10,7 @@ from ..sampling.text_limits import is_constrained, is_cut, truncated_error
 if TYPE_CHECKING:
     from ..backend import Backend, Generated
     from ..nodes.ir import SglGen
-    from ..places.source_place import SourcePlace
+    from ..places.source_location import SourcePlace
     from ..sampling.options import SamplingOptions
 
 _shown: dict[str, dict[Any, Any]] = {}  # by file, what Python has shown of its lines

@@ -3,7 +3,7 @@
 from .journal import Journal
 from .journal_backend import JournalBackend, JournalCounts, journalled, record, replay, resume
 from .journal_node import JournalNode
-from .once_values import once
+from .memoized_values import once
 
 __all__ = [
     "Journal",

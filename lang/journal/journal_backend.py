@@ -15,7 +15,7 @@ from ..backend import Backend, Stream
 from ..backends.default_backend import resolve_backend
 from ..chat import ChatTemplate
 from ..errors import BadValueError, JournalError
-from ..places.source_place import SourcePlace, caller_place
+from ..places.source_location import SourcePlace, caller_place
 from ..sampling.options import SamplingOptions
 from .journal import Journal
 from .journal_node import JournalNode

@@ -7,7 +7,7 @@ from typing import Any
 
 _MODULES = {
     "sgl.lang.chat.chat_turn_template": "sgl.lang.chat",
-    "sgl.lang.interpreter.usage": "sgl.lang.usage",
+    "sgl.lang.interpreter.token_usage": "sgl.lang.usage",
     "sgl.lang.nodes.ir": "sgl.lang.ir",
     "sgl.lang.sampling.choices": "sgl.lang.choices",
     "sgl.lang.sampling.options": "sgl.lang.options",

@@ -11,7 +11,7 @@ from typing import Any
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 
 from ..backend import GenRequest, SelectRequest
-from ..places.source_place import SourcePlace
+from ..places.source_location import SourcePlace
 from ..sampling.options import DEFAULTS, NAMES
 from .journal_class_names import written_name
 from .journal_node import JournalNode

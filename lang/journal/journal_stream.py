@@ -12,7 +12,7 @@ from typing import Any
 from ..backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ..backends.pending_calls import forward_result
 from ..errors import ProgramCancelled
-from ..places.source_place import SourcePlace
+from ..places.source_location import SourcePlace
 from ..sampling.choices import ChoicesDecision
 from .hash_chain import (
     ChainLink,
@@ -26,7 +26,7 @@ from .hash_chain import (
 )
 from .journal_node import JournalNode
 from .journal_request import JournalRequest, Path, RequestContent, content_of, once_content, program_at
-from .once_values import OnceValues
+from .memoized_values import OnceValues
 from .recorded_call import RecordedCall, StreamPosition, done
 from .replay_mismatch import mismatch
 from .replay_session import ReplaySession

@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from ..errors import TextOfNodeError, shown
-from ..places.source_place import SourcePlace
+from ..places.source_location import SourcePlace
 from ..sampling.choices import ChoicesSamplingMethod
 from ..sampling.options import (
     REGEX_BOOL,
@@ -16,9 +16,9 @@ from ..sampling.options import (
     REGEX_STR,
     SamplingOptions,
 )
-from ..typed.text_reading import TextReading
-from .unpicklable import kept
-from .unused_expressions import warn_if_dropped
+from ..typed.typed_text_parsing import TextReading
+from .pickle_placeholders import kept
+from .unused_expression_warning import warn_if_dropped
 
 SglSamplingParams = SamplingOptions
 Value_co = TypeVar("Value_co", covariant=True)

@@ -15,8 +15,8 @@ from ..sampling.choices import ChoicesSamplingMethod, token_length_normalized
 from ..sampling.gen_options import GenOptions, Strings
 from ..sampling.options import CONSTRAINTS, DTYPE_REGEXES, NAMES, SamplingOptions, make_options
 from ..typed import reading_of
-from .append_hints import GEN_OPTIONS as _MEANT
-from .append_hints import what_to_append
+from .append_error_hints import GEN_OPTIONS as _MEANT
+from .append_error_hints import what_to_append
 from .ir import (
     SglConstantText,
     SglExpr,
@@ -30,9 +30,9 @@ from .ir import (
     SglVideo,
     flatten,
 )
-from .special_and_plain import labels_in
-from .special_and_plain import plain as plain
-from .special_and_plain import special as special
+from .special_token_text import labels_in
+from .special_token_text import plain as plain
+from .special_token_text import special as special
 
 Value = TypeVar("Value")
 Choices: TypeAlias = (

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from ..errors import WouldBlockError
-from ..interpreter.usage import Usage
+from ..interpreter.token_usage import Usage
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.adapter_selection import Change, of_forks
-from .above import Picture, Report, reports
 from .program import Program, ProgramCall, check_program
 from .program_state import StateBase
+from .report_and_journal_hooks import Picture, Report, reports
 from .select_probabilities import probabilities_async
 from .state_group import ProgramStateGroup
-from .variable_values import typed_value
+from .variable_parsing import typed_value
 
 Value = TypeVar("Value")
 

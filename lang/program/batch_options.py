@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..interpreter.usage import Budget
+from ..interpreter.token_usage import Budget
 from ..sampling.adapter_selection import Adapters
 from ..sampling.gen_options import SamplingNames
 

@@ -18,13 +18,13 @@ from ..errors import BadValueError, UnknownOptionError, nearest
 from ..global_config import global_config
 from ..interpreter.run_control import RunControl
 from ..interpreter.stream_executor import StreamExecutor
-from ..interpreter.usage import Budget
+from ..interpreter.token_usage import Budget
 from ..sampling.adapter_selection import Adapter, checked, one_each
 from ..sampling.options import RUN_DEFAULTS, RUN_NAMES, SamplingOptions, derive_seed, make_options
-from .above import journals
 from .async_program_state import AsyncProgramState
 from .program import Program, ProgramCall
 from .program_state import ProgramState
+from .report_and_journal_hooks import journals
 
 NO_THREAD = 0
 _SWITCHES = frozenset({"stream", "backend", "use_thread", "timeout", "budget", "journal", "adapter"})

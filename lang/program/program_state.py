@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 from ..backend import Generated
 from ..concurrency.timeout_alarms import deadlines
 from ..errors import LanguageError, ProgramCancelled, TextOfNodeError
+from ..interpreter.state_transcript import LiteralText, with_text
 from ..interpreter.state_variables import Binding, StateVariables
 from ..interpreter.stream_executor import StreamExecutor
-from ..interpreter.transcript import LiteralText, with_text
-from ..interpreter.usage import Usage
-from ..nodes.append_hints import attribute_meant
+from ..interpreter.token_usage import Usage
+from ..nodes.append_error_hints import attribute_meant
 from ..nodes.ir import (
     SglAdapterBegin,
     SglAdapterEnd,
@@ -31,11 +31,11 @@ from ..nodes.ir import (
 )
 from ..nodes.primitives import role_turn
 from ..sampling.adapter_selection import Change, checked, of_forks
-from .above import Picture, Report, reports
 from .program import Program, ProgramCall, check_program
+from .report_and_journal_hooks import Picture, Report, reports
 from .select_probabilities import probabilities
 from .state_group import ProgramStateGroup
-from .variable_values import typed_value
+from .variable_parsing import typed_value
 
 
 class _Nothing:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import BadValueError
 from ..interpreter.choice_rescoring import rescore_choices
-from ..interpreter.transcript import PendingText
+from ..interpreter.state_transcript import PendingText
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.choices import ChoicesDecision
 from ..typed.choice_labels import choice_labels

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from ..errors import ArgumentsError, BadValueError, LanguageError, ProgramError
+from ..interpreter.state_transcript import again, passage_of
 from ..interpreter.state_variables import StateVariables
 from ..interpreter.stream_executor import StreamExecutor
-from ..interpreter.transcript import again, passage_of
 from ..nodes.ir import SglConstantText, SglExpr
 
 

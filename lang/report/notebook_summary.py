@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ..chat import ConversationTurn
-from ..interpreter.transcript import LiteralText, Piece
+from ..interpreter.state_transcript import LiteralText, Piece
 from ..nodes.ir import SglSelect
 from .value_text import seen
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from ..backend import Backend, Generated
 from ..errors import ProgramError, RunStopped
-from ..interpreter.transcript import LiteralText, PendingText, Piece
-from ..interpreter.usage import computing_seconds
+from ..interpreter.state_transcript import LiteralText, PendingText, Piece
+from ..interpreter.token_usage import computing_seconds
 from ..nodes.ir import SglGen, SglSelect
 from ..sampling.options import DEFAULTS, NAMES, OTHER_NAMES, SamplingOptions
 from .report_media import media_data

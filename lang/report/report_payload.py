@@ -10,10 +10,10 @@ from typing import Any
 from ..backend import Backend
 from ..errors import BadValueError
 from ..interpreter.run_history import RunBranch
+from ..interpreter.state_transcript import PendingText, Piece, TextSpan, ThoughtText, text_of
 from ..interpreter.state_variables import Binding
 from ..interpreter.stream_executor import StreamExecutor
-from ..interpreter.transcript import PendingText, Piece, TextSpan, ThoughtText, text_of
-from ..interpreter.usage import Usage
+from ..interpreter.token_usage import Usage
 from ..program.program_state import StateBase
 from .report_node import different, failure_of, piece_data
 from .report_pages import ReportPages

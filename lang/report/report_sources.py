@@ -6,7 +6,7 @@ import linecache
 import os
 from typing import Any
 
-from ..places.source_place import SourcePlace
+from ..places.source_location import SourcePlace
 
 AROUND = 3  # lines shown before and after
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.dialects import DIALECTS, Dialect, DialectToolCall, dialect_named, known_name
 from sgl.runtime.dialects import Tool as Described
-from sgl.runtime.dialects.call_grammars import tag
+from sgl.runtime.dialects.tool_call_grammars import tag
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 
 from ..errors import BadValueError, nearest

@@ -12,7 +12,7 @@ from ..backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stre
 from ..backends.pending_calls import PendingCalls, forward_result
 from ..concurrency.one_shot_callbacks import when_done
 from ..errors import LanguageError, check_text
-from ..interpreter.transcript import result_of
+from ..interpreter.state_transcript import result_of
 from ..sampling.choices import ChoicesDecision
 from ..sampling.options import SamplingOptions
 from .tool_nodes import StepContinuation

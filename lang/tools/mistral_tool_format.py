@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.dialects import dialect_named
-from sgl.runtime.dialects.families.mistral_dialect import MARK
+from sgl.runtime.dialects.families.mistral_tool_dialect import MARK
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 
 from ..backend import Generated

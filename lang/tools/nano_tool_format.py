@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sgl.runtime.dialects import dialect_named
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 from ..backend import Generated
 from ..errors import BadValueError
@@ -33,8 +33,8 @@ class NanoToolFormat(DialectFormat):
     """One call a step. `s[name + "_tool"]` is the tool that the model selected, or `answer`."""
 
     def past(self, text: str, calls: Sequence[ToolCall]) -> list[SglExpr]:
-        said = prompts.tool_answer(text) if text else []
-        steps = [*said, *(turn for call in calls for turn in prompts.tool_call(call.name, call.arguments))]
+        said = nano_prompts.tool_answer(text) if text else []
+        steps = [*said, *(turn for call in calls for turn in nano_prompts.tool_call(call.name, call.arguments))]
         parts: list[SglExpr] = []
         for step in steps:
             parts += [*_NEXT, SglConstantText(step["content"])] if parts else [SglConstantText(step["content"])]
@@ -43,9 +43,9 @@ class NanoToolFormat(DialectFormat):
     def nodes(self, call: SglToolCall, backend: Backend) -> list[SglExpr]:
         options, toolbox, choice = call.sampling_params, call.reading.toolbox, call.reading.choice
         reject_constraints(options, "tools")
-        if prompts.ANSWER in toolbox.tools:
+        if nano_prompts.ANSWER in toolbox.tools:
             raise BadValueError(
-                f"a tool has the name {prompts.ANSWER!r}, with which this model starts an answer; rename it"
+                f"a tool has the name {nano_prompts.ANSWER!r}, with which this model starts an answer; rename it"
             )
         names = [tool.name for tool in toolbox.chosen(choice)]
         tagged = {
@@ -54,8 +54,8 @@ class NanoToolFormat(DialectFormat):
         }
         if choice in toolbox.tools:
             return [SglConstantText(choice), *_NEXT, SglGen(call.name, tagged[choice], _NanoStep({}, choice))]
-        step = _NanoStep({**tagged, prompts.ANSWER: options})
-        choices = [*names, prompts.ANSWER] if choice == "auto" else names
+        step = _NanoStep({**tagged, nano_prompts.ANSWER: options})
+        choices = [*names, nano_prompts.ANSWER] if choice == "auto" else names
         first = SglSelect(call.name and f"{call.name}_tool", choices, 0.0, token_length_normalized)
         return [first, *_NEXT, SglContinued(call.name, options, step, step.go_on)]
 
@@ -63,7 +63,7 @@ class NanoToolFormat(DialectFormat):
 class _NanoStep:
     """What was selected, and so what the second turn holds. One for each step that is run."""
 
-    def __init__(self, options: dict[str, SamplingOptions], decided: str = prompts.ANSWER) -> None:
+    def __init__(self, options: dict[str, SamplingOptions], decided: str = nano_prompts.ANSWER) -> None:
         self._options = options
         self._decided = decided
 
@@ -75,10 +75,10 @@ class _NanoStep:
         return options
 
     def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:
-        return self._decided != prompts.ANSWER and is_cut(text, options, meta)
+        return self._decided != nano_prompts.ANSWER and is_cut(text, options, meta)
 
     def read(self, text: str, backend: Backend) -> ToolCalls:
-        if self._decided == prompts.ANSWER:
+        if self._decided == nano_prompts.ANSWER:
             return ToolCalls(text.strip())
         _, found = DIALECT.parse(f"{self._decided}\n{text}", [self._decided])
         if not found:

@@ -7,12 +7,12 @@ from functools import partial
 from ..backend import Generated, GenRequest
 from ..errors import node_failure
 from ..interpreter.node_handlers import Rule, apply, gen
+from ..interpreter.state_transcript import PendingText
+from ..interpreter.state_writer import StateWriter
 from ..interpreter.text_limit_check import check_limit
-from ..interpreter.transcript import PendingText
-from ..interpreter.writing import StateWriter
 from ..nodes.ir import SglExpr, SglPastCalls, SglTools, flatten
 from ..nodes.primitives import role_turn
-from ..places.source_place import SourcePlace
+from ..places.source_location import SourcePlace
 from ..sampling.options import SamplingOptions
 from ..sampling.text_limits import with_limit
 from .formats import as_written, choose_format

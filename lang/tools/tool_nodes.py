@@ -12,8 +12,8 @@ from ..nodes.ir import SglExpr, SglExprList, SglGen
 from ..sampling.constraint_match import matches_constraint
 from ..sampling.options import SamplingOptions
 from ..sampling.text_limits import at_limit
-from ..typed.text_reading import TextReading
 from ..typed.type_constraint import constrained, reject_constraints
+from ..typed.typed_text_parsing import TextReading
 from .tool_calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from ..errors import BadValueError, shown
-from .bare_values import bare_reading
 from .msgspec_types import MsgspecReading, is_of_msgspec
-from .text_reading import TextReading
 from .typed_json import JsonReading
+from .typed_text_parsing import TextReading
+from .unquoted_types import bare_reading
 
 __all__ = ["reading_of"]
 

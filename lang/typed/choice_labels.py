@@ -12,12 +12,12 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin
 
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 from ..errors import BadValueError, shown
-from .bare_values import bare_reading
-from .text_reading import TextReading
 from .type_constraint import type_name
+from .typed_text_parsing import TextReading
+from .unquoted_types import bare_reading
 
 
 class ChoiceLabels:
@@ -40,7 +40,7 @@ class ChoiceLabels:
 
     def text(self, backend: Any = None, task: str | None = None) -> str:
         """`- label: definition`, a line each, below the task. All models get the same text."""
-        lines = [prompts.LABEL_TASK if task is None else task, *map(self._line, self.texts)]
+        lines = [nano_prompts.LABEL_TASK if task is None else task, *map(self._line, self.texts)]
         return "\n".join(line for line in lines if line)
 
     def _line(self, label: str) -> str:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from sgl.runtime.dialects import known_name
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 from ..errors import BadValueError
 from .type_constraint import type_name
@@ -55,8 +55,8 @@ class FieldDescriptions:
 
     def nano(self, task: str | None = None) -> str:
         """As sgl-nano was trained to read them; it knows no lists of objects."""
-        fields = prompts.fields_of({**self._object, "$defs": self._defs})
-        lines = [prompts.EXTRACT_TASK if task is None else task, *prompts.field_lines(fields)]
+        fields = nano_prompts.fields_of({**self._object, "$defs": self._defs})
+        lines = [nano_prompts.EXTRACT_TASK if task is None else task, *nano_prompts.field_lines(fields)]
         return "\n".join(line for line in lines if line)
 
     def _task(self) -> str:

@@ -11,9 +11,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticOmit, SchemaError
 
 from ..errors import BadValueError
-from .dict_keys import names_of
 from .hashable_items import distinct, followed, hashable
 from .json_decimals import unmarked
+from .json_dict_keys import names_of
 from .pydantic_scalars import ScalarSchema, text, with_patterns
 from .pydantic_validators import checked
 from .regexes import address_regexes

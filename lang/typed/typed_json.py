@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..sampling.options import SamplingOptions
 from .json_decimals import marked, unmarked, with_all_digits
-from .text_reading import WholeTextReading
 from .type_constraint import constrained, type_name
+from .typed_text_parsing import WholeTextReading
 
 if TYPE_CHECKING:
     from ..backend import Backend

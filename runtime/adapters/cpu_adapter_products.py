@@ -120,7 +120,7 @@ class CpuAdapterProducts(ReferenceAdapters):
 
 
 def can_pack(site: AdapterSite, dtype: torch.dtype) -> bool:
-    """Whether the kernels take a site's pairs packed, which is faster (csrc/adapters/packed.c)."""
+    """Whether the kernels take a site's pairs packed, which is faster (csrc/adapters/lora_packed_bf16.c)."""
     whole = site.inputs % BLOCK == 0 and all(run.start % BLOCK == run.stop % BLOCK == 0 for run in site.runs)
     return whole and dtype == torch.bfloat16 and bool(cpu_kernels.kernels.NATIVE_BFLOAT16)
 

@@ -8,7 +8,7 @@ import importlib
 import torch
 
 from ..cache.kv_pool import PAD_SLOT, KVPool
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..errors import ConfigError
 from .attention_backend import (
     AttentionBackend,

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..layers.float8_reference import KVScaleFactors
 from ..step.step_batch import StepBatch
 from .attention_backend import AttentionLayout, UniformAttention

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..cache.kv_pool import KVPool
-from ..cache.kv_pools import KVLayerGroup, Pool, make_pool
+from ..cache.multi_width_kv_pools import KVLayerGroup, Pool, make_pool
 from ..errors import ConfigError
 from ..layers.float8_reference import KVScaleFactors
 

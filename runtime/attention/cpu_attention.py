@@ -19,7 +19,7 @@ from ..layers import cpu_kernels
 from ..layers.float8_reference import FP8
 from ..step.step_batch import StepBatch
 from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
-from .padded_groups import SMALL_EXTEND, QuerySpan, spans_of
+from .padded_attention_groups import SMALL_EXTEND, QuerySpan, spans_of
 from .topk_attention import TopKSelection
 from .torch_native_attention import PrefillGroup, TorchNativeAttention
 

@@ -1,7 +1,8 @@
-"""Attention over latent rows by the compiled CPU kernels (csrc/attention/latent.h): a row is read once for several
-heads.
+"""Attention over latent rows by the compiled CPU kernels (csrc/attention/latent_attention.h).
 
-If the rows that a query attends to are chosen, csrc/attention/topk_select.h chooses them.
+A row is read once for several heads.
+
+If the rows that a query attends to are chosen, csrc/attention/attention_topk_select.h chooses them.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from ..cache.kv_pool import KVPool
 from ..layers.float8_reference import FP8, restore, saturate
 from ..step.step_batch import StepBatch
-from . import padded_groups as planning
+from . import padded_attention_groups as planning
 from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
-from .padded_groups import QuerySpan
+from .padded_attention_groups import QuerySpan
 from .unfused_attention import attend_unfused
 
 QUERY_BLOCK = 256  # queries of a prefill that share one mask; bounds the mask to this many rows

@@ -14,8 +14,8 @@ from ..adapters.adapter_sites import AdapterSite, sites_of
 from ..adapters.adapter_slots import AdapterSlots, bytes_of, class_of
 from ..adapters.adapter_store import AdapterHostStore
 from ..adapters.choose_adapter_kernels import adapted_sites, adapter_products_for, by_reference, reads_extras
+from ..adapters.files.adapter_base_weights import LocalBaseWeights
 from ..adapters.files.adapter_reader import AdapterReader
-from ..adapters.files.base_weights import LocalBaseWeights
 from ..executor.device_choice import DeviceChoice
 from ..loading.gguf_files.gguf_model import is_gguf
 from ..loop.engine_core import EngineCore

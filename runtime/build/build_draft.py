@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..attention import AttentionBackend, attention_backend
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice
 from ..executor.draft_head_runner import DraftHeadRunner

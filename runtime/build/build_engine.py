@@ -18,7 +18,7 @@ from sgl.grammars import Vocabulary
 
 from ..attention import BACKENDS, AttentionBackend, AttentionLayout, attention_backend
 from ..cache import Ints
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..calibration import LENGTH, CalibrationTransform, encoded
@@ -49,7 +49,7 @@ from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump_cache import JumpCache
 from ..sequences.jump_forward import JumpForward
-from ..sequences.text_tools import TextTools
+from ..sequences.tokenizer_resources import TextTools
 from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
 from . import memory_plan

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from ..attention import AttentionLayout
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..executor.device_choice import DeviceChoice
 from ..models.kv_cache_scales import take_scales
 from ..models.transformers_backend import AnyDecoder

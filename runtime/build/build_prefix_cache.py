@@ -19,7 +19,7 @@ from ..cache import (
     WindowPrefixCache,
 )
 from ..cache.host_kv_pages import HostKVPages
-from ..cache.kv_pools import MultiKVPool, Pool
+from ..cache.multi_width_kv_pools import MultiKVPool, Pool
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError

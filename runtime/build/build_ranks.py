@@ -13,7 +13,7 @@ import torch
 from ..attention import attention_backend
 from ..attention.attention_backend import AttentionLayout
 from ..attention.attention_by_layer import listed
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import StateShapes
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice, apply_threads

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..attention.attention_backend import AttentionLayout
 from ..attention.attention_by_layer import listed
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import StateShapes, bytes_per_state
 from ..cache.recurrent_state_slots import FIRST_SLOT
 from ..errors import ConfigError

@@ -1,7 +1,7 @@
 """The KV cache: pages, the radix tree of prefixes, what main memory keeps of it, and rows of ints."""
 
+from .growable_int_array import IntRow, Ints, Space
 from .host_kv_tier import HostKVTier, PageCopier
-from .int_row import IntRow, Ints, Space
 from .page_pool import PagePool
 from .prefix_cache import WORTH_LOADING, PrefixCache
 from .radix_tree import PrefixMatch, RadixNode, RadixTree, common_prefix

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ..memory.pinned_memory import aligned, pin_memory
 from ..step.device_upload import upload
-from .int_row import Ints
-from .kv_pools import Pool
+from .growable_int_array import Ints
+from .multi_width_kv_pools import Pool
 
 STAGING = 32 * 2**20  # bytes on the device, for keys and values together
 ELEMENTS = (

@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from .int_row import Ints, Space
+from .growable_int_array import Ints, Space
 from .page_pool import PagePool
 from .radix_tree import common_prefix
 

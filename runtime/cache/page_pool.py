@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .int_row import Ints
+from .growable_int_array import Ints
 
 
 class PagePool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .int_row import Ints
+from .growable_int_array import Ints
 from .prefix_cache import CacheHolder, PrefixCache
 from .radix_tree import RadixNode
 

@@ -8,8 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from .growable_int_array import IntRow, Ints, Space
 from .host_kv_tier import HostKVTier
-from .int_row import IntRow, Ints, Space
 from .page_pool import PagePool
 from .radix_tree import PrefixMatch, RadixNode, RadixTree
 from .state_checkpoints import StateCheckpoint, StateCheckpoints

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .int_row import Ints, Space
+from .growable_int_array import Ints, Space
 from .page_pool import PagePool
 from .radix_node_states import RadixNodeStates
 from .recurrent_state_slots import EMPTY_SLOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .int_row import Ints
+from .growable_int_array import Ints
 from .page_pool import PagePool
 from .partial_prefix_cache import PartialPrefixCache
 from .prefix_cache import CacheHolder

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from .int_row import Ints
+from .growable_int_array import Ints
 
 SLACK = 32  # tokens before the window that stay held, for small rollbacks
 LOT = 32  # tokens that are given back at once

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..errors import OutOfPages
-from .int_row import Ints, Space
+from .growable_int_array import Ints, Space
 from .page_pool import PagePool
 from .partial_prefix_cache import PartialPrefixCache
 from .prefix_cache import CacheHolder

@@ -8,11 +8,11 @@ for event in reader.feed(piece): ...                    # ContentDelta, Reasonin
 """
 
 from ..common.moved_names import moved_names
-from .dialect import Dialect, DialectStep
-from .dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
-from .output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
-from .output_reader import OutputReader
+from .model_output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
+from .model_output_parser import OutputReader
 from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of, split_reasoning
+from .tool_dialect import Dialect, DialectStep
+from .tool_dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
 from .tool_types import DialectToolCall, Tool, tool_of
 
 __all__ = [
@@ -40,13 +40,13 @@ __all__ = [
 ]
 
 _MOVED = {
-    "Step": "dialects.dialect.DialectStep",
-    "Arguments": "dialects.output_events.ArgumentsDelta",
-    "CallBegun": "dialects.output_events.ToolCallStart",
-    "CallEnded": "dialects.output_events.ToolCallEnd",
-    "Said": "dialects.output_events.ContentDelta",
-    "Thought": "dialects.output_events.ReasoningDelta",
-    "Reader": "dialects.output_reader.OutputReader",
+    "Step": "dialects.tool_dialect.DialectStep",
+    "Arguments": "dialects.model_output_events.ArgumentsDelta",
+    "CallBegun": "dialects.model_output_events.ToolCallStart",
+    "CallEnded": "dialects.model_output_events.ToolCallEnd",
+    "Said": "dialects.model_output_events.ContentDelta",
+    "Thought": "dialects.model_output_events.ReasoningDelta",
+    "Reader": "dialects.model_output_parser.OutputReader",
     "Marks": "dialects.reasoning_marks.ReasoningMarks",
     "Call": "dialects.tool_types.DialectToolCall",
 }

@@ -18,7 +18,7 @@ from torch import Tensor
 VERSION = 23  # of what the kernels are called with
 AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
-WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see csrc/gemm/dense.h
+WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see csrc/gemm/dense_gemm.h
 BY_AVX512, BY_AMX = 2, 3
 NORMS = {"rms": 1, "layer": 2}
 ACTIVATIONS = {name: number for number, name in enumerate(("silu", "gelu", "gelu_tanh", "quick_gelu", "relu", "relu2"))}

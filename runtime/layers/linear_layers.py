@@ -118,7 +118,7 @@ class PackedLinear(Linear):
 
 
 class BlockedLinear(Linear):
-    """On a CPU: the compiled product (csrc/gemm/product.h), a row's bits the same in any batch.
+    """On a CPU: the compiled product (csrc/gemm/gemm.h), a row's bits the same in any batch.
 
     weight: in the product's blocks.  words: what the kernels read of the layer, the struct Weight.
     """
@@ -182,7 +182,7 @@ class BlockedLinear(Linear):
 
 
 def in_blocks(weight: Tensor) -> Tensor:
-    """weight [out, in] in the layout of csrc/gemm/product.h, [out / BLOCK, in / group, BLOCK, group], padded with
+    """weight [out, in] in the layout of csrc/gemm/gemm.h, [out / BLOCK, in / group, BLOCK, group], padded with
     zeros.
     """
     outputs, inputs = weight.shape

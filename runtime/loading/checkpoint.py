@@ -10,7 +10,7 @@ from typing import Any
 from ..models.spec.model_spec import ModelSpec
 from ..quantization.readers import WeightReaders
 from ..quantization.readers.gguf_reader import GGUFWeightReaders
-from ..quantization.readers.reader_match import OF_ACTIVATIONS
+from ..quantization.readers.weight_reader_match import OF_ACTIVATIONS
 from .gguf_files.gguf_file import read_parts
 from .gguf_files.gguf_model import is_gguf, open_gguf
 from .load_plan import FindsWeightReader, with_own_head

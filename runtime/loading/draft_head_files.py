@@ -20,7 +20,7 @@ from ..models.spec.model_config import ModelConfig
 from ..models.spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from ..models.spec.tensor_names import TensorNames
 from ..quantization.readers import WeightReaders
-from ..quantization.readers.reader_match import TensorHeader
+from ..quantization.readers.weight_reader_match import TensorHeader
 from .checkpoint import is_state, metadata_of_sources, open_checkpoint, sources_of
 from .load_plan import BUFFERS, renamed
 from .load_weights import draw

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sgl.grammars.automaton.work_budget import WorkBudget, metered
+from sgl.grammars.automaton.automaton_work_budget import WorkBudget, metered
 
 from ..adapters.adapter_manager import AdapterManager
 from ..cache.view.cache_snapshot import CacheSnapshot, snapshot
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
 PATIENCE = 0.05  # seconds between looks for a grammar of a worker thread, which also reports when it is done
-STEP_WORK = 600_000  # of a step's grammars, in steps of `grammars/automaton/work_budget.py`: some milliseconds
+STEP_WORK = (
+    600_000  # of a step's grammars, in steps of `grammars/automaton/automaton_work_budget.py`: some milliseconds
+)
 SWITCH_INTERVAL = 0.0001  # seconds; with Python's 5 ms a busy host thread slows every step
 
 

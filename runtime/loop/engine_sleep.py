@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ..attention import AttentionBackend
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..errors import RuntimeFailure
 from ..executor.weight_offload import OffloadedWeights, tensors_of
 from ..memory.memory_sizes import free_memory

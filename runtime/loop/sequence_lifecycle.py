@@ -22,7 +22,7 @@ from ..sequences.pending_grammar import PendingGrammar
 from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
 from ..sequences.sequence_options import USUAL, SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
-from ..sequences.text_tools import TextTools
+from ..sequences.tokenizer_resources import TextTools
 from ..speculative.speculation import Speculation
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 
-from sgl.grammars.automaton.batch_masks import fill_masks
-from sgl.grammars.automaton.work_budget import WorkUnfinished
+from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished
+from sgl.grammars.automaton.batch_token_masks import fill_masks
 
 from ..common.argument_checks import shown
 from ..errors import RuntimeFailure

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from ..attention import AttentionBackend, AttentionLayout
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..errors import CheckpointError, RuntimeFailure
 from ..loading.checkpoint import OpenCheckpoint
 from ..loading.load_plan import LoadPlan

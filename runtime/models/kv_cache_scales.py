@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..attention import AttentionLayout
-from ..cache.kv_pools import Pool
+from ..cache.multi_width_kv_pools import Pool
 from ..errors import CheckpointError
 from ..layers.float8_reference import FP8, KVScaleFactors
 from .decoder import Decoder

@@ -21,6 +21,7 @@ from ..sequences.ops.generate_op import Generate
 from ..sequences.ops.sequence_ops import Close, Extend
 from ..sequences.sequence_state import SequenceOp
 from . import process_messages
+from .heartbeat_timeout import HeartbeatLost
 from .message_outbox import MessageOutbox
 from .process_messages import (
     CHUNK,
@@ -34,7 +35,6 @@ from .process_messages import (
     QueueOp,
     ReadyMessage,
 )
-from .silence_detection import HeartbeatLost
 
 log = logging.getLogger("sgl.runtime")
 

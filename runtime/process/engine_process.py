@@ -15,8 +15,8 @@ from ..build.engine_config import EngineConfig
 from ..common.parent_death import command_with_parent
 from ..errors import ConfigError
 from . import process_messages
+from .heartbeat_timeout import HeartbeatReader
 from .process_heartbeat import HUNG
-from .silence_detection import HeartbeatReader
 
 ENGINE, SEVERAL = (
     "sgl.runtime.process.engine_worker",

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from sgl.grammars.compile_client import compile_policy
+from sgl.grammars.compile_client import grammar_compile_policy
 
 from ..common.argument_checks import shown
 from ..errors import EngineClosed, RuntimeFailure
@@ -227,7 +227,7 @@ def _run(start: StartMessage, file: BinaryIO, outbox: MessageOutbox, heartbeat: 
         return
     core: EngineCore = parts.core
     core.told = outbox.ring
-    compiling = compile_policy.use(parts.config.grammar_process)
+    compiling = grammar_compile_policy.use(parts.config.grammar_process)
     outbox.post(ProcessAnswer(0, DONE, ReadyMessage(parts.config, parts.info)))
     heartbeat.watch(core)
     EngineWorker(parts, outbox).serve(file)

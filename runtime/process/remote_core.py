@@ -28,8 +28,8 @@ from ..sequences.sequence_state import SequenceOp, SequenceStatus
 from ..watch.engine_stats import Stats
 from .engine_connection import EngineConnection
 from .engine_process import GRACE, HURRY, EngineProcess, ProcessStart
+from .heartbeat_timeout import LOOK
 from .process_messages import ADAPT, OpenSequence, ReadyMessage
-from .silence_detection import LOOK
 
 log = logging.getLogger("sgl.runtime")
 

@@ -39,7 +39,7 @@ def supports(weight: QuantizedWeight) -> str | None:
 
 
 class FloatBlockedLinear(BlockedLinear):
-    """y = x W^T + b by the compiled product (csrc/quantized/floats.c): x as it is, float32 sums in one order.
+    """y = x W^T + b by the compiled product (csrc/quantized/small_float_gemm.c): x as it is, float32 sums in one order.
 
     A row's bits are the same in any batch.
     """

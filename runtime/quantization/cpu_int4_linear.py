@@ -221,7 +221,7 @@ class CpuBlockLayout(NamedTuple):
 
 
 class _CpuBlockPacker:
-    """A weight's parts as the blocks of csrc/quantized/grouping.h."""
+    """A weight's parts as the blocks of csrc/quantized/quantized_groups.h."""
 
     def __init__(self, weight: QuantizedWeight) -> None:
         self.weight, inputs = weight, weight.shape[1]

@@ -57,7 +57,7 @@ def _rounded_up(x: Tensor) -> Tensor:
 
 class Int8BlockedLinear(BlockedLinear):
     """y = x W^T + b with W as int8 times a float32 scale per output, as a checkpoint has it, by the compiled product
-    (csrc/quantized/int8.c).
+    (csrc/quantized/int8_gemm.c).
 
     x is rounded to 15 bits a row, sums are exact: a row's bits are the same in any batch.
     """

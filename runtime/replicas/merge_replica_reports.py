@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
-from ..cache.int_row import Space
+from ..cache.growable_int_array import Space
 from ..cache.view.cache_snapshot import CacheSnapshot, HeldSequence
 from ..watch.engine_stats import Stats
 

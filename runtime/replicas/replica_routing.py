@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from ..cache.int_row import IntRow, Ints, Space
+from ..cache.growable_int_array import IntRow, Ints, Space
 
 BLOCK = 32  # tokens that are remembered together
 RUNNING = 64  # tokens of a prompt that a running operation counts as much as: it takes part in every step

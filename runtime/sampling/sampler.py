@@ -138,7 +138,7 @@ class Sampler:
     def _compiled(
         self, logits: Tensor, batch: SamplingBatch, positions: Sequence[int], masks: Sequence[np.ndarray | None] | None
     ) -> tuple[list[int], list[float]]:
-        """What `_chosen` returns, by the kernel of `csrc/sampling/sample.h`."""
+        """What `_chosen` returns, by the kernel of `csrc/sampling/token_sampling.h`."""
         width = logits.shape[1]
         if batch.flags & (PENALIZED | BIASED):
             logits = adjust(logits, batch.tensors(width, logits.device), masks, owned=False)

@@ -10,7 +10,7 @@ from .jump_forward import MIN_BYTES, WINDOW, JumpForward, JumpForwardEdit
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
-    from sgl.grammars.automaton.automaton import Automaton
+    from sgl.grammars.automaton.grammar_automaton import Automaton
 
 MOST = 1024  # of an automaton, of some kilobytes each
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sgl.grammars.automaton.work_budget import WorkBudget, WorkUnfinished, metered
+from sgl.grammars.automaton.automaton_work_budget import WorkBudget, WorkUnfinished, metered
 from sgl.grammars.errors import GrammarLimitError
 
-MOST_WORK = 1_000_000_000  # steps of a text that are done here, see `grammars/automaton/work_budget.py`: some seconds
+MOST_WORK = (
+    1_000_000_000  # steps of a text that are done here, see `grammars/automaton/automaton_work_budget.py`: some seconds
+)
 SLICE, LONGEST_SLICE = 1_000_000, 8_000_000  # steps in one go; half as many as there were before
 HANDED = 20_000  # steps that it counts for to come here at all, so that no text comes for ever
 TOO_MUCH = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from sgl.grammars.automaton.work_budget import WorkUnfinished
+from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarLimitError
 
 from ..errors import ConfigError, NoTokenAllowed, RuntimeFailure, TruncatedError

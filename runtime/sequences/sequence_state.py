@@ -19,7 +19,7 @@ from .sequence_options import USUAL, SequenceOptions
 
 if TYPE_CHECKING:
     from .pending_grammar import PendingGrammar
-    from .text_tools import TextTools
+    from .tokenizer_resources import TextTools
 
 
 class SequenceStatus(enum.Enum):

@@ -35,7 +35,7 @@ from .protocols.ollama import ollama_routes as ollama
 from .protocols.responses import responses_routes as responses
 from .protocols.responses.response_store import ResponseStore
 from .served_adapters import ServedAdapters
-from .served_dialect import calls_vocabulary, dialect_of
+from .served_tool_dialect import calls_vocabulary, dialect_of
 from .server_settings import ServerSettings
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.automaton.python_automaton_core import DEAD
 
 from ..sequences.draft_tokens import DraftSource, DraftTokens
 from .drafter import follow, may_build_states
@@ -20,7 +20,7 @@ from .suffix_drafter import suffix_namespace_of
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
-    from sgl.grammars.automaton.automaton import Automaton
+    from sgl.grammars.automaton.grammar_automaton import Automaton
 
     from ..cache import Space
     from ..sequences.ops.generate_op import Generate

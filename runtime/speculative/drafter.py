@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from sgl.grammars.automaton.automaton import GUESSED
-from sgl.grammars.automaton.python_core import DEAD
+from sgl.grammars.automaton.grammar_automaton import GUESSED
+from sgl.grammars.automaton.python_automaton_core import DEAD
 
 from ..sequences.draft_tokens import DraftTokens
 from ..sequences.jump_forward import MIN_BYTES

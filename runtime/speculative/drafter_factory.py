@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 from .automaton_drafter import AutomatonDrafter
+from .choice_list_drafter import ListDrafter
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter
-from .forced_drafter import ForcedDrafter
-from .list_drafter import ListDrafter
+from .grammar_forced_drafter import ForcedDrafter
 from .speculation import Speculation
 from .suffix_drafter import SuffixDrafter
 

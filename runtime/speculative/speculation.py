@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.grammars.automaton.work_budget import WorkUnfinished
+from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished
 from sgl.grammars.errors import GrammarError
 
 from ..sequences.draft_tokens import DraftTokens
 from ..sequences.op_future import note
 from ..sequences.ops.generate_op import Generate
+from .choice_list_drafter import ListDrafter
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter, fitted
-from .list_drafter import ListDrafter
-from .run_ahead_turns import RunAheadTurns
+from .run_ahead_policy import RunAheadTurns
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher

@@ -1,6 +1,6 @@
 """Where the last tokens of a text stood before, in the text itself and in others.
 
-Looked for by the compiled kernels (`csrc/sampling/places.h`) where they are there; the search here finds the same.
+Looked for by the compiled kernels (`csrc/sampling/suffix_lookup.h`) if there are any; the search here finds the same.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.token_sources import DecodesTokens
+from sgl.runtime.text.tokenizer_protocols import DecodesTokens
 
 REPLACEMENT = "\ufffd"
 

@@ -11,7 +11,7 @@ import re
 
 import schemathesis
 
-from sgl.runtime.server.http.error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
+from sgl.runtime.server.http.api_error_formats import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
 
 LEAKS = re.compile(r"Traceback|site-packages|File \\?\"/|/(?:work|home|root|usr)/|\.py\b")
 OPENAI_FIELDS, NATIVE_FIELDS = {"message", "type", "param", "code"}, {"message"}

@@ -23,8 +23,8 @@ from sgl.runtime.adapters.adapter import Adapter
 from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
+from sgl.runtime.adapters.files.adapter_base_weights import LocalBaseWeights
 from sgl.runtime.adapters.files.adapter_reader import AdapterReader
-from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit

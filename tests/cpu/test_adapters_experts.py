@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from test_adapters_extras import TOLERANCE, logits_with, with_adapters
 
 from sgl.runtime.adapters.adapter_sites import sites_of
+from sgl.runtime.adapters.files.adapter_base_weights import LocalBaseWeights
 from sgl.runtime.adapters.files.adapter_reader import AdapterReader
-from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
 from sgl.runtime.errors import CheckpointError
 
 FUSED = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]

@@ -25,9 +25,9 @@ from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.adapters.choose_adapter_kernels import reads_extras
 from sgl.runtime.adapters.cpu_adapter_products import CpuAdapterProducts
-from sgl.runtime.adapters.files import base_weights
+from sgl.runtime.adapters.files import adapter_base_weights
+from sgl.runtime.adapters.files.adapter_base_weights import LocalBaseWeights
 from sgl.runtime.adapters.files.adapter_reader import AdapterReader
-from sgl.runtime.adapters.files.base_weights import LocalBaseWeights
 from sgl.runtime.adapters.lora_linear import ReferenceAdapters
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import CheckpointError, ConfigError, RuntimeFailure
@@ -429,7 +429,7 @@ def test_weights_that_an_engine_on_a_gpu_has_put_away_are_not_read():
     weight = torch.empty(2, 2, device="meta")  # as no CPU's, without memory
     weight.untyped_storage().resize_(0)
     with pytest.raises(RuntimeFailure, match="wake it first"):
-        base_weights._read(weight)
+        adapter_base_weights._read(weight)
 
 
 def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():

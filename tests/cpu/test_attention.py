@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.runtime.attention import AttentionShape, BackendUnavailable, attention_backend
-from sgl.runtime.attention import padded_groups as planning
+from sgl.runtime.attention import padded_attention_groups as planning
 from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu_kernels

@@ -12,7 +12,7 @@ from sgl.runtime.attention import AttentionLayout, LayerAttention
 from sgl.runtime.attention.attention_by_layer import listed
 from sgl.runtime.cache.host_kv_pages import HostKVPages
 from sgl.runtime.cache.kv_pool import PAD_SLOT, KVPool
-from sgl.runtime.cache.kv_pools import MultiKVPool
+from sgl.runtime.cache.multi_width_kv_pools import MultiKVPool
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu_kernels
 

@@ -174,7 +174,7 @@ class Broken(ChoicesSamplingMethod):
 
 @every_error
 def test_what_a_value_is_read_with_may_raise_anything(engine, error, monkeypatch):
-    from sgl.lang.interpreter.transcript import PendingText
+    from sgl.lang.interpreter.state_transcript import PendingText
 
     monkeypatch.setattr(PendingText, "_count", raising(error))
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from sgl.cli import main
-from sgl.commands.chat_tool import ChatPrinter
+from sgl.commands.chat_command import ChatPrinter
 from sgl.runtime import Engine, SamplingParams
 
 SCHEMA = {

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import sgl
-from sgl.lang.compat.alias_engine import Engine
 from sgl.lang.compat.generate_on_engine import sampling_options
+from sgl.lang.compat.sglang_alias_engine import Engine
 from sgl.lang.errors import ArgumentsError, BadValueError, UnknownOptionError, UnsupportedByBackendError
 
 PROGRAMS = Path(__file__).parent / "programs"

@@ -6,8 +6,8 @@ import pytest
 from server_rig import serving
 
 import sgl
-from sgl.lang.compat.alias_engine import Engine
 from sgl.lang.compat.local_backend import LocalBackend
+from sgl.lang.compat.sglang_alias_engine import Engine
 
 
 @pytest.fixture(scope="module")

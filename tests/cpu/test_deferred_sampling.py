@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sgl import grammars
-from sgl.grammars.automaton.work_budget import UNLIMITED
+from sgl.grammars.automaton.automaton_work_budget import UNLIMITED
 from sgl.grammars.errors import GrammarLimitError
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import RequestAborted

@@ -15,8 +15,8 @@ import pytest
 from hostile_requests import hostile
 
 from sgl.grammars import GrammarError, compile_json_schema
-from sgl.grammars.compile_client import compile_policy
-from sgl.grammars.compile_client.remote_network import RemoteNetwork
+from sgl.grammars.compile_client import grammar_compile_policy
+from sgl.grammars.compile_client.remote_transition_network import RemoteNetwork
 from sgl.grammars.network.transition_network import UNBUILT
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.build.engine_config import EngineConfig
@@ -31,7 +31,7 @@ PLAIN = {
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
     """Engines that other tests have open do not count."""
-    monkeypatch.setattr(compile_policy, "_STATE", compile_policy._State())
+    monkeypatch.setattr(grammar_compile_policy, "_STATE", grammar_compile_policy._State())
 
 
 def children() -> set[int]:
@@ -68,7 +68,7 @@ def test_texts_are_the_same_and_nothing_is_left(bundled):
         grammar = compile_json_schema({"type": "integer", "minimum": 17}, engine.vocabulary)
         assert isinstance(grammar.automaton.network, RemoteNetwork)
         engine.check()
-    assert children() <= there and compile_policy.describe() == "in this process"
+    assert children() <= there and grammar_compile_policy.describe() == "in this process"
 
 
 def test_a_request_whose_rules_are_lost_goes_on(bundled):
@@ -80,13 +80,13 @@ def test_a_request_whose_rules_are_lost_goes_on(bundled):
         }
         grammar = compile_json_schema(schema, engine.vocabulary)
         assert UNBUILT in grammar.automaton.network.entries
-        running = compile_policy.process()
+        running = grammar_compile_policy.process()
         os.kill(running._process.pid, signal.SIGKILL)
         while running.ended is None:
             time.sleep(0.001)
         params = SamplingParams(max_tokens=10, temperature=1.0, seed=4, error_on_truncation=False)
         found = engine.generate("{", params, grammar=grammar).text
-        assert compile_policy.process() is not running
+        assert grammar_compile_policy.process() is not running
     assert (
         found
         == bundled.generate("{", params, grammar=compile_json_schema(grammar.recipe.source[0], bundled.vocabulary)).text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sgl.runtime import CacheTree, Engine, SamplingParams, StepRecord
-from sgl.runtime.cache.view.tree_nodes import CacheNode
+from sgl.runtime.cache.view.cache_tree_nodes import CacheNode
 from sgl.runtime.errors import EngineClosed
 
 GREEDY = SamplingParams(max_tokens=5, temperature=0, ignore_eos=True)

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from sgl import grammars
-from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 from sgl.runtime import SamplingParams

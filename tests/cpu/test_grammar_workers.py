@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from server_rig import await_true
 
-from sgl.grammars.automaton.work_budget import WorkUnfinished
+from sgl.grammars.automaton.automaton_work_budget import WorkUnfinished
 from sgl.runtime.loop.grammar_workers import MOST, GrammarWorkers
 from sgl.runtime.sequences.pending_grammar import PendingGrammar
 

@@ -96,7 +96,7 @@ def test_a_checkpoint_says_so(rounds: bool, tmp_path: Path) -> None:
         "config_groups": {"group_0": group},
     }
     readers = WeightReaders.of(json.loads(json.dumps(asked)), str(write_checkpoint(tmp_path)))
-    from sgl.runtime.quantization.readers.reader_match import TensorHeader
+    from sgl.runtime.quantization.readers.weight_reader_match import TensorHeader
 
     claim = readers.claim("a", {"weight": TensorHeader("I8", (32, 64)), "weight_scale": TensorHeader("F32", (32, 1))})
     assert claim is not None

@@ -12,7 +12,7 @@ from sgl.runtime import Engine
 from sgl.runtime.dialects import dialect_named, tool_of
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_json_options
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 OPTIONS = {"dtype": "float32", "threads": 1, "kv_tokens": 4096}
 LISTS = {
@@ -120,6 +120,6 @@ def test_a_plain_text_of_a_tool_is_answered_from(nano):
         ]
         talk = dialect.messages([*talk, {"role": "tool", "content": phone, "tool_call_id": "a"}], tools)
         text = nano.generate(
-            prompts.render(talk) + "<|assistant|>answer<|end|><|assistant|>", max_tokens=30, temperature=0
+            nano_prompts.render(talk) + "<|assistant|>answer<|end|><|assistant|>", max_tokens=30, temperature=0
         ).text
         assert phone in text

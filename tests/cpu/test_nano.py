@@ -10,11 +10,11 @@ import torch
 import sgl
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.engine import NANO
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 TALK = [
-    prompts.message("system", prompts.CHAT_TASK),
-    prompts.message("user", "Hello, what can you do?"),
+    nano_prompts.message("system", nano_prompts.CHAT_TASK),
+    nano_prompts.message("user", "Hello, what can you do?"),
 ]
 
 
@@ -32,15 +32,15 @@ def test_sizes(nano):
 
 
 def test_the_chat_template_writes_what_the_prompts_module_writes(nano):
-    assert nano.tokenizer.render_chat(TALK) == prompts.render(TALK)
-    assert nano.tokenizer.render_chat(TALK, add_generation_prompt=True) == prompts.render(TALK) + "<|assistant|>"
+    assert nano.tokenizer.render_chat(TALK) == nano_prompts.render(TALK)
+    assert nano.tokenizer.render_chat(TALK, add_generation_prompt=True) == nano_prompts.render(TALK) + "<|assistant|>"
 
 
 def test_greedy_text_and_logits_equal_transformers(nano):
     from transformers import AutoModelForCausalLM
 
     reference = AutoModelForCausalLM.from_pretrained(NANO, dtype=torch.float32).eval()
-    text = prompts.render(TALK) + "<|assistant|>"
+    text = nano_prompts.render(TALK) + "<|assistant|>"
     ids = nano.tokenizer.encode(text, special_prefix=True).tolist()
     sequence = nano.open()
     sequence.extend(ids)

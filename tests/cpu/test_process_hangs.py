@@ -16,7 +16,7 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, DeadlineExceeded, EngineDied, RuntimeFailure
 from sgl.runtime.process import remote_core
 from sgl.runtime.process.engine_connection import EngineConnection
-from sgl.runtime.process.silence_detection import HeartbeatLost, HeartbeatReader
+from sgl.runtime.process.heartbeat_timeout import HeartbeatLost, HeartbeatReader
 
 SECONDS = 30
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)

@@ -24,7 +24,7 @@ import pytest
 from server_rig import await_true, serving, serving_app
 
 from sgl.cli import _parser
-from sgl.commands.serve_tool import _settings
+from sgl.commands.serve_command import _settings
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, EngineClosed, EngineDied
 from sgl.runtime.sequences.sequence_options import SequenceOptions

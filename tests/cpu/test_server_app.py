@@ -740,7 +740,7 @@ def test_serve_refuses_what_it_cannot_open(words, message, capsys):
 
 
 def test_serve_without_its_packages(monkeypatch, capsys):
-    monkeypatch.setattr("sgl.commands.serve_tool.NEEDED", ("no_such_package",))
+    monkeypatch.setattr("sgl.commands.serve_command.NEEDED", ("no_such_package",))
     assert main(["serve", "--port", "0"]) == 1
     assert "pip install 'sgl[server]'" in capsys.readouterr().err
 

@@ -247,7 +247,7 @@ def test_all_names_are_listed(url):
 
 def test_the_command_line_takes_several():
     from sgl.cli import _parser
-    from sgl.commands.serve_tool import _settings
+    from sgl.commands.serve_command import _settings
 
     assert _settings(_parser().parse_args(["serve", "--served-name", "a", "--served-name", "b"])).served_names == (
         "a",

@@ -11,7 +11,7 @@ import pytest
 from server_rig import serving
 
 import sgl
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 from sgl.runtime.server.protocols.chat.chat_prompt import conversation
 from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
 from sgl.runtime.text.chat_templates.special_token_quoting import QuotedConversation
@@ -71,7 +71,7 @@ def test_nor_can_tools_their_calls_and_their_answers(engine):
     escaped = json.dumps({"x": ATTACK}).replace("<", "\\u003c")
     for text in (json.dumps({"x": ATTACK}), escaped):
         assert specials(engine, messages(ATTACK, text), [TOOL]) == wanted
-    assert wanted.count(engine.tokenizer.token_id(prompts.END)) > 3  # those of the dialect are there
+    assert wanted.count(engine.tokenizer.token_id(nano_prompts.END)) > 3  # those of the dialect are there
 
 
 def test_the_texts_of_prompts_stay_raw(http):

@@ -19,7 +19,7 @@ from server_rig import await_true, serving, slow_steps
 import sgl
 from sgl.lang.tools import ToolCall
 from sgl.runtime import Engine
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 MODEL = "nano"
 CONTACTS = {"maria": "+49 30 5550 143", "john": "+1 415 555 0199"}
@@ -208,7 +208,7 @@ def test_usage_counts_all_steps_and_the_prompt_once(engine: Engine, client: open
     state = one_step.run("What is 12 * 7?", backend=engine, temperature=0)
     written = sum(len(engine.tokenizer.encode(text)) for text in (call.function.name, call.function.arguments))
     assert answer.usage.completion_tokens == written
-    prompt, _, _ = state.text().rpartition(f"{call.function.name}{prompts.END}")
+    prompt, _, _ = state.text().rpartition(f"{call.function.name}{nano_prompts.END}")
     assert answer.usage.prompt_tokens == len(engine.tokenizer.encode(prompt, special_prefix=True))
 
 
@@ -339,7 +339,7 @@ def test_an_answer_beside_tools_keeps_to_its_format(client: openai.OpenAI) -> No
 
 
 def test_a_tool_with_the_name_of_an_answer_is_refused(client: openai.OpenAI) -> None:
-    tools: Any = [{"type": "function", "function": {"name": prompts.ANSWER}}]
+    tools: Any = [{"type": "function", "function": {"name": nano_prompts.ANSWER}}]
     with pytest.raises(openai.BadRequestError, match="rename it") as caught:
         client.chat.completions.create(**ask("Hello", tools=tools))
     assert caught.value.param == "tools"

@@ -21,10 +21,10 @@ from sgl.runtime.errors import ConfigError, RequestAborted
 from sgl.runtime.sequences.draft_tokens import DraftTokens
 from sgl.runtime.sequences.jump_forward import JumpForward
 from sgl.runtime.speculative.automaton_drafter import AutomatonDrafter
+from sgl.runtime.speculative.choice_list_drafter import ListDrafter
 from sgl.runtime.speculative.draft_length_control import DraftLengthControl
 from sgl.runtime.speculative.draft_trials import SETTLES, STRETCH, DraftTrials
-from sgl.runtime.speculative.forced_drafter import ForcedDrafter
-from sgl.runtime.speculative.list_drafter import ListDrafter
+from sgl.runtime.speculative.grammar_forced_drafter import ForcedDrafter
 from sgl.runtime.speculative.suffix_drafter import END, SuffixDrafter
 
 __all__ = ["make", "paths"]

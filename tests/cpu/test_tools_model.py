@@ -14,7 +14,7 @@ from sgl import tools
 from sgl.lang import journal
 from sgl.lang.errors import ProgramCancelled
 from sgl.lang.tools import ToolCall, ToolCalls
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 CONTACTS = {"maria": "+49 30 5550 143", "john": "+1 415 555 0199"}
 
@@ -67,7 +67,7 @@ def test_the_agent_uses_its_tools(engine, question, part):
     assert part in state.ret_value
     roles = [message["role"] for message in state.messages()]
     assert roles == ["system", "user", "assistant", "assistant", "tool", "assistant", "assistant"]
-    assert state["step_tool"] == prompts.ANSWER and state.error() is None
+    assert state["step_tool"] == nano_prompts.ANSWER and state.error() is None
 
 
 @pytest.mark.parametrize(("question", "part"), QUESTIONS)
@@ -78,15 +78,17 @@ def test_an_agent_in_one_line(engine, question, part):
 def test_the_words_are_those_the_model_was_trained_on(engine):
     state = agent.run("What is 12 * 7?", backend=engine, temperature=0)
     fields = {"calculator": "expression", "find_contact": "name", "add_todo": "task"}
-    described = [prompts.Tool(t.name, t.description, (prompts.Field(fields[t.name]),)) for t in BOX.tools.values()]
-    talk = [
-        prompts.tools_system(described),
-        prompts.message("user", "What is 12 * 7?"),
-        *prompts.tool_call("calculator", {"expression": "12 * 7"}),
-        prompts.tool_result({"result": 84}),
-        *prompts.tool_answer(state.ret_value),
+    described = [
+        nano_prompts.Tool(t.name, t.description, (nano_prompts.Field(fields[t.name]),)) for t in BOX.tools.values()
     ]
-    assert state.text() == prompts.render(talk)
+    talk = [
+        nano_prompts.tools_system(described),
+        nano_prompts.message("user", "What is 12 * 7?"),
+        *nano_prompts.tool_call("calculator", {"expression": "12 * 7"}),
+        nano_prompts.tool_result({"result": 84}),
+        *nano_prompts.tool_answer(state.ret_value),
+    ]
+    assert state.text() == nano_prompts.render(talk)
 
 
 def test_the_same_turns_written_by_hand_give_the_same(engine):
@@ -94,7 +96,7 @@ def test_the_same_turns_written_by_hand_give_the_same(engine):
     def by_hand(s, question):
         s += BOX
         s += sgl.user(question)
-        s += sgl.assistant(sgl.select("tool", [*BOX.tools, prompts.ANSWER]))
+        s += sgl.assistant(sgl.select("tool", [*BOX.tools, nano_prompts.ANSWER]))
         schema = BOX.tools[s["tool"]].arguments_schema
         s += sgl.assistant(sgl.gen("arguments", max_tokens=60, json_schema=schema))
 

@@ -14,7 +14,7 @@ import transformers
 
 import sgl
 from sgl.runtime.nano import ADAPTERS
-from sgl.runtime.nano.prompts import extraction, json_text, schema_of
+from sgl.runtime.nano.nano_prompts import extraction, json_text, schema_of
 from training import listings, lora
 from training.model import CausalAttention
 from training.synthetic import UNSEEN_DOMAINS, Documents, load_catalogue

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 import sgl
 from sgl.lang.errors import ProgramError
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 
 class Size(enum.Enum):
@@ -59,7 +59,7 @@ def engine():
 
 @sgl.function
 def guess(s, kind, limit):
-    s += sgl.system(prompts.CHAT_TASK) + sgl.user("Tell me something.")
+    s += sgl.system(nano_prompts.CHAT_TASK) + sgl.user("Tell me something.")
     s += sgl.assistant(sgl.gen("x", kind, max_tokens=limit))
 
 
@@ -79,8 +79,8 @@ def test_every_text_has_a_value(engine, kind):
 def test_a_document_becomes_a_dataclass(engine):
     @sgl.function
     def extract(s, text):
-        fields = prompts.fields_of({"properties": {"name": {}, "age": {"type": "integer"}}})
-        for message in prompts.extraction(fields, text):
+        fields = nano_prompts.fields_of({"properties": {"name": {}, "age": {"type": "integer"}}})
+        for message in nano_prompts.extraction(fields, text):
             s += sgl.system(message["content"]) if message["role"] == "system" else sgl.user(message["content"])
         s += sgl.assistant(sgl.gen("guest", Guest, max_tokens=60))
 

@@ -13,7 +13,7 @@ rm -f "$site"/sgl/grammars/_core*.so
 include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
 # linked without a runtime of its own: atheris brings one that is libFuzzer as well
 runtime=$("$python" -c 'import atheris; print(atheris.path())')/asan_with_fuzzer.so
-cc -c -fPIC -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined "-I$include" grammars/core/all.c -o "$site/core.o"
+cc -c -fPIC -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined "-I$include" grammars/core/grammar_core_unity.c -o "$site/core.o"
 cc -shared "$site/core.o" -o "$site/sgl/grammars/_core.so"
 LD_PRELOAD="$runtime" ASAN_OPTIONS=detect_leaks=0 PYTHONSAFEPATH=1 PYTHONPATH="$site" "$python" \
     tests/fuzz/fuzz_grammars.py -max_total_time="$seconds" -timeout=60 -rss_limit_mb=4096 -max_len=400 -len_control=0 \

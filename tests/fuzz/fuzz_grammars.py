@@ -13,7 +13,7 @@ import atheris
 with atheris.instrument_imports(include=["sgl.grammars"]):
     from sgl.grammars import GrammarError, Vocabulary
     from sgl.grammars.algebra.expr import Expr
-    from sgl.grammars.automaton.matcher import Matcher
+    from sgl.grammars.automaton.grammar_matcher import Matcher
     from sgl.grammars.compile import Grammar
     from sgl.grammars.ebnf import ebnf_expr
     from sgl.grammars.literal_choices import choices_expr

@@ -21,7 +21,7 @@ from grammar_support import JSON_PIECES, byte_vocabulary  # noqa: E402
 
 from sgl.grammars import Grammar, Vocabulary, compile_json_schema, compile_regex  # noqa: E402
 from sgl.grammars.device import DevicePool  # noqa: E402
-from sgl.grammars.device.codes import NO_MASK, NO_TOKEN  # noqa: E402
+from sgl.grammars.device.device_state_codes import NO_MASK, NO_TOKEN  # noqa: E402
 
 TREE = {
     "$ref": "#/$defs/node",

@@ -187,7 +187,7 @@ def test_a_killed_batch_goes_on_from_its_journal(tmp_path):
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_an_example_shows_its_prompts(path):
     source = path.read_text(encoding="utf-8")
-    assert "nano.prompts" not in source, "write the prompt with sgl.fields, a toolbox, or as text in the example"
+    assert "nano.nano_prompts" not in source, "write the prompt with sgl.fields, a toolbox, or as text in the example"
 
 
 def test_every_example_is_tested_here():

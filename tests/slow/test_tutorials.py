@@ -129,7 +129,7 @@ def anchors(page: Path) -> set[str]:
 @TUTORIALS
 def test_it_shows_its_prompts(path):
     for cell in code_cells(nbformat.read(path, as_version=4)):
-        assert "import prompts" not in cell.source and "nano.prompts" not in cell.source, (
+        assert "import prompts" not in cell.source and "nano.nano_prompts" not in cell.source, (
             "write the prompt with sgl.fields, a toolbox, or as text"
         )
 

@@ -87,7 +87,12 @@ def test_what_the_distributions_hold(built):
     ):
         assert name in wheel
     assert any(name.endswith("LICENSE") for name in wheel) and any(name.endswith("NOTICE") for name in wheel)
-    for name in ("grammars/core/all.c", "grammars/core/base/types.h", "runtime/csrc/all.c", "constraints.txt"):
+    for name in (
+        "grammars/core/grammar_core_unity.c",
+        "grammars/core/base/grammar_core_types.h",
+        "runtime/csrc/cpu_kernels_unity.c",
+        "constraints.txt",
+    ):
         assert any(found.endswith(name) for found in sdist)
     for source in (
         path

@@ -12,8 +12,8 @@ import sgl.lang.journal
 import sgl.lang.report
 from sgl import tools
 from sgl.lang.nodes.ir import SglExprList, SglGen, SglSelect
-from sgl.lang.program.above import Journals, Reports
 from sgl.lang.program.async_program_state import AsyncProgramState
+from sgl.lang.program.report_and_journal_hooks import Journals, Reports
 from sgl.lang.tools import Toolbox, ToolCall, ToolCalls
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from sgl.runtime.cache import IntRow, PagePool, PrefixCache, common_prefix
 from sgl.runtime.cache.view.cache_snapshot import CacheSnapshot, snapshot
 from sgl.runtime.cache.view.cache_tree import CacheTree
-from sgl.runtime.cache.view.tree_nodes import CacheNode
-from sgl.runtime.cache.view.tree_outline import columns, shortened
-from sgl.runtime.cache.view.tree_svg import ROWS
+from sgl.runtime.cache.view.cache_tree_nodes import CacheNode
+from sgl.runtime.cache.view.cache_tree_outline import columns, shortened
+from sgl.runtime.cache.view.cache_tree_svg import ROWS
 from sgl.runtime.errors import ConfigError
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sgl.lang.check.api import _check
-from sgl.lang.check.source_text import SourceText
+from sgl.lang.check.check_api import _check
+from sgl.lang.check.checked_source import SourceText
 
 DEEP = {
     "signs": "x = " + "-" * 100_000 + "1\n",

@@ -34,7 +34,7 @@ def test_examples(rule: str) -> None:
 
 
 def test_a_grammar_that_speaks_of_tokens_is_left_to_the_model():
-    from sgl.lang.check.constraints import _may_write, refusal
+    from sgl.lang.check.constraint_checks import _may_write, refusal
 
     grammar = 'start: "a" <|mark|>'
     assert refusal("ebnf", grammar) == (None, False) and _may_write("ebnf", grammar, "b")

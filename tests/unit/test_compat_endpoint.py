@@ -13,8 +13,8 @@ from native_server import NativeServer
 
 import sgl
 from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint as HttpEndpoint
-from sgl.lang.compat import alias_settings
-from sgl.lang.compat.alias_endpoint import RuntimeEndpoint, answers
+from sgl.lang.compat import sglang_alias_settings
+from sgl.lang.compat.sglang_alias_endpoint import RuntimeEndpoint, answers
 from sgl.lang.compat.sglang_runtime import Runtime
 
 NOWHERE = "http://127.0.0.1:9"
@@ -30,7 +30,7 @@ def running() -> Iterator[NativeServer]:
 def server(running: NativeServer) -> Iterator[NativeServer]:
     running.reset()
     yield running
-    alias_settings.configure(local=False, url=None, model=None)
+    sglang_alias_settings.configure(local=False, url=None, model=None)
 
 
 def test_what_answers(server):
@@ -39,7 +39,7 @@ def test_what_answers(server):
 
 
 def test_a_server_that_answers_is_used_though_endpoints_are_local(server):
-    alias_settings.configure(local=True, url=None, model=None)
+    sglang_alias_settings.configure(local=True, url=None, model=None)
     endpoint = RuntimeEndpoint(server.url, chat_template_name="chatml")
     assert isinstance(endpoint, HttpEndpoint)
     assert endpoint.get_chat_template().name == "chatml"
@@ -52,7 +52,7 @@ def test_without_sgl_run_a_server_that_does_not_answer_is_an_error(server):
 
 
 def test_the_named_backend_stands_in_for_every_url(server, capsys):
-    alias_settings.configure(local=False, url=server.url, model=None)
+    sglang_alias_settings.configure(local=False, url=server.url, model=None)
     for url in (NOWHERE, server.url, NOWHERE):
         endpoint = RuntimeEndpoint(url)
         assert endpoint.base_url == server.url
@@ -61,7 +61,7 @@ def test_the_named_backend_stands_in_for_every_url(server, capsys):
 
 
 def test_a_runtime_is_the_named_backend_too(server):
-    alias_settings.configure(local=False, url=server.url, model=None)
+    sglang_alias_settings.configure(local=False, url=server.url, model=None)
     runtime = Runtime(model_path="a/b")
     assert runtime.endpoint.base_url == server.url
     answer = json.loads(runtime.generate("1 2 3", {"max_new_tokens": 4}))

@@ -8,7 +8,7 @@ import pytest
 
 import sgl
 from sgl import cli
-from sgl.commands.run_tool import add_parser
+from sgl.commands.run_command import add_parser
 from sgl.lang.backends.scripted.scripted_backend import Scripted
 from sgl.tracebacks import print_brief, user_frames
 

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from sgl.lang import compat
 from sgl.lang.chat.reasoning_split import split_reasoning
-from sgl.lang.compat import alias_settings, server_launch, server_stand_ins, sglang_utils
+from sgl.lang.compat import server_launch, server_process_stand_ins, sglang_alias_settings, sglang_utils
 from sgl.lang.compat.server_args import ServerArgs
 from sgl.lang.compat.sglang_srt.reasoning_parser import ReasoningParser
 from sgl.lang.compat.sglang_srt.srt_utils import build_regex_from_object, kill_process_tree, load_image
@@ -31,9 +31,9 @@ from sgl.lang.errors import BadValueError
 @pytest.fixture
 def local():
     """Endpoints and servers are the embedded engine, as under `sgl run`."""
-    alias_settings.configure(local=True, url=None, model=None)
-    yield alias_settings.settings
-    alias_settings.configure(local=False, url=None, model=None)
+    sglang_alias_settings.configure(local=True, url=None, model=None)
+    yield sglang_alias_settings.settings
+    sglang_alias_settings.configure(local=False, url=None, model=None)
 
 
 # --- sglang.utils -----------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def test_a_server_that_is_not_launched(local, capsys):
         "python -m sglang.launch_server --model-path a/b --context-length 99"
     )
     url = f"http://localhost:{port}"
-    args = server_stand_ins.launched_at(url)
+    args = server_process_stand_ins.launched_at(url)
     assert args is not None
     assert (args.model_path, args.engine_options(replaced=False)) == ("a/b", {"context": 99})
     assert process.poll() is None
@@ -109,16 +109,16 @@ def test_a_server_that_is_not_launched(local, capsys):
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
     server_launch.terminate_process(process)
-    assert (process.poll(), server_stand_ins.launched_at(url)) == (0, None)
+    assert (process.poll(), server_process_stand_ins.launched_at(url)) == (0, None)
     assert "no server is launched for 'a/b'" in capsys.readouterr().err
 
 
 def test_the_alias_may_be_local_without_sgl_run():
     compat.install(local=True)
     compat.install()
-    assert alias_settings.settings.local
+    assert sglang_alias_settings.settings.local
     compat.uninstall()
-    assert not alias_settings.settings.local
+    assert not sglang_alias_settings.settings.local
 
 
 def test_other_commands_are_run(local):
@@ -202,17 +202,17 @@ def test_sizes_mean_cards_where_there_are_as_many(given, meant, idle, monkeypatc
 
 
 def test_the_model_of_a_program(local, capsys, monkeypatch, tmp_path):
-    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice(None, True)
-    assert alias_settings.choose_model(str(tmp_path)) == alias_settings.ModelChoice(str(tmp_path), False)
-    alias_settings.choose_model("org/name")
+    assert sglang_alias_settings.choose_model("org/name") == sglang_alias_settings.ModelChoice(None, True)
+    assert sglang_alias_settings.choose_model(str(tmp_path)) == sglang_alias_settings.ModelChoice(str(tmp_path), False)
+    sglang_alias_settings.choose_model("org/name")
     assert capsys.readouterr().err.count("the bundled model stands in for 'org/name'") == 1
     monkeypatch.setenv("SGL_MODEL", "/models/x")
-    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice("/models/x", True)
+    assert sglang_alias_settings.choose_model("org/name") == sglang_alias_settings.ModelChoice("/models/x", True)
     local.model = "/models/y"
-    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice("/models/y", True)
-    alias_settings.configure(local=False, url=None, model=None)
+    assert sglang_alias_settings.choose_model("org/name") == sglang_alias_settings.ModelChoice("/models/y", True)
+    sglang_alias_settings.configure(local=False, url=None, model=None)
     monkeypatch.delenv("SGL_MODEL")
-    assert alias_settings.choose_model("org/name") == alias_settings.ModelChoice("org/name", False)
+    assert sglang_alias_settings.choose_model("org/name") == sglang_alias_settings.ModelChoice("org/name", False)
 
 
 # --- sglang.srt ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from sgl.runtime.dialects import (
     dialect_named,
     split_reasoning,
 )
-from sgl.runtime.dialects.output_reader import joined
+from sgl.runtime.dialects.model_output_parser import joined
 from sgl.runtime.dialects.parsing.incremental_text import IncrementalText
 from sgl.runtime.dialects.parsing.json_value_parser import value
 

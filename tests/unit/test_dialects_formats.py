@@ -31,7 +31,7 @@ from sgl.runtime.dialects import (
     dialect_for,
     dialect_named,
 )
-from sgl.runtime.dialects.output_reader import joined
+from sgl.runtime.dialects.model_output_parser import joined
 from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
 
 WEATHER = {

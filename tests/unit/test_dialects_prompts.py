@@ -23,10 +23,10 @@ from sgl.runtime.dialects import (
     reasoning_of,
     tool_of,
 )
-from sgl.runtime.dialects.families.mistral_dialect import MARK, short_id
-from sgl.runtime.dialects.families.nano_dialect import TURN
+from sgl.runtime.dialects.families.mistral_tool_dialect import MARK, short_id
+from sgl.runtime.dialects.families.nano_tool_dialect import TURN
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 from sgl.runtime.text.chat_templates.hf_chat_template import ChatTemplate
 
 SCHEMA = {
@@ -173,14 +173,14 @@ def test_mistral_messages_have_ids_of_nine_characters():
 
 def test_the_bundled_model_sees_what_it_was_trained_on():
     config = json.loads((Path(nano.__file__).parent / "tokenizer_config.json").read_text())
-    fields = (prompts.Field("city"), prompts.Field("days", "integer"), prompts.Field("sure", "boolean"))
+    fields = (nano_prompts.Field("city"), nano_prompts.Field("days", "integer"), nano_prompts.Field("sure", "boolean"))
     trained = [
-        prompts.tools_system([prompts.Tool("weather", "The weather", fields)], "Be brief."),
-        prompts.message("user", "Hi"),
-        *prompts.tool_answer("Hello."),
-        prompts.message("user", "Rain?"),
-        *prompts.tool_call("weather", {"city": "Rome"}),
-        prompts.tool_result({"rain": False}),
+        nano_prompts.tools_system([nano_prompts.Tool("weather", "The weather", fields)], "Be brief."),
+        nano_prompts.message("user", "Hi"),
+        *nano_prompts.tool_answer("Hello."),
+        nano_prompts.message("user", "Rain?"),
+        *nano_prompts.tool_call("weather", {"city": "Rome"}),
+        nano_prompts.tool_result({"rain": False}),
     ]
     talk = [
         TALK[0],
@@ -192,7 +192,7 @@ def test_the_bundled_model_sees_what_it_was_trained_on():
     ]
     messages = dialect_named("nano").messages(talk, TOOLS[:1])
     rendered = ChatTemplate(config["chat_template"], {}).render(messages, add_generation_prompt=True)
-    assert rendered == prompts.render(trained) + "<|assistant|>"
+    assert rendered == nano_prompts.render(trained) + "<|assistant|>"
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from sgl.grammars import Vocabulary, compile_regex
-from sgl.grammars.automaton.automaton import GUESSED, Automaton
+from sgl.grammars.automaton.grammar_automaton import GUESSED, Automaton
 from sgl.runtime.cache import IntRow
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
-from sgl.runtime.speculative import list_drafter, suffix_drafter
+from sgl.runtime.speculative import choice_list_drafter, suffix_drafter
 from sgl.runtime.speculative.automaton_drafter import UNREAD, AutomatonDrafter
+from sgl.runtime.speculative.choice_list_drafter import ListDrafter, first_item
 from sgl.runtime.speculative.draft_length_control import (
     ENOUGH,
     GAIN,
@@ -30,8 +31,7 @@ from sgl.runtime.speculative.draft_length_control import (
 )
 from sgl.runtime.speculative.draft_trials import MOST, SETTLES, STRETCH, DraftTrials
 from sgl.runtime.speculative.drafter import fitted, may_build_states
-from sgl.runtime.speculative.list_drafter import ListDrafter, first_item
-from sgl.runtime.speculative.run_ahead_turns import RunAheadTurns
+from sgl.runtime.speculative.run_ahead_policy import RunAheadTurns
 from sgl.runtime.speculative.suffix_drafter import SuffixDrafter
 from sgl.runtime.speculative.suffix_lookup import END, KEY, LONGEST, earlier_places, searched
 
@@ -375,7 +375,7 @@ def test_the_kernels_find_the_list_that_the_plain_search_finds(seed: int) -> Non
     mask = np.zeros(draw.choice([2, 13]), np.int32)
     for token in draw.sample(range(32 * len(mask)), draw.choice([0, 1, 2, 9, 30, 32 * len(mask)])):
         mask.view(np.uint32)[token >> 5] |= np.uint32(1 << (token & 31))
-    assert list_drafter.find_listed_value(text, mask) == list_drafter.searched(text, mask)
+    assert choice_list_drafter.find_listed_value(text, mask) == choice_list_drafter.searched(text, mask)
 
 
 def _decoding(grammar: Any) -> Any:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 import sgl
 from sgl.lang.errors import BadValueError, TextOfNodeError
-from sgl.runtime.nano import prompts
+from sgl.runtime.nano import nano_prompts
 
 
 class Currency(enum.Enum):
@@ -166,7 +166,7 @@ def read(s, text):
 @pytest.mark.parametrize("compiled", [False, True])
 def test_the_words_are_those_of_the_backends_model(compiled):
     program = read.compile() if compiled else read
-    nano = prompts.extraction(prompts.fields_of(Invoice.model_json_schema()), "")[0]["content"]
+    nano = nano_prompts.extraction(nano_prompts.fields_of(Invoice.model_json_schema()), "")[0]["content"]
     for model, words in (("sgl-nano", nano), ("qwen3", INVOICE)):
         backend = Named(model)
         text = program.run("A", backend=backend).text()

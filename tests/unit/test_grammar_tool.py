@@ -5,7 +5,7 @@ import json
 import pytest
 
 from sgl.cli import main
-from sgl.commands.grammar_tool import GrammarTrial, converse
+from sgl.commands.grammar_command import GrammarTrial, converse
 from sgl.grammars import Vocabulary, compile_regex
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}

@@ -59,7 +59,7 @@ HOUSE = {
     "runtime/cache/tree.py": "from . import Row",
     "runtime/loop/core.py": "import numpy\nimport sgl.runtime.cache.tree",
     "grammars/__init__.py": "",
-    "grammars/device/tables.py": "import torch",
+    "grammars/device/device_grammar_tables.py": "import torch",
 }
 TABLE = {
     "sgl": {"cli": ""},

@@ -9,7 +9,7 @@ import IPython
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from sgl.lang.places.source_place import SourcePlace
+from sgl.lang.places.source_location import SourcePlace
 
 CELL = """
 import sgl

@@ -23,7 +23,7 @@ from sgl.lang.errors import (
     StateEndedError,
     WouldBlockError,
 )
-from sgl.lang.interpreter.usage import Budget, Usage
+from sgl.lang.interpreter.token_usage import Budget, Usage
 
 
 @sgl.function

@@ -18,7 +18,7 @@ from sgl.lang.backend import Generated
 from sgl.lang.concurrency.replay_feed import ReplayFeed
 from sgl.lang.concurrency.timeout_alarms import TimeoutThread
 from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
-from sgl.lang.places.source_place import SourcePlace
+from sgl.lang.places.source_location import SourcePlace
 
 
 class Instrument(RuleBackend):
@@ -393,7 +393,7 @@ def test_typed_values_of_samples_in_forks(backend):
 
 
 def test_chunks_that_come_late_are_not_read(backend):
-    from sgl.lang.interpreter.transcript import PendingText
+    from sgl.lang.interpreter.state_transcript import PendingText
 
     piece = PendingText(sgl.gen("a"), None)
     piece.chunk(Generated("one "))

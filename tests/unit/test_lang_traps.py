@@ -19,7 +19,7 @@ from sgl.lang.errors import (
     UnknownOptionError,
     UnknownVariableError,
 )
-from sgl.lang.nodes.unused_expressions import DroppedWarning
+from sgl.lang.nodes.unused_expression_warning import DroppedWarning
 from sgl.lang.tools import ToolCall
 
 HELLO = sgl.Scripted({"a": "hello"})

@@ -15,7 +15,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from sgl.lang.chat.tokenizer_chat_template import JinjaChatTemplate
 from sgl.lang.errors import ProgramError
 from sgl.runtime.errors import ConfigError
-from sgl.runtime.text.chat_templates import template_budget
+from sgl.runtime.text.chat_templates import template_render_budget
 from sgl.runtime.text.chat_templates.family_chat_formats import CHAT_FORMATS
 from sgl.runtime.text.chat_templates.hf_chat_template import BadTemplate, ChatTemplate, TemplateTooCostly
 
@@ -143,7 +143,7 @@ def test_what_would_be_large_is_not_made():
 @pytest.mark.whole
 @alone
 def test_what_would_take_long_is_stopped():
-    template_budget.SECONDS = 0.1
+    template_render_budget.SECONDS = 0.1
     for name, source in LONG.items():
         assert "longer than 0.1 seconds" in spent(source, TemplateTooCostly), name
 
@@ -161,7 +161,7 @@ def test_what_would_take_long_to_compile_is_not_compiled():
 
 
 def test_the_language_does_not_try_a_template_that_was_stopped_again(monkeypatch):
-    monkeypatch.setattr(template_budget, "SECONDS", 0.1)
+    monkeypatch.setattr(template_render_budget, "SECONDS", 0.1)
     chat = ChatTemplate(LONG["loops in loops"], {})
 
     class Tokenizer:

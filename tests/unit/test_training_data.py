@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgl.runtime.nano.prompts import Field, fields_of, json_text, message, render, schema_of
+from sgl.runtime.nano.nano_prompts import Field, fields_of, json_text, message, render, schema_of
 from training.packing import answer_mask, document_numbers, pack
 from training.sums import evaluate, word_problem
 from training.synthetic import Documents, Split, load_catalogue

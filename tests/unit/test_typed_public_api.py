@@ -88,9 +88,9 @@ def test_a_fresh_environment_of_the_makefile_shows_the_package(folder, tmp_path)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
     subprocess.run(write, shell=True, cwd=tmp_path, check=True)
     python = tmp_path / ".venv/bin/python"
-    find = "import importlib.util as u; print(u.find_spec('sgl').origin, u.find_spec('sgl.lang.function').origin)"
+    find = "import importlib.util as u; print(u.find_spec('sgl').origin, u.find_spec('sgl.lang.sgl_function').origin)"
     found = subprocess.run(
         [python, "-c", find], cwd="/", env={"PATH": ""}, capture_output=True, text=True, check=True
     ).stdout.split()
-    assert found == [str(folder / "sgl/__init__.py"), str(folder / "sgl/lang/function.py")]
+    assert found == [str(folder / "sgl/__init__.py"), str(folder / "sgl/lang/sgl_function.py")]
     assert any(str(folder) in roots for roots in get_search_dirs(str(python)))

@@ -1,7 +1,7 @@
 /* See gc_untrack.h. */
 
 #include "gc_untrack.h"
-#include "fields.h"
+#include "grammar_expr_fields.h"
 
 static int is_untracked(PyObject *object) { return !PyObject_GC_IsTracked(object); }
 

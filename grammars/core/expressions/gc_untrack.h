@@ -3,7 +3,7 @@
 #ifndef SGL_CORE_EXPRESSIONS_GC_UNTRACK_H
 #define SGL_CORE_EXPRESSIONS_GC_UNTRACK_H
 
-#include "../base/common.h"
+#include "../base/grammar_core_common.h"
 
 INTERNAL int untrack_edges(PyObject *rows);
 INTERNAL void untrack(int shape, PyObject *expr);

@@ -2,7 +2,7 @@
 #ifndef SGL_CORE_EXPRESSIONS_STACK_LIMIT_H
 #define SGL_CORE_EXPRESSIONS_STACK_LIMIT_H
 
-#include "../base/common.h"
+#include "../base/grammar_core_common.h"
 
 INTERNAL int check_stack(void);
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sgl.runtime.dialects import ContentDelta, Event, ReasoningDelta
-from sgl.runtime.dialects.output_reader import CallForm, OutputReader
+from sgl.runtime.dialects.model_output_parser import CallForm, OutputReader
 
 from ...chat.reasoning_split import MARKS, marks_of, split_reasoning
 

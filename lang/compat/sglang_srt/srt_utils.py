@@ -10,9 +10,9 @@ from typing import Any
 
 from ...backends.apis.provider_sdk import MissingPackageError
 from ...sampling.options import schema_text
-from ..alias_settings import choose_model
 from ..local_backend import hugging_face_tokenizer
 from ..server_launch import kill_process_tree
+from ..sglang_alias_settings import choose_model
 
 __all__ = [
     "build_regex_from_object",

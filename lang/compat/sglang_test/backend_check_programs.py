@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ...errors import ProgramError, UnsupportedByBackendError
-from ...function import SglFunction, function
 from ...global_config import global_config
 from ...nodes.primitives import assistant, gen, image, select, system, user
+from ...sgl_function import SglFunction, function
 from ..sglang_utils import download_and_cache_file, read_jsonl
 from .backend_check_values import (
     check,

@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any
 
-from ...function import function
 from ...nodes.primitives import gen, gen_int, gen_string
+from ...sgl_function import function
 
 
 def check(holds: object, what: str, found: object) -> None:

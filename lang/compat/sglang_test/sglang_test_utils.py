@@ -70,7 +70,7 @@ def add_common_sglang_args_and_parse(parser: argparse.ArgumentParser) -> argpars
 def select_sglang_backend(args: argparse.Namespace) -> Any:
     """The backend that the options name: srt, srt-no-parallel or a gpt- model. ValueError for others."""
     if args.backend.startswith("srt"):
-        from ..alias_endpoint import RuntimeEndpoint
+        from ..sglang_alias_endpoint import RuntimeEndpoint
 
         if args.backend == WITHOUT_PARALLEL_ENCODING:
             global_config.enable_parallel_encoding = False

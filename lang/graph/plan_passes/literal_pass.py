@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..graph_plan import GraphPlan, Lane
-from ..placeholders import TracedVariable
+from ..trace_placeholders import TracedVariable
 from ..trace_steps import AppendStep, GraphStep, JoinedTextStep
 
 

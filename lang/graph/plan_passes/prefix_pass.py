@@ -12,12 +12,12 @@ from typing import Any
 
 from ...backend import Backend, Stream
 from ...interpreter.stream_executor import StreamExecutor
-from ...nodes.described_nodes import SglFields
+from ...nodes.description_nodes import SglFields
 from ...nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglTools
 from ...nodes.traced_nodes import SglArgument
 from ...sampling.options import DEFAULTS
 from ..graph_plan import GraphPlan, Lane
-from ..placeholders import filled
+from ..trace_placeholders import filled
 from ..trace_steps import AppendStep, GraphStep, JoinedTextStep
 
 MIN_PREFIX = 64  # characters; less is not worth a stream

@@ -18,7 +18,7 @@ from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.spec.model_spec import ModelSpec
 from ..adapter_extras import AdaptedTable, AdapterChanges, Pair
 from ..adapter_sites import WEIGHT
-from .base_weights import BaseWeights
+from .adapter_base_weights import BaseWeights
 from .expert_adapter_pairs import ExpertAdapterPairs
 from .peft_config import PeftConfig
 

@@ -23,9 +23,9 @@ from ...models.spec.model_spec import ModelSpec
 from ..adapter import Adapter, AdapterPacker
 from ..adapter_extras import AdapterChanges, Pair
 from ..adapter_sites import WEIGHT, AdapterSite
+from .adapter_base_weights import BaseWeights
 from .adapter_extras_reader import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, AdapterExtrasReader, end_of
 from .adapter_magnitudes import check_magnitudes
-from .base_weights import BaseWeights
 from .expert_adapter_targets import expert_modules_of
 from .gguf_adapter import GGUFRowOrder, read_adapter
 from .peft_config import PeftConfig

@@ -14,7 +14,7 @@ from ...loading.tensor_files.safetensors_header import FLOATS, StoredTensor
 from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.spec.model_spec import ModelSpec
 from ..adapter_extras import Pair
-from .base_weights import BaseWeights
+from .adapter_base_weights import BaseWeights
 from .expert_adapter_targets import expert_modules_of
 from .peft_config import PeftConfig
 

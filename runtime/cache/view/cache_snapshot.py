@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..int_row import Ints, Space
+from ..growable_int_array import Ints, Space
 from ..prefix_cache import PrefixCache
 from ..radix_tree import RadixNode
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..int_row import Ints, Space
+from ..growable_int_array import Ints, Space
 from .cache_snapshot import CacheSnapshot
-from .tree_nodes import CacheNode, CacheRow
-from .tree_outline import outline
-from .tree_svg import draw
+from .cache_tree_nodes import CacheNode, CacheRow
+from .cache_tree_outline import outline
+from .cache_tree_svg import draw
 
 
 @dataclass(frozen=True, slots=True, eq=False)

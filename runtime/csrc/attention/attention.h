@@ -2,8 +2,8 @@
 #ifndef SGL_ATTENTION_ATTENTION_H
 #define SGL_ATTENTION_ATTENTION_H
 
-#include "../base/activation.h"
-#include "../base/common.h"
+#include "../base/vector_math.h"
+#include "../base/cpu_kernels_common.h"
 
 /* What one attention call needs; rows are query tokens, heads are KV heads. Strides count elements. */
 typedef struct {

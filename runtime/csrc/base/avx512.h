@@ -2,9 +2,9 @@
 #ifndef SGL_BASE_AVX512_H
 #define SGL_BASE_AVX512_H
 
-#include "activation.h"
-#include "common.h"
-#include "isa.h"
+#include "vector_math.h"
+#include "cpu_kernels_common.h"
+#include "cpu_isa.h"
 
 enum { CHUNK = 32 }; /* numbers of a head that are handled together, as two registers of float32 */
 

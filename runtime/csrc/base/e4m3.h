@@ -3,7 +3,7 @@
 #ifndef SGL_BASE_E4M3_H
 #define SGL_BASE_E4M3_H
 
-#include "common.h"
+#include "cpu_kernels_common.h"
 
 enum { E4M3_NAN = 0x7f, E4M3_LARGEST = 448 };
 

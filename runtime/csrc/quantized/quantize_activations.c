@@ -1,6 +1,6 @@
-/* Rows of x to int8: see grouping.h. */
+/* Rows of x to int8: see quantized_groups.h. */
 
-#include "../base/common.h"
+#include "../base/cpu_kernels_common.h"
 #include "quantize_activations.h"
 
 /* rintf and not the trick with a large number: a multiplication that melts into an addition would round otherwise. */

@@ -2,8 +2,8 @@
 #ifndef SGL_QUANTIZED_QUANTIZE_ACTIVATIONS_H
 #define SGL_QUANTIZED_QUANTIZE_ACTIVATIONS_H
 
-#include "../base/common.h"
-#include "grouping.h"
+#include "../base/cpu_kernels_common.h"
+#include "quantized_groups.h"
 
 INLINE void end_chunk(const Grouping *g, Chunk *chunk, float scale, int32_t sum) {
     chunk->scale = scale, chunk->sum = scale * sum;

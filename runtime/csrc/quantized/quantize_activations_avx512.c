@@ -1,7 +1,7 @@
 /* Rows of x to int8 as in quantize_activations.c by AVX-512, to the same bits: a chunk is up to four registers. */
 
 #include "../base/avx512.h"
-#include "../base/isa.h"
+#include "../base/cpu_isa.h"
 #include "quantize_activations.h"
 
 #if defined(__x86_64__)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from ..dialect import Dialect
-from ..framed_dialect import CallFrame, FramedDialect, FramedObjectDialect
-from ..parsing.framed_call_reader import JSON
-from ..parsing.json_call_reader import ARGUMENTS, NAMES
+from ..framed_tool_dialect import CallFrame, FramedDialect, FramedObjectDialect
+from ..parsing.framed_tool_call_parser import JSON
+from ..parsing.json_tool_call_parser import ARGUMENTS, NAMES
 from ..reasoning_marks import ReasoningMarks
+from ..tool_dialect import Dialect
 from ..tool_types import DialectToolCall
 from .common_affixes import squeezed
 from .literal_patterns import NotLiteralPattern, pieces_of

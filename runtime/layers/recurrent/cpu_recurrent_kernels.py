@@ -1,4 +1,6 @@
-"""The C kernels of layers with states (csrc/recurrent/recurrent.h): token by token, on a CPU. Torch is their oracle.
+"""The C kernels of layers with states (csrc/recurrent/recurrent_layers.h): token by token, on a CPU.
+
+Torch is their oracle.
 
 A slot may be read and written by the same sequence; a slot that one writes no other may read in the same call. The bits
 of a token depend neither on where its sequence is cut nor on the others.

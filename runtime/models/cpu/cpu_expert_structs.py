@@ -1,4 +1,4 @@
-"""The struct Experts of the compiled kernels (csrc/experts/experts.h), of a sealed mixture, and the call that runs
+"""The struct Experts of the compiled kernels (csrc/experts/moe_experts.h), of a sealed mixture, and the call that runs
 it.
 """
 

@@ -1,4 +1,4 @@
-"""The struct Recurrent of the compiled step (csrc/step/structs.h): mixers with states."""
+"""The struct Recurrent of the compiled step (csrc/step/decoder_step_structs.h): mixers with states."""
 
 from __future__ import annotations
 

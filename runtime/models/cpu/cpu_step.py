@@ -1,4 +1,4 @@
-"""Layers of a step on a CPU: neighbouring layers run in one call of the compiled kernels (csrc/step/step.inc).
+"""Layers of a step on a CPU: neighbouring layers run in one call of the compiled kernels (csrc/step/decoder_step.inc).
 
 They round where the layers in torch round, which are their oracle: set `Decoder.step` to None to run those.
 Embedding and head are part of the call if they are next to such layers and plain.

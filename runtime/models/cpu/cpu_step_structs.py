@@ -1,4 +1,4 @@
-"""The structs Model and Layer of the compiled step (csrc/step/structs.h), laid out by name."""
+"""The structs Model and Layer of the compiled step (csrc/step/decoder_step_structs.h), laid out by name."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ...attention.attention_layout import LayerAttention
 from ...layers.rotary_embedding import RopeParameters
 from ...step.rank_rows import RankRowShare
-from .basic_specs import NormSpec, QueryTemperature
+from .layer_part_specs import NormSpec, QueryTemperature
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from ...attention.attention_layout import AttentionLayout, LayerAttention
 from ...cache.recurrent_state_memory import RecurrentStateShape
 from ...layers.rotary_embedding import RopeParameters
 from ...step.rank_rows import RankRowShare
-from .basic_specs import Activation as Activation
-from .basic_specs import NormSpec as NormSpec
-from .basic_specs import QkNormSpec as QkNormSpec
-from .basic_specs import QueryTemperature as QueryTemperature
 from .latent_attention_spec import LatentAttentionSpec
+from .layer_part_specs import Activation as Activation
+from .layer_part_specs import NormSpec as NormSpec
+from .layer_part_specs import QkNormSpec as QkNormSpec
+from .layer_part_specs import QueryTemperature as QueryTemperature
 from .recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
 from .sparse_attention_spec import SparseAttentionSpec
 from .tensor_names import TensorNames

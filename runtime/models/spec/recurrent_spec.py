@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ...cache.recurrent_state_memory import RecurrentStateShape
-from .basic_specs import Activation, NormSpec
+from .layer_part_specs import Activation, NormSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ...adapters.adapter import Adapter, AdapterPacker, Memory, widest_rank_of
 from ...adapters.adapter_extras import AdaptedTable, AdapterChanges, Pair
 from ...adapters.adapter_sites import WEIGHT, AdapterSite, sites_of
 from ...adapters.adapter_slots import AdapterSlot, AdapterSlots, bytes_of
-from ...adapters.files.base_weights import LocalBaseWeights
+from ...adapters.files.adapter_base_weights import LocalBaseWeights
 from ...models.spec.model_spec import ExpertsSpec, ModelSpec
 from ..ep.expert_parallel_split import ExpertParallelSplit
 from ..pp.pipeline_stages import RankPlace, stage_boundaries, stage_of

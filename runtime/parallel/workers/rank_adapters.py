@@ -11,7 +11,7 @@ from ...adapters.adapter import Adapter
 from ...adapters.adapter_slots import AdapterSlots
 from ...adapters.batch_adapters import BatchAdaptersBySlot
 from ...adapters.choose_adapter_kernels import adapted_sites, adapter_products_for
-from ...adapters.files.base_weights import LocalBaseWeights
+from ...adapters.files.adapter_base_weights import LocalBaseWeights
 from ...models.decoder import Decoder
 from .rank_weights import RankWeights
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .reader_match import TensorHeader, WeightReader
+from .weight_reader_match import TensorHeader, WeightReader
 from .weight_readers import WeightReaders
 
 __all__ = ["TensorHeader", "WeightReader", "WeightReaders"]

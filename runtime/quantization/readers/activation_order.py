@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .reader_match import QuantizedModule
+from .weight_reader_match import QuantizedModule
 
 
 def order_of(module: QuantizedModule, name: str, groups: Tensor, group: int) -> Tensor | None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..quantized_weight import QuantizedWeight
 from .group_size import described, group_of
 from .quantization_config import CheckpointQuantization
-from .reader_match import QuantizedModule, WeightReader
+from .weight_reader_match import QuantizedModule, WeightReader
 
 EACH = 8  # codes in a word
 PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight outputs, for the nibbles from the lowest

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from .bit_unpacking import nibbles
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
 STATE = "weight.quant_state.bitsandbytes__"  # and nf4 or fp4
 BYTES = {"U8": 1, "I8": 1, "BF16": 2, "F16": 2, "F32": 4}  # of the dtypes that the codes may be stored under

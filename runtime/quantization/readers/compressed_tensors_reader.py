@@ -11,7 +11,7 @@ from ..quantized_weight import QuantizedWeight
 from .activation_order import order_of
 from .bit_unpacking import WORD, apart, stream, words_of
 from .compressed_tensors_schemes import CompressedTensorsScheme, matching
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock, reach_of
 
 ZERO, ORDER = "weight_zero_point", "weight_g_idx"

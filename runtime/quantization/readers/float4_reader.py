@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..quantized_weight import E2M1, QuantizedWeight
 from .bit_unpacking import nibbles, stream
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock, plain, reach_of
 
 BITS = {16: 4, 24: 6}  # of a code, by the bytes of 32 of them

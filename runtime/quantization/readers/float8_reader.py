@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock, reach_of
 
 FLOAT8 = ("F8_E4M3",)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from .gguf_blocks import BLOCKS, decode
-from .reader_match import QuantizedModule, TensorHeader, WeightReader
+from .weight_reader_match import QuantizedModule, TensorHeader, WeightReader
 
 
 class GGUFWeightReaders:

@@ -11,7 +11,7 @@ from .activation_order import order_of
 from .bit_unpacking import WORD, stream, words_of
 from .group_size import described, group_of
 from .quantization_config import CheckpointQuantization
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
 BITS = (2, 3, 4, 8)
 WHOLE = ("I32",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .quantization_config import CheckpointQuantization
-from .reader_match import FLOATS, QuantizedModule
+from .weight_reader_match import FLOATS, QuantizedModule
 
 SIZES = ("group_size", "q_group_size")
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
 SPARE = (
     "nbits",

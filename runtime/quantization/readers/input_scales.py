@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
 NUMBERS = ("scale", "zero", "offset")  # of groups
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..quantized_weight import QuantizedWeight
 from .compressed_tensors_schemes import CompressedTensorsScheme
 from .float8_reader import described
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import reach_of
 
 MIDDLE = 128  # what is added, so that codes are not negative

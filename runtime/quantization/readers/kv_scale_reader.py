@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from .quantization_config import CheckpointQuantization
-from .reader_match import FLOATS, QuantizedModule, TensorHeader
+from .weight_reader_match import FLOATS, QuantizedModule, TensorHeader
 
 NAMES = (
     ("k_scale", "v_scale"),  # compressed-tensors

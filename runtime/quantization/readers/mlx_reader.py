@@ -13,7 +13,7 @@ from . import float4_reader, float8_reader
 from .bit_unpacking import WORD, stream
 from .group_size import described
 from .quantization_config import CheckpointQuantization, is_size
-from .reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
 
 SCALES, BIASES = "scales", "biases"
 CALLED = {"weight_scale": SCALES}

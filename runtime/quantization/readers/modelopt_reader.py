@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
 from .group_size import described
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
 MIDDLE = 8  # what is added, so that codes are not negative
 OF_FLOAT8 = ("weight_scale_2",)  # by which weights would be rounded to float8 once more, to be multiplied

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..quantized_weight import QuantizedWeight
 from . import awq_reader
 from .quantization_config import CheckpointQuantization
-from .reader_match import FLOATS, QuantizedModule, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
 METHOD = "quark"
 CALLED = {"qweight": "weight", "qzeros": "weight_zero_point", "scales": "weight_scale"}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from ..quantized_weight import QuantizedWeight
-from .reader_match import QuantizedModule, TensorHeader, WeightReader
+from .weight_reader_match import QuantizedModule, TensorHeader, WeightReader
 
 ROWS, COLUMNS = 128, 4  # of a tile
 QUARTERS = 4  # of its rows, which are adjacent

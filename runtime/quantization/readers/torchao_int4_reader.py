@@ -11,8 +11,8 @@ from ..quantized_weight import QuantizedWeight
 from .bit_unpacking import nibbles, stream
 from .group_size import described
 from .int8_reader import codes_of, levels_of, zeros_of
-from .reader_match import FLOATS, QuantizedModule, WeightReader
 from .torchao_metadata import TorchAOMetadata
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 
 SCALE, ZERO = "weight_scale", "weight_zero_point"
 TILES = "weight_scale_and_zero"

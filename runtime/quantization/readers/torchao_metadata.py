@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from .quantization_config import is_size
-from .reader_match import QuantizedModule
+from .weight_reader_match import QuantizedModule
 from .weight_scales import ScaleBlock
 
 LONGEST = 65536  # bytes of JSON

@@ -11,10 +11,10 @@ from torch import Tensor
 from ..quantized_weight import QuantizedWeight
 from . import float4_reader, float8_reader, int8_reader
 from .input_scales import scaled, without
-from .reader_match import FLOATS, QuantizedModule, WeightReader
 from .swizzled_scales import unswizzled
 from .torchao_int4_reader import claim_plain, claim_tiles, claim_unpacked, claim_words
 from .torchao_metadata import TorchAOMetadata, said_of
+from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock
 
 CALLED = {

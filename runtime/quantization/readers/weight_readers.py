@@ -28,7 +28,7 @@ from .input_scales import scaled, without
 from .kv_scale_reader import other_kind
 from .quantization_config import CheckpointQuantization
 from .quantization_methods import asked_of, notes_of
-from .reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
+from .weight_reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 OF_INPUTS = "pre_quant_scale"  # ModelOpt's

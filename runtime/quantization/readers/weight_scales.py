@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .reader_match import QuantizedModule, Shape
+from .weight_reader_match import QuantizedModule, Shape
 
 
 class ScaleBlock(NamedTuple):

@@ -22,7 +22,7 @@ from sgl.runtime.errors import (
 )
 
 from ..observability.request_record import RECORD
-from .error_shapes import error_in_api_shape
+from .api_error_formats import error_in_api_shape
 
 log = logging.getLogger("sgl.server")
 

@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from ..protocols.native.native_control_routes import AbortFields, EncodeFields, ReasoningFields
 from ..protocols.native.native_types import SAMPLING_WITHOUT, WITHOUT, GenerateFields, SamplingFields
 from ..protocols.openai_common.openai_request_setup import ANY_MODEL
-from .error_shapes import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
+from .api_error_formats import ANTHROPIC_PATH, NATIVE_PATHS, OLLAMA_PATH
 from .middleware import METRICS, OPEN_PATHS
 from .openapi_responses import (
     REF,

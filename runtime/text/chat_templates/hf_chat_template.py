@@ -14,7 +14,7 @@ from jinja2.exceptions import TemplateError
 from sgl.runtime.errors import ConfigError
 
 from .jinja_variables import read_first
-from .template_budget import TemplateOverBudget
+from .template_render_budget import TemplateOverBudget
 from .template_sandbox import TemplateSandbox
 
 REASONING = ("reasoning_content", "thinking", "reasoning")

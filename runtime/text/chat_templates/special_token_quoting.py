@@ -19,7 +19,7 @@ import numpy as np
 from tokenizers import AddedToken
 
 from ...errors import ConfigError
-from ..token_sources import EncodesText
+from ..tokenizer_protocols import EncodesText
 from .quoted_text import PRIVATE, QuotedText
 
 NOTHING = re.compile("(?!)")

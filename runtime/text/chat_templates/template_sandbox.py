@@ -19,8 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace, _PassArg
 from jinja2.visitor import NodeTransformer
 
-from . import template_sizes as sizes
-from .template_budget import RenderBudget, is_flow, weight_given
+from . import template_value_sizes as sizes
+from .template_render_budget import RenderBudget, is_flow, weight_given
 
 STEP, MADE, TEXT = "a step", "a container", "a text"  # filters that no template can spell
 WITHOUT = ("wordwrap", "urlize", "xmlattr", "pprint", "striptags")  # filters for web pages, slow on long texts

@@ -6,10 +6,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from sgl.grammars.device import kernels, tables
+from sgl.grammars.device import device_grammar_tables, grammar_mask_kernels
 
 NUMBERS = ("width", "row_words", "stride", "count", "size", "most_rows", "blocks")
-SIZES = {"BLOCK": 64, **tables._ORDERED, **tables._APPLIED}
+SIZES = {"BLOCK": 64, **device_grammar_tables._ORDERED, **device_grammar_tables._APPLIED}
 
 
 def compiled(kernel, **types: str) -> str:
@@ -30,11 +30,11 @@ def compiled(kernel, **types: str) -> str:
 
 def main() -> None:
     for logits in ("*fp32", "*bf16", "*fp16"):
-        assert ".entry apply_masks" in compiled(kernels.apply_masks, logits=logits)
+        assert ".entry apply_masks" in compiled(grammar_mask_kernels.apply_masks, logits=logits)
     for tokens in ("*i32", "*i64"):
-        assert ".entry advance" in compiled(kernels.advance, tokens=tokens)
-    assert ".entry walk_tokens" in compiled(kernels.walk_tokens)
-    assert ".entry order_rows" in compiled(kernels.order_rows)
+        assert ".entry advance" in compiled(grammar_mask_kernels.advance, tokens=tokens)
+    assert ".entry walk_tokens" in compiled(grammar_mask_kernels.walk_tokens)
+    assert ".entry order_rows" in compiled(grammar_mask_kernels.order_rows)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from grammar_support import allowed
 
 from sgl.grammars import Grammar, Matcher, Vocabulary
 from sgl.grammars.device import DevicePool
-from sgl.grammars.device.codes import DEAD
-from sgl.grammars.device.pool import position
+from sgl.grammars.device.device_grammar_pool import position
+from sgl.grammars.device.device_state_codes import DEAD
 
 
 def shown(pool: DevicePool, width: int) -> list[set[int]]:

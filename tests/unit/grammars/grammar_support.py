@@ -11,11 +11,11 @@ import numpy as np
 
 from sgl.grammars import Grammar, Matcher, Vocabulary
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.automaton import native_core
-from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton import native_automaton_core
+from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.network.transition_network import TransitionNetwork
 
-CORES = ("C", "python") if native_core.library() else ("python",)
+CORES = ("C", "python") if native_automaton_core.library() else ("python",)
 JSON_PIECES = [
     b'{"',
     b'": ',

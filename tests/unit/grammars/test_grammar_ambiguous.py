@@ -6,8 +6,8 @@ import pytest
 from grammar_support import CORES, accepts, allowed, byte_vocabulary, tokens_by_bytes, walk
 
 from sgl.grammars import Grammar, GrammarLimitError, compile_ebnf, fill_masks
-from sgl.grammars.automaton import automaton as module
-from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton import grammar_automaton as module
+from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.ebnf import ebnf_expr
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex

@@ -10,8 +10,8 @@ from grammar_support import CORES, JSON_PIECES, allowed, automaton, byte_vocabul
 
 from sgl.grammars import GrammarError, compile_json_schema, compile_regex
 from sgl.grammars.algebra.expr import Call, Literal, Rule, seq
-from sgl.grammars.automaton.batch_masks import fill_masks
-from sgl.grammars.automaton.matcher import Matcher
+from sgl.grammars.automaton.batch_token_masks import fill_masks
+from sgl.grammars.automaton.grammar_matcher import Matcher
 
 VOCABULARY = byte_vocabulary(JSON_PIECES)
 SCHEMAS = [

@@ -297,7 +297,7 @@ def test_every_file_of_the_grammars_counts():
         bytes_of = Path.read_bytes
         patch.setattr(Path, "read_bytes", lambda file: read.append(file.name) or bytes_of(file))
         assert grammar_disk_cache._package.__wrapped__() == grammar_disk_cache._package()
-    assert {"lark_syntax.py", "schema_builder.py", "regex_parser.py", "network_lowering.py"} <= set(read)
+    assert {"lark_syntax.py", "schema_builder.py", "regex_parser.py", "transition_network_lowering.py"} <= set(read)
 
 
 def test_the_environment_turns_it_on(tmp_path):

@@ -41,12 +41,12 @@ from sgl.grammars import (
     set_cache_dir,
 )
 from sgl.grammars.compile import GrammarRecipe
-from sgl.grammars.compile_client import compile_client, compile_messages, compile_policy
-from sgl.grammars.compile_client.remote_network import RemoteNetwork
-from sgl.grammars.compile_server import compile_server
+from sgl.grammars.compile_client import grammar_compile_client, grammar_compile_messages, grammar_compile_policy
+from sgl.grammars.compile_client.remote_transition_network import RemoteNetwork
+from sgl.grammars.compile_server import grammar_compile_server
 from sgl.grammars.network.transition_network import UNBUILT
 
-compile_server.MOST_BYTES = 1 << 60  # in this process, which has engines of other tests and must not end
+grammar_compile_server.MOST_BYTES = 1 << 60  # in this process, which has engines of other tests and must not end
 MARK = b"<|mark|>"
 TAGS = {
     "type": "structural_tag",
@@ -89,12 +89,12 @@ def vocabulary() -> Vocabulary:
 @pytest.fixture
 def alone(monkeypatch):
     """Nobody uses it yet."""
-    monkeypatch.setattr(compile_policy, "_STATE", compile_policy._State())
+    monkeypatch.setattr(grammar_compile_policy, "_STATE", grammar_compile_policy._State())
 
 
 @pytest.fixture
 def use(alone):
-    found = compile_policy.CompileProcessUse(True)
+    found = grammar_compile_policy.CompileProcessUse(True)
     yield found
     found.leave()
 
@@ -102,7 +102,7 @@ def use(alone):
 @pytest.fixture(scope="module")
 def up():
     """One process for many tests."""
-    found = compile_policy.CompileProcessUse(True)
+    found = grammar_compile_policy.CompileProcessUse(True)
     yield found
     found.leave()
 
@@ -210,7 +210,7 @@ def _errors() -> list[type[BaseException]]:
 def test_every_class_of_error_of_grammars_travels_as_it_is():
     for kind in _errors():
         made = kind("what", "#/a", "hint") if issubclass(kind, UnsupportedGrammarError) else kind("what")
-        told = pickle.loads(pickle.dumps(compile_messages.RemoteCompileError.of(made))).error()
+        told = pickle.loads(pickle.dumps(grammar_compile_messages.RemoteCompileError.of(made))).error()
         assert type(told) is kind and str(told) == str(made) and vars(told) == vars(made)
 
 
@@ -229,7 +229,7 @@ def test_every_class_of_error_of_grammars_travels_as_it_is():
 def test_errors_of_python_travel_as_they_are(given):
     with pytest.raises(Exception) as caught:
         eval(given)
-    told = pickle.loads(pickle.dumps(compile_messages.RemoteCompileError.of(caught.value))).error()
+    told = pickle.loads(pickle.dumps(grammar_compile_messages.RemoteCompileError.of(caught.value))).error()
     assert type(told) is caught.type and str(told) == str(caught.value)
 
 
@@ -239,7 +239,7 @@ def test_an_error_of_a_class_that_cannot_be_sent_travels_as_the_class_that_it_is
 
     made = Local("word", "#/a")
     made.held = lambda: None
-    told = pickle.loads(pickle.dumps(compile_messages.RemoteCompileError.of(made))).error()
+    told = pickle.loads(pickle.dumps(grammar_compile_messages.RemoteCompileError.of(made))).error()
     assert type(told) is UnsupportedGrammarError and told.where == "#/a" and str(told) == f"Local: {made}"
 
 
@@ -257,7 +257,7 @@ Name, Text = ONLY_HERE.Name, ONLY_HERE.Text
 
 
 def test_texts_of_classes_of_the_program_are_texts(up):
-    words, running = vocabulary(), compile_policy.process()
+    words, running = vocabulary(), grammar_compile_policy.process()
     for make in (
         partial(compile_choices, [Name.ONE, Name.TWO]),
         partial(compile_regex, Text("one")),
@@ -265,19 +265,21 @@ def test_texts_of_classes_of_the_program_are_texts(up):
     ):
         found = make(words)
         assert isinstance(found.automaton.network, RemoteNetwork) and all(map(found.matcher().accept, b"one"))
-    assert compile_policy.process() is running
+    assert grammar_compile_policy.process() is running
 
 
 def test_what_cannot_be_read_there_is_compiled_here_and_ends_nothing(up):
-    words, running = vocabulary(), compile_policy.process()
+    words, running = vocabulary(), grammar_compile_policy.process()
     found = GrammarRecipe("choices", (Text("one"), b"no text")), GrammarRecipe("regex", Text("a|b"))
     with pytest.raises(GrammarError, match="a choice must be a string, not b'no text'"):
         found[0].compile(words)
-    with pytest.raises(compile_messages.RequestNotSent):
+    with pytest.raises(grammar_compile_messages.RequestNotSent):
         running.ask(
-            compile_messages.MakeNetwork(1 << 40, *found[1][:2], frozenset(), compile_messages.NO_VOCABULARY, None)
+            grammar_compile_messages.MakeNetwork(
+                1 << 40, *found[1][:2], frozenset(), grammar_compile_messages.NO_VOCABULARY, None
+            )
         )
-    assert compile_policy.process() is running and running.ended is None
+    assert grammar_compile_policy.process() is running and running.ended is None
 
 
 def test_a_forked_child_compiles_by_itself_and_asks_nobody(use):
@@ -318,7 +320,7 @@ def test_ordinary_grammars_come_whole_and_what_has_very_many_rules_bit_by_bit(up
 
 
 def child() -> int:
-    running = compile_policy.process()
+    running = grammar_compile_policy.process()
     assert running is not None
     return running._process.pid
 
@@ -335,7 +337,7 @@ def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
         assert all(text.accept(byte) for text in texts)
     before = child()
     os.kill(before, signal.SIGKILL)
-    running = compile_policy._STATE.helper._running
+    running = grammar_compile_policy._STATE.helper._running
     while running.ended is None:
         time.sleep(0.01)
     plain = here(recipe, words).matcher()
@@ -349,25 +351,28 @@ def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
 
 
 def test_what_it_is_killed_over_fails_and_the_next_does_not(use):
-    running = compile_policy.process()
+    running = grammar_compile_policy.process()
     GrammarRecipe("regex", "a").compile(vocabulary())
     os.kill(running._process.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(running.ask, compile_messages.NameRule(1, 0))
+        asked = pool.submit(running.ask, grammar_compile_messages.NameRule(1, 0))
         while not running._waiting:
             time.sleep(0.001)
         os.kill(running._process.pid, signal.SIGKILL)
         with pytest.raises(
-            compile_client.CompileProcessDied, match="was killed by SIGKILL while it worked on this one; ask again"
+            grammar_compile_client.CompileProcessDied,
+            match="was killed by SIGKILL while it worked on this one; ask again",
         ):
             asked.result(60)
     assert walk(lambda: GrammarRecipe("regex", "ab").compile(vocabulary()), 0)
-    assert compile_policy.process() is not running and compile_policy.describe() == "in a separate process"
+    assert (
+        grammar_compile_policy.process() is not running and grammar_compile_policy.describe() == "in a separate process"
+    )
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
 def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypatch, deaths):
-    told, left = sgl.grammars.compile._network_of, [compile_client.CompileProcessDied("it died")] * deaths
+    told, left = sgl.grammars.compile._network_of, [grammar_compile_client.CompileProcessDied("it died")] * deaths
 
     def dying(*asked):
         if left:
@@ -384,10 +389,10 @@ def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypat
 
 
 def test_what_takes_too_long_is_ended(use, monkeypatch):
-    words, running = vocabulary(), compile_policy.process()
+    words, running = vocabulary(), grammar_compile_policy.process()
     GrammarRecipe("regex", "a").compile(words)
     os.kill(running._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(compile_client, "LONGEST", 0.05)
+    monkeypatch.setattr(grammar_compile_client, "LONGEST", 0.05)
     with pytest.raises(GrammarLimitError, match="takes more than 0 s to compile; simplify it"):
         LAZY.compile(words)
     monkeypatch.undo()
@@ -396,37 +401,38 @@ def test_what_takes_too_long_is_ended(use, monkeypatch):
 
 def test_networks_that_are_dropped_are_forgotten_there(use):
     words = vocabulary()
-    running = compile_policy.process()
+    running = grammar_compile_policy.process()
     numbers = [GrammarRecipe("regex", f"a{i}b+").compile(words).automaton.network.number for i in range(3)]
     words.compiled.clear()
     while len(running.dropped) < 3:
         time.sleep(0.001)
     assert not isinstance(GrammarRecipe("regex", "x").compile(words), str)
     assert all(
-        isinstance(running.ask(compile_messages.NameRule(number, 0)), compile_messages.NetworkLost)
+        isinstance(running.ask(grammar_compile_messages.NameRule(number, 0)), grammar_compile_messages.NetworkLost)
         for number in numbers
     )
 
 
 def test_what_is_held_is_bounded(monkeypatch):
     words, told = vocabulary(), []
-    server = compile_server.CompileServer(
+    server = grammar_compile_server.CompileServer(
         type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})()
     )
-    make = compile_messages.MakeNetwork(
-        1, "JSON schema", KINDS[2][1], frozenset(), compile_messages.NO_VOCABULARY, None
+    make = grammar_compile_messages.MakeNetwork(
+        1, "JSON schema", KINDS[2][1], frozenset(), grammar_compile_messages.NO_VOCABULARY, None
     )
-    monkeypatch.setattr(compile_server, "MOST_BYTES", 1 << 60)
+    monkeypatch.setattr(grammar_compile_server, "MOST_BYTES", 1 << 60)
     server._serve(1, make)
     assert isinstance(
-        server._answers[compile_messages.BuildRule](compile_messages.BuildRule(1, 0)), compile_messages.NetworkGrown
+        server._answers[grammar_compile_messages.BuildRule](grammar_compile_messages.BuildRule(1, 0)),
+        grammar_compile_messages.NetworkGrown,
     )
-    monkeypatch.setattr(compile_server, "MOST_BYTES", 1)
+    monkeypatch.setattr(grammar_compile_server, "MOST_BYTES", 1)
     server._serve(2, make._replace(network=2))
     assert all(
         isinstance(
-            server._answers[compile_messages.BuildRule](compile_messages.BuildRule(network, 0)),
-            compile_messages.NetworkLost,
+            server._answers[grammar_compile_messages.BuildRule](grammar_compile_messages.BuildRule(network, 0)),
+            grammar_compile_messages.NetworkLost,
         )
         for network in (1, 2)
     )
@@ -435,30 +441,41 @@ def test_what_is_held_is_bounded(monkeypatch):
 
 def test_it_ends_where_forgetting_does_not_help_and_nobody_waits(monkeypatch):
     ended, left = [], threading.Event()
-    server = compile_server.CompileServer(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
-    monkeypatch.setattr(compile_server, "MOST_BYTES", 1)
-    monkeypatch.setattr(compile_server, "_end", lambda: ended.append(server._working) or left.set())
+    server = grammar_compile_server.CompileServer(
+        type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})()
+    )
+    monkeypatch.setattr(grammar_compile_server, "MOST_BYTES", 1)
+    monkeypatch.setattr(grammar_compile_server, "_end", lambda: ended.append(server._working) or left.set())
     server._working = 1
     server._make_room()
     assert not ended
     server._working = 0
-    server._begin(1, compile_messages.MakeNetwork(1, "regex", "a", frozenset(), compile_messages.NO_VOCABULARY, None))
+    server._begin(
+        1,
+        grammar_compile_messages.MakeNetwork(
+            1, "regex", "a", frozenset(), grammar_compile_messages.NO_VOCABULARY, None
+        ),
+    )
     assert left.wait(30) and ended == [0]
 
 
 def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
     read, named = threading.Event(), threading.Event()
-    server = compile_server.CompileServer(type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})())
+    server = grammar_compile_server.CompileServer(
+        type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})()
+    )
     server._answers |= {
-        compile_messages.MakeNetwork: lambda _: read.wait(60),
-        compile_messages.NameRule: lambda _: named.set(),
+        grammar_compile_messages.MakeNetwork: lambda _: read.wait(60),
+        grammar_compile_messages.NameRule: lambda _: named.set(),
     }
-    for number in range(compile_server.THREADS + 5):
+    for number in range(grammar_compile_server.THREADS + 5):
         server._begin(
             number,
-            compile_messages.MakeNetwork(number, "regex", "a", frozenset(), compile_messages.NO_VOCABULARY, None),
+            grammar_compile_messages.MakeNetwork(
+                number, "regex", "a", frozenset(), grammar_compile_messages.NO_VOCABULARY, None
+            ),
         )
-    server._begin(99, compile_messages.NameRule(1, 0))
+    server._begin(99, grammar_compile_messages.NameRule(1, 0))
     try:
         assert named.wait(5)
     finally:
@@ -467,45 +484,45 @@ def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
 
 def test_a_grammar_for_which_there_is_no_memory_is_refused():
     told = []
-    server = compile_server.CompileServer(
+    server = grammar_compile_server.CompileServer(
         type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})()
     )
-    server._answers[compile_messages.NameRule] = lambda _: [0] * (1 << 60)
-    server._serve(1, compile_messages.NameRule(1, 0))
-    answer = compile_messages.unpacked(told[0][16:])
+    server._answers[grammar_compile_messages.NameRule] = lambda _: [0] * (1 << 60)
+    server._serve(1, grammar_compile_messages.NameRule(1, 0))
+    answer = grammar_compile_messages.unpacked(told[0][16:])
     assert isinstance(answer.error(), GrammarLimitError) and "takes more memory" in str(answer.error())
 
 
 def test_it_ends_with_its_last_use(alone):
     first, second, other = (
-        compile_policy.CompileProcessUse(True),
-        compile_policy.CompileProcessUse(True),
-        compile_policy.CompileProcessUse(False),
+        grammar_compile_policy.CompileProcessUse(True),
+        grammar_compile_policy.CompileProcessUse(True),
+        grammar_compile_policy.CompileProcessUse(False),
     )
-    running = compile_policy.process()
+    running = grammar_compile_policy.process()
     GrammarRecipe("regex", "ab").compile(vocabulary())
     first.leave()
-    assert compile_policy.process() is running and running.ended is None
+    assert grammar_compile_policy.process() is running and running.ended is None
     second.leave()  # the other one has compiled next to nothing
     assert (
         running._process.returncode == 0
-        and compile_policy.process() is None
-        and compile_policy.describe() == "in this process"
+        and grammar_compile_policy.process() is None
+        and grammar_compile_policy.describe() == "in this process"
     )
     other.leave()
 
 
 def test_it_is_started_when_it_is_worthwhile(alone, monkeypatch):
-    use = compile_policy.CompileProcessUse(False)
+    use = grammar_compile_policy.CompileProcessUse(False)
     try:
         words = vocabulary()
         assert (
             not isinstance(GrammarRecipe("regex", "a1").compile(words).automaton.network, RemoteNetwork)
-            and compile_policy._STATE.helper is None
+            and grammar_compile_policy._STATE.helper is None
         )
-        monkeypatch.setattr(compile_policy, "WORTHWHILE", 0.0)
+        monkeypatch.setattr(grammar_compile_policy, "WORTHWHILE", 0.0)
         GrammarRecipe("regex", "a2").compile(words)
-        assert compile_policy._STATE.helper.running().ready.wait(30)
+        assert grammar_compile_policy._STATE.helper.running().ready.wait(30)
         assert isinstance(GrammarRecipe("regex", "a3").compile(words).automaton.network, RemoteNetwork)
     finally:
         use.leave()
@@ -513,13 +530,13 @@ def test_it_is_started_when_it_is_worthwhile(alone, monkeypatch):
 
 def test_without_a_python_that_starts_it_grammars_are_compiled_here(alone, monkeypatch, caplog):
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    use = compile_policy.CompileProcessUse(True)
+    use = grammar_compile_policy.CompileProcessUse(True)
     try:
         words = vocabulary()
         for i in range(9):
             assert walk(lambda i=i: GrammarRecipe("regex", f"a{i}").compile(words), 0)
             time.sleep(0.05)
-        assert "exit code 1" in compile_policy.describe() and "exit code 1" in caplog.text
+        assert "exit code 1" in grammar_compile_policy.describe() and "exit code 1" in caplog.text
     finally:
         use.leave()
 
@@ -527,13 +544,14 @@ def test_without_a_python_that_starts_it_grammars_are_compiled_here(alone, monke
 LEFT_ALONE = """
 import os, signal
 from sgl.grammars import Vocabulary, compile_regex
-from sgl.grammars.compile_client import compile_policy
-use = compile_policy.CompileProcessUse(True)
+from sgl.grammars.compile_client import grammar_compile_policy
+use = grammar_compile_policy.CompileProcessUse(True)
 compile_regex("a", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
 if os.fork() == 0:  # it holds the other end of the pipe open, and has none itself
-    assert compile_policy.process() is None and compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
+    assert grammar_compile_policy.process() is None
+    assert compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
     signal.pause()
-print(compile_policy.process()._process.pid, flush=True)
+print(grammar_compile_policy.process()._process.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

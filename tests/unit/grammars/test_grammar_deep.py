@@ -13,7 +13,7 @@ import sys, threading
 
 from sgl.grammars import Grammar, GrammarLimitError, Vocabulary
 from sgl.grammars.algebra.expr import Alt, Chars, Literal, Repeat, Seq, alt, nullable
-from sgl.grammars.algebra.core_extension import extension
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.language_operations import combine
 
 CORE, DEPTH, SIZE = extension(), int(sys.argv[1]), int(sys.argv[2])

@@ -9,9 +9,9 @@ import pytest
 from sgl.grammars import Vocabulary, compile_choices, compile_json_schema, compile_regex
 from sgl.grammars.algebra import charset
 from sgl.grammars.drawing import draw
+from sgl.grammars.drawing.automaton_exploration import moves
+from sgl.grammars.drawing.automaton_folding import pictures
 from sgl.grammars.drawing.charset_labels import describe
-from sgl.grammars.drawing.explore_states import moves
-from sgl.grammars.drawing.fold_states import pictures
 
 VOCABULARY = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])
 PATTERNS = [r"[a-z]+\d?", r"[^\x00-\u07ff]x|y", r"[à-ÿ€-⛿😀-😏]{1,3}", r".", r"(ab|ac)*d", r"\w{2,4}é?"]

@@ -21,7 +21,7 @@ from test_grammar_ebnf import COMMON, LARK
 
 from sgl.grammars import Grammar, GrammarLimitError, InvalidGrammarError
 from sgl.grammars.algebra.expr import Expr
-from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.ebnf import ebnf_expr
 
 GRAMMARS = Path(__file__).parent / "ebnf"

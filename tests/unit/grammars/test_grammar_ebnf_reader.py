@@ -8,8 +8,8 @@ import pytest
 from ebnf_support import as_lark, random_grammar
 from grammar_support import many
 
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import NEVER, Alt, Call, Expr, Graph, Repeat, Seq
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.grammar_literals import string_expr

@@ -6,7 +6,6 @@ import pytest
 from grammar_support import many
 
 from sgl.grammars.algebra import expr as algebra
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -26,6 +25,7 @@ from sgl.grammars.algebra.expr import (
     Seq,
     Words,
 )
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.ebnf import epsilon_removal, left_corners
 from sgl.grammars.ebnf.assemble_rules import plain_size, size
 

@@ -6,7 +6,6 @@ import gc
 
 import pytest
 
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import (
     Bytes,
     Call,
@@ -21,6 +20,7 @@ from sgl.grammars.algebra.expr import (
     alt,
     seq,
 )
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex

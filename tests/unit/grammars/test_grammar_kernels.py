@@ -23,11 +23,11 @@ from grammar_support import CORES, JSON_PIECES, allowed, byte_vocabulary, random
 from test_grammar_regex import patterns  # noqa: E402
 
 from sgl.grammars import GrammarLimitError, Matcher, compile_json_schema, compile_regex  # noqa: E402
-from sgl.grammars.automaton.automaton import Automaton  # noqa: E402
-from sgl.grammars.automaton.python_core import NEED  # noqa: E402
+from sgl.grammars.automaton.grammar_automaton import Automaton  # noqa: E402
+from sgl.grammars.automaton.python_automaton_core import NEED  # noqa: E402
 from sgl.grammars.device import DevicePool  # noqa: E402
-from sgl.grammars.device.codes import ENDED, LANES, NO_MASK, NO_PLACE, REFUSED, UNKNOWN, UNSEEN  # noqa: E402
-from sgl.grammars.device.tokens import TokenBlocks  # noqa: E402
+from sgl.grammars.device.device_state_codes import ENDED, LANES, NO_MASK, NO_PLACE, REFUSED, UNKNOWN, UNSEEN  # noqa: E402
+from sgl.grammars.device.device_token_blocks import TokenBlocks  # noqa: E402
 from sgl.grammars.network.transition_network import TransitionNetwork  # noqa: E402
 from sgl.grammars.regex import parse_regex  # noqa: E402
 from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr  # noqa: E402

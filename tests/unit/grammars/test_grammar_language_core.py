@@ -7,7 +7,6 @@ import pytest
 from grammar_support import many
 
 from sgl.grammars import GrammarLimitError
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
@@ -23,6 +22,7 @@ from sgl.grammars.algebra.expr import (
     seq,
     words,
 )
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.language_operations import combine, matches, product
 from sgl.grammars.regex import parse_regex
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from sgl.grammars import Grammar, compile_json_schema
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.core_extension import extension
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
@@ -35,10 +34,11 @@ from sgl.grammars.algebra.expr import (
     Words,
     seq,
 )
+from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex.unicode_classes import general_category
-from sgl.grammars.schema.ascii_only import ascii_only
+from sgl.grammars.schema.ascii_only_json import ascii_only
 from sgl.grammars.schema.json_spelling import FREE_TEXT, encode_chars, other_than
 from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 

@@ -19,8 +19,8 @@ from sgl.grammars import (
     compile_regex,
     core_name,
 )
-from sgl.grammars.automaton import native_core, shortest_completion
-from sgl.grammars.automaton.automaton import Automaton
+from sgl.grammars.automaton import native_automaton_core, shortest_completion
+from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 
@@ -243,7 +243,7 @@ def test_grammars_are_cached_per_vocabulary():
 
 def test_threads_that_come_first_share_the_vocabularys_tables(monkeypatch):
     made, together = [], threading.Barrier(6)
-    make = native_core._Vocabulary.of
+    make = native_automaton_core._Vocabulary.of
 
     def slowly(vocabulary):
         time.sleep(0.05)
@@ -254,7 +254,7 @@ def test_threads_that_come_first_share_the_vocabularys_tables(monkeypatch):
         together.wait(10)
         compile_regex(f"a{{{number}}}b*", vocabulary).matcher().mask()
 
-    monkeypatch.setattr(native_core._Vocabulary, "of", slowly)
+    monkeypatch.setattr(native_automaton_core._Vocabulary, "of", slowly)
     vocabulary = byte_vocabulary(JSON_PIECES)
     threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
     for thread in threads:

@@ -16,8 +16,8 @@ from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import Chars
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.case_folding import fold
-from sgl.grammars.regex.script_table import NAMES
 from sgl.grammars.regex.unicode_classes import characters, property_class, script
+from sgl.grammars.regex.unicode_script_table import NAMES
 
 EVERYTHING = characters(0, 0xD7FF) + characters(0xE000, 0x10FFFF)
 SPACES_OF_ECMA = "\t\n\v\f\r \u00a0\u1680\u2028\u2029\u202f\u205f\u3000\ufeff" + characters(0x2000, 0x200A)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sgl.grammars.algebra.expr import EMPTY, Call, Joined, Literal, Part, Rule, alt, repeat, seq, words
-from sgl.grammars.automaton.automaton import GUESSED, Automaton
+from sgl.grammars.automaton.grammar_automaton import GUESSED, Automaton
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.schema.unproductive_rules import unproductive_rules

@@ -6,7 +6,7 @@ import pytest
 from grammar_support import CORES, byte_vocabulary
 
 from sgl.grammars import Grammar, compile_json_schema, fill_masks
-from sgl.grammars.automaton.work_budget import WorkBudget, WorkUnfinished, metered
+from sgl.grammars.automaton.automaton_work_budget import WorkBudget, WorkUnfinished, metered
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 

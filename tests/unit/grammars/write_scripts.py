@@ -1,6 +1,6 @@
-"""Writes grammars/regex/script_table.py from the scripts that fonttools carries (Unicode's Scripts.txt).
+"""Writes grammars/regex/unicode_script_table.py from the scripts that fonttools carries (Unicode's Scripts.txt).
 
-pip install fonttools && python tests/unit/grammars/write_scripts.py > grammars/regex/script_table.py
+pip install fonttools && python tests/unit/grammars/write_scripts.py > grammars/regex/unicode_script_table.py
 """
 
 from __future__ import annotations

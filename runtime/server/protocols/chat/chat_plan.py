@@ -9,7 +9,7 @@ from typing import Any
 
 from sgl.grammars import GrammarError
 from sgl.runtime.dialects import Dialect, DialectStep, Tool, tool_of
-from sgl.runtime.dialects.dialect import FREE
+from sgl.runtime.dialects.tool_dialect import FREE
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.generation import Generation

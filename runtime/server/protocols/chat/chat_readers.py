@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from sgl.runtime.dialects import ContentDelta, DialectStep, Event, OutputReader, ReasoningMarks, Tool
-from sgl.runtime.dialects.output_reader import CallForm
+from sgl.runtime.dialects.model_output_parser import CallForm
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 from ..openai_common.openai_request_setup import OpenAIRequestSetup

@@ -7,7 +7,7 @@ from functools import partial
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from ...http.error_shapes import anthropic_error
+from ...http.api_error_formats import anthropic_error
 from ...http.http_errors import HttpProblem
 from ...http.request_bodies import JsonBodyRoute, in_worker_thread
 from ...http.response_size_limit import json_response

@@ -1,0 +1,98 @@
+"""Whether this process has another one that compiles its grammars: as long as somebody here uses it.
+
+Who asks for it `at_once` has it from the start. Others have it once what was compiled here has taken as long as it
+takes
+to start it, so that a program with a few ordinary grammars never pays for it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sgl.grammars.compile_client.grammar_compile_client import CompileProcess, RunningCompileProcess
+
+WORTHWHILE = 0.25  # seconds
+
+
+class CompileProcessUse:
+    """Somebody's use of it, until `leave`."""
+
+    def __init__(self, at_once: bool) -> None:
+        self.at_once = at_once
+        with _STATE.lock:
+            _STATE.uses.add(self)
+        if at_once:
+            process()
+
+    def leave(self) -> None:
+        """When it is of no more use to anybody, the process ends."""
+        with _STATE.lock:
+            _STATE.uses.discard(self)
+            if not _STATE.uses:
+                _STATE.spent = 0.0
+            ended = None if _STATE.needed else _STATE.helper
+            if ended is not None:
+                _STATE.helper = None
+        if ended is not None:
+            ended.close()
+
+
+def use(how: bool | None) -> CompileProcessUse | None:
+    """True: at once; None: once it is worthwhile; False: not at all."""
+    return None if how is False else CompileProcessUse(bool(how))
+
+
+class _State:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.uses: set[CompileProcessUse] = set()
+        self.helper: CompileProcess | None = None
+        self.spent = 0.0  # seconds of compiling in this process
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.uses) and (self.spent > WORTHWHILE or any(use.at_once for use in self.uses))
+
+    def wanted(self) -> CompileProcess | None:
+        """The one that exists or is to be started; None where none is wanted, or it
+        belongs to the process that forked this one.
+        """
+        with self.lock:
+            if self.helper is None and self.needed:
+                self.helper = CompileProcess()
+            helper = self.helper
+        return helper if helper is not None and helper.owner == os.getpid() else None
+
+
+_STATE = _State()
+
+
+def process() -> RunningCompileProcess | None:
+    """The process that compiles; None: this one does."""
+    helper = _STATE.wanted() if _STATE.uses else None
+    if helper is None:
+        return None
+    running = helper.running()
+    return running if helper.ready or any(use.at_once for use in tuple(_STATE.uses)) else None
+
+
+@contextmanager
+def here() -> Iterator[None]:
+    """Compile in this process."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        _STATE.spent += time.perf_counter() - began
+
+
+def describe() -> str:
+    """Where grammars are compiled, in words."""
+    helper = _STATE.helper
+    if helper is None:
+        return "in this process"
+    return f"in this process: {helper.broken}" if helper.broken else "in a separate process"

@@ -1,0 +1,109 @@
+"""A network whose rules are lowered in another process, when they are first needed."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+from sgl.grammars.algebra.expr import NEVER, Rule
+from sgl.grammars.algebra.unordered_parts import PartSubset
+from sgl.grammars.compile_client import grammar_compile_messages
+from sgl.grammars.compile_client.grammar_compile_client import CompileProcessDied, RunningCompileProcess
+from sgl.grammars.errors import AutomatonFullError
+from sgl.grammars.network.transition_network import FIELDS, LOOP, UNBUILT, TransitionNetwork
+
+_numbers = itertools.count(1)  # of all networks, whatever process holds them
+
+
+class RemoteNetwork(TransitionNetwork):
+    """Its tables grow by what the other process tells. Where that process does not hold it any more, it is `lost`.
+
+    What was built stays; who needs more goes on in a fresh network (`AutomatonFullError`).
+    """
+
+    def __init__(
+        self,
+        process: RunningCompileProcess,
+        kind: str,
+        source: Any,
+        shown: frozenset[int],
+        vocabulary: int,
+        folder: str | None,
+    ) -> None:
+        """Raises what compiling raises, Unsent for a source that cannot be sent, and Died."""
+        super().__init__(NEVER, native=False)
+        self.entries, self.number = array("i"), next(_numbers)
+        self.lost = False
+        self._process = process
+        grown = process.ask(grammar_compile_messages.MakeNetwork(self.number, kind, source, shown, vocabulary, folder))
+        weakref.finalize(self, process.dropped.append, self.number)
+        self.rules = _Rules(self)  # type: ignore[assignment]
+        self._grow(grown)
+
+    def build(self, rule: int) -> None:
+        if self.entries[rule] == UNBUILT:
+            self._grow(self._ask(grammar_compile_messages.BuildRule(self.number, rule)))
+
+    def finish(self, most: int) -> dict[int, bytes]:
+        found = self._ask(grammar_compile_messages.FinishNetwork(self.number, most))
+        self._grow(found.grown)
+        return dict(found.ends)
+
+    def shortest_end(
+        self,
+        threads: list[grammar_compile_messages.Thread],
+        frames: dict[int, list[grammar_compile_messages.Thread]],
+        subsets: dict[int, PartSubset],
+    ) -> bytes:
+        """A shortest text from a state to an end. Raises GrammarLimitError where it takes too much."""
+        return bytes(self._ask(grammar_compile_messages.FindShortestEnd(self.number, threads, frames, subsets)))
+
+    def picks(self, threads: Iterable[grammar_compile_messages.Thread]) -> list[int]:
+        """The subsets in which some threads are, of lists in any order."""
+        return [count for node, count, _ in threads if self._picking(node)]
+
+    def _picking(self, node: int) -> bool:
+        kind, _, _, _, loop = self.node(node)
+        return kind != LOOP and loop >= 0 and self.nodes[loop * FIELDS] != LOOP
+
+    def name(self, rule: int) -> str:
+        return str(self._ask(grammar_compile_messages.NameRule(self.number, rule)))
+
+    def _ask(self, request: Any) -> Any:
+        why = "the grammar was put away to make room for others; ask again"
+        try:
+            answer = grammar_compile_messages.NetworkLost() if self._process.lost else self._process.ask(request)
+        except CompileProcessDied as error:
+            answer, why = grammar_compile_messages.NetworkLost(), str(error)
+        if isinstance(answer, grammar_compile_messages.NetworkLost):
+            self.lost = True
+            raise AutomatonFullError(why)
+        return answer
+
+    def _grow(self, grown: grammar_compile_messages.NetworkGrown) -> None:
+        self.nodes.frombytes(grown.nodes)
+        self.edges.frombytes(grown.edges)
+        self.classes += grown.classes
+        self.entries = array("i", grown.entries)
+
+
+class _Rules(Sequence[Rule]):
+    """Of these the other process knows all; here there are only their names, if they are asked for."""
+
+    def __init__(self, network: RemoteNetwork) -> None:
+        self._network = weakref.proxy(network)
+
+    def __len__(self) -> int:
+        return len(self._network.entries)
+
+    @overload
+    def __getitem__(self, index: int) -> Rule: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Rule]: ...
+    def __getitem__(self, index: int | slice) -> Rule | Sequence[Rule]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return Rule(self._network.name(range(len(self))[index]), lambda: NEVER)

@@ -1,0 +1,43 @@
+/* The core of the grammars as one translation unit, which is what the build compiles: see README.md. */
+
+#define SGL_ALL
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+
+#include "base/python_call_arguments.c"
+#include "base/growable_arrays.c"
+#include "base/work_budget.c"
+#include "automaton/nfa_thread_sets.c"
+#include "automaton/thread_frames.c"
+#include "automaton/automaton_states.c"
+#include "automaton/unordered_list_subsets.c"
+#include "automaton/flattened_splits.c"
+#include "automaton/state_closure.c"
+#include "masks/canonical_states.c"
+#include "masks/token_trie_walk.c"
+#include "masks/count_shifts.c"
+#include "masks/character_family_masks.c"
+#include "masks/local_state_masks.c"
+#include "masks/token_masks.c"
+#include "automaton/automaton_memory.c"
+#include "automaton/device_table_export.c"
+#include "automaton/automaton_core.c"
+#include "expressions/gil_yield.c"
+#include "expressions/stack_limit.c"
+#include "lowering/network_tables.c"
+#include "expressions/grammar_expr_fields.c"
+#include "expressions/gc_untrack.c"
+#include "expressions/grammar_exprs.c"
+#include "expressions/grammar_expr_traversal.c"
+#include "lowering/rule_lowering.c"
+#include "lowering/lower_char_classes.c"
+#include "lowering/lower_literal_tries.c"
+#include "lowering/lower_list_exprs.c"
+#include "lowering/lower_exprs.c"
+#include "languages/interned_terms.c"
+#include "languages/language_product.c"
+#include "languages/language_graph.c"
+#include "python/python_expr_functions.c"
+#include "python/lark_parser.c"
+#include "python/grammar_core_module.c"
