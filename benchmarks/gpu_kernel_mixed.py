@@ -19,7 +19,7 @@ from gpu_kernel_lab import Lab, Row
 from gpu_shapes import write_model
 
 import sgl
-from sgl.runtime.cache import IntRow
+from sgl.runtime.cache import GrowableIntArray
 from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 
 EXTRA, WARM, AFTER_SLEEP = 4, 4, 3  # tokens; steps; steps
@@ -47,8 +47,10 @@ class Drive:
         sizes, seq = self.lab.sizes, SequenceState(index)
         steps = 2 * sizes.steps + WARM + AFTER_SLEEP
         seq.status, seq.computed = SequenceStatus.RUNNING, sizes.context
-        seq.tokens = IntRow(draw.integers(FIRST_PLAIN_ID, self.lab.shape.vocab, sizes.context + (1 + EXTRA) * steps))
-        seq.slots = IntRow(np.arange(1 + index * sizes.context, 1 + (index + 1) * sizes.context))
+        seq.tokens = GrowableIntArray(
+            draw.integers(FIRST_PLAIN_ID, self.lab.shape.vocab, sizes.context + (1 + EXTRA) * steps)
+        )
+        seq.slots = GrowableIntArray(np.arange(1 + index * sizes.context, 1 + (index + 1) * sizes.context))
         seq.ops.append(Last())
         return seq
 

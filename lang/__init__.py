@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from .program.report_and_journal_hooks import register
 
 if TYPE_CHECKING:
-    from .program.report_and_journal_hooks import Journals, Reports
+    from .program.report_and_journal_hooks import JournalModule, ReportModule
 
 
-def _reports() -> Reports:
+def _reports() -> ReportModule:
     from . import report
 
     return report
 
 
-def _journals() -> Journals:
+def _journals() -> JournalModule:
     from . import journal
 
     return journal

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from .chat import ChatTemplate, get_chat_template
 from .errors import UnsupportedByBackendError
-from .places.source_location import SourcePlace
+from .places.source_location import SourceLocation
 from .sampling.choices import ChoicesDecision, ChoicesSamplingMethod
 from .sampling.options import SamplingOptions
 
@@ -29,7 +29,7 @@ class GenRequest:
     options: SamplingOptions
     template_stops: tuple[str, ...] = ()
     name: str | None = None
-    where: SourcePlace | None = None
+    where: SourceLocation | None = None
     keep: Callable[[str], str] | None = None
 
     @property
@@ -48,7 +48,7 @@ class SelectRequest:
     method: ChoicesSamplingMethod
     temperature: float = 0.0
     name: str | None = None
-    where: SourcePlace | None = None
+    where: SourceLocation | None = None
     seed: int | None = None
 
     def as_given(self, decision: str) -> str:

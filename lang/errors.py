@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .places.source_location import SourcePlace
+from .places.source_location import SourceLocation
 
 
 class LanguageError(Exception):
@@ -120,7 +120,7 @@ class SpeculationError(LanguageError, RuntimeError):
 class ProgramError(LanguageError, RuntimeError):
     """A node of a program failed. `where` is its file and line; `__cause__` is the original error."""
 
-    def __init__(self, message: str, where: SourcePlace | None = None) -> None:
+    def __init__(self, message: str, where: SourceLocation | None = None) -> None:
         super().__init__(f"{where}: {message}" if where else message)
         self.message = message
         self.where = where
@@ -140,7 +140,7 @@ class BatchError(ProgramError):
     def __init__(
         self,
         message: str,
-        where: SourcePlace | None = None,
+        where: SourceLocation | None = None,
         index: int = 0,
         arguments: Mapping[str, Any] | None = None,
         results: Sequence[Any] = (),
@@ -200,7 +200,7 @@ def reject_unknown(
             )
 
 
-def node_failure(node: object, cause: BaseException, where: SourcePlace | None) -> ProgramError:
+def node_failure(node: object, cause: BaseException, where: SourceLocation | None) -> ProgramError:
     """The ProgramError of a node that failed because of `cause`."""
     if isinstance(cause, ReplayMismatch):
         return type(cause)(cause.message, cause.where or where)

@@ -12,7 +12,7 @@ from .errors import reject_unknown
 from .graph.trace_program import current_tracer, extract_prefix, trace_nested, trace_program
 from .graph.tracer import TracerProgramState
 from .program import batch_runs
-from .program.batch_options import BatchOptions, ShownOptions
+from .program.batch_options import BatchDisplayOptions, BatchOptions
 from .program.program import Program, ProgramCall
 from .program.program_run import RunSettings, new_executor, run_body_async, run_program, split_options
 from .program.program_state import ProgramState
@@ -74,7 +74,7 @@ class SglFunction(Program):
         *,
         generator_style: Literal[False] = ...,
         return_exceptions: Literal[False] = ...,
-        **options: Unpack[ShownOptions],
+        **options: Unpack[BatchDisplayOptions],
     ) -> list[ProgramState]: ...
     @overload
     def run_batch(
@@ -83,7 +83,7 @@ class SglFunction(Program):
         *,
         generator_style: Literal[True],
         return_exceptions: Literal[False] = ...,
-        **options: Unpack[ShownOptions],
+        **options: Unpack[BatchDisplayOptions],
     ) -> Iterator[ProgramState]: ...
     @overload
     def run_batch(
@@ -92,7 +92,7 @@ class SglFunction(Program):
         *,
         generator_style: Literal[False] = ...,
         return_exceptions: bool,
-        **options: Unpack[ShownOptions],
+        **options: Unpack[BatchDisplayOptions],
     ) -> list[ProgramState | Exception]: ...
     @overload
     def run_batch(
@@ -101,7 +101,7 @@ class SglFunction(Program):
         *,
         generator_style: Literal[True],
         return_exceptions: bool,
-        **options: Unpack[ShownOptions],
+        **options: Unpack[BatchDisplayOptions],
     ) -> Iterator[ProgramState | Exception]: ...
     @overload
     def run_batch(
@@ -110,7 +110,7 @@ class SglFunction(Program):
         *,
         generator_style: bool,
         return_exceptions: bool = ...,
-        **options: Unpack[ShownOptions],
+        **options: Unpack[BatchDisplayOptions],
     ) -> Iterable[Any]: ...
     def run_batch(
         self,
@@ -136,7 +136,7 @@ class SglFunction(Program):
         """
         reject_unknown("run_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))
         calls = batch_runs.make_calls(self, batch_kwargs)
-        plan = batch_runs.BatchPlan(num_threads, progress_bar, return_exceptions)
+        plan = batch_runs.BatchRunSettings(num_threads, progress_bar, return_exceptions)
         settings = RunSettings.of(options, return_exceptions, len(calls))
         if generator_style:
             return batch_runs.iterate(self, calls, settings, plan)
@@ -177,7 +177,7 @@ class SglFunction(Program):
         """`run_batch` for event loops. All `async def` bodies run at once; plain bodies run in threads."""
         reject_unknown("arun_batch", options, batch_runs.OPTION_NAMES, batch_runs.meant(options))
         calls = batch_runs.make_calls(self, batch_kwargs)
-        plan = batch_runs.BatchPlan(num_threads, False, return_exceptions)
+        plan = batch_runs.BatchRunSettings(num_threads, False, return_exceptions)
         return await batch_runs.run_all_async(self, calls, RunSettings.of(options, return_exceptions, len(calls)), plan)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -16,9 +16,9 @@ from typing import Any
 from sgl.runtime.nano.nano_prompts import (
     CHAT_TASK,
     NONE_INTENT,
-    Field,
     Message,
-    Tool,
+    PromptField,
+    PromptTool,
     dialogue_prefix,
     json_text,
     message,
@@ -228,11 +228,11 @@ class Dialogues:
         return [message("system", CHAT_TASK), *(message(roles[t["speaker"]], t["utterance"]) for t in turns)]
 
 
-def _tool_of(service: Service, intent: dict[str, Any]) -> Tool:
+def _tool_of(service: Service, intent: dict[str, Any]) -> PromptTool:
     taken = {*intent["required_slots"], *intent["optional_slots"]}
     fields = [field for field in state_fields(service) if field.name in taken]
-    plain = tuple(Field(f.name, f.kind, choices=tuple(c for c in f.choices if c != "dontcare")) for f in fields)
-    return Tool(intent["name"], intent["description"], plain)
+    plain = tuple(PromptField(f.name, f.kind, choices=tuple(c for c in f.choices if c != "dontcare")) for f in fields)
+    return PromptTool(intent["name"], intent["description"], plain)
 
 
 def _renamed_item(item: dict[str, Any], name: str, undescribed: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.nano_prompts import Message, Tool, message, tool_answer, tool_call, tool_result
+from sgl.runtime.nano.nano_prompts import Message, PromptTool, message, tool_answer, tool_call, tool_result
 
 FAILED = ("That did not work: {e}.", "Sorry, {e}.", "I could not do it, {e}.", "There was an error: {e}.")
 ERRORS = (
@@ -24,11 +24,11 @@ class Exchange:
     """A tool as it is offered, and one conversation turn that uses it; one family does one job."""
 
     family: str
-    tool: Tool
+    tool: PromptTool
     turns: list[Message]
 
 
-def conversation(request: str, tool: Tool, arguments: dict[str, Any], result: Any, answer: str) -> list[Message]:
+def conversation(request: str, tool: PromptTool, arguments: dict[str, Any], result: Any, answer: str) -> list[Message]:
     """A request, the call of the tool, its result and the answer."""
     call = tool_call(tool.name, arguments)
     return [message("user", request), *call, tool_result(result), *tool_answer(answer)]

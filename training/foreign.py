@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.nano_prompts import Field, Tool
+from sgl.runtime.nano.nano_prompts import PromptField, PromptTool
 from training.exchanges import Exchange, conversation, failure
 from training.lexicon import NAME_STYLES, Lexicon, Words
 from training.values import LISTS, Pools, Values
@@ -119,18 +119,18 @@ NOTED = (
 DONE = ("Done.", "It is done, the status is {s}.", "The {n} is {s}.", "OK, {s}.", "Your {n} is {s}.")
 STATES = ("ok", "done", "accepted", "queued", "finished", "running", "ready")
 PARAMETER_KINDS = {
-    "person": Field("", "string"),
-    "first": Field("", "string"),
-    "city": Field("", "string"),
-    "title": Field("", "string"),
-    "code": Field("", "string"),
-    "day": Field("", "string"),
-    "time": Field("", "string"),
-    "company": Field("", "string"),
-    "int:1-99": Field("", "integer"),
-    "int:100-9000": Field("", "integer"),
-    "float": Field("", "number"),
-    "email": Field("", "string"),
+    "person": PromptField("", "string"),
+    "first": PromptField("", "string"),
+    "city": PromptField("", "string"),
+    "title": PromptField("", "string"),
+    "code": PromptField("", "string"),
+    "day": PromptField("", "string"),
+    "time": PromptField("", "string"),
+    "company": PromptField("", "string"),
+    "int:1-99": PromptField("", "integer"),
+    "int:100-9000": PromptField("", "integer"),
+    "float": PromptField("", "number"),
+    "email": PromptField("", "string"),
 }
 
 
@@ -178,7 +178,7 @@ class ForeignTools:
         ]
         parameter = rng.choice(["name", "name", "name", "who", "person", entity, f"{entity} name", "query"])
         note = rng.choice(LOOKUP_NOTES).format(a=attribute, e=entity)
-        tool = Tool(self._snake(*rng.choice(names)), note, (Field(self._snake(parameter)),))
+        tool = PromptTool(self._snake(*rng.choice(names)), note, (PromptField(self._snake(parameter)),))
         arguments = {tool.parameters[0].name: spoken}
         values: dict[str, Any] = {attribute.split()[0] if rng.random() < 0.5 else attribute.replace(" ", "_"): result}
         if rng.random() < 0.6:
@@ -199,7 +199,7 @@ class ForeignTools:
         name = self._snake(*self.lexicon.phrase(1, 2)) if foreign else rng.choice(REMINDER_NAMES)
         note = rng.choice(REMINDER_NOTES[:-1] if foreign else REMINDER_NOTES)
         key = self.lexicon.word() if rng.random() < 0.15 else rng.choice(REMINDER_KEYS)
-        tool = Tool(name, note, (Field(key),))
+        tool = PromptTool(name, note, (PromptField(key),))
         counts: dict[str, Any] = {rng.choice(["id", "open_tasks", "count", "position"]): rng.randint(1, 40)}
         result = rng.choice(
             [counts, {key: errand, **counts}, {"status": rng.choice(STATES)}, {key: errand, "status": "ok"}]
@@ -218,11 +218,11 @@ class ForeignTools:
         )
         drawn = [(self.lexicon.phrase(1, 2), kind) for kind in rng.sample(list(PARAMETER_KINDS), rng.randint(0, 4))]
         stated = [(words, self.values.draw(kind)) for words, kind in drawn if rng.random() < 0.85]
-        fields = [Field(self._snake(*words), PARAMETER_KINDS[kind].kind) for words, kind in drawn]
+        fields = [PromptField(self._snake(*words), PARAMETER_KINDS[kind].kind) for words, kind in drawn]
         notes = [f"{verb} the {noun}", f"{verb} a {noun}", f"used to {verb} the {noun}", f"{noun}: {verb}"]
         opaque = rng.random() < 0.25
         name = self._snake(*self.lexicon.phrase(1, 2)) if opaque else self._snake(verb, noun)
-        tool = Tool(name, rng.choice(notes) if opaque or rng.random() < 0.6 else "", tuple(fields))
+        tool = PromptTool(name, rng.choice(notes) if opaque or rng.random() < 0.6 else "", tuple(fields))
         values = {words: value for words, (_, value) in stated}
         arguments = {
             field.name: values[words]

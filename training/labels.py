@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Field, Message
+from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Message, PromptField
 from training.layouts import Layouts, Statement
 from training.lexicon import NAME_STYLES, Lexicon, Words, plural, shortened
 from training.synthetic import TASK_WORDINGS, Extraction
@@ -279,7 +279,7 @@ class Labels:
         asked += [*absent, *groups]
         rng.shuffle(asked)
         schema = _Schema(self, loose)
-        fields: list[Field] = []
+        fields: list[PromptField] = []
         answer: dict[str, Any] = {}
         for ask in asked:
             if isinstance(ask, Item):
@@ -308,24 +308,26 @@ class _Schema:
         self.opaque = self.rng.choice([0.0, 0.0, 0.15, 0.5])
         self.described = self.rng.choice([0.0, 0.0, 0.5, 1.0])
 
-    def field(self, item: Item) -> tuple[Field, Any]:
+    def field(self, item: Item) -> tuple[PromptField, Any]:
         """The field that asks for an item, and the value of its answer."""
         rng = self.rng
         opaque = rng.random() < self.opaque
         words = self._opaque() if opaque else self._name(item)
         described = opaque or rng.random() < self.described
-        field = Field(self.style(words), description=self._gloss(item) if described else "")
+        field = PromptField(self.style(words), description=self._gloss(item) if described else "")
         as_text = item.base not in ("list", "flag") and item.shown == item.text and rng.random() < 0.15
         if as_text:
             return field, item.text
         return replace(field, kind=JSON_KINDS.get(item.base, "string"), choices=item.choices), item.value
 
-    def group(self, words: Words, members: list[Item]) -> tuple[Field, dict[str, Any]]:
+    def group(self, words: Words, members: list[Item]) -> tuple[PromptField, dict[str, Any]]:
         inner = _Schema(self.labels, False)
         inner.style = self.style
         pairs = {field.name: (field, value) for field, value in map(inner.field, members)}
         fields = tuple(field for field, _ in pairs.values())
-        return Field(self.style(words), "object", fields=fields), {name: value for name, (_, value) in pairs.items()}
+        return PromptField(self.style(words), "object", fields=fields), {
+            name: value for name, (_, value) in pairs.items()
+        }
 
     def _opaque(self) -> Words:
         """A name that says nothing: the description has to."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from sgl.runtime.nano.nano_prompts import Field, Message
+from sgl.runtime.nano.nano_prompts import Message, PromptField
 from training.lexicon import NAME_STYLES, Lexicon
 from training.synthetic import Extraction
 from training.values import Pools, Values
@@ -156,7 +156,7 @@ class Notes:
         text = opening + rng.choice([". ", ". ", "! ", "\n"]).join(sentences) + "." + rng.choice(ENDINGS)
         return text
 
-    def _field(self, slot: Slot, name: str, described: float) -> Field:
+    def _field(self, slot: Slot, name: str, described: float) -> PromptField:
         numeric = slot.kind.startswith(("int", "money")) and self.rng.random() < 0.8
         kind = {"int": "integer", "money": "number"}[slot.kind.partition(":")[0]] if numeric else "string"
-        return Field(name, kind, slot.description if self.rng.random() < described else "")
+        return PromptField(name, kind, slot.description if self.rng.random() < described else "")

@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 from sgl.runtime.nano.nano_prompts import (
-    Field,
     Message,
+    PromptField,
     dialogue_prefix,
     extraction,
     intent_names,
@@ -63,7 +63,7 @@ def held_back_utterances(data: Path) -> list[dict[str, Any]]:
     return [row for row in rows(data / "snips-train.jsonl.gz") if held_back(row["text"])]
 
 
-def snips_fields(data: Path) -> dict[str, tuple[Field, ...]]:
+def snips_fields(data: Path) -> dict[str, tuple[PromptField, ...]]:
     """The slots of each intent as the training rows have them."""
     return slot_fields([row for row in rows(data / "snips-train.jsonl.gz") if not held_back(row["text"])])
 

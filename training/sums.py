@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from random import Random
 
 from sgl.runtime.nano.nano_prompts import (
-    Field,
     Message,
-    Tool,
+    PromptField,
+    PromptTool,
     message,
     tool_answer,
     tool_call,
@@ -99,10 +99,10 @@ class Sums:
         rng = self.rng
         request, expression = self._sum()
         result = evaluate(expression)
-        tool = Tool(
+        tool = PromptTool(
             rng.choice(CALCULATOR_NAMES) if rng.random() < 0.5 else "calculator",
             rng.choice(CALCULATOR_NOTES),
-            (Field(rng.choice(EXPRESSION_NAMES) if rng.random() < 0.4 else "expression"),),
+            (PromptField(rng.choice(EXPRESSION_NAMES) if rng.random() < 0.4 else "expression"),),
         )
         answer = rng.choice(ANSWERS).format(r=result, e=expression)
         arguments = {tool.parameters[0].name: expression}
@@ -164,7 +164,7 @@ ANNOTATION = re.compile(r"<<([^=<>]+)=([^<>]+)>>")
 
 def word_problem(row: dict[str, str]) -> list[Message]:
     """A GSM8K problem solved with the calculator, step by step; empty when a step is not plain."""
-    tool = Tool("calculator", CALCULATOR_NOTES[0], (Field("expression"),))
+    tool = PromptTool("calculator", CALCULATOR_NOTES[0], (PromptField("expression"),))
     turns: list[Message] = [tools_system([tool]), message("user", row["question"])]
     steps = ANNOTATION.findall(row["answer"])
     if not steps or len(steps) > 5:
@@ -182,7 +182,7 @@ def word_problem(row: dict[str, str]) -> list[Message]:
 
 def single_steps(row: dict[str, str]) -> Iterator[list[Message]]:
     """The lines of a GSM8K solution as small requests: `48/2 clips in May` becomes one calculation."""
-    tool = Tool("calculator", CALCULATOR_NOTES[0], (Field("expression"),))
+    tool = PromptTool("calculator", CALCULATOR_NOTES[0], (PromptField("expression"),))
     for line in row["answer"].splitlines():
         found = ANNOTATION.findall(line)
         if len(found) != 1 or not re.fullmatch(r"[\d+\-*/(). ]+", found[0][0]):

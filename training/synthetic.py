@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Field, Message, extraction, json_text, message
+from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Message, PromptField, extraction, json_text, message
 from training.values import FIRST_NAMES, Pools, Values, bucket
 
 Split = Literal["train", "names", "domains"]
@@ -123,7 +123,7 @@ class Fact:
 class Extraction:
     """One example: what is asked, the document, the right answer."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[PromptField, ...]
     document: str
     answer: dict[str, Any]
 
@@ -224,7 +224,7 @@ class Documents:
                 answer.update({} if value is None else {field.name: value})
         return Extraction(tuple(fields), document, answer)
 
-    def _asked(self, item: Fact | Concept | Group, facts: list[Fact], names: _Names) -> tuple[Field | None, Any]:
+    def _asked(self, item: Fact | Concept | Group, facts: list[Fact], names: _Names) -> tuple[PromptField | None, Any]:
         match item:
             case Group():
                 return self._asked_group(item, facts, names)
@@ -233,7 +233,7 @@ class Documents:
             case Concept():
                 return names.field(item), None
 
-    def _asked_group(self, group: Group, facts: list[Fact], names: _Names) -> tuple[Field | None, Any]:
+    def _asked_group(self, group: Group, facts: list[Fact], names: _Names) -> tuple[PromptField | None, Any]:
         inner_names = _Names(self, names.around, names.style)
         members = [fact for key in group.members for fact in facts if fact.concept.key == key]
         pairs = [self._asked_fact(fact, inner_names) for fact in members]
@@ -241,9 +241,9 @@ class Documents:
         name = names.take(group.names)
         if name is None or not fields:
             return None, None
-        return Field(name, "object", fields=fields), {field.name: value for field, value in pairs if field}
+        return PromptField(name, "object", fields=fields), {field.name: value for field, value in pairs if field}
 
-    def _asked_fact(self, fact: Fact, names: _Names) -> tuple[Field | None, Any]:
+    def _asked_fact(self, fact: Fact, names: _Names) -> tuple[PromptField | None, Any]:
         field = names.field(fact.concept)
         if field is None:
             return None, None
@@ -365,7 +365,7 @@ class _Names:
         self.invent = documents.values.foreign_name
         self.taken: set[str] = set()
 
-    def field(self, concept: Concept) -> Field | None:
+    def field(self, concept: Concept) -> PromptField | None:
         """A field that asks for the concept; ambiguous names get a description; None when all are taken."""
         clear = self.clear_names(concept)
         nameless = self.foreign > 0 and self.rng.random() < self.foreign
@@ -375,7 +375,7 @@ class _Names:
         if name is None:
             return None
         described = ambiguous or self.rng.random() < self.described
-        return self._typed(Field(name, description=concept.description if described else ""), concept)
+        return self._typed(PromptField(name, description=concept.description if described else ""), concept)
 
     def names_of(self, concept: Concept) -> tuple[str, ...]:
         if self.split == "train" or self.label:
@@ -406,7 +406,7 @@ class _Names:
             case _:
                 return name
 
-    def _typed(self, field: Field, concept: Concept) -> Field:
+    def _typed(self, field: PromptField, concept: Concept) -> PromptField:
         """Asks for the JSON kind of the concept, or now and then for the text as it stands."""
         kind, _, argument = concept.kind.partition(":")
         as_text = self.rng.random() < (0.5 if kind == "date" else 0.2)

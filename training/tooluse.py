@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.nano_prompts import Field, Message, Tool, message, tool_answer, tools_system
+from sgl.runtime.nano.nano_prompts import Message, PromptField, PromptTool, message, tool_answer, tools_system
 from training.exchanges import Exchange, conversation, failure
 from training.foreign import ForeignTools
 from training.sums import Sums
@@ -164,12 +164,12 @@ class Agents:
         fitting = [t for t in templates if set(re.findall(r"{(\w+)}", t)) <= set(shown)]
         return self.rng.choice(fitting).format_map(shown) if fitting else None
 
-    def _offer(self, pattern: ToolPattern, names: dict[str, str]) -> Tool:
+    def _offer(self, pattern: ToolPattern, names: dict[str, str]) -> PromptTool:
         rng = self.rng
         plain = rng.random() < 0.5
         fields = [_parameter(names[keys[0]], kind) for keys, kind in pattern.parameters]
         description = pattern.description if rng.random() < 0.8 else ""
-        return Tool(pattern.names[0] if plain else rng.choice(pattern.names), description, tuple(fields))
+        return PromptTool(pattern.names[0] if plain else rng.choice(pattern.names), description, tuple(fields))
 
     # --- tools made of document domains: create_invoice(...), register_contact(...) ---
 
@@ -185,7 +185,7 @@ class Agents:
         about, *openings = VERBS[verb]
         order = rng.sample(stated, len(stated))
         request = rng.choice(openings).format(title) + " ".join(map(forms.sentence, order))
-        tool = Tool(
+        tool = PromptTool(
             f"{verb}_{title.lower().replace(' ', '_')}",
             about.format(title) if rng.random() < 0.7 else "",
             tuple(_form_parameter(concept) for concept in concepts),
@@ -196,22 +196,22 @@ class Agents:
         return Exchange(domain, tool, conversation(request, tool, arguments, result, answer))
 
 
-def _parameter(name: str, kind: str) -> Field:
+def _parameter(name: str, kind: str) -> PromptField:
     base, _, argument = kind.partition(":")
     match base:
         case "int":
-            return Field(name, "integer")
+            return PromptField(name, "integer")
         case "float" | "money":
-            return Field(name, "number")
+            return PromptField(name, "number")
         case "enum":
-            return Field(name, "enum", choices=tuple(argument.split("/")))
+            return PromptField(name, "enum", choices=tuple(argument.split("/")))
         case "list":
-            return Field(name, "list")
+            return PromptField(name, "list")
         case _:
-            return Field(name)
+            return PromptField(name)
 
 
-def _form_parameter(concept: Concept) -> Field:
+def _form_parameter(concept: Concept) -> PromptField:
     """Parameters take the JSON kinds of the concept."""
     field = _parameter(concept.key, concept.kind)
     kinds = {"bool": "boolean", "date": "date", "percent": "number", "year": "integer"}

@@ -8,7 +8,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from sgl.runtime.nano.nano_prompts import EXTRACT_TASK, Field, Message, extraction, intent_choice, json_text, message
+from sgl.runtime.nano.nano_prompts import (
+    EXTRACT_TASK,
+    Message,
+    PromptField,
+    extraction,
+    intent_choice,
+    json_text,
+    message,
+)
 from training.lexicon import NAME_STYLES, Lexicon
 from training.values import Pools, held_back, rows
 
@@ -75,14 +83,14 @@ SLOTS = {
 Row = dict[str, Any]
 
 
-def slot_fields(rows: list[Row]) -> dict[str, tuple[Field, ...]]:
+def slot_fields(rows: list[Row]) -> dict[str, tuple[PromptField, ...]]:
     """The slots of each intent, most frequent first: the fields that a prompt lists."""
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for row in rows:
         for slot in row["slots"]:
             counts[row["intent"]][slot] += 1
     return {
-        intent: tuple(Field(name) for name in sorted(slots, key=lambda name: (-slots[name], name)))
+        intent: tuple(PromptField(name) for name in sorted(slots, key=lambda name: (-slots[name], name)))
         for intent, slots in sorted(counts.items())
     }
 
@@ -92,12 +100,12 @@ def intent_prompt(utterance: str) -> list[Message]:
     return intent_choice(INTENTS.items(), utterance)
 
 
-def slots_prompt(fields: tuple[Field, ...], utterance: str) -> list[Message]:
+def slots_prompt(fields: tuple[PromptField, ...], utterance: str) -> list[Message]:
     """The canonical question for the slots of a known intent."""
     return extraction(fields, utterance)
 
 
-def slots_answer(fields: tuple[Field, ...], slots: dict[str, str]) -> dict[str, str]:
+def slots_answer(fields: tuple[PromptField, ...], slots: dict[str, str]) -> dict[str, str]:
     """The slots in the order of the fields."""
     return {field.name: slots[field.name] for field in fields if field.name in slots}
 
@@ -165,18 +173,18 @@ class Utterances:
             fields = [names[field.name] for field in fields]
         return [*extraction(fields, row["text"], EXTRACT_TASK), message("assistant", json_text(answer))]
 
-    def _other_names(self, fields: list[Field]) -> dict[str, Field]:
+    def _other_names(self, fields: list[PromptField]) -> dict[str, PromptField]:
         """Fields of other names by slot, each with its description, or in another style."""
         rng = self.rng
         self.lexicon.restart()
         style = self.lexicon.style(NAME_STYLES)
         foreign = rng.choice([0.0, 0.3, 1.0])
-        names: dict[str, Field] = {}
+        names: dict[str, PromptField] = {}
         for field in fields:
             strange = rng.random() < foreign
             words = self.lexicon.phrase(2, 2) if strange else tuple(field.name.split("_"))
             described = strange or rng.random() < 0.5
-            names[field.name] = Field(style(words), description=SLOTS.get(field.name, "") if described else "")
+            names[field.name] = PromptField(style(words), description=SLOTS.get(field.name, "") if described else "")
         return names
 
 

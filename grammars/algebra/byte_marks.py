@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from itertools import groupby
 
 from sgl.grammars.algebra.charset import digit_ranges
-from sgl.grammars.algebra.expr import Alt, Bytes, Expr, Literal, Seq
+from sgl.grammars.algebra.expr import Alt, ByteClass, Expr, Literal, Seq
 
 ENDS, TOKEN = 0xF7, 0xF8
 NUMBER_BYTES = 3  # of a token
@@ -25,12 +25,12 @@ MOST_ITEMS = 256  # of an array whose items are remembered
 
 def opened(unique: bool) -> Expr:
     """What follows the bracket of an array."""
-    return Bytes(1 << OPENED | 1 << (OPENED_UNIQUE if unique else OPENED_PLAIN))
+    return ByteClass(1 << OPENED | 1 << (OPENED_UNIQUE if unique else OPENED_PLAIN))
 
 
 def ended(unique: bool) -> Expr:
     """What follows an item of an array."""
-    return Bytes(1 << NEW if unique else 1 << NEW | 1 << REPEATED)
+    return ByteClass(1 << NEW if unique else 1 << NEW | 1 << REPEATED)
 
 
 def remembered(expr: Expr) -> Expr:
@@ -59,7 +59,7 @@ def _numbers(ids: Iterable[int]) -> Expr:
         [token for _, token in run] for _, run in groupby(enumerate(sorted(set(ids))), lambda pair: pair[1] - pair[0])
     ]
     products = [product for run in runs for product in digit_ranges(_digits(run[0]), _digits(run[-1]), 0, 255)]
-    return Alt(tuple(Seq(tuple(Bytes((2 << high) - (1 << low)) for low, high in product)) for product in products))
+    return Alt(tuple(Seq(tuple(ByteClass((2 << high) - (1 << low)) for low, high in product)) for product in products))
 
 
 def _digits(token: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import EMPTY, NEVER, Call, Chars, Expr, Graph, Rule, alt, seq
+from sgl.grammars.algebra.expr import EMPTY, NEVER, AutomatonExpr, CharClass, Expr, GrammarRule, RuleCall, alt, seq
 
 Place = tuple[int, int]  # a state, and how many characters were read, as far as that matters
 
@@ -22,26 +22,26 @@ class CountedTexts:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: AutomatonExpr,
         least: int,
         most: int | None,
         write: Callable[[CharSet], Expr],
         spell: Callable[[CharSet], bytes],
     ) -> None:
         self._edges = [
-            [(chars.chars, target) for chars, target in out if isinstance(chars, Chars)] for out in graph.edges
+            [(chars.chars, target) for chars, target in out if isinstance(chars, CharClass)] for out in graph.edges
         ]
         self._accepting = graph.accepting
         self._least, self._most = least, most
         self._write, self._spell = write, spell
         self._longest = least + len(graph.edges) if most is None else most
         self._lengths = self._all_lengths()
-        self._rules: dict[Place, Rule] = {}
+        self._rules: dict[Place, GrammarRule] = {}
 
     def expr(self, name: str) -> Expr:
         """A call of the rule of all texts; NEVER where there is none."""
         self._name = name
-        return Call(self._rule((0, 0))) if self._left((0, 0)) else NEVER
+        return RuleCall(self._rule((0, 0))) if self._left((0, 0)) else NEVER
 
     def _all_lengths(self) -> list[int]:
         """For each state the lengths of the texts that lead to an end, as a set of bits."""
@@ -69,16 +69,18 @@ class CountedTexts:
         after = count + 1 if self._most is not None else min(count + 1, self._least)
         return [(chars, (target, after)) for chars, target in self._edges[state] if self._left((target, after))]
 
-    def _rule(self, place: Place) -> Rule:
+    def _rule(self, place: Place) -> GrammarRule:
         found = self._rules.get(place)
         if found is None:
             name = f"{self._name}, state {place[0]} after {place[1]} characters"
-            found = self._rules[place] = Rule(name, lambda: self._body(place), lambda: self._end(place))
+            found = self._rules[place] = GrammarRule(name, lambda: self._body(place), lambda: self._end(place))
         return found
 
     def _body(self, place: Place) -> Expr:
         ends = [EMPTY] if self._left(place) & 1 else []
-        return alt(*(seq(self._write(chars), Call(self._rule(after))) for chars, after in self._moves(place)), *ends)
+        return alt(
+            *(seq(self._write(chars), RuleCall(self._rule(after))) for chars, after in self._moves(place)), *ends
+        )
 
     def _end(self, place: Place) -> bytes:
         """A text of the fewest characters, each of the fewest bytes."""

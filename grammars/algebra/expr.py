@@ -1,6 +1,6 @@
 """The grammar algebra that every front end produces; values are immutable and compare by structure.
 
-`Chars` and `Anchor` speak of characters, the rest of bytes; `lower` in `network.py` encodes characters in UTF-8.
+`CharClass` and `RegexAnchor` are of characters, the rest of bytes; the network's lowering encodes characters in UTF-8.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Bytes:
+class ByteClass:
     """One byte of a set (bit b of `mask`).
 
     `plain` tells the masks that plain JSON string text may come here: PLAIN_REPEATED within the bounds of the
@@ -34,14 +34,14 @@ class Bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Chars:
+class CharClass:
     """One character of a set."""
 
     chars: CharSet
 
 
 @dataclass(frozen=True, slots=True)
-class Anchor:
+class RegexAnchor:
     """The start (`^`) or the end (`$`) of the text; resolved before lowering."""
 
     start: bool
@@ -49,7 +49,7 @@ class Anchor:
 
 
 @dataclass(frozen=True, slots=True)
-class Lazy:
+class LazyRepeat:
     """Between `minimum` and `maximum` times an item, rather fewer; resolved before lowering."""
 
     item: Expr
@@ -58,7 +58,7 @@ class Lazy:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Lookaround:
     """A condition on what comes after this place (`ahead`) or before it; resolved before lowering."""
 
     item: Expr
@@ -68,7 +68,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class LiteralSet:
     """Any one of many literals; lowered as a shared trie."""
 
     words: tuple[bytes, ...]
@@ -94,22 +94,22 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """A member of a `Joined` list."""
+class ListMember:
+    """A member of a `SeparatedList` list."""
 
     item: Expr
     required: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class SeparatedList:
     """Parts in order, optional ones left out at will, then any number of `extra`s, all split by `separator`.
 
     Without `ordered` parts and extras come in any order, each part at most once. The number of parts plus
     extras is between `minimum` and `maximum`. `opening` and `closing` come around a non-empty list.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[ListMember, ...]
     extra: Expr | None
     separator: Expr
     minimum: int = 0
@@ -120,7 +120,7 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Graph:
+class AutomatonExpr:
     """A deterministic automaton over expressions; state 0 starts; `edges[s]` lists (expression, target)."""
 
     edges: tuple[tuple[tuple[Expr, int], ...], ...]
@@ -128,12 +128,12 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OtherThan:
+class NameComplement:
     """Encoded text that spells none of some sorted names: a trie of their characters that is left at every node.
 
     `plain` is the set of bytes that spell themselves, `spelled` has the other characters of the names. `leaving` says
     what else may come where such characters of the names go on, `text` what may come once a text differs.
-    `mark` is what `Bytes.plain` is, of the bytes by which a text leaves the names.
+    `mark` is what `ByteClass.plain` is, of the bytes by which a text leaves the names.
     """
 
     names: tuple[str, ...]
@@ -145,7 +145,7 @@ class OtherThan:
 
 
 @dataclass(eq=False, slots=True)
-class Rule:
+class GrammarRule:
     """A named, possibly recursive part of a grammar; its body is made when it is first needed.
 
     `end` gives a shortest text of a rule that is one of very many, of which only those on the way are ever built.
@@ -157,11 +157,26 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    rule: Rule
+class RuleCall:
+    rule: GrammarRule
 
 
-Expr = Literal | Bytes | Chars | Anchor | Lazy | Look | Words | Seq | Alt | Repeat | Joined | Graph | OtherThan | Call
+Expr = (
+    Literal
+    | ByteClass
+    | CharClass
+    | RegexAnchor
+    | LazyRepeat
+    | Lookaround
+    | LiteralSet
+    | Seq
+    | Alt
+    | Repeat
+    | SeparatedList
+    | AutomatonExpr
+    | NameComplement
+    | RuleCall
+)
 
 EMPTY = Literal(b"")
 NEVER = Alt(())
@@ -214,7 +229,7 @@ def repeat(item: Expr, minimum: int = 0, maximum: int | None = None) -> Expr:
 
 def words(literals: Iterable[bytes]) -> Expr:
     unique = tuple(sorted(set(literals)))
-    return Literal(unique[0]) if len(unique) == 1 else Words(unique) if unique else NEVER
+    return Literal(unique[0]) if len(unique) == 1 else LiteralSet(unique) if unique else NEVER
 
 
 def plain_nullable(expr: Expr) -> bool:
@@ -222,7 +237,7 @@ def plain_nullable(expr: Expr) -> bool:
     match expr:
         case Literal(data):
             return not data
-        case Words(literals):
+        case LiteralSet(literals):
             return b"" in literals
         case Seq(items):
             return all(map(plain_nullable, items))
@@ -230,13 +245,13 @@ def plain_nullable(expr: Expr) -> bool:
             return any(map(plain_nullable, items))
         case Repeat(_, minimum, _):
             return minimum == 0
-        case Joined(parts, _, _, minimum, _):
+        case SeparatedList(parts, _, _, minimum, _):
             return minimum == 0 and not any(p.required for p in parts)
-        case Graph(_, accepting):
+        case AutomatonExpr(_, accepting):
             return accepting[0]
-        case OtherThan(names):
+        case NameComplement(names):
             return "" not in names
-    return isinstance(expr, Anchor)
+    return isinstance(expr, RegexAnchor)
 
 
 def nonempty(expr: Expr) -> Expr:
@@ -244,7 +259,7 @@ def nonempty(expr: Expr) -> Expr:
     match expr:
         case Literal(data):
             return expr if data else NEVER
-        case Words(literals):
+        case LiteralSet(literals):
             return words(w for w in literals if w)
         case Alt(items):
             return alt(*map(nonempty, items))
@@ -252,20 +267,20 @@ def nonempty(expr: Expr) -> Expr:
             return Repeat(item, max(minimum, 1), maximum)
         case Seq(items) if nullable(expr):
             return alt(*(seq(nonempty(item), *items[i + 1 :]) for i, item in enumerate(items)))
-        case Graph(edges, accepting) if accepting[0]:
+        case AutomatonExpr(edges, accepting) if accepting[0]:
             moved = tuple(tuple((item, target + 1) for item, target in out) for out in edges)
-            return Graph((moved[0], *moved), (False, *accepting))
+            return AutomatonExpr((moved[0], *moved), (False, *accepting))
     return expr
 
 
 def length_bounds(expr: Expr) -> tuple[int, int | None]:
     """Least and greatest number of characters (None: no bound) of an expression of characters."""
     match expr:
-        case Chars():
+        case CharClass():
             return 1, 1
         case Literal(data):
             return len(data.decode()), len(data.decode())
-        case Words(literals) if literals:
+        case LiteralSet(literals) if literals:
             sizes = [len(word.decode()) for word in literals]
             return min(sizes), max(sizes)
         case Seq(items):

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import Alt, Chars, Expr, Graph, Literal, Repeat, Seq, Words
+from sgl.grammars.algebra.expr import Alt, AutomatonExpr, CharClass, Expr, Literal, LiteralSet, Repeat, Seq
 
 EMPTY, NEVER = 0, 1
 Move = tuple[int, int]
@@ -33,11 +33,11 @@ class TermStore:
     def of(self, expr: Expr) -> int:
         """The term of an expression of characters."""
         match expr:
-            case Chars(chars):
+            case CharClass(chars):
                 return self._chars(chars)
             case Literal(data):
                 return self._word(data.decode())
-            case Words(literals):
+            case LiteralSet(literals):
                 return self._alt(self._word(word.decode()) for word in literals)
             case Seq(items):
                 found = EMPTY
@@ -48,7 +48,7 @@ class TermStore:
                 return self._alt(map(self.of, items))
             case Repeat(item, minimum, maximum):
                 return self._repeat(self.of(item), minimum, -1 if maximum is None else maximum)
-            case Graph():
+            case AutomatonExpr():
                 self._edges.append([[(self.of(item), target) for item, target in out] for out in expr.edges])
                 self._accepting.append(expr.accepting)
                 return self._state(len(self._edges) - 1, 0)

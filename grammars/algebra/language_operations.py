@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.character_partition import CharacterPartition
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, alt, seq
+from sgl.grammars.algebra.expr import NEVER, AutomatonExpr, CharClass, Expr, alt, seq
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.interned_terms import TermStore
 from sgl.grammars.algebra.length_clipping import clip_lengths
@@ -31,7 +31,7 @@ def combine(included: Sequence[Expr], excluded: Sequence[Expr] = (), least: int 
     """The texts of `least` to `most` characters in all of `included` and none of `excluded`.
 
     Returns:
-        NEVER where there are none; else an expression without dead ends, mostly a deterministic Graph.
+        NEVER where there are none; else an expression without dead ends, mostly a deterministic AutomatonExpr.
 
     Raises:
         GrammarLimitError: it needs too many states, or too much work to find them.
@@ -46,10 +46,10 @@ def combine(included: Sequence[Expr], excluded: Sequence[Expr] = (), least: int 
     found = core.combine(tuple(included), tuple(excluded), least, most, MOST_STATES, MOST_WORK, _alphabet)
     if found is None:
         raise _too_much()
-    return Graph(*found) if found else NEVER
+    return AutomatonExpr(*found) if found else NEVER
 
 
-def determined(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Graph | None:
+def determined(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> AutomatonExpr | None:
     """The texts in all of `included` and none of `excluded` as a deterministic graph over characters; None: no text.
 
     Raises:
@@ -58,11 +58,11 @@ def determined(included: Sequence[Expr], excluded: Sequence[Expr] = ()) -> Graph
     core = extension()
     if core is None:
         made = product(included, excluded)
-        return made if isinstance(made, Graph) else None
+        return made if isinstance(made, AutomatonExpr) else None
     found = core.combine(tuple(included), tuple(excluded), 0, None, MOST_STATES, MOST_WORK, _alphabet)
     if found is None:
         raise _too_much()
-    return Graph(*found) if found else None
+    return AutomatonExpr(*found) if found else None
 
 
 def product(included: Sequence[Expr], excluded: Sequence[Expr], least: int = 0, most: int | None = None) -> Expr:
@@ -72,10 +72,10 @@ def product(included: Sequence[Expr], excluded: Sequence[Expr], least: int = 0, 
     return _Product(terms, len(included), least, most).graph(start)
 
 
-def _alphabet(sets: list[CharSet]) -> tuple[list[int], int, Callable[[int], Chars]]:
+def _alphabet(sets: list[CharSet]) -> tuple[list[int], int, Callable[[int], CharClass]]:
     """What the C core asks of an alphabet: the classes of each set, all classes, and the characters of classes."""
     alphabet = CharacterPartition(sets)
-    return alphabet.masks, alphabet.everything, lambda mask: Chars(alphabet.chars(mask))
+    return alphabet.masks, alphabet.everything, lambda mask: CharClass(alphabet.chars(mask))
 
 
 def _too_much() -> GrammarLimitError:
@@ -91,15 +91,15 @@ class _Product:
         self._included = included
         self._least, self._most = least, most
         self._parts: dict[Part, list[tuple[int, Part]]] = {}
-        self._known: dict[State, list[tuple[Chars, State]]] = {}
+        self._known: dict[State, list[tuple[CharClass, State]]] = {}
         self._finals: dict[State, bool] = {}
-        self._chars: dict[int, Chars] = {}
+        self._chars: dict[int, CharClass] = {}
         self._work = 0
 
     def graph(self, start: State) -> Expr:
         order = [(start, 0)]
         states = {order[0]: 0}
-        edges: list[list[tuple[Chars, int]]] = []
+        edges: list[list[tuple[CharClass, int]]] = []
         for state, count in order:
             edges.append([])
             for chars, after in self._moves(state) if count != self._most else ():
@@ -124,7 +124,7 @@ class _Product:
             self._finals[state] = final
         return final and count >= self._least
 
-    def _moves(self, state: State) -> list[tuple[Chars, State]]:
+    def _moves(self, state: State) -> list[tuple[CharClass, State]]:
         """Where the characters lead, those with the same target together; dead ends are left out."""
         known = self._known.get(state)
         if known is not None:
@@ -159,10 +159,10 @@ class _Product:
             self._work += len(pieces)
         return [(mask, tuple(sorted(targets))) for mask, targets in pieces]
 
-    def _set(self, mask: int) -> Chars:
+    def _set(self, mask: int) -> CharClass:
         found = self._chars.get(mask)
         if found is None:
-            found = self._chars[mask] = Chars(self._alphabet.chars(mask))
+            found = self._chars[mask] = CharClass(self._alphabet.chars(mask))
         return found
 
 
@@ -196,7 +196,7 @@ def _refine(pieces: list[tuple[int, State]], moves: list[tuple[int, Part]], need
     return found
 
 
-def trimmed(edges: list[list[tuple[Chars, int]]], finals: list[bool]) -> Expr:
+def trimmed(edges: list[list[tuple[CharClass, int]]], finals: list[bool]) -> Expr:
     """The graph without the states from which nothing can end; NEVER where the first one is such."""
     sources: list[list[int]] = [[] for _ in edges]
     for source, out in enumerate(edges):
@@ -212,12 +212,12 @@ def trimmed(edges: list[list[tuple[Chars, int]]], finals: list[bool]) -> Expr:
         return NEVER
     order = {state: i for i, state in enumerate(sorted(useful))}
     kept = tuple(tuple((c, order[t]) for c, t in edges[s] if t in useful) for s in sorted(useful))
-    return Graph(kept, tuple(finals[s] for s in sorted(useful)))
+    return AutomatonExpr(kept, tuple(finals[s] for s in sorted(useful)))
 
 
 def texts(words: Iterable[str]) -> Expr:
     """The language of a few exact texts."""
-    return alt(*(seq(*(Chars(charset.single(c)) for c in word)) for word in words))
+    return alt(*(seq(*(CharClass(charset.single(c)) for c in word)) for word in words))
 
 
 def matches(expr: Expr, text: str) -> bool:

@@ -8,12 +8,12 @@ from math import prod
 from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
-    Chars,
+    CharClass,
     Expr,
     Literal,
+    LiteralSet,
     Repeat,
     Seq,
-    Words,
     alt,
     repeat,
     seq,
@@ -83,11 +83,11 @@ def fixed_length(expr: Expr) -> int | None:
 def by_length(expr: Expr) -> ByLength | None:
     """The texts by their length; None where the lengths are many."""
     match expr:
-        case Chars():
+        case CharClass():
             return {1: expr}
         case Literal(data):
             return {len(data.decode()): expr}
-        case Words(literals):
+        case LiteralSet(literals):
             return _gathered([(len(word.decode()), Literal(word)) for word in literals])
         case Alt(items):
             return _gathered_all([by_length(item) for item in items])

@@ -34,7 +34,7 @@ MOST_DEEP = 16
 PRINTABLE = range(0x20, 0x7F)
 
 
-class Core(Protocol):
+class MaskCore(Protocol):
     """What a PythonMaskMaker asks of its core: a PythonCore."""
 
     network: TransitionNetwork
@@ -67,7 +67,7 @@ class LocalMask(NamedTuple):
 class PythonMaskMaker:
     """Fills mask rows for one core; remembers what states have in common wherever they are called from."""
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: MaskCore) -> None:
         self._core = core
         self._vocabulary = core.vocabulary
         self._locals: dict[int, LocalMask | None] = {}

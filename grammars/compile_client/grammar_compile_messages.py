@@ -151,9 +151,9 @@ class RequestNotSent(Exception):
     """A question that was not answered: it holds what cannot be sent, or there is no process that could."""
 
 
-def packed(asked: Any) -> bytes:
+def packed(request: Any) -> bytes:
     try:
-        return pickle.dumps(asked)
+        return pickle.dumps(request)
     except Exception as error:  # whatever is in it may do anything
         raise RequestNotSent from error
 

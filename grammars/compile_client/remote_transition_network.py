@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
-from sgl.grammars.algebra.expr import NEVER, Rule
+from sgl.grammars.algebra.expr import NEVER, GrammarRule
 from sgl.grammars.algebra.unordered_parts import PartSubset
 from sgl.grammars.compile_client import grammar_compile_messages
 from sgl.grammars.compile_client.grammar_compile_client import CompileProcessDied, RunningCompileProcess
@@ -90,7 +90,7 @@ class RemoteNetwork(TransitionNetwork):
         self.entries = array("i", grown.entries)
 
 
-class _Rules(Sequence[Rule]):
+class _Rules(Sequence[GrammarRule]):
     """Of these the other process knows all; here there are only their names, if they are asked for."""
 
     def __init__(self, network: RemoteNetwork) -> None:
@@ -100,10 +100,10 @@ class _Rules(Sequence[Rule]):
         return len(self._network.entries)
 
     @overload
-    def __getitem__(self, index: int) -> Rule: ...
+    def __getitem__(self, index: int) -> GrammarRule: ...
     @overload
-    def __getitem__(self, index: slice) -> Sequence[Rule]: ...
-    def __getitem__(self, index: int | slice) -> Rule | Sequence[Rule]:
+    def __getitem__(self, index: slice) -> Sequence[GrammarRule]: ...
+    def __getitem__(self, index: int | slice) -> GrammarRule | Sequence[GrammarRule]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return Rule(self._network.name(range(len(self))[index]), lambda: NEVER)
+        return GrammarRule(self._network.name(range(len(self))[index]), lambda: NEVER)

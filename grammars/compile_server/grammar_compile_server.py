@@ -41,14 +41,18 @@ class CompileServer:
         self._makers, self._others = ThreadPoolExecutor(THREADS), ThreadPoolExecutor(THREADS)
         self._answers: dict[type, Callable[[Any], Any]] = {
             grammar_compile_messages.MakeNetwork: self._make,
-            grammar_compile_messages.BuildRule: lambda asked: self._held(asked, lambda held: held.build(asked.rule)),
-            grammar_compile_messages.FinishNetwork: lambda asked: self._held(
-                asked, lambda held: held.finish(asked.most)
+            grammar_compile_messages.BuildRule: lambda request: self._held(
+                request, lambda held: held.build(request.rule)
             ),
-            grammar_compile_messages.FindShortestEnd: lambda asked: self._held(
-                asked, lambda held: held.shortest_end(asked)
+            grammar_compile_messages.FinishNetwork: lambda request: self._held(
+                request, lambda held: held.finish(request.most)
             ),
-            grammar_compile_messages.NameRule: lambda asked: self._held(asked, lambda held: held.name(asked.rule)),
+            grammar_compile_messages.FindShortestEnd: lambda request: self._held(
+                request, lambda held: held.shortest_end(request)
+            ),
+            grammar_compile_messages.NameRule: lambda request: self._held(
+                request, lambda held: held.name(request.rule)
+            ),
         }
 
     def serve(self, source: grammar_compile_messages.ByteSource) -> None:
@@ -56,32 +60,32 @@ class CompileServer:
         with suppress(EOFError):
             while True:
                 number, data = grammar_compile_messages.read(source)
-                asked = grammar_compile_messages.unpacked(data)
-                if isinstance(asked, grammar_compile_messages.VocabularyMessage):
-                    self._shelf.learn(asked)
-                elif isinstance(asked, grammar_compile_messages.ForgetNetworks):
-                    self._shelf.forget(asked.networks)
-                elif isinstance(asked, grammar_compile_messages.UnreadableRequest):
-                    self._say(number, asked)
+                request = grammar_compile_messages.unpacked(data)
+                if isinstance(request, grammar_compile_messages.VocabularyMessage):
+                    self._shelf.learn(request)
+                elif isinstance(request, grammar_compile_messages.ForgetNetworks):
+                    self._shelf.forget(request.networks)
+                elif isinstance(request, grammar_compile_messages.UnreadableRequest):
+                    self._send(number, request)
                 else:
-                    self._begin(number, asked)
+                    self._begin(number, request)
 
-    def _begin(self, number: int, asked: Any) -> None:
+    def _begin(self, number: int, request: Any) -> None:
         with self._lock:
             self._working += 1
-        pool = self._makers if isinstance(asked, grammar_compile_messages.MakeNetwork) else self._others
-        pool.submit(self._serve, number, asked)
+        pool = self._makers if isinstance(request, grammar_compile_messages.MakeNetwork) else self._others
+        pool.submit(self._serve, number, request)
 
-    def _serve(self, number: int, asked: Any) -> None:
+    def _serve(self, number: int, request: Any) -> None:
         try:
-            answer = self._answers[type(asked)](asked)
+            answer = self._answers[type(request)](request)
         except MemoryError:
             answer = grammar_compile_messages.RemoteCompileError.of(
                 GrammarLimitError("the grammar takes more memory than there is for it; simplify it")
             )
         except BaseException as error:
             answer = grammar_compile_messages.RemoteCompileError.of(error)
-        self._say(number, answer)
+        self._send(number, answer)
         with self._lock:
             self._working -= 1
         self._make_room()
@@ -97,19 +101,19 @@ class CompileServer:
             if resident() > MOST_BYTES and not self._working:
                 _end()
 
-    def _say(self, number: int, answer: Any) -> None:
+    def _send(self, number: int, answer: Any) -> None:
         data = pickle.dumps(answer)
         with self._lock:
             self._output.write(grammar_compile_messages.frame(number, data))
             self._output.flush()
 
-    def _make(self, asked: grammar_compile_messages.MakeNetwork) -> grammar_compile_messages.NetworkGrown:
-        held = self._shelf.make(asked)
+    def _make(self, request: grammar_compile_messages.MakeNetwork) -> grammar_compile_messages.NetworkGrown:
+        held = self._shelf.make(request)
         with held.lock:
             return held.made()
 
-    def _held(self, asked: Any, work: Callable[[ServedNetwork], Any]) -> Any:
-        held = self._shelf.get(asked.network)
+    def _held(self, request: Any, work: Callable[[ServedNetwork], Any]) -> Any:
+        held = self._shelf.get(request.network)
         if held is None:
             return grammar_compile_messages.NetworkLost()
         with held.lock:
@@ -147,7 +151,7 @@ def main(parent: int) -> None:
     os.dup2(2, 1)  # what prints does not speak to the other side
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     server = CompileServer(output)
-    server._say(grammar_compile_messages.NO_VOCABULARY, None)
+    server._send(grammar_compile_messages.NO_VOCABULARY, None)
     server.serve(source)
     _end()
 

@@ -119,12 +119,14 @@ class ServedNetworks:
     def learn(self, words: grammar_compile_messages.VocabularyMessage) -> None:
         self._vocabularies[words.vocabulary] = Vocabulary(words.tokens, words.eos_ids, words.special_ids).bare
 
-    def make(self, asked: grammar_compile_messages.MakeNetwork) -> ServedNetwork:
-        self._look_in(asked.folder)
-        grammar = GrammarRecipe(asked.kind, asked.source, asked.shown).compile(self._vocabularies[asked.vocabulary])
+    def make(self, request: grammar_compile_messages.MakeNetwork) -> ServedNetwork:
+        self._look_in(request.folder)
+        grammar = GrammarRecipe(request.kind, request.source, request.shown).compile(
+            self._vocabularies[request.vocabulary]
+        )
         held = ServedNetwork(grammar.network())
         with self._lock:
-            self._held[asked.network] = held
+            self._held[request.network] = held
             if len(self._held) > MOST_HELD:
                 self._held.popitem(last=False)
         return held

@@ -23,9 +23,9 @@ from sgl.grammars.automaton.grammar_automaton import Automaton
 from sgl.grammars.automaton.grammar_matcher import Matcher
 from sgl.grammars.automaton.python_automaton_core import DEAD
 from sgl.grammars.compile import Grammar
-from sgl.grammars.device.device_grammar_tables import DeviceTables, Upload
+from sgl.grammars.device.device_grammar_tables import DeviceTables, StateUpload
 from sgl.grammars.device.device_state_codes import ENDED, FIXED_ROWS, FREE, NO_MASK, NO_TOKEN, SEEN
-from sgl.grammars.device.resident_automaton import Numbers, Resident
+from sgl.grammars.device.resident_automaton import ResidentAutomaton, StateNumbers
 from sgl.grammars.errors import GrammarError, UnsupportedGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
@@ -58,22 +58,22 @@ class DevicePool:
         self.states, self.rows = self._slots(slots, FREE), self._slots(slots, NO_MASK)
         self.misses, self.stuck = self._slots(slots, SEEN), self._slots(slots, NO_TOKEN)
         self._still = self._slots(slots, NO_TOKEN)
-        self._numbers = Numbers(most_states)
+        self._numbers = StateNumbers(most_states)
         self._texts = frozenset(vocabulary.text_ids)
         self._matchers: dict[int, Matcher] = {}
-        self._residents: dict[int, Resident] = {}
+        self._residents: dict[int, ResidentAutomaton] = {}
         self.failed: dict[int, GrammarError] = {}
 
     def _slots(self, count: int, value: int) -> Tensor:
         return torch.full((count,), value, dtype=torch.int32, device=self.tables.device)
 
-    def add(self, grammar: Grammar) -> Resident:
+    def add(self, grammar: Grammar) -> ResidentAutomaton:
         """Bring a grammar's start to the device, so that sequences that begin with it need not wait."""
         resident = self._resident(grammar.automaton)
         self.start(resident)
         return resident
 
-    def start(self, resident: Resident) -> int:
+    def start(self, resident: ResidentAutomaton) -> int:
         """The device's number of a grammar's first state; valid until the next `assign` or `sync_misses`."""
         state = resident.automaton.start
         if not resident.reserve(state):
@@ -118,26 +118,26 @@ class DevicePool:
 
     def grow(self, most: int = 64) -> int:
         """Upload about `most` more of the states that the grammars lead to, last used first; how many there were."""
-        uploads: list[Upload] = []
+        uploads: list[StateUpload] = []
         for resident in reversed(self._residents.values()):
             room = most - sum(len(upload.states) for upload in uploads)
             if room > 0:
                 uploads.append(resident.grow(room))
         return self.tables.write(uploads)
 
-    def _resident(self, automaton: Automaton) -> Resident:
+    def _resident(self, automaton: Automaton) -> ResidentAutomaton:
         if automaton.names:
             raise UnsupportedGrammarError(
                 "a grammar with tokens as terminals", "the device", "its masks come from the host"
             )
-        found = self._residents.pop(id(automaton), None) or Resident(automaton, self._numbers)
+        found = self._residents.pop(id(automaton), None) or ResidentAutomaton(automaton, self._numbers)
         self._residents[id(automaton)] = found
         return found
 
     def _missed(self) -> list[int]:
         return torch.nonzero(self.misses).flatten().tolist()
 
-    def _paths(self, slots: list[int]) -> list[Upload]:
+    def _paths(self, slots: list[int]) -> list[StateUpload]:
         """What stood in the way of some slots' tokens."""
         found = []
         for state, token in torch.stack([self.states, self.stuck], 1).cpu()[slots].tolist():
@@ -146,7 +146,7 @@ class DevicePool:
                 found.append(resident.path(at, token))
         return found
 
-    def _resume(self, slots: list[int], uploads: Iterable[Upload] = ()) -> None:
+    def _resume(self, slots: list[int], uploads: Iterable[StateUpload] = ()) -> None:
         """Put slots where their matchers are, with some states more, and see to it that they have mask rows."""
         if not self._reserve(slots):
             self._start_over()
@@ -203,9 +203,9 @@ class DevicePool:
                 self._fail(slot, error)
         return not masks or self.tables.set_masks(list(masks), list(masks.values()))
 
-    def _positions(self, slots: list[int]) -> dict[Resident, set[int]]:
+    def _positions(self, slots: list[int]) -> dict[ResidentAutomaton, set[int]]:
         """The states of some slots' matchers, by automaton; those that have ended need none."""
-        found: dict[Resident, set[int]] = {}
+        found: dict[ResidentAutomaton, set[int]] = {}
         for slot in slots:
             automaton, state = position(self._matchers[slot])
             if state != DEAD:

@@ -20,7 +20,7 @@ _ORDERED = {"TOKENS": 4096, "num_warps": 8}
 _WALKERS, _WRITERS = 16, 4  # programs on each multiprocessor: they fill a GPU, and cost little when idle
 
 
-class Upload(NamedTuple):
+class StateUpload(NamedTuple):
     """Numbers of states, int32 [n], and what the tables hold of them: see `DeviceTables`."""
 
     states: np.ndarray
@@ -90,7 +90,7 @@ class DeviceTables:
         self.masks[ENDED] = self._upload(self.vocabulary.eos_row.view(np.int32))
         self.masks[BLOCKED] = 0
 
-    def write(self, uploads: Iterable[Upload]) -> int:
+    def write(self, uploads: Iterable[StateUpload]) -> int:
         """Put states in their places, what came last where one comes twice; how many."""
         parts = [upload for upload in uploads if len(upload.states)]
         if not parts:

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from sgl.grammars.automaton.grammar_automaton import Automaton
-from sgl.grammars.device.device_grammar_tables import Upload
+from sgl.grammars.device.device_grammar_tables import StateUpload
 from sgl.grammars.device.device_state_codes import DEAD, ENDED, UNKNOWN
 from sgl.grammars.errors import GrammarError
 
 
-class Numbers:
+class StateNumbers:
     """The numbers of a pool's states, given one after another until the pool starts over."""
 
     def __init__(self, most: int) -> None:
@@ -32,11 +32,11 @@ class Numbers:
         """Whether there is room for states that are not needed yet."""
         return self.left > self._most // 8
 
-    def take(self, resident: Resident, state: int) -> int:
+    def take(self, resident: ResidentAutomaton, state: int) -> int:
         self._owners.append((resident, state))
         return len(self._owners) - 1
 
-    def owner(self, number: int) -> tuple[Resident, int]:
+    def owner(self, number: int) -> tuple[ResidentAutomaton, int]:
         """Whose state has a number, and which state it is."""
         return self._owners[number]
 
@@ -45,13 +45,13 @@ class Numbers:
         self._owners: list[Any] = [None] * (ENDED + 1)
 
 
-class Resident:
+class ResidentAutomaton:
     """An automaton and the numbers that its states have in a pool.
 
     A state with a number may not be on the device yet; such states wait in line, those that are needed soon first.
     """
 
-    def __init__(self, automaton: Automaton, numbers: Numbers) -> None:
+    def __init__(self, automaton: Automaton, numbers: StateNumbers) -> None:
         self.automaton = automaton
         self._pool = numbers
         self._forget()
@@ -86,21 +86,21 @@ class Resident:
             self._numbers[each] = self._pool.take(self, each)
         return True
 
-    def upload(self, states: Iterable[int], soon: bool = True) -> Upload:
+    def upload(self, states: Iterable[int], soon: bool = True) -> StateUpload:
         """What the device lacks of reserved states; `soon`: what they lead to is next in line."""
         needed = {each for state in states for each in (state, self.canonical(state))}
         missing = np.array(sorted(needed - self._done), np.int32)
         targets = self._rows(missing)
         self._follow(np.unique(targets[targets >= 0]), soon)
         self._done.update(missing.tolist())
-        return Upload(
+        return StateUpload(
             self._numbers[missing],
             np.where(targets >= 0, self._numbers[targets], targets),
             np.array([self.automaton.final(state) for state in missing.tolist()], np.int32),
             self._numbers[[self.canonical(state) for state in missing.tolist()]],
         )
 
-    def path(self, state: int, token: int) -> Upload:
+    def path(self, state: int, token: int) -> StateUpload:
         """What a token passes through, whole again: some targets may have had no number when they were uploaded."""
         passed: list[int] = []
         for byte in self.automaton.vocabulary.tokens[token]:
@@ -111,7 +111,7 @@ class Resident:
         self._done.difference_update(passed)
         return self.upload(passed)
 
-    def grow(self, most: int) -> Upload:
+    def grow(self, most: int) -> StateUpload:
         """At most about `most` of the states that wait."""
         batch: list[int] = []
         while len(batch) < most and self._may_grow():

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-from sgl.grammars.algebra.expr import NEVER, Call, Expr, seq
+from sgl.grammars.algebra.expr import NEVER, Expr, RuleCall, seq
 from sgl.grammars.ebnf.assemble_rules import assemble
 from sgl.grammars.ebnf.bnf_syntax import read_bnf
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
@@ -67,7 +67,7 @@ def ebnf_part(
     name = start or ("root" if headed else "start")
     table = read_bnf(source, tokens) if headed else read_lark(source, GrammarImports(imports, declared), tokens)
     rule = table.start(name)
-    found = assemble(table.bodies, seq(table.before, Call(rule)))
+    found = assemble(table.bodies, seq(table.before, RuleCall(rule)))
     if found == NEVER:
         source.invalid(f"the start rule {name!r} matches no text: it never ends", table.defined_at(name))
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import Chars, Expr, repeat, seq
+from sgl.grammars.algebra.expr import CharClass, Expr, repeat, seq
 from sgl.grammars.ebnf.grammar_literals import bnf_escape, class_expr, string_expr, string_text
 from sgl.grammars.ebnf.grammar_source import (
     END,
@@ -39,7 +39,7 @@ _TOKEN = GrammarTokenPattern(
 _COUNT = re.compile(r"\{\s*(?P<least>[0-9]*)\s*(?P<comma>,?)\s*(?P<most>[0-9]*)\s*\}")
 BOUNDS: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
 _MOST_REPEATS = 1_000_000
-_ANY = mark_plain_text_classes(Chars(charset.ANY))
+_ANY = mark_plain_text_classes(CharClass(charset.ANY))
 
 
 def read_bnf(source: GrammarText, named: TokenTerminals | None = None) -> RuleTable:

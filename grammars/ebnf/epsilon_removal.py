@@ -13,13 +13,13 @@ from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,
-    Call,
-    Chars,
+    AutomatonExpr,
+    CharClass,
     Expr,
-    Graph,
+    GrammarRule,
     Literal,
     Repeat,
-    Rule,
+    RuleCall,
     Seq,
     alt,
     nonempty,
@@ -30,10 +30,10 @@ from sgl.grammars.algebra.expr import (
 )
 from sgl.grammars.algebra.grammar_core_extension import compiled
 
-Bodies = dict[Rule, Expr]
+Bodies = dict[GrammarRule, Expr]
 
 
-def remove_epsilon(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule, set[Rule]]]:
+def remove_epsilon(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[GrammarRule, set[GrammarRule]]]:
     """Bodies that are never empty and always productive, of what `start` reaches, and what each may call.
 
     Start itself may be empty.
@@ -42,7 +42,7 @@ def remove_epsilon(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule
     bodies = {rule: body for rule, body in bodies.items() if rule in called}
     empty = _least(bodies, called, may_be_empty)
     if empty:
-        maybe = {rule: optional(Call(rule)) for rule in empty}
+        maybe = {rule: optional(RuleCall(rule)) for rule in empty}
         bodies = {
             rule: body
             if rule not in empty and empty.isdisjoint(called[rule])
@@ -58,13 +58,13 @@ def remove_epsilon(bodies: Bodies, start: Expr) -> tuple[Bodies, Expr, dict[Rule
     return bodies, start, called
 
 
-def plain_substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr:
+def plain_substitute(expr: Expr, replace: Callable[[GrammarRule], Expr | None]) -> Expr:
     """The expression with calls replaced (None: kept); repeats of what may be empty become repeats of what may not."""
     kind = type(expr)
-    if kind is Literal or kind is Chars:
+    if kind is Literal or kind is CharClass:
         return expr
     match expr:
-        case Call(rule):
+        case RuleCall(rule):
             return replace(rule) or expr
         case Seq(items) | Alt(items):
             new = [plain_substitute(i, replace) for i in items]
@@ -74,31 +74,33 @@ def plain_substitute(expr: Expr, replace: Callable[[Rule], Expr | None]) -> Expr
         case Repeat(item, minimum, maximum):
             changed = plain_substitute(item, replace)
             return expr if changed is item else repeat(changed, minimum, maximum)
-        case Graph(edges, accepting):
-            return Graph(tuple(tuple((plain_substitute(e, replace), t) for e, t in out) for out in edges), accepting)
+        case AutomatonExpr(edges, accepting):
+            return AutomatonExpr(
+                tuple(tuple((plain_substitute(e, replace), t) for e, t in out) for out in edges), accepting
+            )
     return expr
 
 
-def plain_calls(expr: Expr) -> set[Rule]:
+def plain_calls(expr: Expr) -> set[GrammarRule]:
     """All rules that an expression calls."""
-    found: set[Rule] = set()
+    found: set[GrammarRule] = set()
     work = [expr]
     while work:
         item = work.pop()
-        if type(item) is Call:
+        if type(item) is RuleCall:
             found.add(item.rule)
         elif type(item) is Seq or type(item) is Alt:
             work += item.items
         elif type(item) is Repeat:
             work.append(item.item)
-        elif type(item) is Graph:
+        elif type(item) is AutomatonExpr:
             work += (e for out in item.edges for e, _ in out)
     return found
 
 
-def _reachable(bodies: Bodies, start: Expr) -> dict[Rule, set[Rule]]:
+def _reachable(bodies: Bodies, start: Expr) -> dict[GrammarRule, set[GrammarRule]]:
     """The rules that are reached, and those that each calls."""
-    found: dict[Rule, set[Rule]] = {}
+    found: dict[GrammarRule, set[GrammarRule]] = {}
     work = list(calls(start))
     while work:
         rule = work.pop()
@@ -108,17 +110,17 @@ def _reachable(bodies: Bodies, start: Expr) -> dict[Rule, set[Rule]]:
     return found
 
 
-Holds = Callable[[Expr, set[Rule], Bodies], bool]
+Holds = Callable[[Expr, set[GrammarRule], Bodies], bool]
 
 
-def _least(bodies: Bodies, called: dict[Rule, set[Rule]], holds: Holds) -> set[Rule]:
+def _least(bodies: Bodies, called: dict[GrammarRule, set[GrammarRule]], holds: Holds) -> set[GrammarRule]:
     """The least set of rules for which a property holds, the property of a call being that of its rule."""
-    callers: dict[Rule, list[Rule]] = {}
+    callers: dict[GrammarRule, list[GrammarRule]] = {}
     for rule, inner in called.items():
         for other in inner:
             callers.setdefault(other, []).append(rule)
-    found: set[Rule] = set()
-    failed: set[Rule] = set()
+    found: set[GrammarRule] = set()
+    failed: set[GrammarRule] = set()
     work = list(bodies)
     while work:
         rule = work.pop()
@@ -132,12 +134,12 @@ def _least(bodies: Bodies, called: dict[Rule, set[Rule]], holds: Holds) -> set[R
     return found
 
 
-def plain_may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
+def plain_may_be_empty(expr: Expr, empty: set[GrammarRule], bodies: Bodies) -> bool:
     kind = type(expr)
-    if kind is Literal or kind is Chars:
+    if kind is Literal or kind is CharClass:
         return expr == EMPTY
     match expr:
-        case Call(rule):
+        case RuleCall(rule):
             return rule in empty
         case Seq(items):
             return all(plain_may_be_empty(i, empty, bodies) for i in items)
@@ -148,12 +150,12 @@ def plain_may_be_empty(expr: Expr, empty: set[Rule], bodies: Bodies) -> bool:
     return plain_nullable(expr)
 
 
-def plain_may_end(expr: Expr, productive: set[Rule], bodies: Bodies) -> bool:
+def plain_may_end(expr: Expr, productive: set[GrammarRule], bodies: Bodies) -> bool:
     kind = type(expr)
-    if kind is Literal or kind is Chars:
+    if kind is Literal or kind is CharClass:
         return True
     match expr:
-        case Call(rule):
+        case RuleCall(rule):
             return rule in productive or rule not in bodies
         case Seq(items):
             return all(plain_may_end(i, productive, bodies) for i in items)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import EMPTY, Chars, Expr, Literal, seq
+from sgl.grammars.algebra.expr import EMPTY, CharClass, Expr, Literal, seq
 from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.ebnf.lexer_terminals import ordered_pattern
 from sgl.grammars.errors import UnsupportedGrammarError
@@ -96,7 +96,7 @@ def class_expr(source: GrammarText, at: int, end: int) -> Expr:
     if not found and not negated:
         source.invalid("an empty character class", at)
     chars = charset.normalise(_ranges(source, found, at))
-    return mark_plain_text_classes(Chars(charset.complement(chars) if negated else chars))
+    return mark_plain_text_classes(CharClass(charset.complement(chars) if negated else chars))
 
 
 def _ranges(source: GrammarText, found: list[tuple[str, bool]], at: int) -> list[tuple[int, int]]:

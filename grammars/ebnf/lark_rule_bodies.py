@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import EMPTY, Call, Chars, Expr, Rule, optional, repeat, seq
+from sgl.grammars.algebra.expr import EMPTY, CharClass, Expr, GrammarRule, RuleCall, optional, repeat, seq
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.ebnf.bnf_syntax import BOUNDS, check_counts
 from sgl.grammars.ebnf.grammar_literals import characters, lark_escape, regex_expr, string_expr, string_text
@@ -207,7 +207,7 @@ class LarkBodies:
         high = "".join(c for c, _ in characters(self.source, last.at + 1, last.at + len(last.text) - 1, lark_escape))
         if len(low) != 1 or len(high) != 1 or low > high:
             self.source.invalid(f"bad character range {start.text}..{last.text}", start.at)
-        return self._terminal(self.table.leaf(Chars(charset.normalise([(ord(low), ord(high))]))))
+        return self._terminal(self.table.leaf(CharClass(charset.normalise([(ord(low), ord(high))]))))
 
     def _embedded(self, directive: GrammarToken) -> Expr:
         """An embedded JSON Schema, whose rules are its own and no part of the table, or a run of a text's pieces."""
@@ -217,7 +217,7 @@ class LarkBodies:
             if directive.text == "%regex":
                 return substring_expr(self.source, value, directive.at)
             expr = schema_expr(value, SchemaOptions())
-        return Call(Rule("a JSON Schema", lambda: expr))
+        return RuleCall(GrammarRule("a JSON Schema", lambda: expr))
 
 
 _READ = {

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Literal, Rule, alt, repeat, seq
+from sgl.grammars.algebra.expr import EMPTY, Expr, GrammarRule, Literal, RuleCall, alt, repeat, seq
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, nearest
@@ -76,7 +76,7 @@ class _LarkReader(LarkBodies):
         self._module = module
         self._readers: dict[str, _LarkReader] = importer._readers if importer else {}
         self._ignored: list[Expr] = []
-        self._instances: dict[_Instance, tuple[Rule, int]] = {}
+        self._instances: dict[_Instance, tuple[GrammarRule, int]] = {}
         self._compiled = compiled
         self._atoms: tuple[dict[str, Expr], dict[str, Expr]] = {}, {}  # by their spelling, in terminals and in rules
         self._hooks = partial(self._atom_of, False), partial(self._atom_of, True), self._define_plainly
@@ -296,8 +296,8 @@ class _LarkReader(LarkBodies):
         if use not in self._instances:
             if len(self._instances) >= _MOST_INSTANCES:
                 raise GrammarLimitError(f"templates are used in more than {_MOST_INSTANCES} ways")
-            self._instances[use] = Rule(name.text, lambda: EMPTY), name.at
-        return Call(self._instances[use][0])
+            self._instances[use] = GrammarRule(name.text, lambda: EMPTY), name.at
+        return RuleCall(self._instances[use][0])
 
     def _instantiate(self) -> None:
         done = 0

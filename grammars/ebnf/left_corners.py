@@ -8,13 +8,13 @@ from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,
-    Call,
-    Chars,
+    AutomatonExpr,
+    CharClass,
     Expr,
-    Graph,
+    GrammarRule,
     Literal,
     Repeat,
-    Rule,
+    RuleCall,
     Seq,
     alt,
     nonempty,
@@ -24,18 +24,18 @@ from sgl.grammars.algebra.expr import (
 )
 from sgl.grammars.algebra.grammar_core_extension import compiled
 
-Heads = dict[Rule, Expr]
+Heads = dict[GrammarRule, Expr]
 
 
-def plain_left_calls(expr: Expr) -> set[Rule]:
+def plain_left_calls(expr: Expr) -> set[GrammarRule]:
     """The rules that may be called before a byte is read."""
-    if type(expr) is Literal or type(expr) is Chars:
+    if type(expr) is Literal or type(expr) is CharClass:
         return set()
     match expr:
-        case Call(rule):
+        case RuleCall(rule):
             return {rule}
         case Seq(items):
-            found: set[Rule] = set()
+            found: set[GrammarRule] = set()
             for item in items:
                 found |= plain_left_calls(item)
                 if not nullable(item):
@@ -45,14 +45,14 @@ def plain_left_calls(expr: Expr) -> set[Rule]:
             return set().union(*map(plain_left_calls, items))
         case Repeat(item, _, _):
             return plain_left_calls(item)
-        case Graph(edges, _):
+        case AutomatonExpr(edges, _):
             return set().union(*(plain_left_calls(e) for e, _ in edges[0]))
     return set()
 
 
-def tail_calls(expr: Expr) -> set[Rule]:
+def tail_calls(expr: Expr) -> set[GrammarRule]:
     """The rules called last in one of the alternatives, plainly."""
-    return {item.rule for item in map(_last, alternatives(expr)) if isinstance(item, Call)}
+    return {item.rule for item in map(_last, alternatives(expr)) if isinstance(item, RuleCall)}
 
 
 def alternatives(expr: Expr) -> tuple[Expr, ...]:
@@ -67,7 +67,7 @@ def _last(expr: Expr) -> Expr:
     return expr.items[-1] if isinstance(expr, Seq) else expr
 
 
-def split_by_left_calls(expr: Expr, rules: set[Rule]) -> tuple[Heads, Expr]:
+def split_by_left_calls(expr: Expr, rules: set[GrammarRule]) -> tuple[Heads, Expr]:
     """(R, base) such that the non-empty texts of `expr` are those of the sum of Call(r) R[r] and of base.
 
     No alternative of base begins with a call of one of the rules; base is never empty.
@@ -75,7 +75,7 @@ def split_by_left_calls(expr: Expr, rules: set[Rule]) -> tuple[Heads, Expr]:
     if rules.isdisjoint(left_calls(expr)):
         return {}, nonempty(expr)
     match expr:
-        case Call(rule):
+        case RuleCall(rule):
             return {rule: EMPTY}, NEVER
         case Alt(items):
             return _union(split_by_left_calls(item, rules) for item in items)
@@ -87,7 +87,7 @@ def split_by_left_calls(expr: Expr, rules: set[Rule]) -> tuple[Heads, Expr]:
     raise AssertionError(f"{expr!r} begins with a call")
 
 
-def _peel_sequence(items: tuple[Expr, ...], rules: set[Rule]) -> Iterable[tuple[Heads, Expr]]:
+def _peel_sequence(items: tuple[Expr, ...], rules: set[GrammarRule]) -> Iterable[tuple[Heads, Expr]]:
     for i, item in enumerate(items):
         yield _followed(split_by_left_calls(item, rules), seq(*items[i + 1 :]))
         if not nullable(item):

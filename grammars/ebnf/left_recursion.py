@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Graph, Rule, alt, nonempty, nullable, seq
+from sgl.grammars.algebra.expr import EMPTY, AutomatonExpr, Expr, GrammarRule, RuleCall, alt, nonempty, nullable, seq
 from sgl.grammars.ebnf.epsilon_removal import Bodies, calls
 from sgl.grammars.ebnf.left_corners import (
     Heads,
@@ -28,7 +28,9 @@ from sgl.grammars.ebnf.strongly_connected import components, recursive
 Edge = tuple[Expr, int]
 
 
-def remove_left_recursion(bodies: Bodies, called: Mapping[Rule, set[Rule]]) -> tuple[Bodies, set[Rule]]:
+def remove_left_recursion(
+    bodies: Bodies, called: Mapping[GrammarRule, set[GrammarRule]]
+) -> tuple[Bodies, set[GrammarRule]]:
     """Equal rules none of which can call itself before a byte is read, and those of them that are recursive.
 
     The bodies must never be empty; `called` are the rules that each may call.
@@ -43,7 +45,7 @@ def remove_left_recursion(bodies: Bodies, called: Mapping[Rule, set[Rule]]) -> t
     return found, set(recursive(nested, lambda rule: calls(found[rule])))  # no others have become so
 
 
-def _solve(bodies: Bodies, group: set[Rule]) -> None:
+def _solve(bodies: Bodies, group: set[GrammarRule]) -> None:
     inner = _merged(bodies, group)
     for rule in inner:
         _take_in_tails(bodies, rule)
@@ -54,7 +56,7 @@ def _solve(bodies: Bodies, group: set[Rule]) -> None:
         _together(bodies, inner)
 
 
-def _merged(bodies: Bodies, group: set[Rule]) -> list[Rule]:
+def _merged(bodies: Bodies, group: set[GrammarRule]) -> list[GrammarRule]:
     """Put members that do not begin with themselves into those that begin with them; the members that stay."""
     left = [rule for rule in bodies if rule in group]
     while True:
@@ -66,14 +68,14 @@ def _merged(bodies: Bodies, group: set[Rule]) -> list[Rule]:
         for other in left:
             heads, base = split_by_left_calls(bodies[other], {rule})
             if heads:
-                bodies[other] = alt(_spread(bodies[rule], heads[rule]), base)
+                bodies[other] = alt(_distribute(bodies[rule], heads[rule]), base)
 
 
-def _spread(body: Expr, rest: Expr) -> Expr:
+def _distribute(body: Expr, rest: Expr) -> Expr:
     return alt(*(seq(item, rest) for item in alternatives(body))) if rest != EMPTY else body
 
 
-def _take_in_tails(bodies: Bodies, rule: Rule) -> None:
+def _take_in_tails(bodies: Bodies, rule: GrammarRule) -> None:
     """Where the rule ends in another that ends in it (`expr: unary | ...`, `unary: "-" expr`), put that one's body."""
     ends = tail_calls(bodies[rule])
     for other in [r for r in bodies if r in ends]:
@@ -83,36 +85,36 @@ def _take_in_tails(bodies: Bodies, rule: Rule) -> None:
             bodies[rule] = alt(*found)
 
 
-def _ended(item: Expr, rule: Rule, body: Expr) -> Expr:
+def _ended(item: Expr, rule: GrammarRule, body: Expr) -> Expr:
     items = sequence(item)
-    if not items or items[-1] != Call(rule):
+    if not items or items[-1] != RuleCall(rule):
         return item
     return alt(*(seq(*items[:-1], end) for end in alternatives(body)))
 
 
-def _alone(rule: Rule, body: Expr) -> Expr:
+def _alone(rule: GrammarRule, body: Expr) -> Expr:
     heads, base = split_by_left_calls(body, {rule})
     unary, atoms = _split_tails(base, rule)
     binary, postfix = _split_tails(nonempty(heads[rule]), rule)
     operand = [*((u, 0) for u in unary), *((a, 1) for a in atoms)]
     operator = [*((p, 0) for p in binary), *((q, 1) for q in postfix)]
-    return Graph((tuple(operand), tuple(operator)), (False, True))
+    return AutomatonExpr((tuple(operand), tuple(operator)), (False, True))
 
 
-def _split_tails(expr: Expr, rule: Rule) -> tuple[list[Expr], list[Expr]]:
+def _split_tails(expr: Expr, rule: GrammarRule) -> tuple[list[Expr], list[Expr]]:
     """(what comes before a last call of the rule, the alternatives that do not end in it)."""
     before: list[Expr] = []
     others: list[Expr] = []
     for item in alternatives(expr):
         items = sequence(item)
-        if items and items[-1] == Call(rule):
+        if items and items[-1] == RuleCall(rule):
             before.append(seq(*items[:-1]))
         else:
             others.append(item)
     return before, others
 
 
-def _together(bodies: Bodies, group: list[Rule]) -> None:
+def _together(bodies: Bodies, group: list[GrammarRule]) -> None:
     """The matrix star as one graph a rule: a state for every member that may have been read so far."""
     members = set(group)
     peeled = [split_by_left_calls(bodies[rule], members) for rule in group]
@@ -125,16 +127,16 @@ def _together(bodies: Bodies, group: list[Rule]) -> None:
     start = [(base, i + 1) for i, (_, base) in enumerate(peeled)]
     for i, rule in enumerate(group):
         accepting = [False, *(i in same[state] for state in range(len(group)))]
-        bodies[rule] = Graph(tuple(map(tuple, (start, *steps))), tuple(accepting))
+        bodies[rule] = AutomatonExpr(tuple(map(tuple, (start, *steps))), tuple(accepting))
 
 
-def _edge(heads: Heads, read: Rule, target: int) -> Iterator[Edge]:
+def _edge(heads: Heads, read: GrammarRule, target: int) -> Iterator[Edge]:
     if read in heads:
         for item in alternatives(nonempty(heads[read])):
             yield item, target + 1
 
 
-def _units(group: list[Rule], heads: list[Heads]) -> list[set[int]]:
+def _units(group: list[GrammarRule], heads: list[Heads]) -> list[set[int]]:
     """For every member those that it is by itself, by unit productions."""
     found = [{i} for i in range(len(group))]
     changed = True

@@ -15,17 +15,17 @@ from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,
-    Call,
-    Chars,
+    AutomatonExpr,
+    CharClass,
     Expr,
-    Graph,
-    Lazy,
+    GrammarRule,
+    LazyRepeat,
     Literal,
-    Look,
+    LiteralSet,
+    Lookaround,
     Repeat,
-    Rule,
+    RuleCall,
     Seq,
-    Words,
     alt,
     length_bounds,
     repeat,
@@ -38,8 +38,8 @@ from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.regex import parse_ordered, parse_regex
 from sgl.grammars.regex.ordered_matching import matched_texts
 
-ANYTHING = Repeat(Chars(charset.ANY), 0, None)
-_SOMETHING = Repeat(Chars(charset.ANY), 1, None)
+ANYTHING = Repeat(CharClass(charset.ANY), 0, None)
+_SOMETHING = Repeat(CharClass(charset.ANY), 1, None)
 _MAYBE_ORDERED = re.compile(r"\(\?<?[=!]|[*+?}]\?")
 
 
@@ -63,7 +63,7 @@ def ordered_pattern(text: str, flags: str) -> Expr | None:
 
 def _has_order(expr: Expr) -> bool:
     match expr:
-        case Lazy() | Look():
+        case LazyRepeat() | Lookaround():
             return True
         case Seq(items) | Alt(items):
             return any(map(_has_order, items))
@@ -87,26 +87,26 @@ class TerminalTable:
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
         self._written: Bodies = {}
-        self._patterns: dict[Rule, TerminalPattern] = {}
-        self._made: dict[Rule, tuple[GrammarText, int, Callable[[], Expr]]] = {}
-        self._names: set[Rule] = set()
-        self._ordered: dict[Rule, bool] = {}
-        self._open: list[Rule] = []
+        self._patterns: dict[GrammarRule, TerminalPattern] = {}
+        self._made: dict[GrammarRule, tuple[GrammarText, int, Callable[[], Expr]]] = {}
+        self._names: set[GrammarRule] = set()
+        self._ordered: dict[GrammarRule, bool] = {}
+        self._open: list[GrammarRule] = []
 
-    def name(self, rule: Rule) -> None:
+    def name(self, rule: GrammarRule) -> None:
         self._names.add(rule)
 
-    def pattern(self, rule: Rule, pattern: TerminalPattern) -> None:
+    def pattern(self, rule: GrammarRule, pattern: TerminalPattern) -> None:
         self._patterns[rule] = pattern
 
     def later(self, source: GrammarText, at: int, make: Callable[[], Expr]) -> Expr:
         """A terminal that is made once all rules are read."""
-        rule = Rule("a terminal", lambda: NEVER)
+        rule = GrammarRule("a terminal", lambda: NEVER)
         self._bodies[rule] = EMPTY
         self._made[rule] = source, at, make
-        return Call(rule)
+        return RuleCall(rule)
 
-    def settle(self, start: Rule) -> None:
+    def settle(self, start: GrammarRule) -> None:
         """Give all terminals that are reached their final bodies."""
         if not (self._made or any(pattern.ordered is not None for pattern in self._patterns.values())):
             return
@@ -121,10 +121,10 @@ class TerminalTable:
                 seen.add(called)
                 work.append(called)
 
-    def _is_terminal(self, rule: Rule) -> bool:
+    def _is_terminal(self, rule: GrammarRule) -> bool:
         return rule in self._names or rule in self._patterns
 
-    def _settled(self, rule: Rule) -> Expr:
+    def _settled(self, rule: GrammarRule) -> Expr:
         made = self._made.get(rule)
         if made is not None:
             source, at, make = made
@@ -135,16 +135,16 @@ class TerminalTable:
             return found
         return self._in_order(rule)
 
-    def _in_order(self, rule: Rule) -> Expr:
+    def _in_order(self, rule: GrammarRule) -> Expr:
         pattern = self._patterns.get(rule) or self._first_ordered(rule)
         with pattern.source.inside(pattern.at):
-            found = matched_texts(self._spelled(Call(rule)))
-        if found == NEVER or (isinstance(found, Graph) and not found.edges[0]):
+            found = matched_texts(self._spelled(RuleCall(rule)))
+        if found == NEVER or (isinstance(found, AutomatonExpr) and not found.edges[0]):
             what = "only the empty text" if found != NEVER else "no text"
             pattern.source.invalid(f"the regex /{pattern.text}/ of a terminal matches {what}", pattern.at)
         return found
 
-    def _first_ordered(self, rule: Rule) -> TerminalPattern:
+    def _first_ordered(self, rule: GrammarRule) -> TerminalPattern:
         work = [rule]
         while True:
             found = work.pop()
@@ -153,7 +153,7 @@ class TerminalTable:
                 return pattern
             work += (r for r in calls(self._written.get(found, EMPTY)) if self._reads_in_order(r))
 
-    def _reads_in_order(self, rule: Rule) -> bool:
+    def _reads_in_order(self, rule: GrammarRule) -> bool:
         """Whether the terminal has a regex with lazy repeats or look-around in it."""
         found = self._ordered.get(rule)
         if found is None:
@@ -171,13 +171,13 @@ class TerminalTable:
         """The language of a terminal's expression, without calls."""
         return self._expanded(expr, self._language)
 
-    def _language(self, rule: Rule) -> Expr:
+    def _language(self, rule: GrammarRule) -> Expr:
         if rule in self._made or self._reads_in_order(rule):
             return self._settled(rule)
         pattern = self._patterns.get(rule)
         return self.whole(self._body(rule)) if pattern is None else parse_regex(pattern.text, flags=pattern.flags)
 
-    def _body(self, rule: Rule) -> Expr:
+    def _body(self, rule: GrammarRule) -> Expr:
         if rule not in self._written:
             raise UnsupportedGrammarError(f"{rule.name} in a terminal that is read as a whole", "the grammar")
         return self._written[rule]
@@ -187,7 +187,7 @@ class TerminalTable:
         match expr:
             case Alt(items):
                 return alt(*sorted(map(self._spelled, items), key=_width))
-            case Words(literals):
+            case LiteralSet(literals):
                 return alt(*map(Literal, sorted(literals, key=len, reverse=True)))
             case Seq(items):
                 return seq(*map(self._spelled, items))
@@ -195,7 +195,7 @@ class TerminalTable:
                 return Repeat(self._spelled(item), least, most)
         return self._expanded(expr, self._spelling)
 
-    def _spelling(self, rule: Rule) -> Expr:
+    def _spelling(self, rule: GrammarRule) -> Expr:
         if rule in self._made:
             source, at, _ = self._made[rule]
             source.unsupported("an operator on terminals together with look-around or lazy repeats", at)
@@ -204,9 +204,9 @@ class TerminalTable:
             return self._spelled(self._body(rule))
         return pattern.ordered or parse_ordered(pattern.text, pattern.flags)
 
-    def _expanded(self, expr: Expr, of: Callable[[Rule], Expr]) -> Expr:
+    def _expanded(self, expr: Expr, of: Callable[[GrammarRule], Expr]) -> Expr:
         match expr:
-            case Call(rule):
+            case RuleCall(rule):
                 return self._once(rule, of)
             case Seq(items):
                 return seq(*(self._expanded(item, of) for item in items))
@@ -216,7 +216,7 @@ class TerminalTable:
                 return repeat(self._expanded(item, of), least, most)
         return expr
 
-    def _once(self, rule: Rule, of: Callable[[Rule], Expr]) -> Expr:
+    def _once(self, rule: GrammarRule, of: Callable[[GrammarRule], Expr]) -> Expr:
         if rule in self._open:
             where = next((p for r in self._open if (p := self._patterns.get(r))), None)
             source, at = (where.source, where.at) if where else next(m[:2] for m in self._made.values())
@@ -236,12 +236,12 @@ def _width(expr: Expr) -> tuple[float, int]:
 def _plain(expr: Expr) -> Expr:
     """Lazy repeats as plain ones and look-around as nothing, to measure lengths."""
     match expr:
-        case Look():
+        case Lookaround():
             return EMPTY
         case Seq(items):
             return seq(*map(_plain, items))
         case Alt(items):
             return alt(*map(_plain, items))
-        case Repeat(item, least, most) | Lazy(item, least, most):
+        case Repeat(item, least, most) | LazyRepeat(item, least, most):
             return Repeat(_plain(item), least, most)
     return expr

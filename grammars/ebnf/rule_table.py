@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from sgl.grammars.algebra.expr import EMPTY, NEVER, Call, Chars, Expr, Literal, Rule, Seq, alt, seq, words
+from sgl.grammars.algebra.expr import (
+    EMPTY,
+    NEVER,
+    CharClass,
+    Expr,
+    GrammarRule,
+    Literal,
+    RuleCall,
+    Seq,
+    alt,
+    seq,
+    words,
+)
 from sgl.grammars.ebnf.grammar_source import GrammarText, nearest
 from sgl.grammars.ebnf.lexer_terminals import TerminalPattern, TerminalTable
 
@@ -24,33 +36,33 @@ def _spelled(expr: Expr, after: Expr) -> bytes | None:
 
 
 class RuleTable:
-    """Bodies speak of rules by `Call`; a repeat's item may still be empty. `before` comes before the start rule.
+    """Bodies speak of rules by `RuleCall`; a repeat's item may still be empty. `before` comes before the start rule.
 
     The table of an imported grammar has separate names and shares the rest with that of its `importer`.
     """
 
     def __init__(self, source: GrammarText, importer: RuleTable | None = None) -> None:
         self.source = source
-        self.bodies: dict[Rule, Expr] = {} if importer is None else importer.bodies
+        self.bodies: dict[GrammarRule, Expr] = {} if importer is None else importer.bodies
         self.terminals: TerminalTable = TerminalTable(self.bodies) if importer is None else importer.terminals
         self.before: Expr = EMPTY
         self.declared: set[str] = set()
-        self._rules: dict[str, Rule] = {}
-        self._adopted: dict[str, Rule] = {}
+        self._rules: dict[str, GrammarRule] = {}
+        self._adopted: dict[str, GrammarRule] = {}
         self._called: dict[str, int] = {}
         self._defined: dict[str, int] = {}
         self._leaves: dict[Expr, Expr] = {}
         self._regexes: dict[tuple[str, str], Expr] = {}
 
-    def rule(self, name: str) -> Rule:
+    def rule(self, name: str) -> GrammarRule:
         found = self._rules.get(name)
         if found is None:
-            found = self._rules[name] = Rule(name, lambda: NEVER)
+            found = self._rules[name] = GrammarRule(name, lambda: NEVER)
         return found
 
     def call(self, name: str, at: int) -> Expr:
         self._called.setdefault(name, at)
-        return Call(self.rule(name))
+        return RuleCall(self.rule(name))
 
     def define(self, name: str, at: int, body: Expr) -> None:
         if name in self._defined:
@@ -58,14 +70,14 @@ class RuleTable:
         self._defined[name] = at
         self.bodies[self.rule(name)] = body
 
-    def adopt(self, name: str, at: int, rule: Rule) -> None:
+    def adopt(self, name: str, at: int, rule: GrammarRule) -> None:
         """Another grammar's rule under a name of this one, which may have been called already."""
         if name in self._defined and self._adopted.get(name) is not rule:
             self.source.invalid(f"the rule {name!r} is defined twice", at)
         self._defined[name] = at
         self._adopted[name] = rule
         if self._rules.setdefault(name, rule) is not rule:
-            self.bodies[self._rules[name]] = Call(rule)
+            self.bodies[self._rules[name]] = RuleCall(rule)
 
     def redefine(self, name: str, at: int, body: Expr, extend: bool) -> None:
         """Another body, or one more alternative, for a rule that is defined already, wherever it is called."""
@@ -82,25 +94,25 @@ class RuleTable:
 
     def leaf(self, expr: Expr) -> Expr:
         """A part without calls as a separate rule, so that it is not inspected again; a class as it is."""
-        if isinstance(expr, Chars):
+        if isinstance(expr, CharClass):
             return expr
         found = self._leaves.get(expr)
         if found is None:
-            rule = Rule("a terminal", lambda: NEVER)
+            rule = GrammarRule("a terminal", lambda: NEVER)
             self.bodies[rule] = expr
-            found = self._leaves[expr] = Call(rule)
+            found = self._leaves[expr] = RuleCall(rule)
         return found
 
     def pattern(self, text: str, flags: str, at: int, expr: Expr, ordered: Expr | None) -> Expr:
         """A regex as a separate rule; `ordered` is its expression where the order of alternatives matters."""
-        if isinstance(expr, Chars) and ordered is None:
+        if isinstance(expr, CharClass) and ordered is None:
             return expr
         found = self._regexes.get((text, flags))
         if found is None:
-            rule = Rule(f"/{text}/", lambda: NEVER)
+            rule = GrammarRule(f"/{text}/", lambda: NEVER)
             self.bodies[rule] = expr
             self.terminals.pattern(rule, TerminalPattern(self.source, at, text, flags, ordered))
-            found = self._regexes[text, flags] = Call(rule)
+            found = self._regexes[text, flags] = RuleCall(rule)
         return found
 
     def check(self) -> None:
@@ -112,7 +124,7 @@ class RuleTable:
             if called not in self._defined:
                 self.source.invalid(f"the rule {called!r} is not defined{nearest(called, self._defined)}", at)
 
-    def start(self, name: str) -> Rule:
+    def start(self, name: str) -> GrammarRule:
         """The start rule, once every called rule is known to be defined, and terminals have their bodies."""
         self.check()
         if name not in self._defined:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from sgl.grammars.algebra.expr import Rule
+from sgl.grammars.algebra.expr import GrammarRule
 
-Edges = Mapping[Rule, list[Rule]]
+Edges = Mapping[GrammarRule, list[GrammarRule]]
 
 
-def components(rules: Iterable[Rule], targets: Callable[[Rule], set[Rule]]) -> list[list[Rule]]:
+def components(
+    rules: Iterable[GrammarRule], targets: Callable[[GrammarRule], set[GrammarRule]]
+) -> list[list[GrammarRule]]:
     """Groups of rules that reach each other or themselves (Kosaraju); edges out of `rules` are left out."""
     place = {rule: i for i, rule in enumerate(rules)}
     called = ((rule, [t for t in targets(rule) if t in place]) for rule in place)
     edges = {rule: sorted(found, key=place.__getitem__) for rule, found in called if found}
-    back: dict[Rule, list[Rule]] = {rule: [] for rule in edges}
+    back: dict[GrammarRule, list[GrammarRule]] = {rule: [] for rule in edges}
     for rule, out in edges.items():
         for target in out:
             if target in edges:
@@ -27,14 +29,14 @@ def components(rules: Iterable[Rule], targets: Callable[[Rule], set[Rule]]) -> l
     return groups
 
 
-def recursive(rules: Iterable[Rule], called: Callable[[Rule], set[Rule]]) -> list[Rule]:
+def recursive(rules: Iterable[GrammarRule], called: Callable[[GrammarRule], set[GrammarRule]]) -> list[GrammarRule]:
     """The rules that reach themselves."""
     return [rule for group in components(rules, called) for rule in group]
 
 
-def _postorder(edges: Edges, roots: Iterable[Rule], left: set[Rule]) -> list[Rule]:
+def _postorder(edges: Edges, roots: Iterable[GrammarRule], left: set[GrammarRule]) -> list[GrammarRule]:
     """A depth-first walk through what is left, which it takes away."""
-    order: list[Rule] = []
+    order: list[GrammarRule] = []
     for root in roots:
         work = [(root, False)]
         while work:

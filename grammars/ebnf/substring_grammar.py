@@ -6,7 +6,7 @@ import json
 import re
 from typing import Any
 
-from sgl.grammars.algebra.expr import EMPTY, Call, Expr, Graph, Literal, Rule, nonempty, optional
+from sgl.grammars.algebra.expr import EMPTY, AutomatonExpr, Expr, GrammarRule, Literal, RuleCall, nonempty, optional
 from sgl.grammars.ebnf.grammar_source import GrammarText
 
 _WORDS = re.compile(r"\s+|\w+|[^\s\w]+")
@@ -28,10 +28,10 @@ def substring_expr(source: GrammarText, value: Any, at: int) -> Expr:
     if not pieces:
         return EMPTY
     runs = nonempty(_runs(pieces))
-    return optional(Call(Rule("a substring", lambda: runs)))
+    return optional(RuleCall(GrammarRule("a substring", lambda: runs)))
 
 
-def _runs(pieces: list[str]) -> Graph:
+def _runs(pieces: list[str]) -> AutomatonExpr:
     """The suffix automaton (Blumer et al. 1985) over pieces: deterministic, of at most twice as many states."""
     ways: list[dict[str, int]] = [{}]
     links, lengths = [-1], [0]
@@ -48,7 +48,7 @@ def _runs(pieces: list[str]) -> Graph:
             links[new] = _linked(ways, links, lengths, at, piece)
         last = new
     edges = tuple(tuple((Literal(piece.encode()), target) for piece, target in way.items()) for way in ways)
-    return Graph(edges, (True,) * len(edges))
+    return AutomatonExpr(edges, (True,) * len(edges))
 
 
 def _linked(ways: list[dict[str, int]], links: list[int], lengths: list[int], at: int, piece: str) -> int:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from sgl.grammars.algebra.byte_marks import naming, token_among
-from sgl.grammars.algebra.expr import Call, Expr, Rule
+from sgl.grammars.algebra.expr import Expr, GrammarRule, RuleCall
 from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -74,7 +74,7 @@ class TokenTerminals:
     def _terminal(self, ids: set[int], text: str) -> Expr:
         self.used.update(ids)
         language = token_among(ids)
-        return Call(Rule(f"token {text}", lambda: language))
+        return RuleCall(GrammarRule(f"token {text}", lambda: language))
 
     def number(self, source: GrammarText, token: int, at: int) -> Expr:
         return self.expr(source, f"<[{token}]>", at)

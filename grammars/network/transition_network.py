@@ -6,7 +6,7 @@ from array import array
 from functools import cached_property
 from typing import Any
 
-from sgl.grammars.algebra.expr import Expr, Rule
+from sgl.grammars.algebra.expr import Expr, GrammarRule
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.unordered_parts import PartTable
 from sgl.grammars.network.transition_network_lowering import RuleLowering
@@ -52,15 +52,15 @@ class TransitionNetwork:
     lost = False  # no more rules can be built
 
     def __init__(self, root: Expr, native: bool = True) -> None:
-        self.rules: list[Rule] = []
-        self._rule_ids: dict[Rule, int] = {}
+        self.rules: list[GrammarRule] = []
+        self._rule_ids: dict[GrammarRule, int] = {}
         self._class_ids: dict[int, int] = {}
         self._core: Any = extension() if native else None
         self.native: Any = self._core.tables(self.rules, self._rule_ids) if self._core else None
         if self.native is None:
             self.nodes, self.edges, self.entries = array("i"), array("i"), array("i")
             self.classes = bytearray()
-        self.rule_id(Rule("root", lambda: root))
+        self.rule_id(GrammarRule("root", lambda: root))
 
     @cached_property
     def nodes(self) -> array[int]:
@@ -81,7 +81,7 @@ class TransitionNetwork:
     def __len__(self) -> int:
         return len(self.nodes) // FIELDS
 
-    def rule_id(self, rule: Rule) -> int:
+    def rule_id(self, rule: GrammarRule) -> int:
         found = self._rule_ids.get(rule)
         if found is None and self.native is not None:
             return int(self._core.rule_id(self.native, rule))

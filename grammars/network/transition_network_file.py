@@ -7,7 +7,7 @@ import json
 from array import array
 from itertools import accumulate
 
-from sgl.grammars.algebra.expr import NEVER, Rule
+from sgl.grammars.algebra.expr import NEVER, GrammarRule
 from sgl.grammars.network.transition_network import TransitionNetwork
 
 _DIGEST = 32
@@ -20,7 +20,7 @@ class StoredNetwork(TransitionNetwork):
         super().__init__(NEVER, native=False)
         self.nodes, self.edges, self.entries = (array("i", table) for table in tables[:3])
         self.classes = bytearray(tables[3])
-        self.rules = [Rule(name, lambda: NEVER) for name in names]
+        self.rules = [GrammarRule(name, lambda: NEVER) for name in names]
 
 
 def pack(network: TransitionNetwork, key: str) -> bytes:

@@ -11,19 +11,19 @@ from sgl.grammars.algebra.charset import ByteRanges, utf8_sequences
 from sgl.grammars.algebra.expr import (
     PLAIN_REPEATED,
     Alt,
-    Bytes,
-    Call,
-    Chars,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
     Expr,
-    Graph,
-    Joined,
+    GrammarRule,
+    ListMember,
     Literal,
-    OtherThan,
-    Part,
+    LiteralSet,
+    NameComplement,
     Repeat,
-    Rule,
+    RuleCall,
+    SeparatedList,
     Seq,
-    Words,
 )
 from sgl.grammars.network.transition_network_nodes import (
     BYTE,
@@ -64,7 +64,7 @@ class NetworkTables(Protocol):
     def edges(self) -> array[int]: ...
     def __len__(self) -> int: ...
     def class_id(self, mask: int) -> int: ...
-    def rule_id(self, rule: Rule) -> int: ...
+    def rule_id(self, rule: GrammarRule) -> int: ...
 
 
 class RuleLowering:
@@ -79,16 +79,16 @@ class RuleLowering:
         self.copies = 1  # of what is lowered now, by the repeats around it
         self.lowerers: dict[type, Callable[..., int]] = {
             Literal: self._literal,
-            Bytes: self._bytes,
-            Chars: self._chars,
-            Words: self._words,
+            ByteClass: self._bytes,
+            CharClass: self._chars,
+            LiteralSet: self._words,
             Seq: self._seq,
             Alt: self._alt,
             Repeat: self._repeat,
-            Joined: self._joined,
-            Graph: self._graph,
-            OtherThan: self._other_than,
-            Call: self._call,
+            SeparatedList: self._joined,
+            AutomatonExpr: self._graph,
+            NameComplement: self._other_than,
+            RuleCall: self._call,
         }
 
     def rule(self, body: Expr) -> int:
@@ -140,11 +140,11 @@ class RuleLowering:
             self.literals[key] = found
         return found
 
-    def _bytes(self, expr: Bytes, after: int, scope: LoopScope) -> int:
+    def _bytes(self, expr: ByteClass, after: int, scope: LoopScope) -> int:
         plain = scope.repeated if expr.plain == PLAIN_REPEATED else expr.plain
         return self._byte(expr.mask, after, scope, plain)
 
-    def _chars(self, expr: Chars, after: int, scope: LoopScope) -> int:
+    def _chars(self, expr: CharClass, after: int, scope: LoopScope) -> int:
         return self._products(utf8_sequences(expr.chars), 0, after, scope)
 
     def _products(self, products: Sequence[ByteRanges], at: int, after: int, scope: LoopScope) -> int:
@@ -169,10 +169,10 @@ class RuleLowering:
     def _alt(self, expr: Alt, after: int, scope: LoopScope) -> int:
         return self.split([self.lower(item, after, scope) for item in expr.items], scope)
 
-    def _call(self, expr: Call, after: int, scope: LoopScope) -> int:
+    def _call(self, expr: RuleCall, after: int, scope: LoopScope) -> int:
         return self._shared(CALL, self.network.rule_id(expr.rule), after, 0, scope)
 
-    def _words(self, expr: Words, after: int, scope: LoopScope) -> int:
+    def _words(self, expr: LiteralSet, after: int, scope: LoopScope) -> int:
         def close(children: dict[int, int], final: bool) -> int:
             return self._end_split(self._grouped(children, scope), final, after, scope)
 
@@ -192,7 +192,7 @@ class RuleLowering:
             self.shared[key] = self.split(starts + [after] * final, scope)
         return self.shared[key]
 
-    def _other_than(self, expr: OtherThan, after: int, scope: LoopScope) -> int:
+    def _other_than(self, expr: NameComplement, after: int, scope: LoopScope) -> int:
         inner = LoopScope(scope.loop)
         text = self.lower(expr.text, after, inner)
 
@@ -247,7 +247,7 @@ class RuleLowering:
         self.copies = copies
         return start
 
-    def _joined(self, expr: Joined, after: int, scope: LoopScope) -> int:
+    def _joined(self, expr: SeparatedList, after: int, scope: LoopScope) -> int:
         """Members right to left; one column of nodes for every number of members before, as far as it matters."""
         if not expr.ordered:
             return self._unordered(expr, after, scope)
@@ -257,12 +257,14 @@ class RuleLowering:
         column = [self._extras(expr, count, closing, inner) for count in range(1, cap + 1)]
         column.insert(0, None if expr.minimum else after)
         if expr.extra is not None:
-            column[0] = self._member(expr, Part(expr.extra, False), 0, column, inner)
+            column[0] = self._member(expr, ListMember(expr.extra, False), 0, column, inner)
         for part in reversed(expr.parts):
             column = [self._member(expr, part, count, column, inner) for count in range(cap + 1)]
         return self.split([], inner) if column[0] is None else column[0]
 
-    def _member(self, expr: Joined, part: Part, count: int, column: list[int | None], scope: LoopScope) -> int | None:
+    def _member(
+        self, expr: SeparatedList, part: ListMember, count: int, column: list[int | None], scope: LoopScope
+    ) -> int | None:
         """None where no number of further members can end the list."""
         starts: list[int] = []
         rest = column[min(count + 1, len(column) - 1)]
@@ -274,7 +276,7 @@ class RuleLowering:
             starts.append(skipped)
         return self.split(starts, scope) if starts else None
 
-    def _extras(self, expr: Joined, count: int, after: int, scope: LoopScope) -> int | None:
+    def _extras(self, expr: SeparatedList, count: int, after: int, scope: LoopScope) -> int | None:
         """What may follow the parts once there are members."""
         least = max(expr.minimum - count, 0)
         most = None if expr.maximum is None else expr.maximum - count
@@ -284,7 +286,7 @@ class RuleLowering:
             return None if least else after
         return self._times((expr.separator, expr.extra), least, most, after, scope)
 
-    def _unordered(self, expr: Joined, after: int, scope: LoopScope) -> int:
+    def _unordered(self, expr: SeparatedList, after: int, scope: LoopScope) -> int:
         """The empty list, or a frame around the members; nothing where no list can satisfy the bounds."""
         required = sum(part.required for part in expr.parts)
         least = max(expr.minimum, required)
@@ -295,7 +297,7 @@ class RuleLowering:
             starts.append(self._list(expr, required, after, scope))
         return self.split(starts, scope)
 
-    def _list(self, expr: Joined, required: int, after: int, scope: LoopScope) -> int:
+    def _list(self, expr: SeparatedList, required: int, after: int, scope: LoopScope) -> int:
         parts = sorted(expr.parts, key=lambda part: not part.required)
         offset = self._reserve(TABLE + len(parts))
         pick = self.node(PICK, offset, len(parts), scope=LoopScope(len(self.network)))
@@ -310,7 +312,7 @@ class RuleLowering:
         closing = self.lower(expr.closing, after, LoopScope(scope.loop))
         return self.node(ENTER, self.lower(expr.opening, pick, inner), closing, scope=scope)
 
-    def _graph(self, expr: Graph, after: int, scope: LoopScope) -> int:
+    def _graph(self, expr: AutomatonExpr, after: int, scope: LoopScope) -> int:
         inner = LoopScope(scope.loop)
         offsets = [self._reserve(len(e) + a) for e, a in zip(expr.edges, expr.accepting, strict=True)]
         states = [

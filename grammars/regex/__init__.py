@@ -10,7 +10,7 @@ Beyond `re`: `\\p{L}`, `\\p{Han}`, `\\z`, and groups named by `(?<name>`. Beyond
 from __future__ import annotations
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Literal
+from sgl.grammars.algebra.expr import NEVER, CharClass, Expr, Literal
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.regex.pattern_scanner import Dialect
 from sgl.grammars.regex.regex_anchors import resolve_anchors
@@ -32,7 +32,7 @@ def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False,
         flags: letters of the flags that hold from the start: `i`, `s`, `x`, `m`, `a`, `u`.
 
     Returns:
-        An expression without dead ends, NEVER only with `search`; of a single character always `Chars`.
+        An expression without dead ends, NEVER only with `search`; of a single character always `CharClass`.
 
     Raises:
         InvalidGrammarError: the pattern is malformed, or there is no text that it matches as a whole.
@@ -53,11 +53,11 @@ def parse_regex(pattern: str, dialect: Dialect = "python", search: bool = False,
 
 def _as_set(expr: Literal) -> Expr:
     text = expr.data.decode()
-    return Chars(charset.single(text)) if len(text) == 1 else expr
+    return CharClass(charset.single(text)) if len(text) == 1 else expr
 
 
 def parse_ordered(pattern: str, flags: str = "") -> Expr:
-    """A pattern as it is written, with `Lazy` and `Look` in it, for `ordered.matched_texts`.
+    """A pattern as it is written, with `Lazy` and `Lookaround` in it, for `ordered.matched_texts`.
 
     Raises:
         InvalidGrammarError: the pattern is malformed.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from sgl.grammars.algebra.character_partition import CharacterPartition
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import Chars, Expr
+from sgl.grammars.algebra.expr import CharClass, Expr
 from sgl.grammars.algebra.language_operations import trimmed
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.regex.pike_programs import LookaroundCondition, PikeProgram, program_of
@@ -53,14 +53,14 @@ class _Machine:
         start = self._start()
         states = {start: 0}
         order = [start]
-        edges: list[list[tuple[Chars, int]]] = []
+        edges: list[list[tuple[CharClass, int]]] = []
         for state in order:
             edges.append([])
             for target, mask in self._moves(state).items():
                 if target not in states:
                     states[target] = len(order)
                     order.append(target)
-                edges[-1].append((Chars(self._alphabet.chars(mask)), states[target]))
+                edges[-1].append((CharClass(self._alphabet.chars(mask)), states[target]))
             if len(order) > MOST_STATES:
                 raise _too_large(f"{MOST_STATES} states")
         return trimmed(edges, [self._accepts(threads) for threads, _ in order])

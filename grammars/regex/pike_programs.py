@@ -10,7 +10,19 @@ from dataclasses import dataclass, field
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import EMPTY, Alt, Chars, Expr, Lazy, Literal, Look, Repeat, Seq, Words, alt
+from sgl.grammars.algebra.expr import (
+    EMPTY,
+    Alt,
+    CharClass,
+    Expr,
+    LazyRepeat,
+    Literal,
+    LiteralSet,
+    Lookaround,
+    Repeat,
+    Seq,
+    alt,
+)
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 
 MOST_INSTRUCTIONS = 20_000
@@ -73,13 +85,13 @@ class _Writer:
     def write(self, expr: Expr, after: int) -> int:
         """The instruction at which the expression begins, followed by `after`."""
         match expr:
-            case Chars(chars):
+            case CharClass(chars):
                 return self._program.add((after,), chars)
             case Literal(data):
                 for char in reversed(data.decode()):
                     after = self._program.add((after,), charset.single(char))
                 return after
-            case Words(literals):
+            case LiteralSet(literals):
                 ordered = sorted(literals, key=len, reverse=True)
                 return self.write(alt(*map(Literal, ordered)), after)
             case Seq(items):
@@ -88,9 +100,9 @@ class _Writer:
                 return after
             case Alt(items):
                 return self._program.add(tuple(self.write(item, after) for item in items))
-            case Repeat(item, least, most) | Lazy(item, least, most):
-                return self._repeat(item, least, most, isinstance(expr, Lazy), after)
-            case Look(item, ahead, negative, position):
+            case Repeat(item, least, most) | LazyRepeat(item, least, most):
+                return self._repeat(item, least, most, isinstance(expr, LazyRepeat), after)
+            case Lookaround(item, ahead, negative, position):
                 return self._look(item, ahead, negative, position, after)
         raise TypeError(f"no text of characters: {type(expr).__name__}")
 

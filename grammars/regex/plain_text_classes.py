@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import PLAIN_REPEATED, Alt, Bytes, Chars, Expr, Repeat, Seq, alt, repeat, seq
+from sgl.grammars.algebra.expr import PLAIN_REPEATED, Alt, ByteClass, CharClass, Expr, Repeat, Seq, alt, repeat, seq
 
 _ASCII = charset.normalise([(0, 0x7F)])
 _WIDE = charset.minus(charset.ANY, _ASCII)
@@ -14,9 +14,9 @@ _PLAIN = charset.minus(charset.ANY, charset.union(((0, 0x1F),), charset.of('"\\'
 def mark_plain_text_classes(expr: Expr) -> Expr:
     """The same language; the first bytes of its classes that hold all plain text are marked."""
     match expr:
-        case Chars(chars) if chars[-1:] == _LAST and not charset.minus(_PLAIN, chars):
+        case CharClass(chars) if chars[-1:] == _LAST and not charset.minus(_PLAIN, chars):
             narrow = sum((1 << high + 1) - (1 << low) for low, high in charset.intersect(chars, _ASCII))
-            return alt(Bytes(narrow, PLAIN_REPEATED), Chars(_WIDE))
+            return alt(ByteClass(narrow, PLAIN_REPEATED), CharClass(_WIDE))
         case Seq(items):
             return seq(*map(mark_plain_text_classes, items))
         case Alt(items):

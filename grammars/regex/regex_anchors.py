@@ -11,9 +11,9 @@ from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,
-    Anchor,
-    Chars,
+    CharClass,
     Expr,
+    RegexAnchor,
     Repeat,
     Seq,
     alt,
@@ -24,9 +24,9 @@ from sgl.grammars.algebra.expr import (
 from sgl.grammars.algebra.language_operations import matches
 from sgl.grammars.regex.repeat_merging import merge_repeats, sequence
 
-ANYTHING = Repeat(Chars(charset.ANY), 0, None)
+ANYTHING = Repeat(CharClass(charset.ANY), 0, None)
 INSIDE, END, BEFORE_LAST_LINE_FEED = range(3)
-_LINE_FEED = Chars(charset.single("\n"))
+_LINE_FEED = CharClass(charset.single("\n"))
 
 
 def resolve_anchors(expr: Expr, search: bool, line_feeds: frozenset[int] = frozenset()) -> Expr:
@@ -62,7 +62,7 @@ class _Resolver:
 
     def _resolved(self, expr: Expr, start: bool, end: int) -> Expr:
         match expr:
-            case Anchor(at_start, position):
+            case RegexAnchor(at_start, position):
                 at_end = end == END or (end == BEFORE_LAST_LINE_FEED and position in self._line_feeds)
                 return EMPTY if (start if at_start else at_end) else NEVER
             case Alt(items):
@@ -142,7 +142,7 @@ class _Resolver:
 
     def _anchored(self, expr: Expr) -> tuple[bool, bool]:
         """Whether there are anchors of the start, and of the end, in an expression."""
-        if isinstance(expr, Anchor):
+        if isinstance(expr, RegexAnchor):
             return expr.start, not expr.start
         if not isinstance(expr, Seq | Alt | Repeat):
             return False, False

@@ -11,12 +11,12 @@ from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
-    Anchor,
-    Chars,
+    CharClass,
     Expr,
-    Lazy,
+    LazyRepeat,
     Literal,
-    Look,
+    Lookaround,
+    RegexAnchor,
     Repeat,
     Seq,
     alt,
@@ -73,7 +73,7 @@ class RegexParser:
             "(": self._group,
             "[": lambda start: _chars(bracketed_set(self._scan, start)),
             "\\": self._escape,
-            ".": lambda start: Chars(dot(self._scan)),
+            ".": lambda start: CharClass(dot(self._scan)),
             "^": lambda start: self._anchor(True, start),
             "$": lambda start: self._anchor(False, start),
             "{": self._brace,
@@ -138,7 +138,7 @@ class RegexParser:
         bounds = self._quantifier()
         if bounds is None:
             items.append(self._atom())
-            bare = isinstance(items[-1], Anchor) and self._scan.text[start] != "("
+            bare = isinstance(items[-1], RegexAnchor) and self._scan.text[start] != "("
             return _NOTHING if bare else _FRESH
         if kind != _FRESH:
             self._scan.invalid("nothing to repeat" if kind == _NOTHING else "multiple repeat", start)
@@ -149,7 +149,7 @@ class RegexParser:
         return _REPEATED
 
     def _in_order(self, item: Expr, bounds: tuple[int, int | None], lazy: bool) -> Expr:
-        return Lazy(item, *bounds) if lazy else Repeat(item, *bounds)
+        return LazyRepeat(item, *bounds) if lazy else Repeat(item, *bounds)
 
     def _repeat(self, item: Expr, minimum: int, maximum: int | None) -> Expr:
         if maximum != 0 and self.anchored and _has_anchor(item):
@@ -216,7 +216,7 @@ class RegexParser:
         if not at_start and self._scan.dialect == "python":
             self.line_feeds.add(start)
         self.anchored = True
-        return Anchor(at_start, start)
+        return RegexAnchor(at_start, start)
 
     def _escape(self, start: int) -> Expr:
         scan = self._scan
@@ -228,7 +228,7 @@ class RegexParser:
         if scan.dialect == "python" and char and char in "AZz":
             scan.at += 1
             self.anchored = True
-            return Anchor(char == "A", start)
+            return RegexAnchor(char == "A", start)
         return self._spelled(escaped_set(scan, start))
 
     def _is_octal(self, digits: str) -> bool:
@@ -256,7 +256,7 @@ class RegexParser:
         if not scan.take(")"):
             scan.invalid("missing ')'", start)
         scan.flags = flags
-        return Look(inner, *look, start) if look is not None else inner
+        return Lookaround(inner, *look, start) if look is not None else inner
 
     def _look(self) -> tuple[bool, bool] | None:
         """(ahead, negative) of the look-around that begins here."""
@@ -287,24 +287,24 @@ class RegexParser:
 
 
 def _chars(chars: CharSet) -> Expr:
-    return Chars(chars) if chars else NEVER
+    return CharClass(chars) if chars else NEVER
 
 
 def _has_anchor(expr: Expr) -> bool:
     match expr:
-        case Repeat(item) | Lazy(item) | Look(item):
+        case Repeat(item) | LazyRepeat(item) | Lookaround(item):
             return _has_anchor(item)
         case Seq(items) | Alt(items):
             return any(map(_has_anchor, items))
-    return isinstance(expr, Anchor)
+    return isinstance(expr, RegexAnchor)
 
 
 def _union(branches: list[Expr]) -> Expr:
     """Alternatives; all literal ones make one trie, all sets one set."""
     texts = [branch.data for branch in branches if type(branch) is Literal]
-    sets = [branch.chars for branch in branches if type(branch) is Chars]
-    rest = [branch for branch in branches if type(branch) not in (Literal, Chars)]
+    sets = [branch.chars for branch in branches if type(branch) is CharClass]
+    rest = [branch for branch in branches if type(branch) not in (Literal, CharClass)]
     found = [words(texts)] if texts else []
     if sets:
-        found.append(Chars(charset.union(*sets)))
+        found.append(CharClass(charset.union(*sets)))
     return alt(*found, *rest)

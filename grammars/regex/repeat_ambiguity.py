@@ -12,12 +12,12 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet, utf8_sequences
 from sgl.grammars.algebra.expr import (
     Alt,
-    Chars,
+    CharClass,
     Expr,
     Literal,
+    LiteralSet,
     Repeat,
     Seq,
-    Words,
     length_bounds,
     nullable,
     seq,
@@ -47,7 +47,7 @@ def check_repeats(expr: Expr, pattern: str) -> None:
 def _threads(expr: Expr) -> int:
     """A bound that takes all repeats to be ambiguous; a thread waits at each group of first bytes of a class."""
     match expr:
-        case Chars(chars):
+        case CharClass(chars):
             return len({sequence[0] for sequence in utf8_sequences(chars)})
         case Seq(items) | Alt(items):
             return max(map(_threads, items), default=1)
@@ -107,11 +107,11 @@ def _follows(items: tuple[Expr, ...], follow: CharSet) -> list[CharSet]:
 
 def _first(expr: Expr) -> CharSet:
     match expr:
-        case Chars(chars):
+        case CharClass(chars):
             return chars
         case Literal(data):
             return charset.of(data.decode()[:1])
-        case Words(literals):
+        case LiteralSet(literals):
             return charset.of("".join(word.decode()[:1] for word in literals))
         case Alt(items):
             return charset.union(*map(_first, items))

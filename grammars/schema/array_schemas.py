@@ -8,7 +8,18 @@ from itertools import combinations, islice, product
 from typing import Any, Protocol
 
 from sgl.grammars.algebra.byte_marks import MOST_ITEMS, ended, opened
-from sgl.grammars.algebra.expr import EMPTY, NEVER, Expr, Joined, Part, alt, nullable, optional, repeat, seq
+from sgl.grammars.algebra.expr import (
+    EMPTY,
+    NEVER,
+    Expr,
+    ListMember,
+    SeparatedList,
+    alt,
+    nullable,
+    optional,
+    repeat,
+    seq,
+)
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.cardinality import Cardinality
 from sgl.grammars.schema.counted_lists import CountedList
@@ -130,9 +141,11 @@ class ArrayBuilder:
             return NEVER
         return self._joined([], None if rest == NEVER else rest, arrays.least, most)
 
-    def _joined(self, parts: list[Part], rest: Expr | None, least: int, most: int | None) -> Joined:
+    def _joined(self, parts: list[ListMember], rest: Expr | None, least: int, most: int | None) -> SeparatedList:
         blanks = self._blanks
-        return Joined(tuple(parts), rest, blanks.comma, least, most, blanks.opening, blanks.closing, ordered=not parts)
+        return SeparatedList(
+            tuple(parts), rest, blanks.comma, least, most, blanks.opening, blanks.closing, ordered=not parts
+        )
 
     def _tuple(self, first: list[Expr], rest: Expr, least: int, most: int | None) -> Expr:
         """Items by place, then others; only the last may be missing."""
@@ -167,7 +180,7 @@ class ArrayBuilder:
         values = self._values(arrays.items, arrays)
         if arrays.least > len(values):
             return NEVER
-        parts = [Part(self._ended(self._forms.listed([value])), False) for value in values]
+        parts = [ListMember(self._ended(self._forms.listed([value])), False) for value in values]
         return self._joined(parts, None, arrays.least, arrays.most) if parts else EMPTY
 
     def _different_by_place(self, arrays: ArrayShape) -> Expr:

@@ -6,7 +6,7 @@ import json
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.byte_marks import BEGIN
-from sgl.grammars.algebra.expr import NEVER, Bytes, Chars, Expr
+from sgl.grammars.algebra.expr import NEVER, ByteClass, CharClass, Expr
 from sgl.grammars.schema.grammar_rewriting import GrammarRewriting
 
 _ASCII: charset.CharSet = ((0, 0x7F),)
@@ -21,10 +21,10 @@ def ascii_only(expr: Expr) -> Expr:
 class _AsciiOnly(GrammarRewriting):
     def chars(self, chars: charset.CharSet) -> Expr:
         kept = charset.intersect(chars, _ASCII)
-        return Chars(kept) if kept else NEVER
+        return CharClass(kept) if kept else NEVER
 
-    def byte_set(self, expr: Bytes) -> Expr:
-        return Bytes(expr.mask)  # what counts as plain text in the masks may be beyond ASCII
+    def byte_set(self, expr: ByteClass) -> Expr:
+        return ByteClass(expr.mask)  # what counts as plain text in the masks may be beyond ASCII
 
     def data(self, data: bytes) -> tuple[bytes, ...]:
         return (data,) if data.isascii() or data == _BEGIN else ()

@@ -8,13 +8,13 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
-    Call,
-    Chars,
+    AutomatonExpr,
+    CharClass,
     Expr,
-    Graph,
+    GrammarRule,
     Literal,
     Repeat,
-    Rule,
+    RuleCall,
     Seq,
     alt,
     optional,
@@ -27,8 +27,8 @@ from sgl.grammars.errors import GrammarLimitError
 DIGITS = 40  # integers of 128 bits have 39, the shortest spelling of a double 17
 SECOND_DIGITS = 12  # of a second
 _EXPONENT_DIGITS = 4  # with a zero before them, as `json.dumps` writes e-07
-_DIGIT, _E = Chars(((0x30, 0x39),)), Chars(charset.of("eE"))
-_rules: dict[tuple[Rule, int], Expr] = {}
+_DIGIT, _E = CharClass(((0x30, 0x39),)), CharClass(charset.of("eE"))
+_rules: dict[tuple[GrammarRule, int], Expr] = {}
 
 
 def bounded(expr: Expr, digits: int) -> Expr:
@@ -45,9 +45,9 @@ def bounded(expr: Expr, digits: int) -> Expr:
             return repeat(item, least, max(least, digits))
         case Repeat(item, least, most):
             return repeat(bounded(item, digits), least, most)
-        case Graph():
+        case AutomatonExpr():
             return _bounded_graph(expr, digits)
-        case Call(rule):
+        case RuleCall(rule):
             return _bounded_call(rule, digits)
     return expr
 
@@ -67,12 +67,12 @@ def _is_repeat(item: Expr) -> bool:
 
 
 def _is_digits(item: Expr) -> bool:
-    if isinstance(item, Chars):
+    if isinstance(item, CharClass):
         return all(low >= 0x30 and high <= 0x39 for low, high in item.chars)
     return isinstance(item, Literal) and item.data.isdigit()
 
 
-def _bounded_graph(graph: Graph, digits: int) -> Expr:
+def _bounded_graph(graph: AutomatonExpr, digits: int) -> Expr:
     try:
         found = combine([graph, _short(digits)])
     except GrammarLimitError:
@@ -83,14 +83,14 @@ def _bounded_graph(graph: Graph, digits: int) -> Expr:
 @lru_cache(maxsize=8)
 def _short(digits: int) -> Expr:
     """Numbers of few digits, and all parts of such numbers."""
-    some, sign = repeat(_DIGIT, 0, digits), optional(Chars(charset.of("+-")))
+    some, sign = repeat(_DIGIT, 0, digits), optional(CharClass(charset.of("+-")))
     power = seq(_E, sign, repeat(_DIGIT, 1, _EXPONENT_DIGITS))
     return seq(optional(Literal(b"-")), some, optional(seq(Literal(b"."), some)), optional(power))
 
 
-def _bounded_call(rule: Rule, digits: int) -> Expr:
+def _bounded_call(rule: GrammarRule, digits: int) -> Expr:
     """One rule for one rule, so that what was shared stays so."""
     found = _rules.get((rule, digits))
     if found is None:
-        found = _rules[rule, digits] = Call(Rule(rule.name, lambda: bounded(rule.build(), digits)))
+        found = _rules[rule, digits] = RuleCall(GrammarRule(rule.name, lambda: bounded(rule.build(), digits)))
     return found

@@ -9,13 +9,13 @@ from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.byte_marks import MOST_ITEMS
 from sgl.grammars.algebra.expr import (
     Alt,
-    Chars,
+    AutomatonExpr,
+    CharClass,
     Expr,
-    Graph,
     Literal,
+    LiteralSet,
     Repeat,
     Seq,
-    Words,
     length_bounds,
 )
 from sgl.grammars.algebra.language_operations import product
@@ -144,11 +144,11 @@ def _many_strings(strings: StringShape) -> bool:
 def _count(expr: Expr) -> int:
     """At least so many texts, up to `ENOUGH`."""
     match expr:
-        case Chars(chars):
+        case CharClass(chars):
             return min(charset.size(chars), ENOUGH)
         case Literal():
             return 1
-        case Words(words):
+        case LiteralSet(words):
             return min(len(words), ENOUGH)
         case Alt(items):
             return max(map(_count, items), default=0)
@@ -159,7 +159,7 @@ def _count(expr: Expr) -> int:
         case Repeat(item, _, int(most)):
             one = _count(item)
             return int(min(one ** (min(most, 9) if _fixed(item) else 1), ENOUGH))
-        case Graph():
+        case AutomatonExpr():
             return _paths(expr)
     return 0
 
@@ -179,7 +179,7 @@ def _sequence(counts: list[tuple[int, bool]]) -> int:
     return max(total, *(count for count, _ in counts))
 
 
-def _paths(graph: Graph) -> int:
+def _paths(graph: AutomatonExpr) -> int:
     """Of a deterministic graph all of whose states lead to an end: its texts are its paths."""
     found = [0] * len(graph.edges)
     for _ in range(len(graph.edges) + 1):

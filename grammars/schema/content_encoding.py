@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import Bytes, Chars, Expr, alt, words
+from sgl.grammars.algebra.expr import ByteClass, CharClass, Expr, alt, words
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.grammar_rewriting import GrammarRewriting
@@ -106,12 +106,12 @@ def in_string(expr: Expr) -> Expr:
 class _InString(GrammarRewriting):
     def chars(self, chars: charset.CharSet) -> Expr:
         plain, beyond = (charset.intersect(chars, kind) for kind in (_PLAIN, _BEYOND))
-        found = [Chars(plain)] if plain else []
+        found = [CharClass(plain)] if plain else []
         return alt(*found, *self._escapes(chars), *([encode_chars(beyond)] if beyond else []))
 
-    def byte_set(self, expr: Bytes) -> Expr:
+    def byte_set(self, expr: ByteClass) -> Expr:
         escapes = self._escapes(tuple((code, code) for code in range(0x80) if expr.mask >> code & 1))
-        plain = Bytes(expr.mask & ~_SPECIAL_MASK, expr.plain)
+        plain = ByteClass(expr.mask & ~_SPECIAL_MASK, expr.plain)
         return alt(*([plain] if plain.mask else []), *escapes)
 
     def _escapes(self, chars: charset.CharSet) -> list[Expr]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import product
 
-from sgl.grammars.algebra.expr import NEVER, Call, Expr, Graph, Rule, seq
+from sgl.grammars.algebra.expr import NEVER, AutomatonExpr, Expr, GrammarRule, RuleCall, seq
 from sgl.grammars.errors import UnsupportedGrammarError
 from sgl.grammars.schema.json_spelling import JsonWhitespace
 from sgl.grammars.schema.schema_shapes import ArrayShape, ContainsShape, Where
@@ -67,7 +67,7 @@ class CountedList:
         for state, final in enumerate(accepting):
             if final:
                 kept[state].append((self._blanks.closing if state else self._blanks.empty, last))
-        return Graph((*map(tuple, kept), ()), (*(False for _ in edges), True))
+        return AutomatonExpr((*map(tuple, kept), ()), (*(False for _ in edges), True))
 
     def _accepts(self, state: State) -> bool:
         counts = zip(state[1:], self._arrays.contains, strict=True)
@@ -110,7 +110,9 @@ class CountedList:
         found = self._rules.get(places)
         if found is None:
             item = self._value(places)
-            found = self._rules[places] = item if item == NEVER else Call(Rule("a counted item", lambda: item))
+            found = self._rules[places] = (
+                item if item == NEVER else RuleCall(GrammarRule("a counted item", lambda: item))
+            )
         return found
 
 

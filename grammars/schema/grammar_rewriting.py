@@ -9,18 +9,18 @@ from functools import partial
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import (
     Alt,
-    Bytes,
-    Call,
-    Chars,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
     Expr,
-    Graph,
-    Joined,
+    GrammarRule,
     Literal,
-    OtherThan,
+    LiteralSet,
+    NameComplement,
     Repeat,
-    Rule,
+    RuleCall,
+    SeparatedList,
     Seq,
-    Words,
     alt,
     repeat,
     seq,
@@ -35,13 +35,13 @@ class GrammarRewriting:
     """
 
     def __init__(self) -> None:
-        self._rules: dict[Rule, Rule] = {}
+        self._rules: dict[GrammarRule, GrammarRule] = {}
         self._done: dict[int, tuple[Expr, Expr]] = {}
 
     def chars(self, chars: CharSet) -> Expr:
         raise NotImplementedError
 
-    def byte_set(self, expr: Bytes) -> Expr:
+    def byte_set(self, expr: ByteClass) -> Expr:
         raise NotImplementedError
 
     def data(self, data: bytes) -> tuple[bytes, ...]:
@@ -60,13 +60,13 @@ class GrammarRewriting:
 
     def _rewritten(self, expr: Expr) -> Expr:
         match expr:
-            case Chars(chars):
+            case CharClass(chars):
                 return self.chars(chars)
-            case Bytes():
+            case ByteClass():
                 return self.byte_set(expr)
             case Literal(data):
                 return self._words((data,))
-            case Words(literals):
+            case LiteralSet(literals):
                 return self._words(literals)
             case Seq(items):
                 return seq(*map(self.of, items))
@@ -74,20 +74,20 @@ class GrammarRewriting:
                 return alt(*map(self.of, items))
             case Repeat(item, minimum, maximum):
                 return repeat(self.of(item), minimum, maximum)
-            case Graph(edges, accepting):
-                return Graph(tuple(tuple((self.of(e), t) for e, t in out) for out in edges), accepting)
-            case Joined():
+            case AutomatonExpr(edges, accepting):
+                return AutomatonExpr(tuple(tuple((self.of(e), t) for e, t in out) for out in edges), accepting)
+            case SeparatedList():
                 return self._joined(expr)
-            case OtherThan():
+            case NameComplement():
                 return self._other_than(expr)
-            case Call(rule):
-                return Call(self._rule(rule))
+            case RuleCall(rule):
+                return RuleCall(self._rule(rule))
         return expr
 
     def _words(self, literals: tuple[bytes, ...]) -> Expr:
         return words(data for literal in literals for data in self.data(literal))
 
-    def _joined(self, expr: Joined) -> Expr:
+    def _joined(self, expr: SeparatedList) -> Expr:
         return replace(
             expr,
             parts=tuple(replace(part, item=self.of(part.item)) for part in expr.parts),
@@ -97,15 +97,15 @@ class GrammarRewriting:
             closing=self.of(expr.closing),
         )
 
-    def _other_than(self, expr: OtherThan) -> Expr:
+    def _other_than(self, expr: NameComplement) -> Expr:
         leaving = {fork: self.of(e) for fork, e in expr.leaving.items()}
         spelled = {char: self.of(e) for char, e in expr.spelled.items()}
         return replace(expr, text=self.of(expr.text), leaving=leaving, spelled=spelled, mark=0)
 
-    def _rule(self, rule: Rule) -> Rule:
+    def _rule(self, rule: GrammarRule) -> GrammarRule:
         if rule not in self._rules:
             end = None if rule.end is None else partial(_ended, self.end, rule.end)
-            self._rules[rule] = Rule(rule.name, lambda: self.of(rule.build()), end)
+            self._rules[rule] = GrammarRule(rule.name, lambda: self.of(rule.build()), end)
         return self._rules[rule]
 
 
@@ -113,22 +113,22 @@ def _ended(rewritten: Callable[[bytes], bytes], end: Callable[[], bytes]) -> byt
     return rewritten(end())
 
 
-def called(expr: Expr) -> set[Rule]:
+def called(expr: Expr) -> set[GrammarRule]:
     """The rules that an expression calls itself."""
-    found: set[Rule] = set()
+    found: set[GrammarRule] = set()
     work: list[Expr] = [expr]
     while work:
         item = work.pop()
         match item:
-            case Call(rule):
+            case RuleCall(rule):
                 found.add(rule)
             case Seq(items) | Alt(items):
                 work += items
             case Repeat(inner):
                 work.append(inner)
-            case Graph(edges):
+            case AutomatonExpr(edges):
                 work += (e for out in edges for e, _ in out)
-            case Joined(parts, extra, separator, opening=opening, closing=closing):
+            case SeparatedList(parts, extra, separator, opening=opening, closing=closing):
                 work += [
                     separator,
                     opening,

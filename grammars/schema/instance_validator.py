@@ -31,7 +31,7 @@ _DEEPEST = 8
 _MOST_INTEGERS = 256
 
 
-class InstanceJudge:
+class InstanceValidator:
     """`read` says which texts a language stands for: all that may be in a format, or those that surely are."""
 
     def __init__(

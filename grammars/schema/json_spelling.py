@@ -16,17 +16,17 @@ from sgl.grammars.algebra.expr import (
     EMPTY,
     PLAIN_REPEATED,
     Alt,
-    Bytes,
-    Call,
-    Chars,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
     Expr,
-    Graph,
-    Joined,
+    GrammarRule,
+    ListMember,
     Literal,
-    OtherThan,
-    Part,
+    NameComplement,
     Repeat,
-    Rule,
+    RuleCall,
+    SeparatedList,
     Seq,
     alt,
     optional,
@@ -65,7 +65,7 @@ class JsonWhitespace:
 
 
 def _free(most: int) -> JsonWhitespace:
-    blanks = repeat(Chars(charset.of(" \t\n\r")), 0, most)
+    blanks = repeat(CharClass(charset.of(" \t\n\r")), 0, most)
     comma, colon = seq(blanks, _COMMA, blanks), seq(blanks, _COLON, blanks)
     return JsonWhitespace(blanks, blanks, blanks, comma, colon)
 
@@ -93,7 +93,7 @@ _PLAIN_MASK = _mask(_PLAIN_ASCII)
 
 
 def _hex_digit(low: int, high: int) -> Expr:
-    return Chars(charset.of("".join(f"{d:x}{d:X}" for d in range(low, high + 1))))
+    return CharClass(charset.of("".join(f"{d:x}{d:X}" for d in range(low, high + 1))))
 
 
 def _hex4(low: int, high: int) -> Expr:
@@ -128,7 +128,7 @@ def _surrogates(low: int, high: int) -> Expr:
 @lru_cache(maxsize=1024)
 def _wide(chars: CharSet) -> Expr:
     """Characters beyond ASCII, raw or escaped; cached so that equal sets are lowered once."""
-    return alt(Chars(chars), _unicode_escapes(chars)) if chars else Alt(())
+    return alt(CharClass(chars), _unicode_escapes(chars)) if chars else Alt(())
 
 
 @lru_cache(maxsize=1024)
@@ -142,7 +142,9 @@ def _special(chars: CharSet) -> Expr:
 def _beyond(chars: CharSet) -> Expr:
     """What is neither plain nor ASCII; a large set is a separate rule, so that each grammar lowers it once."""
     expr = alt(_wide(charset.intersect(chars, _WIDE)), _special(charset.intersect(chars, _SPECIAL)))
-    return Call(Rule("characters beyond ASCII", lambda: expr)) if charset.size(chars) > _MOST_INLINE else expr
+    return (
+        RuleCall(GrammarRule("characters beyond ASCII", lambda: expr)) if charset.size(chars) > _MOST_INLINE else expr
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -150,7 +152,7 @@ def encode_chars(chars: CharSet, plain: int = 0) -> Expr:
     """A character of a set inside a JSON string; ASCII is escaped only where it must be."""
     ascii_mask = _mask(charset.intersect(chars, _PLAIN_ASCII))
     beyond = _beyond(charset.intersect(chars, _NOT_PLAIN))
-    return alt(Bytes(ascii_mask, plain), beyond) if ascii_mask else beyond
+    return alt(ByteClass(ascii_mask, plain), beyond) if ascii_mask else beyond
 
 
 def spelled(chars: CharSet) -> bytes:
@@ -162,28 +164,30 @@ def spelled(chars: CharSet) -> bytes:
 @cache
 def _any_escape() -> Expr:
     escapes = [Literal(b"\\" + e) for e in (*_SHORT_ESCAPES.values(), b"/")]
-    return alt(Chars(_WIDE), *escapes, _unicode_escapes(charset.ANY))
+    return alt(CharClass(_WIDE), *escapes, _unicode_escapes(charset.ANY))
 
 
-FREE_CHAR = alt(Bytes(_PLAIN_MASK, PLAIN_REPEATED), Call(Rule("characters beyond ASCII, and escapes", _any_escape)))
+FREE_CHAR = alt(
+    ByteClass(_PLAIN_MASK, PLAIN_REPEATED), RuleCall(GrammarRule("characters beyond ASCII, and escapes", _any_escape))
+)
 FREE_TEXT = Repeat(FREE_CHAR, 0, None)
 
 
 def encode(expr: Expr) -> Expr:
     """A language of characters as JSON string text."""
     match expr:
-        case Chars(chars):
+        case CharClass(chars):
             return FREE_CHAR if chars == charset.ANY else encode_chars(chars)
         case Seq(items):
             return seq(*map(encode, items))
         case Alt(items):
             return alt(*map(encode, items))
-        case Repeat(item, 0, None) if item == Chars(charset.ANY):
+        case Repeat(item, 0, None) if item == CharClass(charset.ANY):
             return FREE_TEXT
         case Repeat(item, minimum, maximum):
             return Repeat(encode(item), minimum, maximum)
-        case Graph(edges, accepting):
-            return Graph(tuple(tuple((encode(e), t) for e, t in out) for out in edges), accepting)
+        case AutomatonExpr(edges, accepting):
+            return AutomatonExpr(tuple(tuple((encode(e), t) for e, t in out) for out in edges), accepting)
     return expr
 
 
@@ -199,14 +203,14 @@ def encode_once(expr: Expr) -> Expr:
 
 def other_than(names: list[str]) -> Expr:
     """JSON string text that spells none of the names, made when it is first needed."""
-    return Call(Rule("a different name", partial(_other_than, names))) if names else FREE_TEXT
+    return RuleCall(GrammarRule("a different name", partial(_other_than, names))) if names else FREE_TEXT
 
 
 def _other_than(names: list[str]) -> Expr:
     forks = set() if _SIMPLE.fullmatch("".join(names)) else _forks(names)
     leaving = {fork: _leaving(fork) for fork in ("", *forks)}
     spelled = {char: encode_chars(charset.single(char)) for fork in forks for char in fork}
-    return OtherThan(tuple(sorted(set(names))), _PLAIN_MASK, FREE_TEXT, leaving, spelled)
+    return NameComplement(tuple(sorted(set(names))), _PLAIN_MASK, FREE_TEXT, leaving, spelled)
 
 
 @lru_cache(maxsize=1024)
@@ -287,6 +291,6 @@ def bracketed(
     """A list of exactly these members; `after` follows the opening bracket."""
     if not members:
         return seq(Literal(brackets[:1]), after, blanks.empty, Literal(brackets[1:]))
-    parts = tuple(Part(member, True) for member in members)
-    joined = Joined(parts, None, blanks.comma, 0, None, blanks.opening, blanks.closing, ordered)
+    parts = tuple(ListMember(member, True) for member in members)
+    joined = SeparatedList(parts, None, blanks.comma, 0, None, blanks.opening, blanks.closing, ordered)
     return seq(Literal(brackets[:1]), after, joined, Literal(brackets[1:]))

@@ -10,7 +10,7 @@ from typing import Any
 
 from sgl.grammars.errors import GrammarError, GrammarLimitError
 from sgl.grammars.schema.ignored_keywords import without_refused
-from sgl.grammars.schema.instance_validator import InstanceJudge
+from sgl.grammars.schema.instance_validator import InstanceValidator
 from sgl.grammars.schema.keyword_reader import APPLICATORS
 from sgl.grammars.schema.schema_document import SchemaDocument, SchemaOptions
 from sgl.grammars.schema.schema_resolver import SchemaResolver
@@ -57,25 +57,25 @@ def _member_types(text: str, name: str) -> frozenset[str]:
 
 def _of_member(schema: Any, name: str) -> Iterator[str]:
     resolver = SchemaResolver(SchemaDocument(schema), SchemaOptions(), MOST_WORK)
-    judge = InstanceJudge(resolver.shapes)
+    validator = InstanceValidator(resolver.shapes)
     for whole in resolver.shapes(("#",)):
         if whole.values is not None:
             yield from (
-                type_of(v[name]) for v in whole.values if isinstance(v, dict) and name in v and judge.fits(v, whole)
+                type_of(v[name]) for v in whole.values if isinstance(v, dict) and name in v and validator.fits(v, whole)
             )
         elif whole.objects is not None:
             for shape in resolver.shapes(whole.objects.member(name)):
-                yield from _types(shape, judge)
+                yield from _types(shape, validator)
 
 
-def _types(shape: SchemaShape, judge: InstanceJudge) -> Iterator[str]:
+def _types(shape: SchemaShape, validator: InstanceValidator) -> Iterator[str]:
     if shape.values is not None:
-        yield from (type_of(v) for v in shape.values if judge.fits(v, shape))
+        yield from (type_of(v) for v in shape.values if validator.fits(v, shape))
         return
     yield from ["null"] * shape.null + ["boolean"] * bool(shape.booleans)
     for kind, part in {"strings": "string", "arrays": "array", "objects": "object", "numbers": "number"}.items():
         found = getattr(shape, kind)
-        if found is not None and not judge.empty(replace(_NOTHING, **{kind: found})):
+        if found is not None and not validator.empty(replace(_NOTHING, **{kind: found})):
             yield from _numeric(found) if kind == "numbers" else (part,)
 
 

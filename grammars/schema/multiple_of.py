@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
 
-from sgl.grammars.algebra.expr import NEVER, Expr, Graph, Literal, alt, nonempty, optional, repeat, seq
+from sgl.grammars.algebra.expr import NEVER, AutomatonExpr, Expr, Literal, alt, nonempty, optional, repeat, seq
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.schema.number_ranges import digit, far_from_whole, power
 
@@ -126,7 +126,7 @@ class _Division:
     def __init__(self, number: int, places: int) -> None:
         self._number, self._places = number, places
 
-    def graph(self, pointed: bool) -> Graph:
+    def graph(self, pointed: bool) -> AutomatonExpr:
         sign, zero = 1, 2
         leading = self._digits(0, 0, 1)
         point = [(_POINT, self._state(1, 0))] if pointed else []
@@ -138,7 +138,7 @@ class _Division:
                 after = [(_POINT, self._state(1, rest))] if step == 0 and pointed else []
                 edges.append([*self._further(step, rest), *after])
                 accepting.append(step != 1 and self._divides(step, rest))
-        return Graph(tuple(tuple(out) for out in edges), tuple(accepting))
+        return AutomatonExpr(tuple(tuple(out) for out in edges), tuple(accepting))
 
     def _state(self, step: int, rest: int) -> int:
         """Step 0 is before the point, 1 at it, 2 after one place."""

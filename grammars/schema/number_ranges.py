@@ -13,12 +13,12 @@ from math import ceil, floor
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import (
     NEVER,
-    Call,
-    Chars,
+    AutomatonExpr,
+    CharClass,
     Expr,
-    Graph,
+    GrammarRule,
     Literal,
-    Rule,
+    RuleCall,
     alt,
     optional,
     repeat,
@@ -43,7 +43,7 @@ _GREATEST_POWER = 308  # of the doubles
 
 
 def digit(low: int = 0, high: int = 9) -> Expr:
-    return Chars(((0x30 + low, 0x30 + high),)) if low <= high else NEVER
+    return CharClass(((0x30 + low, 0x30 + high),)) if low <= high else NEVER
 
 
 DIGITS = repeat(digit(), 1)
@@ -52,8 +52,8 @@ _WHOLE = alt(Literal(b"0"), seq(digit(1), repeat(digit())))
 _FRACTION = seq(_POINT, DIGITS)
 _ZEROS = seq(_POINT, repeat(Literal(b"0"), 1))
 _ZERO_FRACTION = Literal(b".0")
-_E = Chars(charset.of("eE"))
-_EXPONENT = seq(_E, optional(Chars(charset.of("+-"))), DIGITS)
+_E = CharClass(charset.of("eE"))
+_EXPONENT = seq(_E, optional(CharClass(charset.of("+-"))), DIGITS)
 ANY_INTEGER = seq(optional(_MINUS), _WHOLE)
 _ANY_POWER = seq(_WHOLE, optional(_FRACTION), optional(_EXPONENT))
 _ANY_ZERO = seq(optional(_MINUS), Literal(b"0"), optional(_ZEROS))
@@ -149,7 +149,7 @@ def _great_between(low: int | None, high: int | None, called: bool) -> Expr:
 @lru_cache(maxsize=1)
 def _great() -> Expr:
     """All of them, with what comes after the `e`, or is close to the largest, in rules that are seldom reached."""
-    most = Call(Rule("exponent of a whole number", cache(lambda: exponent(16, _GREATEST_POWER - 1))))
+    most = RuleCall(GrammarRule("exponent of a whole number", cache(lambda: exponent(16, _GREATEST_POWER - 1))))
     return alt(seq(digit(1), optional(_FRACTION), _E, most), _greatest())
 
 
@@ -160,7 +160,7 @@ def _greatest() -> Expr:
     """
     first, second, *digits = map(int, _split(readable_high((LARGEST, False))[0].scaleb(-_GREATEST_POWER))[1])
     power = seq(_E, optional(Literal(b"+")), optional(Literal(b"0")), Literal(str(_GREATEST_POWER).encode()))
-    rest = Call(Rule("digits of the greatest", cache(lambda: seq(optional(_below(digits)), power))))
+    rest = RuleCall(GrammarRule("digits of the greatest", cache(lambda: seq(optional(_below(digits)), power))))
     later = alt(power, seq(digit(0, second - 1), repeat(digit()), power), seq(digit(second, second), rest))
     fraction = alt(seq(digit(0, first - 1), repeat(digit()), power), seq(digit(first, first), later))
     return seq(Literal(b"1"), alt(power, seq(_POINT, fraction)))
@@ -299,7 +299,7 @@ class _Following:
         for state in self._order:
             edges.append(self._edges(state))
             accepting.append(state[0] > self._point + 1 and not state[1])
-        return combine([Graph(tuple(edges), tuple(accepting))])
+        return combine([AutomatonExpr(tuple(edges), tuple(accepting))])
 
     def _edges(self, state: tuple[int, bool, bool]) -> tuple[tuple[Expr, int], ...]:
         at, follows_low, follows_high = state
@@ -399,4 +399,4 @@ def _mixed(places: int) -> Expr:
         edges.append(((digit(9, 9), nines + i), (digit(0, 8), mixed)))
     edges += [(), ((digit(), mixed),)]
     accepting = [False] * (1 + places) + [True] * (places - 1) + [False, True]
-    return combine([Graph(tuple(edges), tuple(accepting))])
+    return combine([AutomatonExpr(tuple(edges), tuple(accepting))])

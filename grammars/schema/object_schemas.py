@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Part, Repeat, alt, seq
+from sgl.grammars.algebra.expr import NEVER, CharClass, Expr, ListMember, Repeat, alt, seq
 from sgl.grammars.algebra.language_operations import combine, matches, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
@@ -19,7 +19,7 @@ from sgl.grammars.schema.string_formats import longest_format
 
 _MOST_CLASSES = 64
 _LONGEST_HOST = 40  # characters of a member's name that is a host name, for which there must be a whole automaton
-_ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
+_ANY_TEXT = Repeat(CharClass(charset.ANY), 0, None)
 Class = tuple[tuple[Expr, ...], tuple[Expr, ...]]  # patterns that names match, and that they do not
 
 
@@ -31,7 +31,7 @@ class ObjectMemberWriter(Protocol):
     def named_member(self, key: Expr, value: Expr) -> Expr: ...
     def other_member(self, names: list[str], value: Expr, new: bool = False) -> Expr: ...
     def listed_members(
-        self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False
+        self, parts: list[ListMember], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False
     ) -> Expr: ...
 
 
@@ -64,8 +64,8 @@ class ObjectBuilder:
         declared = [set(layer.properties) for layer in objects.layers if layer.properties and not layer.closing]
         return not self._any_order and (not declared or set(objects.named()) in declared)
 
-    def _parts(self, objects: ObjectShape) -> list[Part] | None:
-        parts: list[Part] = []
+    def _parts(self, objects: ObjectShape) -> list[ListMember] | None:
+        parts: list[ListMember] = []
         required = frozenset(objects.required)
         for name in objects.named():
             allowed = not objects.names or self._may_name(name, objects)
@@ -74,7 +74,7 @@ class ObjectBuilder:
             if value == NEVER and needed:
                 return None
             if value != NEVER:
-                parts.append(Part(self._forms.member(name, value), needed))
+                parts.append(ListMember(self._forms.member(name, value), needed))
         return parts
 
     def _may_name(self, name: str, objects: ObjectShape) -> bool:
@@ -118,7 +118,7 @@ class ObjectBuilder:
             )
         if objects.least > len(objects.required) + 1:
             raise UnsupportedGrammarError(objects.keyword, objects.place, "free names are not counted")
-        return self._forms.listed_members([*parts, Part(special, True)], free.any_member(), objects, False)
+        return self._forms.listed_members([*parts, ListMember(special, True)], free.any_member(), objects, False)
 
 
 def _independent(sets: tuple[NameSet, ...]) -> list[NameSet]:

@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.counted_texts import CountedTexts
-from sgl.grammars.algebra.expr import NEVER, Call, Chars, Expr, Repeat, Rule, length_bounds, repeat, seq
+from sgl.grammars.algebra.expr import NEVER, CharClass, Expr, GrammarRule, Repeat, RuleCall, length_bounds, repeat, seq
 from sgl.grammars.algebra.language_operations import combine, determined, texts
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.schema.bounded_numbers import bounded
@@ -27,10 +27,10 @@ from sgl.grammars.schema.number_ranges import (
 from sgl.grammars.schema.schema_shapes import NumberShape, StringShape
 from sgl.grammars.schema.string_formats import generated, with_digits
 
-_ANY_TEXT = Repeat(Chars(charset.ANY), 0, None)
+_ANY_TEXT = Repeat(CharClass(charset.ANY), 0, None)
 _MOST_COUNTED = 20_000  # characters
 _MOST_PLACES = 5_000_000  # states times characters: of their possible lengths a bit each is kept
-_FREE_REST = Call(Rule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
+_FREE_REST = RuleCall(GrammarRule("rest of a free string", lambda: seq(FREE_TEXT, QUOTE)))
 
 
 def number_expr(numbers: NumberShape, plain: bool = False, digits: int | None = None) -> Expr:
@@ -93,7 +93,7 @@ def string_expr(strings: StringShape, digits: int | None = None) -> Expr:
     for each in dict.fromkeys((narrow, strings)):
         text = _written(each)
         if text != NEVER:
-            return seq(QUOTE, Call(Rule(f"string at {strings.place}", partial(seq, text, QUOTE))))
+            return seq(QUOTE, RuleCall(GrammarRule(f"string at {strings.place}", partial(seq, text, QUOTE))))
     return NEVER
 
 
@@ -147,7 +147,7 @@ def _bounded(language: Expr, least: int, most: int | None) -> Expr | None:
     shortest, longest = length_bounds(language)
     if shortest >= least and (most is None or (longest is not None and longest <= most)):
         return language
-    if isinstance(language, Repeat) and isinstance(language.item, Chars):
+    if isinstance(language, Repeat) and isinstance(language.item, CharClass):
         tops = [m for m in (language.maximum, most) if m is not None]
         least, top = max(language.minimum, least), min(tops, default=None)
         return repeat(language.item, least, top) if top is None or least <= top else NEVER

@@ -13,12 +13,12 @@ from sgl.grammars.algebra.byte_marks import ended, opened, remembered
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
-    Call,
     Expr,
-    Joined,
+    GrammarRule,
+    ListMember,
     Literal,
-    Part,
-    Rule,
+    RuleCall,
+    SeparatedList,
     Seq,
     alt,
     nullable,
@@ -118,10 +118,10 @@ class _Builder:
     def _reset(self) -> None:
         self._values: dict[Where, Expr] = {}
         self._members: dict[tuple[str, int], Expr] = {}
-        self._rules: dict[Key, Rule] = {}
-        self._held: dict[Rule, tuple[Expr, str]] = {}  # JSON in strings: the value as such, and whose it is
+        self._rules: dict[Key, GrammarRule] = {}
+        self._held: dict[GrammarRule, tuple[Expr, str]] = {}  # JSON in strings: the value as such, and whose it is
         self._calls: dict[Key, Expr] = {}
-        self._queue: deque[tuple[Rule, Callable[[], Expr]]] = deque()
+        self._queue: deque[tuple[GrammarRule, Callable[[], Expr]]] = deque()
 
     def root(self, places: Where) -> Expr:
         """The expression of the whole text, after rules that no text can satisfy are cut out."""
@@ -170,7 +170,7 @@ class _Builder:
     def any_value(self) -> Expr:
         """A separate rule, with all that it calls."""
         body: Expr = NEVER
-        self._values[()] = Call(Rule("any JSON value", lambda: body))
+        self._values[()] = RuleCall(GrammarRule("any JSON value", lambda: body))
         body = self._shape(ANYTHING, (), 0)
         self._make_bodies()
         return self._values[()]
@@ -199,7 +199,7 @@ class _Builder:
         """A member of a name that is none of these; `new`: nor that of another such member, which is remembered."""
         return self.named_member(seq(QUOTE, other_than(names), QUOTE), value, new)
 
-    def members(self, parts: list[Part], extra: Expr, place: str) -> Expr:
+    def members(self, parts: list[ListMember], extra: Expr, place: str) -> Expr:
         ordered = self._options.order == "schema" and _may_be_ordered(parts, 0)
         _check_room(parts, ordered, place)
         return self._object_marked(self._closed(self._joined(parts, extra, 0, None, ordered), b"}"))
@@ -247,15 +247,15 @@ class _Builder:
         inner = self.value(strings.content)
         if inner == NEVER:
             return NEVER
-        rule = Rule(f"JSON in the string at {strings.place}", lambda: in_string(inner))
+        rule = GrammarRule(f"JSON in the string at {strings.place}", lambda: in_string(inner))
         self._held[rule] = inner, strings.place
-        return seq(QUOTE, Call(rule), QUOTE)
+        return seq(QUOTE, RuleCall(rule), QUOTE)
 
     def _check_held(self) -> None:
         """A string within itself would be spelled with more escapes at every level, without an end."""
         known = set(self._rules.values())
         for rule, (inner, place) in self._held.items():
-            seen: set[Rule] = set()
+            seen: set[GrammarRule] = set()
             work = [inner]
             while work:
                 for other in called(work.pop()) - seen:
@@ -281,9 +281,9 @@ class _Builder:
             return NEVER
         found = self._calls.get(key)
         if found is None:
-            rule = self._rules[key] = Rule(f"{key[2]} at {' and '.join(key[0]) or 'anywhere'}", body)
+            rule = self._rules[key] = GrammarRule(f"{key[2]} at {' and '.join(key[0]) or 'anywhere'}", body)
             self._queue.append((rule, body))
-            found = self._calls[key] = Seq((_OPENING[key[2]], Call(rule)))
+            found = self._calls[key] = Seq((_OPENING[key[2]], RuleCall(rule)))
         return found
 
     def _closed(self, joined: Expr, bracket: bytes) -> Expr:
@@ -293,7 +293,7 @@ class _Builder:
         blank = self._blanks.empty if nullable(joined) else EMPTY
         return seq(joined if blank == EMPTY else alt(joined, blank), Literal(bracket))
 
-    def _joined(self, parts: list[Part], extra: Expr, least: int, most: int | None, ordered: bool) -> Expr:
+    def _joined(self, parts: list[ListMember], extra: Expr, least: int, most: int | None, ordered: bool) -> Expr:
         blanks = self._blanks
         needed = sum(part.required for part in parts)
         if most is not None and max(needed, least) > most:
@@ -302,7 +302,7 @@ class _Builder:
             return NEVER
         rest = None if extra == NEVER else extra
         ordered = ordered or not parts
-        return Joined(tuple(parts), rest, blanks.comma, least, most, blanks.opening, blanks.closing, ordered)
+        return SeparatedList(tuple(parts), rest, blanks.comma, least, most, blanks.opening, blanks.closing, ordered)
 
     def _array(self, arrays: ArrayShape) -> Expr:
         items = self._arrays.items(arrays)
@@ -312,7 +312,7 @@ class _Builder:
         return self._objects.members(objects)
 
     def listed_members(
-        self, parts: list[Part], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False
+        self, parts: list[ListMember], extra: Expr, objects: ObjectShape, ordered: bool, unique: bool = False
     ) -> Expr:
         counted = objects.least if objects.most is None else max(objects.least, objects.most)
         ordered = ordered and _may_be_ordered(parts, counted)
@@ -341,12 +341,12 @@ def _any_value(options: SchemaOptions, marked: bool) -> Expr:
     return _Builder(SchemaDocument({}), options, marked).any_value()
 
 
-def _may_be_ordered(parts: list[Part], counted: int) -> bool:
+def _may_be_ordered(parts: list[ListMember], counted: int) -> bool:
     """Whether a list in order stays small: a place for each count, and in a text a thread for each next member."""
     return len(parts) * counted <= _MOST_COUNTED and sum(not part.required for part in parts) <= _MOST_ORDERED
 
 
-def _check_room(parts: list[Part], ordered: bool, place: str) -> None:
+def _check_room(parts: list[ListMember], ordered: bool, place: str) -> None:
     """Refuse at once what would fail in the middle of a text, which has a thread for each member that may come."""
     if not ordered and len(parts) > _MOST_FREE:
         hint = f"{len(parts)} properties of which many may be absent; at most {_MOST_FREE} fit in an automaton"

@@ -12,7 +12,7 @@ from typing import Any
 from sgl.grammars.errors import GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.closed_objects import close_objects, joined, quiet_contains, quieted
 from sgl.grammars.schema.distinct_alternatives import distinct, merged, repeated
-from sgl.grammars.schema.instance_validator import InstanceJudge
+from sgl.grammars.schema.instance_validator import InstanceValidator
 from sgl.grammars.schema.keyword_reader import (
     APPLICATORS,
     KeywordReader,
@@ -67,8 +67,8 @@ class SchemaResolver:
         self._left = float("inf") if most_work is None else most_work
         self._document = document
         self._reader = KeywordReader(options)
-        self._judge = InstanceJudge(self.shapes)
-        self._maker = InstanceJudge(self.written, generated)
+        self._judge = InstanceValidator(self.shapes)
+        self._maker = InstanceValidator(self.written, generated)
         self._closing = not options.additional_properties
         self._compared = 0
         self._known: dict[str, Shapes] = {}

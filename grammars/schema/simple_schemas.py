@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from sgl.grammars.algebra.expr import NEVER, Expr, Part
+from sgl.grammars.algebra.expr import NEVER, Expr, ListMember
 from sgl.grammars.schema.keyword_reader import is_annotation
 from sgl.grammars.schema.schema_document import SchemaDocument
 from sgl.grammars.schema.schema_shapes import NOWHERE, TYPES, Where
@@ -35,7 +35,7 @@ class GeneralSchemaWriter(Protocol):
     def rule(self, places: Where, bracket: str, body: Callable[[], Expr]) -> Expr: ...
     def member(self, name: str, value: Expr) -> Expr: ...
     def other_member(self, names: list[str], value: Expr) -> Expr: ...
-    def members(self, parts: list[Part], extra: Expr, place: str) -> Expr: ...
+    def members(self, parts: list[ListMember], extra: Expr, place: str) -> Expr: ...
     def items(self, item: Expr) -> Expr: ...
     def long_body(self, places: Where) -> Expr: ...
 
@@ -113,7 +113,7 @@ class SimpleSchemas:
             value = self._sub(sub, start + _token(name))
             if value == NEVER:
                 return forms.long_body((place,))
-            parts.append(Part(forms.member(name, value), name in required))
+            parts.append(ListMember(forms.member(name, value), name in required))
         names = list(properties)
         rest = schema.get("additionalProperties", self._open or "properties" not in schema)
         value = self._sub(rest, f"{place}/additionalProperties")

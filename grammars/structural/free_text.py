@@ -1,7 +1,7 @@
 """Free text: anything up to the first place where one of some literals is complete.
 
 The literals are found by the automaton of Aho and Corasick, "Efficient string matching" (CACM 18, 1975), as a
-`Graph` over characters.
+`AutomatonExpr` over characters.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sgl.grammars.algebra.expr import (
     NEVER,
     PLAIN_ALWAYS,
     PLAIN_REPEATED,
-    Bytes,
-    Chars,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
     Expr,
-    Graph,
     Literal,
     Repeat,
     alt,
@@ -31,8 +31,8 @@ from sgl.grammars.tokens.vocabulary import Vocabulary
 _ASCII = (1 << 128) - 1
 _NOWHERE = -2
 _WIDE = charset.minus(charset.ANY, ((0, 0x7F),))
-_ANY_WIDE = Chars(_WIDE)
-ANY_TEXT: Expr = Repeat(alt(Bytes(_ASCII, PLAIN_REPEATED), _ANY_WIDE), 0, None)
+_ANY_WIDE = CharClass(_WIDE)
+ANY_TEXT: Expr = Repeat(alt(ByteClass(_ASCII, PLAIN_REPEATED), _ANY_WIDE), 0, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def free_text(awaited: Sequence[AwaitedLiteral], *, may_end: bool = True, vocabu
         mark = PLAIN_ALWAYS if plain is not None and plain.keep_free(finder.spelled[state]) else 0
         inward = _inward(finder.moves[state], finder.complete, awaited, place)
         edges.append((*_back(finder.moves[state], mark), *inward))
-    return Graph((*edges, ()), (*(may_end for _ in states), True))
+    return AutomatonExpr((*edges, ()), (*(may_end for _ in states), True))
 
 
 def _begun_by_barred(awaited: Sequence[AwaitedLiteral]) -> list[AwaitedLiteral]:
@@ -127,8 +127,8 @@ def _back(moves: Iterable[str], plain: int) -> list[tuple[Expr, int]]:
     """The characters that go on with no literal, to state 0."""
     ascii_mask = _ASCII & ~sum(1 << ord(char) for char in moves if char.isascii())
     beyond = [char for char in moves if not char.isascii()]
-    wide = Chars(charset.minus(_WIDE, charset.of("".join(beyond)))) if beyond else _ANY_WIDE
-    return [(Bytes(ascii_mask, plain), 0), (wide, 0)] if ascii_mask else [(wide, 0)]
+    wide = CharClass(charset.minus(_WIDE, charset.of("".join(beyond)))) if beyond else _ANY_WIDE
+    return [(ByteClass(ascii_mask, plain), 0), (wide, 0)] if ascii_mask else [(wide, 0)]
 
 
 def _inward(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sgl.grammars.algebra.expr import EMPTY, NEVER, Call, Expr, Rule, alt, seq
+from sgl.grammars.algebra.expr import EMPTY, NEVER, Expr, GrammarRule, RuleCall, alt, seq
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.structural.free_text import AwaitedLiteral, free_text, literal, one_of, until
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -110,4 +110,4 @@ def _opened(tags: Sequence[StructuralTag], triggers: Sequence[str]) -> list[tupl
 
 def rule(name: str, body: Expr) -> Expr:
     """A separate rule, so that it is lowered once, when a text first gets there."""
-    return Call(Rule(name, lambda: body))
+    return RuleCall(GrammarRule(name, lambda: body))

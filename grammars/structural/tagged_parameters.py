@@ -12,14 +12,14 @@ from sgl.grammars.algebra.counted_texts import CountedTexts
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
-    Bytes,
-    Call,
-    Chars,
+    ByteClass,
+    CharClass,
     Expr,
-    Joined,
-    Part,
+    GrammarRule,
+    ListMember,
     Repeat,
-    Rule,
+    RuleCall,
+    SeparatedList,
     alt,
     optional,
     repeat,
@@ -59,7 +59,7 @@ SUPPORTED = frozenset(
 )
 OTHER_TYPES = ["null", "boolean", "number", "array", "object"]
 _NAME = r"[A-Za-z_][A-Za-z0-9_.\-]*"
-_ANY_CHARS = Repeat(Chars(charset.ANY), 0, None)
+_ANY_CHARS = Repeat(CharClass(charset.ANY), 0, None)
 _LINE = optional(literal("\n"))
 _PYTHON = {True: b"True", False: b"False", None: b"None"}
 
@@ -93,7 +93,7 @@ class _Parameters:
         options = closing(options, self._schema)
         self._style, self._options, self._vocabulary = style, options, vocabulary
         self._blanks = repeat(
-            Bytes(sum(1 << ord(c) for c in " \t\n\r")),
+            ByteClass(sum(1 << ord(c) for c in " \t\n\r")),
             0,
             MOST_BLANKS if most_blanks is None else min(MOST_BLANKS, most_blanks),
         )
@@ -107,10 +107,11 @@ class _Parameters:
             raise UnsupportedGrammarError(
                 "required", "#/required", f"{missing[0]!r} is none of the properties; describe it there"
             )
-        parts = [Part(self._parameter(name), name in required) for name in properties]
+        parts = [ListMember(self._parameter(name), name in required) for name in properties]
         ordered = self._options.order == "schema"
         return seq(
-            self._blanks, Joined(tuple(parts), self._extra(sorted(properties)), EMPTY, ordered=ordered or not parts)
+            self._blanks,
+            SeparatedList(tuple(parts), self._extra(sorted(properties)), EMPTY, ordered=ordered or not parts),
         )
 
     def _extra(self, known: list[str]) -> Expr | None:
@@ -131,7 +132,7 @@ class _Parameters:
         if any(mark in key for mark in (self._style.naming[0], "<", '"', "\n")):
             raise UnsupportedGrammarError(f"the name {name!r}", place, "it could be taken for a mark")
         body = seq(literal(self._style.opening + key), value, self._blanks)
-        return Call(Rule(f"parameter {name}", lambda: body))
+        return RuleCall(GrammarRule(f"parameter {name}", lambda: body))
 
     def _value(self, places: tuple[str, ...], schema: Any) -> Expr:
         """What follows the key: marks, the value, and the closing mark."""
@@ -248,7 +249,7 @@ def _singles(shapes: Any) -> set[bool | None]:
 def _text(strings: StringShape, closing: str) -> Expr:
     """The characters of strings that keep to something and do not hold the closing mark."""
     strings = sure(strings)
-    holds = seq(_ANY_CHARS, *(Chars(charset.of(char)) for char in closing), _ANY_CHARS)
+    holds = seq(_ANY_CHARS, *(CharClass(charset.of(char)) for char in closing), _ANY_CHARS)
     included = strings.languages or (_ANY_CHARS,)
     excluded = (*strings.excluded, *((texts(sorted(strings.forbidden)),) if strings.forbidden else ()), holds)
     if strings.most is not None and strings.most < len(closing):
@@ -269,7 +270,7 @@ def _counted(
         graph = None
     if graph is None or len(graph.edges) * max(strings.least, strings.most or 0) > 5_000_000:
         raise UnsupportedGrammarError("pattern", strings.place, f"with the keywords next to it: {error}") from error
-    counted = CountedTexts(graph, strings.least, strings.most, Chars, _spelled)
+    counted = CountedTexts(graph, strings.least, strings.most, CharClass, _spelled)
     return counted.expr(f"text at {strings.place}")
 
 

@@ -8,12 +8,12 @@ from . import state_operation_checks
 from .abstract_values import (
     ANY,
     PLAIN,
-    Const,
+    AbstractValue,
+    ConstantValue,
     ForkGroup,
-    Function,
+    FunctionValue,
     ListValue,
     StateRef,
-    Value,
     any_element,
     is_expression,
     is_plain,
@@ -21,12 +21,12 @@ from .abstract_values import (
     options_of,
 )
 from .check_context import CheckContext
-from .check_environment import Env, escape
+from .check_environment import CheckEnvironment, escape
 from .expression_checks import evaluate
 from .operator_checks import combine
 
 
-def bind(c: CheckContext, target: ast.AST, value: Value, env: Env) -> None:
+def bind(c: CheckContext, target: ast.AST, value: AbstractValue, env: CheckEnvironment) -> None:
     """`target = value`."""
     if isinstance(target, ast.Name):
         env.names[target.id] = value
@@ -41,7 +41,7 @@ def bind(c: CheckContext, target: ast.AST, value: Value, env: Env) -> None:
         escape([value], env)
 
 
-def _unpack(c: CheckContext, target: ast.Tuple | ast.List, value: Value, env: Env) -> None:
+def _unpack(c: CheckContext, target: ast.Tuple | ast.List, value: AbstractValue, env: CheckEnvironment) -> None:
     items = known_items(value)
     starred = any(isinstance(item, ast.Starred) for item in target.elts)
     if items is None or len(items) != len(target.elts) or starred:
@@ -50,7 +50,7 @@ def _unpack(c: CheckContext, target: ast.Tuple | ast.List, value: Value, env: En
         bind(c, item, part, env)
 
 
-def _store(c: CheckContext, target: ast.Subscript, value: Value, env: Env) -> None:
+def _store(c: CheckContext, target: ast.Subscript, value: AbstractValue, env: CheckEnvironment) -> None:
     owner, key = evaluate(c, target.value, env), evaluate(c, target.slice, env)
     if isinstance(owner, StateRef):
         state_operation_checks.set_variable(owner, key, target, env)
@@ -64,7 +64,7 @@ def _store(c: CheckContext, target: ast.Subscript, value: Value, env: Env) -> No
             env.names[target.value.id] = PLAIN if is_plain(owner) and is_plain(value) else ANY
 
 
-def _target(c: CheckContext, target: ast.expr, env: Env) -> Value:
+def _target(c: CheckContext, target: ast.expr, env: CheckEnvironment) -> AbstractValue:
     if isinstance(target, ast.Name):
         found = env.names.get(target.id)
         return found if found is not None else c.global_value(target.id) or PLAIN
@@ -75,13 +75,15 @@ def _target(c: CheckContext, target: ast.expr, env: Env) -> Value:
     return evaluate(c, target, env)
 
 
-def append_to_group(c: CheckContext, group: ForkGroup, value: Value, place: ast.AST, env: Env) -> None:
+def append_to_group(
+    c: CheckContext, group: ForkGroup, value: AbstractValue, place: ast.AST, env: CheckEnvironment
+) -> None:
     """`forks += value`."""
-    items = known_items(value) if isinstance(value, ListValue | Const) and not _is_text(value) else None
+    items = known_items(value) if isinstance(value, ListValue | ConstantValue) and not _is_text(value) else None
     for index, number in enumerate(group.children):
         part = value
-        if isinstance(value, Function):
-            part = c.inline_with(value, [Const(index) if len(group.children) > 1 else PLAIN], env)
+        if isinstance(value, FunctionValue):
+            part = c.inline_with(value, [ConstantValue(index) if len(group.children) > 1 else PLAIN], env)
         elif items is not None and len(items) >= len(group.children) > 1:
             part = items[index]
         elif isinstance(value, ListValue):
@@ -91,11 +93,11 @@ def append_to_group(c: CheckContext, group: ForkGroup, value: Value, place: ast.
         state_operation_checks.append(c, StateRef((number,)), part, place, env)
 
 
-def _is_text(value: Value) -> bool:
-    return isinstance(value, Const) and isinstance(value.value, str)
+def _is_text(value: AbstractValue) -> bool:
+    return isinstance(value, ConstantValue) and isinstance(value.value, str)
 
 
-def augmented(c: CheckContext, node: ast.AugAssign, env: Env) -> Env:
+def augmented(c: CheckContext, node: ast.AugAssign, env: CheckEnvironment) -> CheckEnvironment:
     owner = _target(c, node.target, env)
     c.append_depth += 1
     value = evaluate(c, node.value, env)

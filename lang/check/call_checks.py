@@ -14,26 +14,26 @@ from .abstract_values import (
     ANY,
     GENERATED,
     PLAIN,
+    AbstractValue,
+    AppendableExpression,
     AppendedTurn,
-    Arguments,
     BoundMethod,
-    Const,
+    CallArguments,
+    ConstantValue,
     CopyBlock,
-    Coroutine,
-    Expression,
+    CoroutineValue,
     ExprNode,
     ForkGroup,
-    Function,
+    FunctionValue,
     GeneratedText,
     ImportedModule,
     ListValue,
-    OneOf,
     PublicName,
     StateBlock,
     StateRef,
     TextPattern,
-    Unknown,
-    Value,
+    UnionValue,
+    UnknownValue,
     any_element,
     is_generated,
     is_plain,
@@ -42,7 +42,7 @@ from .abstract_values import (
     options_of,
 )
 from .check_context import CheckContext
-from .check_environment import Env, escape
+from .check_environment import CheckEnvironment, escape
 from .module_bindings import is_stdlib
 from .operator_checks import parts_of
 from .role_checks import check_turn_content
@@ -81,9 +81,9 @@ _ADDERS = {"append", "insert", "extend", "appendleft", "add"}
 _CHANGERS = {*_ADDERS, "pop", "remove", "clear", "reverse", "sort", "update", "popleft"}
 
 
-def arguments_of(c: CheckContext, node: ast.Call, env: Env) -> Arguments:
+def arguments_of(c: CheckContext, node: ast.Call, env: CheckEnvironment) -> CallArguments:
     """The arguments of a call, evaluated in their order."""
-    found = Arguments()
+    found = CallArguments()
     for item in node.args:
         if isinstance(item, ast.Starred):
             found.rest.append(c.value(item.value, env))
@@ -99,7 +99,7 @@ def arguments_of(c: CheckContext, node: ast.Call, env: Env) -> Arguments:
     return found
 
 
-def call(c: CheckContext, node: ast.Call, env: Env) -> Value:
+def call(c: CheckContext, node: ast.Call, env: CheckEnvironment) -> AbstractValue:
     """The value of a call."""
     callee = c.value(node.func, env)
     arguments = arguments_of(c, node, env)
@@ -107,12 +107,14 @@ def call(c: CheckContext, node: ast.Call, env: Env) -> Value:
     return one_of(values)
 
 
-def _call_one(c: CheckContext, callee: Value, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _call_one(
+    c: CheckContext, callee: AbstractValue, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     if isinstance(callee, PublicName):
         return _call_primitive(c, callee.name, node, arguments, env)
     if isinstance(callee, BoundMethod):
         return _call_method(c, callee, node, arguments, env)
-    if isinstance(callee, Function):
+    if isinstance(callee, FunctionValue):
         if callee.is_program:
             return program_call_checks.run(c, callee, node, arguments, env)
         return c.inline(callee, arguments, env)
@@ -122,18 +124,20 @@ def _call_one(c: CheckContext, callee: Value, node: ast.Call, arguments: Argumen
 # --- primitives of the language ----------------------------------------------------------------------------
 
 
-def _call_primitive(c: CheckContext, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _call_primitive(
+    c: CheckContext, name: str, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     if name in primitive_call_checks.GEN_PRIMITIVES:
         return primitive_call_checks.make_gen(c, name, node, arguments.positional, arguments.named, arguments.whole)
     role, _, edge = name.rpartition("_")
     if edge in ("begin", "end") and role in ROLES:
-        return Expression((ExprNode(edge, node, role=role),))
+        return AppendableExpression((ExprNode(edge, node, role=role),))
     if name in ROLES:
         inside = arguments.get(0, "expr")
         check_turn_content(c, name, inside, node)
-        return Expression(whole_turn(name, inside, node))
+        return AppendableExpression(whole_turn(name, inside, node))
     if name in ("image", "video", "tools", "fields", "labels"):
-        return Expression((ExprNode("any" if name == "tools" else "text", node),))
+        return AppendableExpression((ExprNode("any" if name == "tools" else "text", node),))
     if name == "messages":
         return primitive_call_checks.make_messages(c, node, arguments.get(0, "messages"))
     if name == "separate_reasoning":
@@ -147,59 +151,65 @@ def _call_primitive(c: CheckContext, name: str, node: ast.Call, arguments: Argum
     return ANY
 
 
-def _declared(func: Value | None) -> Value:
+def _declared(func: AbstractValue | None) -> AbstractValue:
     """`sgl.function(f)`."""
-    if isinstance(func, Function) and isinstance(func.node, program_call_checks.AnyFunctionDef):
-        return Function(func.node, frozenset(), func.closure)
+    if isinstance(func, FunctionValue) and isinstance(func.node, program_call_checks.AnyFunctionDef):
+        return FunctionValue(func.node, frozenset(), func.closure)
     return ANY
 
 
-def whole_turn(role: str, inside: Value | None, node: ast.AST) -> tuple[ExprNode | OneOf, ...]:
+def whole_turn(role: str, inside: AbstractValue | None, node: ast.AST) -> tuple[ExprNode | UnionValue, ...]:
     """The nodes of a whole turn."""
     middle = () if inside is None else parts_of(inside, node)
     return (ExprNode("begin", node, role=role), *middle, ExprNode("end", node, role=role))
 
 
-def _reasoning(inside: Value | None, node: ast.AST) -> Value:
-    if not isinstance(inside, Expression):
-        return Expression((ExprNode("any", node),))
+def _reasoning(inside: AbstractValue | None, node: ast.AST) -> AbstractValue:
+    if not isinstance(inside, AppendableExpression):
+        return AppendableExpression((ExprNode("any", node),))
     extra = []
     for part in inside.nodes:
         if isinstance(part, ExprNode) and part.kind in ("gen", "select"):
             name = part.name
-            spelt = isinstance(name, Const) and isinstance(name.value, str)
-            thought = Const(f"{name.value}_reasoning_content") if spelt and isinstance(name, Const) else ANY
+            spelt = isinstance(name, ConstantValue) and isinstance(name.value, str)
+            thought = (
+                ConstantValue(f"{name.value}_reasoning_content") if spelt and isinstance(name, ConstantValue) else ANY
+            )
             extra.append(ExprNode("scope", node, name=thought))
-        elif isinstance(part, OneOf):
+        elif isinstance(part, UnionValue):
             extra.append(ExprNode("any", node))
-    return Expression((*inside.nodes, *extra))
+    return AppendableExpression((*inside.nodes, *extra))
 
 
 # --- methods -----------------------------------------------------------------------------------------------
 
 
-def _call_method(c: CheckContext, method: BoundMethod, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _call_method(
+    c: CheckContext, method: BoundMethod, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     owner = method.owner
-    if isinstance(owner, OneOf):
+    if isinstance(owner, UnionValue):
         each = [_call_method(c, BoundMethod(option, method.name), node, arguments, env) for option in options_of(owner)]
         return one_of(each)
     if isinstance(owner, StateRef):
         return _state_method(c, owner, method.name, node, arguments, env)
     if isinstance(owner, ForkGroup):
         return _group_method(c, owner, method.name, arguments, env)
-    if isinstance(owner, Function):
+    if isinstance(owner, FunctionValue):
         return program_call_checks.method(c, owner, method.name, node, arguments, env)
     return _data_method(c, owner, method.name, node, arguments, env)
 
 
-def _state_method(c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _state_method(
+    c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     if name in ROLES:
         return _state_turn(c, state, name, node, arguments, env)
     if name in ("get", "aget", "get_var", "get_meta_info", "probs"):
         return _read(c, state, name, node, arguments, env)
     if name in ("text_iter", "text_async_iter"):
         key = arguments.get(0, "var_name")
-        if key is not None and key != Const(None):
+        if key is not None and key != ConstantValue(None):
             state_operation_checks.read(c, state, key, node, env)
         return GENERATED
     if name == "var_scope":
@@ -208,16 +218,16 @@ def _state_method(c: CheckContext, state: StateRef, name: str, node: ast.Call, a
         state_operation_checks.set_variable(state, arguments.get(0, "name") or ANY, node, env)
         return PLAIN
     if name == "fork":
-        children = state_operation_checks.fork(c, state, arguments.get(0, "size") or Const(1), env)
+        children = state_operation_checks.fork(c, state, arguments.get(0, "size") or ConstantValue(1), env)
         return ForkGroup(children, state.numbers)
     if name == "copy":
-        return CopyBlock(ForkGroup(state_operation_checks.fork(c, state, Const(1), env), state.numbers))
+        return CopyBlock(ForkGroup(state_operation_checks.fork(c, state, ConstantValue(1), env), state.numbers))
     return _other_state_method(c, state, name, node, arguments, env)
 
 
 def _other_state_method(
-    c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: Arguments, env: Env
-) -> Value:
+    c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     if name in ("text", "messages", "error", "sync", "atext"):
         if not c.in_async_program or c.is_awaited(node):
             state_operation_checks.mark_all_ready(state, env)
@@ -229,16 +239,20 @@ def _other_state_method(
     return _maybe_awaited(c, name, ANY)
 
 
-def _state_turn(c: CheckContext, state: StateRef, role: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _state_turn(
+    c: CheckContext, state: StateRef, role: str, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     inside = arguments.get(0, "expr")
     if inside is None:
         return StateBlock(state, role)
     check_turn_content(c, role, inside, node)
-    state_operation_checks.append(c, state, Expression(whole_turn(role, inside, node)), node, env)
+    state_operation_checks.append(c, state, AppendableExpression(whole_turn(role, inside, node)), node, env)
     return AppendedTurn(role)
 
 
-def _read(c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _read(
+    c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     key = _named(arguments.get(0, "name") or ANY)
     awaited = c.is_awaited(node)
     found = state_operation_checks.read(c, state, key, node, env, name == "get_var", needed=name != "get_meta_info")
@@ -251,36 +265,40 @@ def _read(c: CheckContext, state: StateRef, name: str, node: ast.Call, arguments
     return _maybe_awaited(c, name, found)
 
 
-def _named(key: Value) -> Value:
+def _named(key: AbstractValue) -> AbstractValue:
     """`s.get(node)` reads what the gen is called."""
-    if isinstance(key, Expression):
+    if isinstance(key, AppendableExpression):
         [*names] = (node.name for node in key.nodes if isinstance(node, ExprNode) and node.kind in ("gen", "select"))
         return names[0] if len(names) == 1 else ANY
     return key
 
 
-def _maybe_awaited(c: CheckContext, name: str, value: Value) -> Value:
+def _maybe_awaited(c: CheckContext, name: str, value: AbstractValue) -> AbstractValue:
     """Async programs must await their reads; `aget` and `atext` must be awaited anywhere."""
-    return Coroutine(name, value) if name in state_operation_checks.awaited_names(c.in_async_program) else value
+    return CoroutineValue(name, value) if name in state_operation_checks.awaited_names(c.in_async_program) else value
 
 
-def _group_method(c: CheckContext, group: ForkGroup, name: str, arguments: Arguments, env: Env) -> Value:
+def _group_method(
+    c: CheckContext, group: ForkGroup, name: str, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     if name == "join":
         state_operation_checks.join(
-            group.parents, group.children, arguments.get(0, "mode") or Const("gather_variable"), env
+            group.parents, group.children, arguments.get(0, "mode") or ConstantValue("gather_variable"), env
         )
         return PLAIN
     escape([group], env)
     return ANY
 
 
-def _data_method(c: CheckContext, owner: Value, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _data_method(
+    c: CheckContext, owner: AbstractValue, name: str, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     values = arguments.all()
-    is_list = isinstance(owner, ListValue) or (isinstance(owner, Const) and isinstance(owner.value, list))
+    is_list = isinstance(owner, ListValue) or (isinstance(owner, ConstantValue) and isinstance(owner.value, list))
     if is_list and name in _CHANGERS:
         _change(c, owner, name, node, values, env)
         return ANY if not is_plain(owner) else PLAIN
-    if isinstance(owner, Const) and isinstance(owner.value, str) and name in ("format", "join"):
+    if isinstance(owner, ConstantValue) and isinstance(owner.value, str) and name in ("format", "join"):
         for value in values:
             for item in value.items if isinstance(value, ListValue) else (value,):
                 c.check_text_of(item, node, f"str.{name}")
@@ -291,29 +309,33 @@ def _data_method(c: CheckContext, owner: Value, name: str, node: ast.Call, argum
     return PLAIN if is_plain(owner) else ANY
 
 
-def _folded(text: str, name: str, arguments: Arguments) -> Value:
+def _folded(text: str, name: str, arguments: CallArguments) -> AbstractValue:
     """`text.format(...)` or `text.join(...)` of constants."""
-    constants = [value for value in arguments.all() if isinstance(value, Const)]
+    constants = [value for value in arguments.all() if isinstance(value, ConstantValue)]
     if arguments.whole and len(constants) == len(arguments.all()):
-        named = {key: value.value for key, value in arguments.named.items() if isinstance(value, Const)}
+        named = {key: value.value for key, value in arguments.named.items() if isinstance(value, ConstantValue)}
         try:
-            made: Any = getattr(text, name)(*(v.value for v in arguments.positional if isinstance(v, Const)), **named)
+            made: Any = getattr(text, name)(
+                *(v.value for v in arguments.positional if isinstance(v, ConstantValue)), **named
+            )
         except Exception:
             return PLAIN
-        return Const(made) if len(made) < 100_000 else PLAIN
+        return ConstantValue(made) if len(made) < 100_000 else PLAIN
     return GENERATED if any(map(is_generated, arguments.all())) else TextPattern(".*")
 
 
-def _change(c: CheckContext, owner: Value, name: str, node: ast.Call, values: list[Value], env: Env) -> None:
+def _change(
+    c: CheckContext, owner: AbstractValue, name: str, node: ast.Call, values: list[AbstractValue], env: CheckEnvironment
+) -> None:
     """A list is changed: from now on it may hold what it held and what was added."""
     items = (
         owner.items
         if isinstance(owner, ListValue)
-        else tuple(map(Const, owner.value))
-        if isinstance(owner, Const)
+        else tuple(map(ConstantValue, owner.value))
+        if isinstance(owner, ConstantValue)
         else ()
     )
-    added: tuple[Value, ...] = ()
+    added: tuple[AbstractValue, ...] = ()
     if name in _ADDERS and values:
         last = values[-1]
         added = (last,) if name != "extend" else last.items if isinstance(last, ListValue) else (ANY,)
@@ -329,7 +351,9 @@ def _change(c: CheckContext, owner: Value, name: str, node: ast.Call, values: li
 # --- anything else -----------------------------------------------------------------------------------------
 
 
-def _call_other(c: CheckContext, callee: Value, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _call_other(
+    c: CheckContext, callee: AbstractValue, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     values = arguments.all()
     for value in values:
@@ -354,7 +378,7 @@ def _call_other(c: CheckContext, callee: Value, node: ast.Call, arguments: Argum
         isinstance(callee, ImportedModule)
         and callee.name == "json.dumps"
         and len(values) == 1
-        and isinstance(values[0], Const)
+        and isinstance(values[0], ConstantValue)
     ):
         return _dumped(values[0])
     if (name in _PURE and name not in c.assigned) or (isinstance(callee, ImportedModule) and _is_pure_module(callee)):
@@ -363,39 +387,39 @@ def _call_other(c: CheckContext, callee: Value, node: ast.Call, arguments: Argum
     escape(values, env)
     if isinstance(callee, ImportedModule) and is_stdlib(callee.name):
         return GENERATED if any(map(is_generated, values)) else PLAIN if all(map(is_plain, values)) else ANY
-    if isinstance(callee, Unknown) and callee.plain and isinstance(node.func, ast.Name):
+    if isinstance(callee, UnknownValue) and callee.plain and isinstance(node.func, ast.Name):
         return ANY
-    return GENERATED if is_generated(callee) else callee if isinstance(callee, Unknown) else ANY
+    return GENERATED if is_generated(callee) else callee if isinstance(callee, UnknownValue) else ANY
 
 
 def _is_pure_module(module: ImportedModule) -> bool:
     return module.name.partition(".")[0] in ("json", "re", "time", "os", "math", "random", "textwrap")
 
 
-def _dumped(value: Const) -> Value:
+def _dumped(value: ConstantValue) -> AbstractValue:
     try:
-        return Const(json.dumps(value.value))
+        return ConstantValue(json.dumps(value.value))
     except (TypeError, ValueError):
         return PLAIN
 
 
-def _range(values: list[Value]) -> Value:
-    numbers = [value.value for value in values if isinstance(value, Const) and isinstance(value.value, int)]
+def _range(values: list[AbstractValue]) -> AbstractValue:
+    numbers = [value.value for value in values if isinstance(value, ConstantValue) and isinstance(value.value, int)]
     if len(numbers) != len(values):
         return PLAIN
     try:
-        return Const(range(*numbers))
+        return ConstantValue(range(*numbers))
     except ValueError:
         return PLAIN
 
 
-def _pairs(columns: list[Value], counted: bool = False) -> Value:
+def _pairs(columns: list[AbstractValue], counted: bool = False) -> AbstractValue:
     """The tuples that zip gives; `counted`: those that enumerate gives."""
     seen = [items for column in columns if (items := known_items(column)) is not None]
     if len(seen) == len(columns):
         rows = [tuple(row) for row in zip(*seen, strict=False)]
         if counted:
-            rows = [(Const(index), *row) for index, row in enumerate(rows)]
+            rows = [(ConstantValue(index), *row) for index, row in enumerate(rows)]
         return ListValue(tuple(ListValue(row, is_tuple=True) for row in rows))
     any_row = tuple(any_element(column) for column in columns)
     return ListValue((ListValue((PLAIN, *any_row) if counted else any_row, is_tuple=True),), complete=False)

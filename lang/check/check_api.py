@@ -67,7 +67,7 @@ TOO_DEEP = (RecursionError, MemoryError)  # Python's parser calls its full stack
 
 def _check(source: SourceText) -> list[Problem]:
     from .module_bindings import ModuleNames
-    from .program_checker import Checker
+    from .program_checker import ProgramChecker
 
     if "sgl" not in source.text:
         return _syntax_only(source)
@@ -77,7 +77,7 @@ def _check(source: SourceText) -> list[Problem]:
         return [_syntax_problem(source, error)]
     try:
         names = ModuleNames(tree)
-        found = Checker(tree, names, source.is_remote).run() if names.uses_sgl else []
+        found = ProgramChecker(tree, names, source.is_remote).run() if names.uses_sgl else []
     except TOO_DEEP as error:
         return [_syntax_problem(source, error)]
     return [_placed(source, problem) for problem in found if not source.ignores(problem.line, problem.rule)]

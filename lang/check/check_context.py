@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .abstract_values import Arguments, Coroutine, Function, StateRef, Value, is_expression
-from .check_environment import ANY_ROLE, Env, MissingRead, StateFacts
+from .abstract_values import AbstractValue, CallArguments, CoroutineValue, FunctionValue, StateRef, is_expression
+from .check_environment import ANY_ROLE, CheckEnvironment, MissingRead, StateFacts
 from .check_problem import RULES, Problem, Severity
 from .module_bindings import ModuleNames
 
@@ -21,11 +21,11 @@ class LoopFrame:
     """A loop that is being walked: the paths that leave it, and reads that a later part of it may explain."""
 
     depth: int
-    breaks: list[Env] = field(default_factory=list)
-    continues: list[Env] = field(default_factory=list)
+    breaks: list[CheckEnvironment] = field(default_factory=list)
+    continues: list[CheckEnvironment] = field(default_factory=list)
     missing: list[tuple[MissingRead, str]] = field(default_factory=list)
 
-    def take_continues(self) -> list[Env]:
+    def take_continues(self) -> list[CheckEnvironment]:
         taken, self.continues = self.continues, []
         return taken
 
@@ -35,7 +35,7 @@ class CallFrame:
     """A function that is being walked: where it returns, and what."""
 
     node: ast.AST
-    returns: list[tuple[Env, Value]] = field(default_factory=list)
+    returns: list[tuple[CheckEnvironment, AbstractValue]] = field(default_factory=list)
     state: int | None = None
     parameters: frozenset[str] = frozenset()
 
@@ -75,7 +75,7 @@ class CheckContext(ABC):
         problem = Problem("", line, column, rule, severity or RULES[rule].severity, message)
         self.problems.setdefault((rule, line, column), problem)
 
-    def report_undefined(self, missing: MissingRead, message: str, env: Env) -> None:
+    def report_undefined(self, missing: MissingRead, message: str, env: CheckEnvironment) -> None:
         """At once; or at the end of the loop, where the read depends on a condition inside one."""
         if self.loops and len(env.conditions) > self.loops[-1].depth:
             if not self.silent:
@@ -86,7 +86,7 @@ class CheckContext(ABC):
     def report_missing(self, missing: MissingRead, message: str) -> None:
         self.report("SGL101", missing.place, message, severity=None if missing.needed else "warning")
 
-    def check_text_of(self, value: Value, place: ast.AST, how: str) -> None:
+    def check_text_of(self, value: AbstractValue, place: ast.AST, how: str) -> None:
         if is_expression(value):
             self.report(
                 "SGL301",
@@ -95,8 +95,8 @@ class CheckContext(ABC):
                 's += "..." + expression + "..."',
             )
 
-    def check_awaited(self, value: Value, place: ast.AST) -> None:
-        if isinstance(value, Coroutine):
+    def check_awaited(self, value: AbstractValue, place: ast.AST) -> None:
+        if isinstance(value, CoroutineValue):
             self.report(
                 "SGL801",
                 place,
@@ -121,7 +121,7 @@ class CheckContext(ABC):
     def loop_depth(self) -> int:
         return len(self.loops)
 
-    def new_state(self, env: Env, facts: StateFacts) -> int:
+    def new_state(self, env: CheckEnvironment, facts: StateFacts) -> int:
         """The number of a new state."""
         self._states += 1
         if self.in_repetition:
@@ -129,11 +129,11 @@ class CheckContext(ABC):
         env.facts[self._states] = facts
         return self._states
 
-    def enter_loop(self, env: Env) -> LoopFrame:
+    def enter_loop(self, env: CheckEnvironment) -> LoopFrame:
         self.loops.append(LoopFrame(len(env.conditions)))
         return self.loops[-1]
 
-    def leave_loop(self, env: Env | None) -> None:
+    def leave_loop(self, env: CheckEnvironment | None) -> None:
         """What was missing in a pass and is still missing at its end was never made."""
         loop = self.loops.pop()
         ends = [path for path in (env, *loop.breaks) if path is not None]
@@ -163,15 +163,15 @@ class CheckContext(ABC):
     # --- values ------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def value(self, node: ast.expr, env: Env) -> Value:
+    def value(self, node: ast.expr, env: CheckEnvironment) -> AbstractValue:
         """What the expression may be at this place; reports what is wrong in it."""
 
-    def value_silently(self, node: ast.expr, env: Env) -> Value:
+    def value_silently(self, node: ast.expr, env: CheckEnvironment) -> AbstractValue:
         """Only the value."""
         with self.silence():
             return self.value(node, env.copy())
 
-    def value_under(self, test: ast.expr, node: ast.expr, env: Env) -> Value:
+    def value_under(self, test: ast.expr, node: ast.expr, env: CheckEnvironment) -> AbstractValue:
         """The value of a part that is evaluated only under a condition."""
         before = env.conditions
         env.conditions = (*before, ast.dump(test))
@@ -180,31 +180,31 @@ class CheckContext(ABC):
         return value
 
     @abstractmethod
-    def global_value(self, name: str) -> Value | None:
+    def global_value(self, name: str) -> AbstractValue | None:
         """What a name of the module is, seen from inside functions. None: the module does not bind it."""
 
     @abstractmethod
-    def bind(self, target: ast.AST, value: Value, env: Env) -> None:
+    def bind(self, target: ast.AST, value: AbstractValue, env: CheckEnvironment) -> None:
         """`target = value`."""
 
     # --- functions of the file ---------------------------------------------------------------------------
 
     @abstractmethod
-    def function_of(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> Value:
+    def function_of(self, node: ast.FunctionDef | ast.AsyncFunctionDef, env: CheckEnvironment) -> AbstractValue:
         """What a `def` makes: a program, a function, or with other decorators anything."""
 
     @abstractmethod
-    def check_later(self, function: Function) -> None:
+    def check_later(self, function: FunctionValue) -> None:
         """Check the function by itself when the rest has been seen; not where an error is expected."""
 
     @abstractmethod
-    def inline(self, function: Function, arguments: Arguments, env: Env) -> Value:
+    def inline(self, function: FunctionValue, arguments: CallArguments, env: CheckEnvironment) -> AbstractValue:
         """Follow a call with these arguments."""
 
     @abstractmethod
-    def inline_with(self, function: Function, values: list[Value], env: Env) -> Value:
+    def inline_with(self, function: FunctionValue, values: list[AbstractValue], env: CheckEnvironment) -> AbstractValue:
         """Follow a call with positional arguments."""
 
     @abstractmethod
-    def finished_state(self, program: Function, env: Env) -> StateRef:
+    def finished_state(self, program: FunctionValue, env: CheckEnvironment) -> StateRef:
         """The state that a run of the program gives."""

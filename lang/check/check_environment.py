@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from .abstract_values import (
+    AbstractValue,
     CopyBlock,
     ForkGroup,
-    Function,
+    FunctionValue,
     ListValue,
-    OneOf,
     StateBlock,
     StateRef,
-    Value,
+    UnionValue,
     one_of,
     states_in,
 )
@@ -25,7 +25,7 @@ ANY_ROLE = "*"
 
 
 @dataclass(frozen=True)
-class Binding:
+class VariableBinding:
     """A variable. `defined`: on every path (ALWAYS), on some (SOMETIMES), or the source does not decide it (UNDECIDED).
 
     `kind` is gen, select, list, scope or set; `conditions` are those that held where paths met.
@@ -45,7 +45,7 @@ class Binding:
 class StateFacts:
     """Of one state. `unknown`: it may have variables that the source does not show; `is_summary`: of several states."""
 
-    names: dict[str, Binding] = field(default_factory=dict)
+    names: dict[str, VariableBinding] = field(default_factory=dict)
     patterns: set[str] = field(default_factory=set)
     unknown: bool = False
     role: str | None = None
@@ -60,7 +60,7 @@ class StateFacts:
         """Something was done to the state that the source does not show."""
         self.unknown, self.role, self.ends_with_turn = True, ANY_ROLE, False
 
-    def find(self, name: str) -> Binding | None:
+    def find(self, name: str) -> VariableBinding | None:
         return self.names.get(name)
 
     def may_define(self, name: str) -> bool:
@@ -68,7 +68,7 @@ class StateFacts:
 
     def merged(self, other: StateFacts, conditions: tuple[str, ...]) -> StateFacts:
         """Where two paths meet."""
-        names: dict[str, Binding] = {}
+        names: dict[str, VariableBinding] = {}
         for name in {**self.names, **other.names}:
             names[name] = _merged_binding(self.names.get(name), other.names.get(name), conditions)
         return StateFacts(
@@ -82,7 +82,9 @@ class StateFacts:
         )
 
 
-def _merged_binding(left: Binding | None, right: Binding | None, conditions: tuple[str, ...]) -> Binding:
+def _merged_binding(
+    left: VariableBinding | None, right: VariableBinding | None, conditions: tuple[str, ...]
+) -> VariableBinding:
     if left is None or right is None:
         one = left or right
         assert one is not None
@@ -100,23 +102,23 @@ def _merged_binding(left: Binding | None, right: Binding | None, conditions: tup
     )
 
 
-class Env:
+class CheckEnvironment:
     """The environment: names and states at one place. Each path of a program has
     one; where paths meet, theirs are merged.
     """
 
-    def __init__(self, names: dict[str, Value] | None = None) -> None:
-        self.names: dict[str, Value] = names or {}
+    def __init__(self, names: dict[str, AbstractValue] | None = None) -> None:
+        self.names: dict[str, AbstractValue] = names or {}
         self.facts: dict[int, StateFacts] = {}
         self.conditions: tuple[str, ...] = ()
 
-    def copy(self) -> Env:
-        other = Env(dict(self.names))
+    def copy(self) -> CheckEnvironment:
+        other = CheckEnvironment(dict(self.names))
         other.facts = {number: facts.copy() for number, facts in self.facts.items()}
         other.conditions = self.conditions
         return other
 
-    def become(self, other: Env) -> None:
+    def become(self, other: CheckEnvironment) -> None:
         """Take over what the other path found."""
         self.names, self.facts, self.conditions = other.names, other.facts, other.conditions
 
@@ -130,7 +132,7 @@ class MissingRead:
     place: ast.AST
     needed: bool  # else None is read
 
-    def found_in(self, env: Env) -> bool:
+    def found_in(self, env: CheckEnvironment) -> bool:
         facts = [env.facts[number] for number in self.state.numbers if number in env.facts]
         return any(fact.may_define(self.name) or self.name in fact.names for fact in facts)
 
@@ -138,13 +140,13 @@ class MissingRead:
 # --- paths ---------------------------------------------------------------------------------------------------
 
 
-def merge_reachable(paths: Iterable[Env | None], conditions: tuple[str, ...]) -> Env | None:
+def merge_reachable(paths: Iterable[CheckEnvironment | None], conditions: tuple[str, ...]) -> CheckEnvironment | None:
     """Where paths meet; None if none comes through."""
     open_paths = [path for path in paths if path is not None]
     return merge(open_paths, conditions) if open_paths else None
 
 
-def merge(paths: list[Env], conditions: tuple[str, ...]) -> Env:
+def merge(paths: list[CheckEnvironment], conditions: tuple[str, ...]) -> CheckEnvironment:
     """Where paths meet. Changes and returns the first one."""
     first, *others = paths
     for other in others:
@@ -156,7 +158,7 @@ def merge(paths: list[Env], conditions: tuple[str, ...]) -> Env:
     return first
 
 
-def _merged_names(left: dict[str, Value], right: dict[str, Value]) -> dict[str, Value]:
+def _merged_names(left: dict[str, AbstractValue], right: dict[str, AbstractValue]) -> dict[str, AbstractValue]:
     merged = {**right, **left}
     for name, value in right.items():
         mine = left.get(name)
@@ -165,7 +167,7 @@ def _merged_names(left: dict[str, Value], right: dict[str, Value]) -> dict[str, 
     return merged
 
 
-def escape(values: Iterable[Value], env: Env) -> None:
+def escape(values: Iterable[AbstractValue], env: CheckEnvironment) -> None:
     """Code that is not seen may do anything to these states."""
     for value in values:
         if isinstance(value, StateRef):
@@ -174,17 +176,17 @@ def escape(values: Iterable[Value], env: Env) -> None:
             _forget((*value.children, *value.parents), env)
         elif isinstance(value, ListValue):
             escape(value.items, env)
-        elif isinstance(value, OneOf):
+        elif isinstance(value, UnionValue):
             escape(value.options, env)
         elif isinstance(value, StateBlock):
             escape([value.state], env)
         elif isinstance(value, CopyBlock):
             escape([value.group], env)
-        elif isinstance(value, Function) and not value.is_program:
+        elif isinstance(value, FunctionValue) and not value.is_program:
             escape(states_in(value), env)
 
 
-def _forget(numbers: Iterable[int], env: Env) -> None:
+def _forget(numbers: Iterable[int], env: CheckEnvironment) -> None:
     for number in numbers:
         if number in env.facts:
             env.facts[number].forget()

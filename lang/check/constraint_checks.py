@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import BadValueError
 from ..sampling.options import DTYPE_REGEXES, make_options, schema_text
-from .abstract_values import Const, Unknown, Value
+from .abstract_values import AbstractValue, ConstantValue, UnknownValue
 from .check_context import CheckContext
 from .check_problem import Severity
 
@@ -21,14 +21,14 @@ _LABELS = {"regex": "SGL501", "json_schema": "SGL502", "ebnf": "SGL503"}
 
 
 def check_constraints(
-    c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
+    c: CheckContext, given: Mapping[str, AbstractValue], places: Mapping[str, ast.AST], node: ast.AST
 ) -> None:
     """The constraints of one gen."""
     _check_dtype(c, given, places, node)
     _check_one(c, given, places, node)
     for name, rule in _LABELS.items():
         value = given.get(name)
-        if isinstance(value, Const) and value.value is not None:
+        if isinstance(value, ConstantValue) and value.value is not None:
             message, sure = refusal(name, value.value)
             if message is not None:
                 severity: Severity = "error" if sure or not c.remote else "warning"
@@ -36,16 +36,20 @@ def check_constraints(
     _check_stops(c, given, places, node)
 
 
-def _check_dtype(c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
+def _check_dtype(
+    c: CheckContext, given: Mapping[str, AbstractValue], places: Mapping[str, ast.AST], node: ast.AST
+) -> None:
     value = given.get("dtype")
-    if isinstance(value, Const) and isinstance(value.value, str):
+    if isinstance(value, ConstantValue) and isinstance(value.value, str):
         try:
             make_options(dtype=value.value)
         except BadValueError as error:
             c.report("SGL402", places.get("dtype", node), str(error))
 
 
-def _check_one(c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
+def _check_one(
+    c: CheckContext, given: Mapping[str, AbstractValue], places: Mapping[str, ast.AST], node: ast.AST
+) -> None:
     present = [name for name in ("type", "dtype", *_LABELS) if _is_given(given.get(name))]
     if "dtype" in present and "regex" in present:
         c.report(
@@ -63,10 +67,12 @@ def _check_one(c: CheckContext, given: Mapping[str, Value], places: Mapping[str,
         )
 
 
-def _is_given(value: Value | None) -> bool:
+def _is_given(value: AbstractValue | None) -> bool:
     """Surely more than None."""
     return (
-        value is not None and not isinstance(value, Unknown) and not (isinstance(value, Const) and value.value is None)
+        value is not None
+        and not isinstance(value, UnknownValue)
+        and not (isinstance(value, ConstantValue) and value.value is None)
     )
 
 
@@ -143,10 +149,12 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 # --- stop strings ------------------------------------------------------------------------------------------
 
 
-def _check_stops(c: CheckContext, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST) -> None:
+def _check_stops(
+    c: CheckContext, given: Mapping[str, AbstractValue], places: Mapping[str, ast.AST], node: ast.AST
+) -> None:
     found = _constraint(given)
     stop = given.get("stop")
-    if found is None or not isinstance(stop, Const) or not stop.value:
+    if found is None or not isinstance(stop, ConstantValue) or not stop.value:
         return
     kind, source = found
     for text in [stop.value] if isinstance(stop.value, str) else stop.value:
@@ -159,14 +167,14 @@ def _check_stops(c: CheckContext, given: Mapping[str, Value], places: Mapping[st
             )
 
 
-def _constraint(given: Mapping[str, Value]) -> tuple[str, str] | None:
+def _constraint(given: Mapping[str, AbstractValue]) -> tuple[str, str] | None:
     dtype = given.get("dtype")
-    if isinstance(dtype, Const) and dtype.value is not None:
+    if isinstance(dtype, ConstantValue) and dtype.value is not None:
         label = dtype.value.__name__ if isinstance(dtype.value, type) else dtype.value
         return ("dtype", DTYPE_REGEXES[label]) if label in DTYPE_REGEXES else None
     for kind in _LABELS:
         value = given.get(kind)
-        if isinstance(value, Const) and isinstance(value.value, str | dict):
+        if isinstance(value, ConstantValue) and isinstance(value.value, str | dict):
             source = value.value if isinstance(value.value, str) else json.dumps(value.value)
             return (kind, source) if refusal(kind, source)[0] is None else None
     return None

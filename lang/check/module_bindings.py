@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Callable, Iterable
 
-from .abstract_values import ANY, PLAIN, Const, ImportedModule, PublicName, Value, is_plain, one_of
+from .abstract_values import ANY, PLAIN, AbstractValue, ConstantValue, ImportedModule, PublicName, is_plain, one_of
 
 ROOTS = ("sgl", "sglang")
 _API_MODULES = ("api", "primitives", "function", "lang")
@@ -41,7 +41,7 @@ STAR_NAMES = (
 )
 _CHANGERS = {"append", "extend", "insert", "update", "pop", "remove", "clear", "add", "setdefault"}
 
-Evaluate = Callable[[ast.AST], Value]
+Evaluate = Callable[[ast.AST], AbstractValue]
 
 
 class ModuleNames:
@@ -49,7 +49,7 @@ class ModuleNames:
 
     def __init__(self, tree: ast.Module) -> None:
         self.bindings: dict[str, list[ast.AST | None]] = {}
-        self.imports: dict[str, Value] = {}
+        self.imports: dict[str, AbstractValue] = {}
         self.has_star_import = False
         self.assigned: set[str] = set()
         self.changed: set[str] = set()  # in place, or from inside a function
@@ -65,7 +65,7 @@ class ModuleNames:
     def uses_sgl(self) -> bool:
         return any(map(_is_of_sgl, self.imports.values()))
 
-    def value(self, name: str, evaluate: Evaluate) -> Value | None:
+    def value(self, name: str, evaluate: Evaluate) -> AbstractValue | None:
         """What a name of the module is, from inside a function. None: the module does not bind it."""
         bindings = self.bindings.get(name)
         if bindings is None:
@@ -77,11 +77,11 @@ class ModuleNames:
             return PLAIN if all(_is_scalar(value) for value in values) else ANY
         return one_of(values) if len(values) == 1 or not all(map(is_plain, values)) else PLAIN
 
-    def imported(self, node: ast.Import | ast.ImportFrom) -> dict[str, Value]:
+    def imported(self, node: ast.Import | ast.ImportFrom) -> dict[str, AbstractValue]:
         """The names that an import binds."""
         if isinstance(node, ast.Import):
             return dict(map(_module, node.names))
-        found: dict[str, Value] = {}
+        found: dict[str, AbstractValue] = {}
         for alias in node.names:
             if alias.name == "*":
                 if _root(node) in ROOTS:
@@ -172,7 +172,7 @@ class ModuleNames:
         return language_functions
 
 
-def _is_of_sgl(value: Value) -> bool:
+def _is_of_sgl(value: AbstractValue) -> bool:
     return isinstance(value, PublicName) or (isinstance(value, ImportedModule) and value.is_sgl)
 
 
@@ -182,7 +182,7 @@ def _defined(node: ast.AST) -> list[str]:
     return [item.id for item in node.targets if isinstance(item, ast.Name)] if isinstance(node, ast.Assign) else []
 
 
-def _module(alias: ast.alias) -> tuple[str, Value]:
+def _module(alias: ast.alias) -> tuple[str, AbstractValue]:
     root = alias.name.partition(".")[0]
     if alias.asname is None:
         return root, ImportedModule(root, root in ROOTS)
@@ -193,15 +193,15 @@ def _root(node: ast.ImportFrom) -> str:
     return "" if node.level else (node.module or "").partition(".")[0]
 
 
-def _member(node: ast.ImportFrom, name: str) -> Value:
+def _member(node: ast.ImportFrom, name: str) -> AbstractValue:
     module = node.module or ""
     if _root(node) in ROOTS and (module in ROOTS or module.rpartition(".")[2] in _API_MODULES):
         return PublicName(name)
     return ImportedModule(f"{'.' * node.level}{module}.{name}")
 
 
-def _is_scalar(value: Value) -> bool:
-    return isinstance(value, Const) and isinstance(value.value, str | int | float | bool | type(None))
+def _is_scalar(value: AbstractValue) -> bool:
+    return isinstance(value, ConstantValue) and isinstance(value.value, str | int | float | bool | type(None))
 
 
 def is_stdlib(name: str) -> bool:

@@ -10,15 +10,15 @@ from .abstract_values import (
     ANY,
     GENERATED,
     PLAIN,
+    AbstractValue,
+    AppendableExpression,
     AppendedTurn,
-    Const,
-    Expression,
+    ConstantValue,
     ExprNode,
     GeneratedText,
     ListValue,
-    OneOf,
     TextPattern,
-    Value,
+    UnionValue,
     is_generated,
     is_plain,
     options_of,
@@ -30,7 +30,9 @@ _FOLDED = {ast.Sub: operator.sub, ast.Div: operator.truediv, ast.FloorDiv: opera
 _NUMERIC = (ast.Add, ast.Sub, ast.Div, ast.FloorDiv, ast.Pow)
 
 
-def combine(c: CheckContext, node: ast.AST, op: ast.operator, left: Value, right: Value) -> Value:
+def combine(
+    c: CheckContext, node: ast.AST, op: ast.operator, left: AbstractValue, right: AbstractValue
+) -> AbstractValue:
     """The value of `left op right`."""
     for side in (left, right):
         c.check_awaited(side, node)
@@ -41,9 +43,9 @@ def combine(c: CheckContext, node: ast.AST, op: ast.operator, left: Value, right
         check_number(c, node, left, right)
     if isinstance(op, ast.Add):
         return _sum(left, right, node)
-    if isinstance(left, Const) and isinstance(right, Const) and type(op) in _FOLDED:
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue) and type(op) in _FOLDED:
         try:
-            return Const(_FOLDED[type(op)](left.value, right.value))
+            return ConstantValue(_FOLDED[type(op)](left.value, right.value))
         except Exception:
             return PLAIN
     if isinstance(op, ast.Mult) and isinstance(left, ListValue):
@@ -51,17 +53,19 @@ def combine(c: CheckContext, node: ast.AST, op: ast.operator, left: Value, right
     return _mixed(left, right)
 
 
-def _mixed(left: Value, right: Value) -> Value:
+def _mixed(left: AbstractValue, right: AbstractValue) -> AbstractValue:
     if is_generated(left) or is_generated(right):
         return GENERATED
     return PLAIN if is_plain(left) and is_plain(right) else ANY
 
 
-def _is_text(value: Value) -> bool:
-    return isinstance(value, TextPattern | GeneratedText) or (isinstance(value, Const) and isinstance(value.value, str))
+def _is_text(value: AbstractValue) -> bool:
+    return isinstance(value, TextPattern | GeneratedText) or (
+        isinstance(value, ConstantValue) and isinstance(value.value, str)
+    )
 
 
-def check_number(c: CheckContext, node: ast.AST, left: Value, right: Value) -> None:
+def check_number(c: CheckContext, node: ast.AST, left: AbstractValue, right: AbstractValue) -> None:
     for text, number in ((left, right), (right, left)):
         if isinstance(text, GeneratedText) and is_number(number):
             c.report(
@@ -72,14 +76,16 @@ def check_number(c: CheckContext, node: ast.AST, left: Value, right: Value) -> N
             )
 
 
-def is_number(value: Value) -> bool:
-    return isinstance(value, Const) and isinstance(value.value, int | float) and not isinstance(value.value, bool)
+def is_number(value: AbstractValue) -> bool:
+    return (
+        isinstance(value, ConstantValue) and isinstance(value.value, int | float) and not isinstance(value.value, bool)
+    )
 
 
-def check_equal(c: CheckContext, node: ast.Compare, left: Value, right: Value) -> None:
+def check_equal(c: CheckContext, node: ast.Compare, left: AbstractValue, right: AbstractValue) -> None:
     for text, number in ((left, right), (right, left)):
         if isinstance(text, GeneratedText) and is_number(number):
-            assert isinstance(number, Const)
+            assert isinstance(number, ConstantValue)
             c.report(
                 "SGL105",
                 node,
@@ -89,38 +95,38 @@ def check_equal(c: CheckContext, node: ast.Compare, left: Value, right: Value) -
             )
 
 
-def _sum(left: Value, right: Value, node: ast.AST) -> Value:
+def _sum(left: AbstractValue, right: AbstractValue, node: ast.AST) -> AbstractValue:
     if _holds_any(left) or _holds_any(right):
-        return Expression((*parts_of(left, node), *parts_of(right, node)))
+        return AppendableExpression((*parts_of(left, node), *parts_of(right, node)))
     if isinstance(left, ListValue) and isinstance(right, ListValue):
         return ListValue(left.items + right.items, left.complete and right.complete, left.is_tuple)
-    if isinstance(left, Const) and isinstance(right, Const):
+    if isinstance(left, ConstantValue) and isinstance(right, ConstantValue):
         try:
             total = left.value + right.value
         except Exception:
             return PLAIN
-        return Const(total) if not isinstance(total, str) or len(total) < LONGEST_TEXT else PLAIN
+        return ConstantValue(total) if not isinstance(total, str) or len(total) < LONGEST_TEXT else PLAIN
     patterns = [_pattern(side) for side in (left, right)]
     if all(pattern is not None for pattern in patterns):
         return TextPattern("".join(pattern for pattern in patterns if pattern))
     return _mixed(left, right)
 
 
-def _holds_any(value: Value) -> bool:
-    return any(isinstance(option, Expression | AppendedTurn) for option in options_of(value))
+def _holds_any(value: AbstractValue) -> bool:
+    return any(isinstance(option, AppendableExpression | AppendedTurn) for option in options_of(value))
 
 
-def _pattern(value: Value) -> str | None:
+def _pattern(value: AbstractValue) -> str | None:
     if isinstance(value, TextPattern):
         return value.pattern
-    return re.escape(value.value) if isinstance(value, Const) and isinstance(value.value, str) else None
+    return re.escape(value.value) if isinstance(value, ConstantValue) and isinstance(value.value, str) else None
 
 
-def parts_of(value: Value, place: ast.AST) -> tuple[ExprNode | OneOf, ...]:
-    if isinstance(value, Expression):
+def parts_of(value: AbstractValue, place: ast.AST) -> tuple[ExprNode | UnionValue, ...]:
+    if isinstance(value, AppendableExpression):
         return value.nodes
-    if isinstance(value, OneOf):
-        return (OneOf(tuple(Expression(parts_of(option, place)) for option in value.options)),)
+    if isinstance(value, UnionValue):
+        return (UnionValue(tuple(AppendableExpression(parts_of(option, place)) for option in value.options)),)
     if is_plain(value):
         return (ExprNode("plain_text", place, value),)
     if isinstance(value, AppendedTurn):

@@ -12,7 +12,17 @@ from ..errors import LanguageError
 from ..nodes import primitives
 from ..sampling.options import NAMES, make_options
 from . import constraint_checks
-from .abstract_values import ANY, Const, Expression, ExprNode, GeneratedText, ListValue, TextPattern, Value, options_of
+from .abstract_values import (
+    ANY,
+    AbstractValue,
+    AppendableExpression,
+    ConstantValue,
+    ExprNode,
+    GeneratedText,
+    ListValue,
+    TextPattern,
+    options_of,
+)
 from .check_context import CheckContext
 from .check_problem import hint
 
@@ -99,17 +109,17 @@ def make_gen(
     c: CheckContext,
     primitive: str,
     node: ast.Call,
-    args: list[Value],
-    keywords: Mapping[str, Value],
+    args: list[AbstractValue],
+    keywords: Mapping[str, AbstractValue],
     whole: bool,
-) -> Value:
+) -> AbstractValue:
     """A gen or select. `whole`: there are no * or ** arguments, all is seen."""
     _check_known(c, primitive, node)
     if primitive == "gen" and len(args) > 1 and not _is_count(args[1]):
         return _make_typed_gen(c, node, args, keywords, whole)
-    if primitive == "gen" and len(args) > 1 and isinstance(args[1], Const) and isinstance(args[1].value, str):
+    if primitive == "gen" and len(args) > 1 and isinstance(args[1], ConstantValue) and isinstance(args[1].value, str):
         c.report("SGL402", node.args[1], f"gen: {primitives._text_as_type(args[1].value)}")
-        args = [args[0], Const(None), *args[2:]]
+        args = [args[0], ConstantValue(None), *args[2:]]
     given = {**dict(zip(positional(primitive), args, strict=False)), **keywords}
     places = _places(primitive, node)
     if len(args) > len(positional(primitive)):
@@ -124,44 +134,46 @@ def make_gen(
     check_values(c, primitive, given, places, node)
     if not chosen:
         constraint_checks.check_constraints(c, given, places, node)
-    name = given.get("name", Const(None) if whole else ANY)
+    name = given.get("name", ConstantValue(None) if whole else ANY)
     single = _is_single(given.get("n"))
-    return Expression((ExprNode("select" if chosen else "gen", node, name, single=single),))
+    return AppendableExpression((ExprNode("select" if chosen else "gen", node, name, single=single),))
 
 
-def make_messages(c: CheckContext, node: ast.Call, given: Value | None) -> Value:
+def make_messages(c: CheckContext, node: ast.Call, given: AbstractValue | None) -> AbstractValue:
     """`sgl.messages(given)`: whole turns; what is spelt out is read as a run would."""
     from ..tools.chat_messages import messages
 
-    if isinstance(given, Const):
+    if isinstance(given, ConstantValue):
         try:
             messages(given.value)
         except (LanguageError, TypeError) as error:
             c.report("SGL402", node, str(error))
-    return Expression((ExprNode("turns" if isinstance(given, Const) and given.value else "any", node),))
+    return AppendableExpression(
+        (ExprNode("turns" if isinstance(given, ConstantValue) and given.value else "any", node),)
+    )
 
 
-def _is_count(value: Value) -> bool:
+def _is_count(value: AbstractValue) -> bool:
     """Surely no type: a number, or None."""
-    return isinstance(value, Const) and isinstance(value.value, int | float | str | None)
+    return isinstance(value, ConstantValue) and isinstance(value.value, int | float | str | None)
 
 
 def _make_typed_gen(
-    c: CheckContext, node: ast.Call, args: list[Value], keywords: Mapping[str, Value], whole: bool
-) -> Value:
+    c: CheckContext, node: ast.Call, args: list[AbstractValue], keywords: Mapping[str, AbstractValue], whole: bool
+) -> AbstractValue:
     """`gen(name, type, ...)`, or a number that is not known."""
     places: dict[str, ast.AST] = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     check_values(c, "gen", keywords, places, node)
     constraint_checks.check_constraints(c, {"type": args[1], **keywords}, places, node)
-    return Expression((ExprNode("gen", node, args[0], single=whole and _is_single(keywords.get("n"))),))
+    return AppendableExpression((ExprNode("gen", node, args[0], single=whole and _is_single(keywords.get("n"))),))
 
 
-def _is_given(value: Value | None) -> bool:
-    return value is not None and not (isinstance(value, Const) and not value.value)
+def _is_given(value: AbstractValue | None) -> bool:
+    return value is not None and not (isinstance(value, ConstantValue) and not value.value)
 
 
-def _is_single(n: Value | None) -> bool:
-    return n is None or (isinstance(n, Const) and n.value in (None, 1))
+def _is_single(n: AbstractValue | None) -> bool:
+    return n is None or (isinstance(n, ConstantValue) and n.value in (None, 1))
 
 
 def _places(primitive: str, node: ast.Call) -> dict[str, ast.AST]:
@@ -181,14 +193,14 @@ def _check_known(c: CheckContext, primitive: str, node: ast.Call) -> None:
 
 
 def check_values(
-    c: CheckContext, owner: str, given: Mapping[str, Value], places: Mapping[str, ast.AST], node: ast.AST
+    c: CheckContext, owner: str, given: Mapping[str, AbstractValue], places: Mapping[str, ast.AST], node: ast.AST
 ) -> None:
     """Every value that the source spells out, as the language itself checks it."""
     for name, value in given.items():
         option = _OPTION_OF.get(name, name)
         if option not in NAMES or option in _CONSTRAINTS:
             continue
-        if not isinstance(value, Const) or value.value is None or isinstance(value.value, type):
+        if not isinstance(value, ConstantValue) or value.value is None or isinstance(value.value, type):
             continue
         message = bad_value(option, value.value)
         if message is not None:
@@ -229,20 +241,20 @@ def check_choices(
     c: CheckContext,
     primitive: str,
     node: ast.AST,
-    value: Value | None,
+    value: AbstractValue | None,
     places: Mapping[str, ast.AST],
     whole: bool,
 ) -> None:
     """A list of strings, each once."""
     place = places.get("choices", node)
-    if value is None or (isinstance(value, Const) and value.value is None):
+    if value is None or (isinstance(value, ConstantValue) and value.value is None):
         if primitive == "select" and whole:
             c.report(
                 "SGL403",
                 node,
                 "select has no choices; give a list of strings, a dict of definitions, an Enum or a Literal",
             )
-    elif isinstance(value, Const):
+    elif isinstance(value, ConstantValue):
         _check_constant_choices(c, primitive, place, value.value)
     elif isinstance(value, ListValue):
         _check_seen_choices(c, place, value)
@@ -299,9 +311,9 @@ def _check_definitions(c: CheckContext, place: ast.AST, choices: dict[Any, Any])
 def _check_seen_choices(c: CheckContext, place: ast.AST, choices: ListValue) -> None:
     for item in choices.items:
         for option in options_of(item):
-            if isinstance(option, Const) and not isinstance(option.value, str):
+            if isinstance(option, ConstantValue) and not isinstance(option.value, str):
                 c.report("SGL403", place, f"choices holds {option.value!r}; give strings: {str(option.value)!r}")
                 return
-            if isinstance(option, Expression):
+            if isinstance(option, AppendableExpression):
                 c.report("SGL403", place, "choices holds an expression; give strings")
                 return

@@ -11,18 +11,18 @@ from ..program.program_run import _SWITCHES
 from ..sampling.options import RUN_NAMES
 from .abstract_values import (
     ANY,
-    Arguments,
-    Const,
-    Function,
+    AbstractValue,
+    CallArguments,
+    ConstantValue,
+    DictValue,
+    FunctionValue,
     GeneratedText,
-    KnownKeys,
     ListValue,
     TextPattern,
-    Value,
     options_of,
 )
 from .check_context import CheckContext
-from .check_environment import Env, escape
+from .check_environment import CheckEnvironment, escape
 from .check_problem import hint
 from .primitive_call_checks import check_values
 
@@ -74,7 +74,7 @@ def check_declaration(c: CheckContext, node: AnyFunctionDef) -> None:
             )
 
 
-def check_decorated(c: CheckContext, function: Function, node: ast.Attribute) -> None:
+def check_decorated(c: CheckContext, function: FunctionValue, node: ast.Attribute) -> None:
     """`function.run` and its like need a program."""
     if function.is_program or node.attr not in RUNNERS or isinstance(function.node, ast.Lambda):
         return
@@ -99,7 +99,9 @@ def batch_options() -> frozenset[str]:
 # --- running -----------------------------------------------------------------------------------------------
 
 
-def run(c: CheckContext, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def run(
+    c: CheckContext, program: FunctionValue, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     """`program(...)`, `program.run(...)`: the finished state."""
     assert isinstance(program.node, AnyFunctionDef)
     escape(arguments.all(), env)
@@ -117,7 +119,7 @@ def _places(node: ast.Call) -> dict[str, ast.AST]:
 
 def _check_names(
     c: CheckContext,
-    program: Function,
+    program: FunctionValue,
     own: ProgramSignature,
     node: ast.Call,
     given: Any,
@@ -136,7 +138,7 @@ def _check_names(
 
 
 def _check_count(
-    c: CheckContext, program: Function, own: ProgramSignature, node: ast.Call, arguments: Arguments
+    c: CheckContext, program: FunctionValue, own: ProgramSignature, node: ast.Call, arguments: CallArguments
 ) -> None:
     if not arguments.whole:
         return
@@ -159,7 +161,9 @@ def _listed(names: Any) -> str:
 # --- methods -----------------------------------------------------------------------------------------------
 
 
-def method(c: CheckContext, program: Function, name: str, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def method(
+    c: CheckContext, program: FunctionValue, name: str, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     """`program.name(...)`."""
     if not program.is_program:
         escape(arguments.all(), env)
@@ -174,7 +178,9 @@ def method(c: CheckContext, program: Function, name: str, node: ast.Call, argume
     return ANY
 
 
-def _bind(c: CheckContext, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _bind(
+    c: CheckContext, program: FunctionValue, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     assert isinstance(program.node, AnyFunctionDef)
     own = signature(program.node)
     escape(arguments.all(), env)
@@ -186,10 +192,12 @@ def _bind(c: CheckContext, program: Function, node: ast.Call, arguments: Argumen
                 f"{program.name} has no parameter {keyword.arg!r} to bind{hint(keyword.arg, own.names)}",
             )
     bound = frozenset(arguments.named) if arguments.whole else own.names
-    return Function(program.node, (program.bound or frozenset()) | bound, program.closure)
+    return FunctionValue(program.node, (program.bound or frozenset()) | bound, program.closure)
 
 
-def _run_batch(c: CheckContext, program: Function, node: ast.Call, arguments: Arguments, env: Env) -> Value:
+def _run_batch(
+    c: CheckContext, program: FunctionValue, node: ast.Call, arguments: CallArguments, env: CheckEnvironment
+) -> AbstractValue:
     assert isinstance(program.node, AnyFunctionDef)
     own = signature(program.node)
     known = batch_options()
@@ -208,30 +216,34 @@ def _run_batch(c: CheckContext, program: Function, node: ast.Call, arguments: Ar
     return ListValue((c.finished_state(program, env),), complete=False)
 
 
-def _items(value: Value) -> list[Value]:
+def _items(value: AbstractValue) -> list[AbstractValue]:
     if isinstance(value, ListValue):
         return [option for item in value.items for option in options_of(item)]
-    if isinstance(value, Const) and isinstance(value.value, list | tuple):
-        return [Const(item) for item in value.value]
+    if isinstance(value, ConstantValue) and isinstance(value.value, list | tuple):
+        return [ConstantValue(item) for item in value.value]
     return []
 
 
-def _check_item(c: CheckContext, program: Function, own: ProgramSignature, item: Value, place: ast.AST) -> None:
+def _check_item(
+    c: CheckContext, program: FunctionValue, own: ProgramSignature, item: AbstractValue, place: ast.AST
+) -> None:
     """One item of a batch: a dict or a tuple of arguments."""
-    if isinstance(item, Const) and isinstance(item.value, dict):
-        item = KnownKeys(tuple(item.value))
-    if isinstance(item, KnownKeys):
+    if isinstance(item, ConstantValue) and isinstance(item.value, dict):
+        item = DictValue(tuple(item.value))
+    if isinstance(item, DictValue):
         _check_keys(c, program, own, item, place)
     elif isinstance(item, ListValue) and item.complete:
         _check_length(c, program, own, len(item.items), place)
-    elif isinstance(item, Const) and isinstance(item.value, list | tuple):
+    elif isinstance(item, ConstantValue) and isinstance(item.value, list | tuple):
         _check_length(c, program, own, len(item.value), place)
-    elif isinstance(item, Const | TextPattern | GeneratedText):
-        shown = repr(item.value) if isinstance(item, Const) else "text"
+    elif isinstance(item, ConstantValue | TextPattern | GeneratedText):
+        shown = repr(item.value) if isinstance(item, ConstantValue) else "text"
         c.report("SGL603", place, f"an item of the batch is {shown}; give a dict or a tuple of arguments")
 
 
-def _check_keys(c: CheckContext, program: Function, own: ProgramSignature, item: KnownKeys, place: ast.AST) -> None:
+def _check_keys(
+    c: CheckContext, program: FunctionValue, own: ProgramSignature, item: DictValue, place: ast.AST
+) -> None:
     for key in item.keys:
         if key not in own.names and not own.more_named:
             meant = hint(str(key), own.names)
@@ -240,7 +252,7 @@ def _check_keys(c: CheckContext, program: Function, own: ProgramSignature, item:
         c.report("SGL603", place, f"an item lacks {_listed(missing)}, which {program.name} needs")
 
 
-def _check_length(c: CheckContext, program: Function, own: ProgramSignature, count: int, place: ast.AST) -> None:
+def _check_length(c: CheckContext, program: FunctionValue, own: ProgramSignature, count: int, place: ast.AST) -> None:
     names = [name for name in own.positional if name not in (program.bound or ())]
     least = sum(name in own.required for name in names)
     if not least <= count <= len(own.positional) and not own.more_positional:

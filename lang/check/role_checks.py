@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from .abstract_values import Const, ExprNode, Value
+from .abstract_values import AbstractValue, ConstantValue, ExprNode
 from .check_context import CheckContext
 from .check_environment import ANY_ROLE, StateFacts
 
@@ -63,17 +63,17 @@ def check_inside(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
         )
 
 
-def note_text(facts: StateFacts, value: Value) -> None:
+def note_text(facts: StateFacts, value: AbstractValue) -> None:
     """Text outside of turns that may itself open one: a mark that is spelt out, or text that is not known."""
     if facts.role is None and not (
-        isinstance(value, Const) and isinstance(value.value, str) and not _MARK.search(value.value)
+        isinstance(value, ConstantValue) and isinstance(value.value, str) and not _MARK.search(value.value)
     ):
         facts.ends_with_turn = False
 
 
-def check_turn_content(c: CheckContext, role: str, inside: Value | None, place: ast.AST) -> None:
+def check_turn_content(c: CheckContext, role: str, inside: AbstractValue | None, place: ast.AST) -> None:
     """`sgl.user(None)`."""
-    if inside == Const(None):
+    if inside == ConstantValue(None):
         c.report(
             "SGL207",
             place,

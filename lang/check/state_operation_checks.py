@@ -11,18 +11,18 @@ from . import role_checks
 from .abstract_values import (
     ANY,
     PLAIN,
+    AbstractValue,
+    AppendableExpression,
     AppendedTurn,
     BoundMethod,
-    Const,
-    Coroutine,
-    Expression,
+    ConstantValue,
+    CoroutineValue,
     ExprNode,
-    Function,
+    FunctionValue,
     GeneratedText,
-    OneOf,
     StateRef,
     TextPattern,
-    Value,
+    UnionValue,
     is_plain,
     options_of,
 )
@@ -33,10 +33,10 @@ from .check_environment import (
     NEVER,
     SOMETIMES,
     UNDECIDED,
-    Binding,
-    Env,
+    CheckEnvironment,
     MissingRead,
     StateFacts,
+    VariableBinding,
     merge,
 )
 from .check_problem import hint
@@ -64,7 +64,7 @@ def awaited_names(in_async_program: bool) -> frozenset[str]:
     return frozenset(name for name in dir(owner) if inspect.iscoroutinefunction(getattr(owner, name)))
 
 
-def attribute(c: CheckContext, state: StateRef, node: ast.Attribute, env: Env) -> Value:
+def attribute(c: CheckContext, state: StateRef, node: ast.Attribute, env: CheckEnvironment) -> AbstractValue:
     """`s.name`."""
     if node.attr not in attribute_names() and not node.attr.startswith("__"):
         if not c.assumed_states & set(state.numbers):
@@ -89,17 +89,17 @@ def _public() -> list[str]:
 def read(
     c: CheckContext,
     state: StateRef,
-    key: Value,
+    key: AbstractValue,
     place: ast.AST,
-    env: Env,
+    env: CheckEnvironment,
     blocking: bool = False,
     needed: bool = True,
-) -> Value:
+) -> AbstractValue:
     """`s[key]`: the value, and what is wrong with reading it here."""
-    if not (isinstance(key, Const) and isinstance(key.value, str)):
+    if not (isinstance(key, ConstantValue) and isinstance(key.value, str)):
         for number in state.numbers:
             _read_any(env.facts[number])
-        return ANY if not isinstance(key, Const) else PLAIN
+        return ANY if not isinstance(key, ConstantValue) else PLAIN
     name = key.value
     bounds = [env.facts[number].find(name) for number in state.numbers]
     found = [bound for bound in bounds if bound is not None]
@@ -129,7 +129,7 @@ def _read_any(facts: StateFacts) -> None:
         facts.names[name] = replace(bound, read=True)
 
 
-def _check_defined(c: CheckContext, missing: MissingRead, found: list[Binding], env: Env) -> None:
+def _check_defined(c: CheckContext, missing: MissingRead, found: list[VariableBinding], env: CheckEnvironment) -> None:
     facts = [env.facts[number] for number in missing.state.numbers]
     if any(fact.may_define(missing.name) for fact in facts) or c.missing_expected:
         return
@@ -155,31 +155,31 @@ def _forks_of(c: CheckContext, state: StateRef) -> list[int]:
     return [fork for number in state.numbers for fork in c.forks.get(number, [])]
 
 
-def _value_of(name: str, found: list[Binding]) -> Value:
+def _value_of(name: str, found: list[VariableBinding]) -> AbstractValue:
     kinds = {bound.kind for bound in found}
     if kinds and kinds <= _NAMED and all(bound.single for bound in found):
         return GeneratedText(name)
     return PLAIN
 
 
-def allow_missing(state: StateRef, key: Value, place: ast.AST, env: Env) -> None:
+def allow_missing(state: StateRef, key: AbstractValue, place: ast.AST, env: CheckEnvironment) -> None:
     """`key in s` was asked: the program knows that the variable may be missing."""
     for number in state.numbers:
         facts = env.facts[number]
-        if not (isinstance(key, Const) and isinstance(key.value, str)):
+        if not (isinstance(key, ConstantValue) and isinstance(key.value, str)):
             facts.unknown = True
         else:
-            bound = facts.find(key.value) or Binding("set", place, read=True)
+            bound = facts.find(key.value) or VariableBinding("set", place, read=True)
             facts.names[key.value] = replace(bound, defined=max(bound.defined, UNDECIDED), read=True)
 
 
 # --- appending ---------------------------------------------------------------------------------------------
 
 
-def append(c: CheckContext, state: StateRef, value: Value, place: ast.AST, env: Env) -> None:
+def append(c: CheckContext, state: StateRef, value: AbstractValue, place: ast.AST, env: CheckEnvironment) -> None:
     """`s += value`."""
     c.check_awaited(value, place)
-    if isinstance(value, OneOf) and len(list(options_of(value))) > 1:
+    if isinstance(value, UnionValue) and len(list(options_of(value))) > 1:
         _append_choice(c, state, value, place, env)
         return
     if (message := _not_appendable(value)) is not None:
@@ -190,7 +190,7 @@ def append(c: CheckContext, state: StateRef, value: Value, place: ast.AST, env: 
         _append_to(c, facts, value, place, env, is_only_state=len(state.numbers) == 1 and not facts.is_summary)
 
 
-def _append_choice(c: CheckContext, state: StateRef, value: OneOf, place: ast.AST, env: Env) -> None:
+def _append_choice(c: CheckContext, state: StateRef, value: UnionValue, place: ast.AST, env: CheckEnvironment) -> None:
     paths = []
     for option in options_of(value):
         path = env.copy()
@@ -199,19 +199,21 @@ def _append_choice(c: CheckContext, state: StateRef, value: OneOf, place: ast.AS
     env.become(merge(paths, env.conditions))
 
 
-def _not_appendable(value: Value) -> str | None:
-    if isinstance(value, Const) and value.value is None:
+def _not_appendable(value: AbstractValue) -> str | None:
+    if isinstance(value, ConstantValue) and value.value is None:
         return "None is appended; append text or an expression"
-    if isinstance(value, Const) and isinstance(value.value, int | float | list | tuple | dict):
+    if isinstance(value, ConstantValue) and isinstance(value.value, int | float | list | tuple | dict):
         return f"{value.value!r} is appended; append text (str() it) or an expression"
-    if isinstance(value, Function) and value.is_program:
+    if isinstance(value, FunctionValue) and value.is_program:
         return f"a program is appended; to run it here, write s.call({value.name}, ...)"
     if isinstance(value, StateRef):
         return "a state is appended; append its text: state.text() or state[name]"
     return None
 
 
-def _append_to(c: CheckContext, facts: StateFacts, value: Value, place: ast.AST, env: Env, is_only_state: bool) -> None:
+def _append_to(
+    c: CheckContext, facts: StateFacts, value: AbstractValue, place: ast.AST, env: CheckEnvironment, is_only_state: bool
+) -> None:
     if isinstance(value, AppendedTurn):
         c.report(
             "SGL205",
@@ -219,19 +221,24 @@ def _append_to(c: CheckContext, facts: StateFacts, value: Value, place: ast.AST,
             f"s.{value.role}(...) already appends the turn; `s +=` before it adds nothing (in sglang "
             "it adds the turn again). Leave one of them out",
         )
-    elif isinstance(value, Expression):
+    elif isinstance(value, AppendableExpression):
         for node in value.nodes:
             _append_node(c, facts, node, place, env, is_only_state)
     elif is_plain(value):
         role_checks.note_text(facts, value)
-    elif not isinstance(value, Coroutine):
+    elif not isinstance(value, CoroutineValue):
         facts.forget()
 
 
 def _append_node(
-    c: CheckContext, facts: StateFacts, node: ExprNode | OneOf, place: ast.AST, env: Env, is_only_state: bool
+    c: CheckContext,
+    facts: StateFacts,
+    node: ExprNode | UnionValue,
+    place: ast.AST,
+    env: CheckEnvironment,
+    is_only_state: bool,
 ) -> None:
-    if isinstance(node, OneOf):
+    if isinstance(node, UnionValue):
         paths = []
         for option in node.options:
             path = facts.copy()
@@ -259,12 +266,17 @@ def _append_node(
 
 
 def define_variable(
-    c: CheckContext, facts: StateFacts, name: Value, node: ExprNode, env: Env, is_only_state: bool = True
+    c: CheckContext,
+    facts: StateFacts,
+    name: AbstractValue,
+    node: ExprNode,
+    env: CheckEnvironment,
+    is_only_state: bool = True,
 ) -> None:
     """A variable is made."""
     if isinstance(name, TextPattern):
         facts.patterns.add(name.pattern)
-    elif not isinstance(name, Const):
+    elif not isinstance(name, ConstantValue):
         facts.unknown = True
     elif isinstance(name.value, str):
         before = facts.find(name.value)
@@ -272,10 +284,12 @@ def define_variable(
             _check_overwritten(c, before, name.value, node, env)
         defined = ALWAYS if is_only_state else UNDECIDED
         place = node.place
-        facts.names[name.value] = Binding(node.kind, place, defined, env.conditions, single=node.single)
+        facts.names[name.value] = VariableBinding(node.kind, place, defined, env.conditions, single=node.single)
 
 
-def _check_overwritten(c: CheckContext, before: Binding, name: str, node: ExprNode, env: Env) -> None:
+def _check_overwritten(
+    c: CheckContext, before: VariableBinding, name: str, node: ExprNode, env: CheckEnvironment
+) -> None:
     if before.read or before.defined != ALWAYS or before.kind not in _NAMED or node.kind not in _NAMED:
         return
     if before.place is node.place or c.loop_depth or c.in_repetition:
@@ -288,12 +302,12 @@ def _check_overwritten(c: CheckContext, before: Binding, name: str, node: ExprNo
     )
 
 
-def set_variable(state: StateRef, key: Value, place: ast.AST, env: Env) -> None:
+def set_variable(state: StateRef, key: AbstractValue, place: ast.AST, env: CheckEnvironment) -> None:
     """`s[key] = value`."""
     for number in state.numbers:
         facts = env.facts[number]
-        if isinstance(key, Const) and isinstance(key.value, str):
-            facts.names[key.value] = Binding("set", place, ALWAYS, env.conditions, read=True, ready=True)
+        if isinstance(key, ConstantValue) and isinstance(key.value, str):
+            facts.names[key.value] = VariableBinding("set", place, ALWAYS, env.conditions, read=True, ready=True)
         elif isinstance(key, TextPattern):
             facts.patterns.add(key.pattern)
         else:
@@ -305,9 +319,9 @@ def set_variable(state: StateRef, key: Value, place: ast.AST, env: Env) -> None:
 MOST_CHILDREN = 8
 
 
-def fork(c: CheckContext, state: StateRef, size: Value, env: Env) -> tuple[int, ...]:
+def fork(c: CheckContext, state: StateRef, size: AbstractValue, env: CheckEnvironment) -> tuple[int, ...]:
     """New states that continue from here; one for all of them if their number is not known."""
-    count = size.value if isinstance(size, Const) and isinstance(size.value, int) else None
+    count = size.value if isinstance(size, ConstantValue) and isinstance(size.value, int) else None
     known = count is not None and 1 <= count <= MOST_CHILDREN
     facts = env.facts[state.numbers[0]]
     for number in state.numbers[1:]:
@@ -329,9 +343,9 @@ def _inherited(facts: StateFacts) -> StateFacts:
     return child
 
 
-def join(parents: tuple[int, ...], children: tuple[int, ...], mode: Value, env: Env) -> None:
+def join(parents: tuple[int, ...], children: tuple[int, ...], mode: AbstractValue, env: CheckEnvironment) -> None:
     """The parents get lists of what the children have made."""
-    if isinstance(mode, Const) and mode.value == "concate_and_append":
+    if isinstance(mode, ConstantValue) and mode.value == "concate_and_append":
         return
     forks = [env.facts[child] for child in children]
     for number in parents:
@@ -347,16 +361,16 @@ def join(parents: tuple[int, ...], children: tuple[int, ...], mode: Value, env: 
                     )
 
 
-def mark_all_ready(state: StateRef, env: Env) -> None:
+def mark_all_ready(state: StateRef, env: CheckEnvironment) -> None:
     """Everything that was appended is there: reading does not block any more."""
     for number in state.numbers:
         facts = env.facts[number]
         facts.names = {name: replace(bound, ready=True) for name, bound in facts.names.items()}
 
 
-def mark_ready(state: StateRef, key: Value, env: Env) -> None:
+def mark_ready(state: StateRef, key: AbstractValue, env: CheckEnvironment) -> None:
     """`await s.get(key)`."""
     for number in state.numbers:
         facts = env.facts[number]
-        if isinstance(key, Const) and (bound := facts.find(key.value)) is not None:
+        if isinstance(key, ConstantValue) and (bound := facts.find(key.value)) is not None:
             facts.names[key.value] = replace(bound, ready=True)

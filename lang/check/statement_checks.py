@@ -11,30 +11,30 @@ from . import state_operation_checks, unbounded_loop_check
 from .abstract_values import (
     ANY,
     PLAIN,
-    Const,
+    AbstractValue,
+    AppendableExpression,
+    ConstantValue,
     CopyBlock,
-    Expression,
     ExprNode,
-    Function,
+    FunctionValue,
     StateBlock,
     StateRef,
-    Value,
     any_element,
     is_plain,
     known_items,
 )
 from .assignment_checks import augmented, bind
 from .check_context import CheckContext
-from .check_environment import ALWAYS, ANY_ROLE, UNDECIDED, Binding, Env, merge_reachable
+from .check_environment import ALWAYS, ANY_ROLE, UNDECIDED, CheckEnvironment, VariableBinding, merge_reachable
 from .expression_checks import evaluate
 
-Visitor = Callable[[CheckContext, Any, Env], Env | None]
+Visitor = Callable[[CheckContext, Any, CheckEnvironment], CheckEnvironment | None]
 _EXPECTED = ("KeyError", "LookupError", "Exception", "BaseException")
 
 
-def walk(c: CheckContext, body: Iterable[ast.stmt], env: Env) -> Env | None:
+def walk(c: CheckContext, body: Iterable[ast.stmt], env: CheckEnvironment) -> CheckEnvironment | None:
     """The place after the statements; None if no path reaches it."""
-    here: Env | None = env
+    here: CheckEnvironment | None = env
     for statement in body:
         if here is None:
             return None
@@ -42,7 +42,7 @@ def walk(c: CheckContext, body: Iterable[ast.stmt], env: Env) -> Env | None:
     return here
 
 
-def _statement(c: CheckContext, node: ast.stmt, env: Env) -> Env | None:
+def _statement(c: CheckContext, node: ast.stmt, env: CheckEnvironment) -> CheckEnvironment | None:
     c.count_step()
     visitor = _VISITORS.get(type(node))
     if visitor is not None:
@@ -53,28 +53,28 @@ def _statement(c: CheckContext, node: ast.stmt, env: Env) -> Env | None:
     return env
 
 
-def _expression(c: CheckContext, node: ast.Expr, env: Env) -> Env:
+def _expression(c: CheckContext, node: ast.Expr, env: CheckEnvironment) -> CheckEnvironment:
     value = evaluate(c, node.value, env)
     c.check_awaited(value, node)
-    if c.in_program and isinstance(value, Expression) and _is_made_here(node.value, value):
+    if c.in_program and isinstance(value, AppendableExpression) and _is_made_here(node.value, value):
         c.report("SGL303", node, "this expression is not appended, so it generates nothing; write s += ...")
     return env
 
 
-def _is_made_here(source: ast.expr, value: Expression) -> bool:
+def _is_made_here(source: ast.expr, value: AppendableExpression) -> bool:
     return isinstance(source, ast.BinOp) or any(
         isinstance(part, ExprNode) and part.place is source for part in value.nodes
     )
 
 
-def _assign(c: CheckContext, node: ast.Assign, env: Env) -> Env:
+def _assign(c: CheckContext, node: ast.Assign, env: CheckEnvironment) -> CheckEnvironment:
     value = evaluate(c, node.value, env)
     for target in node.targets:
         bind(c, target, value, env)
     return env
 
 
-def _annotated(c: CheckContext, node: ast.AnnAssign, env: Env) -> Env:
+def _annotated(c: CheckContext, node: ast.AnnAssign, env: CheckEnvironment) -> CheckEnvironment:
     if node.value is not None:
         bind(c, node.target, evaluate(c, node.value, env), env)
     return env
@@ -83,9 +83,9 @@ def _annotated(c: CheckContext, node: ast.AnnAssign, env: Env) -> Env:
 # --- branches ----------------------------------------------------------------------------------------------
 
 
-def _if(c: CheckContext, node: ast.If, env: Env) -> Env | None:
+def _if(c: CheckContext, node: ast.If, env: CheckEnvironment) -> CheckEnvironment | None:
     value = evaluate(c, node.test, env)
-    decided = value.value if isinstance(value, Const) and isinstance(node.test, ast.Compare) else None
+    decided = value.value if isinstance(value, ConstantValue) and isinstance(node.test, ast.Compare) else None
     before = env.conditions
     other = env.copy()
     test, always = ast.dump(node.test), _truth(node.test)
@@ -95,7 +95,9 @@ def _if(c: CheckContext, node: ast.If, env: Env) -> Env | None:
     return merge_reachable([then, otherwise], before)
 
 
-def _branch(c: CheckContext, body: list[ast.stmt], env: Env, opposite: str, dead: bool) -> Env | None:
+def _branch(
+    c: CheckContext, body: list[ast.stmt], env: CheckEnvironment, opposite: str, dead: bool
+) -> CheckEnvironment | None:
     """One branch; nothing is reported if it is dead, or where a condition around it says the opposite."""
     contradicted = dead or opposite in env.conditions
     c.silent += contradicted
@@ -108,10 +110,10 @@ def _truth(test: ast.expr) -> bool | None:
     return bool(test.value) if isinstance(test, ast.Constant) else None
 
 
-def _match(c: CheckContext, node: ast.Match, env: Env) -> Env | None:
+def _match(c: CheckContext, node: ast.Match, env: CheckEnvironment) -> CheckEnvironment | None:
     value = evaluate(c, node.subject, env)
     before = env.conditions
-    paths: list[Env | None] = []
+    paths: list[CheckEnvironment | None] = []
     whole = False
     for case in node.cases:
         path = env.copy()
@@ -130,7 +132,7 @@ def _match(c: CheckContext, node: ast.Match, env: Env) -> Env | None:
 # --- loops -------------------------------------------------------------------------------------------------
 
 
-def _for(c: CheckContext, node: ast.For | ast.AsyncFor, env: Env) -> Env | None:
+def _for(c: CheckContext, node: ast.For | ast.AsyncFor, env: CheckEnvironment) -> CheckEnvironment | None:
     source = evaluate(c, node.iter, env)
     items = known_items(source)
     if items is not None and not c.is_over_budget:
@@ -138,10 +140,12 @@ def _for(c: CheckContext, node: ast.For | ast.AsyncFor, env: Env) -> Env | None:
     return _repeated(c, node, any_element(source), env)
 
 
-def _unrolled(c: CheckContext, node: ast.For | ast.AsyncFor, items: list[Value], env: Env) -> Env | None:
+def _unrolled(
+    c: CheckContext, node: ast.For | ast.AsyncFor, items: list[AbstractValue], env: CheckEnvironment
+) -> CheckEnvironment | None:
     """The items are known: one after another."""
     before = env.conditions
-    here: Env | None = env
+    here: CheckEnvironment | None = env
     frame = c.enter_loop(env)
     for item in items:
         if here is None:
@@ -154,12 +158,14 @@ def _unrolled(c: CheckContext, node: ast.For | ast.AsyncFor, items: list[Value],
     return merge_reachable([here, *frame.breaks], before)
 
 
-def _repeated(c: CheckContext, node: ast.For | ast.AsyncFor, item: Value, env: Env) -> Env | None:
+def _repeated(
+    c: CheckContext, node: ast.For | ast.AsyncFor, item: AbstractValue, env: CheckEnvironment
+) -> CheckEnvironment | None:
     """Twice: what the first pass leaves is there in the second; what a pass makes counts as made."""
     before = env.conditions
     frame = c.enter_loop(env)
     start = env.copy()
-    here: Env | None = env
+    here: CheckEnvironment | None = env
     for _ in range(c.loop_passes):
         if here is None:
             break
@@ -172,12 +178,12 @@ def _repeated(c: CheckContext, node: ast.For | ast.AsyncFor, item: Value, env: E
     return merge_reachable([ended, *(_undecided_after(start, path) for path in frame.breaks)], before)
 
 
-def _while(c: CheckContext, node: ast.While, env: Env) -> Env | None:
+def _while(c: CheckContext, node: ast.While, env: CheckEnvironment) -> CheckEnvironment | None:
     before = env.conditions
     endless = _truth(node.test) is True
     frame = c.enter_loop(env)
     start = env.copy()
-    here: Env | None = env
+    here: CheckEnvironment | None = env
     for _ in range(c.loop_passes):
         if here is None:
             break
@@ -190,14 +196,16 @@ def _while(c: CheckContext, node: ast.While, env: Env) -> Env | None:
     return merge_reachable([ended, *(_undecided_after(start, path) for path in frame.breaks)], before)
 
 
-def _after_loop(c: CheckContext, start: Env, end: Env | None, conditions: tuple[str, ...]) -> Env | None:
+def _after_loop(
+    c: CheckContext, start: CheckEnvironment, end: CheckEnvironment | None, conditions: tuple[str, ...]
+) -> CheckEnvironment | None:
     """A loop may have had no pass, but what it makes is taken as made: only surely missing names are reported."""
     if end is None:
         return start
     return merge_reachable([_undecided_after(start, end), _skipped_loop(start, end)], conditions)
 
 
-def _undecided_after(start: Env, end: Env) -> Env:
+def _undecided_after(start: CheckEnvironment, end: CheckEnvironment) -> CheckEnvironment:
     for number, facts in end.facts.items():
         before = start.facts.get(number)
         for name, bound in facts.names.items():
@@ -207,11 +215,11 @@ def _undecided_after(start: Env, end: Env) -> Env:
     return end
 
 
-def _undecided(bound: Binding) -> Binding:
+def _undecided(bound: VariableBinding) -> VariableBinding:
     return replace(bound, defined=UNDECIDED)
 
 
-def _skipped_loop(start: Env, end: Env) -> Env:
+def _skipped_loop(start: CheckEnvironment, end: CheckEnvironment) -> CheckEnvironment:
     """The path that skips the loop, with the names of the loop's variables."""
     for number, facts in end.facts.items():
         if number in start.facts:
@@ -221,22 +229,22 @@ def _skipped_loop(start: Env, end: Env) -> Env:
     return start
 
 
-def _break(c: CheckContext, node: ast.Break, env: Env) -> None:
+def _break(c: CheckContext, node: ast.Break, env: CheckEnvironment) -> None:
     if c.loops:
         c.loops[-1].breaks.append(env)
 
 
-def _continue(c: CheckContext, node: ast.Continue, env: Env) -> None:
+def _continue(c: CheckContext, node: ast.Continue, env: CheckEnvironment) -> None:
     if c.loops:
         c.loops[-1].continues.append(env)
 
 
-def _return(c: CheckContext, node: ast.Return, env: Env) -> None:
-    value = evaluate(c, node.value, env) if node.value is not None else Const(None)
+def _return(c: CheckContext, node: ast.Return, env: CheckEnvironment) -> None:
+    value = evaluate(c, node.value, env) if node.value is not None else ConstantValue(None)
     c.calls[-1].returns.append((env, value))
 
 
-def _raise(c: CheckContext, node: ast.Raise, env: Env) -> None:
+def _raise(c: CheckContext, node: ast.Raise, env: CheckEnvironment) -> None:
     for part in (node.exc, node.cause):
         if part is not None:
             evaluate(c, part, env)
@@ -245,8 +253,8 @@ def _raise(c: CheckContext, node: ast.Raise, env: Env) -> None:
 # --- blocks ------------------------------------------------------------------------------------------------
 
 
-def _with(c: CheckContext, node: ast.With | ast.AsyncWith, env: Env) -> Env | None:
-    opened: list[Value] = []
+def _with(c: CheckContext, node: ast.With | ast.AsyncWith, env: CheckEnvironment) -> CheckEnvironment | None:
+    opened: list[AbstractValue] = []
     expects_error = False
     for item in node.items:
         value = evaluate(c, item.context_expr, env)
@@ -274,20 +282,20 @@ def _expects_error(node: ast.expr) -> bool:
     return text in ("raises", "warns", "suppress") or text.startswith("assertRaises")
 
 
-def _enter(c: CheckContext, value: Value, place: ast.AST, env: Env) -> Value:
+def _enter(c: CheckContext, value: AbstractValue, place: ast.AST, env: CheckEnvironment) -> AbstractValue:
     if isinstance(value, StateBlock) and value.role is not None:
         state_operation_checks.append(
-            c, value.state, Expression((ExprNode("begin", place, role=value.role),)), place, env
+            c, value.state, AppendableExpression((ExprNode("begin", place, role=value.role),)), place, env
         )
     if isinstance(value, CopyBlock):
         return StateRef(value.group.children)
     return ANY if not is_plain(value) else value
 
 
-def _leave(c: CheckContext, value: Value, place: ast.AST, env: Env) -> None:
+def _leave(c: CheckContext, value: AbstractValue, place: ast.AST, env: CheckEnvironment) -> None:
     if isinstance(value, StateBlock) and value.role is not None:
         end = ExprNode("end", place, role=value.role)
-        state_operation_checks.append(c, value.state, Expression((end,)), place, env)
+        state_operation_checks.append(c, value.state, AppendableExpression((end,)), place, env)
     elif isinstance(value, StateBlock) and value.name is not None:
         for number in value.state.numbers:
             made = ExprNode("scope", place, name=value.name)
@@ -295,10 +303,10 @@ def _leave(c: CheckContext, value: Value, place: ast.AST, env: Env) -> None:
                 c, env.facts[number], value.name, made, env, len(value.state.numbers) == 1
             )
     elif isinstance(value, CopyBlock):
-        state_operation_checks.join(value.group.parents, value.group.children, Const("gather_variable"), env)
+        state_operation_checks.join(value.group.parents, value.group.children, ConstantValue("gather_variable"), env)
 
 
-def _try(c: CheckContext, node: Any, env: Env) -> Env | None:
+def _try(c: CheckContext, node: Any, env: CheckEnvironment) -> CheckEnvironment | None:
     """An error may come anywhere in the body: what it makes may be there or not."""
     before = env.conditions
     start = env.copy()
@@ -325,7 +333,7 @@ def _try(c: CheckContext, node: Any, env: Env) -> Env | None:
     return walk(c, node.finalbody, ended)
 
 
-def _partly_executed(start: Env, end: Env | None) -> Env:
+def _partly_executed(start: CheckEnvironment, end: CheckEnvironment | None) -> CheckEnvironment:
     for number, facts in start.facts.items():
         later = end.facts.get(number) if end is not None else None
         if later is None:
@@ -349,30 +357,30 @@ def _catches(handler: ast.ExceptHandler) -> bool:
 # --- definitions -------------------------------------------------------------------------------------------
 
 
-def _define(c: CheckContext, node: ast.FunctionDef | ast.AsyncFunctionDef, env: Env) -> Env:
+def _define(c: CheckContext, node: ast.FunctionDef | ast.AsyncFunctionDef, env: CheckEnvironment) -> CheckEnvironment:
     for default in (*node.args.defaults, *node.args.kw_defaults):
         if default is not None:
             evaluate(c, default, env)
     made = c.function_of(node, env)
     env.names[node.name] = made
-    if isinstance(made, Function):
+    if isinstance(made, FunctionValue):
         c.check_later(made)
     return env
 
 
-def _class(c: CheckContext, node: ast.ClassDef, env: Env) -> Env:
+def _class(c: CheckContext, node: ast.ClassDef, env: CheckEnvironment) -> CheckEnvironment:
     inner = env.copy()
     walk(c, node.body, inner)
     env.names[node.name] = ANY
     return env
 
 
-def _import(c: CheckContext, node: ast.Import | ast.ImportFrom, env: Env) -> Env:
+def _import(c: CheckContext, node: ast.Import | ast.ImportFrom, env: CheckEnvironment) -> CheckEnvironment:
     env.names.update(c.names.imported(node))
     return env
 
 
-def _delete(c: CheckContext, node: ast.Delete, env: Env) -> Env:
+def _delete(c: CheckContext, node: ast.Delete, env: CheckEnvironment) -> CheckEnvironment:
     return env
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from .abstract_values import StateRef, is_generated
 from .check_context import CheckContext
-from .check_environment import Env
+from .check_environment import CheckEnvironment
 
 
-def check_loop(c: CheckContext, loop: ast.While, env: Env) -> None:
+def check_loop(c: CheckContext, loop: ast.While, env: CheckEnvironment) -> None:
     """Warn if every way out of the loop waits for the model to write something."""
     changed = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     endless = isinstance(loop.test, ast.Constant) and bool(loop.test.value)
@@ -44,7 +44,7 @@ def _exits(body: list[ast.stmt], tests: tuple[ast.expr, ...], inner: bool) -> It
             yield from _exits(node.body, tests, inner)
 
 
-def _by_model(c: CheckContext, test: ast.expr, changed: set[str], env: Env) -> bool:
+def _by_model(c: CheckContext, test: ast.expr, changed: set[str], env: CheckEnvironment) -> bool:
     """Whether nothing but generated text makes the test true or false."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return all(_by_model(c, part, changed, env) for part in test.values)
@@ -57,7 +57,7 @@ def _by_model(c: CheckContext, test: ast.expr, changed: set[str], env: Env) -> b
     return not any(_may_count(c, node, changed, env) for node in ast.walk(test) if isinstance(node, ast.Name))
 
 
-def _may_count(c: CheckContext, name: ast.Name, changed: set[str], env: Env) -> bool:
+def _may_count(c: CheckContext, name: ast.Name, changed: set[str], env: CheckEnvironment) -> bool:
     """A name that the loop changes by something other than generated text."""
     value = c.value_silently(name, env)
     return name.id in changed and not is_generated(value) and not isinstance(value, StateRef)

@@ -104,8 +104,8 @@ class EngineRequestBatch:
             if value and name not in _UNUSED:
                 raise UnsupportedByBackendError(f"the embedded engine takes no {name} here; it got {str(value)[:60]!r}")
         prompts, single = _prompts(prompt, input_ids)
-        per_prompt = _spread("sampling_params", params, len(prompts))
-        wanted = {name: _spread(name, value, len(prompts)) for name, value in logprobs.items()}
+        per_prompt = _per_prompt("sampling_params", params, len(prompts))
+        wanted = {name: _per_prompt(name, value, len(prompts)) for name, value in logprobs.items()}
         requests = []
         for index, one in enumerate(prompts):
             asked = {name: values[index] for name, values in wanted.items()}
@@ -187,7 +187,7 @@ def _prompts(prompt: Any, input_ids: Any) -> tuple[list[EnginePrompt], bool]:
     return [EnginePrompt(ids=list(ids)) for ids in input_ids], False
 
 
-def _spread(name: str, value: Any, count: int) -> list[Any]:
+def _per_prompt(name: str, value: Any, count: int) -> list[Any]:
     """One value for each prompt."""
     if not isinstance(value, list):
         return [value] * count

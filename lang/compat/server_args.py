@@ -8,7 +8,7 @@ import warnings
 from dataclasses import field, make_dataclass
 from typing import Any
 
-from ..places.source_location import SourcePlace, caller_place
+from ..places.source_location import SourceLocation, caller_place
 from .server_cli_args import NAMES, SWITCHES, add_cli_args, given_in
 from .sglang_alias_settings import settings
 
@@ -122,14 +122,14 @@ class ServerArgs(_Options):
         }
         if "dtype" in found:
             found["dtype"] = DTYPES.get(found["dtype"], found["dtype"])
-        found |= {} if replaced else self._spread()
+        found |= {} if replaced else self._parallel_options()
         if self._options.get("load_format") == "dummy" and not replaced:
             found["dummy"] = True
         elif self._options.get("load_format") == "pt" and not replaced:
             found["load_format"] = "pt"
         return {name: value for name, value in found.items() if not (replaced and name in OF_THE_MODEL)}
 
-    def _spread(self) -> dict[str, Any]:
+    def _parallel_options(self) -> dict[str, Any]:
         """How many GPUs the model uses: as requested, where there are that many, else one."""
         asked = {name: value for name in SPREAD if isinstance(value := self._options.get(name), int) and value > 1}
         if self._options.get("enable_dp_attention"):  # not whole engines then
@@ -140,7 +140,7 @@ class ServerArgs(_Options):
         return {SPREAD[name]: value for name, value in asked.items()} | whole
 
     def _warn(self) -> None:
-        spread = self._spread()
+        spread = self._parallel_options()
         idle = [
             f"{name}={value!r}"
             for name, value in self._options.items()
@@ -155,7 +155,7 @@ class ServerArgs(_Options):
         ]
         if idle:
             message = f"no effect on the embedded engine: {', '.join(idle)}"
-            where = caller_place() or SourcePlace("<sgl>", 0)
+            where = caller_place() or SourceLocation("<sgl>", 0)
             if settings.is_new(f"{where}: {message}"):
                 warnings.warn_explicit(message, UserWarning, where.file, where.line)
 

@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .server_args import ServerArgs
-from .sglang_alias_settings import say_once, settings
+from .sglang_alias_settings import print_once, settings
 from .stand_in_http_server import StandInServer, server_at
 
 _PIDS = itertools.count(1 << 30)  # no process has such an id: a signal to it reaches none
@@ -64,7 +64,7 @@ def stand_in_for(words: Sequence[str]) -> ServerStandIn:
     port = int(options.pop("port", 30000))
     args = ServerArgs(options.pop("model_path", None) or options.pop("model", None), **options)
     who = settings.url or "the embedded engine"
-    say_once(f"no server is launched for {args.model_path!r} at port {port}: {who} answers")
+    print_once(f"no server is launched for {args.model_path!r} at port {port}: {who} answers")
     server = server_at(args, port) if settings.url is None else None
     _launched[port] = ServerStandIn(args, port, server)
     return _launched[port]

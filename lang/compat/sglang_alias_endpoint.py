@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from .local_backend import LocalBackend
 from .server_args import ServerArgs
 from .server_process_stand_ins import launched_at
-from .sglang_alias_settings import say_once, settings
+from .sglang_alias_settings import print_once, settings
 from .sglang_runtime import by_url
 
 PROBE_SECONDS = 1.0
@@ -36,7 +36,7 @@ class RuntimeEndpoint(LocalBackend):
             return super().__new__(cls)
         from ..backends.native.runtime_endpoint import RuntimeEndpoint as HttpEndpoint
 
-        endpoint = HttpEndpoint(_asked_for(base_url), api_key, verify, chat_template_name)
+        endpoint = HttpEndpoint(_chosen_url(base_url), api_key, verify, chat_template_name)
         endpoint.shows_prompt_token = True
         return endpoint
 
@@ -49,7 +49,7 @@ class RuntimeEndpoint(LocalBackend):
     ) -> None:
         launched = launched_at(base_url)
         if launched is None:
-            say_once(f"nothing answers at {base_url}: the embedded engine does")
+            print_once(f"nothing answers at {base_url}: the embedded engine does")
         super().__init__(launched or ServerArgs(), base_url, chat_template_name)
         self.api_key, self.verify = api_key, verify
 
@@ -65,9 +65,9 @@ def answers(base_url: str) -> bool:
         return False
 
 
-def _asked_for(base_url: str) -> str:
+def _chosen_url(base_url: str) -> str:
     """The URL that `sgl run --backend` names, else the program's."""
     if settings.url is None or urlsplit(base_url)[:3] == urlsplit(settings.url)[:3]:
         return settings.url or base_url
-    say_once(f"{settings.url} stands in for {base_url}")
+    print_once(f"{settings.url} stands in for {base_url}")
     return settings.url

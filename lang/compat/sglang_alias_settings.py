@@ -22,7 +22,7 @@ class AliasSettings:
     local: bool = False
     url: str | None = None
     model: str | None = None
-    said: set[str] = field(default_factory=set)
+    warned: set[str] = field(default_factory=set)
 
     @property
     def servers_are_replaced(self) -> bool:
@@ -31,8 +31,8 @@ class AliasSettings:
 
     def is_new(self, text: str) -> bool:
         """Whether a text was not said yet; from now on it was."""
-        new = text not in self.said
-        self.said.add(text)
+        new = text not in self.warned
+        self.warned.add(text)
         return new
 
     def forced_model(self) -> str | None:
@@ -44,10 +44,10 @@ settings = AliasSettings()
 
 def configure(local: bool, url: str | None, model: str | None) -> None:
     settings.local, settings.url, settings.model = local, url, model
-    settings.said.clear()
+    settings.warned.clear()
 
 
-def say_once(text: str) -> None:
+def print_once(text: str) -> None:
     """A line on stderr, the first time only: stdout belongs to the program."""
     if settings.is_new(text):
         print(f"sgl: {text}", file=sys.stderr, flush=True)
@@ -61,14 +61,14 @@ class ModelChoice:
     replaced: bool
 
 
-def choose_model(asked: str | None) -> ModelChoice:
-    """Which model a program gets that asks for `asked`; what replaces it is said once on stderr."""
+def choose_model(requested: str | None) -> ModelChoice:
+    """Which model a program gets that asks for `requested`; what replaces it is said once on stderr."""
     forced = settings.forced_model()
     if forced is not None:
-        if asked is not None and asked != forced:
-            say_once(f"model {forced!r} stands in for {asked!r}")
-        return ModelChoice(forced, asked != forced)
-    if not settings.local or asked is None or Path(asked).expanduser().is_dir():
-        return ModelChoice(asked, False)
-    say_once(f"the bundled model stands in for {asked!r}; choose another with --model PATH or {MODEL_VARIABLE}")
+        if requested is not None and requested != forced:
+            print_once(f"model {forced!r} stands in for {requested!r}")
+        return ModelChoice(forced, requested != forced)
+    if not settings.local or requested is None or Path(requested).expanduser().is_dir():
+        return ModelChoice(requested, False)
+    print_once(f"the bundled model stands in for {requested!r}; choose another with --model PATH or {MODEL_VARIABLE}")
     return ModelChoice(None, True)

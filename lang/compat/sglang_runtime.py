@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UnsupportedByBackendError
 from .sglang_alias_engine import Engine
-from .sglang_alias_settings import say_once, settings
+from .sglang_alias_settings import print_once, settings
 
 _numbers = itertools.count(1)
 by_url: weakref.WeakValueDictionary[str, Runtime] = weakref.WeakValueDictionary()
@@ -35,7 +35,7 @@ class Runtime:
         else:
             from ..backends.native.runtime_endpoint import RuntimeEndpoint
 
-            say_once(f"Runtime({server_args.get('model_path')!r}) is the server at {settings.url}")
+            print_once(f"Runtime({server_args.get('model_path')!r}) is the server at {settings.url}")
             self.endpoint, self.server_args, self.url = RuntimeEndpoint(settings.url), None, settings.url
         by_url[self.url] = self
 

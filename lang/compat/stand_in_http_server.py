@@ -16,7 +16,7 @@ from typing import Any
 
 from ..errors import BadValueError
 from .server_args import ServerArgs
-from .sglang_alias_settings import choose_model, say_once
+from .sglang_alias_settings import choose_model, print_once
 from .shared_engines import EngineHold, engines
 
 SECONDS = 10.0  # that a server may take to shut down
@@ -50,7 +50,7 @@ class StandInServer:
             try:
                 self._serve()
             except Exception as error:  # no thread of the program waits for it
-                say_once(f"the server for {self._args.model_path!r} did not start: {error}")
+                print_once(f"the server for {self._args.model_path!r} did not start: {error}")
 
     def _serve(self) -> None:
         choice = choose_model(self._args.model_path)
@@ -93,7 +93,7 @@ def _known(option: str, name: str | None, known: Collection[str]) -> str | None:
     """The format of that name; None where it is not known, which is said: the model's own is used then."""
     if name is None or name in known:
         return name
-    say_once(
+    print_once(
         f"{option}={name!r} is not known here: the format is read off the model's chat template; known: "
         f"{', '.join(known)}"
     )
@@ -111,7 +111,7 @@ def server_at(args: ServerArgs, port: int) -> StandInServer | None:
             continue
         missing = missing or module
     if missing is not None:
-        say_once(f"nothing listens at port {port}: {missing} is not installed (pip install '.[server]')")
+        print_once(f"nothing listens at port {port}: {missing} is not installed (pip install '.[server]')")
         return None
     try:
         return StandInServer(args, port)

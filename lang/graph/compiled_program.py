@@ -16,7 +16,7 @@ from ..backend import Backend, Stream
 from ..backends.default_backend import as_backend
 from ..errors import LanguageError, TraceError, reject_unknown
 from ..global_config import global_config
-from ..places.source_location import SourcePlace, is_own
+from ..places.source_location import SourceLocation, is_own
 from ..program.batch_runs import OPTION_NAMES, WINDOW, make_calls
 from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, new_executor, split_options
@@ -65,11 +65,11 @@ def _traced(program: Program, backend: Backend | None) -> TracerProgramState:
         ) from error
 
 
-def _place_of(error: BaseException, program: Program) -> SourcePlace | None:
+def _place_of(error: BaseException, program: Program) -> SourceLocation | None:
     """The line of the program's file, or else of the user's code, that raised."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_own(frame.filename)]
     here = [frame for frame in frames if frame.filename == program.func.__code__.co_filename] or frames
-    return SourcePlace(here[-1].filename, here[-1].lineno or 0) if here else None
+    return SourceLocation(here[-1].filename, here[-1].lineno or 0) if here else None
 
 
 class CompiledProgram:

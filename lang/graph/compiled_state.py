@@ -10,7 +10,7 @@ from ..nodes.ir import SglConstantText
 from ..nodes.traced_nodes import SglArgument
 from ..program.program_state import ProgramState
 from ..program.state_group import ProgramStateGroup
-from .trace_placeholders import TextSum, TracedVariable
+from .trace_placeholders import ConcatenatedText, TracedVariable
 from .traced_forks import TracerGroup
 from .tracer import TracerProgramState
 
@@ -56,7 +56,7 @@ def _depends_on_run(value: Any) -> bool:
         return any(map(_depends_on_run, value))
     if isinstance(value, dict):
         return any(map(_depends_on_run, value.values()))
-    return isinstance(value, TracedVariable | SglArgument | TextSum | TracerProgramState | TracerGroup)
+    return isinstance(value, TracedVariable | SglArgument | ConcatenatedText | TracerProgramState | TracerGroup)
 
 
 def _real(value: Any, walk: PlanExecution) -> Any:
@@ -68,7 +68,7 @@ def _real(value: Any, walk: PlanExecution) -> Any:
     if isinstance(value, TracerGroup):
         parent = _real_state(value.src_state, walk)
         return ProgramStateGroup([_real_state(state, walk) for state in value.states], parent)
-    if isinstance(value, TextSum):
+    if isinstance(value, ConcatenatedText):
         return "".join(str(_real(part, walk)) for part in value.parts)
     if isinstance(value, SglConstantText):
         return value.value

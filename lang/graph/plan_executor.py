@@ -18,7 +18,7 @@ from ..interpreter.state_variables import StateVariables
 from ..interpreter.stream_executor import StreamExecutor
 from ..nodes.ir import SglConstantText, SglExpr
 from ..nodes.special_token_text import in_turn
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from ..program.program import ProgramCall
 from ..program.program_run import NO_THREAD, RunSettings, new_executor
 from ..sampling.adapter_selection import of_forks
@@ -242,7 +242,7 @@ class PlanExecution:
                 raise again(child.failure)
             self._write(step.state, step.scope, passage_of(child.branch.own), step.where)
 
-    def _write(self, state: int, scope: int, text: str, where: SourcePlace | None) -> None:
+    def _write(self, state: int, scope: int, text: str, where: SourceLocation | None) -> None:
         self.executors[state].submit(SglConstantText(text), self.variables(state, scope), where)
 
     def _assign(self, step: AssignStep) -> None:

@@ -12,10 +12,10 @@ from ..errors import TraceError
 from ..nodes.ir import SglAdapterBegin, SglExpr, SglExprList, SglImage, SglSeparateReasoning, SglSubmitted, SglVideo
 from ..nodes.primitives import as_node
 from ..nodes.special_token_text import worded
-from ..nodes.traced_nodes import SglArgument, SglVariable, SglWords
+from ..nodes.traced_nodes import SglArgument, SglTracedText, SglVariable
 from ..places.source_location import caller_place
 from ..sampling.adapter_selection import checked
-from ..typed.typed_text_parsing import TextReading
+from ..typed.typed_text_parsing import TypedTextParser
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -31,7 +31,7 @@ class TracedVariable(SglVariable):
     """
 
     path: tuple[int | str, ...] = ()
-    reading: TextReading[Any] | None = None
+    reading: TypedTextParser[Any] | None = None
     typed: bool = False
 
     def __init__(self, name: str, source: SglExpr | None, key: Key = None) -> None:
@@ -44,7 +44,7 @@ class TracedVariable(SglVariable):
         part.name, part.path = f"{self.name}[{key}]", (*self.path, key)
         return part
 
-    def read_as(self, reading: TextReading[Any] | None) -> TracedVariable:
+    def read_as(self, reading: TypedTextParser[Any] | None) -> TracedVariable:
         """The value as `reading`, or else the gen, says."""
         part = copy(self)
         part.reading, part.typed = reading or self.reading, True
@@ -68,10 +68,10 @@ class _Texts(SglExpr):
     """What is text in a run. Added to text it is text, as strings are: one piece, whatever it is made of."""
 
     def __add__(self, other: Any) -> Any:
-        return TextSum([self, other]) if isinstance(other, str | _Texts) else super().__add__(other)
+        return ConcatenatedText([self, other]) if isinstance(other, str | _Texts) else super().__add__(other)
 
     def __radd__(self, other: Any) -> Any:
-        return TextSum([other, self]) if isinstance(other, str) else super().__radd__(other)
+        return ConcatenatedText([other, self]) if isinstance(other, str) else super().__radd__(other)
 
 
 class _OfRun(_Texts):
@@ -102,13 +102,13 @@ class VariablePlaceholder(_OfRun, TracedVariable):
         return repr(self.name)
 
 
-class TextSum(_OfRun):
+class ConcatenatedText(_OfRun):
     """Strings and placeholders joined by `+`. `parts` are literals and placeholders."""
 
     def __init__(self, texts: list[Any]) -> None:
         self.parts: list[SglExpr] = []
         for text in texts:
-            self.parts += text.parts if isinstance(text, TextSum) else [as_node(text)]
+            self.parts += text.parts if isinstance(text, ConcatenatedText) else [as_node(text)]
 
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.parts))
@@ -208,11 +208,11 @@ def _inside(value: Any) -> list[Any]:
         return list(value.values())
     if isinstance(value, SglExprList):
         return value.expr_list
-    if isinstance(value, TextSum):
+    if isinstance(value, ConcatenatedText):
         return list(value.parts)
     if isinstance(value, SglSubmitted | SglSeparateReasoning):
         return [value.expr]
-    if isinstance(value, SglWords):
+    if isinstance(value, SglTracedText):
         return [value.text]
     if isinstance(value, SglAdapterBegin):
         return [value.name]
@@ -220,13 +220,13 @@ def _inside(value: Any) -> list[Any]:
 
 
 def _filled_node(node: SglExpr, fill: Callable[[Any], Any]) -> Any:
-    if isinstance(node, TextSum):
+    if isinstance(node, ConcatenatedText):
         return "".join(getattr(part, "value", part) for part in (filled(part, fill) for part in node.parts))
     if isinstance(node, SglExprList):
         return SglExprList(as_nodes(filled(node.expr_list, fill)))
     if isinstance(node, SglSeparateReasoning):
         return SglSeparateReasoning(node.model_type, SglExprList(as_nodes([filled(node.expr, fill)])))
-    if isinstance(node, SglWords):
+    if isinstance(node, SglTracedText):
         return worded(node, filled(node.text, fill))
     if isinstance(node, SglAdapterBegin):
         return SglAdapterBegin(checked(filled(node.name, fill)))

@@ -10,7 +10,7 @@ from ..chat import ChatTemplate, ConversationTurns
 from ..errors import StateEndedError, TraceError
 from ..nodes.ir import SglConstantText, SglExpr
 from ..nodes.traced_nodes import SglArgument, SglJoin
-from ..places.source_location import SourcePlace, caller_place
+from ..places.source_location import SourceLocation, caller_place
 from .trace_placeholders import Key, TracedVariable, UnboundArgument, VariablePlaceholder
 from .trace_steps import GraphStep
 
@@ -97,12 +97,12 @@ class TracedState:
         self._unnamed = {"gen": 0, "select": 0}
         recording.states.append(self)
 
-    def place(self, node: SglExpr, where: SourcePlace | None = None) -> SglExpr:
+    def place(self, node: SglExpr, where: SourceLocation | None = None) -> SglExpr:
         """Put a copy of the node at the end of the graph's chain."""
         self.last_node = self.note(node, where)
         return self.last_node
 
-    def note(self, node: SglExpr, where: SourcePlace | None = None) -> SglExpr:
+    def note(self, node: SglExpr, where: SourceLocation | None = None) -> SglExpr:
         """Put a copy of the node into the graph, outside of the chain."""
         if self.recording.only_prefix and not isinstance(node, SglConstantText):
             raise PrefixEnded

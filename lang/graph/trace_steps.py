@@ -11,7 +11,7 @@ from typing import Any
 from ..nodes.description_nodes import SglFields
 from ..nodes.ir import SglConstantText, SglExpr, SglPastCalls, SglRoleBegin, SglRoleEnd, SglTools
 from ..nodes.traced_nodes import SglArgument
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from .trace_placeholders import Key, TracedVariable, placeholders
 
 Makes = tuple[tuple[Key, str | None], ...]
@@ -26,7 +26,7 @@ class GraphStep:
     """`scope`: the variables of which `s.call` the step sees, 0 for the state's own."""
 
     state: int
-    where: SourcePlace | None
+    where: SourceLocation | None
     scope: int
 
     @property

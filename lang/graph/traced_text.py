@@ -27,9 +27,9 @@ from ..nodes.ir import (
     flatten,
 )
 from ..nodes.primitives import as_node, role_turn
-from ..places.source_location import SourcePlace, caller_place
+from ..places.source_location import SourceLocation, caller_place
 from ..tools.tool_nodes import SglToolCall
-from .trace_placeholders import TextSum
+from .trace_placeholders import ConcatenatedText
 from .trace_recording import TracedState
 from .trace_steps import AppendStep, JoinedTextStep, Makes
 
@@ -83,8 +83,8 @@ class TracedText:
             self._append(node, where)
         return self
 
-    def _append(self, node: SglExpr, where: SourcePlace | None) -> None:
-        if isinstance(node, TextSum):
+    def _append(self, node: SglExpr, where: SourceLocation | None) -> None:
+        if isinstance(node, ConcatenatedText):
             self._append_sum(node, where)
         elif isinstance(node, SglRoleBegin):
             self._begin(node.role, where)
@@ -100,7 +100,7 @@ class TracedText:
         else:
             self._record(node, where, self._place(node, where))
 
-    def _describe_tools(self, node: SglTools, where: SourcePlace | None) -> None:
+    def _describe_tools(self, node: SglTools, where: SourceLocation | None) -> None:
         """Outside of a turn, the descriptions are a separate system turn."""
         alone = self.traced.conversation.role is None
         if alone:
@@ -109,16 +109,16 @@ class TracedText:
         if alone:
             self._show_end("system", where)
 
-    def _append_sum(self, node: TextSum, where: SourcePlace | None) -> None:
+    def _append_sum(self, node: ConcatenatedText, where: SourceLocation | None) -> None:
         """In a run this is one piece of text."""
         self._place(node, where)
         state, scope = self.traced.index, self.scope
         parts = tuple(AppendStep(state, where, scope, part) for part in node.parts)
         self.recording.steps.append(JoinedTextStep(state, where, scope, parts))
 
-    def _place(self, node: SglExpr, where: SourcePlace | None) -> Makes:
+    def _place(self, node: SglExpr, where: SourceLocation | None) -> Makes:
         """Put the node into the graph; the variable that it makes, if it makes one."""
-        if isinstance(node, TextSum):
+        if isinstance(node, ConcatenatedText):
             for part in node.parts:
                 self._place(part, where)
             return ()
@@ -147,7 +147,7 @@ class TracedText:
         count = node.sampling_params.n or 1
         return value if count == 1 else [value.part(index) for index in range(count)]
 
-    def _think(self, node: SglExpr, where: SourcePlace | None) -> Makes:
+    def _think(self, node: SglExpr, where: SourceLocation | None) -> Makes:
         """A node inside `separate_reasoning`: the names of its answer and of its thought."""
         if not isinstance(node, SglGen | SglSelect):
             return self._place(node, where)
@@ -157,10 +157,10 @@ class TracedText:
         self.variables[name] = self.recording.variable(name, thought, thought.node_id)
         return (*answers, (thought.node_id, name))
 
-    def _record(self, node: SglExpr, where: SourcePlace | None, makes: Makes = ()) -> None:
+    def _record(self, node: SglExpr, where: SourceLocation | None, makes: Makes = ()) -> None:
         self.recording.steps.append(AppendStep(self.traced.index, where, self.scope, node, makes))
 
-    def _begin(self, role: str, where: SourcePlace | None) -> None:
+    def _begin(self, role: str, where: SourceLocation | None) -> None:
         conversation = self.traced.conversation
         if conversation.wants_default_system(role) and conversation.role is None:
             self.recording.uses_template = True
@@ -170,17 +170,17 @@ class TracedText:
         self._show_begin(role, where)
         self._record(SglRoleBegin(role), where)
 
-    def _show_begin(self, role: str, where: SourcePlace | None) -> None:
+    def _show_begin(self, role: str, where: SourceLocation | None) -> None:
         conversation = self.traced.conversation
         self.traced.place(SglConstantText(conversation.prefix(role)), where)
         self.traced.has_turns = True
         conversation.begin(role, len(self.nodes))
 
-    def _end_role(self, role: str, where: SourcePlace | None) -> None:
+    def _end_role(self, role: str, where: SourceLocation | None) -> None:
         self._show_end(role, where)
         self._record(SglRoleEnd(role), where)
 
-    def _show_end(self, role: str, where: SourcePlace | None) -> None:
+    def _show_end(self, role: str, where: SourceLocation | None) -> None:
         suffix, end = self.traced.conversation.suffix(role), len(self.nodes)
         self.traced.place(SglConstantText(suffix), where)
         self.traced.conversation.end(end)

@@ -30,7 +30,7 @@ from ..nodes.ir import (
     flatten,
 )
 from ..nodes.special_token_text import in_turn
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from ..sampling.options import derive_seed
 from ..sampling.text_limits import with_limit
 from .program_warnings import warn_about_node
@@ -38,10 +38,10 @@ from .state_transcript import PendingText, Split, TextSpan, ThoughtText, again
 from .state_writer import StateWriter
 from .text_limit_check import check_limit
 
-Rule = Callable[[StateWriter, Any, SourcePlace | None], None]
+Rule = Callable[[StateWriter, Any, SourceLocation | None], None]
 
 
-def apply(executor: StateWriter, node: SglExpr, where: SourcePlace | None) -> None:
+def apply(executor: StateWriter, node: SglExpr, where: SourceLocation | None) -> None:
     """Do what the node says. Raises ProgramError with its place, for what can be known at once."""
     rule = RULES.get(type(node))
     if rule is None:
@@ -56,17 +56,17 @@ def apply(executor: StateWriter, node: SglExpr, where: SourcePlace | None) -> No
         raise node_failure(node, error, where) from error
 
 
-def literal(executor: StateWriter, node: SglConstantText, where: SourcePlace | None) -> None:
+def literal(executor: StateWriter, node: SglConstantText, where: SourceLocation | None) -> None:
     text = in_turn(node.value, executor.conversation.role)
     executor.write(text, partial(executor.stream.append, text), where)
 
 
-def fields(executor: StateWriter, node: SglFields, where: SourcePlace | None) -> None:
+def fields(executor: StateWriter, node: SglFields, where: SourceLocation | None) -> None:
     """The fields of a type, or labels, are a literal that the backend's model decides."""
     literal(executor, SglConstantText(node.text(executor.backend)), where)
 
 
-def gen(executor: StateWriter, node: SglGen[Any], where: SourcePlace | None, split: Split | None = None) -> None:
+def gen(executor: StateWriter, node: SglGen[Any], where: SourceLocation | None, split: Split | None = None) -> None:
     warn_about_node(executor, node, where)
     options = node.sampling_params
     piece = executor.bind(node.name, PendingText(node, where, options.over(executor.options).n or 1, split))
@@ -84,7 +84,7 @@ def gen(executor: StateWriter, node: SglGen[Any], where: SourcePlace | None, spl
         executor.start(piece, index, call, options.timeout, stream if index else None, check)
 
 
-def select(executor: StateWriter, node: SglSelect, where: SourcePlace | None) -> None:
+def select(executor: StateWriter, node: SglSelect, where: SourceLocation | None) -> None:
     warn_about_node(executor, node, where)
     piece = executor.bind(node.name, PendingText(node, where))
     seed = executor.options.seed
@@ -96,7 +96,7 @@ def select(executor: StateWriter, node: SglSelect, where: SourcePlace | None) ->
     executor.start(piece, 0, partial(executor.stream.select, request))
 
 
-def role_begin(executor: StateWriter, node: SglRoleBegin, where: SourcePlace | None) -> None:
+def role_begin(executor: StateWriter, node: SglRoleBegin, where: SourceLocation | None) -> None:
     conversation = executor.conversation
     if conversation.wants_default_system(node.role) and conversation.role is None:
         role_begin(executor, SglRoleBegin("system"), where)
@@ -107,22 +107,22 @@ def role_begin(executor: StateWriter, node: SglRoleBegin, where: SourcePlace | N
     conversation.begin(node.role, len(executor.pieces))
 
 
-def role_end(executor: StateWriter, node: SglRoleEnd, where: SourcePlace | None) -> None:
+def role_end(executor: StateWriter, node: SglRoleEnd, where: SourceLocation | None) -> None:
     suffix = executor.conversation.suffix(node.role)
     end = len(executor.pieces)
     executor.write(suffix, partial(executor.stream.end_turn, node.role, suffix), where)
     executor.conversation.end(end)
 
 
-def image(executor: StateWriter, node: SglImage, where: SourcePlace | None) -> None:
+def image(executor: StateWriter, node: SglImage, where: SourceLocation | None) -> None:
     executor.attach(Media("image", node.path), where)
 
 
-def video(executor: StateWriter, node: SglVideo, where: SourcePlace | None) -> None:
+def video(executor: StateWriter, node: SglVideo, where: SourceLocation | None) -> None:
     executor.attach(Media("video", node.path, node.num_frames), where)
 
 
-def separate_reasoning(executor: StateWriter, node: SglSeparateReasoning, where: SourcePlace | None) -> None:
+def separate_reasoning(executor: StateWriter, node: SglSeparateReasoning, where: SourceLocation | None) -> None:
     marks_of(node.model_type)
     split = partial(split_reasoning, model_type=node.model_type)
     for part in flatten(node.expr, executor):
@@ -135,26 +135,26 @@ def separate_reasoning(executor: StateWriter, node: SglSeparateReasoning, where:
             executor.name(node.process_name_for_reasoning(part.name or ""), ThoughtText(piece))
 
 
-def scope_begin(executor: StateWriter, node: SglVarScopeBegin, where: SourcePlace | None) -> None:
+def scope_begin(executor: StateWriter, node: SglVarScopeBegin, where: SourceLocation | None) -> None:
     executor.scopes.setdefault(node.name, []).append(len(executor.pieces))
 
 
-def scope_end(executor: StateWriter, node: SglVarScopeEnd, where: SourcePlace | None) -> None:
+def scope_end(executor: StateWriter, node: SglVarScopeEnd, where: SourceLocation | None) -> None:
     start = executor.scopes[node.name].pop()
     executor.name(node.name, TextSpan(executor.pieces.items[start:]))
 
 
-def adapter_begin(executor: StateWriter, node: SglAdapterBegin, where: SourcePlace | None) -> None:
+def adapter_begin(executor: StateWriter, node: SglAdapterBegin, where: SourceLocation | None) -> None:
     before = executor.adapter
     executor.adapt(node.name)  # of a name that is not loaded it raises, and nothing has begun
     executor.adapters.append(before)
 
 
-def adapter_end(executor: StateWriter, node: SglAdapterEnd, where: SourcePlace | None) -> None:
+def adapter_end(executor: StateWriter, node: SglAdapterEnd, where: SourceLocation | None) -> None:
     executor.adapt(executor.adapters.pop())
 
 
-def commit(executor: StateWriter, node: SglCommitLazy, where: SourcePlace | None) -> None:
+def commit(executor: StateWriter, node: SglCommitLazy, where: SourceLocation | None) -> None:
     executor.stream.prefill()
 
 

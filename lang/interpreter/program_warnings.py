@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from ..nodes.ir import SglExpr, SglSelect
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from .state_transcript import LiteralText
 from .state_writer import StateWriter
 
@@ -21,7 +21,7 @@ class UnreadDefinitionsWarning(UserWarning):
     """A select has definitions of its choices, but the prompt has none of them."""
 
 
-def warn_about_node(executor: StateWriter, node: SglExpr, where: SourcePlace | None) -> None:
+def warn_about_node(executor: StateWriter, node: SglExpr, where: SourceLocation | None) -> None:
     """Called before a gen or select begins."""
     if _outside_of_turns(executor):
         role = executor.conversation.finished[-1].role
@@ -61,7 +61,7 @@ def _is_described(executor: StateWriter, node: SglSelect) -> bool:
     return any(about in text for about in node.about.values() for text in texts)
 
 
-def _warn(executor: StateWriter, kind: type[Warning], where: SourcePlace | None, message: str) -> None:
+def _warn(executor: StateWriter, kind: type[Warning], where: SourceLocation | None, message: str) -> None:
     """Once for a line in a run, and, as Python's filters say, once for a line in a process."""
     if where is None or not executor.control.is_new((kind, where)):
         return

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..backend import Backend
 
 
-class RunningState(Protocol):
+class CancellableState(Protocol):
     """What a run asks of its states."""
 
     @property
@@ -38,12 +38,12 @@ class RunControl:
         self.root = RunBranch(backend, program)
         self.budget = budget
         self.stopped: ProgramError | None = None
-        self.said: set[Hashable] = set()  # what was warned about; the runs of a batch share one
+        self.warned: set[Hashable] = set()  # what was warned about; the runs of a batch share one
         self._parent = _current.get()
         self._over = False
         self._counted = Usage()
         self._lock = threading.Lock()
-        self._states: weakref.WeakSet[RunningState] = weakref.WeakSet()
+        self._states: weakref.WeakSet[CancellableState] = weakref.WeakSet()
         self._nested: weakref.WeakSet[RunControl] = weakref.WeakSet()
         if self._parent is not None:
             self._parent._adopt(self)
@@ -53,7 +53,7 @@ class RunControl:
         return {"root": self.root, "budget": self.budget, "stopped": self.stopped, "_counted": self._counted}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, said=set(), _parent=None, _over=True, _alarm=None)
+        self.__dict__.update(state, warning=set(), _parent=None, _over=True, _alarm=None)
         self._lock = threading.Lock()
         self._states, self._nested = weakref.WeakSet(), weakref.WeakSet()
 
@@ -74,7 +74,7 @@ class RunControl:
         """What the run has used so far, with the programs that it started."""
         return self._counted
 
-    def enter(self, state: RunningState) -> None:
+    def enter(self, state: CancellableState) -> None:
         """A state of this run begins."""
         with self._lock:
             self._states.add(state)
@@ -102,11 +102,11 @@ class RunControl:
         for run in nested:
             run.stop(error)
 
-    def is_new(self, said: Hashable) -> bool:
+    def is_new(self, warning: Hashable) -> bool:
         """Whether a warning has not been given yet; from now on it has."""
         with self._lock:
-            new = said not in self.said
-            self.said.add(said)
+            new = warning not in self.warned
+            self.warned.add(warning)
         return new
 
     def finished(self) -> None:

@@ -19,7 +19,7 @@ from ..global_config import own_words
 from ..media.media_urls import as_url
 from ..media.message_content import content_of
 from ..nodes.ir import SglExpr
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from ..sampling.choices import ChoicesDecision
 from .detached_backend import set_slots, slots_of
 from .token_usage import Usage
@@ -38,7 +38,7 @@ class LiteralText:
     error: ProgramError | None = None
     usage: Usage | None = None
 
-    def __init__(self, text: str, where: SourcePlace | None = None, media: Media | None = None) -> None:
+    def __init__(self, text: str, where: SourceLocation | None = None, media: Media | None = None) -> None:
         self.text = str(text)
         self.passage = text
         self.where = where
@@ -92,7 +92,9 @@ class PendingText:
         "where",
     )
 
-    def __init__(self, node: SglExpr, where: SourcePlace | None, samples: int = 1, split: Split | None = None) -> None:
+    def __init__(
+        self, node: SglExpr, where: SourceLocation | None, samples: int = 1, split: Split | None = None
+    ) -> None:
         self.node = node
         self.where = where
         self.split = split
@@ -370,7 +372,7 @@ def _merged(earlier: dict[str, Any], later: dict[str, Any]) -> dict[str, Any]:
     return {**earlier, **later, **both}
 
 
-def again(error: ProgramError, where: SourcePlace | None = None) -> ProgramError:
+def again(error: ProgramError, where: SourceLocation | None = None) -> ProgramError:
     """A fresh exception for each reader, chained to the same original error; `where` is its new place."""
     fresh = type(error)(error.message, where or error.where)
     fresh.__cause__ = error.__cause__

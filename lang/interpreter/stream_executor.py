@@ -24,7 +24,7 @@ from ..errors import DeadlineExceeded, ProgramCancelled, ProgramError, StateEnde
 from ..nodes.ir import flatten
 from ..nodes.pickle_placeholders import kept as kept_or_lost
 from ..nodes.primitives import as_node
-from ..places.source_location import SourcePlace, caller_place
+from ..places.source_location import SourceLocation, caller_place
 from ..sampling.adapter_selection import Adapter
 from ..sampling.options import SamplingOptions, derive_seed
 from .detached_backend import bare, detached
@@ -141,7 +141,7 @@ class StreamExecutor(StateReader):
 
     # --- nodes -------------------------------------------------------------------------------------------
 
-    def submit(self, expr: Any, variables: StateVariables | None = None, where: SourcePlace | None = None) -> None:
+    def submit(self, expr: Any, variables: StateVariables | None = None, where: SourceLocation | None = None) -> None:
         """Queue the nodes of an expression, whose names are bound in `variables` (None: the state's own).
 
         Raises what can be known at once, as ProgramError.
@@ -157,7 +157,7 @@ class StreamExecutor(StateReader):
             finally:
                 self._binding_to = outer
 
-    def _check_open(self, what: str, where: SourcePlace | None) -> None:
+    def _check_open(self, what: str, where: SourceLocation | None) -> None:
         if self.stopped:
             raise again(self.stopped, where)
         if self.ended:
@@ -167,13 +167,13 @@ class StreamExecutor(StateReader):
 
     # --- what the rules of the nodes are made of -----------------------------------------------------------
 
-    def write(self, text: str, send: Callable[[], None], where: SourcePlace | None) -> None:
+    def write(self, text: str, send: Callable[[], None], where: SourceLocation | None) -> None:
         """Add text that is known; `send` gives it to the stream."""
         if not self.failure:
             send()
         self.pieces.put(LiteralText(text, where))
 
-    def attach(self, media: Media, where: SourcePlace | None) -> None:
+    def attach(self, media: Media, where: SourceLocation | None) -> None:
         """Add a picture or film, and the template's text for it."""
         token = self.chat_template.image_token
         if not self.failure:

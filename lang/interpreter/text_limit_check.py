@@ -10,14 +10,14 @@ from ..sampling.text_limits import is_constrained, is_cut, truncated_error
 if TYPE_CHECKING:
     from ..backend import Backend, Generated
     from ..nodes.ir import SglGen
-    from ..places.source_location import SourcePlace
+    from ..places.source_location import SourceLocation
     from ..sampling.options import SamplingOptions
 
 _shown: dict[str, dict[Any, Any]] = {}  # by file, what Python has shown of its lines
 
 
 def check_limit(
-    node: SglGen[Any], options: SamplingOptions, backend: Backend, where: SourcePlace | None, made: Generated
+    node: SglGen[Any], options: SamplingOptions, backend: Backend, where: SourceLocation | None, made: Generated
 ) -> None:
     """Raise TruncatedError for a text that a limit cut, if it has a type or its gen minds; else `truncated` says it.
 
@@ -35,7 +35,7 @@ def check_limit(
             made.meta_info = {**meta, "truncated": True}
 
 
-def _warn(node: SglGen[Any], where: SourcePlace | None) -> None:
+def _warn(node: SglGen[Any], where: SourceLocation | None) -> None:
     """Python shows it once for a line."""
     message = (
         f"{node!r} reached its limit and was closed (close_at_limit): the end of the text is its grammar's, not the "

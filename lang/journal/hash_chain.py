@@ -18,7 +18,7 @@ Part = bytes | Future[JournalNode]
 _BEGIN, _END, _RESULT, _MEDIA, _ASKED, _ADAPTER = (b"\xff" + mark for mark in (b"b", b"e", b"r", b"m", b"?", b"a"))
 
 
-class ChainLink:
+class HashChainLink:
     """The content up to here: that of `before` and one part more, which may be a result that is not there yet.
 
     Literals hash as one text however they were cut. A link that is known releases what precedes it; streams
@@ -27,7 +27,7 @@ class ChainLink:
 
     __slots__ = ("_state",)
 
-    def __init__(self, before: ChainLink | None = None, part: Part = b"") -> None:
+    def __init__(self, before: HashChainLink | None = None, part: Part = b"") -> None:
         self._state: Any = hashlib.blake2b(digest_size=16) if before is None else (before, part)
 
     def address(self, request: str) -> str | None:
@@ -59,9 +59,9 @@ class ChainLink:
             link._state = hasher
         return hasher
 
-    def _unhashed(self) -> tuple[Any, list[tuple[ChainLink, Part]]]:
+    def _unhashed(self) -> tuple[Any, list[tuple[HashChainLink, Part]]]:
         """The nearest hash that is known, and from here back to it the links that have none."""
-        unhashed: list[tuple[ChainLink, Part]] = []
+        unhashed: list[tuple[HashChainLink, Part]] = []
         link = self
         while isinstance(state := link._state, tuple):
             unhashed.append((link, state[1]))

@@ -15,7 +15,7 @@ from ..backend import Backend, Stream
 from ..backends.default_backend import resolve_backend
 from ..chat import ChatTemplate
 from ..errors import BadValueError, JournalError
-from ..places.source_location import SourcePlace, caller_place
+from ..places.source_location import SourceLocation, caller_place
 from ..sampling.options import SamplingOptions
 from .journal import Journal
 from .journal_node import JournalNode
@@ -247,7 +247,7 @@ def _check_model(journal: Journal, inner: Backend) -> None:
     recorded, name = journal.header["model"], inner.get_model_name()
     if recorded != name:
         message = f"{journal.path} was recorded with {recorded}; what is missing comes from {name}"
-        where = caller_place() or SourcePlace("<sgl>", 0)
+        where = caller_place() or SourceLocation("<sgl>", 0)
         warnings.warn_explicit(message, UserWarning, where.file, where.line)
 
 

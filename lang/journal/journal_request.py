@@ -11,7 +11,7 @@ from typing import Any
 from sgl.runtime.text.chat_templates.quoted_text import QuotedText
 
 from ..backend import GenRequest, SelectRequest
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from ..sampling.options import DEFAULTS, NAMES
 from .journal_class_names import written_name
 from .journal_node import JournalNode
@@ -50,7 +50,7 @@ class JournalRequest:
 
     content: RequestContent
     name: str | None
-    where: SourcePlace | None
+    where: SourceLocation | None
     program: str | None
     path: Path
     shape: str
@@ -125,7 +125,7 @@ def seeded(request: Any, seed: int | None) -> Any:
     return dataclasses.replace(request, seed=seed)
 
 
-def program_at(where: SourcePlace | None) -> str | None:
+def program_at(where: SourceLocation | None) -> str | None:
     """The name of the running function that has this line."""
     frame = sys._getframe(1) if where else None
     found = False

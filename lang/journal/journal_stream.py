@@ -12,21 +12,12 @@ from typing import Any
 from ..backend import Backend, Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
 from ..backends.pending_calls import forward_result
 from ..errors import ProgramCancelled
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from ..sampling.choices import ChoicesDecision
-from .hash_chain import (
-    ChainLink,
-    adapter_part,
-    address,
-    encode,
-    media_part,
-    result_part,
-    result_place,
-    turn_part,
-)
+from .hash_chain import HashChainLink, adapter_part, address, encode, media_part, result_part, result_place, turn_part
 from .journal_node import JournalNode
 from .journal_request import JournalRequest, Path, RequestContent, content_of, once_content, program_at
-from .memoized_values import OnceValues
+from .memoized_values import MemoizedValues
 from .recorded_call import RecordedCall, StreamPosition, done
 from .replay_mismatch import mismatch
 from .replay_session import ReplaySession
@@ -53,7 +44,7 @@ class JournalStream(Stream):
         self._turn: bytes | None = None  # to another adapter than that of the stream it was forked off
         self._shape = hashlib.blake2b(digest_size=16)
         self._before = ""
-        self._content = ChainLink()
+        self._content = HashChainLink()
         self._last: Future[JournalNode] | None = None
         self._inner: Stream | None = None  # opened when something has to be computed
         self._not_restored: list[Step] = []
@@ -86,7 +77,7 @@ class JournalStream(Stream):
             raise failures[0]
 
     def _add(self, part: bytes, step: Step, failures: list[Exception]) -> None:
-        self._content = ChainLink(self._content, part)
+        self._content = HashChainLink(self._content, part)
         try:
             self._pass_on(step)
         except Exception as error:  # the backend takes no pictures, say
@@ -122,8 +113,8 @@ class JournalStream(Stream):
         return self._submit(request, None)
 
     def _submit(self, request: GenRequest | SelectRequest, on_chunk: OnChunk | None) -> Future[Any]:
-        asked = self._ask(content_of(request), request.name, request.where)
-        question = RecordedCall(self._session, asked, request, on_chunk)
+        journal_request = self._ask(content_of(request), request.name, request.where)
+        question = RecordedCall(self._session, journal_request, request, on_chunk)
         self._shape.update(result_place())
         self._before = ""
         self._mailbox.run(partial(self._decide, question), question.fail)
@@ -131,7 +122,7 @@ class JournalStream(Stream):
             raise question.refusal
         return question.result
 
-    def _ask(self, content: RequestContent, name: str | None, where: SourcePlace | None) -> JournalRequest:
+    def _ask(self, content: RequestContent, name: str | None, where: SourceLocation | None) -> JournalRequest:
         """The question at this point of the stream."""
         shape = address(self._shape, content.address)
         number = self._session.number(shape, self._path)
@@ -140,40 +131,42 @@ class JournalStream(Stream):
 
     def _decide(self, question: RecordedCall) -> None:
         """Serve the node if the journal has it, else compute it; later, if that cannot be known yet."""
-        key = self._content.address(question.asked.content.address)
-        if key is None and self._session.may_have(question.asked.shape):
+        key = self._content.address(question.journal_request.content.address)
+        if key is None and self._session.may_have(question.journal_request.shape):
             self._mailbox.shut()
             again = partial(self._mailbox.open, partial(self._decide, question), question.fail)
             self._content.when_known(again)
             return
-        node = self._session.take(key, question.asked) if key else None
+        node = self._session.take(key, question.journal_request) if key else None
         if node is not None:
             self._serve(question, node)
         elif self._session.inner is None:
-            question.refuse(mismatch(self._session.journal, question.asked, self._last))
+            question.refuse(mismatch(self._session.journal, question.journal_request, self._last))
         else:
             self._compute(question)
 
     def _serve(self, question: RecordedCall, node: JournalNode) -> None:
         if node.error is None:
             kept = question.kept(node.text)
-            self._content, self._last = ChainLink(self._content, result_part(kept)), done(node)
+            self._content, self._last = HashChainLink(self._content, result_part(kept)), done(node)
             self._pass_on(_restoring(node, question.request, kept))
         question.serve(node)
 
     def _compute(self, question: RecordedCall) -> None:
         spot = StreamPosition(self._content, self._last)
-        self._content, self._last = ChainLink(spot.content, spot.node), spot.node
+        self._content, self._last = HashChainLink(spot.content, spot.node), spot.node
         question.compute(self._caught_up(), spot)
 
     # --- values that Python computes -------------------------------------------------------------------------
 
-    def once(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: SourcePlace | None) -> OnceValues:
+    def once(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], where: SourceLocation | None
+    ) -> MemoizedValues:
         """The place of a value in this stream. See `sgl.once`."""
-        asked = self._ask(once_content(name, args, kwargs), name, where)
+        journal_request = self._ask(once_content(name, args, kwargs), name, where)
         spot: Future[StreamPosition] = Future()
         self._mailbox.run(lambda: spot.set_result(StreamPosition(self._content, self._last)), spot.set_exception)
-        return OnceValues(self._session, asked, spot)
+        return MemoizedValues(self._session, journal_request, spot)
 
     # --- forks and the end -----------------------------------------------------------------------------------
 
@@ -191,7 +184,7 @@ class JournalStream(Stream):
         if adapter != self._adapter:
             part = adapter_part(adapter)
             self._shape.update(part)
-            self._content, self._adapter, self._opener = ChainLink(self._content, part), adapter, opener
+            self._content, self._adapter, self._opener = HashChainLink(self._content, part), adapter, opener
             self._turn = part
 
     def _forked(self, children: list[JournalStream], split: Callable[[Stream], list[Stream]]) -> list[Stream]:
@@ -213,10 +206,10 @@ class JournalStream(Stream):
             child._mailbox.open(begin, _ignore)
 
     def _begin(
-        self, content: ChainLink, last: Future[JournalNode] | None, inner: Stream | None, not_restored: list[Step]
+        self, content: HashChainLink, last: Future[JournalNode] | None, inner: Stream | None, not_restored: list[Step]
     ) -> None:
         self._last, self._inner, self._not_restored = last, inner, not_restored
-        self._content = ChainLink(content, self._turn) if self._turn else content
+        self._content = HashChainLink(content, self._turn) if self._turn else content
 
     def prefill(self) -> Future[None]:
         """Of a stream that is served from the journal nothing has to be computed ahead."""

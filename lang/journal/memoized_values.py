@@ -37,31 +37,31 @@ def once(s: Any, name: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -
     """
     stream = getattr(getattr(s, "stream_executor", None), "stream", None)
     place = getattr(stream, "once", None)
-    remembered: OnceValues | None = place(name, args, kwargs, caller_place()) if place else None
+    remembered: MemoizedValues | None = place(name, args, kwargs, caller_place()) if place else None
     if remembered is None:
         return fn(*args, **kwargs)
     call = partial(fn, *args, **kwargs)
     return remembered.avalue(call) if inspect.iscoroutinefunction(fn) else remembered.value(call)
 
 
-class OnceValues:
+class MemoizedValues:
     """The place of a value in a journal."""
 
-    def __init__(self, session: ReplaySession, asked: JournalRequest, spot: Future[StreamPosition]) -> None:
+    def __init__(self, session: ReplaySession, request: JournalRequest, spot: Future[StreamPosition]) -> None:
         self._session = session
-        self._asked = asked
+        self._request = request
         self._spot = spot
 
     def value(self, call: Callable[[], Any]) -> Any:
         """The recorded value, else what `call` gives, recorded."""
-        if self._session.may_have(self._asked.shape):
+        if self._session.may_have(self._request.shape):
             self._known().result()
             value = self._recorded()
             if value is not _NEW:
                 return value
         started = self._session.begin()
         try:
-            value = _json(self._asked.name, call())
+            value = _json(self._request.name, call())
         except BaseException as error:
             self._end(started, error=describe(error))
             raise
@@ -70,14 +70,14 @@ class OnceValues:
 
     async def avalue(self, call: Callable[[], Any]) -> Any:
         """As `value`, for functions that are awaited."""
-        if self._session.may_have(self._asked.shape):
+        if self._session.may_have(self._request.shape):
             await asyncio.wait([asyncio.wrap_future(self._known())])
             value = self._recorded()
             if value is not _NEW:
                 return value
         started = self._session.begin()
         try:
-            value = _json(self._asked.name, await call())
+            value = _json(self._request.name, await call())
         except BaseException as error:
             self._end(started, error=describe(error))
             raise
@@ -101,9 +101,9 @@ class OnceValues:
         key = self._key()
         if key is None:
             return _NEW
-        node = self._session.take(key, self._asked)
+        node = self._session.take(key, self._request)
         if node is None and self._session.inner is None:
-            raise mismatch(self._session.journal, self._asked, self._spot.result().last)
+            raise mismatch(self._session.journal, self._request, self._spot.result().last)
         if node is not None and node.error is not None:
             raise rebuild(node.error)
         return _NEW if node is None else json.loads(json.dumps(node.value))
@@ -111,7 +111,7 @@ class OnceValues:
     def _key(self) -> str | None:
         """None after a node that failed: what follows it has no address."""
         try:
-            return self._spot.result().content.address(self._asked.content.address)
+            return self._spot.result().content.address(self._request.content.address)
         except Exception:
             return None
 
@@ -121,7 +121,7 @@ class OnceValues:
         def write(known: Future[None]) -> None:
             try:
                 if key := self._key():
-                    node = self._asked.node(key, self._spot.result().previous, seconds)
+                    node = self._request.node(key, self._spot.result().previous, seconds)
                     node.value, node.error = value, error
                     self._session.add(node)
             except JournalError as failure:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..backend import Generated, GenRequest, OnChunk, SelectRequest, Stream
 from ..concurrency.one_shot_callbacks import when_done
-from .hash_chain import ChainLink
+from .hash_chain import HashChainLink
 from .journal_node import JournalNode, describe, rebuild
 from .journal_request import JournalRequest, seeded
 from .replay_session import ReplaySession
@@ -21,7 +21,7 @@ from .replay_session import ReplaySession
 class StreamPosition:
     """A place in a stream: the content there and the node before it. `node` will be what is made."""
 
-    content: ChainLink
+    content: HashChainLink
     last: Future[JournalNode] | None
     node: Future[JournalNode] = field(default_factory=Future)
 
@@ -42,18 +42,18 @@ class RecordedCall:
     def __init__(
         self,
         session: ReplaySession,
-        asked: JournalRequest,
+        journal_request: JournalRequest,
         request: GenRequest | SelectRequest,
         on_chunk: OnChunk | None,
     ) -> None:
-        self.asked = asked
+        self.journal_request = journal_request
         self.request = request
         self.result: Future[Any] = Future()
         self.refusal: BaseException | None = None
         self._session = session
         self._on_chunk = on_chunk
         self._chunks: list[int] = []
-        self._seed = session.seed_for(asked)
+        self._seed = session.seed_for(journal_request)
         self._started = 0.0
 
     def kept(self, text: str) -> str:
@@ -125,9 +125,9 @@ class RecordedCall:
 
     def _record(self, spot: StreamPosition, outcome: Any) -> JournalNode:
         """The node of an outcome. What follows a node that failed has no address: it fails alike, unwritten."""
-        key = spot.content.address(self.asked.content.address)
+        key = spot.content.address(self.journal_request.content.address)
         assert key is not None
-        node = self.asked.node(key, spot.previous, time.perf_counter() - self._started)
+        node = self.journal_request.node(key, spot.previous, time.perf_counter() - self._started)
         node.seed = self._seed
         if isinstance(outcome, BaseException):
             node.error = describe(outcome, at_once=self.refusal is outcome)

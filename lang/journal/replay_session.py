@@ -32,7 +32,7 @@ class ReplaySession:
         self._unwritten: JournalError | None = None
         self._changed = threading.Condition()
         self._unfinished = 0
-        self._asked: Counter[tuple[str, Path]] = Counter()
+        self._counts: Counter[tuple[str, Path]] = Counter()
         self._by_id = {node.id: node for node in journal.nodes if self._serves(node)}
         self._by_key: defaultdict[str, list[JournalNode]] = defaultdict(list)
         for node in self._by_id.values():
@@ -53,8 +53,8 @@ class ReplaySession:
     def number(self, shape: str, path: Path) -> int:
         """How many of this shape have been asked in this place before."""
         with self._changed:
-            self._asked[shape, path] += 1
-            return self._asked[shape, path] - 1
+            self._counts[shape, path] += 1
+            return self._counts[shape, path] - 1
 
     def may_have(self, shape: str) -> bool:
         """Could a node of this shape be served? If not, its key need not be waited for."""
@@ -65,11 +65,11 @@ class ReplaySession:
         """True when there is nothing (more) to serve."""
         return self.inner is not None and not self._by_id
 
-    def take(self, key: str, asked: JournalRequest) -> JournalNode | None:
+    def take(self, key: str, request: JournalRequest) -> JournalNode | None:
         """The recorded node, once; an equal one from another place where the place does not matter."""
         with self._changed:
-            node = self._by_id.pop((key, asked.place, asked.occurrence), None)
-            if node is None and not asked.content.placed:
+            node = self._by_id.pop((key, request.place, request.occurrence), None)
+            if node is None and not request.content.placed:
                 node = next((n for n in self._by_key[key] if n.id in self._by_id), None)
                 self._by_id.pop(node.id if node else ("", "", 0), None)
             if node is not None:
@@ -77,11 +77,11 @@ class ReplaySession:
                 self.served.append(node)
             return node
 
-    def seed_for(self, asked: JournalRequest) -> int | None:
+    def seed_for(self, request: JournalRequest) -> int | None:
         """The seed of a node whose program gives none: drawn from the run's seed and the node's place."""
-        if self.inner is None or not self.inner.takes_seed or not asked.content.placed:
+        if self.inner is None or not self.inner.takes_seed or not request.content.placed:
             return None
-        return derive_seed(self.seed, int(asked.shape[:15], 16), *asked.path, asked.occurrence)
+        return derive_seed(self.seed, int(request.shape[:15], 16), *request.path, request.occurrence)
 
     # --- computing -----------------------------------------------------------------------------------------
 

@@ -47,12 +47,12 @@ def _read(path: Path, media: Media) -> tuple[bytes, str]:
     return data, _kind_of(data, media, mimetypes.guess_type(path.name)[0])
 
 
-def _kind_of(data: bytes, media: Media, guess: str | None = None) -> str:
+def _kind_of(data: bytes, media: Media, default: str | None = None) -> str:
     """The MIME type by the first bytes, else by the name of the file."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "image/webp"
     known = next((kind for magic, kind in _MAGIC if data.startswith(magic)), None)
-    return known or guess or ("video/mp4" if media.kind == "video" else "image/png")
+    return known or default or ("video/mp4" if media.kind == "video" else "image/png")
 
 
 def _png(image: Any) -> bytes:

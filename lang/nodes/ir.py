@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from ..errors import TextOfNodeError, shown
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from ..sampling.choices import ChoicesSamplingMethod
 from ..sampling.options import (
     REGEX_BOOL,
@@ -16,7 +16,7 @@ from ..sampling.options import (
     REGEX_STR,
     SamplingOptions,
 )
-from ..typed.typed_text_parsing import TextReading
+from ..typed.typed_text_parsing import TypedTextParser
 from .pickle_placeholders import kept
 from .unused_expression_warning import warn_if_dropped
 
@@ -48,7 +48,7 @@ __all__ = [
     "SglVarScopeBegin",
     "SglVarScopeEnd",
     "SglVideo",
-    "TextReading",
+    "TypedTextParser",
     "flatten",
     "print_graph",
 ]
@@ -64,7 +64,7 @@ class SglExpr:
     """
 
     node_id: int | None = None
-    where: SourcePlace | None = None
+    where: SourceLocation | None = None
     stands_alone = False  # True for forks and their like, which add no text
     prev_node: SglExpr | None = None
     source: SglExpr | None = None
@@ -117,7 +117,7 @@ class SglExpr:
         return print_graph(self)
 
 
-class SglSpoken(SglExpr):
+class SglAppendable(SglExpr):
     """What is meant to be appended: it warns where a line makes it and does nothing with it."""
 
     def __del__(self) -> None:
@@ -125,7 +125,7 @@ class SglSpoken(SglExpr):
             warn_if_dropped(self)
 
 
-class SglExprList(SglSpoken):
+class SglExprList(SglAppendable):
     """Several nodes, one after another."""
 
     def __init__(self, expr_list: Iterable[SglExpr | str]) -> None:
@@ -168,14 +168,14 @@ class SglConstantText(SglExpr):
         return f"Constant({self.value!r})"
 
 
-class SglGen(SglSpoken, Generic[Value_co]):
+class SglGen(SglAppendable, Generic[Value_co]):
     """Text that the model writes, bound to the variable `name`. `reading` is what `s.get` makes of it."""
 
     def __init__(
         self,
         name: str | None,
         sampling_params: SamplingOptions,
-        reading: TextReading[Value_co] | None = None,
+        reading: TypedTextParser[Value_co] | None = None,
     ) -> None:
         self.name = name
         self.sampling_params = sampling_params
@@ -185,7 +185,7 @@ class SglGen(SglSpoken, Generic[Value_co]):
         return f"Gen({self.name!r})"
 
 
-class SglSelect(SglSpoken):
+class SglSelect(SglAppendable):
     """One of several texts, the one that the model finds most likely.
 
     `about` has the definitions that came with the choices; `reading` tells what `s.get` makes of the text, None: it
@@ -198,7 +198,7 @@ class SglSelect(SglSpoken):
         choices: list[str],
         temperature: float,
         choices_method: ChoicesSamplingMethod,
-        reading: TextReading[Any] | None = None,
+        reading: TypedTextParser[Any] | None = None,
         about: Mapping[str, str] | None = None,
     ) -> None:
         self.name = name

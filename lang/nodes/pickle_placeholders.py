@@ -6,7 +6,7 @@ import pickle
 from typing import Any
 
 
-class UnpicklableReading:
+class UnpicklableParser:
     """Says what was there when it is asked to read or to choose."""
 
     def __init__(self, what: str) -> None:
@@ -27,7 +27,7 @@ class UnpicklableReading:
             "get(name, type)"
         )
 
-    def __call__(self, **asked: Any) -> Any:
+    def __call__(self, **arguments: Any) -> Any:
         self.read("", None)
 
 
@@ -39,5 +39,5 @@ def kept(value: Any) -> Any:
         pickle.dumps(value)
     except Exception:
         kind = getattr(value, "kind", value)
-        return UnpicklableReading(getattr(kind, "__qualname__", None) or f"{kind!r:.80}")
+        return UnpicklableParser(getattr(kind, "__qualname__", None) or f"{kind!r:.80}")
     return value

@@ -10,7 +10,7 @@ from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
 from ..errors import BadValueError, check_text, shown
 from ..typed.choice_labels import ChoiceLabels, labels_of
 from .ir import SglConstantText, SglExpr
-from .traced_nodes import SglWords
+from .traced_nodes import SglTracedText
 
 
 def special(text: Any) -> SglExpr:
@@ -31,21 +31,21 @@ def plain(text: Any) -> SglExpr:
 
 def _words(text: Any, is_quoted: bool) -> SglExpr:
     if isinstance(text, str):
-        return SglConstantText(_said(text, is_quoted))
+        return SglConstantText(_quoted_text(text, is_quoted))
     if isinstance(text, SglExpr):  # in a trace: what is text in a run
-        return SglWords(text, is_quoted)
+        return SglTracedText(text, is_quoted)
     word = "plain" if is_quoted else "special"
     raise BadValueError(f"sgl.{word}({text!r:.60}): give a text (str() it?)")
 
 
-def worded(node: SglWords, text: Any) -> SglConstantText:
+def worded(node: SglTracedText, text: Any) -> SglConstantText:
     """What such a node is in a run, where its text is known. Raises BadValueError for what is none."""
     if not isinstance(text, str):
         raise BadValueError(f"{node!r} is {text!r:.60} in this run; give a text (str() it?)")
-    return SglConstantText(_said(text, node.quoted))
+    return SglConstantText(_quoted_text(text, node.quoted))
 
 
-def _said(text: str, is_quoted: bool) -> QuotedText:
+def _quoted_text(text: str, is_quoted: bool) -> QuotedText:
     return quoted(text) if is_quoted else QuotedText(text)
 
 

@@ -7,10 +7,10 @@ from typing import Any, NoReturn
 from ..errors import TraceError
 from .ir import SglExpr
 
-__all__ = ["SglArgument", "SglConcateAndAppend", "SglFork", "SglGetForkItem", "SglJoin", "SglVariable", "SglWords"]
+__all__ = ["SglArgument", "SglConcateAndAppend", "SglFork", "SglGetForkItem", "SglJoin", "SglTracedText", "SglVariable"]
 
 
-class SglWords(SglExpr):
+class SglTracedText(SglExpr):
     """In a trace: text with a known origin, whose content only a run knows. `quoted`: from outside the program."""
 
     def __init__(self, text: SglExpr, quoted: bool) -> None:

@@ -12,7 +12,7 @@ from .notebook_cells import cell_name
 _OWN_FOLDERS = (os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, contextlib.__file__)
 
 
-class SourcePlace(NamedTuple):
+class SourceLocation(NamedTuple):
     """A line of a user's program."""
 
     file: str
@@ -28,11 +28,11 @@ def is_own(file: str) -> bool:
     return file.startswith(_OWN_FOLDERS)
 
 
-def caller_place() -> SourcePlace | None:
+def caller_place() -> SourceLocation | None:
     """The innermost line outside this package."""
     frame = sys._getframe(1)
     while frame is not None:
         if not is_own(frame.f_code.co_filename):
-            return SourcePlace(frame.f_code.co_filename, frame.f_lineno)
+            return SourceLocation(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -14,7 +14,7 @@ from ..nodes.ir import SglGen, SglSelect
 from ..sampling.adapter_selection import Change, of_forks
 from .program import Program, ProgramCall, check_program
 from .program_state import StateBase
-from .report_and_journal_hooks import Picture, Report, reports
+from .report_and_journal_hooks import PictureHandle, ReportHandle, reports
 from .select_probabilities import probabilities_async
 from .state_group import ProgramStateGroup
 from .variable_parsing import typed_value
@@ -124,12 +124,12 @@ class AsyncProgramState(StateBase):
         await self._synced()
         return self.stream_executor.branch.usage()
 
-    async def report(self, path: str | Path | None = None, *, title: str | None = None) -> Report:
+    async def report(self, path: str | Path | None = None, *, title: str | None = None) -> ReportHandle:
         """Finish what was appended here and return the whole run as an HTML page; see ProgramState.report."""
         await self._synced()
         return reports().report(self, path, title=title, wait=False)
 
-    async def picture(self, path: str | Path | None = None, *, lanes: int = 40) -> Picture:
+    async def picture(self, path: str | Path | None = None, *, lanes: int = 40) -> PictureHandle:
         """Finish what was appended here and return a timeline of the run; see ProgramState.picture."""
         await self._synced()
         return reports().picture(self, path, lanes=lanes, wait=False)

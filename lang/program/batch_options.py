@@ -21,7 +21,7 @@ class BatchOptions(SamplingNames, total=False):
     num_threads: int | str
 
 
-class ShownOptions(BatchOptions, total=False):
+class BatchDisplayOptions(BatchOptions, total=False):
     """What `run_batch` takes more."""
 
     progress_bar: bool

@@ -37,7 +37,7 @@ def meant(options: Iterable[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class BatchPlan:
+class BatchRunSettings:
     num_threads: int | str = "auto"
     progress_bar: bool = False
     return_exceptions: bool = False
@@ -79,7 +79,7 @@ def make_calls(program: Program, items: Any) -> list[ProgramCall]:
     return [ProgramCall((), _positional(program, item)) for item in items]
 
 
-def run_all(program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan) -> list[Any]:
+def run_all(program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchRunSettings) -> list[Any]:
     """Run every call to its end; results in order. Raises BatchError for the first item whose body failed."""
     bar = _Progress(len(calls), plan.progress_bar)
     try:
@@ -94,7 +94,7 @@ def run_all(program: Program, calls: list[ProgramCall], settings: RunSettings, p
     return _results(program, calls, outcomes, plan)
 
 
-def iterate(program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan) -> Iterator[Any]:
+def iterate(program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchRunSettings) -> Iterator[Any]:
     """Results in order, while later items are running. Leaving the iteration drops what has not begun.
 
     Raises BatchError at an item whose body failed, once those that are running have ended.
@@ -123,7 +123,7 @@ def iterate(program: Program, calls: list[ProgramCall], settings: RunSettings, p
 
 
 async def run_all_async(
-    program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan
+    program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchRunSettings
 ) -> list[Any]:
     """As `run_all`, on the event loop."""
     limit = asyncio.Semaphore(max(1, len(calls)) if program.is_async else plan.threads(len(calls)))
@@ -146,7 +146,7 @@ async def _run_one_async(program: Program, call: ProgramCall, settings: RunSetti
 
 
 def _run_pooled(
-    program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchPlan, bar: _Progress
+    program: Program, calls: list[ProgramCall], settings: RunSettings, plan: BatchRunSettings, bar: _Progress
 ) -> list[RunOutcome]:
     pool = ThreadPoolExecutor(plan.threads(len(calls)), thread_name_prefix="sgl-batch")
     try:
@@ -182,13 +182,15 @@ def _finish(outcome: RunOutcome) -> RunOutcome:
     return outcome
 
 
-def _results(program: Program, calls: list[ProgramCall], outcomes: list[RunOutcome], plan: BatchPlan) -> list[Any]:
+def _results(
+    program: Program, calls: list[ProgramCall], outcomes: list[RunOutcome], plan: BatchRunSettings
+) -> list[Any]:
     if not plan.return_exceptions and any(map(_body_failed, outcomes)):
         raise _failed(program, calls, outcomes)
     return [_result(outcome, plan) for outcome in outcomes]
 
 
-def _result(outcome: RunOutcome, plan: BatchPlan) -> Any:
+def _result(outcome: RunOutcome, plan: BatchRunSettings) -> Any:
     return _error_or_state(outcome) if plan.return_exceptions else outcome.state
 
 

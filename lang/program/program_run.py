@@ -47,7 +47,7 @@ class RunSettings:
     returns_errors: bool = False  # the caller gets them as results
     adapter: Adapter = None
     adapters: tuple[Adapter, ...] = ()
-    said: set[Hashable] = field(default_factory=set)  # of all items together: what was warned about
+    warned: set[Hashable] = field(default_factory=set)  # of all items together: what was warned about
 
     @classmethod
     def of(cls, options: Mapping[str, Any], returns_errors: bool = False, items: int | None = None) -> RunSettings:
@@ -138,7 +138,7 @@ def new_executor(
     backend = settings.backend
     control = RunControl(backend, program.__name__, settings.timeout, settings.budget)
     control.root.adapter = settings.adapter
-    control.said = settings.said
+    control.warned = settings.warned
     executor = StreamExecutor(
         backend,
         settings.options,

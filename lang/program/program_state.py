@@ -32,7 +32,7 @@ from ..nodes.ir import (
 from ..nodes.primitives import role_turn
 from ..sampling.adapter_selection import Change, checked, of_forks
 from .program import Program, ProgramCall, check_program
-from .report_and_journal_hooks import Picture, Report, reports
+from .report_and_journal_hooks import PictureHandle, ReportHandle, reports
 from .select_probabilities import probabilities
 from .state_group import ProgramStateGroup
 from .variable_parsing import typed_value
@@ -391,14 +391,14 @@ class ProgramState(StateBase):
         self.sync()
         return self.stream_executor.branch.usage()
 
-    def report(self, path: str | Path | None = None, *, title: str | None = None, wait: bool = True) -> Report:
+    def report(self, path: str | Path | None = None, *, title: str | None = None, wait: bool = True) -> ReportHandle:
         """Return the whole run as one HTML page and save it at `path` if given. Notebooks display it.
 
         `wait=False` shows a run in progress. For a batch, use `sgl.report(states, path)`.
         """
         return reports().report(self, path, title=title, wait=wait)
 
-    def picture(self, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> Picture:
+    def picture(self, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> PictureHandle:
         """Return a timeline of the run's branches as an SVG drawing and save it at `path` if given.
 
         Notebooks display it. `lanes`: the most branches to draw. `wait=False` shows a run in progress.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..backend import Backend
 
 
-class Report(Protocol):
+class ReportHandle(Protocol):
     """A page about runs. `html` is the whole page, `save` writes it; notebooks show it."""
 
     data: dict[str, Any]
@@ -26,7 +26,7 @@ class Report(Protocol):
     def _repr_html_(self) -> str: ...
 
 
-class Picture(Protocol):
+class PictureHandle(Protocol):
     """The branches of a run over time. `svg` is the drawing, `save` writes it; notebooks show it."""
 
     @property
@@ -35,17 +35,19 @@ class Picture(Protocol):
     def _repr_svg_(self) -> str: ...
 
 
-class Reports(Protocol):
+class ReportModule(Protocol):
     """What draws states: the room `report`."""
 
     def report(
         self, states: Any, path: str | Path | None = None, *, title: str | None = None, wait: bool = True
-    ) -> Report: ...
-    def picture(self, state: Any, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True) -> Picture: ...
+    ) -> ReportHandle: ...
+    def picture(
+        self, state: Any, path: str | Path | None = None, *, lanes: int = 40, wait: bool = True
+    ) -> PictureHandle: ...
     def brief(self, state: Any) -> str: ...
 
 
-class Journals(Protocol):
+class JournalModule(Protocol):
     """What records and replays runs: the room `journal`."""
 
     def journalled(self, backend: Backend, path: Any) -> Backend: ...
@@ -54,16 +56,16 @@ class Journals(Protocol):
 _loaders: dict[str, Callable[[], Any]] = {}
 
 
-def register(reports: Callable[[], Reports], journals: Callable[[], Journals]) -> None:
+def register(reports: Callable[[], ReportModule], journals: Callable[[], JournalModule]) -> None:
     """Say how the rooms above are loaded, when they are first asked for. Called in `lang/__init__.py`."""
     _loaders.update(reports=reports, journals=journals)
 
 
-def reports() -> Reports:
-    found: Reports = _loaders["reports"]()
+def reports() -> ReportModule:
+    found: ReportModule = _loaders["reports"]()
     return found
 
 
-def journals() -> Journals:
-    found: Journals = _loaders["journals"]()
+def journals() -> JournalModule:
+    found: JournalModule = _loaders["journals"]()
     return found

@@ -109,7 +109,7 @@ class ProgramStateGroup(Generic[State]):
         known = self._known()
         for state in self.states:
             state.stream_executor.sync()
-        self._bring_home(mode, known)
+        self._collect(mode, known)
 
     async def ajoin(self, mode: str = "gather_variable") -> None:
         """`join` without blocking the event loop."""
@@ -117,7 +117,7 @@ class ProgramStateGroup(Generic[State]):
         known = self._known()
         for state in self.states:
             await state._synced()
-        self._bring_home(mode, known)
+        self._collect(mode, known)
 
     def _check_mode(self, mode: str) -> None:
         if mode not in ("gather_variable", "concate_and_append"):
@@ -127,7 +127,7 @@ class ProgramStateGroup(Generic[State]):
         """The variables that the parent has when the join begins: they are not gathered."""
         return set(self.src_state._variables.declared())
 
-    def _bring_home(self, mode: str, known: set[Any]) -> None:
+    def _collect(self, mode: str, known: set[Any]) -> None:
         if mode == "gather_variable":
             self._gather(known)
         else:

@@ -8,7 +8,7 @@ from ..errors import ProgramError
 from ..interpreter.state_transcript import PendingText
 from ..interpreter.state_variables import StateVariables
 from ..nodes.ir import SglGen, SglSelect
-from ..typed.typed_text_parsing import TextReading
+from ..typed.typed_text_parsing import TypedTextParser
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -34,7 +34,7 @@ def typed_value(executor: StreamExecutor, variables: StateVariables, name: str, 
         raise ProgramError(f"variable {name!r} has no value of the type it was asked for: {error}", where) from error
 
 
-def _read(reading: TextReading[Any], value: Any, backend: Backend) -> Any:
+def _read(reading: TypedTextParser[Any], value: Any, backend: Backend) -> Any:
     """Texts, in lists of forks and samples; what the program set itself is not text and stays as it is."""
     if isinstance(value, list):
         return [_read(reading, item, backend) for item in value]
@@ -47,7 +47,7 @@ def _is_cut(meta: Any) -> bool:
     return any(one.get("truncated") and not one.get("closed") for one in found if isinstance(one, dict))
 
 
-def _reading(node: Any, type: Any) -> TextReading[Any] | None:
+def _reading(node: Any, type: Any) -> TypedTextParser[Any] | None:
     if type is not None:
         from ..typed import reading_of
 

@@ -6,7 +6,7 @@ import linecache
 import os
 from typing import Any
 
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 
 AROUND = 3  # lines shown before and after
 
@@ -23,7 +23,7 @@ class ReportSources:
         self._numbers: dict[str, int] = {}
         self._wanted: list[set[int]] = []
 
-    def place(self, where: SourcePlace | None) -> list[int] | None:
+    def place(self, where: SourceLocation | None) -> list[int] | None:
         """[file, line] of a place; its line will be on the page."""
         if where is None:
             return None

@@ -74,13 +74,13 @@ class GatedStream(Stream):
         self._gate.run(partial(self._fork, children, split), partial(_break, children))
         return list(children)
 
-    def once(self, *asked: Any) -> Any:
+    def once(self, *arguments: Any) -> Any:
         """The place of a value in a journal's stream, when all before it is decided; None without a journal."""
         place: Future[Any] = Future()
         if not self._remembers:
             return None
         self._gate.run(
-            lambda: place.set_result(self._inner.once(*asked)),  # type: ignore[attr-defined]
+            lambda: place.set_result(self._inner.once(*arguments)),  # type: ignore[attr-defined]
             lambda error: place.set_result(None),  # after a failure nothing is remembered
         )
         return place.result()

@@ -18,7 +18,7 @@ from ..sampling.text_limits import at_limit
 from ..typed.type_constraint import constrained, reject_constraints
 from .formats import DialectFormat
 from .tool_calls import ToolCalls
-from .tool_nodes import SglContinued, SglToolCall, StepContinuation, ToolReading, breaks_off
+from .tool_nodes import SglContinued, SglToolCall, StepContinuation, ToolCallsParser, breaks_off
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -42,7 +42,7 @@ class MistralToolFormat(DialectFormat):
 class _MistralReading:
     """The reading of a step whose text came before the mark."""
 
-    def __init__(self, reading: ToolReading) -> None:
+    def __init__(self, reading: ToolCallsParser) -> None:
         self._reading = reading
         self._text = ""
 

@@ -124,7 +124,7 @@ def _of_function(function: Callable[..., Any]) -> Tool:
     adapter = adapter_of(kind)
     schema = _shown(schema_of(adapter, kind))
     for parameter in inspect.signature(function).parameters.values():
-        _say_default(schema["properties"][parameter.name], parameter.default)
+        _add_default(schema["properties"][parameter.name], parameter.default)
     return Tool(name, summary, schema, function, adapter.validate_python)
 
 
@@ -163,7 +163,7 @@ def _shown(schema: Schema) -> Schema:
     return {key: value for key, value in schema.items() if key not in ("title", "additionalProperties")}
 
 
-def _say_default(schema: Schema, default: Any) -> None:
+def _add_default(schema: Schema, default: Any) -> None:
     if isinstance(default, str | int | float) and "$ref" not in schema:
         schema["default"] = default
 

@@ -12,7 +12,7 @@ from ..interpreter.state_writer import StateWriter
 from ..interpreter.text_limit_check import check_limit
 from ..nodes.ir import SglExpr, SglPastCalls, SglTools, flatten
 from ..nodes.primitives import role_turn
-from ..places.source_location import SourcePlace
+from ..places.source_location import SourceLocation
 from ..sampling.options import SamplingOptions
 from ..sampling.text_limits import with_limit
 from .formats import as_written, choose_format
@@ -20,21 +20,21 @@ from .gated_stream import GatedStream
 from .tool_nodes import SglContinued, SglToolCall
 
 
-def append_description(executor: StateWriter, node: SglTools, where: SourcePlace | None) -> None:
+def append_description(executor: StateWriter, node: SglTools, where: SourceLocation | None) -> None:
     """The description of the tools for the model, in a separate system turn where no turn is open."""
     text = as_written(node.toolbox.describe(executor.backend))
     for part in flatten(text if executor.conversation.role else role_turn("system", text), executor):
         apply(executor, part, where)
 
 
-def append_past_calls(executor: StateWriter, node: SglPastCalls, where: SourcePlace | None) -> None:
+def append_past_calls(executor: StateWriter, node: SglPastCalls, where: SourceLocation | None) -> None:
     """Calls that were made earlier, as the format of the model writes them."""
     format = node.format or choose_format(executor.backend)
     for part in format.past(node.text, node.calls):
         apply(executor, part, where)
 
 
-def append_step(executor: StateWriter, node: SglToolCall, where: SourcePlace | None) -> None:
+def append_step(executor: StateWriter, node: SglToolCall, where: SourceLocation | None) -> None:
     """A step: one gen, or what the format of the model makes of it."""
     try:
         parts = node.reading.toolbox.nodes_of(node, executor.backend)
@@ -50,7 +50,7 @@ def append_step(executor: StateWriter, node: SglToolCall, where: SourcePlace | N
         apply(executor, part, where)
 
 
-def append_continued(executor: StateWriter, node: SglContinued, where: SourcePlace | None) -> None:
+def append_continued(executor: StateWriter, node: SglContinued, where: SourceLocation | None) -> None:
     """A gen that depends on the operation before it, which went through the same gated stream."""
     piece = executor.bind(node.name, PendingText(node, where))
     stream = executor.stream

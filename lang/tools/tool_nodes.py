@@ -13,7 +13,7 @@ from ..sampling.constraint_match import matches_constraint
 from ..sampling.options import SamplingOptions
 from ..sampling.text_limits import at_limit
 from ..typed.type_constraint import constrained, reject_constraints
-from ..typed.typed_text_parsing import TextReading
+from ..typed.typed_text_parsing import TypedTextParser
 from .tool_calls import ToolCall, ToolCalls
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class ToolSet(SglExprList, ABC):
         """The calls in any text."""
 
 
-class ToolReading:
+class ToolCallsParser:
     """How the text of a `toolbox.call` becomes a ToolCalls, in the format of the backend's model."""
 
     def __init__(self, toolbox: ToolSet, choice: str) -> None:
@@ -96,7 +96,7 @@ def breaks_off(text: str, tag: str | None) -> bool:
 class SglToolCall(SglGen[ToolCalls]):
     """A step of the model that may call tools. Its nodes depend on the format of the backend's model."""
 
-    reading: ToolReading
+    reading: ToolCallsParser
 
     def __repr__(self) -> str:
         return f"ToolCall({self.name!r}, choice={self.reading.choice!r})"
@@ -117,7 +117,7 @@ class SglContinued(SglGen[ToolCalls]):
         self,
         name: str | None,
         options: SamplingOptions,
-        reading: TextReading[ToolCalls],
+        reading: TypedTextParser[ToolCalls],
         go_on: Callable[[Generated], StepContinuation],
     ) -> None:
         super().__init__(name, options, reading)

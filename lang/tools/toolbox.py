@@ -14,7 +14,7 @@ from .agent_loop import run_agent
 from .formats import ToolFormat, choose_format, format_named
 from .python_tool import Tool, tool_of
 from .tool_calls import ToolCall, ToolCalls
-from .tool_nodes import SglToolCall, ToolReading, ToolSet
+from .tool_nodes import SglToolCall, ToolCallsParser, ToolSet
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -90,7 +90,7 @@ class Toolbox(ToolSet):
         if options.get("n") not in (None, 1):
             raise BadValueError(f"call({name!r}): n is {options['n']!r}; fork the state to get several answers")
         plain: Any = gen(name, **options)
-        return SglToolCall(name, plain.sampling_params, ToolReading(self, choice))
+        return SglToolCall(name, plain.sampling_params, ToolCallsParser(self, choice))
 
     def run(self, call: ToolCall, raise_errors: bool = False) -> Any:
         """Check the arguments and call the tool's function; for a pydantic model, return an instance.

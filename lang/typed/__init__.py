@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import Any, TypeVar, overload
 
 from ..errors import BadValueError, shown
-from .msgspec_types import MsgspecReading, is_of_msgspec
-from .typed_json import JsonReading
-from .typed_text_parsing import TextReading
+from .msgspec_types import MsgspecTextParser, is_of_msgspec
+from .typed_json import JsonTextParser
+from .typed_text_parsing import TypedTextParser
 from .unquoted_types import bare_reading
 
 __all__ = ["reading_of"]
@@ -31,10 +31,10 @@ _OF_TYPES = ("typing", "typing_extensions", "types")
 
 
 @overload
-def reading_of(kind: type[T]) -> TextReading[T]: ...
+def reading_of(kind: type[T]) -> TypedTextParser[T]: ...
 @overload
-def reading_of(kind: Any) -> TextReading[Any]: ...
-def reading_of(kind: Any) -> TextReading[Any]:
+def reading_of(kind: Any) -> TypedTextParser[Any]: ...
+def reading_of(kind: Any) -> TypedTextParser[Any]:
     """How texts become values of a type. The same type gives the same reading.
 
     `kind`: int, float, bool, str, None, a Literal, Enum, dataclass, TypedDict, NamedTuple, pydantic model, attrs class,
@@ -53,12 +53,12 @@ def reading_of(kind: Any) -> TextReading[Any]:
     return _cached(kind)
 
 
-def _made(kind: Any) -> TextReading[Any]:
+def _made(kind: Any) -> TypedTextParser[Any]:
     if isinstance(kind, str | int | float | list | dict) or inspect.isroutine(kind):
         raise BadValueError(f"{kind!r} is not a type; give int, list[str], Literal[...], a class or similar")
     if _is_instance(kind):
         raise BadValueError(f"{shown(kind)} is a value, not a type; give its class: {type(kind).__name__}")
-    return bare_reading(kind) or (MsgspecReading(kind) if is_of_msgspec(kind) else JsonReading(kind))
+    return bare_reading(kind) or (MsgspecTextParser(kind) if is_of_msgspec(kind) else JsonTextParser(kind))
 
 
 def _is_instance(kind: Any) -> bool:

@@ -16,7 +16,7 @@ from sgl.runtime.nano import nano_prompts
 
 from ..errors import BadValueError, shown
 from .type_constraint import type_name
-from .typed_text_parsing import TextReading
+from .typed_text_parsing import TypedTextParser
 from .unquoted_types import bare_reading
 
 
@@ -31,7 +31,7 @@ class ChoiceLabels:
         name: str,
         texts: Iterable[Any],
         about: Mapping[str, str] | None = None,
-        reading: TextReading[Any] | None = None,
+        reading: TypedTextParser[Any] | None = None,
     ) -> None:
         self.name = name
         self.texts = list(texts)

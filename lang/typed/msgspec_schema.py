@@ -11,7 +11,7 @@ from msgspec import inspect
 
 from .pydantic_scalars import finite, text
 from .regexes import datetime_regexes, encoding_regexes
-from .regexes.datetime_regexes import MomentRange
+from .regexes.datetime_regexes import DatetimeRange
 from .regexes.ecma_regexes import of_ecma
 from .regexes.number_range_regexes import integers
 from .unsupported_types import UnsupportedType
@@ -111,7 +111,7 @@ class _Describing:
         return text(datetime_regexes.TIME + _offset(info.tz))
 
     def _DateTimeType(self, info: Any) -> Schema:
-        return text(datetime_regexes.datetimes(MomentRange()) + _offset(info.tz))
+        return text(datetime_regexes.datetimes(DatetimeRange()) + _offset(info.tz))
 
     def _TimeDeltaType(self, info: Any) -> Schema:
         return text(_DURATION)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 from ..errors import BadValueError
 from .type_constraint import type_name
-from .typed_json import JsonReading
+from .typed_json import JsonTextParser
 from .unsupported_types import UnsupportedType
 
 
@@ -59,7 +59,7 @@ def plain_schema_of(kind: Any) -> dict[str, Any]:
         raise BadValueError(f"{type_name(kind)} cannot be written as JSON: {error}") from error
 
 
-class MsgspecReading(JsonReading):
+class MsgspecTextParser(JsonTextParser):
     """JSON in the schema of a type that msgspec reads."""
 
     def __init__(self, kind: Any) -> None:

@@ -14,7 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from .json_decimals import MARK
 from .regexes import address_regexes, datetime_regexes, encoding_regexes
-from .regexes.datetime_regexes import DAY, SECOND, MomentRange
+from .regexes.datetime_regexes import DAY, SECOND, DatetimeRange
 from .regexes.ecma_regexes import ASCII, CASELESS, TRIMMED, ignores_case, of_ecma
 from .unsupported_types import UnsupportedType
 
@@ -165,22 +165,22 @@ class ScalarSchema(GenerateJsonSchema):
     # --- moments -----------------------------------------------------------------------------------------
 
     def date_schema(self, schema: Any) -> Schema:
-        span = MomentRange.of(schema, DAY)
+        span = DatetimeRange.of(schema, DAY)
         if "now_op" in schema:
             span = self._sided(schema["now_op"], self._now(schema).date(), DAY, span)
         return text(datetime_regexes.dates(span))
 
     def time_schema(self, schema: Any) -> Schema:
-        span = MomentRange.of({key: _since_midnight(schema[key]) for key in _BOUNDS if key in schema}, SECOND)
+        span = DatetimeRange.of({key: _since_midnight(schema[key]) for key in _BOUNDS if key in schema}, SECOND)
         if any(getattr(schema.get(key), "tzinfo", None) for key in _BOUNDS):
             self.refuse("bounds of a time with an offset have no counterpart; give bounds without one")
         offset = {"aware": datetime_regexes.OFFSET, "naive": ""}.get(self._zone(schema), f"{datetime_regexes.OFFSET}?")
         if (span.high is not None and span.high < datetime.timedelta(0)) or (span.low is not None and span.low >= DAY):
             self.refuse("no whole second of a day is within the bounds; give wider ones")
-        return text(datetime_regexes.times(MomentRange(_time(span.low), _time(span.high))) + offset)
+        return text(datetime_regexes.times(DatetimeRange(_time(span.low), _time(span.high))) + offset)
 
     def datetime_schema(self, schema: Any) -> Schema:
-        span = MomentRange.of(schema, SECOND)
+        span = DatetimeRange.of(schema, SECOND)
         if "now_op" in schema:
             span = self._sided(schema["now_op"], self._now(schema), SECOND, span)
         return text(datetime_regexes.moments(span, self._zone(schema)))
@@ -190,7 +190,7 @@ class ScalarSchema(GenerateJsonSchema):
             self.refuse(
                 "multiple_of of a timedelta has no counterpart; leave it out, and check the value after reading"
             )
-        return text(datetime_regexes.durations(MomentRange.of(schema, SECOND)))
+        return text(datetime_regexes.durations(DatetimeRange.of(schema, SECOND)))
 
     def _zone(self, schema: Core) -> str:
         zone = schema.get("tz_constraint", "")
@@ -206,13 +206,13 @@ class ScalarSchema(GenerateJsonSchema):
         now = datetime.datetime.now(zone) if zone else datetime.datetime.now().astimezone()
         return now.replace(second=0, microsecond=0)
 
-    def _sided(self, side: str, now: Any, step: datetime.timedelta, span: MomentRange) -> MomentRange:
+    def _sided(self, side: str, now: Any, step: datetime.timedelta, span: DatetimeRange) -> DatetimeRange:
         """The moments before or after now. Future moments are at least two minutes ahead: reading comes later."""
         if span:
             self.refuse(f"a bound next to {side!r} has no counterpart; give only one of them")
         if side == "past":
-            return MomentRange(high=now - step)
-        return MomentRange(low=now + (DAY if step == DAY else 120 * SECOND))
+            return DatetimeRange(high=now - step)
+        return DatetimeRange(low=now + (DAY if step == DAY else 120 * SECOND))
 
 
 def _places(made: Schema, digits: int, places: int) -> Schema:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..sampling.options import SamplingOptions
 from .json_decimals import marked, unmarked, with_all_digits
 from .type_constraint import constrained, type_name
-from .typed_text_parsing import WholeTextReading
+from .typed_text_parsing import WholeTextParser
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -19,7 +19,7 @@ _SPELLED = re.compile(r"[0-9][.eE]")
 _FENCED = re.compile(r"\s*```(?:json)?\s*\n(.*?)\n\s*```\s*\Z", re.DOTALL)
 
 
-class JsonReading(WholeTextReading):
+class JsonTextParser(WholeTextParser):
     """JSON in the schema of a type. `adapter` is pydantic's TypeAdapter of it, `schema` a dict."""
 
     def __init__(self, kind: Any) -> None:

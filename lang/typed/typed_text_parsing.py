@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Value_co = TypeVar("Value_co", covariant=True)
 
 
-class TextReading(Protocol[Value_co]):
+class TypedTextParser(Protocol[Value_co]):
     """How the text of a gen becomes a value, and what keeps the text readable."""
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
@@ -27,7 +27,7 @@ class TextReading(Protocol[Value_co]):
         """Whether a limit came before the value was whole. `options` are those of the gen, `meta` its meta_info."""
 
 
-class WholeTextReading:
+class WholeTextParser:
     """Of readings whose whole text is the value: it is cut wherever more could have followed."""
 
     def is_cut(self, text: str, options: SamplingOptions, meta: Mapping[str, Any], backend: Backend) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ..sampling.options import SamplingOptions
 from .type_constraint import constrained, type_name
-from .typed_text_parsing import WholeTextReading
+from .typed_text_parsing import WholeTextParser
 
 if TYPE_CHECKING:
     from ..backend import Backend
@@ -24,20 +24,20 @@ FLOAT = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?"
 BOOL = "True|False"
 
 
-def bare_reading(kind: Any) -> BareReading | PlainText | None:
+def bare_reading(kind: Any) -> UnquotedTextParser | PlainText | None:
     """The reading of a type whose texts are bare; None for other types."""
     if kind is str:
         return PlainText()
     if isinstance(kind, type) and kind in _SCALARS:
         pattern, read = _SCALARS[kind]
-        return BareReading(kind, ({"regex": pattern}, {"dtype": kind.__name__}), read)
+        return UnquotedTextParser(kind, ({"regex": pattern}, {"dtype": kind.__name__}), read)
     values = _values(kind)
     if values is None:
         return None
-    return BareReading(kind, _one_of(values), partial(_find, values))
+    return UnquotedTextParser(kind, _one_of(values), partial(_find, values))
 
 
-class PlainText(WholeTextReading):
+class PlainText(WholeTextParser):
     """Of `str`: any text, as it is."""
 
     def constrain(self, options: SamplingOptions, backend: Backend) -> SamplingOptions:
@@ -47,7 +47,7 @@ class PlainText(WholeTextReading):
         return text
 
 
-class BareReading(WholeTextReading):
+class UnquotedTextParser(WholeTextParser):
     """Texts that fulfil a constraint (the next one where a backend knows not the first), and what they mean."""
 
     def __init__(self, kind: Any, constraints: tuple[Constraint, ...], value: Callable[[str], Any]) -> None:

@@ -60,10 +60,10 @@ class AdaptedModel:
             self._made.clear()
             self._of = list(self._base.layers)
         if (special, mixes) not in self._made:
-            self._made[special, mixes] = self._shadow(special, mixes)
+            self._made[special, mixes] = self._adapted(special, mixes)
         return self._made[special, mixes]
 
-    def _shadow(self, special: bool, mixes: bool) -> Decoder:
+    def _adapted(self, special: bool, mixes: bool) -> Decoder:
         """special: of steps with adapters that have more than pairs.  mixes: pairs of mixtures of experts
         among it, which kernels compute without adding anything.
         """

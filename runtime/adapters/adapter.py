@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..memory.huge_pages import huge_page_tensor
 from ..models.spec.model_spec import ModelSpec
-from .adapter_extras import BIASES, DORA, AdapterChanges, AdapterExtras, LowRankDelta, Mixture, Pair
+from .adapter_extras import BIASES, DORA, AdapterExtras, AdapterWeightChanges, LowRankDelta, Mixture, Pair
 from .adapter_sites import AdapterSite
 from .files.expert_adapter_targets import expert_modules_of
 
@@ -110,7 +110,9 @@ class AdapterPacker:
         ] = {}  # by site and piece: outputs, and the module's rows there
         self._most = max((len(site.modules) for site in sites), default=1)
 
-    def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None, widest: int | None = None) -> Adapter:
+    def pack(
+        self, pairs: dict[str, Pair], changes: AdapterWeightChanges | None = None, widest: int | None = None
+    ) -> Adapter:
         """widest: rank of the widest pair, where others are packed elsewhere."""
         extras = AdapterExtras() if changes is None else self._extras(changes)
         widest = widest_rank_of(pairs) if widest is None else widest
@@ -139,7 +141,7 @@ class AdapterPacker:
             extras.bytes,
         )
 
-    def _extras(self, changes: AdapterChanges) -> AdapterExtras:
+    def _extras(self, changes: AdapterWeightChanges) -> AdapterExtras:
         return AdapterExtras(
             self._by_site(changes.gains),
             self._by_site(changes.offsets),

@@ -21,7 +21,7 @@ Move = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class AdaptedTable:
+class AdaptedEmbeddingTable:
     """An embedding [vocabulary, hidden], or a head of that shape, as an adapter has it.
 
     whole: in place of the base's.  first [rank, inputs], second [outputs, rank]: scale * second first more, of the
@@ -55,12 +55,12 @@ class AdaptedTable:
             found = found + ((x @ self.first.T) @ self.second.T) * self.scale
         return found
 
-    def moved(self, move: Move) -> AdaptedTable:
+    def moved(self, move: Move) -> AdaptedEmbeddingTable:
         whole, first, second, rows, values = (
             None if part is None else move(part)
             for part in (self.whole, self.first, self.second, self.rows, self.values)
         )
-        return AdaptedTable(whole, first, second, self.scale, rows, values)
+        return AdaptedEmbeddingTable(whole, first, second, self.scale, rows, values)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.whole, self.first, self.second, self.rows, self.values) if part is not None)
@@ -72,7 +72,7 @@ Pair = tuple[
 
 
 @dataclass(frozen=True)
-class AdapterChanges:
+class AdapterWeightChanges:
     """What an adapter has besides the pairs of its layers, by modules of the whole model.
 
     gains, offsets: float32 [outputs] by module, see `AdapterExtras`; of DoRA the other factor is in the pairs.
@@ -81,8 +81,8 @@ class AdapterChanges:
 
     gains: dict[str, Tensor] = field(default_factory=dict)
     offsets: dict[str, Tensor] = field(default_factory=dict)
-    embedding: AdaptedTable | None = None
-    head: AdaptedTable | None = None
+    embedding: AdaptedEmbeddingTable | None = None
+    head: AdaptedEmbeddingTable | None = None
     mixtures: dict[str, list[Pair]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -124,8 +124,8 @@ class AdapterExtras:
 
     gains: dict[int, Tensor] = field(default_factory=dict)
     offsets: dict[int, Tensor] = field(default_factory=dict)
-    embedding: AdaptedTable | None = None
-    head: AdaptedTable | None = None
+    embedding: AdaptedEmbeddingTable | None = None
+    head: AdaptedEmbeddingTable | None = None
     mixtures: dict[int, Mixture] = field(default_factory=dict)
     piece: Tensor | None = None
 

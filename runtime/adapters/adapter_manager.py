@@ -63,9 +63,9 @@ class AdapterManager(BatchAdapters):
     """
 
     def __init__(
-        self, store: AdapterHostStore, slots: AdapterSlots, shadow: AdaptedModel, strict: bool = False
+        self, store: AdapterHostStore, slots: AdapterSlots, adapted_model: AdaptedModel, strict: bool = False
     ) -> None:
-        super().__init__(slots, shadow)
+        super().__init__(slots, adapted_model)
         self.store, self._strict = store, strict
         self._names: dict[str, NamedAdapter] = {}
 
@@ -74,11 +74,11 @@ class AdapterManager(BatchAdapters):
         _check_name(name)
         adapter = self.store.fresh(Path(path))
         self.slots.check_fits(adapter, name)
-        outside = self.shadow.products.outside(adapter)
+        outside = self.adapted_model.products.outside(adapter)
         if outside and self._strict:
             raise ConfigError(
                 f"Engine(strict=True): adapter {name!r} changes {outside}, so its steps run outside of "
-                f"{self.shadow.products.fast}; merge it into its base, or leave strict out"
+                f"{self.adapted_model.products.fast}; merge it into its base, or leave strict out"
             )
         with self.store.lock:
             before = self._names.get(name)
@@ -188,7 +188,7 @@ class AdapterManager(BatchAdapters):
     def close(self) -> None:
         """Hold nothing of the model and the device any more."""
         self.store.close()
-        self.shadow.close()
+        self.adapted_model.close()
 
     def _info(self, name: str) -> AdapterInfo:
         named = self._names[name]

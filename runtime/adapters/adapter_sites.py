@@ -27,7 +27,7 @@ from ..models.spec.model_spec import ModelSpec
 WEIGHT = ".weight"
 
 
-class OutputRun(NamedTuple):
+class OutputRowRange(NamedTuple):
     """Outputs `start` to `stop` of a product belong to its piece `piece`, in any order."""
 
     piece: int
@@ -56,7 +56,7 @@ class AdapterSite:
     sizes: tuple[int, ...]
     piece_of: np.ndarray
     row_of: np.ndarray
-    runs: tuple[OutputRun, ...]
+    runs: tuple[OutputRowRange, ...]
     by_reference: bool = False
 
 
@@ -138,7 +138,7 @@ def _order(part: ReferenceMixer | ReferenceGatedFFN | ReferencePlainFFN, product
     return np.arange(outputs)
 
 
-def _runs(piece_of: np.ndarray) -> Iterator[OutputRun]:
+def _runs(piece_of: np.ndarray) -> Iterator[OutputRowRange]:
     borders = [0, *(np.flatnonzero(np.diff(piece_of)) + 1).tolist(), len(piece_of)]
     for start, stop in itertools.pairwise(borders):
-        yield OutputRun(int(piece_of[start]), start, stop)
+        yield OutputRowRange(int(piece_of[start]), start, stop)

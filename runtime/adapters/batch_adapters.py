@@ -12,8 +12,8 @@ from .lora_linear import rows_of
 
 
 class BatchAdapters(ABC):
-    def __init__(self, slots: AdapterSlots, shadow: AdaptedModel) -> None:
-        self.slots, self.shadow = slots, shadow
+    def __init__(self, slots: AdapterSlots, adapted_model: AdaptedModel) -> None:
+        self.slots, self.adapted_model = slots, adapted_model
         self._newest: tuple[object, AdapterRows | None] | None = None
 
     @abstractmethod
@@ -22,7 +22,7 @@ class BatchAdapters(ABC):
 
     def captures(self, slots: Sequence[int]) -> bool:
         """Whether a step with the adapters in these may be a CUDA graph."""
-        return self.shadow.products.captures(slots)
+        return self.adapted_model.products.captures(slots)
 
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         """Of a step, sequence by sequence; "" has none. None: no row of it has one."""

@@ -24,7 +24,7 @@ from ..layers.linear_layers import Linear
 from ..step.adapter_blocks import FEW, MANY, MOST_OF_FEW, AdapterRowBlocks, grouped, rows_by_slot
 from ..step.adapter_rows import AdapterRows
 from ..step.device_upload import upload, upload_into
-from .adapter_sites import AdapterSite, OutputRun
+from .adapter_sites import AdapterSite, OutputRowRange
 from .adapter_slots import AdapterSlot, AdapterSlots
 from .lora_linear import ReferenceAdapters
 
@@ -47,7 +47,7 @@ class GpuAdapterProducts(ReferenceAdapters):
             max((len(site.modules) for site in sites), default=1),
         )
         self._device, self._slots, self.places = device, slots, count
-        tiles: dict[tuple[OutputRun, ...], tuple[Tensor, Tensor, Tensor | None]] = {}
+        tiles: dict[tuple[OutputRowRange, ...], tuple[Tensor, Tensor, Tensor | None]] = {}
         for runs in {site.runs for site in sites}:
             short, long = (torch.from_numpy(tiles_of(list(runs), size)).to(device) for size in (OUTPUTS, LONG))
             pieces = lora_fused_gemm.pieces_of(list(runs))
@@ -72,7 +72,7 @@ class GpuAdapterProducts(ReferenceAdapters):
         self._folds = not by_row and lora_fused_gemm.can_fuse(
             memory
         )  # how it rounds depends on how many blocks there are
-        self._borders = [gemv_lora.borders_of(list(site.runs), site.outputs) for site in sites]
+        self._borders = [gemv_lora.piece_starts_of(list(site.runs), site.outputs) for site in sites]
         self.has_gemv = not by_row and gemv_lora.can_add(self.pairs.most_rank)
         self._places: dict[int, Tensor] = {}  # of the step at hand, by how many rows
         self._of_row: Tensor | None = None  # of a step of one row

@@ -124,7 +124,7 @@ def visible(distance: np.ndarray, window: int | None) -> np.ndarray:
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)
 
 
-class GroupRows(NamedTuple):
+class AttentionGroupRows(NamedTuple):
     """The positions of a group's queries in the batch. A slice if they are contiguous and need no padding.
 
     padded: [sequences * most queries]; real: those of the padded rows that are no padding, None for all; targets: the
@@ -136,17 +136,17 @@ class GroupRows(NamedTuple):
     targets: slice | np.ndarray
 
 
-def rows_of(group: list[QuerySpan]) -> GroupRows:
+def rows_of(group: list[QuerySpan]) -> AttentionGroupRows:
     queries = max(span.queries for span in group)
     starts = np.array([span.start for span in group])
     counts = np.array([span.queries for span in group])
     if (counts == queries).all() and (np.diff(starts) == queries).all():
         together = slice(group[0].start, group[0].start + queries * len(group))
-        return GroupRows(together, None, together)
+        return AttentionGroupRows(together, None, together)
     offsets = np.arange(queries)
     padded = (starts[:, None] + np.minimum(offsets, counts[:, None] - 1)).reshape(-1)
     real = np.flatnonzero(offsets < counts[:, None])
-    return GroupRows(padded, real, padded[real])
+    return AttentionGroupRows(padded, real, padded[real])
 
 
 def distances_in_block(queries: int, keys: int) -> np.ndarray:

@@ -29,7 +29,7 @@ class PageRunRow(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class PageLayout:
+class RaggedPageLayout:
     """The first tokens[r] tokens of sequence sequences[r], for the queries from queries[r] to queries[r + 1]."""
 
     sequences: np.ndarray
@@ -60,16 +60,16 @@ class PageRuns:
         queries = np.zeros(len(batch.query_lens) - decodes + 1, np.int32)
         np.cumsum(batch.query_lens[decodes:], out=queries[1:])
         sequences = np.arange(decodes, len(batch.query_lens), dtype=np.int32)
-        return self._lay(batch, PageLayout(sequences, np.array(batch.context_lens[decodes:], np.int32), queries))
+        return self._lay(batch, RaggedPageLayout(sequences, np.array(batch.context_lens[decodes:], np.int32), queries))
 
     def shared(self, batch: StepBatch, prefix: SharedPrefix) -> tuple[QueryPageRuns, Tensor]:
         """The prefix, seen by one query of each decode; and int32 [decodes], pages of it that each begins with."""
         count = len(prefix.members)
         ints = [np.array(values, np.int32) for values in ([prefix.leader], [prefix.pages * self.page_size], [0, count])]
-        runs = self._lay(batch, PageLayout(*ints), prefix.members * prefix.pages)
+        runs = self._lay(batch, RaggedPageLayout(*ints), prefix.members * prefix.pages)
         return runs, self._ints[PageRunRow.SKIP, :count]
 
-    def _lay(self, batch: StepBatch, layout: PageLayout, skip: np.ndarray | None = None) -> QueryPageRuns:
+    def _lay(self, batch: StepBatch, layout: RaggedPageLayout, skip: np.ndarray | None = None) -> QueryPageRuns:
         """Describe the runs on the host, and queue the copy of them and their pages to the device."""
         runs = len(layout.sequences)
         if max(runs, 0 if skip is None else len(skip)) > self._most:
@@ -86,7 +86,7 @@ class PageRuns:
         self._gather(batch, runs, int(pages.max()))
         return self._runs(host, runs, int(layout.queries[-1]))
 
-    def _describe(self, ints: np.ndarray, layout: PageLayout, pages: np.ndarray, skip: np.ndarray | None) -> None:
+    def _describe(self, ints: np.ndarray, layout: RaggedPageLayout, pages: np.ndarray, skip: np.ndarray | None) -> None:
         runs = len(pages)
         ints[PageRunRow.PAGES, 0] = 0
         np.cumsum(pages, out=ints[PageRunRow.PAGES, 1 : runs + 1])

@@ -122,12 +122,12 @@ def make_adapters(
         grows=not gpu and config.adapter_slots is None,
         room=adapter_budget(model, config),
     )
-    shadow = AdaptedModel(model, sites, adapter_products_for(model, slots, sites, config.deterministic))
+    adapted_model = AdaptedModel(model, sites, adapter_products_for(model, slots, sites, config.deterministic))
     budget = parse_memory(config.adapter_memory, "adapter_memory")
     locked = PinnedMemoryPool(pin_driver_of(choice.device, "adapter_memory"), budget // 8) if gpu else None
     reader = _reader(model, sites, config, side, path, None if locked is None else locked.take)
-    made = AdapterManager(AdapterHostStore(reader.read, budget, locked), slots, shadow, config.strict)
-    model.adapted = shadow
+    made = AdapterManager(AdapterHostStore(reader.read, budget, locked), slots, adapted_model, config.strict)
+    model.adapted = adapted_model
     for name, folder in (config.adapters or {}).items():
         made.load(name, str(Path(folder).absolute()))
     return made
@@ -182,13 +182,13 @@ def describe_adapters(core: EngineCore) -> dict[str, Any]:
     """
     if isinstance(core.adapters, str):
         return {"executor": "", "why": core.adapters, "slots": 0, "slot_bytes": 0, "one_row": False, "outside": {}}
-    slots, shadow = core.adapters.slots, core.adapters.shadow
+    slots, adapted_model = core.adapters.slots, core.adapters.adapted_model
     outside = {info.name: info.outside for info in core.adapters.list() if info.outside}
     return {
-        "executor": shadow.products.name,
-        "why": shadow.products.why,
+        "executor": adapted_model.products.name,
+        "why": adapted_model.products.why,
         "slots": len(slots.slots),
         "slot_bytes": slots.bytes,
-        "one_row": shadow.products.has_gemv,
+        "one_row": adapted_model.products.has_gemv,
         "outside": outside,
     }

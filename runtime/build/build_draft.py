@@ -139,19 +139,19 @@ class DraftModelBuilder(DraftBuilder):
         found = describe(path, None, "auto", False)
         if isinstance(found, TransformersModelSpec):
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} runs by transformers' own implementation; a draft model must "
+                f"{option(config)}: {found.architecture} runs by transformers' own implementation; a draft model must "
                 "be of a family of sgl's"
             )
         if found.states:
             raise ConfigError(
-                f"{asked(config)}: {found.architecture} has recurrent layers, whose state after a rejected draft token "
-                "would be wrong; take another draft model"
+                f"{option(config)}: {found.architecture} has recurrent layers, whose state after a rejected draft "
+                "token would be wrong; take another draft model"
             )
         super().__init__(config, choice, path, found)
 
     def load(self, target: Tokenizer, path: Path) -> None:
         """Raises ConfigError for another tokenizer."""
-        _require_same(target, path, load_tokenizer(self.path), self.path, asked(self.config))
+        _require_same(target, path, load_tokenizer(self.path), self.path, option(self.config))
         self.model = load_model(
             self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format
         )
@@ -210,20 +210,20 @@ def make_draft_builder(
         return DraftModelBuilder(config, choice, where)
     if isinstance(target, TransformersModelSpec) or target.per_layer is not None:
         raise ConfigError(
-            f"{asked(config)}: the states of {target.architecture} are not kept for heads; take a draft model"
+            f"{option(config)}: the states of {target.architecture} are not kept for heads; take a draft model"
         )
     if choice.device.type not in ("cpu", "cuda"):
         raise ConfigError(
-            f"{asked(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; "
+            f"{option(config)}: heads on the states of their target run on the CPU and CUDA, here: {choice.device}; "
             "take a draft model"
         )
     if mtp and config.dummy:
         raise ConfigError(
-            f"{asked(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out"
+            f"{option(config)}: with dummy=True no file says what its layer for drafts is; leave one of them out"
         )
     if config.pipeline_parallel > 1:
         raise ConfigError(
-            f"{config.ranks_asked}, draft={str(config.draft)!r}): a head reads states of layers of other stages; take "
+            f"{config.ranks_text}, draft={str(config.draft)!r}): a head reads states of layers of other stages; take "
             "a draft model"
         )
     files = (
@@ -236,7 +236,7 @@ def make_draft_builder(
     return DraftHeadBuilder(config, choice, where, files)
 
 
-def asked(config: DeviceDefaults) -> str:
+def option(config: DeviceDefaults) -> str:
     return f"Engine(draft={str(config.draft)!r})"
 
 

@@ -49,7 +49,7 @@ from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
 from ..sequences.jump_cache import JumpCache
 from ..sequences.jump_forward import JumpForward
-from ..sequences.tokenizer_resources import TextTools
+from ..sequences.tokenizer_resources import TokenizerResources
 from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
 from . import memory_plan
@@ -136,7 +136,7 @@ class EngineBuilder:
             self.choice = share_out_ranks(choose_device(options.device, options.dtype, options.threads), options)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
-            self._text: Future[TextTools] = Future()
+            self._text: Future[TokenizerResources] = Future()
             self.transform = _arithmetic(
                 self.config,
                 self.choice,
@@ -165,7 +165,7 @@ class EngineBuilder:
         )
         self._allocated = _allocated(self.choice.device)
 
-    def load(self) -> tuple[AnyDecoder, TextTools]:
+    def load(self) -> tuple[AnyDecoder, TokenizerResources]:
         """The model, and in parallel the tokenizer, in a thread."""
         config = self.config
         with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
@@ -225,7 +225,9 @@ class EngineBuilder:
                 plan = self.side.stored(plan, pool)
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
-    def put_together(self, model: AnyDecoder, text: TextTools, pool: Pool) -> tuple[EngineCore, AttentionBackend]:
+    def put_together(
+        self, model: AnyDecoder, text: TokenizerResources, pool: Pool
+    ) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
             attention = _attention(config, pool, self.windows.layout, context, model.dtype)
@@ -341,7 +343,7 @@ def context_of(model: ModelSpec | TransformersModelSpec, options: EngineConfig) 
     return asked or model.max_position
 
 
-def _into(future: Future[TextTools], call: Callable[..., TextTools], *args: Any) -> None:
+def _into(future: Future[TokenizerResources], call: Callable[..., TokenizerResources], *args: Any) -> None:
     """What `call` returns or raises becomes the future's."""
     try:
         future.set_result(call(*args))
@@ -349,14 +351,14 @@ def _into(future: Future[TextTools], call: Callable[..., TextTools], *args: Any)
         future.set_exception(error)
 
 
-def _calibration(text: Future[TextTools], texts: Any, longest: int) -> list[Ints]:
+def _calibration(text: Future[TokenizerResources], texts: Any, longest: int) -> list[Ints]:
     return encoded(text.result().tokenizer, texts, longest)
 
 
-def _text_side(path: Path, config: DeviceDefaults) -> TextTools:
+def _text_side(path: Path, config: DeviceDefaults) -> TokenizerResources:
     tokenizer = load_tokenizer(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    return TextTools(tokenizer, vocabulary, JumpCache(JumpForward(tokenizer)) if config.jump_forward else None)
+    return TokenizerResources(tokenizer, vocabulary, JumpCache(JumpForward(tokenizer)) if config.jump_forward else None)
 
 
 def _require_plain(model: TransformersModelSpec, config: DeviceDefaults, transform: Transform | None) -> None:
@@ -450,7 +452,7 @@ def _attention(
 def _core(
     runner: Any,
     config: DeviceDefaults,
-    text: TextTools,
+    text: TokenizerResources,
     pool: Pool,
     context: int,
     draft: DraftBuilder | None,

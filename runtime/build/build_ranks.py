@@ -99,7 +99,7 @@ class RanksBuilder:
         self._model = model = self.part.load()
         self._layout = model.config.attention
         if choice.device.type == "cuda" and config.expert_parallel:
-            require_kernels(model, config.ranks_asked)
+            require_kernels(model, config.ranks_text)
         return model
 
     def plan(self, model: Decoder, path: Path) -> tuple[LoadPlan, int]:
@@ -145,7 +145,7 @@ class RanksBuilder:
         if config.expert_parallel:
             with torch.cuda.device(choice.device):
                 self.experts = ExpertBalancer(self.team, ExpertMigrator(model, 0, self.team.size), self.team.size)
-            require_same_options(self.experts.fixed, config.ranks_asked)
+            require_same_options(self.experts.fixed, config.ranks_text)
         self._gpus_of_ranks = [pickle.loads(each) for each in self.team.wait()]
 
     def measuring(self) -> AbstractContextManager[None]:
@@ -294,7 +294,7 @@ def on_gpus(choice: DeviceChoice, options: EngineConfig) -> DeviceChoice:
     first = torch.cuda.current_device() if choice.device.index is None else choice.device.index
     if (there := torch.cuda.device_count()) < first + options.ranks:
         raise ConfigError(
-            f"{options.ranks_asked}, device={options.device!r}): torch sees {there} CUDA devices, where each rank "
+            f"{options.ranks_text}, device={options.device!r}): torch sees {there} CUDA devices, where each rank "
             f"takes one, from cuda:{first} on; take fewer ranks, or device='cpu'"
         )
     return replace(choice, device=torch.device("cuda", first))

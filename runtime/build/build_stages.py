@@ -174,7 +174,7 @@ def make_ranks_builder(
     """
     if isinstance(model, TransformersModelSpec):
         raise ConfigError(
-            f"{config.ranks_asked}): {model.architecture} runs by transformers' own implementation, which is not "
+            f"{config.ranks_text}): {model.architecture} runs by transformers' own implementation, which is not "
             "shared out"
         )
     if config.tensor_parallel > 1:

@@ -203,7 +203,7 @@ class EngineConfig:
         return self.tensor_parallel * self.pipeline_parallel
 
     @property
-    def ranks_asked(self) -> str:
+    def ranks_text(self) -> str:
         """The beginning of errors about these options."""
         names = [name for name in ("tensor_parallel", "pipeline_parallel") if getattr(self, name) > 1]
         return f"Engine({', '.join(f'{name}={getattr(self, name)}' for name in names)}"
@@ -274,17 +274,17 @@ class EngineConfig:
             )
         if self.ranks > 1 and not (device == "cpu" or gpu):
             raise ConfigError(
-                f"{self.ranks_asked}) is for CUDA devices and the CPU, here: {device}; leave it out, or take "
+                f"{self.ranks_text}) is for CUDA devices and the CPU, here: {device}; leave it out, or take "
                 "device='cpu'"
             )
         if self.ranks > 1 and self.run_ahead and not gpu:
             raise ConfigError(
-                f"{self.ranks_asked}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out"
+                f"{self.ranks_text}, run_ahead=True): on a CPU several ranks do not run ahead; leave one of them out"
             )
         if self.expert_parallel and gpu and (self.deterministic or self.weights != "auto"):
             other = "deterministic=True" if self.deterministic else f"weights={self.weights!r}"
             raise ConfigError(
-                f"{self.ranks_asked}, expert_parallel=True, {other}): not supported on GPUs; leave one of them out, or "
+                f"{self.ranks_text}, expert_parallel=True, {other}): not supported on GPUs; leave one of them out, or "
                 "take device='cpu'"
             )
         if self.expert_budget is not None and not gpu:

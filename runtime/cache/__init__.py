@@ -1,6 +1,6 @@
 """The KV cache: pages, the radix tree of prefixes, what main memory keeps of it, and rows of ints."""
 
-from .growable_int_array import IntRow, Ints, Space
+from .growable_int_array import GrowableIntArray, Ints, Space
 from .host_kv_tier import HostKVTier, PageCopier
 from .page_pool import PagePool
 from .prefix_cache import WORTH_LOADING, PrefixCache
@@ -13,8 +13,8 @@ from .window_prefix_cache import WindowPrefixCache
 
 __all__ = [
     "WORTH_LOADING",
+    "GrowableIntArray",
     "HostKVTier",
-    "IntRow",
     "Ints",
     "PageCopier",
     "PagePool",

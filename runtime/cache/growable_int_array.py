@@ -14,7 +14,7 @@ def space_text(space: Space) -> str:
     return repr(space) if isinstance(space, str) else f"{space[0]!r}, adapter {space[1][:8]}"
 
 
-class IntRow:
+class GrowableIntArray:
     """Append at the end, cut at the end, read as a numpy view (never copied).
 
     length: as len() gives it, for hot loops.

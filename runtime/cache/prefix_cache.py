@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .growable_int_array import IntRow, Ints, Space
+from .growable_int_array import GrowableIntArray, Ints, Space
 from .host_kv_tier import HostKVTier
 from .page_pool import PagePool
 from .radix_tree import PrefixMatch, RadixNode, RadixTree
@@ -31,8 +31,8 @@ class CacheHolder(Protocol):
     window: of models with windowed layers, the first of its pages whose rows there it holds; see `WindowPrefixCache`.
     """
 
-    tokens: IntRow
-    slots: IntRow
+    tokens: GrowableIntArray
+    slots: GrowableIntArray
     computed: int
     node: RadixNode | None
     trail: list[StateCheckpoint]
@@ -76,7 +76,7 @@ class PrefixCache:
         """Start an empty row on the longest cached prefix of its first `limit` tokens; returns its length."""
         tokens = seq.tokens.array[:limit]
         if self.host is not None:
-            self._bring_back(self.host, tokens, seq.namespace)
+            self._load_from_host(self.host, tokens, seq.namespace)
         match = self._match(tokens, seq.namespace)
         self.pool.retain(match.pages)
         seq.slots.extend(self._slots(match.pages))
@@ -92,7 +92,7 @@ class PrefixCache:
         if self.reusable(tokens, seq.namespace) - before < WORTH_LOADING:
             return 0
         if self.host is not None:
-            self._bring_back(self.host, tokens, seq.namespace)
+            self._load_from_host(self.host, tokens, seq.namespace)
         match = self._match(tokens, seq.namespace)
         if match.length <= before:
             return 0
@@ -253,7 +253,7 @@ class PrefixCache:
             self.host.close()
             self.host = None
 
-    def _bring_back(self, host: HostKVTier, tokens: Ints, namespace: Space) -> None:
+    def _load_from_host(self, host: HostKVTier, tokens: Ints, namespace: Space) -> None:
         """Have the tree hold what main memory knows of `tokens` beyond it, as far as there are pages."""
         match = self.tree.match(tokens, namespace)
         wanted = len(self._worth_loading(host, tokens, namespace, match.length))

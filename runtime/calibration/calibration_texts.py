@@ -22,7 +22,7 @@ class RecordedText(NamedTuple):
     answers: tuple[tuple[int, int], ...] = ()
 
 
-class TextPiece(NamedTuple):
+class CalibrationTextPiece(NamedTuple):
     """ids: int32 [T]; answered: bool [T], of those that were generated."""
 
     ids: np.ndarray
@@ -77,7 +77,7 @@ def encoded(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -
     return [piece.ids for piece in pieces(tokenizer, texts, longest)]
 
 
-def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -> list[TextPiece]:
+def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) -> list[CalibrationTextPiece]:
     """Pieces of at most `longest` tokens; conversations by the model's template.
 
     Raises ConfigError for texts that are none, ids that the tokenizer has not, and where no token is left.
@@ -92,12 +92,12 @@ def pieces(tokenizer: Tokenizer, texts: Sequence[Any], longest: int = LENGTH) ->
     return found
 
 
-def _whole(tokenizer: Tokenizer, text: Any, where: str) -> TextPiece:
+def _whole(tokenizer: Tokenizer, text: Any, where: str) -> CalibrationTextPiece:
     ids = _ids(tokenizer, text.tokens if isinstance(text, RecordedText) else text, where)
     answered = np.zeros(len(ids), bool)
     for start, stop in text.answers if isinstance(text, RecordedText) else ():
         answered[start:stop] = True
-    return TextPiece(ids, answered)
+    return CalibrationTextPiece(ids, answered)
 
 
 def _ids(tokenizer: Tokenizer, text: Any, where: str) -> np.ndarray:
@@ -114,6 +114,6 @@ def _ids(tokenizer: Tokenizer, text: Any, where: str) -> np.ndarray:
     return ids.astype(np.int32)
 
 
-def _pieces(whole: TextPiece, longest: int) -> Iterator[TextPiece]:
+def _pieces(whole: CalibrationTextPiece, longest: int) -> Iterator[CalibrationTextPiece]:
     for start in range(0, len(whole.ids), longest):
-        yield TextPiece(*(part[start : start + longest] for part in whole))
+        yield CalibrationTextPiece(*(part[start : start + longest] for part in whole))

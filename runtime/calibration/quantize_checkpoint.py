@@ -28,7 +28,7 @@ from ..models.spec.weight_targets import WeightTarget
 from ..quantization.calibration_statistics import InputHessian
 from ..quantization.quantized_weight import QuantizedWeight, stacked
 from ..quantization.weight_rounding import GROUP
-from .calibration_texts import TextPiece
+from .calibration_texts import CalibrationTextPiece
 from .calibration_transform import CalibrationTransform
 from .compressed_tensors_format import configuration
 from .quantization_loss import LossComparison, QuantizationLoss
@@ -62,7 +62,7 @@ def quantize(
     *,
     group: int = GROUP,
     calibration: Sequence[np.ndarray] = (),
-    held_out: Sequence[TextPiece] = (),
+    held_out: Sequence[CalibrationTextPiece] = (),
     device: torch.device | str = "cpu",
 ) -> QuantizeReport:
     """Write the model directory `origin` anew as `out`, in compressed-tensors' layout.
@@ -89,7 +89,7 @@ class _CheckpointQuantizer:
         group: int,
         device: torch.device,
         calibration: Sequence[np.ndarray],
-        held_out: Sequence[TextPiece],
+        held_out: Sequence[CalibrationTextPiece],
     ) -> None:
         self.layout = quantized_layout_for(weights, group)
         if self.layout.calibrated and not len(calibration):

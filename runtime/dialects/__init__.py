@@ -9,7 +9,7 @@ for event in reader.feed(piece): ...                    # ContentDelta, Reasonin
 
 from ..common.moved_names import moved_names
 from .model_output_events import ArgumentsDelta, ContentDelta, Event, ReasoningDelta, ToolCallEnd, ToolCallStart
-from .model_output_parser import OutputReader
+from .model_output_parser import ModelOutputParser
 from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of, split_reasoning
 from .tool_dialect import Dialect, DialectStep
 from .tool_dialect_registry import DIALECTS, dialect_for, dialect_named, known_name, reasoning_named
@@ -24,7 +24,7 @@ __all__ = [
     "DialectStep",
     "DialectToolCall",
     "Event",
-    "OutputReader",
+    "ModelOutputParser",
     "ReasoningDelta",
     "ReasoningMarks",
     "Tool",
@@ -40,13 +40,14 @@ __all__ = [
 ]
 
 _MOVED = {
+    "OutputReader": "dialects.model_output_parser.ModelOutputParser",
     "Step": "dialects.tool_dialect.DialectStep",
     "Arguments": "dialects.model_output_events.ArgumentsDelta",
     "CallBegun": "dialects.model_output_events.ToolCallStart",
     "CallEnded": "dialects.model_output_events.ToolCallEnd",
     "Said": "dialects.model_output_events.ContentDelta",
     "Thought": "dialects.model_output_events.ReasoningDelta",
-    "Reader": "dialects.model_output_parser.OutputReader",
+    "Reader": "dialects.model_output_parser.ModelOutputParser",
     "Marks": "dialects.reasoning_marks.ReasoningMarks",
     "Call": "dialects.tool_types.DialectToolCall",
 }

@@ -9,9 +9,18 @@ from typing import Any
 
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from .model_output_parser import CallForm, OutputReader
-from .parsing.framed_tool_call_parser import ID, JSON, NUMBER, PLACES, WRAPPED, FrameForm, FrameReader, style_marks
-from .parsing.json_tool_call_parser import JsonForm, JsonReader
+from .model_output_parser import ModelOutputParser, ToolCallSyntax
+from .parsing.framed_tool_call_parser import (
+    ID,
+    JSON,
+    NUMBER,
+    PLACES,
+    WRAPPED,
+    FramedToolCallParser,
+    FramedToolCallSyntax,
+    style_marks,
+)
+from .parsing.json_tool_call_parser import JsonToolCallParser, JsonToolCallSyntax
 from .reasoning_marks import ReasoningMarks
 from .tool_call_grammars import Format, const, sequence, several, structural, tag, triggered
 from .tool_dialect import Dialect
@@ -26,7 +35,7 @@ _PYTHON = {True: "True", False: "False", None: "None"}
 
 
 @dataclass(frozen=True)
-class CallFrame:
+class ToolCallFrame:
     """How a family writes calls: `opening`, `head`, name, `link`, arguments, `end`, then the next head or `closing`.
 
     Attributes:
@@ -60,9 +69,9 @@ class CallFrame:
     first: int = 0
 
     @property
-    def form(self) -> FrameForm:
+    def form(self) -> FramedToolCallSyntax:
         links = tuple(link.removeprefix(NUMBERED) for link in (self.link, *self.links))
-        return FrameForm(
+        return FramedToolCallSyntax(
             self.opening.strip(),
             close=self.closing.strip(),
             also=self.also,
@@ -78,17 +87,17 @@ class CallFrame:
         )
 
 
-class FramedDialect(Dialect):
+class FramedToolDialect(Dialect):
     """A dialect of frames."""
 
-    form: CallForm
+    form: ToolCallSyntax
 
-    def __init__(self, name: str, frame: CallFrame) -> None:
+    def __init__(self, name: str, frame: ToolCallFrame) -> None:
         self.name, self.frame = name, frame
         self.form = frame.form
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
-        return FrameReader(self.frame.form, names, marks)
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> ModelOutputParser:
+        return FramedToolCallParser(self.frame.form, names, marks)
 
     # --- what the model sees -----------------------------------------------------------------------------
 
@@ -180,16 +189,16 @@ def json_type(value: Any) -> str:
     return "object" if isinstance(value, dict) else "array" if isinstance(value, list) else "number"
 
 
-class FramedObjectDialect(FramedDialect):
+class FramedObjectToolDialect(FramedToolDialect):
     """The same, where name and arguments are members of JSON objects: models write them in other orders, too."""
 
-    def __init__(self, name: str, frame: CallFrame) -> None:
+    def __init__(self, name: str, frame: ToolCallFrame) -> None:
         super().__init__(name, frame)
         listed = frame.opening.rstrip().endswith("[")
         mark = frame.opening.rstrip().removesuffix("[") if listed else frame.opening.strip()
         close = (frame.closing.strip() or frame.end.removeprefix("}").strip()).removeprefix("]" if listed else "")
         between = "," if frame.closing and not listed else ""
-        self.form = self._form = JsonForm(mark, close=close, listed=listed, also=frame.also, between=between)
+        self.form = self._form = JsonToolCallSyntax(mark, close=close, listed=listed, also=frame.also, between=between)
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
-        return JsonReader(self._form, names, marks)
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> ModelOutputParser:
+        return JsonToolCallParser(self._form, names, marks)

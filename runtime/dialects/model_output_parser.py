@@ -14,7 +14,7 @@ from .reasoning_marks import ReasoningMarks
 
 
 @dataclass(frozen=True)
-class CallForm:
+class ToolCallSyntax:
     """The form of calls in a text. The reader decides what may follow the mark.
 
     Attributes:
@@ -53,7 +53,7 @@ class TextEmitter:
         self._any = False  # something was emitted
         self.fresh = inside  # a mark was the last thing there was
 
-    def say(self, text: str) -> None:
+    def emit_text(self, text: str) -> None:
         body = text.rstrip()
         if not body:
             self._blank += text
@@ -79,7 +79,7 @@ class TextEmitter:
             self._tell(self._blank)
 
 
-class OutputReader:
+class ModelOutputParser:
     """Reads one text. Of any text nothing raises and nothing is lost: what is no call is Said.
 
     It holds back no more than what may still be a mark or a call, and white space at the end. However a text is
@@ -91,7 +91,7 @@ class OutputReader:
         marks: those of the model's thoughts; None: there are none, or they are text.
     """
 
-    def __init__(self, form: CallForm, names: Collection[str] = (), marks: ReasoningMarks | None = None) -> None:
+    def __init__(self, form: ToolCallSyntax, names: Collection[str] = (), marks: ReasoningMarks | None = None) -> None:
         self.form, self.names = form, frozenset(names)
         self.tape = IncrementalText()
         self._marks = marks
@@ -158,8 +158,8 @@ class OutputReader:
 
     def _until(self, wanted: Wanted, speech: TextEmitter) -> Reading[str]:
         """Say what comes before the next of some marks; the mark."""
-        self.tape.flow = speech.say
-        speech.say(self.tape.take())
+        self.tape.flow = speech.emit_text
+        speech.emit_text(self.tape.take())
         mark = yield from self.tape.until(wanted)
         self.tape.flow = None
         return mark
@@ -258,6 +258,6 @@ def joined(events: Iterable[Event]) -> list[Event]:
     return found
 
 
-def _wanted(form: CallForm, marks: ReasoningMarks | None) -> Wanted:
+def _wanted(form: ToolCallSyntax, marks: ReasoningMarks | None) -> Wanted:
     thoughts = () if marks is None else (marks.begin, *marks.silent)
     return Wanted(mark for mark in (*form.marks, *thoughts) if mark)

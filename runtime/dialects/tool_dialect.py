@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sgl.runtime.errors import ConfigError
 
 from .model_output_events import ArgumentsDelta, ContentDelta, ToolCallEnd, ToolCallStart
-from .model_output_parser import CallForm, OutputReader
+from .model_output_parser import ModelOutputParser, ToolCallSyntax
 from .reasoning_marks import ReasoningMarks
 from .tool_call_grammars import thinking_first
 from .tool_prompt import DialectPrompt, json_object
@@ -48,7 +48,7 @@ FREE = DialectStep("", None, free=True)
 class Dialect(DialectPrompt):
     """One way to write tools, and the marks around thoughts. `parse(write(text, calls))` gives the same calls."""
 
-    form: CallForm
+    form: ToolCallSyntax
     single = False  # the model's template takes one call in a message
     note = ""  # how the dialect was found, where neither the settings nor the template determine it
 
@@ -106,13 +106,13 @@ class Dialect(DialectPrompt):
         """
 
     @abstractmethod
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> ModelOutputParser:
         """A reader that knows tools by these names (none: any) and thoughts by these marks.
 
         `names` may be a mapping to the schemas of the parameters, which some formats need to tell 3 from "3".
         """
 
-    def reader(self, tools: Sequence[Tool], reasoning: bool, prompt: str | None = None) -> OutputReader:
+    def reader(self, tools: Sequence[Tool], reasoning: bool, prompt: str | None = None) -> ModelOutputParser:
         """A reader of one answer, which is to be fed the prefixes of its steps too. Without tools, calls are text.
 
         `reasoning`: thoughts are separated. `prompt`: the text before the answer; its end shows whether the template
@@ -124,7 +124,7 @@ class Dialect(DialectPrompt):
         return (
             self.read({tool.name: tool.parameters for tool in tools}, marks)
             if tools
-            else OutputReader(CallForm(""), marks=marks)
+            else ModelOutputParser(ToolCallSyntax(""), marks=marks)
         )
 
     def parse(self, text: str, names: Collection[str] = ()) -> tuple[str, list[DialectToolCall]]:

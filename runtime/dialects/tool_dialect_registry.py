@@ -19,9 +19,9 @@ from .families.functionary_tool_dialect import FUNCTIONARY
 from .families.gemma_tool_dialect import GEMMA
 from .families.harmony_tool_dialect import HARMONY
 from .families.minimax_m3_tool_dialect import MINIMAX_M3
-from .families.mistral_tool_dialect import MistralArgsDialect, MistralDialect
-from .families.nano_tool_dialect import NanoDialect
-from .families.tagged_json_tool_dialects import HermesDialect, LlamaDialect
+from .families.mistral_tool_dialect import MistralArgsToolDialect, MistralToolDialect
+from .families.nano_tool_dialect import NanoToolDialect
+from .families.tagged_json_tool_dialects import HermesToolDialect, LlamaToolDialect
 from .reasoning_marks import MARKS, ReasoningMarks, reasoning_of
 from .rendered import MARKED, TemplateProbe, choose_dialect, opened, probe_template, reasoning_marks_of
 from .rendered.response_template import response_template_dialect
@@ -29,18 +29,21 @@ from .tool_dialect import Dialect
 
 log = logging.getLogger("sgl.runtime")
 
-_HERMES = HermesDialect()
+_HERMES = HermesToolDialect()
 DIALECTS: dict[str, Dialect] = {
-    "nano": NanoDialect(),
+    "nano": NanoToolDialect(),
     "hermes": _HERMES,
     "qwen": _HERMES,
-    "llama": LlamaDialect(),
-    "mistral": MistralDialect(),
-    **{dialect.name: dialect for dialect in (*FRAMED, MistralArgsDialect(), GEMMA, HARMONY, FUNCTIONARY, MINIMAX_M3)},
+    "llama": LlamaToolDialect(),
+    "mistral": MistralToolDialect(),
+    **{
+        dialect.name: dialect
+        for dialect in (*FRAMED, MistralArgsToolDialect(), GEMMA, HARMONY, FUNCTIONARY, MINIMAX_M3)
+    },
 }
 _CANDIDATES = [
     *(dialect for name, dialect in DIALECTS.items() if name not in ("nano", "qwen")),
-    MistralArgsDialect(given_ids=True),
+    MistralArgsToolDialect(given_ids=True),
 ]
 _WRITTEN = list(dict.fromkeys(marks._replace(open=False) for marks in MARKS.values()))
 _MODELS = (  # the first that is found in the name
@@ -169,7 +172,7 @@ def _dialect_for(
     probe = TemplateProbe() if template is None else probe_template(template, dict(tokens))
     dialect = _rendered(model, source, probe)
     marks = reasoning_marks_of(probe, _WRITTEN) or dialect.reasoning or reasoning_of(model, source)
-    if marks is not None and any(probe.asked):
+    if marks is not None and any(probe.generation_prompt):
         marks = marks._replace(open=not marks.begin or opened(marks.begin, probe))
     found = dialect.thinking(marks).templated(source)
     found = found if given is None else response_template_dialect(found, json.loads(given), _CANDIDATES)

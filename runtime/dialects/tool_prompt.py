@@ -15,7 +15,7 @@ from typing import Any, Self
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.text.chat_templates.template_messages import text_of
 from sgl.runtime.text.chat_templates.template_traits import (
-    MessageFate,
+    TemplateMessageEffect,
     TemplateTraits,
     ToolCallSupport,
     traits_of,
@@ -102,9 +102,9 @@ class DialectPrompt(ABC):
         if role != "assistant":
             return [dict(message)]
         if self.calls_form is not None:
-            return [self._asked(part, self.calls_form) for part in self._parted(message)]
+            return [self._tool_call_message(part, self.calls_form) for part in self._parted(message)]
         if message.get("tool_calls"):
-            self._say("takes no tool_calls: calls and their answers are written as text")
+            self._add_note("takes no tool_calls: calls and their answers are written as text")
         thought = message.get("reasoning_content") if working else None
         calls = [_call_of(call) for call in message.get("tool_calls") or ()]
         if thought and self.traits is not None and self.traits.thoughts:
@@ -114,10 +114,10 @@ class DialectPrompt(ABC):
             ]
         return self._assistant(self._thought(thought), text_of(message.get("content")), calls)
 
-    def _say(self, what: str) -> None:
+    def _add_note(self, what: str) -> None:
         """A note that the dialect stands in."""
         if self.traits is not None and self.stands_in:
-            self.traits.say(f"{what}, in the format {self.name}")
+            self.traits.add_note(f"{what}, in the format {self.name}")
 
     def _assistant(self, thought: str, text: str, calls: list[DialectToolCall]) -> list[Message]:
         return [{"role": "assistant", "content": thought + (self.write(text, calls) if calls else text)}]
@@ -133,7 +133,7 @@ class DialectPrompt(ABC):
         said = {key: value for key, value in message.items() if key != "tool_calls"}
         return [said, {"role": message["role"], "tool_calls": message["tool_calls"]}]
 
-    def _asked(self, message: Mapping[str, Any], form: ToolCallSupport) -> Message:
+    def _tool_call_message(self, message: Mapping[str, Any], form: ToolCallSupport) -> Message:
         """The message of an assistant for a template that takes calls."""
         if not message.get("tool_calls"):
             return dict(message)
@@ -144,7 +144,7 @@ class DialectPrompt(ABC):
         }
         text = text_of(message.get("content"))
         if text and self.traits is not None and not self.traits.text_with_calls:
-            self.traits.say("leaves out what an assistant says with its calls")
+            self.traits.add_note("leaves out what an assistant says with its calls")
         if message.get("content") is None:
             found = {**found, "content": "" if form.empty else None}
         return self._with_short_ids(found)
@@ -187,7 +187,8 @@ class DialectPrompt(ABC):
         if self.traits is None:
             return self.tool_role
         return next(
-            (role for role in roles if self.traits.taken(role, first=False) is MessageFate.SHOWN), self.tool_role
+            (role for role in roles if self.traits.taken(role, first=False) is TemplateMessageEffect.SHOWN),
+            self.tool_role,
         )
 
     def _thought(self, thought: str | None) -> str:
@@ -198,10 +199,10 @@ class DialectPrompt(ABC):
         """The turns with the tools in the system turn, or in the user's first
         where the template takes no system turn.
         """
-        self._say("shows no tools: they are described")
+        self._add_note("shows no tools: they are described")
         if turns and turns[0]["role"] == "system":
             return [{**turns[0], "content": self._system(text_of(turns[0].get("content")), tools)}, *turns[1:]]
-        if self.traits is None or self.traits.taken("system", first=True) is MessageFate.SHOWN or not turns:
+        if self.traits is None or self.traits.taken("system", first=True) is TemplateMessageEffect.SHOWN or not turns:
             return [{"role": "system", "content": self._system("", tools)}, *turns]
         return [{**turns[0], "content": f"{self.describe(tools)}\n\n{text_of(turns[0].get('content'))}"}, *turns[1:]]
 

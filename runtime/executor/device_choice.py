@@ -99,9 +99,9 @@ def _accelerator_dtype(device: torch.device) -> tuple[torch.dtype, str]:
     return torch.float16, "dtype float16: this device computes no bfloat16 natively"
 
 
-def _threads(asked: int | None, device: torch.device, dtype: torch.dtype) -> tuple[int, str]:
-    if asked is not None:
-        return asked, f"threads {asked}: as asked"
+def _threads(requested: int | None, device: torch.device, dtype: torch.dtype) -> tuple[int, str]:
+    if requested is not None:
+        return requested, f"threads {requested}: as asked"
     allowed = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     cores = physical_cores(allowed)
     quota = cpu_quota()

@@ -12,7 +12,7 @@ from torch import Tensor
 from .sequence_row_map import SequenceRowMap
 
 if TYPE_CHECKING:
-    from ..cache import IntRow, WindowPageTable
+    from ..cache import GrowableIntArray, WindowPageTable
     from ..sequences.sequence_state import ScheduledWork, SequenceState
 
 Upload = Callable[[np.ndarray], Tensor]
@@ -59,7 +59,7 @@ class GpuPageTable:
             work[index].seq.slots.mirrored = 0
         return rows
 
-    def _copy(self, missing: list[tuple[int, IntRow, int]], upload: Upload) -> None:
+    def _copy(self, missing: list[tuple[int, GrowableIntArray, int]], upload: Upload) -> None:
         size, width = self.page_size, self.pages.shape[1]
         places, values = [], []
         for row, slots, lo in missing:

@@ -119,7 +119,10 @@ class PiecewiseCudaGraphs:
     def supports_adapters(self) -> bool:
         """Whether steps with adapters that have nothing but pairs are cut too, of a model that has adapters."""
         if self._cuts is None:
-            self._cuts = self._shadow.products.capturable and refusal(self._shadow.plain(), self._attention) is None
+            self._cuts = (
+                self._adapted_model.products.capturable
+                and refusal(self._adapted_model.plain(), self._attention) is None
+            )
         return self._cuts
 
     def run(self, step: StepArrays, rows: AdapterRows | None = None) -> Tensor:
@@ -146,26 +149,28 @@ class PiecewiseCudaGraphs:
         q, mixed = rooms[-1]
         attend(mixed, q, len(pieces) - 1, batch, *self._sinks[-1])
         if rows is not None:
-            self._shadow.products.begin(rows)  # what is left is computed for the real rows, or those that are wanted
+            self._adapted_model.products.begin(
+                rows
+            )  # what is left is computed for the real rows, or those that are wanted
         return gpu_step.finish(self._model_of(rows is not None), self._x[:tokens], mixed.view(tokens, -1), batch)
 
     @property
-    def _shadow(self) -> AdaptedModel:
+    def _adapted_model(self) -> AdaptedModel:
         return cast("AdaptedModel", self._model.adapted)
 
     def _model_of(self, adapted: bool) -> Decoder:
-        return self._shadow.plain() if adapted else self._model
+        return self._adapted_model.plain() if adapted else self._model
 
     def _begin_adapted(self, size: int, rows: AdapterRows) -> None:
         """Pieces find which adapters the rows of the step have."""
         if size not in self._adapted:
-            blocks = min(size, size // BLOCK + self._shadow.products.places)
+            blocks = min(size, size // BLOCK + self._adapted_model.products.places)
             sizes = StaticAdapterRows.sizes(size, blocks)
             packed = torch.zeros(sum(sizes), dtype=torch.int32, device=self._last.device)
             self._adapted[size] = packed, StaticAdapterRows(size, blocks, packed.split(sizes), grouped=False)
         packed, static = self._adapted[size]
         upload_into(packed, np.concatenate(static.arrays(rows.tokens)))
-        self._shadow.products.begin(static.rows)
+        self._adapted_model.products.begin(static.rows)
 
     def _rooms(self, tokens: int) -> list[tuple[Tensor, Tensor]]:
         """Of each layer, where the queries of so many tokens are, and what they attend."""

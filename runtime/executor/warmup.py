@@ -112,21 +112,21 @@ class _WarmupAdapters(BatchAdaptersBySlot):
     """Nothing has to be in the slots: they are never read."""
 
     def captures(self, slots: Sequence[int]) -> bool:
-        return self.shadow.products.capturable
+        return self.adapted_model.products.capturable
 
     def rows(self, digests: Iterable[str], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows | None:
         rows = super().rows(digests, lengths, wanted)
         if rows is None:
             return None
         unasked = AdapterRows(np.full_like(rows.tokens, NONE), np.full_like(rows.wanted, NONE))
-        unasked.device = cast("GpuAdapterProducts", self.shadow.products).blocks_of(rows)
+        unasked.device = cast("GpuAdapterProducts", self.adapted_model.products).blocks_of(rows)
         return unasked
 
 
 @contextmanager
 def _slots_by_number(runner: CudaRunner) -> Iterator[None]:
     theirs = runner.adapters
-    runner.adapters = None if theirs is None else _WarmupAdapters(theirs.slots, theirs.shadow)
+    runner.adapters = None if theirs is None else _WarmupAdapters(theirs.slots, theirs.adapted_model)
     try:
         yield
     finally:
@@ -137,7 +137,7 @@ def _adapted(runner: CudaRunner) -> Iterator[list[ScheduledWork]]:
     """Steps with adapters, where kernels compute them: of one, of some, and of as many as there are slots."""
     slots = (
         len(runner.adapters.slots.slots)
-        if runner.adapters is not None and runner.adapters.shadow.products.capturable
+        if runner.adapters is not None and runner.adapters.adapted_model.products.capturable
         else 0
     )
     for size in runner.decode_sizes if slots else ():

@@ -81,7 +81,7 @@ def open_checkpoint(
     return OpenCheckpoint(
         replace(model, notes=(*model.notes, *notes)),
         sources,
-        readers.told(metadata_of_sources(sources)),
+        readers.with_metadata(metadata_of_sources(sources)),
         str(path),
         None if share is None else share.packed,
     )

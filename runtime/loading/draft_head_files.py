@@ -205,26 +205,26 @@ def open_draft_head(path: Path, kind: str, target: ModelSpec, load_format: str, 
     where, values = str(path / "config.json"), read_json(path / "config.json")
     sources = sources_of(path, load_format) if weights else []
     tensors = {plain_name(stored.name) for source in sources for stored in source.tensors}
-    said = JsonFields(values, where)
+    fields = JsonFields(values, where)
     config = ModelConfig({key: value for key, value in values.items() if key not in SAID_ELSEWHERE}, where, kind)
     three = kind == EAGLE3
-    if said.flag("parallel_drafting"):
+    if fields.flag("parallel_drafting"):
         raise ConfigError(f"{where}: parallel_drafting=True guesses several tokens in one step; sgl has {PUBLISHED}")
-    _require_understood(said, values.get("eagle_config"), tensors if weights else None, three)
+    _require_understood(fields, values.get("eagle_config"), tensors if weights else None, three)
     if config.count != 1:
         raise ConfigError(f"{where}: a head of {config.count} layers; sgl has {PUBLISHED}")
-    model = _one_layer(config, said, target, three)
+    model = _one_layer(config, fields, target, three)
     spec = DraftHeadSpec(
         kind="EAGLE-3" if three else "EAGLE",
         model=model,
-        target_hidden=said.positive("target_hidden_size", target.hidden_size),
-        layers=_aux_layers(said, values, len(target.layers)) if three else (),
+        target_hidden=fields.positive("target_hidden_size", target.hidden_size),
+        layers=_aux_layers(fields, values, len(target.layers)) if three else (),
         names=DraftHeadNames(),
         fc_bias="fc.bias" in tensors,
         embeds="embed_tokens.weight" in tensors,
         scores="lm_head.weight" in tensors or (three and not weights),
         maps="d2t" in tensors or (not weights and model.vocab_size != target.vocab_size),
-        normed_residual=said.flag("norm_before_residual"),
+        normed_residual=fields.flag("norm_before_residual"),
     )
     config.finish()
     _require_fit(spec, target, where)
@@ -232,12 +232,12 @@ def open_draft_head(path: Path, kind: str, target: ModelSpec, load_format: str, 
         spec,
         sources,
         plain_name,
-        WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)),
+        WeightReaders.of(*quantization_of(path)).with_metadata(metadata_of_sources(sources)),
         str(path),
     )
 
 
-def _require_understood(said: JsonFields, own: Any, tensors: set[str] | None, three: bool) -> None:
+def _require_understood(fields: JsonFields, own: Any, tensors: set[str] | None, three: bool) -> None:
     """Refuses options that change what a head computes.
 
     own: its "eagle_config".  tensors: their names; None: they are random.
@@ -246,32 +246,32 @@ def _require_understood(said: JsonFields, own: Any, tensors: set[str] | None, th
         isinstance(own, dict) and {name for name, value in own.items() if AS_PUBLISHED.get(name) != value} <= OWN
     ):
         raise ConfigError(
-            f"{said.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}"
+            f"{fields.where}: eagle_config is {shown(own)}; it may be an object with {' and '.join(sorted(OWN))}"
         )
-    if said.raw("use_aux_hidden_state") is False or (own or {}).get("use_aux_hidden_state") is False:
+    if fields.raw("use_aux_hidden_state") is False or (own or {}).get("use_aux_hidden_state") is False:
         raise ConfigError(
-            f"{said.where}: use_aux_hidden_state is false, so the head reads other states; sgl has {PUBLISHED}"
+            f"{fields.where}: use_aux_hidden_state is false, so the head reads other states; sgl has {PUBLISHED}"
         )
     if tensors is None:
         return
-    if (asked := said.raw("fc_bias")) is not None and asked is not ("fc.bias" in tensors):
+    if (asked := fields.raw("fc_bias")) is not None and asked is not ("fc.bias" in tensors):
         raise ConfigError(
-            f"{said.where}: fc_bias is {shown(asked)}, and the head has {'a' if 'fc.bias' in tensors else 'no'} "
+            f"{fields.where}: fc_bias is {shown(asked)}, and the head has {'a' if 'fc.bias' in tensors else 'no'} "
             "tensor fc.bias"
         )
     if (
         three
-        and said.raw("tie_word_embeddings") is True
+        and fields.raw("tie_word_embeddings") is True
         and "embed_tokens.weight" in tensors
         and "lm_head.weight" not in tensors
     ):
         raise ConfigError(
-            f"{said.where}: tie_word_embeddings is true, so the head scores by its own embed_tokens; sgl has "
+            f"{fields.where}: tie_word_embeddings is true, so the head scores by its own embed_tokens; sgl has "
             f"{PUBLISHED}"
         )
 
 
-def _one_layer(c: ModelConfig, said: JsonFields, target: ModelSpec, three: bool) -> ModelSpec:
+def _one_layer(c: ModelConfig, fields: JsonFields, target: ModelSpec, three: bool) -> ModelSpec:
     bias, rms = c.flag("attention_bias"), c.rms()
     mixer = c.attention(bias=bias, out_bias=bias, rope=c.rope(c.width()))
     norms = LayerNorms.pre(rms) if three else LayerNorms(before_ffn=rms)
@@ -282,28 +282,28 @@ def _one_layer(c: ModelConfig, said: JsonFields, target: ModelSpec, three: bool)
     )
     return replace(
         model,
-        vocab_size=said.positive("draft_vocab_size", target.vocab_size) if three else target.vocab_size,
+        vocab_size=fields.positive("draft_vocab_size", target.vocab_size) if three else target.vocab_size,
         tied=False,
     )
 
 
-def _aux_layers(said: JsonFields, values: dict[str, Any], count: int) -> tuple[int, ...]:
+def _aux_layers(fields: JsonFields, values: dict[str, Any], count: int) -> tuple[int, ...]:
     """Before which of the target's layers its states are kept.
 
     What config.json lists are the layers whose outputs these are.
     """
     own = values.get("eagle_config")
-    listed = said.raw("eagle_aux_hidden_state_layer_ids") or (
+    listed = fields.raw("eagle_aux_hidden_state_layer_ids") or (
         own.get("eagle_aux_hidden_state_layer_ids") if isinstance(own, dict) else None
     )
     if listed is not None and not (isinstance(listed, list) and all(type(layer) is int for layer in listed)):
         raise ConfigError(
-            f"{said.where}: eagle_aux_hidden_state_layer_ids is {shown(listed)}; it must be a list of whole numbers"
+            f"{fields.where}: eagle_aux_hidden_state_layer_ids is {shown(listed)}; it must be a list of whole numbers"
         )
     found = (2, count // 2, count - 3) if listed is None else tuple(layer + 1 for layer in listed)
     if len(found) != 3 or sorted(set(found)) != list(found) or not found[0] > 0 or found[2] >= count:
         raise ConfigError(
-            f"{said.where}: an EAGLE-3 head reads the states before three layers in rising order, here {list(found)} "
+            f"{fields.where}: an EAGLE-3 head reads the states before three layers in rising order, here {list(found)} "
             f"of a target with {count}"
         )
     return found
@@ -371,7 +371,7 @@ def open_mtp_head(path: Path, target: ModelSpec, load_format: str) -> DraftHeadF
         spec,
         sources,
         lambda name: name if name.startswith(begin) else None,
-        WeightReaders.of(*quantization_of(path)).told(metadata_of_sources(sources)),
+        WeightReaders.of(*quantization_of(path)).with_metadata(metadata_of_sources(sources)),
         str(path),
     )
 

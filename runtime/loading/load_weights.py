@@ -100,7 +100,7 @@ def fill(model: Decoder, plan: LoadPlan, transform: Transform | None = None) -> 
             model.seal_part(index, keeping)
             held.sealed(model.tensors_of(index))
     model.loaded = held.loaded(plan.bytes)
-    model.few_bits, model.kv_scales = keeping.told(), read_scales(plan, model.config)
+    model.few_bits, model.kv_scales = keeping.layer_counts(), read_scales(plan, model.config)
     return model.finish()
 
 

@@ -51,7 +51,7 @@ class DeferredSampling:
     def ready(self, computed: set[SequenceState]) -> list[tuple[SequenceState, DeferredLogits]]:
         """Who can be sampled now. Those who are `computed` anew, or were cut, need other logits."""
         self._kept = {seq: kept for seq, kept in self._kept.items() if seq not in computed and _still_valid(seq, kept)}
-        found = [(seq, kept) for seq, kept in self._kept.items() if not kept.op.behind]
+        found = [(seq, kept) for seq, kept in self._kept.items() if not kept.op.grammar_pending]
         for seq, _ in found:
             del self._kept[seq]
         return found

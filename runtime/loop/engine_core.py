@@ -132,7 +132,7 @@ class EngineCore:
         """`answer` on the scheduler thread between two steps."""
         return self.call(partial(self.answer, name, *args))
 
-    def asked(self, name: str, *args: Any) -> Future[Any]:
+    def ask_soon(self, name: str, *args: Any) -> Future[Any]:
         """The same for those who do not wait."""
         return self.soon(partial(self.answer, name, *args))
 

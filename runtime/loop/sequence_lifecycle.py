@@ -22,7 +22,7 @@ from ..sequences.pending_grammar import PendingGrammar
 from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
 from ..sequences.sequence_options import USUAL, SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
-from ..sequences.tokenizer_resources import TextTools
+from ..sequences.tokenizer_resources import TokenizerResources
 from ..speculative.speculation import Speculation
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings
@@ -39,7 +39,13 @@ class SequenceLifecycle:
     """
 
     def __init__(
-        self, cache: PrefixCache, scheduler: Scheduler, text: TextTools, vocab_size: int, context: int, seed: int | None
+        self,
+        cache: PrefixCache,
+        scheduler: Scheduler,
+        text: TokenizerResources,
+        vocab_size: int,
+        context: int,
+        seed: int | None,
     ) -> None:
         self.cache, self.scheduler, self.text = cache, scheduler, text
         self.vocab_size, self.context = vocab_size, context

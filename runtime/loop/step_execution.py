@@ -250,7 +250,7 @@ class StepExecutor:
         """
         if not any(map(_has_grammar, sampled)):
             return sampled
-        for each in [each for each in sampled if each.op.behind]:
+        for each in [each for each in sampled if each.op.grammar_pending]:
             self._wait(each, logits)
             sampled.remove(each)
         found = fill_masks([matcher for each in sampled for matcher in draft_verification.matchers(*each[:3])])
@@ -272,7 +272,7 @@ class StepExecutor:
         seq, op, rows, _ = each
         assert logits is not None and op.decoding is not None
         self.late.keep(seq, op, self._picked(logits, [rows[0]]).clone())
-        if not op.behind:
+        if not op.grammar_pending:
             op.decoding.work_in_background(seq)
 
     def _sampling_batch(self, sampled: list[RowsToSample]) -> SamplingBatch:
@@ -382,5 +382,5 @@ def _pooled(work: list[ScheduledWork]) -> list[tuple[SequenceState, Embed, range
         op = seq.ops[0]
         if isinstance(op, Embed) and (positions := op.pool(seq, lo, hi)):
             found.append((seq, op, positions))
-            op.asked(positions)
+            op.mark_requested(positions)
     return found

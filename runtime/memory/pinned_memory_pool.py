@@ -19,15 +19,15 @@ from .pinned_memory import ALIGNMENT, pinned_memory, unpinned_memory
 WASTE = 1.25  # a free piece is given to who needs at least this part of it
 
 
-class PinDriver(NamedTuple):
+class PinnedMemoryDriver(NamedTuple):
     """What is asked of it, each with a piece. lock: raises where it refuses."""
 
     lock: Callable[[Tensor], None]
     unlock: Callable[[Tensor], None]
 
 
-def pin_driver_of(device: torch.device, option: str) -> PinDriver:
-    return PinDriver(
+def pin_driver_of(device: torch.device, option: str) -> PinnedMemoryDriver:
+    return PinnedMemoryDriver(
         lambda memory: pinned_memory(memory, device, option), lambda memory: unpinned_memory(memory, device)
     )
 
@@ -35,7 +35,7 @@ def pin_driver_of(device: torch.device, option: str) -> PinDriver:
 class _PinnedPieces:
     """All pieces by their address, the free ones, the oldest first, and what came back and is not counted yet."""
 
-    def __init__(self, driver: PinDriver) -> None:
+    def __init__(self, driver: PinnedMemoryDriver) -> None:
         self.driver = driver
         self.pieces: dict[int, Tensor] = {}
         self.free: list[Tensor] = []
@@ -55,7 +55,7 @@ class PinnedMemoryPool:
     nothing of the driver, which may wait for the device. Too many free pieces are unlocked when the next one is taken.
     """
 
-    def __init__(self, driver: PinDriver, spare: int) -> None:
+    def __init__(self, driver: PinnedMemoryDriver, spare: int) -> None:
         self._held, self._spare, self._lock, self._closed = _PinnedPieces(driver), spare, threading.Lock(), False
         self._end = weakref.finalize(self, self._held.unlock_all)
         self._end.atexit = False

@@ -37,23 +37,23 @@ CHAT_TASK = "You are a helpful assistant."
 
 
 @dataclass(frozen=True)
-class Field:
+class PromptField:
     """One value to fill: `kind` is string, integer, number, boolean, date, enum, list or object."""
 
     name: str
     kind: str = "string"
     description: str = ""
     choices: tuple[str, ...] = ()
-    fields: tuple[Field, ...] = ()
+    fields: tuple[PromptField, ...] = ()
 
 
 @dataclass(frozen=True)
-class Tool:
+class PromptTool:
     """A function that the assistant may call."""
 
     name: str
     description: str = ""
-    parameters: tuple[Field, ...] = ()
+    parameters: tuple[PromptField, ...] = ()
 
 
 def message(role: str, content: str) -> Message:
@@ -70,7 +70,7 @@ def json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def field_lines(fields: Iterable[Field], indent: str = "") -> list[str]:
+def field_lines(fields: Iterable[PromptField], indent: str = "") -> list[str]:
     """One line a field: `- name (kind): description`; nested fields are indented by two blanks."""
     lines = []
     for field in fields:
@@ -81,13 +81,13 @@ def field_lines(fields: Iterable[Field], indent: str = "") -> list[str]:
     return lines
 
 
-def _kind_note(field: Field) -> str:
+def _kind_note(field: PromptField) -> str:
     if field.choices:
         return f" ({' | '.join(field.choices)})"
     return "" if field.kind == "string" else f" ({field.kind})"
 
 
-def schema_of(fields: Iterable[Field], required: bool = False) -> dict[str, Any]:
+def schema_of(fields: Iterable[PromptField], required: bool = False) -> dict[str, Any]:
     """The JSON Schema of an object with these fields, in this order; all optional by default."""
     fields = tuple(fields)
     schema: dict[str, Any] = {
@@ -100,7 +100,7 @@ def schema_of(fields: Iterable[Field], required: bool = False) -> dict[str, Any]
     return schema
 
 
-def _value_schema(field: Field, required: bool) -> dict[str, Any]:
+def _value_schema(field: PromptField, required: bool) -> dict[str, Any]:
     if field.choices:
         return {"enum": list(field.choices)}
     match field.kind:
@@ -114,7 +114,7 @@ def _value_schema(field: Field, required: bool) -> dict[str, Any]:
             return {"type": kind}
 
 
-def fields_of(schema: dict[str, Any]) -> tuple[Field, ...]:
+def fields_of(schema: dict[str, Any]) -> tuple[PromptField, ...]:
     """Describe an object schema (enum, scalar, date, object and array properties) as fields.
 
     Schemas as pydantic makes them will do: of several types the first that is not null counts, a `$ref` is followed.
@@ -123,7 +123,7 @@ def fields_of(schema: dict[str, Any]) -> tuple[Field, ...]:
     return _fields_inside(schema, schema.get("$defs", {}), MOST_DEPTH)
 
 
-def _fields_inside(schema: dict[str, Any], defs: dict[str, Any], depth: int) -> tuple[Field, ...]:
+def _fields_inside(schema: dict[str, Any], defs: dict[str, Any], depth: int) -> tuple[PromptField, ...]:
     properties = schema.get("properties", {}) if depth else {}
     return tuple(_field_of(name, _one_type(value, defs), defs, depth - 1) for name, value in properties.items())
 
@@ -142,26 +142,26 @@ def _without(schema: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: value for name, value in schema.items() if name != key}
 
 
-def _field_of(name: str, schema: dict[str, Any], defs: dict[str, Any], depth: int) -> Field:
+def _field_of(name: str, schema: dict[str, Any], defs: dict[str, Any], depth: int) -> PromptField:
     description = schema.get("description", "")
     choices = tuple(str(choice) for choice in schema.get("enum", ()))
     if choices:
-        return Field(name, "enum", description, choices)
+        return PromptField(name, "enum", description, choices)
     if schema.get("format") == "date":
-        return Field(name, "date", description)
+        return PromptField(name, "date", description)
     match schema.get("type", "string"):
         case "object":
-            return Field(name, "object", description, fields=_fields_inside(schema, defs, depth))
+            return PromptField(name, "object", description, fields=_fields_inside(schema, defs, depth))
         case "array":
-            return Field(name, "list", description)
+            return PromptField(name, "list", description)
         case kind:
-            return Field(name, str(kind), description)
+            return PromptField(name, str(kind), description)
 
 
 # --- extraction from a document ---------------------------------------------------------------------
 
 
-def extraction(fields: Sequence[Field], document: str, task: str = EXTRACT_TASK) -> list[Message]:
+def extraction(fields: Sequence[PromptField], document: str, task: str = EXTRACT_TASK) -> list[Message]:
     """Asks for the fields of a document; the answer is one JSON object with the fields in this order."""
     return [message("system", "\n".join([task, *field_lines(fields)])), message("user", document)]
 
@@ -211,7 +211,7 @@ def _named_line(name: str, description: str) -> str:
     return f"- {name}: {description}" if description else f"- {name}"
 
 
-def _shown(field: Field) -> Field:
+def _shown(field: PromptField) -> PromptField:
     return replace(field, choices=tuple(choice for choice in field.choices if choice != ANY_VALUE))
 
 
@@ -220,7 +220,7 @@ def intent_names(service: dict[str, Any]) -> list[str]:
     return [intent["name"] for intent in service["intents"]] + [NONE_INTENT]
 
 
-def state_fields(service: dict[str, Any]) -> tuple[Field, ...]:
+def state_fields(service: dict[str, Any]) -> tuple[PromptField, ...]:
     """The slots that a user can set (those that some intent takes), in the order of the schema."""
     settable = {
         name
@@ -230,17 +230,17 @@ def state_fields(service: dict[str, Any]) -> tuple[Field, ...]:
     return tuple(_slot_field(slot) for slot in service["slots"] if slot["name"] in settable)
 
 
-def _slot_field(slot: dict[str, Any]) -> Field:
+def _slot_field(slot: dict[str, Any]) -> PromptField:
     if slot.get("is_categorical"):
         choices = (*slot["possible_values"], ANY_VALUE)
-        return Field(slot["name"], "enum", slot.get("description", ""), choices)
-    return Field(slot["name"], "string", slot.get("description", ""))
+        return PromptField(slot["name"], "enum", slot.get("description", ""), choices)
+    return PromptField(slot["name"], "string", slot.get("description", ""))
 
 
 # --- tools ---------------------------------------------------------------------------------------------
 
 
-def tools_system(tools: Iterable[Tool], note: str = "") -> Message:
+def tools_system(tools: Iterable[PromptTool], note: str = "") -> Message:
     """The system turn of an agent.
 
     Each step of the assistant is two turns: the name of a tool (or `answer`), then the arguments as

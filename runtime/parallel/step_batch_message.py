@@ -18,7 +18,7 @@ from ..step.step_batch import StepBatch
 HEADER = 8
 
 
-class NewSlots(NamedTuple):
+class NewPageSlots(NamedTuple):
     """Of each sequence: the row that ranks keep its slots in, how many of them they know, and the others, int32."""
 
     row: int
@@ -26,7 +26,7 @@ class NewSlots(NamedTuple):
     slots: np.ndarray
 
 
-def batch_message(batch: StepBatch, news: Sequence[NewSlots]) -> bytes:
+def batch_message(batch: StepBatch, news: Sequence[NewPageSlots]) -> bytes:
     """int32, in this machine's order."""
     slots = [each.slots for each in news]
     states = (

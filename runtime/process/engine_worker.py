@@ -151,7 +151,7 @@ class EngineWorker:
             threading.Thread(target=self._adapt, args=(number, arguments), name="sgl-adapt", daemon=True).start()
             return
         if not at_once:
-            self._core.asked(name, *arguments).add_done_callback(partial(self._answer, number))
+            self._core.ask_soon(name, *arguments).add_done_callback(partial(self._answer, number))
             return
         try:
             self._post(number, DONE, self._core.answer(name, *arguments))

@@ -68,22 +68,22 @@ def _in_e2m1(
     weight: Tensor, group: int, scale_for: Callable[[Tensor], Tensor], whole: Tensor | None
 ) -> QuantizedWeight:
     """scale_for: of the largest magnitudes of groups [rows, groups].  whole: what multiplies all scales."""
-    borders = _BORDERS.to(weight.device)
+    thresholds = _BORDERS.to(weight.device)
     codes, scales = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device), []
     step, beyond = max(1, part_of(weight) // weight.shape[1]), -weight.shape[1] % group
     for rows, out in zip(weight.split(step), codes.split(step), strict=True):
         values = F.pad(rows.float(), (0, beyond)).unflatten(1, (-1, group))
         scales.append(scale_for(values.abs().amax(2)))
         under = scales[-1].float() if whole is None else scales[-1].float() * whole
-        out.copy_(_codes(values / under[..., None], borders).flatten(1)[:, : weight.shape[1]])
+        out.copy_(_codes(values / under[..., None], thresholds).flatten(1)[:, : weight.shape[1]])
     table = torch.tensor(E2M1, device=weight.device)
     factor = None if whole is None else whole.expand(len(weight)).contiguous()
     return QuantizedWeight(codes, torch.cat(scales), group, factor=factor, table=table)
 
 
-def _codes(values: Tensor, borders: Tensor) -> Tensor:
+def _codes(values: Tensor, thresholds: Tensor) -> Tensor:
     """uint8: the nearest numbers of e2m1, by code."""
     return (
-        torch.bucketize(values.abs().contiguous(), borders, out_int32=True).to(torch.uint8)
+        torch.bucketize(values.abs().contiguous(), thresholds, out_int32=True).to(torch.uint8)
         | (values < 0).to(torch.uint8) << 3
     )

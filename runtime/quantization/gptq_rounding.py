@@ -60,7 +60,7 @@ def _as_they_come(grid: _QuantizationGrid, weight: Tensor, hessian: Tensor) -> Q
         scale, zero = (part[:, 0] for part in found[-1].numbers())
         for block in _blocks(start, stop):
             width = block.stop - block.start
-            codes[block] = _spread(columns, factor, block, scale.expand(width, -1), zero.expand(width, -1))
+            codes[block] = _round_block(columns, factor, block, scale.expand(width, -1), zero.expand(width, -1))
     return grid.finished(codes, _GroupScales.joined(found))
 
 
@@ -71,11 +71,11 @@ def _ordered(grid: _QuantizationGrid, weight: Tensor, hessian: Tensor) -> Quanti
     groups = order // grid.group
     scale, zero = (part.t() for part in found.numbers())
     for block in _blocks(0, len(columns)):
-        codes[block] = _spread(columns, factor, block, scale[groups[block]], zero[groups[block]])
+        codes[block] = _round_block(columns, factor, block, scale[groups[block]], zero[groups[block]])
     return grid.finished(torch.empty_like(codes).index_copy_(0, order, codes), found)
 
 
-def _spread(columns: Tensor, factor: Tensor, block: slice, scale: Tensor, zero: Tensor) -> Tensor:
+def _round_block(columns: Tensor, factor: Tensor, block: slice, scale: Tensor, zero: Tensor) -> Tensor:
     """The codes of a block of columns, float32 [width, out]; its errors are subtracted from later columns, times
     `factor`.
     """

@@ -99,7 +99,7 @@ class KeepQuantizedTransform(LayerTransform):
         if isinstance(self._inner, LayerTransform):
             self._inner.end(model, index)
 
-    def told(self) -> tuple[QuantizedLayerCount, ...]:
+    def layer_counts(self) -> tuple[QuantizedLayerCount, ...]:
         """Each format, with the counts of its projections."""
         return tuple(QuantizedLayerCount(count, *seen) for seen, count in self._seen.items())
 

@@ -152,15 +152,15 @@ class QuantizedWeight:
     def _restored(self) -> Tensor:
         inputs = self.shape[1]
 
-        def spread(part: Tensor) -> Tensor:
+        def per_input(part: Tensor) -> Tensor:
             return part.float().repeat_interleave(self.group, 1)[:, :inputs]
 
         values = self.codes.float() if self.table is None else self.table[self.codes.int()]
-        values = values - (spread(self.zero) if isinstance(self.zero, Tensor) else self.zero)
-        values = values * spread(self.scale)
+        values = values - (per_input(self.zero) if isinstance(self.zero, Tensor) else self.zero)
+        values = values * per_input(self.scale)
         if self.factor is not None:
             values = values * self.factor[:, None]
-        return values if self.offset is None else values + spread(self.offset)
+        return values if self.offset is None else values + per_input(self.offset)
 
 
 def stacked(pieces: list[QuantizedWeight]) -> QuantizedWeight | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
 
-from ..cache.growable_int_array import IntRow, Ints, Space
+from ..cache.growable_int_array import GrowableIntArray, Ints, Space
 
 BLOCK = 32  # tokens that are remembered together
 RUNNING = 64  # tokens of a prompt that a running operation counts as much as: it takes part in every step
@@ -24,7 +24,7 @@ class HashedTokenBlocks:
     __slots__ = ("_keys", "_space", "tokens")
 
     def __init__(self, space: Space, tokens: ArrayLike = ()) -> None:
-        self._space, self.tokens = space, IntRow(tokens)
+        self._space, self.tokens = space, GrowableIntArray(tokens)
         self._keys: list[int] = []
 
     def extend(self, tokens: Ints, drop: int = 0) -> None:

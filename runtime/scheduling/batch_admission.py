@@ -25,7 +25,7 @@ class AdmittingScheduler(RunsSequences, Protocol):
     @property
     def cache(self) -> PrefixCache: ...
     @property
-    def borders(self) -> CheckpointPositions: ...
+    def checkpoint_positions(self) -> CheckpointPositions: ...
     @property
     def waiting(self) -> WaitingQueue: ...
     @property
@@ -79,7 +79,7 @@ class BatchAdmission:
             self._scheduler.release_adapter(seq)
             return False
         self._scheduler.start(seq)
-        self._scheduler.borders.part(seq, (other for other in self._scheduler.running if other.prefilling))
+        self._scheduler.checkpoint_positions.part(seq, (other for other in self._scheduler.running if other.prefilling))
         self._started.append(seq)
         self._note(seq, seq.namespace)
         for other in self._unfit:
@@ -111,10 +111,10 @@ class BatchAdmission:
 
     def _leaves(self, other: SequenceState, seq: SequenceState, enough: int) -> bool:
         """Whether what `seq` shares with a prefill can be gone on from, at `enough` tokens or later."""
-        if not self._scheduler.borders.kept:
+        if not self._scheduler.checkpoint_positions.kept:
             return True
         shared = common_prefix(seq.tokens.array[: seq.ops[0].reuse(seq)], other.tokens.array)
-        return self._scheduler.borders.last(other, shared) >= enough
+        return self._scheduler.checkpoint_positions.last(other, shared) >= enough
 
     def _prefilling(self, namespace: Space) -> dict[bytes, list[SequenceState]]:
         """Running prefills by their first tokens; and all of them under b"", for what is shorter."""

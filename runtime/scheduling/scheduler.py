@@ -47,7 +47,7 @@ class Scheduler:
     ) -> None:
         self.cache = cache
         self.pace = PrefillBudget(prompt_seconds)
-        self.borders = CheckpointPositions(cache, state_every)
+        self.checkpoint_positions = CheckpointPositions(cache, state_every)
         self.step_tokens = step_tokens
         self.max_running = max_running
         self.estimate = LengthEstimate()
@@ -246,7 +246,7 @@ class Scheduler:
     def _give_each(
         self, singles: list[SequenceState], kept_for: int | None, work: dict[SequenceState, ScheduledWork]
     ) -> int:
-        budget, simple = self.step_tokens, self.counters.alone and not self.borders.kept
+        budget, simple = self.step_tokens, self.counters.alone and not self.checkpoint_positions.kept
         for seq in singles:
             less_urgent = kept_for is not None and seq.terms.priority < kept_for
             if budget <= ((self.step_tokens + 1) // 2 if less_urgent else 0):
@@ -318,7 +318,7 @@ class Scheduler:
     def _give(self, seq: SequenceState, budget: int, work: dict[SequenceState, ScheduledWork]) -> int:
         """Up to `budget` tokens more in this step; returns how many."""
         start = work[seq].hi if seq in work else seq.computed
-        seq.border = self.borders.next(seq)
+        seq.border = self.checkpoint_positions.next(seq)
         hi = max(start, min(seq.ops[0].target(seq), start + budget, seq.border))
         if not (self._grow(seq, hi) or self._make_room(seq, hi, work)):
             return 0

@@ -10,19 +10,19 @@ from sgl.grammars import Vocabulary, compile_json_schema
 from ..errors import ConfigError
 
 
-def compile_grammar_argument(asked: Any, vocabulary: Vocabulary, json_options: dict[str, Any] | None = None) -> Any:
+def compile_grammar_argument(grammar: Any, vocabulary: Vocabulary, json_options: dict[str, Any] | None = None) -> Any:
     """A grammar as it is; of a type (class, Literal, list[...]) or a JSON schema (dict), that of its JSON texts.
 
     Raises ConfigError for text, which may be of several kinds; GrammarError for what cannot be enforced.
     """
-    if isinstance(asked, str):
+    if isinstance(grammar, str):
         raise ConfigError(
-            f"grammar is the text {asked[:60]!r}; give a type or a JSON schema as a dict, or compile it: "
+            f"grammar is the text {grammar[:60]!r}; give a type or a JSON schema as a dict, or compile it: "
             f"grammar=sgl.grammars.compile_regex(text, engine.vocabulary), or compile_ebnf, or compile_json_schema"
         )
-    if isinstance(asked, type) or get_origin(asked) is not None:
-        asked = _schema(asked)
-    return compile_json_schema(asked, vocabulary, **json_options or {}) if isinstance(asked, dict) else asked
+    if isinstance(grammar, type) or get_origin(grammar) is not None:
+        grammar = _schema(grammar)
+    return compile_json_schema(grammar, vocabulary, **json_options or {}) if isinstance(grammar, dict) else grammar
 
 
 @lru_cache(maxsize=512)

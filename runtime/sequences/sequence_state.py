@@ -11,7 +11,7 @@ from collections import deque
 from concurrent.futures import InvalidStateError
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from ..cache import IntRow, Ints, PrefixCache, RadixNode, Space, StateCheckpoint
+from ..cache import GrowableIntArray, Ints, PrefixCache, RadixNode, Space, StateCheckpoint
 from .draft_tokens import DraftTokens
 from .generation import TokenLogprobs
 from .op_future import OpFuture
@@ -19,7 +19,7 @@ from .sequence_options import USUAL, SequenceOptions
 
 if TYPE_CHECKING:
     from .pending_grammar import PendingGrammar
-    from .tokenizer_resources import TextTools
+    from .tokenizer_resources import TokenizerResources
 
 
 class SequenceStatus(enum.Enum):
@@ -68,8 +68,8 @@ class SequenceState:
         self.terms = terms
         self.arrival = id
         self.status = status
-        self.tokens = IntRow()
-        self.slots = IntRow()
+        self.tokens = GrowableIntArray()
+        self.slots = GrowableIntArray()
         self.computed = 0
         self.ahead = 0  # tokens sampled on the device that the host has not seen: 0 or 1
         self.guarded = False  # some of its tokens are of a generation of which nothing is to be learned
@@ -218,7 +218,7 @@ class SequenceEngine(Protocol):
     """What an operation needs, on the scheduler thread."""
 
     cache: PrefixCache
-    text: TextTools
+    text: TokenizerResources
     vocab_size: int
     context: int
 

@@ -117,7 +117,7 @@ class EngineBridge:
         ids = await self.encode(prompt)
         results: dict[int, Generation] = {}
         progress = self._progress(params)
-        with self._samples(ids, n) as samples, self._arrivals() as arrivals:
+        with self._samples(ids, n) as samples, self._result_queue() as arrivals:
             for index, sequence in enumerate(samples.sequences):
                 future = sequence.generate(self._params(params, index), grammar)
                 future.add_done_callback(partial(arrivals.post_outcome, index))
@@ -139,7 +139,7 @@ class EngineBridge:
         await self.adapters.ready()
         ids, left = await self.encode(prompt), n
         progress = self._progress(params)
-        with self._samples(ids, n) as samples, self._arrivals(samples.sequences) as arrivals:
+        with self._samples(ids, n) as samples, self._result_queue(samples.sequences) as arrivals:
             for index, sequence in enumerate(samples.sequences):
                 post = partial(arrivals.post, index)
                 sequence.generate(self._params(params, index), grammar, post).add_done_callback(arrivals.post_failure)
@@ -169,7 +169,7 @@ class EngineBridge:
         await self.adapters.ready()
         ids, left = await self.encode(prompt.ids), n
         progress = self._progress(first.params)
-        with self._samples(ids, n) as samples, self._arrivals(samples.sequences) as arrivals:
+        with self._samples(ids, n) as samples, self._result_queue(samples.sequences) as arrivals:
             walks = [ChoiceRun(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
             for index, walk in enumerate(walks):
                 walk.start(first._replace(params=self._params(first.params, index)), streamed)
@@ -210,7 +210,7 @@ class EngineBridge:
     ) -> T:
         await self.adapters.ready()
         ids = await self.encode(prompt)
-        with self._samples(ids, 1, place) as samples, self._arrivals() as arrivals:
+        with self._samples(ids, 1, place) as samples, self._result_queue() as arrivals:
             question(samples.sequences[0]).add_done_callback(partial(arrivals.post_outcome, 0))
             _, answer = await arrivals.next()
         return answer
@@ -253,7 +253,7 @@ class EngineBridge:
 
     async def _answers(self, seconds: float, question: Callable[[Sequence], Future[Any]], ids: Items[int] = ()) -> bool:
         """Whether the engine answers in time; independent of all limits, and however much waits."""
-        with self._opened(USUAL) as [sequence], RequestLoopQueue[Any](self._postbox(), seconds) as arrivals:
+        with self._opened(USUAL) as [sequence], RequestLoopQueue[Any](self._loop_queue(), seconds) as arrivals:
             sequence.extend(np.asarray(ids, dtype=np.int32))
             question(sequence).add_done_callback(partial(arrivals.post_outcome, 0))
             try:
@@ -300,20 +300,20 @@ class EngineBridge:
                 sequences += sequences[0].fork(n - 1)
             yield SampleSequences(sequences, prefilled)
 
-    def _arrivals(self, sequences: Items[Sequence] = ()) -> RequestLoopQueue[Any]:
+    def _result_queue(self, sequences: Items[Sequence] = ()) -> RequestLoopQueue[Any]:
         """What arrives until the caller's deadline, by default the settings' timeout.
 
         sequences: they stream into it, and are aborted when its output is not taken.
         """
         left = seconds_left(CALLER.get())
         granted = self.settings.request_timeout if left is None else PATIENCE.get()
-        return RequestLoopQueue(self._postbox(), granted if left is None else left, granted, sequences)
+        return RequestLoopQueue(self._loop_queue(), granted if left is None else left, granted, sequences)
 
     def _progress(self, params: SamplingParams | None) -> RequestProgress:
         """One for each prompt: it is called with each piece of each sample, or with each complete sample."""
         return RequestProgress(params, self._observe_gap)
 
-    def _postbox(self) -> LoopQueue:
+    def _loop_queue(self) -> LoopQueue:
         loop = asyncio.get_running_loop()
         found = self._postboxes.get(loop)
         if found is None:

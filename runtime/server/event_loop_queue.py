@@ -68,12 +68,12 @@ class RequestLoopQueue(Generic[T]):
 
     def __init__(
         self,
-        postbox: LoopQueue,
+        loop_queue: LoopQueue,
         seconds: float | None,
         granted: float | None = None,
         sequences: Sequence[Abortable] = (),
     ) -> None:
-        self._postbox, self._seconds = postbox, seconds
+        self._loop_queue, self._seconds = loop_queue, seconds
         self._granted = seconds if granted is None else granted
         self._arrived: deque[tuple[int, T] | BaseException] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -91,12 +91,12 @@ class RequestLoopQueue(Generic[T]):
             self._timer.cancel()
 
     def post(self, index: int, item: T) -> None:
-        self._postbox.post(self._put, (index, item))
+        self._loop_queue.post(self._put, (index, item))
 
     def post_failure(self, future: Future[Any]) -> None:
         """Of a future that is done; its result is of no interest."""
         if (error := future.exception()) is not None:
-            self._postbox.post(self._add, error)
+            self._loop_queue.post(self._add, error)
 
     def post_outcome(self, index: int, future: Future[T]) -> None:
         """Result or error of a future that is done."""

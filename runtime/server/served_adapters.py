@@ -108,7 +108,7 @@ class ServedAdapters:
         if (
             name is not None
             and name not in self._loaded
-            and (refused := await asyncio.shield(asyncio.wrap_future(self._asked_for(name)))) is not None
+            and (refused := await asyncio.shield(asyncio.wrap_future(self._requested_adapter(name)))) is not None
         ):
             raise refused.error()
         return name
@@ -179,16 +179,16 @@ class ServedAdapters:
         with self._lock:
             return self._turns.setdefault(name, threading.Lock())
 
-    def _asked_for(self, name: str) -> Future[AdapterRefusal | None]:
+    def _requested_adapter(self, name: str) -> Future[AdapterRefusal | None]:
         """Of many who ask at once the first has it read."""
         with self._lock:
             found = self._reading.get(name)
             if found is None:
-                found = self._reading[name] = self._readers.submit(self._load_asked, name)
+                found = self._reading[name] = self._readers.submit(self._load_requested, name)
                 found.add_done_callback(lambda _: self._reading.pop(name, None))
             return found
 
-    def _load_asked(self, name: str) -> AdapterRefusal | None:
+    def _load_requested(self, name: str) -> AdapterRefusal | None:
         """For a client, without paths. What cannot be used is not read again for every request."""
         try:
             with self._turn(name):

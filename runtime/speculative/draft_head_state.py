@@ -99,31 +99,35 @@ class DraftHeadStates(DraftModelStates):
         states = states.of(owner.tokens.array[: owner.computed])
         if not len(states.rows):
             return None
-        shadow = self._shadow(
+        draft_state = self._draft_state(
             owner, owner.terms._replace(namespace=f"{owner.terms.namespace}\0{owner.tokens.array[0]}")
         )
         start = self._start.setdefault(owner.id, 0)
         if start >= owner.computed:  # it was rewound to before where this began
-            self._release(shadow)
+            self._release(draft_state)
             start = self._start[owner.id] = 0
         tokens = owner.tokens.array[start + 1 : owner.computed + 1]
-        self._keep(shadow, tokens, min(common_prefix(shadow.tokens.array, tokens), self._sound.setdefault(owner.id, 0)))
-        if not (len(shadow.slots) or start):
-            self.cache.attach(shadow, len(tokens) - 1)
-        if not start and 0 < shadow.computed == states.first - 1:
+        self._keep(
+            draft_state,
+            tokens,
+            min(common_prefix(draft_state.tokens.array, tokens), self._sound.setdefault(owner.id, 0)),
+        )
+        if not (len(draft_state.slots) or start):
+            self.cache.attach(draft_state, len(tokens) - 1)
+        if not start and 0 < draft_state.computed == states.first - 1:
             self._patched.add(owner.id)
             tokens = owner.tokens.array[states.first - 1 : states.end].copy()
             states = TargetHiddenStates(
                 states.first - 1, torch.cat([states.rows[:1], states.rows]), tokens, states.seen
             )
-        if start + shadow.computed < states.first:
-            self._release(shadow)
+        if start + draft_state.computed < states.first:
+            self._release(draft_state)
             start = self._start[owner.id] = states.first
-            shadow.tokens.truncate(0)
-            shadow.tokens.extend(owner.tokens.array[start + 1 : owner.computed + 1])
-        self._sound[owner.id] = shadow.computed
-        states = self._cut(owner, states, start + shadow.computed)
-        return shadow if states.end == owner.computed else None
+            draft_state.tokens.truncate(0)
+            draft_state.tokens.extend(owner.tokens.array[start + 1 : owner.computed + 1])
+        self._sound[owner.id] = draft_state.computed
+        states = self._cut(owner, states, start + draft_state.computed)
+        return draft_state if states.end == owner.computed else None
 
     def forget(self) -> None:
         super().forget()
@@ -132,29 +136,29 @@ class DraftHeadStates(DraftModelStates):
     def reach(self, owner: SequenceState) -> bool:
         return owner.computed == len(owner) - 1
 
-    def rejoin(self, shadow: SequenceState) -> None:
-        if self._is_whole(shadow):
-            super().rejoin(shadow)
+    def rejoin(self, draft_state: SequenceState) -> None:
+        if self._is_whole(draft_state):
+            super().rejoin(draft_state)
 
-    def publish(self, shadow: SequenceState) -> None:
-        if self._is_whole(shadow):
-            super().publish(shadow)
+    def publish(self, draft_state: SequenceState) -> None:
+        if self._is_whole(draft_state):
+            super().publish(draft_state)
 
     def given(self, work: list[ScheduledWork]) -> Tensor:
         """The states that the head reads, in the order of its work: the target's, or at the end of a chain its own."""
         found = []
-        for shadow, lo, hi in work:
-            states, start = self._states[shadow.id], self._start[shadow.id]
+        for draft_state, lo, hi in work:
+            states, start = self._states[draft_state.id], self._start[draft_state.id]
             if start + hi <= states.end:
                 found.append(states.rows[start + lo - states.first : start + hi - states.first])
-                self._sound[shadow.id] = hi
+                self._sound[draft_state.id] = hi
             else:
-                found.append(self._own[shadow.id])
+                found.append(self._own[draft_state.id])
         return torch.cat(found)
 
     def made(self, work: list[ScheduledWork], rows: Tensor) -> None:
         """The head's states of those whose logits were wanted."""
-        ends = [shadow.id for shadow, _, hi in work if hi == len(shadow)]
+        ends = [draft_state.id for draft_state, _, hi in work if hi == len(draft_state)]
         self._own |= {number: rows[index : index + 1] for index, number in enumerate(ends)}
 
     def _cut(self, owner: SequenceState, states: TargetHiddenStates, first: int) -> TargetHiddenStates:
@@ -163,14 +167,14 @@ class DraftHeadStates(DraftModelStates):
         kept = self._states[owner.id] = states.part(first, max(first, min(owner.computed, states.end)))
         return kept
 
-    def _release(self, shadow: SequenceState) -> None:
-        self.cache.cut(shadow, min(shadow.computed, self._sound.get(shadow.id, 0)))
-        self.cache.release(shadow, publish=self._is_whole(shadow))
-        self._patched.discard(shadow.id)
+    def _release(self, draft_state: SequenceState) -> None:
+        self.cache.cut(draft_state, min(draft_state.computed, self._sound.get(draft_state.id, 0)))
+        self.cache.release(draft_state, publish=self._is_whole(draft_state))
+        self._patched.discard(draft_state.id)
 
-    def _is_whole(self, shadow: SequenceState) -> bool:
+    def _is_whole(self, draft_state: SequenceState) -> bool:
         """Whether others may go on from it, and it from others."""
-        return not self._start.get(shadow.id) and shadow.id not in self._patched
+        return not self._start.get(draft_state.id) and draft_state.id not in self._patched
 
     def _dropped(self, number: int) -> None:
         for kept in (self._start, self._sound, self._own):

@@ -149,7 +149,7 @@ class DraftLengthControl:
         known.rows += weight * (rows - known.rows)
         known.count += 1
 
-    def asked(self, drafts: int, seconds: float) -> None:
+    def drafts_requested(self, drafts: int, seconds: float) -> None:
         """So many drafts were asked for in so long."""
         self._asking += FRESH * (seconds / drafts - self._asking)
 

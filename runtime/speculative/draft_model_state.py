@@ -42,30 +42,30 @@ class DraftModelStates:
 
         None where it cannot be computed now.
         """
-        shadow, tokens = self._shadow(owner, owner.terms), owner.tokens.array
-        self._keep(shadow, tokens, common_prefix(shadow.tokens.array, tokens))
-        if not len(shadow.slots):
-            self.cache.attach(shadow, len(tokens) - 1)
-        return shadow
+        draft_state, tokens = self._draft_state(owner, owner.terms), owner.tokens.array
+        self._keep(draft_state, tokens, common_prefix(draft_state.tokens.array, tokens))
+        if not len(draft_state.slots):
+            self.cache.attach(draft_state, len(tokens) - 1)
+        return draft_state
 
     def reach(self, owner: SequenceState) -> bool:
         """Whether what follows on a shadow is what follows on its owner."""
         return True
 
-    def rejoin(self, shadow: SequenceState) -> None:
+    def rejoin(self, draft_state: SequenceState) -> None:
         """Have it go on along what others computed of its tokens."""
-        self.cache.rejoin(shadow, len(shadow) - 1)
+        self.cache.rejoin(draft_state, len(draft_state) - 1)
 
-    def publish(self, shadow: SequenceState) -> None:
+    def publish(self, draft_state: SequenceState) -> None:
         """Let others go on from what is computed of it."""
-        self.cache.publish(shadow)
+        self.cache.publish(draft_state)
 
-    def grow(self, shadow: SequenceState, length: int) -> bool:
+    def grow(self, draft_state: SequenceState, length: int) -> bool:
         """Give it pages for so many tokens, if need be those of shadows that are not in this round."""
-        if self.cache.grow(shadow, length):
+        if self.cache.grow(draft_state, length):
             return True
         self._drop(self._round)
-        return self.cache.grow(shadow, length)
+        return self.cache.grow(draft_state, length)
 
     def forget(self) -> None:
         self._drop(self._round + 1)
@@ -73,35 +73,35 @@ class DraftModelStates:
 
     def check(self) -> None:
         """Raise unless the pages, the tree and the shadows agree."""
-        self.cache.check([self.cache.pages(shadow) for shadow in self._of.values()], self._of.values())
+        self.cache.check([self.cache.pages(draft_state) for draft_state in self._of.values()], self._of.values())
 
     def _drop(self, before: int) -> None:
         """Those that were last asked for in earlier rounds."""
         for number in [number for number, seen in self._seen.items() if seen < before]:
-            shadow = self._of.pop(number)
+            draft_state = self._of.pop(number)
             del self._seen[number]
-            self._release(shadow)
+            self._release(draft_state)
             self._dropped(number)
-            shadow.status = SequenceStatus.CLOSED
+            draft_state.status = SequenceStatus.CLOSED
 
-    def _shadow(self, owner: SequenceState, terms: SequenceOptions) -> SequenceState:
-        shadow = self._of.get(owner.id)
-        if shadow is None:
-            shadow = self._of[owner.id] = SequenceState(owner.id, terms)
-            shadow.ops = deque([DraftTokenOp()])
+    def _draft_state(self, owner: SequenceState, terms: SequenceOptions) -> SequenceState:
+        draft_state = self._of.get(owner.id)
+        if draft_state is None:
+            draft_state = self._of[owner.id] = SequenceState(owner.id, terms)
+            draft_state.ops = deque([DraftTokenOp()])
         self._seen[owner.id] = self._round
-        return shadow
+        return draft_state
 
-    def _keep(self, shadow: SequenceState, tokens: Ints, same: int) -> None:
+    def _keep(self, draft_state: SequenceState, tokens: Ints, same: int) -> None:
         """Its first `same` tokens, the last of all never computed; then it has these tokens."""
         same = min(same, len(tokens) - 1)
-        if shadow.computed > same:
-            self.cache.cut(shadow, same)
-        shadow.tokens.truncate(same)
-        shadow.tokens.extend(tokens[same:])
+        if draft_state.computed > same:
+            self.cache.cut(draft_state, same)
+        draft_state.tokens.truncate(same)
+        draft_state.tokens.extend(tokens[same:])
 
-    def _release(self, shadow: SequenceState) -> None:
-        self.cache.release(shadow)
+    def _release(self, draft_state: SequenceState) -> None:
+        self.cache.release(draft_state)
 
     def _dropped(self, number: int) -> None:
         """That of an owner is gone."""

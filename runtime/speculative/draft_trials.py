@@ -28,7 +28,7 @@ class TrialStretches:
     """
 
     spent: dict[bool, tuple[float, float]] = field(default_factory=dict)
-    guesses: bool = True
+    drafting: bool = True
     left: int = 0
     _wait: int = LEAST // 2
     _begun: set[bool] = field(default_factory=set)
@@ -39,7 +39,7 @@ class TrialStretches:
     @property
     def rates(self) -> dict[bool, float]:
         """Tokens a second, with drafts and without, as far as known."""
-        return {guesses: tokens / max(seconds, 1e-9) for guesses, (tokens, seconds) in self.spent.items()}
+        return {drafting: tokens / max(seconds, 1e-9) for drafting, (tokens, seconds) in self.spent.items()}
 
     def took(self, tokens: int, seconds: float) -> None:
         self._steps += 1
@@ -50,13 +50,13 @@ class TrialStretches:
             self._ended()
 
     def _ended(self) -> None:
-        before = self.guesses
+        before = self.drafting
         if before in self._begun:
             tokens, seconds = self.spent.get(before, (0.0, 0.0))
             self.spent[before] = KEPT * tokens + self._tokens, KEPT * seconds + self._seconds
         self._begun.add(before)
-        self.guesses = self._next()
-        self._steps, self._tokens, self._seconds = 0 if self.guesses == before else -SETTLES, 0, 0.0
+        self.drafting = self._next()
+        self._steps, self._tokens, self._seconds = 0 if self.drafting == before else -SETTLES, 0, 0.0
 
     def _next(self) -> bool:
         """The way of the next stretch."""
@@ -64,7 +64,7 @@ class TrialStretches:
             return True not in self.spent
         rates = self.rates
         faster = rates[True] > MARGIN * rates[False]
-        if self.guesses != faster:
+        if self.drafting != faster:
             loss = 1 - min(1.0, rates[not faster] / rates[faster])
             self._wait = min(MOST, max(LEAST, round(loss / COST)), 2 * self._wait)
             self.left = self._wait
@@ -82,9 +82,9 @@ class DraftTrials:
         self._of: dict[int, TrialStretches] = {}
         self._last = -1
 
-    def guesses(self, texts: int) -> bool:
+    def drafting(self, texts: int) -> bool:
         """Whether the next step of so many texts may have drafts."""
-        return self._for(bisect_left(BOUNDS, texts)).guesses
+        return self._for(bisect_left(BOUNDS, texts)).drafting
 
     def took(self, texts: int, tokens: int, seconds: float) -> None:
         """A turn in which so many texts grew by so many tokens, chosen, drafted and forced ones, took so long.

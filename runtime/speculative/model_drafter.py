@@ -59,7 +59,7 @@ class DraftChain:
     them.
     """
 
-    shadow: SequenceState
+    draft_state: SequenceState
     most: int
     matcher: Matcher | None
     builds: bool
@@ -79,7 +79,7 @@ class DraftChain:
         if token in self.ends:
             return False
         self.tokens.append(token)
-        self.shadow.tokens.append(token)
+        self.draft_state.tokens.append(token)
         return len(self.tokens) < self.most
 
     def _allowed(self, token: int, logits: Tensor, ids: Tensor | None, matcher: Matcher) -> int | None:
@@ -108,14 +108,14 @@ class ModelDrafter:
     def __init__(
         self,
         runner: DraftRunner,
-        shadows: DraftModelStates,
-        pace: DraftModelTiming,
+        draft_states: DraftModelStates,
+        timing: DraftModelTiming,
         counts: DraftCounts,
         vocab_size: int,
         context: int,
         ids: Tensor | None = None,
     ) -> None:
-        self.runner, self.shadows, self.pace, self.counts = runner, shadows, pace, counts
+        self.runner, self.draft_states, self.timing, self.counts = runner, draft_states, timing, counts
         self._vocab_size, self._context, self._ids = vocab_size, context, ids
         self._read = 0  # tokens of prompts in the newest step
 
@@ -126,28 +126,28 @@ class ModelDrafter:
 
         Before that what they lack is computed.
         """
-        self.shadows.begin()
+        self.draft_states.begin()
         reads, self._read = self._read, sum(item.hi - item.lo for item in work.values() if item.hi - item.lo > 1)
-        length = self.pace.length(max(1, len(work)), max(1, len(wanting)))
+        length = self.timing.length(max(1, len(work)), max(1, len(wanting)))
         if not length:
             self._tell_pages()
             return {}
         began = time.perf_counter()
         with self.runner.on_device():
-            shadows = self._follow(work, wanting)
-            self._catch_up(list(shadows.values()), max(LEAST, reads, self._read))
+            draft_states = self._follow(work, wanting)
+            self._catch_up(list(draft_states.values()), max(LEAST, reads, self._read))
             caught_up = time.perf_counter() - began
-            ready = [owner for owner in wanting if owner in shadows and self.shadows.reach(owner)]
+            ready = [owner for owner in wanting if owner in draft_states and self.draft_states.reach(owner)]
             chains = {
-                owner: chain for owner in ready if (chain := self._chain(shadows[owner], *wanting[owner], length))
+                owner: chain for owner in ready if (chain := self._chain(draft_states[owner], *wanting[owner], length))
             }
-            self._guess(list(chains.values()))
+            self._draft_tokens(list(chains.values()))
         self._account(began, caught_up, bool(chains))
         return {owner: DraftTokens(chain.tokens, SOURCE) for owner, chain in chains.items() if chain.tokens}
 
     def forget(self) -> None:
         """Nothing of any text is kept."""
-        self.shadows.forget()
+        self.draft_states.forget()
         self._tell_pages()
 
     def _follow(
@@ -162,43 +162,48 @@ class ModelDrafter:
             for seq in work
             if 1 < len(seq) < self._context and isinstance(op := seq.ops[0], Generate) and op.params.speculation
         ]
-        if self.pace.probing:
+        if self.timing.probing:
             owners = [seq for seq in owners if seq in wanting][:1]
-        return {owner: shadow for owner in owners if (shadow := self.shadows.follow(owner)) is not None}
+        return {owner: draft_state for owner in owners if (draft_state := self.draft_states.follow(owner)) is not None}
 
-    def _catch_up(self, shadows: list[SequenceState], budget: int) -> None:
+    def _catch_up(self, draft_states: list[SequenceState], budget: int) -> None:
         """Compute up to so many tokens of those that lack more than a few, the nearest first."""
         work: list[ScheduledWork] = []
-        lacking = [shadow for shadow in shadows if len(shadow) - shadow.computed > NEAR]
-        for shadow in lacking:
-            self.shadows.rejoin(shadow)
-        for shadow in sorted(lacking, key=lambda each: len(each) - each.computed):
-            count = min(budget, len(shadow) - 1 - shadow.computed)
-            if count > 0 and self.shadows.grow(shadow, shadow.computed + count):
-                work.append(ScheduledWork(shadow, shadow.computed, shadow.computed + count))
+        lacking = [draft_state for draft_state in draft_states if len(draft_state) - draft_state.computed > NEAR]
+        for draft_state in lacking:
+            self.draft_states.rejoin(draft_state)
+        for draft_state in sorted(lacking, key=lambda each: len(each) - each.computed):
+            count = min(budget, len(draft_state) - 1 - draft_state.computed)
+            if count > 0 and self.draft_states.grow(draft_state, draft_state.computed + count):
+                work.append(ScheduledWork(draft_state, draft_state.computed, draft_state.computed + count))
                 budget -= count
         self._compute(work)
-        for shadow, _, hi in work:
-            if len(shadow) - hi <= NEAR:
-                self.shadows.publish(shadow)
+        for draft_state, _, hi in work:
+            if len(draft_state) - hi <= NEAR:
+                self.draft_states.publish(draft_state)
 
-    def _chain(self, shadow: SequenceState, op: Generate, most: int, length: int) -> DraftChain | None:
+    def _chain(self, draft_state: SequenceState, op: Generate, most: int, length: int) -> DraftChain | None:
         """None: too much is lacking, or there is no room for it."""
         assert op.decoding is not None
-        most = min(most, length, self._context - len(shadow))
-        near = len(shadow) - shadow.computed <= NEAR
-        if most < 1 or not near or not self.shadows.grow(shadow, len(shadow) + most - 1):
+        most = min(most, length, self._context - len(draft_state))
+        near = len(draft_state) - draft_state.computed <= NEAR
+        if most < 1 or not near or not self.draft_states.grow(draft_state, len(draft_state) + most - 1):
             return None
         matcher = op.decoding.matcher
         builds = matcher is not None and may_build_states(matcher)
-        return DraftChain(shadow, most, None if matcher is None else matcher.copy(), builds, op.decoding.row.end_ids)
+        return DraftChain(
+            draft_state, most, None if matcher is None else matcher.copy(), builds, op.decoding.row.end_ids
+        )
 
-    def _guess(self, chains: list[DraftChain]) -> None:
+    def _draft_tokens(self, chains: list[DraftChain]) -> None:
         while chains:
             began = time.perf_counter()
-            chains = sorted(chains, key=lambda chain: len(chain.shadow) - chain.shadow.computed > 1)
+            chains = sorted(chains, key=lambda chain: len(chain.draft_state) - chain.draft_state.computed > 1)
             logits = self._compute(
-                [ScheduledWork(chain.shadow, chain.shadow.computed, len(chain.shadow)) for chain in chains]
+                [
+                    ScheduledWork(chain.draft_state, chain.draft_state.computed, len(chain.draft_state))
+                    for chain in chains
+                ]
             )
             assert logits is not None
             logits = logits[:, : self._vocab_size]
@@ -210,26 +215,26 @@ class ModelDrafter:
                 for chain, token, row in zip(chains, tokens, logits, strict=True)
                 if chain.take(token, row, self._ids)
             ]
-            self.pace.stepped(count, time.perf_counter() - began)
+            self.timing.stepped(count, time.perf_counter() - began)
 
     def _compute(self, work: list[ScheduledWork]) -> Tensor | None:
         if not work:
             return None
         logits = self.runner.forward(work)
-        for shadow, lo, hi in work:
-            self.shadows.cache.advance(shadow, hi)
+        for draft_state, lo, hi in work:
+            self.draft_states.cache.advance(draft_state, hi)
             self.counts.draft_computed_tokens += hi - lo
         return logits
 
     def _account(self, began: float, caught_up: float, guessed: bool) -> None:
-        self.pace.end_draft_round(caught_up)
+        self.timing.end_draft_round(caught_up)
         if guessed:
-            self.pace.probed()
+            self.timing.probed()
         self._tell_pages()
         self.counts.draft_seconds += time.perf_counter() - began
 
     def _tell_pages(self) -> None:
-        pool = self.shadows.cache.pool
+        pool = self.draft_states.cache.pool
         self.counts.draft_pages_total, self.counts.draft_pages_free = pool.total, pool.free
 
 

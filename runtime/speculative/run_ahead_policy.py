@@ -5,7 +5,7 @@ from __future__ import annotations
 LONGEST = 16  # steps that run ahead between two that waited for nothing
 
 
-class RunAheadTurns:
+class RunAheadPolicy:
     """A step that waited and got no draft kept the device idle for nothing: the next comes after twice as many steps.
 
     waits: whether the next step is to be planned when the one before is finished.

@@ -17,7 +17,7 @@ from .choice_list_drafter import ListDrafter
 from .draft_length_control import DraftLengthControl
 from .draft_trials import DraftTrials
 from .drafter import Drafter, fitted
-from .run_ahead_policy import RunAheadTurns
+from .run_ahead_policy import RunAheadPolicy
 
 if TYPE_CHECKING:
     from sgl.grammars import Matcher
@@ -72,7 +72,7 @@ class Speculation:
         )  # of the step under way: seconds in which drafts were asked for, and draft tokens that were kept
         self._laid: list[SequenceState] = []  # that have drafts in the step under way
         self._resting = 0, 0  # with how many texts drafts do not pay, and for how many more steps that was said
-        self.turns, self.known = RunAheadTurns(), True  # known: no step is under way whose tokens the host lacks
+        self.turns, self.known = RunAheadPolicy(), True  # known: no step is under way whose tokens the host lacks
 
     def begin(self) -> None:
         """A turn of a step, which may finish the step before it is planned."""
@@ -90,7 +90,7 @@ class Speculation:
         self._began, self._asking, self._kept = self._clock(), 0.0, 0
         alone = all(item.hi - item.lo == 1 for item in work.values())
         could = any(map(_may_be_drafted, work))
-        tries = self.trials is None or not self._growing or self.trials.guesses(len(work))
+        tries = self.trials is None or not self._growing or self.trials.drafting(len(work))
         hopes = could and tries and (self.turns.waits or self.control is None or self.control.worth(len(work)))
         if self.known:
             self._draft(work, budget, hopes)
@@ -126,7 +126,7 @@ class Speculation:
                 self._clock(),
                 time.thread_time() - spent,
             )  # while others hold the interpreter they get on
-            self.control.asked(len(decoding), self._asking)
+            self.control.drafts_requested(len(decoding), self._asking)
         if self.model is not None and self._failures < PATIENCE:
             known = self.control is None or self.control.measured(len(work))
             drafts |= self._modelled(self.model, work, decoding if known else {}, drafts)
@@ -205,7 +205,7 @@ class Speculation:
 
         The time counts as the model's, not the step's.
         """
-        began, hoped = self._clock(), model.pace.gain()
+        began, hoped = self._clock(), model.timing.gain()
         wanting = {
             seq: (op, self._room(op))
             for seq, op in decoding.items()
@@ -292,4 +292,4 @@ def _decodes(seq: SequenceState, item: ScheduledWork) -> Generate | None:
     )
     if not (last and isinstance(op, Generate) and op.params.speculation):
         return None
-    return op if op.decoding is not None and not op.behind else None
+    return op if op.decoding is not None and not op.grammar_pending else None

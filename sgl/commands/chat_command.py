@@ -66,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
     from sgl.runtime.errors import RuntimeFailure
 
     try:
-        _talk(options)
+        _chat(options)
     except (RuntimeFailure, GrammarError, OSError, ValueError) as error:
         print(f"sgl chat: {error}", file=sys.stderr)
         return 1
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _talk(options: argparse.Namespace) -> None:
+def _chat(options: argparse.Namespace) -> None:
     from sgl.runtime.engine import Engine
     from sgl.runtime.sampling.sampling_params import SamplingParams
 

@@ -111,7 +111,7 @@ def _device() -> Iterator[str]:
     yield from choose_device().reasons
 
 
-def _cards() -> Iterator[str]:
+def _gpus() -> Iterator[str]:
     from sgl.runtime.executor.ranks.gpu_topology import describe_links
 
     yield from describe_links()
@@ -168,7 +168,7 @@ CHECKS: dict[str, Callable[[], Iterator[str]]] = {
     "packages": _packages,
     "extras": _extras,
     "device": _device,
-    "cards": _cards,
+    "cards": _gpus,
     "memory": _memory,
     "kernels": _kernels,
     "model": _model,

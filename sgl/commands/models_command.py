@@ -61,7 +61,11 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError("--gpu-memory needs --gpus: the number of GPUs")
         if name is None:
             return _list(engine_options, options.json)
-        return _tell(name, engine_options, options) if options.gpus is None else _spread(name, engine_options, options)
+        return (
+            _tell(name, engine_options, options)
+            if options.gpus is None
+            else _print_sharding(name, engine_options, options)
+        )
     except BrokenPipeError:
         raise  # the reader of the output has gone: not an error of the command
     except (RuntimeFailure, OSError) as error:
@@ -83,7 +87,7 @@ def _tell(name: str, engine_options: dict[str, Any], options: argparse.Namespace
     return 0 if found.loads else 1
 
 
-def _spread(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
+def _print_sharding(name: str, engine_options: dict[str, Any], options: argparse.Namespace) -> int:
     from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.build.sharding_plan import on_gpus, read
     from sgl.runtime.loading import resolve_model

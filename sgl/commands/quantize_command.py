@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sgl.runtime.calibration import TextPiece
+    from sgl.runtime.calibration import CalibrationTextPiece
     from sgl.runtime.calibration.quantize_checkpoint import QuantizeReport
 
 _ABOUT = """\
@@ -87,7 +87,10 @@ def _quantized(options: argparse.Namespace) -> QuantizeReport:
             f"--calibration: nothing uses it with --weights {options.weights}; leave it out, or take int4_gptq"
         )
     origin = resolve_model(options.model)
-    calibration, held_out = (_pieces(origin, asked, options.device) for asked in (options.calibration, options.heldout))
+    calibration, held_out = (
+        _pieces(origin, calibration_source, options.device)
+        for calibration_source in (options.calibration, options.heldout)
+    )
     return quantize(
         origin,
         options.out,
@@ -99,7 +102,7 @@ def _quantized(options: argparse.Namespace) -> QuantizeReport:
     )
 
 
-def _pieces(origin: Path, asked: str | None, device: str) -> list[TextPiece]:
+def _pieces(origin: Path, calibration_source: str | None, device: str) -> list[CalibrationTextPiece]:
     """Of a file of texts, or of what a function runs."""
     from sgl.runtime.build.engine_config import EngineConfig
     from sgl.runtime.calibration import LENGTH, pieces, read_calibration_texts
@@ -107,22 +110,22 @@ def _pieces(origin: Path, asked: str | None, device: str) -> list[TextPiece]:
     from sgl.runtime.loading import load_config
     from sgl.runtime.text.tokenizer import Tokenizer
 
-    if asked is None:
+    if calibration_source is None:
         return []
-    if FUNCTION_OF in asked:
-        texts: Any = recorded(origin, EngineConfig.from_options({"device": device}), _function(asked))
+    if FUNCTION_OF in calibration_source:
+        texts: Any = recorded(origin, EngineConfig.from_options({"device": device}), _function(calibration_source))
     else:
-        texts = read_calibration_texts(Path(asked))
+        texts = read_calibration_texts(Path(calibration_source))
     return pieces(Tokenizer.load(origin), texts, min(LENGTH, load_config(origin).max_position))
 
 
-def _function(asked: str) -> Callable[[Any], object]:
+def _function(calibration_source: str) -> Callable[[Any], object]:
     """Raises ConfigError for a missing file, and for a name that is not a function in it."""
     from sgl.runtime.errors import ConfigError
 
-    path, _, name = asked.rpartition(":")
+    path, _, name = calibration_source.rpartition(":")
     if not Path(path).is_file():
-        raise ConfigError(f"{path} of {asked} is no file; give FILE.py:FUNCTION")
+        raise ConfigError(f"{path} of {calibration_source} is no file; give FILE.py:FUNCTION")
     sys.path.insert(0, str(Path(path).resolve().parent))
     found = runpy.run_path(path, run_name="__sgl_quantize__")
     if name not in found or not callable(found[name]):

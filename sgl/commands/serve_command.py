@@ -210,14 +210,14 @@ def _serve(options: argparse.Namespace) -> None:
         if settings.log_content:
             print(f"sgl serve: prompts and answers are written to {settings.log_requests}", file=sys.stderr)
         server_listener.serve(engine, settings, listener, _tell_ready)
-    _say("ended")
+    _print("ended")
 
 
 def _tell_ready(url: str) -> None:
-    _say(f"ready at {url}")
+    _print(f"ready at {url}")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     """Print to the terminal that started the server, unless its reader has gone."""
     try:
         print(f"sgl serve: {text}", flush=True)

@@ -838,7 +838,9 @@ def one_row_by_tensor_cores() -> None:
             ("gate_up", 768, {"NAME": "gelu"}),
             ("heads", 64, {"QUERIES": 8, "KEYS": 2, "HALF": 64}),
         ):
-            programs, depth = launch.spread(1536, half, inputs, gemv_tensor_core_kernels.pieces(group, kind), 16)
+            programs, depth = launch.programs_and_depth(
+                1536, half, inputs, gemv_tensor_core_kernels.pieces(group, kind), 16
+            )
             check(
                 getattr(gemv_tensor_core_kernels, kernel),
                 launch.warps,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sgl.runtime.attention import AttentionLayout, attention_backend
 from sgl.runtime.attention.unfused_attention import attend_unfused
-from sgl.runtime.cache import IntRow
+from sgl.runtime.cache import GrowableIntArray
 from sgl.runtime.executor.gpu_page_table import GpuPageTable
 from sgl.runtime.executor.piecewise_graphs import Piece, PiecewiseCudaGraphs
 from sgl.runtime.executor.step_arrays import StepArrays
@@ -49,7 +49,9 @@ class _Op:
 
 def state(tokens: Sequence[int], slots: Any, wanted: int) -> Any:
     """What a runner reads of a sequence."""
-    return _State(tokens=IntRow(tokens), slots=IntRow(slots), ops=[_Op(wanted)], status=SequenceStatus.RUNNING)
+    return _State(
+        tokens=GrowableIntArray(tokens), slots=GrowableIntArray(slots), ops=[_Op(wanted)], status=SequenceStatus.RUNNING
+    )
 
 
 class _State(SimpleNamespace):
@@ -146,7 +148,10 @@ class Half:
         work = []
         for row, count in zip(rows, counts, strict=True):
             seq = self.states.setdefault(row, state((), (), 0))
-            seq.tokens, seq.ops = IntRow(row.tokens[: len(row.slots)]), [_Op(count if wanted is None else wanted)]
+            seq.tokens, seq.ops = (
+                GrowableIntArray(row.tokens[: len(row.slots)]),
+                [_Op(count if wanted is None else wanted)],
+            )
             seq.slots.extend(row.slots[len(seq.slots) :])
             work.append(ScheduledWork(seq, len(row.slots) - count, len(row.slots)))
         places = self.table.place(work, lambda array: torch.from_numpy(array).to(self.device))

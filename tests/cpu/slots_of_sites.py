@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sgl.runtime.adapters.adapter import AdapterPacker
-from sgl.runtime.adapters.adapter_sites import AdapterSite, OutputRun
+from sgl.runtime.adapters.adapter_sites import AdapterSite, OutputRowRange
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def site(number: int, inputs: int, sizes: tuple[int, ...]) -> AdapterSite:
     piece_of = np.repeat(np.arange(len(sizes)), sizes)
     row_of = np.concatenate([np.arange(size) for size in sizes])
     borders = np.cumsum([0, *sizes]).tolist()
-    runs = tuple(OutputRun(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
+    runs = tuple(OutputRowRange(i, borders[i], borders[i + 1]) for i in range(len(sizes)))
     return AdapterSite(
         number,
         0,

@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from sgl.runtime.adapters.adapted_model import AdaptedModel
 from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
-from sgl.runtime.adapters.adapter_extras import AdaptedTable, AdapterChanges, AdapterExtras, LowRankDelta
+from sgl.runtime.adapters.adapter_extras import AdaptedEmbeddingTable, AdapterExtras, AdapterWeightChanges, LowRankDelta
 from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.adapters.choose_adapter_kernels import reads_extras
@@ -398,7 +398,7 @@ def test_strict_engines_refuse_what_runs_outside_of_the_compiled_step(tiny, tmp_
 def with_tables(sites: tuple[AdapterSite, ...], seed: int) -> Adapter:
     torch.manual_seed(seed)
     return AdapterPacker(sites, torch.float32).pack(
-        {}, AdapterChanges(embedding=AdaptedTable(whole=torch.randn(10, 8)))
+        {}, AdapterWeightChanges(embedding=AdaptedEmbeddingTable(whole=torch.randn(10, 8)))
     )
 
 
@@ -443,7 +443,7 @@ def test_all_that_is_beside_pairs_goes_to_a_gpu_as_one_copy():
     apart = AdapterExtras(
         {7: torch.randn(5, generator=draw), 2: torch.randn(3, generator=draw)},
         {},
-        AdaptedTable(rows=torch.tensor([4, 1]), values=b[:2]),
+        AdaptedEmbeddingTable(rows=torch.tensor([4, 1]), values=b[:2]),
         None,
         {1: mixture},
     )

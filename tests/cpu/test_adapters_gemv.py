@@ -106,9 +106,9 @@ def test_texts_are_those_of_the_cpu(case: str, tmp_path: Path, request: pytest.F
     counts = request.getfixturevalue("counted")
     with opened(base, **options) as engine:
         found = told(engine)
-        shadow = engine._core.adapters.shadow
+        adapted_model = engine._core.adapters.adapted_model
         assert engine.info()["adapters"]["one_row"]
-        plain, special = (shadow._model(more, False).execution_plan.alone for more in (False, True))
+        plain, special = (adapted_model._model(more, False).execution_plan.alone for more in (False, True))
         assert all(isinstance(layer, CASES[case][1]) for layer in plain) and not any(
             isinstance(layer, FullyFusedLayer | GemvLayer) for layer in special
         )

@@ -25,7 +25,7 @@ from sgl.runtime.adapters.files.adapter_reader import AdapterReader
 from sgl.runtime.adapters.files.stored_lora_pairs import are_held
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.model_files.model_directory import load_config
-from sgl.runtime.memory.pinned_memory_pool import PinDriver, PinnedMemoryPool
+from sgl.runtime.memory.pinned_memory_pool import PinnedMemoryDriver, PinnedMemoryPool
 
 TYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 CPU = torch.device("cpu")
@@ -165,7 +165,7 @@ class SlowSlots(AdapterSlots):
 
 @pytest.fixture
 def pool() -> Iterator[PinnedMemoryPool]:
-    found = PinnedMemoryPool(PinDriver(lambda piece: None, lambda piece: None), 1 << 30)
+    found = PinnedMemoryPool(PinnedMemoryDriver(lambda piece: None, lambda piece: None), 1 << 30)
     yield found
     found.close()
 

@@ -41,11 +41,11 @@ def opened_with(made: Made, **options: Any) -> Engine:
     found = engine._core.life.speculation
     assert found is not None and found.model is not None
     model = found.model
-    found.drafters, found.control, model.pace.control = [], None, None
+    found.drafters, found.control, model.timing.control = [], None, None
 
     def check() -> None:
         engine._core.check()
-        model.shadows.check()
+        model.draft_states.check()
 
     engine._core.after_step = check
     return engine
@@ -146,7 +146,7 @@ def test_the_text_is_the_text_without(made: Made, drafting: Engine) -> None:
     assert texts[0] == texts[1]
     assert drafting.stats().drafted_tokens > 0
     drafting.flush_cache()
-    cache = drafter(drafting).shadows.cache
+    cache = drafter(drafting).draft_states.cache
     assert drafting._core.call(lambda: cache.pool.free) == cache.pool.total
 
 
@@ -166,12 +166,12 @@ def test_a_cached_beginning_is_known_to_the_head_too(tmp_path: Path) -> None:
             sequence_of(engine, tokens + end).generate(
                 SamplingParams(max_tokens=6, temperature=0, ignore_eos=True)
             ).result(60)
-        assert max(lengths) <= 8 and set(model.shadows._start.values()) == {0}
+        assert max(lengths) <= 8 and set(model.draft_states._start.values()) == {0}
         sequence_of(engine, prompt(6, 50)).prefill().result(60)
         sequence_of(engine, prompt(6, 50) + [9]).generate(
             SamplingParams(max_tokens=9, temperature=0, ignore_eos=True)
         ).result(60)
-        assert max(model.shadows._start.values()) == 50, "where the target's states begin"
+        assert max(model.draft_states._start.values()) == 50, "where the target's states begin"
 
 
 def test_refusals(tmp_path: Path) -> None:

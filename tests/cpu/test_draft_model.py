@@ -72,11 +72,11 @@ def opened_with(draft: Path, alone: bool = True, **options: Any) -> Engine:
     found, model = engine._core.life.speculation, drafter(engine)
     assert found is not None
     if alone:
-        found.drafters, found.control, model.pace.control = [], None, None
+        found.drafters, found.control, model.timing.control = [], None, None
 
     def check() -> None:
         engine._core.check()
-        model.shadows.check()
+        model.draft_states.check()
 
     engine._core.after_step = check
     return engine
@@ -123,7 +123,7 @@ def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine) -
                 future.result(60)
     assert texts[0] == texts[1]
     drafting.flush_cache()
-    cache = drafter(drafting).shadows.cache
+    cache = drafter(drafting).draft_states.cache
     assert drafting._core.call(lambda: cache.pool.free) == cache.pool.total
 
 

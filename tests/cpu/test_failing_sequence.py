@@ -21,7 +21,19 @@ from sgl.runtime.sequences.sequence_state import SequenceOp
 SECONDS = 20
 GREEDY = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True)
 SEEDED = SamplingParams(max_tokens=12, temperature=1.0, seed=3, ignore_eos=True)
-METHODS = ("begin", "admitted", "reuse", "target", "rows", "pool", "wanted", "collect", "add", "asked", "resolve")
+METHODS = (
+    "begin",
+    "admitted",
+    "reuse",
+    "target",
+    "rows",
+    "pool",
+    "wanted",
+    "collect",
+    "add",
+    "mark_requested",
+    "resolve",
+)
 KINDS: dict[str, Callable[[], SequenceOp]] = {
     "generate": lambda: Generate(GREEDY),
     "prefill": lambda: Prefill(),
@@ -67,11 +79,11 @@ def clean(engine: Engine) -> None:
 @pytest.fixture
 def beside(engine):
     """Generations that run while something breaks, and what they give alone."""
-    asked = [(prompt(1, 30), GREEDY), (prompt(1, 20), SEEDED), (prompt(2, 70), GREEDY)]
-    alone = [prompted(engine, tokens).generate(params).result(SECONDS).token_ids for tokens, params in asked]
+    mark_requested = [(prompt(1, 30), GREEDY), (prompt(1, 20), SEEDED), (prompt(2, 70), GREEDY)]
+    alone = [prompted(engine, tokens).generate(params).result(SECONDS).token_ids for tokens, params in mark_requested]
 
     def run() -> Callable[[], None]:
-        futures = [prompted(engine, tokens).generate(params) for tokens, params in asked]
+        futures = [prompted(engine, tokens).generate(params) for tokens, params in mark_requested]
 
         def check() -> None:
             assert [future.result(SECONDS).token_ids for future in futures] == alone

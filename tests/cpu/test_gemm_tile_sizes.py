@@ -61,7 +61,7 @@ def test_programs_of_one_row_stand_beside_each_other_with_their_rings(half: int,
         if (half and outputs % (2 * half)) or inputs > 28_672:
             continue
         launch = best_tensor_core_launch(inputs)
-        programs, depth = launch.spread(outputs, half, inputs, pieces, PROCESSORS)
+        programs, depth = launch.programs_and_depth(outputs, half, inputs, pieces, PROCESSORS)
         tiles, steps = tiles_of(outputs, half, launch.rows), steps_of_one(inputs, launch.warps)
         ring = max(2, min(depth, steps)) if programs >= tiles else divisor(steps, depth)
         assert 2 <= ring <= DEEPEST and (programs == tiles or (programs < tiles and steps % ring == 0)), (

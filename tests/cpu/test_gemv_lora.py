@@ -257,14 +257,16 @@ def test_what_the_kernels_do_not_take(monkeypatch):
     def others(runs: list[tuple[int, int, int]]) -> AdapterSite:
         return SimpleNamespace(number=0, runs=runs)  # type: ignore[return-value]
 
-    assert gemv_lora.borders_of([(0, 0, 8)], 8) == (8, 8) and gemv_lora.borders_of([(0, 0, 4), (1, 4, 8)], 8) == (4, 8)
-    assert gemv_lora.borders_of([(0, 0, 2), (1, 2, 4), (2, 4, 8)], 8) == (2, 4)
+    assert gemv_lora.piece_starts_of([(0, 0, 8)], 8) == (8, 8) and gemv_lora.piece_starts_of(
+        [(0, 0, 4), (1, 4, 8)], 8
+    ) == (4, 8)
+    assert gemv_lora.piece_starts_of([(0, 0, 2), (1, 2, 4), (2, 4, 8)], 8) == (2, 4)
     assert (
-        gemv_lora.borders_of([(1, 0, 4), (0, 4, 8)], 8)
+        gemv_lora.piece_starts_of([(1, 0, 4), (0, 4, 8)], 8)
         is None
-        is gemv_lora.borders_of([(i, i, i + 1) for i in range(4)], 4)
+        is gemv_lora.piece_starts_of([(i, i, i + 1) for i in range(4)], 4)
     )
-    assert gemv_lora.borders_of([(0, 0, 2), (1, 2, 4), (0, 4, 6), (1, 6, 8)], 8) is None
+    assert gemv_lora.piece_starts_of([(0, 0, 2), (1, 2, 4), (0, 4, 6), (1, 6, 8)], 8) is None
     made = Made(torch.float32)
     assert all(made.law.supports_gemv(each) for each in SITES)
     assert not adapter_products_for(SimpleNamespace(fused=True), made.law._slots, SITES, True).supports_gemv(SITES[0])  # type: ignore[arg-type]

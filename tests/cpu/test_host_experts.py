@@ -109,10 +109,10 @@ def test_only_what_is_chosen_crosses(monkeypatch: pytest.MonkeyPatch) -> None:
             part = layer.experts.part
             monkeypatch.setattr(
                 part.host,
-                "bring",
-                lambda stacks, experts, slots, bring=part.host.bring: (
+                "fetch",
+                lambda stacks, experts, slots, fetch=part.host.fetch: (
                     seen.append(experts.unique()),
-                    bring(stacks, experts, slots),
+                    fetch(stacks, experts, slots),
                 )[1],
             )
     row = checks.Row([5, 9, 31, 7])

@@ -14,7 +14,7 @@ import transformers
 from safetensors.torch import load_file
 
 from sgl.cli import main
-from sgl.runtime.calibration import TextPiece, shard_writer
+from sgl.runtime.calibration import CalibrationTextPiece, shard_writer
 from sgl.runtime.calibration.layerwise_forward import LayerwiseForward
 from sgl.runtime.calibration.quantize_checkpoint import _inverse, quantize
 from sgl.runtime.engine import NANO, Engine
@@ -171,7 +171,7 @@ def test_an_engine_runs_what_was_written(weights: str, quantised: Callable[[str]
 @pytest.mark.whole
 def test_calibrated_in_shards_it_loads_and_loses_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_writer, "SHARD", 4 * 10**6)
-    calibration, held_out = texts(12), [TextPiece(ids, np.zeros(len(ids), bool)) for ids in texts(14)[12:]]
+    calibration, held_out = texts(12), [CalibrationTextPiece(ids, np.zeros(len(ids), bool)) for ids in texts(14)[12:]]
     plain = quantize(NANO, tmp_path / "plain", "int4", held_out=held_out)
     found = quantize(NANO, tmp_path / "gptq", "int4_gptq", calibration=calibration, held_out=held_out)
     assert plain.losses and found.losses and found.losses.divergence < plain.losses.divergence

@@ -79,7 +79,8 @@ def test_the_words_are_those_the_model_was_trained_on(engine):
     state = agent.run("What is 12 * 7?", backend=engine, temperature=0)
     fields = {"calculator": "expression", "find_contact": "name", "add_todo": "task"}
     described = [
-        nano_prompts.Tool(t.name, t.description, (nano_prompts.Field(fields[t.name]),)) for t in BOX.tools.values()
+        nano_prompts.PromptTool(t.name, t.description, (nano_prompts.PromptField(fields[t.name]),))
+        for t in BOX.tools.values()
     ]
     talk = [
         nano_prompts.tools_system(described),

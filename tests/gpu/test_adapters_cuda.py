@@ -173,7 +173,7 @@ def one_by_one(engine: Engine) -> list[list[tuple[int, float]]]:
 
 
 def alone(engine: Engine) -> list[object]:
-    return list(engine._core.adapters.shadow._model(False, False).execution_plan.alone)  # type: ignore[attr-defined]
+    return list(engine._core.adapters.adapted_model._model(False, False).execution_plan.alone)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("options", [{}, {"graphs": False}, {"attention": "triton"}])

@@ -13,7 +13,7 @@ import sgl.lang.report
 from sgl import tools
 from sgl.lang.nodes.ir import SglExprList, SglGen, SglSelect
 from sgl.lang.program.async_program_state import AsyncProgramState
-from sgl.lang.program.report_and_journal_hooks import Journals, Reports
+from sgl.lang.program.report_and_journal_hooks import JournalModule, ReportModule
 from sgl.lang.tools import Toolbox, ToolCall, ToolCalls
 
 
@@ -98,5 +98,5 @@ async def later(s: AsyncProgramState) -> None:
 assert_type(program, sgl.SglFunction)
 assert_type(program.run("How old?", temperature=0), sgl.ProgramState)
 
-reports: Reports = sgl.lang.report  # the rooms that states find by name have what they ask for
-journals: Journals = sgl.lang.journal
+reports: ReportModule = sgl.lang.report  # the rooms that states find by name have what they ask for
+journals: JournalModule = sgl.lang.journal

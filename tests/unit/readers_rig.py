@@ -42,7 +42,7 @@ def headers(tensors: Tensors) -> dict[str, TensorHeader]:
 
 def claimed(config: Config, tensors: Tensors, name: str = NAME, told: Mapping[str, Any] = NOTHING) -> WeightReader:
     """told: what the file says beside its tensors."""
-    found = WeightReaders.of(config, "config.json").told(told).claim(name, headers(tensors))
+    found = WeightReaders.of(config, "config.json").with_metadata(told).claim(name, headers(tensors))
     assert found is not None
     return found
 

@@ -48,7 +48,7 @@ def test_who_is_computed_by_another() -> None:
             preemptions=0,
             refused=[],
             estimate=SimpleNamespace(remaining=lambda seq: 0),
-            borders=SimpleNamespace(kept=False),
+            checkpoint_positions=SimpleNamespace(kept=False),
         )
         newcomers = BatchAdmission(scheduler, {})
         for number in range(30):

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sgl.runtime.cache import IntRow, PagePool, PrefixCache, RadixTree, common_prefix
+from sgl.runtime.cache import GrowableIntArray, PagePool, PrefixCache, RadixTree, common_prefix
 
 
 def ids(*values: int) -> np.ndarray:
@@ -26,7 +26,7 @@ def store(tree: RadixTree, tokens: np.ndarray) -> np.ndarray:
 
 
 def test_row_grows_and_cuts():
-    row = IntRow([1, 2])
+    row = GrowableIntArray([1, 2])
     row.extend(range(200))
     row.append(7)
     row.truncate(3)
@@ -124,7 +124,7 @@ def test_common_prefix():
 
 class Sequence:
     def __init__(self, namespace: str = "") -> None:
-        self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
+        self.tokens, self.slots, self.computed, self.node = GrowableIntArray(), GrowableIntArray(), 0, None
         self.namespace = namespace
 
 

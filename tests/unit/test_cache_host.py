@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sgl.runtime.cache import HostKVTier, IntRow, PagePool, PrefixCache
+from sgl.runtime.cache import GrowableIntArray, HostKVTier, PagePool, PrefixCache
 
 Prefix = tuple[str, tuple[int, ...]]  # namespace and tokens: what the keys and values of a page stand for
 
@@ -62,7 +62,13 @@ class Memory:
 
 class Row:
     def __init__(self, namespace: str = "") -> None:
-        self.tokens, self.slots, self.computed, self.node, self.namespace = IntRow(), IntRow(), 0, None, namespace
+        self.tokens, self.slots, self.computed, self.node, self.namespace = (
+            GrowableIntArray(),
+            GrowableIntArray(),
+            0,
+            None,
+            namespace,
+        )
 
 
 def compute(memory: Memory, row: Row, length: int) -> bool:

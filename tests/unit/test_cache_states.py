@@ -12,14 +12,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from sgl.runtime.cache import IntRow, PagePool, RecurrentPrefixCache, RecurrentStateSlots, StateCheckpoint
+from sgl.runtime.cache import GrowableIntArray, PagePool, RecurrentPrefixCache, RecurrentStateSlots, StateCheckpoint
 from sgl.runtime.cache.recurrent_state_slots import EMPTY_SLOT, FIRST_SLOT, SCRAP_SLOT
 from sgl.runtime.cache.state_checkpoints import MOST, read_slot, write_slot
 
 
 class Sequence:
     def __init__(self, namespace: str = "") -> None:
-        self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
+        self.tokens, self.slots, self.computed, self.node = GrowableIntArray(), GrowableIntArray(), 0, None
         self.trail: list[StateCheckpoint] = []
         self.into = self.branch = 0
         self.namespace = namespace

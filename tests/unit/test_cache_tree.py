@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.runtime.cache import IntRow, PagePool, PrefixCache, common_prefix
+from sgl.runtime.cache import GrowableIntArray, PagePool, PrefixCache, common_prefix
 from sgl.runtime.cache.view.cache_snapshot import CacheSnapshot, snapshot
 from sgl.runtime.cache.view.cache_tree import CacheTree
 from sgl.runtime.cache.view.cache_tree_nodes import CacheNode
@@ -24,7 +24,7 @@ class Row:
     """A sequence as the cache sees it."""
 
     def __init__(self, namespace: str) -> None:
-        self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
+        self.tokens, self.slots, self.computed, self.node = GrowableIntArray(), GrowableIntArray(), 0, None
         self.namespace = namespace
 
     def holder(self, number: int) -> tuple:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sgl.runtime.cache import IntRow, PagePool, StateCheckpoint, WindowPages, WindowPrefixCache
+from sgl.runtime.cache import GrowableIntArray, PagePool, StateCheckpoint, WindowPages, WindowPrefixCache
 from sgl.runtime.cache.window_pages import SLACK, span
 from sgl.runtime.errors import OutOfPages
 from sgl.runtime.scheduling.capacity_errors import kv_pages_exhausted
@@ -18,7 +18,7 @@ from sgl.runtime.scheduling.capacity_errors import kv_pages_exhausted
 
 class Sequence:
     def __init__(self, namespace: str = "") -> None:
-        self.tokens, self.slots, self.computed, self.node = IntRow(), IntRow(), 0, None
+        self.tokens, self.slots, self.computed, self.node = GrowableIntArray(), GrowableIntArray(), 0, None
         self.trail: list[StateCheckpoint] = []
         self.into = self.branch = self.window = 0
         self.namespace = namespace

@@ -173,9 +173,13 @@ def test_mistral_messages_have_ids_of_nine_characters():
 
 def test_the_bundled_model_sees_what_it_was_trained_on():
     config = json.loads((Path(nano.__file__).parent / "tokenizer_config.json").read_text())
-    fields = (nano_prompts.Field("city"), nano_prompts.Field("days", "integer"), nano_prompts.Field("sure", "boolean"))
+    fields = (
+        nano_prompts.PromptField("city"),
+        nano_prompts.PromptField("days", "integer"),
+        nano_prompts.PromptField("sure", "boolean"),
+    )
     trained = [
-        nano_prompts.tools_system([nano_prompts.Tool("weather", "The weather", fields)], "Be brief."),
+        nano_prompts.tools_system([nano_prompts.PromptTool("weather", "The weather", fields)], "Be brief."),
         nano_prompts.message("user", "Hi"),
         *nano_prompts.tool_answer("Hello."),
         nano_prompts.message("user", "Rain?"),

@@ -13,7 +13,7 @@ import pytest
 
 from sgl.grammars import Vocabulary, compile_regex
 from sgl.grammars.automaton.grammar_automaton import GUESSED, Automaton
-from sgl.runtime.cache import IntRow
+from sgl.runtime.cache import GrowableIntArray
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
 from sgl.runtime.speculative import choice_list_drafter, suffix_drafter
@@ -31,14 +31,14 @@ from sgl.runtime.speculative.draft_length_control import (
 )
 from sgl.runtime.speculative.draft_trials import MOST, SETTLES, STRETCH, DraftTrials
 from sgl.runtime.speculative.drafter import fitted, may_build_states
-from sgl.runtime.speculative.run_ahead_policy import RunAheadTurns
+from sgl.runtime.speculative.run_ahead_policy import RunAheadPolicy
 from sgl.runtime.speculative.suffix_drafter import SuffixDrafter
 from sgl.runtime.speculative.suffix_lookup import END, KEY, LONGEST, earlier_places, searched
 
 
 def sequence(tokens: list[int], namespace: str = "", tenant: str = "") -> Any:
     return SimpleNamespace(
-        tokens=IntRow(tokens), namespace=namespace, terms=SimpleNamespace(tenant=tenant), guarded=False
+        tokens=GrowableIntArray(tokens), namespace=namespace, terms=SimpleNamespace(tenant=tenant), guarded=False
     )
 
 
@@ -212,7 +212,7 @@ def test_stretches_with_guesses_are_timed_beside_others_where_steps_run_ahead(te
         """Tokens a second, where a plain step takes one; so much is kept as makes the gain at 1.5 times the time."""
         tokens = seconds = 0.0
         for _ in range(steps):
-            guesses = trials.guesses(texts)
+            guesses = trials.drafting(texts)
             taken = (1.5 if guesses else 1.0) * draw.uniform(0.97, 1.03)
             kept = round(texts * (1.5 * gain - 1) + draw.uniform(-0.5, 0.5)) if guesses else 0
             trials.took(texts, texts + kept, taken)
@@ -231,17 +231,17 @@ def test_turns_of_other_kinds_are_not_timed() -> None:
     for _ in range(4 * STRETCH):
         for texts in (0, 8, 64):
             trials.took(texts, texts, 1.0)
-    assert trials.guesses(8) and trials.guesses(64)
+    assert trials.drafting(8) and trials.drafting(64)
     for _ in range(2 * STRETCH + SETTLES + 1):
         trials.took(8, 8, 1.0)
-    assert not trials.guesses(8) and trials.guesses(64)
+    assert not trials.drafting(8) and trials.drafting(64)
 
 
 def test_what_the_first_stretch_of_a_way_takes_is_not_counted() -> None:
     """Graphs are captured in it. Guesses that bring more tokens in as much time are found to be faster all the same."""
     trials, seen = DraftTrials(), 0
     for step in range(40 * STRETCH):
-        guesses = trials.guesses(1)
+        guesses = trials.drafting(1)
         seen += guesses
         trials.took(1, 3 if guesses else 1, 100.0 if step < STRETCH else 1.0)
     assert seen > 34 * STRETCH
@@ -326,7 +326,7 @@ def test_agreement() -> None:
 
 
 def test_a_row_with_something_behind_it() -> None:
-    row = IntRow([1, 2])
+    row = GrowableIntArray([1, 2])
     row.append_rows([3, 4])
     assert row.array.tolist() == [1, 2] and row.reaching(4).tolist() == [1, 2, 3, 4]
     row.append(9)
@@ -337,7 +337,7 @@ def test_a_row_with_something_behind_it() -> None:
 
 def test_steps_wait_less_and_less_often_for_nothing() -> None:
     """Twice as many steps run ahead each time, until there is a guess again."""
-    turns, waited = RunAheadTurns(), []
+    turns, waited = RunAheadPolicy(), []
     for step in range(60):
         turns.planned(known=turns.waits or not step, hopes=True, drafted=False)
         waited += [step] if turns.waits else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgl.runtime.cache import IntRow
+from sgl.runtime.cache import GrowableIntArray
 from sgl.runtime.scheduling.tenant_fairness import (
     AdmissionCandidate,
     TenantCounters,
@@ -17,7 +17,11 @@ from sgl.runtime.sequences.sequence_options import SequenceOptions
 
 class Waiting:
     def __init__(self, arrival: int, tenant: str = "", priority: int = 0, slots: int = 0) -> None:
-        self.arrival, self.terms, self.slots = arrival, SequenceOptions(priority, tenant), IntRow(range(slots))
+        self.arrival, self.terms, self.slots = (
+            arrival,
+            SequenceOptions(priority, tenant),
+            GrowableIntArray(range(slots)),
+        )
 
 
 def test_who_comes_starts_with_the_lowest_of_those_who_wait():

@@ -9,7 +9,7 @@ import IPython
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from sgl.lang.places.source_location import SourcePlace
+from sgl.lang.places.source_location import SourceLocation
 
 CELL = """
 import sgl
@@ -39,8 +39,8 @@ def test_an_error_names_the_cell_and_its_line(shell):
 
 
 def test_other_files_keep_their_names(shell):
-    assert str(SourcePlace("program.py", 3)) == "program.py:3"
-    assert str(SourcePlace(__file__, 3)) == f"{__file__}:3"
+    assert str(SourceLocation("program.py", 3)) == "program.py:3"
+    assert str(SourceLocation(__file__, 3)) == f"{__file__}:3"
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_other_files_keep_their_names(shell):
 )
 def test_shells_that_know_no_cells_leave_errors_as_they_are(monkeypatch, shell):
     monkeypatch.setattr(IPython, "get_ipython", lambda: shell)
-    assert str(SourcePlace("program.py", 3)) == "program.py:3"
+    assert str(SourceLocation("program.py", 3)) == "program.py:3"
 
 
 def test_a_half_imported_ipython_leaves_errors_as_they_are(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
-    assert str(SourcePlace("program.py", 3)) == "program.py:3"
+    assert str(SourceLocation("program.py", 3)) == "program.py:3"

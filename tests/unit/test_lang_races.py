@@ -18,7 +18,7 @@ from sgl.lang.backend import Generated
 from sgl.lang.concurrency.replay_feed import ReplayFeed
 from sgl.lang.concurrency.timeout_alarms import TimeoutThread
 from sgl.lang.errors import BudgetExceeded, DeadlineExceeded, ProgramCancelled, ProgramError
-from sgl.lang.places.source_location import SourcePlace
+from sgl.lang.places.source_location import SourceLocation
 
 
 class Instrument(RuleBackend):
@@ -403,7 +403,7 @@ def test_chunks_that_come_late_are_not_read(backend):
 
 
 def test_errors_and_programs_travel_between_processes():
-    error = DeadlineExceeded("too late", SourcePlace("program.py", 3))
+    error = DeadlineExceeded("too late", SourceLocation("program.py", 3))
     again = pickle.loads(pickle.dumps(error))
     assert str(again) == str(error) == "program.py:3: too late" and again.where == error.where
     assert pickle.loads(pickle.dumps(portable)) is portable

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sgl.runtime.errors import ConfigError, RuntimeFailure
-from sgl.runtime.memory.pinned_memory_pool import PinDriver, PinnedMemoryPool
+from sgl.runtime.memory.pinned_memory_pool import PinnedMemoryDriver, PinnedMemoryPool
 
 PAGE = 4096
 
@@ -22,7 +22,7 @@ class Asked:
         self.locked: list[int] = []
         self.unpinned_memory: list[int] = []
         self.now: dict[int, int] = {}
-        self.pool = PinnedMemoryPool(PinDriver(self.lock, self.unlock), spare)
+        self.pool = PinnedMemoryPool(PinnedMemoryDriver(self.lock, self.unlock), spare)
 
     def lock(self, piece: Tensor) -> None:
         assert piece.data_ptr() % PAGE == 0 and piece.data_ptr() not in self.now
@@ -94,7 +94,7 @@ def test_a_refusal_of_the_driver_is_raised_and_nothing_is_kept():
         raise ConfigError("adapter_memory: the driver cannot lock")
 
     unpinned_memory: list[Tensor] = []
-    pool = PinnedMemoryPool(PinDriver(refuse, unpinned_memory.append), 0)
+    pool = PinnedMemoryPool(PinnedMemoryDriver(refuse, unpinned_memory.append), 0)
     with pytest.raises(ConfigError, match="adapter_memory"):
         pool.take(PAGE)
     pool.close()

@@ -352,7 +352,7 @@ def test_what_cannot_be_is_refused_by_the_tensor(module: tuple[dict[str, Any], T
 def test_damaged_modules_are_read_or_refused(kind: str) -> None:
     samples = [SAMPLES[kind](seed) for seed in range(4)]
     readers = WeightReaders.of(CONFIG, "config.json")
-    read_or_refused(random.Random(kind), ((readers.told(told), good) for told, good, _ in samples * 50))
+    read_or_refused(random.Random(kind), ((readers.with_metadata(told), good) for told, good, _ in samples * 50))
 
 
 def types(name: str, **keys: Any) -> dict[str, Any]:

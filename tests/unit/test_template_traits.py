@@ -19,7 +19,7 @@ from sgl.runtime.server.protocols.chat.template_variables import switched, templ
 from sgl.runtime.text.chat_templates import template_traits
 from sgl.runtime.text.chat_templates.template_messages import with_contents, with_roles
 from sgl.runtime.text.chat_templates.template_traits import (
-    MessageFate,
+    TemplateMessageEffect,
     TemplateTraits,
     ToolCallSupport,
     traits_of,
@@ -142,21 +142,21 @@ def test_what_else_is_found_of_calls():
 @pytest.mark.parametrize(
     ("source", "role", "first", "parts", "fate"),
     [
-        (PLAIN, "developer", True, False, MessageFate.SHOWN),
-        (PLAIN, "user", True, True, MessageFate.LEFT_OUT),
-        (KNOWN, "developer", True, False, MessageFate.LEFT_OUT),
-        (KNOWN, "tool", False, False, MessageFate.LEFT_OUT),
-        (FIRST, "system", True, False, MessageFate.SHOWN),
-        (FIRST, "system", False, False, MessageFate.LEFT_OUT),
-        (STRICT, "system", True, False, MessageFate.REFUSED),
-        (LOOP, "user", True, False, MessageFate.LEFT_OUT),
-        (LOOP, "system", True, True, MessageFate.SHOWN),
-        (LOOP, "assistant", False, True, MessageFate.SHOWN),
-        (BOTH, "user", False, False, MessageFate.SHOWN),
-        (BOTH, "user", False, True, MessageFate.SHOWN),
-        (HEAD, "user", True, False, MessageFate.SHOWN),
-        (HEAD, "user", True, True, MessageFate.LEFT_OUT),
-        ("{% for m in messages %}{{ '' + m.content }}{% endfor %}", "user", True, True, MessageFate.REFUSED),
+        (PLAIN, "developer", True, False, TemplateMessageEffect.SHOWN),
+        (PLAIN, "user", True, True, TemplateMessageEffect.LEFT_OUT),
+        (KNOWN, "developer", True, False, TemplateMessageEffect.LEFT_OUT),
+        (KNOWN, "tool", False, False, TemplateMessageEffect.LEFT_OUT),
+        (FIRST, "system", True, False, TemplateMessageEffect.SHOWN),
+        (FIRST, "system", False, False, TemplateMessageEffect.LEFT_OUT),
+        (STRICT, "system", True, False, TemplateMessageEffect.REFUSED),
+        (LOOP, "user", True, False, TemplateMessageEffect.LEFT_OUT),
+        (LOOP, "system", True, True, TemplateMessageEffect.SHOWN),
+        (LOOP, "assistant", False, True, TemplateMessageEffect.SHOWN),
+        (BOTH, "user", False, False, TemplateMessageEffect.SHOWN),
+        (BOTH, "user", False, True, TemplateMessageEffect.SHOWN),
+        (HEAD, "user", True, False, TemplateMessageEffect.SHOWN),
+        (HEAD, "user", True, True, TemplateMessageEffect.LEFT_OUT),
+        ("{% for m in messages %}{{ '' + m.content }}{% endfor %}", "user", True, True, TemplateMessageEffect.REFUSED),
     ],
 )
 def test_what_comes_of_a_message(source, role, first, parts, fate):
@@ -167,13 +167,13 @@ def test_a_template_that_takes_too_long_is_asked_no_more(monkeypatch):
     monkeypatch.setattr(template_traits, "SECONDS", 0)
     traits = TemplateTraits(TOOLS + CALLED)
     monkeypatch.setattr(traits._chat, "render", lambda *_, **__: pytest.fail("it is rendered"))
-    assert (traits.tools, traits.calls, traits.fate("system", True)) == ("", None, MessageFate.REFUSED)
+    assert (traits.tools, traits.calls, traits.fate("system", True)) == ("", None, TemplateMessageEffect.REFUSED)
 
 
 def test_notes_are_written_once(caplog):
     traits = TemplateTraits(PLAIN)
     for what in ("shows no x", "shows no y", "shows no x"):
-        traits.say(what)
+        traits.add_note(what)
     assert [record.getMessage() for record in caplog.records] == [
         f"the model's chat template shows no {one}" for one in "xy"
     ]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sgl.runtime.nano.nano_prompts import Field, fields_of, json_text, message, render, schema_of
+from sgl.runtime.nano.nano_prompts import PromptField, fields_of, json_text, message, render, schema_of
 from training.packing import answer_mask, document_numbers, pack
 from training.sums import evaluate, word_problem
 from training.synthetic import Documents, Split, load_catalogue
@@ -114,11 +114,11 @@ def test_tool_calls_name_an_offered_tool_and_carry_json() -> None:
 
 def test_schemas_and_fields_describe_each_other() -> None:
     fields = (
-        Field("city", description="where"),
-        Field("size", "enum", choices=("S", "M")),
-        Field("tags", "list"),
-        Field("when", "date"),
-        Field("who", "object", fields=(Field("age", "integer"),)),
+        PromptField("city", description="where"),
+        PromptField("size", "enum", choices=("S", "M")),
+        PromptField("tags", "list"),
+        PromptField("when", "date"),
+        PromptField("who", "object", fields=(PromptField("age", "integer"),)),
     )
     assert [f.name for f in fields_of(schema_of(fields))] == [f.name for f in fields]
     assert fields_of(schema_of(fields))[1:] == fields[1:]
@@ -137,8 +137,8 @@ def test_fields_of_schemas_as_pydantic_makes_them() -> None:
         reporter: Person | None = None
 
     users, urgency, day, tags, reporter = fields_of(Ticket.model_json_schema())
-    assert users == Field("users", "integer", "how many") and day.kind == "date" and tags.kind == "list"
-    assert urgency == Field("urgency", "enum", choices=("low", "high"))
+    assert users == PromptField("users", "integer", "how many") and day.kind == "date" and tags.kind == "list"
+    assert urgency == PromptField("urgency", "enum", choices=("low", "high"))
     assert [inner.name for inner in reporter.fields] == ["name", "parent"]
     deepest = reporter
     while deepest.fields:

@@ -12,7 +12,7 @@ import pytest
 from mypy.modulefinder import get_search_dirs
 
 import sgl
-from sgl.lang.program.batch_options import BatchOptions, ShownOptions
+from sgl.lang.program.batch_options import BatchDisplayOptions, BatchOptions
 from sgl.lang.program.batch_runs import OPTION_NAMES
 
 ROOT = Path(__file__).parents[2]
@@ -65,7 +65,7 @@ def test_pyright_sees_programs_whole(folder):
 
 def test_type_checkers_know_the_options_that_batches_take():
     assert set(BatchOptions.__annotations__) == OPTION_NAMES | {"num_threads"}
-    more = {*ShownOptions.__annotations__} - {*BatchOptions.__annotations__} | {
+    more = {*BatchDisplayOptions.__annotations__} - {*BatchOptions.__annotations__} | {
         "num_threads",
         "return_exceptions",
         "generator_style",

@@ -19,7 +19,7 @@ from sgl.grammars import compile_json_schema
 from sgl.lang.errors import BadValueError
 from sgl.lang.typed import reading_of
 from sgl.lang.typed.regexes import address_regexes, datetime_regexes, encoding_regexes, number_range_regexes
-from sgl.lang.typed.regexes.datetime_regexes import MomentRange
+from sgl.lang.typed.regexes.datetime_regexes import DatetimeRange
 from sgl.lang.typed.regexes.ecma_regexes import of_ecma
 
 few = settings(max_examples=60, deadline=None)
@@ -49,7 +49,7 @@ def test_counts_have_no_leading_zeros(low, more, value):
 @few
 def test_dates_between_bounds(one, other, day):
     low, high = sorted((one, other))
-    assert full(datetime_regexes.dates(MomentRange(low, high)), day.isoformat()) == (low <= day <= high)
+    assert full(datetime_regexes.dates(DatetimeRange(low, high)), day.isoformat()) == (low <= day <= high)
 
 
 @given(st.dates(), st.dates())
@@ -61,11 +61,11 @@ def test_the_days_next_to_a_bound(low, high):
                 day = bound + dt.timedelta(shift)
             except OverflowError:
                 continue
-            assert full(datetime_regexes.dates(MomentRange(low, high)), day.isoformat()) == (low <= day <= high)
+            assert full(datetime_regexes.dates(DatetimeRange(low, high)), day.isoformat()) == (low <= day <= high)
 
 
 def test_leap_days_are_those_of_the_calendar():
-    pattern = re.compile(datetime_regexes.dates(MomentRange(dt.date(1796, 3, 1), dt.date(2404, 12, 30))), re.ASCII)
+    pattern = re.compile(datetime_regexes.dates(DatetimeRange(dt.date(1796, 3, 1), dt.date(2404, 12, 30))), re.ASCII)
     for year in range(1790, 2410):
         leap = year % 4 == 0 and (year % 100 or year % 400 == 0)
         assert bool(pattern.fullmatch(f"{year}-02-29")) == bool(leap and 1797 <= year <= 2404)
@@ -75,10 +75,10 @@ def test_leap_days_are_those_of_the_calendar():
 @few
 def test_times_between_bounds_keep_inside(one, other, clock):
     low, high = sorted((one, other))
-    if full(datetime_regexes.times(MomentRange(low, high)), clock.isoformat()):
+    if full(datetime_regexes.times(DatetimeRange(low, high)), clock.isoformat()):
         assert low <= clock <= high
     whole = clock.replace(microsecond=0)
-    assert full(datetime_regexes.times(MomentRange(low, high)), whole.isoformat()) == (low <= whole <= high)
+    assert full(datetime_regexes.times(DatetimeRange(low, high)), whole.isoformat()) == (low <= whole <= high)
 
 
 @given(st.datetimes(), st.datetimes(), st.datetimes())
@@ -86,7 +86,7 @@ def test_times_between_bounds_keep_inside(one, other, clock):
 def test_datetimes_between_bounds_keep_inside(one, other, at):
     low, high = sorted((one, other))
     whole = at.replace(microsecond=0)
-    assert full(datetime_regexes.datetimes(MomentRange(low, high)), whole.isoformat()) == (low <= whole <= high)
+    assert full(datetime_regexes.datetimes(DatetimeRange(low, high)), whole.isoformat()) == (low <= whole <= high)
 
 
 @given(
@@ -99,7 +99,7 @@ def test_moments_near_a_bound_with_an_offset(bound, seconds, hours):
     """What is allowed is read by pydantic; with `Z` every whole second up to the bound is allowed."""
     bound = bound.replace(microsecond=0, tzinfo=dt.timezone(dt.timedelta(hours=hours)))
     adapter = TypeAdapter(Annotated[AwareDatetime, Field(ge=bound)])
-    pattern = datetime_regexes.moments(MomentRange(low=bound), "aware")
+    pattern = datetime_regexes.moments(DatetimeRange(low=bound), "aware")
     for offset in (dt.timedelta(0), dt.timedelta(hours=7), dt.timedelta(hours=-11)):
         at = (bound + dt.timedelta(seconds=seconds)).astimezone(dt.timezone(offset))
         text = at.isoformat().replace("+00:00", "Z")
@@ -117,7 +117,7 @@ def test_moments_near_a_bound_with_an_offset(bound, seconds, hours):
 )
 @few
 def test_durations_between_bounds(low, more, count):
-    pattern = datetime_regexes.durations(MomentRange(low, low + more))
+    pattern = datetime_regexes.durations(DatetimeRange(low, low + more))
     for form, unit in (("P{}D", 86400), ("PT{}H", 3600), ("PT{}M", 60), ("PT{}S", 1)):
         text = ("-" if count < 0 else "") + form.format(abs(count))
         within = low <= dt.timedelta(seconds=count * unit) <= low + more

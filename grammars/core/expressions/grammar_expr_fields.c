@@ -5,18 +5,18 @@
 
 INTERNAL Shape shapes[SHAPES] = {
     [LITERAL] = {"Literal", {"data"}},
-    [BYTES] = {"Bytes", {"mask", "plain"}},
-    [CHARS] = {"Chars", {"chars"}},
-    [WORDS] = {"Words", {"words"}},
+    [BYTES] = {"ByteClass", {"mask", "plain"}},
+    [CHARS] = {"CharClass", {"chars"}},
+    [WORDS] = {"LiteralSet", {"words"}},
     [SEQ] = {"Seq", {"items"}},
     [ALT] = {"Alt", {"items"}},
     [REPEAT] = {"Repeat", {"item", "minimum", "maximum"}},
-    [JOINED] = {"Joined", {"parts", "extra", "separator", "minimum", "maximum", "opening", "closing", "ordered"}},
-    [GRAPH] = {"Graph", {"edges", "accepting"}},
-    [CALL_RULE] = {"Call", {"rule"}},
-    [OTHER_THAN] = {"OtherThan", {"names", "plain", "text", "leaving", "spelled", "mark"}},
-    [PART] = {"Part", {"item", "required"}},
-    [ANCHOR] = {"Anchor", {"start", "position"}},
+    [JOINED] = {"SeparatedList", {"parts", "extra", "separator", "minimum", "maximum", "opening", "closing", "ordered"}},
+    [GRAPH] = {"AutomatonExpr", {"edges", "accepting"}},
+    [CALL_RULE] = {"RuleCall", {"rule"}},
+    [OTHER_THAN] = {"NameComplement", {"names", "plain", "text", "leaving", "spelled", "mark"}},
+    [PART] = {"ListMember", {"item", "required"}},
+    [ANCHOR] = {"RegexAnchor", {"start", "position"}},
 };
 
 static int learn_field(Shape *s, int i) {

@@ -150,7 +150,7 @@ static PyObject *other_branches(Lowering *l, const Trier *t, int32_t base) {
     return found;
 }
 
-/* The expression that a dict of `OtherThan` has for some characters; takes the reference to them. */
+/* The expression that a dict of `NameComplement` has for some characters; takes the reference to them. */
 static PyObject *spelling(PyObject *dict, PyObject *key) {
     PyObject *found = key && PyDict_Check(dict) ? PyDict_GetItemWithError(dict, key) : NULL;
     if (!found && key && !PyErr_Occurred()) PyErr_SetObject(PyExc_KeyError, key);

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sgl.runtime.dialects import ContentDelta, Event, ReasoningDelta
-from sgl.runtime.dialects.model_output_parser import CallForm, OutputReader
+from sgl.runtime.dialects.model_output_parser import ModelOutputParser, ToolCallSyntax
 
 from ...chat.reasoning_split import MARKS, marks_of, split_reasoning
 
@@ -29,7 +29,7 @@ class ReasoningParser:
         marks = marks_of(model_type)
         self.model_type = model_type
         self.marks = marks if force_reasoning is None else marks._replace(open=bool(force_reasoning))
-        self._reader = OutputReader(CallForm(""), marks=self.marks)
+        self._reader = ModelOutputParser(ToolCallSyntax(""), marks=self.marks)
         self._streams = stream_reasoning
         self._kept = ""
 

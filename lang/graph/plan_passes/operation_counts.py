@@ -77,7 +77,7 @@ class CountingStream(Stream):
     def __init__(self, backend: CountingBackend) -> None:
         self.backend = backend
 
-    def _asked(self, answer: Any) -> Future[Any]:
+    def _counted_answer(self, answer: Any) -> Future[Any]:
         self.backend.operations += 1
         future: Future[Any] = Future()
         self.backend.unanswered.append(lambda: future.set_result(answer))
@@ -90,13 +90,13 @@ class CountingStream(Stream):
         self.backend.operations += 1
 
     def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
-        return self._asked(Generated(""))
+        return self._counted_answer(Generated(""))
 
     def select(self, request: SelectRequest) -> Future[ChoicesDecision]:
-        return self._asked(ChoicesDecision(request.choices[0], {}))
+        return self._counted_answer(ChoicesDecision(request.choices[0], {}))
 
     def prefill(self) -> Future[None]:
-        return self._asked(None)
+        return self._counted_answer(None)
 
     def fork(self, size: int) -> list[Stream]:
         self.backend.operations += 1

@@ -34,7 +34,7 @@ PASSES: dict[str, Pass] = {
 
 
 @dataclass(frozen=True)
-class PassRow:
+class PassReportRow:
     """What a run does after a pass. `note` says what the counts do not show."""
 
     name: str
@@ -45,7 +45,7 @@ class PassRow:
 class PassReport:
     """A row for the program as written and one for each pass: nodes, operations, round trips of one run."""
 
-    def __init__(self, rows: list[PassRow]) -> None:
+    def __init__(self, rows: list[PassReportRow]) -> None:
         self.rows = rows
 
     @property
@@ -76,11 +76,11 @@ def improve(
     model_name: str = "a backend",
 ) -> tuple[GraphPlan, PassReport]:
     """The plan after the passes of those names, and what each of them brought."""
-    rows = [PassRow(AS_WRITTEN, count(plan, arguments, template, model_name))]
+    rows = [PassReportRow(AS_WRITTEN, count(plan, arguments, template, model_name))]
     for name, change in PASSES.items():
         if name in names:
             plan = change(plan)
-            rows.append(PassRow(name, count(plan, arguments, template, model_name), _note(name, plan)))
+            rows.append(PassReportRow(name, count(plan, arguments, template, model_name), _note(name, plan)))
     return plan, PassReport(rows)
 
 
@@ -92,7 +92,7 @@ def _note(name: str, plan: GraphPlan) -> str:
     return ""
 
 
-def _line(row: PassRow, width: int) -> str:
+def _line(row: PassReportRow, width: int) -> str:
     counts = row.counts
     figures = f"{counts.nodes:>6}  {counts.operations:>10}  {counts.round_trips:>11}"
     return f"{row.name:{width}}  {figures}  {row.note}".rstrip()

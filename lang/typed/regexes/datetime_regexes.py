@@ -1,6 +1,6 @@
 """Regular expressions of dates, times and durations, as ISO 8601 writes them, between bounds.
 
-A bound of a `MomentRange` is a moment that is still allowed. Bounds count in whole seconds: where one is between two
+A bound of a `DatetimeRange` is a moment that is still allowed. Bounds count in whole seconds: where one is between two
 seconds, or is not itself allowed, the next second inside is the bound.
 """
 
@@ -31,14 +31,14 @@ _TOPS = (23, 59, 59)
 
 
 @dataclass(frozen=True)
-class MomentRange:
+class DatetimeRange:
     """The first and the last moment that are allowed; None where nothing bounds them."""
 
     low: Any = None
     high: Any = None
 
     @classmethod
-    def of(cls, schema: dict[str, Any], step: timedelta) -> MomentRange:
+    def of(cls, schema: dict[str, Any], step: timedelta) -> DatetimeRange:
         """The tightest of the bounds `ge`, `gt`, `le` and `lt`. `step` parts a moment from the next one."""
         lows = [schema["ge"]] if "ge" in schema else []
         lows += [schema["gt"] + step] if "gt" in schema else []
@@ -50,7 +50,7 @@ class MomentRange:
         return self.low is not None or self.high is not None
 
 
-def dates(span: MomentRange) -> str:
+def dates(span: DatetimeRange) -> str:
     """Of the days from one to another, both allowed."""
     if not span:
         return DATE
@@ -99,7 +99,7 @@ def _leap_years(first: int, last: int) -> list[str]:
     return [group(heads) + group([f"{year:02}" for year in years]) for years, heads in centuries.items() if years]
 
 
-def times(span: MomentRange) -> str:
+def times(span: DatetimeRange) -> str:
     """Of the times of a day, without an offset."""
     if not span:
         return TIME
@@ -144,7 +144,7 @@ def _fields(low: tuple[int, ...], high: tuple[int, ...], tops: tuple[int, ...]) 
     return group(parts)
 
 
-def datetimes(span: MomentRange) -> str:
+def datetimes(span: DatetimeRange) -> str:
     """Of date and time without an offset. The bounds have none either."""
     if not span:
         return f"{DATE}T{TIME}"
@@ -152,13 +152,13 @@ def datetimes(span: MomentRange) -> str:
     if low > high:
         return NEVER
     if low.date() == high.date():
-        return _day(low.date()) + times(MomentRange(low.time(), high.time()))
+        return _day(low.date()) + times(DatetimeRange(low.time(), high.time()))
     parts = [
-        _day(low.date()) + times(MomentRange(low=low.time())),
-        _day(high.date()) + times(MomentRange(high=high.time())),
+        _day(low.date()) + times(DatetimeRange(low=low.time())),
+        _day(high.date()) + times(DatetimeRange(high=high.time())),
     ]
     if high.date() - low.date() > DAY:
-        parts.append(dates(MomentRange(low.date() + DAY, high.date() - DAY)) + f"T{TIME}")
+        parts.append(dates(DatetimeRange(low.date() + DAY, high.date() - DAY)) + f"T{TIME}")
     return group(parts)
 
 
@@ -166,7 +166,7 @@ def _day(day: date) -> str:
     return f"{day.isoformat()}T"
 
 
-def moments(span: MomentRange, zone: str) -> str:
+def moments(span: DatetimeRange, zone: str) -> str:
     """Of date and time with an offset, without one, or with either; `zone` is "aware", "naive" or "".
 
     pydantic compares the clocks where the bound or the text has no offset, and the moments where both have one. Of
@@ -178,11 +178,11 @@ def moments(span: MomentRange, zone: str) -> str:
         offset = {"aware": OFFSET, "naive": "", "": f"{OFFSET}?"}[zone]
         return datetimes(span) + offset
     if zone != "aware":
-        parts.append(datetimes(MomentRange(*(_local(bound) for bound in (span.low, span.high)))))
+        parts.append(datetimes(DatetimeRange(*(_local(bound) for bound in (span.low, span.high)))))
     if zone != "naive":
         low, high = (_utc(bound) for bound in (span.low, span.high))
-        parts.append(datetimes(MomentRange(low, high)) + "Z")
-        parts.append(dates(MomentRange(low and _shifted(low, 2), high and _shifted(high, -2))) + f"T{TIME}{OFFSET}")
+        parts.append(datetimes(DatetimeRange(low, high)) + "Z")
+        parts.append(dates(DatetimeRange(low and _shifted(low, 2), high and _shifted(high, -2))) + f"T{TIME}{OFFSET}")
     return group(parts)
 
 
@@ -203,7 +203,7 @@ def _shifted(moment: datetime, days: int) -> date:
         return date.max if days > 0 else date.min
 
 
-def durations(span: MomentRange) -> str:
+def durations(span: DatetimeRange) -> str:
     """Between bounds in one unit: seconds, minutes, hours or days, whole ones."""
     if not span:
         return DURATION

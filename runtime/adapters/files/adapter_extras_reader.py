@@ -16,7 +16,7 @@ from ...errors import CheckpointError
 from ...loading.tensor_files.safetensors_header import StoredTensor
 from ...loading.tensor_files.tensor_source import WeightSource
 from ...models.spec.model_spec import ModelSpec
-from ..adapter_extras import AdaptedTable, AdapterChanges, Pair
+from ..adapter_extras import AdaptedEmbeddingTable, AdapterWeightChanges, Pair
 from ..adapter_sites import WEIGHT
 from .adapter_base_weights import BaseWeights
 from .expert_adapter_pairs import ExpertAdapterPairs
@@ -73,7 +73,7 @@ class AdapterExtrasReader:
         self._model, self._sizes, self._base = model, sizes, base
         self._source, self._config, self._tensor = source, config, tensor
 
-    def read(self, found: Found, pairs: Pairs) -> AdapterChanges:
+    def read(self, found: Found, pairs: Pairs) -> AdapterWeightChanges:
         """found: the tensors that are not of the layers' pairs, by module, as the model calls it,
         and by their ends. DoRA's factors go into `pairs`.
         """
@@ -84,7 +84,7 @@ class AdapterExtrasReader:
         products = {module: parts for module, parts in found.items() if module in self._sizes}
         for module, parts in found.items():
             for end, stored in parts.items():
-                self._check_asked(end, stored)
+                self._check_requested(end, stored)
             if module in products:
                 self._check_product(module, parts)
             elif module not in (names.embedding, names.head):
@@ -95,7 +95,7 @@ class AdapterExtrasReader:
                 )
         gains = self._gains(products, pairs)
         embedding, head = (found.get(name, {}) for name in (names.embedding, names.head))
-        return AdapterChanges(
+        return AdapterWeightChanges(
             gains, self._offsets(products, pairs, gains), self._embedding(embedding), self._head(head), mixtures
         )
 
@@ -144,7 +144,7 @@ class AdapterExtrasReader:
                 found[module] = offset
         return found
 
-    def _embedding(self, parts: dict[str, StoredTensor]) -> AdaptedTable | None:
+    def _embedding(self, parts: dict[str, StoredTensor]) -> AdaptedEmbeddingTable | None:
         used, vocabulary, width = dict(parts), self._model.vocab_size, self._width
         self._check_same(self._model.names.embedding, used.pop(BASE, None))
         shapes: dict[str, Shape] = {
@@ -164,11 +164,11 @@ class AdapterExtrasReader:
                 "into its base",
             )
         scale = self._config.scaling(self._model.names.embedding)
-        return AdaptedTable(
+        return AdaptedEmbeddingTable(
             whole, first, second, scale, None if rows is None else self._tokens(parts[ROWS], len(rows)), rows
         )
 
-    def _head(self, parts: dict[str, StoredTensor]) -> AdaptedTable | None:
+    def _head(self, parts: dict[str, StoredTensor]) -> AdaptedEmbeddingTable | None:
         used, outputs, inputs = dict(parts), self._model.vocab_size, self._width
         if parts and (self._model.embed_size or self._model.head_unit):
             raise self._error(next(iter(parts.values())), "the model does more than one product after its last layer")
@@ -182,7 +182,7 @@ class AdapterExtrasReader:
         self._check_whole(used, first, second, parts)
         if whole is first is None:
             return None
-        return AdaptedTable(whole, first, second, self._config.scaling(self._model.names.head))
+        return AdaptedEmbeddingTable(whole, first, second, self._config.scaling(self._model.names.head))
 
     @property
     def _width(self) -> int:
@@ -219,7 +219,7 @@ class AdapterExtrasReader:
             )
         return torch.tensor(tokens, dtype=torch.int64)
 
-    def _check_asked(self, end: str, stored: StoredTensor) -> None:
+    def _check_requested(self, end: str, stored: StoredTensor) -> None:
         if end in ASKED and ASKED[end] not in self._config.extras:
             raise self._error(stored, f"{self._config.where} says nothing of it ({ASKED[end]})")
 

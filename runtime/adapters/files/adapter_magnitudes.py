@@ -11,10 +11,10 @@ from torch import Tensor
 
 from ...common.argument_checks import shown
 from ...errors import CheckpointError
-from ..adapter_extras import AdapterChanges, Pair
+from ..adapter_extras import AdapterWeightChanges, Pair
 
 
-def check_magnitudes(where: str, pairs: dict[str, Pair], changes: AdapterChanges, dtype: torch.dtype) -> None:
+def check_magnitudes(where: str, pairs: dict[str, Pair], changes: AdapterWeightChanges, dtype: torch.dtype) -> None:
     """where: for errors. Raises CheckpointError for a scale, or a pair that is multiplied
     with it, that `dtype` or float32 cannot hold.
     """
@@ -38,7 +38,7 @@ def check_magnitudes(where: str, pairs: dict[str, Pair], changes: AdapterChanges
             )
 
 
-def _scaled(pairs: dict[str, Pair], changes: AdapterChanges) -> Iterator[tuple[str, Pair]]:
+def _scaled(pairs: dict[str, Pair], changes: AdapterWeightChanges) -> Iterator[tuple[str, Pair]]:
     yield from pairs.items()
     yield from ((module, pair) for module, several in changes.mixtures.items() for pair in several)
     for name, table in (("the embedding", changes.embedding), ("the head", changes.head)):

@@ -21,7 +21,7 @@ from ...loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTen
 from ...loading.tensor_files.tensor_source import WeightSource, safetensors
 from ...models.spec.model_spec import ModelSpec
 from ..adapter import Adapter, AdapterPacker
-from ..adapter_extras import AdapterChanges, Pair
+from ..adapter_extras import AdapterWeightChanges, Pair
 from ..adapter_sites import WEIGHT, AdapterSite
 from .adapter_base_weights import BaseWeights
 from .adapter_extras_reader import ASKED, BASE, EMBEDDING_A, EMBEDDING_B, AdapterExtrasReader, end_of
@@ -39,7 +39,7 @@ A, B = ".lora_A.weight", ".lora_B.weight"
 class PacksAdapters(Protocol):
     """See `adapter.AdapterPacker`."""
 
-    def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None) -> Adapter: ...
+    def pack(self, pairs: dict[str, Pair], changes: AdapterWeightChanges | None = None) -> Adapter: ...
 
 
 class AdapterTarget(NamedTuple):
@@ -107,7 +107,7 @@ class AdapterReader:
                 for module, (first, second, scale) in pairs.items()
             }
         changes = (
-            AdapterChanges()
+            AdapterWeightChanges()
             if self._base is None
             else self._extras_reader(source, config, self._base).read(others, pairs)
         )
@@ -120,7 +120,7 @@ class AdapterReader:
     def _of_gguf(self, file: Path) -> dict[str, Pair]:
         shapes = {target.module: (target.outputs, target.inputs) for target in self._targets.values()}
         pairs = read_adapter(file, self._model, shapes, self._tensor, self._file_rows is not None)
-        check_magnitudes(str(file), pairs, AdapterChanges(), self._dtype)
+        check_magnitudes(str(file), pairs, AdapterWeightChanges(), self._dtype)
         return pairs
 
     def _extras_reader(self, source: WeightSource, config: PeftConfig, base: BaseWeights) -> AdapterExtrasReader:

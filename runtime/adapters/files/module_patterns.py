@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from sgl.grammars import GrammarError, GrammarLimitError, UnsupportedGrammarError
-from sgl.grammars.algebra.expr import Alt, Anchor, Expr, Repeat, Seq
+from sgl.grammars.algebra.expr import Alt, Expr, RegexAnchor, Repeat, Seq
 from sgl.grammars.algebra.language_operations import Recogniser
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.regex_parser import RegexParser
@@ -128,7 +128,7 @@ def _repeats_anchors(expr: Expr, within: bool = False) -> bool:
             return _repeats_anchors(item, True)
         case Seq(items) | Alt(items):
             return any(_repeats_anchors(item, within) for item in items)
-    return within and isinstance(expr, Anchor)
+    return within and isinstance(expr, RegexAnchor)
 
 
 class _Names:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..growable_int_array import Ints, Space
 from .cache_snapshot import CacheSnapshot
-from .cache_tree_nodes import CacheNode, CacheRow
+from .cache_tree_nodes import CachedSequenceRow, CacheNode
 from .cache_tree_outline import outline
 from .cache_tree_svg import draw
 
@@ -39,7 +39,7 @@ class CacheTree:
             if above is not None:
                 above.children.append(node)
         for sequence, status, place, beyond in taken.held:
-            nodes[place].rows.append(CacheRow(sequence, status, _frozen(beyond), decode(beyond)))
+            nodes[place].rows.append(CachedSequenceRow(sequence, status, _frozen(beyond), decode(beyond)))
         roots = dict(zip(taken.namespaces, nodes, strict=False))
         return cls(roots, taken.page_size, taken.pages_total, taken.pages_free)
 

@@ -10,7 +10,7 @@ from ..growable_int_array import Ints, Space
 
 
 @dataclass(frozen=True, slots=True)
-class CacheRow:
+class CachedSequenceRow:
     """A sequence that holds pages, beyond the deepest node that it stands on.
 
     sequence: its number, as `Sequence.id`.  status: "running", "waiting", "idle" or "pinned".
@@ -40,7 +40,7 @@ class CacheNode:
     last_used: int
     parent: CacheNode | None = None
     children: list[CacheNode] = field(default_factory=list)
-    rows: list[CacheRow] = field(default_factory=list)
+    rows: list[CachedSequenceRow] = field(default_factory=list)
 
     def __len__(self) -> int:
         """How many tokens it holds itself."""
@@ -80,7 +80,7 @@ class CacheNode:
         )
 
 
-class DrawnTree(Protocol):
+class DrawnCacheTree(Protocol):
     """A tree of texts as its outline and its picture read it: `cache_tree.CacheTree`."""
 
     @property

@@ -6,13 +6,13 @@ import unicodedata
 from collections.abc import Iterator
 
 from ..growable_int_array import space_text
-from .cache_tree_nodes import CacheNode, CacheRow, DrawnTree
+from .cache_tree_nodes import CachedSequenceRow, CacheNode, DrawnCacheTree
 
 LONGEST_TEXT = 60  # columns
 _SIGNS = str.maketrans({"\n": "↵", "\r": "↵", "\t": "→"})
 
 
-def outline(tree: DrawnTree) -> str:
+def outline(tree: DrawnCacheTree) -> str:
     """A line of totals, then one for each node and for each sequence that stands on one."""
     lines, first = [summary(tree)], tree.next_evicted
     for namespace, root in tree.roots.items():
@@ -22,7 +22,7 @@ def outline(tree: DrawnTree) -> str:
     return "\n".join(lines)
 
 
-def summary(tree: DrawnTree) -> str:
+def summary(tree: DrawnCacheTree) -> str:
     nodes = list(tree.nodes())
     locked, size = sum(len(node) for node in nodes if node.locked), tree.page_size
     free = f"{tree.pages_free * size:,} of {tree.pages_total * size:,} places free"
@@ -31,10 +31,10 @@ def summary(tree: DrawnTree) -> str:
 
 def _lines(root: CacheNode, first: CacheNode | None) -> Iterator[str]:
     """Depth first without recursion: chains of thousands of nodes are no error."""
-    stack: list[tuple[CacheNode | CacheRow, str, bool]] = []
+    stack: list[tuple[CacheNode | CachedSequenceRow, str, bool]] = []
 
     def push(node: CacheNode, indent: str) -> None:
-        below: list[CacheNode | CacheRow] = [*node.rows, *node.children]
+        below: list[CacheNode | CachedSequenceRow] = [*node.rows, *node.children]
         stack.extend((item, indent, i == 0) for i, item in enumerate(reversed(below)))
 
     push(root, "")
@@ -53,7 +53,7 @@ def _node(node: CacheNode, first: CacheNode | None) -> str:
     return line + ("  evicted first" if node is first else "")
 
 
-def row_text(row: CacheRow) -> str:
+def row_text(row: CachedSequenceRow) -> str:
     beyond = f': {counted(len(row.tokens), "token")} not in the tree "{shortened(row.text, LONGEST_TEXT)}"'
     return f"· sequence {row.sequence} {row.status}" + (beyond if len(row.tokens) else "")
 

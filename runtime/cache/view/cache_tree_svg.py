@@ -11,7 +11,7 @@ from html import escape
 
 from ...errors import ConfigError
 from ..growable_int_array import space_text
-from .cache_tree_nodes import CacheNode, CacheRow, DrawnTree
+from .cache_tree_nodes import CachedSequenceRow, CacheNode, DrawnCacheTree
 from .cache_tree_outline import columns, counted, shortened, summary
 
 ROWS = 36
@@ -36,7 +36,7 @@ _LEGEND = {
 
 
 @dataclass
-class TreeBox:
+class CacheTreeBox:
     """kind: classes of _STYLE.  level: its column.  row: its line, the first one of what hangs on it."""
 
     text: str
@@ -44,15 +44,15 @@ class TreeBox:
     kind: str
     level: int
     row: int = 0
-    children: list[TreeBox] = field(default_factory=list)
+    children: list[CacheTreeBox] = field(default_factory=list)
 
-    def all(self) -> Iterator[TreeBox]:
+    def all(self) -> Iterator[CacheTreeBox]:
         yield self
         for child in self.children:
             yield from child.all()
 
 
-def draw(tree: DrawnTree, width: int) -> str:
+def draw(tree: DrawnCacheTree, width: int) -> str:
     if isinstance(width, bool) or not isinstance(width, int) or not NARROWEST <= width <= WIDEST:
         raise ConfigError(f"width is {width!r}; give a whole number of pixels from {NARROWEST} to {WIDEST}")
     roots = _boxes(tree, int((width - ROOT) / ((SHORTEST + NOTE) * SMALL + 2 * PAD + GAP)))
@@ -74,7 +74,7 @@ def _head(width: float, height: float) -> list[str]:
     ]
 
 
-def _texts(tree: DrawnTree, boxes: list[TreeBox], height: float) -> list[str]:
+def _texts(tree: DrawnCacheTree, boxes: list[CacheTreeBox], height: float) -> list[str]:
     kinds = {kind for box in boxes for kind in box.kind.split()}
     legend = " · ".join(label for kind, label in _LEGEND.items() if kind in kinds)
     return [
@@ -86,15 +86,15 @@ def _texts(tree: DrawnTree, boxes: list[TreeBox], height: float) -> list[str]:
 # which boxes there are
 
 
-def _boxes(tree: DrawnTree, levels: int) -> list[TreeBox]:
+def _boxes(tree: DrawnCacheTree, levels: int) -> list[CacheTreeBox]:
     """A box for each namespace with all that is shown of it, in rows of their own."""
     fold, row, made = _FoldedTree(tree.next_evicted, max(1, levels)), 0, []
     roots = [(name, root) for name, root in tree.roots.items() if root.children or root.rows]
     for i, (name, root) in enumerate(roots):
         if row >= ROWS - 1 and i < len(roots) - 1:
-            made.append(TreeBox(f"+ {len(roots) - i:,}", "namespaces", "more", 0, row))
+            made.append(CacheTreeBox(f"+ {len(roots) - i:,}", "namespaces", "more", 0, row))
             break
-        box = TreeBox(space_text(name) if name else "root", "namespace" if name else "", "", 0, row)
+        box = CacheTreeBox(space_text(name) if name else "root", "namespace" if name else "", "", 0, row)
         made.append(fold.hang(root, box, max(1, ROWS - row - (i < len(roots) - 1))))
         row = 1 + max(box.row for box in made[-1].all())
     return made
@@ -107,9 +107,9 @@ class _FoldedTree:
     first: CacheNode | None
     levels: int
 
-    def hang(self, node: CacheNode, box: TreeBox, room: int) -> TreeBox:
+    def hang(self, node: CacheNode, box: CacheTreeBox, room: int) -> CacheTreeBox:
         """Attach to the box of `node` what follows it, in at most `room` rows."""
-        items: list[CacheNode | CacheRow] = [*(row for row in node.rows if len(row.tokens)), *node.children]
+        items: list[CacheNode | CachedSequenceRow] = [*(row for row in node.rows if len(row.tokens)), *node.children]
         shown = [] if box.level == self.levels - 1 else items if len(items) <= room else items[: room - 1]
         row, left = box.row, room - (len(shown) < len(items))
         for waiting, item in zip(range(len(shown) - 1, -1, -1), shown, strict=True):
@@ -123,27 +123,29 @@ class _FoldedTree:
             box.children.append(_rest(items[len(shown) :], box.level + 1, row))
         return box
 
-    def _box(self, item: CacheNode | CacheRow, level: int, row: int) -> TreeBox:
-        if isinstance(item, CacheRow):
-            return TreeBox(item.text, f"{len(item.tokens)} · sequence {item.sequence} {item.status}", "row", level, row)
+    def _box(self, item: CacheNode | CachedSequenceRow, level: int, row: int) -> CacheTreeBox:
+        if isinstance(item, CachedSequenceRow):
+            return CacheTreeBox(
+                item.text, f"{len(item.tokens)} · sequence {item.sequence} {item.status}", "row", level, row
+            )
         kind = "locked" * item.locked + " pinned" * item.pinned + " first" * (item is self.first)
-        return TreeBox(
+        return CacheTreeBox(
             item.text, counted(len(item), "token") + f" ×{item.locks}" * item.locked, kind.strip(), level, row
         )
 
 
-def _rest(items: list[CacheNode | CacheRow], level: int, row: int) -> TreeBox:
+def _rest(items: list[CacheNode | CachedSequenceRow], level: int, row: int) -> CacheTreeBox:
     """One box for all that there is no room for."""
     nodes = [node for item in items if isinstance(item, CacheNode) for node in item.nodes()]
     if not nodes:
-        return TreeBox(f"+ {len(items)}", "sequences", "more", level, row)
-    return TreeBox(f"+ {len(nodes):,}", counted(sum(map(len, nodes)), "token"), "more", level, row)
+        return CacheTreeBox(f"+ {len(items)}", "sequences", "more", level, row)
+    return CacheTreeBox(f"+ {len(nodes):,}", counted(sum(map(len, nodes)), "token"), "more", level, row)
 
 
 # where they go
 
 
-def _limit(boxes: list[TreeBox], width: int) -> int:
+def _limit(boxes: list[CacheTreeBox], width: int) -> int:
     """How many signs a text may have for all columns to fit."""
     for limit in range(LONGEST, SHORTEST, -1):
         lefts, widths = _columns(boxes, limit)
@@ -152,7 +154,7 @@ def _limit(boxes: list[TreeBox], width: int) -> int:
     return SHORTEST
 
 
-def _columns(boxes: list[TreeBox], limit: int) -> tuple[dict[int, float], dict[int, float]]:
+def _columns(boxes: list[CacheTreeBox], limit: int) -> tuple[dict[int, float], dict[int, float]]:
     """Left edge and width of each column, in pixels."""
     widths: dict[int, float] = {}
     for box in boxes:
@@ -168,7 +170,7 @@ def _columns(boxes: list[TreeBox], limit: int) -> tuple[dict[int, float], dict[i
 # how they look
 
 
-def _drawn(box: TreeBox, lefts: dict[int, float], widths: dict[int, float], limit: int) -> list[str]:
+def _drawn(box: CacheTreeBox, lefts: dict[int, float], widths: dict[int, float], limit: int) -> list[str]:
     x, y = lefts[box.level], TOP + box.row * ROW
     if box.level == 0:
         widths = widths | {0: max(columns(box.text), columns(box.note)) * SIGN + 2 * PAD}

@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from ..framed_tool_dialect import CallFrame, FramedDialect, FramedObjectDialect
-from .pythonic_tool_dialect import PythonicDialect
+from ..framed_tool_dialect import FramedObjectToolDialect, FramedToolDialect, ToolCallFrame
+from .pythonic_tool_dialect import PythonicToolDialect
 
 _DEEPSEEK, _DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _PARAMS = ParameterStyle('<param name="', ('">',), "</param>", python=True, cdata=True)
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
 
 
-def _functions(name: str, tag: str, pad: str) -> FramedDialect:
+def _functions(name: str, tag: str, pad: str) -> FramedToolDialect:
     """<function=...> in a tag, with <parameter=...> in it."""
     end = f"</function>\n</{tag}>"
-    return FramedDialect(
-        name, CallFrame(f"<{tag}>\n", ">\n", end, "<function=", separator="\n", style="qwen_xml", gap="\n", pad=pad)
+    return FramedToolDialect(
+        name, ToolCallFrame(f"<{tag}>\n", ">\n", end, "<function=", separator="\n", style="qwen_xml", gap="\n", pad=pad)
     )
 
 
 FRAMED = [
     _functions("qwen3-coder", "tool_call", pad="\n"),
     _functions("seed-oss", "seed:tool_call", pad=""),
-    FramedDialect("glm45", CallFrame("<tool_call>", "\n", "</tool_call>", separator="\n", style="glm_xml", gap="\n")),
-    FramedDialect("glm47", CallFrame("<tool_call>", "", "</tool_call>", style="glm_xml")),
-    FramedDialect(
+    FramedToolDialect(
+        "glm45", ToolCallFrame("<tool_call>", "\n", "</tool_call>", separator="\n", style="glm_xml", gap="\n")
+    ),
+    FramedToolDialect("glm47", ToolCallFrame("<tool_call>", "", "</tool_call>", style="glm_xml")),
+    FramedToolDialect(
         "hunyuan-v3",
-        CallFrame(
+        ToolCallFrame(
             "<tool_calls>\n",
             "<tool_sep>\n",
             "</tool_call>",
@@ -38,9 +40,9 @@ FRAMED = [
             gap="\n",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "minimax",
-        CallFrame(
+        ToolCallFrame(
             "<minimax:tool_call>\n",
             '">\n',
             "</invoke>\n",
@@ -50,9 +52,9 @@ FRAMED = [
             gap="\n",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "deepseek-v32",
-        CallFrame(
+        ToolCallFrame(
             "<｜DSML｜function_calls>\n",
             '">\n',
             "</｜DSML｜invoke>\n",
@@ -63,9 +65,9 @@ FRAMED = [
             gap="\n",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "deepseek-v4",
-        CallFrame(
+        ToolCallFrame(
             "<｜DSML｜tool_calls>\n",
             '">\n',
             "</｜DSML｜invoke>\n",
@@ -76,9 +78,9 @@ FRAMED = [
             gap="\n",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "kimi-k3",
-        CallFrame(
+        ToolCallFrame(
             "<|open|>tools<|sep|>",
             '" index="%d"<|sep|>',
             "<|close|>call<|sep|>",
@@ -89,11 +91,13 @@ FRAMED = [
             first=1,
         ),
     ),
-    FramedDialect("minicpm5", CallFrame('<function name="', '">', "</function>", separator="\n", style=_PARAMS)),
-    FramedDialect("functionary-v3.1", CallFrame("<function=", ">", "</function>", lead="")),
-    FramedDialect(
+    FramedToolDialect(
+        "minicpm5", ToolCallFrame('<function name="', '">', "</function>", separator="\n", style=_PARAMS)
+    ),
+    FramedToolDialect("functionary-v3.1", ToolCallFrame("<function=", ">", "</function>", lead="")),
+    FramedToolDialect(
         "step3",
-        CallFrame(
+        ToolCallFrame(
             "<｜tool_calls_begin｜>\n",
             '">\n',
             "</steptml:invoke><｜tool_call_end｜>\n",
@@ -103,9 +107,9 @@ FRAMED = [
             gap="\n",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "cohere-xml",
-        CallFrame(
+        ToolCallFrame(
             "<cofl:tool_calls>",
             '">',
             "</cofl:tool_call>",
@@ -114,9 +118,9 @@ FRAMED = [
             style="cohere_xml",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "deepseek-v3",
-        CallFrame(
+        ToolCallFrame(
             _DEEPSEEK,
             "\n```json\n",
             "\n```<｜tool▁call▁end｜>",
@@ -126,9 +130,9 @@ FRAMED = [
             lead="",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "deepseek-v31",
-        CallFrame(
+        ToolCallFrame(
             _DEEPSEEK,
             "<｜tool▁sep｜>",
             "<｜tool▁call▁end｜>",
@@ -137,9 +141,9 @@ FRAMED = [
             lead="",
         ),
     ),
-    FramedDialect(
+    FramedToolDialect(
         "kimi-k2",
-        CallFrame(
+        ToolCallFrame(
             "<|tool_calls_section_begin|>",
             ":%d<|tool_call_argument_begin|>",
             "<|tool_call_end|>",
@@ -149,20 +153,22 @@ FRAMED = [
             id_before="functions.",
         ),
     ),
-    FramedObjectDialect("phi4-mini", CallFrame("<|tool_call|>", _ARGUMENTS, "}<|/tool_call|>", _NAME, lead="")),
-    FramedObjectDialect("hunyuan", CallFrame("<tool_calls>[", _ARGUMENTS, "}", _NAME, "]</tool_calls>", ", ", lead="")),
-    FramedObjectDialect(
-        "nemotron", CallFrame("<TOOLCALL>[", _ARGUMENTS, "}", _NAME, "]</TOOLCALL>", ", ", lead="\n\n")
+    FramedObjectToolDialect("phi4-mini", ToolCallFrame("<|tool_call|>", _ARGUMENTS, "}<|/tool_call|>", _NAME, lead="")),
+    FramedObjectToolDialect(
+        "hunyuan", ToolCallFrame("<tool_calls>[", _ARGUMENTS, "}", _NAME, "]</tool_calls>", ", ", lead="")
     ),
-    FramedObjectDialect(
-        "granite", CallFrame("<|tool_call|>[", _ARGUMENTS, "}", _NAME, "]", ", ", lead="", also="<tool_call>")
+    FramedObjectToolDialect(
+        "nemotron", ToolCallFrame("<TOOLCALL>[", _ARGUMENTS, "}", _NAME, "]</TOOLCALL>", ", ", lead="\n\n")
     ),
-    FramedObjectDialect(
-        "lfm2-json", CallFrame("<|tool_call_start|>[", _ARGUMENTS, "}", _NAME, "]<|tool_call_end|>", ", ", lead="")
+    FramedObjectToolDialect(
+        "granite", ToolCallFrame("<|tool_call|>[", _ARGUMENTS, "}", _NAME, "]", ", ", lead="", also="<tool_call>")
     ),
-    FramedObjectDialect(
+    FramedObjectToolDialect(
+        "lfm2-json", ToolCallFrame("<|tool_call_start|>[", _ARGUMENTS, "}", _NAME, "]<|tool_call_end|>", ", ", lead="")
+    ),
+    FramedObjectToolDialect(
         "cohere",
-        CallFrame(
+        ToolCallFrame(
             "<|START_ACTION|>[\n    ",
             '", "parameters": ',
             "}",
@@ -172,7 +178,7 @@ FRAMED = [
             lead="",
         ),
     ),
-    PythonicDialect("lfm2", ("<|tool_call_start|>", "<|tool_call_end|>"), tool_role="tool"),
-    PythonicDialect("pythonic", also="<|python_start|>", close="<|python_end|>"),
-    PythonicDialect("gemma3", tool_role="user"),
+    PythonicToolDialect("lfm2", ("<|tool_call_start|>", "<|tool_call_end|>"), tool_role="tool"),
+    PythonicToolDialect("pythonic", also="<|python_start|>", close="<|python_end|>"),
+    PythonicToolDialect("gemma3", tool_role="user"),
 ]

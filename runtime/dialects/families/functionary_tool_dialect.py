@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ..framed_tool_dialect import CallFrame, FramedDialect
-from ..model_output_parser import OutputReader
-from ..parsing.framed_tool_call_parser import FrameReader
+from ..framed_tool_dialect import FramedToolDialect, ToolCallFrame
+from ..model_output_parser import ModelOutputParser
+from ..parsing.framed_tool_call_parser import FramedToolCallParser
 from ..parsing.incremental_text import Reading
 from ..reasoning_marks import ReasoningMarks
 from ..tool_call_grammars import const, sequence, several, structural, triggered
@@ -15,8 +15,8 @@ from ..tool_types import DialectToolCall, Tool
 MARK, ALL = ">>>", "all\n"
 
 
-class FunctionaryDialect(FramedDialect):
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
+class FunctionaryToolDialect(FramedToolDialect):
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> ModelOutputParser:
         return _FunctionaryReader(self.frame.form, names, marks)
 
     def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
@@ -32,7 +32,7 @@ class FunctionaryDialect(FramedDialect):
         return structural({"type": "or", "elements": [called, said]})
 
 
-class _FunctionaryReader(FrameReader):
+class _FunctionaryReader(FramedToolCallParser):
     def _start(self) -> Reading[None]:
         yield from self._calls(strict=True)
 
@@ -49,4 +49,4 @@ class _FunctionaryReader(FrameReader):
         return word if not self.names or word in self.names else ""
 
 
-FUNCTIONARY = FunctionaryDialect("functionary-v3.2", CallFrame(MARK, "\n", "", lead=""))
+FUNCTIONARY = FunctionaryToolDialect("functionary-v3.2", ToolCallFrame(MARK, "\n", "", lead=""))

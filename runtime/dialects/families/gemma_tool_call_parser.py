@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..parsing.framed_tool_call_parser import FrameReader
+from ..parsing.framed_tool_call_parser import FramedToolCallParser
 from ..parsing.incremental_text import Reading
 from ..parsing.incremental_text import TextMarks as Wanted
 from ..parsing.json_value_parser import DEEPEST, SCALAR
@@ -15,7 +15,7 @@ _CLOSER = {"{": "}", "[": "]"}
 _QUOTES = Wanted([QUOTE])
 
 
-class GemmaReader(FrameReader):
+class GemmaToolCallParser(FramedToolCallParser):
     """A call is reported incrementally; whether its values made up an object is known in the end."""
 
     def _json(self, name: str, id: str) -> Reading[bool]:
@@ -45,7 +45,7 @@ class GemmaReader(FrameReader):
                     closers.append(_CLOSER[char])
                 elif char in "}]" and (not closers or closers.pop() != char):
                     return False
-                self._say(char + " " * (char in ",:"))
+                self._emit_json(char + " " * (char in ",:"))
             elif not (yield from self._word_of_json()):
                 return False
             written.append(self.tape.take())
@@ -55,17 +55,17 @@ class GemmaReader(FrameReader):
 
     def _text(self, written: list[str]) -> Reading[bool]:
         written.append(self.tape.take())
-        self._say('"')
+        self._emit_json('"')
 
         def flow(text: str) -> None:
             written.append(text)
-            self._say(quoted(text)[1:-1])
+            self._emit_json(quoted(text)[1:-1])
 
         self.tape.flow = flow
         mark = yield from self.tape.until(_QUOTES)
         self.tape.flow = None
         if mark:
-            self._say('"')
+            self._emit_json('"')
         return bool(mark)
 
     def _word_of_json(self) -> Reading[bool]:
@@ -78,10 +78,10 @@ class GemmaReader(FrameReader):
         word = "null" if word == "None" and not is_key else word  # as its template writes it
         if not word or not (is_key or SCALAR.fullmatch(word)):
             return False
-        self._say(quoted(word) if is_key else word)
+        self._emit_json(quoted(word) if is_key else word)
         return True
 
-    def _say(self, text: str) -> None:
+    def _emit_json(self, text: str) -> None:
         self._whole.append(text)
         self._argue(self._index, [], text)
 

@@ -9,12 +9,12 @@ from typing import Any
 from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
-from ..framed_tool_dialect import CallFrame, FramedDialect
-from ..model_output_parser import OutputReader
+from ..framed_tool_dialect import FramedToolDialect, ToolCallFrame
+from ..model_output_parser import ModelOutputParser
 from ..reasoning_marks import ReasoningMarks
 from ..tool_call_grammars import Format, const, members, sequence
 from ..tool_types import DialectToolCall, Tool
-from .gemma_tool_call_parser import QUOTE, GemmaReader
+from .gemma_tool_call_parser import QUOTE, GemmaToolCallParser
 
 MOST_LINKS = 30  # schemas inside each other
 NOTES = frozenset({"type", "title", "description", "default", "examples", "$comment", "nullable", CLOSING})
@@ -26,16 +26,16 @@ KNOWN = {
 TYPES = ("string", "number", "boolean", "null")
 
 
-class GemmaDialect(FramedDialect):
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
-        return GemmaReader(self.frame.form, names, marks)
+class GemmaToolDialect(FramedToolDialect):
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> ModelOutputParser:
+        return GemmaToolCallParser(self.frame.form, names, marks)
 
     def _arguments(self, call: DialectToolCall) -> str:
         return _written(call.arguments)
 
     def _tag(self, tool: Tool, opening: str, link: str) -> Format:
         schema = tool.arguments_schema
-        content = GemmaValues(tool.name, schema).value(schema, MOST_LINKS)
+        content = GemmaValueFormats(tool.name, schema).value(schema, MOST_LINKS)
         return {
             "type": "tag",
             "begin": f"{opening}{self.frame.head}{tool.name}",
@@ -54,7 +54,7 @@ def _written(value: Any) -> str:
     return json.dumps(value)
 
 
-class GemmaValues:
+class GemmaValueFormats:
     """The formats of a tool's values. Raises ConfigError for keywords that they cannot keep to; names the tool."""
 
     written = staticmethod(lambda value: _written(value))
@@ -142,4 +142,4 @@ class GemmaValues:
         return found
 
 
-GEMMA = GemmaDialect("gemma4", CallFrame("<|tool_call>", "", "<tool_call|>", "call:", lead=""))
+GEMMA = GemmaToolDialect("gemma4", ToolCallFrame("<|tool_call>", "", "<tool_call|>", "call:", lead=""))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ..framed_tool_dialect import CallFrame, FramedDialect
-from ..model_output_parser import OutputReader
-from ..parsing.framed_tool_call_parser import FrameReader
+from ..framed_tool_dialect import FramedToolDialect, ToolCallFrame
+from ..model_output_parser import ModelOutputParser
+from ..parsing.framed_tool_call_parser import FramedToolCallParser
 from ..parsing.incremental_text import Reading
 from ..reasoning_marks import MARKS, ReasoningMarks
 from ..tool_call_grammars import Format, const, sequence, several, structural, triggered
@@ -24,10 +24,10 @@ _HEADERS = MARKS["gpt-oss"]._replace(begin="")
 TURNED = ("<|channel|>commentary json<|message|>", "<|channel|>commentary <|constrain|>json<|message|>")
 
 
-class HarmonyDialect(FramedDialect):
+class HarmonyToolDialect(FramedToolDialect):
     """One call a message, which <|call|> ends; where that token ends the text, it is none of it."""
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> ModelOutputParser:
         form = self.frame.form
         return _HarmonyReader(replace(form, links=(*form.links, *TURNED), more=(THINKING,)), names, marks or _HEADERS)
 
@@ -57,7 +57,7 @@ class HarmonyDialect(FramedDialect):
         return [{**one, "content": sequence(one["content"], end), "end": ""} for one in found]
 
 
-class _HarmonyReader(FrameReader):
+class _HarmonyReader(FramedToolCallParser):
     def _start(self) -> Reading[None]:
         """The prompt may end inside of a header."""
         yield from self.tape.visible()
@@ -65,9 +65,9 @@ class _HarmonyReader(FrameReader):
             yield from self._calls(strict=False)
 
 
-HARMONY = HarmonyDialect(
+HARMONY = HarmonyToolDialect(
     "harmony",
-    CallFrame(
+    ToolCallFrame(
         HEADER,
         " <|constrain|>json<|message|>",
         "<|call|>",

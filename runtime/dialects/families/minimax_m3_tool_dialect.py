@@ -7,16 +7,16 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from ..framed_tool_dialect import CallFrame, FramedDialect
-from ..model_output_parser import OutputReader
-from ..parsing.framed_tool_call_parser import FrameReader
+from ..framed_tool_dialect import FramedToolDialect, ToolCallFrame
+from ..model_output_parser import ModelOutputParser
+from ..parsing.framed_tool_call_parser import FramedToolCallParser
 from ..parsing.incremental_text import Reading
 from ..parsing.incremental_text import TextMarks as Wanted
 from ..parsing.unquoted_values import json_of, quoted, types_of
 from ..reasoning_marks import ReasoningMarks
 from ..tool_call_grammars import Format, const, members, sequence
 from ..tool_types import DialectToolCall, Tool
-from .gemma_tool_dialect import MOST_LINKS, GemmaValues
+from .gemma_tool_dialect import MOST_LINKS, GemmaValueFormats
 
 MARK = "]<]minimax[>["
 ITEM = "item"
@@ -24,8 +24,8 @@ DEEPEST = 60  # elements in each other
 _ELEMENT = re.compile(rf"{re.escape(MARK)}<(/?)([^<>/]+)>")
 
 
-class MiniMaxM3Dialect(FramedDialect):
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> OutputReader:
+class MiniMaxM3ToolDialect(FramedToolDialect):
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> ModelOutputParser:
         return _Elements(self.frame.form, names, marks)
 
     def _arguments(self, call: DialectToolCall) -> str:
@@ -52,7 +52,7 @@ def _element(name: str, value: Any) -> str:
     return f"{MARK}<{name}>{inner}{MARK}</{name}>"
 
 
-class _ElementValues(GemmaValues):
+class _ElementValues(GemmaValueFormats):
     """The formats of a tool's values as elements."""
 
     written = staticmethod(lambda value: value if isinstance(value, str) else json.dumps(value))
@@ -79,7 +79,7 @@ def _tagged(name: str, content: Format) -> Format:
     return {"type": "tag", "begin": f"{MARK}<{name}>", "content": content, "end": f"{MARK}</{name}>"}
 
 
-class _Elements(FrameReader):
+class _Elements(FramedToolCallParser):
     """A call is reported once it is complete; an element's JSON type follows from its schema and its contents."""
 
     def _json(self, name: str, id: str) -> Reading[bool]:
@@ -157,9 +157,9 @@ def _inner(schema: Any, name: str, root: Any) -> Any:
     return schema.get("items") if name == ITEM else {}
 
 
-MINIMAX_M3 = MiniMaxM3Dialect(
+MINIMAX_M3 = MiniMaxM3ToolDialect(
     "minimax-m3",
-    CallFrame(
+    ToolCallFrame(
         f"{MARK}<tool_call>\n",
         '">',
         f"{MARK}</invoke>\n",

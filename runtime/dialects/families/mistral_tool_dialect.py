@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from ..framed_tool_dialect import CallFrame, FramedDialect
-from ..parsing.json_tool_call_parser import JsonForm, JsonReader
+from ..framed_tool_dialect import FramedToolDialect, ToolCallFrame
+from ..parsing.json_tool_call_parser import JsonToolCallParser, JsonToolCallSyntax
 from ..reasoning_marks import ReasoningMarks
 from ..tool_call_grammars import Format, const, sequence, several, structural, tag
 from ..tool_dialect import Dialect, DialectStep
@@ -19,14 +19,14 @@ MARK, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 SHORT_ID: Format = {"type": "regex", "pattern": "[A-Za-z0-9]{9}"}
 
 
-class MistralDialect(Dialect):
+class MistralToolDialect(Dialect):
     """The mark is a special token, which no grammar can write: the step is free text up to it, then the list."""
 
     name = "mistral"
-    form = JsonForm(MARK, start=True, objects=False, listed=True, named=True, link=ARGS, given_id=CALL_ID)
+    form = JsonToolCallSyntax(MARK, start=True, objects=False, listed=True, named=True, link=ARGS, given_id=CALL_ID)
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
-        return JsonReader(self.form, names, marks)
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonToolCallParser:
+        return JsonToolCallParser(self.form, names, marks)
 
     def describe(self, tools: Sequence[Tool]) -> str:
         listed = json.dumps([tool.openai for tool in tools], ensure_ascii=False)
@@ -64,18 +64,18 @@ class MistralDialect(Dialect):
         return {**found, "content": sequence(found["content"], {"type": "optional", "content": id}, const("}"))}
 
 
-class MistralArgsDialect(FramedDialect):
+class MistralArgsToolDialect(FramedToolDialect):
     """Later models: the mark, a name and its arguments for every call; some
     write an id between the two (`given_ids`).
     """
 
     def __init__(self, given_ids: bool = False) -> None:
-        super().__init__("mistral-args", CallFrame(MARK, ARGS, "", lead=""))
+        super().__init__("mistral-args", ToolCallFrame(MARK, ARGS, "", lead=""))
         self._given_ids = given_ids
-        self.form = MistralDialect.form
+        self.form = MistralToolDialect.form
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
-        return JsonReader(MistralDialect.form, names, marks)
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonToolCallParser:
+        return JsonToolCallParser(MistralToolDialect.form, names, marks)
 
     def write(self, text: str, calls: Sequence[DialectToolCall]) -> str:
         written = [

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.nano import nano_prompts
 
-from ..parsing.json_tool_call_parser import JsonForm, JsonReader
+from ..parsing.json_tool_call_parser import JsonToolCallParser, JsonToolCallSyntax
 from ..reasoning_marks import ReasoningMarks
 from ..tool_dialect import Dialect, DialectStep
 from ..tool_prompt import Message
@@ -24,17 +24,17 @@ MOST_LINKS = 100  # references that lead to references
 RESULT = "result"  # the key of a result that is no object
 
 
-class NanoDialect(Dialect):
+class NanoToolDialect(Dialect):
     """One call a step."""
 
     name = "nano"
     stands_in = False
-    form = JsonForm(
+    form = JsonToolCallSyntax(
         TURN, start=True, known=True, silent=True, objects=False, named=True, link=TURN, answer=nano_prompts.ANSWER
     )
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
-        return JsonReader(self.form, names, marks)
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonToolCallParser:
+        return JsonToolCallParser(self.form, names, marks)
 
     def describe(self, tools: Sequence[Tool]) -> str:
         return self._system("", tools)
@@ -104,9 +104,9 @@ def _following(steps: Mapping[str, DialectStep], text: str) -> DialectStep | Non
     return steps.get(text)
 
 
-def _shown(tool: Tool) -> nano_prompts.Tool:
+def _shown(tool: Tool) -> nano_prompts.PromptTool:
     """The tool as the model was trained to see it: one line for each value to fill."""
-    return nano_prompts.Tool(
+    return nano_prompts.PromptTool(
         tool.name, " ".join(tool.description.split()), nano_prompts.fields_of(_ShownSchema(tool).schema)
     )
 

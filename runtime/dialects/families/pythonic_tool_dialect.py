@@ -11,7 +11,7 @@ from typing import Any
 from sgl.grammars.schema.closed_objects import KEYWORD as CLOSING
 from sgl.runtime.errors import ConfigError
 
-from ..parsing.pythonic_tool_call_parser import FORM, PythonReader
+from ..parsing.pythonic_tool_call_parser import FORM, PythonicToolCallParser
 from ..reasoning_marks import ReasoningMarks
 from ..tool_call_grammars import Format, const, members, sequence, structural, triggered
 from ..tool_dialect import Dialect
@@ -41,7 +41,7 @@ SINGLE_QUOTED = r"'(?:[^'\\\x00-\x1f]|\\[\\'nt])*'"
 NOTES = frozenset({"type", "title", "description", "default", "examples"})  # what a plain boolean or string may have
 
 
-class PythonicDialect(Dialect):
+class PythonicToolDialect(Dialect):
     """A list of calls. `marks`: the texts before and after it, always or, `also`, sometimes."""
 
     def __init__(
@@ -50,8 +50,8 @@ class PythonicDialect(Dialect):
         self.name, self.tool_role, self._around = name, tool_role, marks
         self.form = replace(FORM, mark=marks[0] or FORM.mark, bare=not marks[0], also=also, close=marks[1] or close)
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> PythonReader:
-        return PythonReader(self.form, names, marks)
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> PythonicToolCallParser:
+        return PythonicToolCallParser(self.form, names, marks)
 
     def describe(self, tools: Sequence[Tool]) -> str:
         listed = json.dumps([tool.openai["function"] for tool in tools], indent=4, ensure_ascii=False)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from ..parsing.json_tool_call_parser import JsonForm, JsonReader
+from ..parsing.json_tool_call_parser import JsonToolCallParser, JsonToolCallSyntax
 from ..reasoning_marks import ReasoningMarks
 from ..tool_call_grammars import several, structural, tag, triggered
 from ..tool_dialect import Dialect
@@ -16,7 +16,7 @@ from ..tool_types import DialectToolCall, Tool
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
-class TaggedJsonDialect(Dialect):
+class TaggedJsonToolDialect(Dialect):
     """A dialect of objects.
 
     Attributes:
@@ -26,14 +26,14 @@ class TaggedJsonDialect(Dialect):
         trigger: by what a call begins in free text.
     """
 
-    form: JsonForm
+    form: JsonToolCallSyntax
     around: tuple[str, str]
     member: str
     separator: str
     trigger: str
 
-    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonReader:
-        return JsonReader(self.form, names, marks)
+    def read(self, names: Collection[str], marks: ReasoningMarks | None) -> JsonToolCallParser:
+        return JsonToolCallParser(self.form, names, marks)
 
     def grammar(self, tools: Sequence[Tool], choice: str, parallel: bool = True) -> str:
         before, after = self.around
@@ -53,11 +53,11 @@ class TaggedJsonDialect(Dialect):
         return "\n".join([*([text] if text else []), *([self.separator.join(written)] if written else [])])
 
 
-class HermesDialect(TaggedJsonDialect):
+class HermesToolDialect(TaggedJsonToolDialect):
     """Hermes, Qwen and many others: every call is JSON between <tool_call> and </tool_call>."""
 
     name = "hermes"
-    form = JsonForm(OPEN, close=CLOSE)
+    form = JsonToolCallSyntax(OPEN, close=CLOSE)
     around = (f"{OPEN}\n", f"\n{CLOSE}")
     member, separator, trigger = "arguments", "\n", OPEN
 
@@ -75,12 +75,12 @@ class HermesDialect(TaggedJsonDialect):
         return {"role": "user", "content": f"<tool_response>\n{text}\n</tool_response>", "answers": True}
 
 
-class LlamaDialect(TaggedJsonDialect):
+class LlamaToolDialect(TaggedJsonToolDialect):
     """Llama 3: a call is a JSON object with name and parameters, several are separated by `; `."""
 
     name = "llama"
     tool_role = "ipython"
-    form = JsonForm("{", bare=True, known=True, between=";,", also="<|python_tag|>")
+    form = JsonToolCallSyntax("{", bare=True, known=True, between=";,", also="<|python_tag|>")
     around = ("", "")
     member, separator, trigger = "parameters", "; ", '{"name": "'
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sgl.grammars.structural.parameter_styles import STYLES, ParameterStyle
 
-from ..model_output_parser import CallForm, OutputReader
+from ..model_output_parser import ModelOutputParser, ToolCallSyntax
 from ..reasoning_marks import ReasoningMarks
 from .incremental_text import Reading
 from .incremental_text import TextMarks as Wanted
@@ -29,7 +29,7 @@ def style_marks(style: str | ParameterStyle) -> ParameterStyle:
 
 
 @dataclass(frozen=True)
-class FrameForm(CallForm):
+class FramedToolCallSyntax(ToolCallSyntax):
     """The marks around a call. Wherever one of these texts has white space, any amount of it is read, or none.
 
     Attributes:
@@ -55,12 +55,14 @@ class FrameForm(CallForm):
     padded: bool = False
 
 
-class FrameReader(OutputReader):
-    """The reader of a FrameForm. `names` may be a mapping of the tools' names to their parameters' schemas."""
+class FramedToolCallParser(ModelOutputParser):
+    """Parses a FramedToolCallSyntax. `names` may be a mapping of the tools' names to their parameters' schemas."""
 
-    form: FrameForm
+    form: FramedToolCallSyntax
 
-    def __init__(self, form: FrameForm, names: Collection[str] = (), marks: ReasoningMarks | None = None) -> None:
+    def __init__(
+        self, form: FramedToolCallSyntax, names: Collection[str] = (), marks: ReasoningMarks | None = None
+    ) -> None:
         super().__init__(form, names, marks)
         self._schemas: Mapping[str, Any] = names if isinstance(names, Mapping) else {}
         self._id = ""  # of the call that is read
@@ -87,7 +89,7 @@ class FrameReader(OutputReader):
             return False
         if self.form.style == JSON:
             return (yield from self._json(name, id or self._id))
-        return (yield from ParameterReader(self, style_marks(self.form.style), name, id or self._id).read())
+        return (yield from ToolParameterParser(self, style_marks(self.form.style), name, id or self._id).read())
 
     def _pieces(self, text: str) -> Reading[bool]:
         """Pass a text whose blanks may be others."""
@@ -153,10 +155,10 @@ class FrameReader(OutputReader):
                 break
 
 
-class ParameterReader:
+class ToolParameterParser:
     """The parameters of one call, emitted as JSON: strings incrementally, every other value when it is complete."""
 
-    def __init__(self, reader: FrameReader, style: ParameterStyle, name: str, id: str) -> None:
+    def __init__(self, reader: FramedToolCallParser, style: ParameterStyle, name: str, id: str) -> None:
         self._reader, self._tape, self._style, self._id = reader, reader.tape, style, id
         self._schema = reader._schemas.get(name)
         self._closing = Wanted([style.closing])
@@ -226,7 +228,7 @@ class ParameterReader:
     def _text(self, closing: Wanted) -> Reading[bool]:
         """A string while it comes; of a line to itself the last line break is held back."""
         self._tell('"')
-        line = _LineEmitter(self._reader.form.padded, self._say)
+        line = _LineEmitter(self._reader.form.padded, self._emit_string)
         self._tape.flow = partial(self._flow, line)
         mark = yield from self._tape.until(closing)
         self._tape.flow = None
@@ -240,7 +242,7 @@ class ParameterReader:
         self._written.append(text)
         line.add(text)
 
-    def _say(self, text: str) -> None:
+    def _emit_string(self, text: str) -> None:
         self._tell(quoted(text)[1:-1])
 
     def _value(self, types: frozenset[str]) -> Reading[bool]:
@@ -266,11 +268,11 @@ class ParameterReader:
 class _LineEmitter:
     """Text on its way out; where `padded`, a line break at its end is no part of it."""
 
-    def __init__(self, padded: bool, say: Callable[[str], None]) -> None:
-        self._padded, self._say, self._held = padded, say, ""
+    def __init__(self, padded: bool, emit_string: Callable[[str], None]) -> None:
+        self._padded, self._emit_string, self._held = padded, emit_string, ""
 
     def add(self, text: str) -> None:
         text, self._held = self._held + text, ""
         if self._padded and text.endswith("\n"):
             text, self._held = text[:-1], "\n"
-        self._say(text)
+        self._emit_string(text)

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from ..model_output_parser import CallForm, OutputReader
+from ..model_output_parser import ModelOutputParser, ToolCallSyntax
 from ..reasoning_marks import ReasoningMarks
 from .incremental_text import Reading
 from .json_value_parser import key, value
@@ -20,7 +20,7 @@ FIRST = frozenset(
 
 
 @dataclass(frozen=True)
-class JsonForm(CallForm):
+class JsonToolCallSyntax(ToolCallSyntax):
     """Which bodies a call may have: `{"name": ..., "arguments": {...}}`, a list of such, or name and arguments.
 
     Attributes:
@@ -38,12 +38,14 @@ class JsonForm(CallForm):
     answer: str = ""
 
 
-class JsonReader(OutputReader):
-    """The reader of a JsonForm."""
+class JsonToolCallParser(ModelOutputParser):
+    """The reader of a JsonToolCallSyntax."""
 
-    form: JsonForm
+    form: JsonToolCallSyntax
 
-    def __init__(self, form: JsonForm, names: Collection[str] = (), marks: ReasoningMarks | None = None) -> None:
+    def __init__(
+        self, form: JsonToolCallSyntax, names: Collection[str] = (), marks: ReasoningMarks | None = None
+    ) -> None:
         super().__init__(form, names, marks)
 
     def _call(self, strict: bool) -> Reading[bool]:
@@ -126,12 +128,12 @@ class JsonReader(OutputReader):
         self.tape.at += closed
         left = "" if closed else self.tape.take()
         self._end(index, _text(rest.get("id")) or id)
-        self._speech.say(left)
+        self._speech.emit_text(left)
         return closed
 
     def _pass(self, started: bool) -> Reading[bool]:
         """The rest of an object that is no call: text."""
-        self.tape.flow = self._speech.say
+        self.tape.flow = self._speech.emit_text
         yield from value(self.tape, ["}"], started)
         self.tape.flow = None
         return False

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ..model_output_parser import CallForm, OutputReader
+from ..model_output_parser import ModelOutputParser, ToolCallSyntax
 from .incremental_text import Reading
 from .python_literals import as_json, json_text
 
-FORM = CallForm("[", bare=True, known=True)
+FORM = ToolCallSyntax("[", bare=True, known=True)
 DEEPEST = 200
 
 
-class PythonReader(OutputReader):
+class PythonicToolCallParser(ModelOutputParser):
     """The reader of a list of calls, `[f(a=1), g(b="x")]`."""
 
     def _call(self, strict: bool) -> Reading[bool]:

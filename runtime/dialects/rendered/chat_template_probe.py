@@ -60,7 +60,7 @@ class TemplateProbe:
     plain: the conversation without tools.  shown: with tools, its last message the user's.
     base: with the answer's text alone.
     calls: by name, answers with calls: "one", "said" (text and a call), "bare" (a call without arguments), "two".
-    asked: the conversation up to where the model is to answer; once for each of `VARIABLES`.
+    generation_prompt: the conversation up to where the model is to answer; once for each of `VARIABLES`.
     thought: with a thought and text, and where the template needs it, a call.
     single: a message with two calls is refused, or loses one.
     """
@@ -69,7 +69,7 @@ class TemplateProbe:
     shown: str = ""
     base: str = ""
     calls: Mapping[str, str] = field(default_factory=dict)
-    asked: tuple[str, ...] = ()
+    generation_prompt: tuple[str, ...] = ()
     thought: str = ""
     thought_base: str = ""
     single: bool = False
@@ -144,28 +144,30 @@ class _Renderer:
         """By name, those that the template writes."""
         given = {"one": ("", [CALL]), "said": (SAID, [CALL]), "bare": ("", [BARE]), "two": ("", [CALL, OTHER])}
         made = {
-            name: self._made([_answer(said, calls=[_openai(call, kind) for call in calls])])
-            for name, (said, calls) in given.items()
+            name: self._made([_answer(answer_text, calls=[_openai(call, kind) for call in calls])])
+            for name, (answer_text, calls) in given.items()
         }
         return {name: text for name, text in made.items() if text}
 
     def _thought(self) -> tuple[str, str]:
         """An answer with a thought, and the same without, where the thought is written."""
         for more in VARIABLES:
-            for said, calls in ((SAID, []), ("", [_openai(BARE, "object")]), ("", [_openai(BARE, "text")])):
-                text = self._made([_answer(said, THOUGHT, calls)], **more)
+            for answer_text, calls in ((SAID, []), ("", [_openai(BARE, "object")]), ("", [_openai(BARE, "text")])):
+                text = self._made([_answer(answer_text, THOUGHT, calls)], **more)
                 if THOUGHT in text:
-                    return text, self._made([_answer(said, "", calls)], **more)
+                    return text, self._made([_answer(answer_text, "", calls)], **more)
         return "", ""
 
-    def _made(self, answers: list[dict[str, Any]], asked: bool = False, **more: Any) -> str:
+    def _made(self, answers: list[dict[str, Any]], generation_prompt: bool = False, **more: Any) -> str:
         """A conversation as the template writes it; empty where it refuses."""
         if self._hopeless >= MOST_HOPELESS:
             return ""
         given = [tool.openai for tool in self._tools] or None
         try:
             return self._template.render(
-                [{"role": "user", "content": USER}, *answers], asked, **{"tools": given, "documents": None, **more}
+                [{"role": "user", "content": USER}, *answers],
+                generation_prompt,
+                **{"tools": given, "documents": None, **more},
             )
         except ConfigError as error:
             self._hopeless += bool(getattr(error, "hopeless", False))
@@ -177,8 +179,8 @@ def text_after_call(text: str) -> str:
     return text.rpartition(USER)[2]
 
 
-def _answer(said: str, thought: str = "", calls: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
-    found: dict[str, Any] = {"role": "assistant", "content": said}
+def _answer(answer_text: str, thought: str = "", calls: Iterable[dict[str, Any]] = ()) -> dict[str, Any]:
+    found: dict[str, Any] = {"role": "assistant", "content": answer_text}
     if thought:
         found |= {"reasoning_content": thought, "reasoning": thought}
     return {**found, "tool_calls": list(calls)} if calls else found

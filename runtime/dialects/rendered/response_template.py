@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from ..framed_tool_dialect import CallFrame, FramedDialect, FramedObjectDialect
+from ..framed_tool_dialect import FramedObjectToolDialect, FramedToolDialect, ToolCallFrame
 from ..parsing.framed_tool_call_parser import JSON
 from ..parsing.json_tool_call_parser import ARGUMENTS, NAMES
 from ..reasoning_marks import ReasoningMarks
@@ -198,7 +198,7 @@ def _shape(field: Mapping[str, Any]) -> _Shape:
     return _Shape(*(f"content.{one}" if listed and "." not in one else one for one in (name, arguments)))
 
 
-def _call(opening: list[str], close: str, shape: _Shape, field: Mapping[str, Any]) -> FramedDialect:
+def _call(opening: list[str], close: str, shape: _Shape, field: Mapping[str, Any]) -> FramedToolDialect:
     content, arguments = field.get("content", "text"), field.get("content_args") or {}
     if content == "json" and not arguments and len(opening) == 1 and shape.name.startswith("content."):
         return _object(opening[0], close, shape, bool(field.get("transform_each")))
@@ -207,22 +207,22 @@ def _call(opening: list[str], close: str, shape: _Shape, field: Mapping[str, Any
     if not isinstance(arguments, Mapping):
         raise TemplateNotUnderstood(f"the content_args {arguments!r:.200} are not known")
     if content == "json" and not arguments:
-        return FramedDialect("response_template", CallFrame(opening[0], opening[2], close, style=JSON))
+        return FramedToolDialect("response_template", ToolCallFrame(opening[0], opening[2], close, style=JSON))
     if content == "xml-inline" and isinstance(arguments.get("tag_pattern"), str):
-        return FramedDialect(
-            "response_template", CallFrame(opening[0], opening[2], close, style=_style(arguments["tag_pattern"]))
+        return FramedToolDialect(
+            "response_template", ToolCallFrame(opening[0], opening[2], close, style=_style(arguments["tag_pattern"]))
         )
     raise TemplateNotUnderstood(f"calls of {content!r} with {arguments!r:.200} are not known")
 
 
-def _object(opening: str, close: str, shape: _Shape, listed: bool) -> FramedDialect:
+def _object(opening: str, close: str, shape: _Shape, listed: bool) -> FramedToolDialect:
     name, arguments = (one.removeprefix("content.") for one in shape)
     head, link = f'{{"{name}": "', f'", "{arguments}": '
     line = "" if opening.endswith("|>") else "\n"
-    frame = CallFrame(f"{opening}{line}", link, f"}}{line}{close}", head, separator=line)
+    frame = ToolCallFrame(f"{opening}{line}", link, f"}}{line}{close}", head, separator=line)
     if listed:
-        frame = CallFrame(f"{opening}[", link, "}", head, f"]{close}", ", ")
-    kind = FramedObjectDialect if name in NAMES and arguments in ARGUMENTS else FramedDialect
+        frame = ToolCallFrame(f"{opening}[", link, "}", head, f"]{close}", ", ")
+    kind = FramedObjectToolDialect if name in NAMES and arguments in ARGUMENTS else FramedToolDialect
     return kind("response_template", frame)
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from ..framed_tool_dialect import CallFrame, FramedDialect, FramedObjectDialect
+from ..framed_tool_dialect import FramedObjectToolDialect, FramedToolDialect, ToolCallFrame
 from ..parsing.framed_tool_call_parser import ID, JSON, NUMBER
 from .chat_template_probe import ARGUMENTS, FIRST, IDS, OTHER, SAID, SECOND, TemplateProbe, text_after_call
 from .common_affixes import common_begin, common_end
@@ -39,15 +39,15 @@ class RenderedCall(NamedTuple):
     pad: str = ""
 
 
-def frame_dialect_of(probe: TemplateProbe, name: str) -> Iterator[FramedDialect]:
+def frame_dialect_of(probe: TemplateProbe, name: str) -> Iterator[FramedToolDialect]:
     """The dialects that may write what the template writes; each is to be tried."""
     for first in (0, 1, None):
         frame = _frame(probe, first)
         if frame is not None and (first is None or NUMBER in frame.head + frame.link):
-            yield _objects(name, frame) or FramedDialect(name, frame)
+            yield _objects(name, frame) or FramedToolDialect(name, frame)
 
 
-def _frame(probe: TemplateProbe, first: int | None) -> CallFrame | None:
+def _frame(probe: TemplateProbe, first: int | None) -> ToolCallFrame | None:
     """`first`: the number of the first call, where calls are numbered."""
     header, _, ending = text_after_call(probe.base).partition(SAID)
     said, one = text_after_call(probe.calls.get("said", "")), _body(probe.calls.get("one", ""), header)
@@ -57,7 +57,7 @@ def _frame(probe: TemplateProbe, first: int | None) -> CallFrame | None:
     if found is None:
         return None
     before, tail = one[: found.start], _without(one[found.end :], ending)
-    frame = CallFrame(
+    frame = ToolCallFrame(
         _marked(before, 0, first).lstrip(),
         _marked(found.link, 0, first),
         tail,
@@ -70,7 +70,7 @@ def _frame(probe: TemplateProbe, first: int | None) -> CallFrame | None:
     return frame if probe.single else _several(frame, _body(probe.calls.get("two", ""), header), ending, first)
 
 
-def _several(frame: CallFrame, two: str, ending: str, first: int | None) -> CallFrame | None:
+def _several(frame: ToolCallFrame, two: str, ending: str, first: int | None) -> ToolCallFrame | None:
     """The frame with what two calls in one message show of it."""
     one, other = _written(two, FIRST), _written(two, SECOND, frame.style)
     if one is None or other is None:
@@ -162,7 +162,7 @@ def _shared_end(rest: str, tail: str) -> str:
     return common.rstrip()
 
 
-def _objects(name: str, frame: CallFrame) -> FramedObjectDialect | None:
+def _objects(name: str, frame: ToolCallFrame) -> FramedObjectToolDialect | None:
     """The dialect of JSON objects, where name and arguments are members of one."""
     found = _OBJECT.search(frame.opening + frame.head)
     if found is None or not _ARGUMENTS.match(frame.link) or not frame.end.lstrip().startswith("}"):
@@ -170,4 +170,4 @@ def _objects(name: str, frame: CallFrame) -> FramedObjectDialect | None:
     opening = (frame.opening + frame.head)[: found.start()]
     if not opening.strip() or (frame.closing and opening != frame.opening):
         return None
-    return FramedObjectDialect(name, replace(frame, opening=opening, head=found[0]))
+    return FramedObjectToolDialect(name, replace(frame, opening=opening, head=found[0]))

@@ -32,7 +32,7 @@ def reasoning_marks_of(probe: TemplateProbe, known: Iterable[ReasoningMarks]) ->
 
 def opened(mark: str, probe: TemplateProbe) -> bool:
     """Whether the template begins every answer with the mark."""
-    asked = [text for text in probe.asked if text]
+    asked = [text for text in probe.generation_prompt if text]
     return bool(asked) and any(text.rstrip().endswith(mark.rstrip()) for text in asked[:1] if mark)
 
 
@@ -54,13 +54,16 @@ def _begin(before: str, end: str, probe: TemplateProbe) -> str:
 
 def _prompted(probe: TemplateProbe) -> str:
     """What prompts have after the header of an answer, where they begin its thought in words."""
-    asked, header = text_after_call(next(iter(probe.asked), "")), text_after_call(probe.base).partition(SAID)[0]
+    asked, header = (
+        text_after_call(next(iter(probe.generation_prompt), "")),
+        text_after_call(probe.base).partition(SAID)[0],
+    )
     return asked[len(header) :].strip() if asked.startswith(header) else ""
 
 
 def _header(between: str, probe: TemplateProbe) -> str:
     """The header of another turn of the assistant, with which `between` begins."""
-    asked = text_after_call(next(iter(probe.asked), "")).rstrip()
+    asked = text_after_call(next(iter(probe.generation_prompt), "")).rstrip()
     sizes = range(min(len(asked), len(between)), 3, -1)
     return next((between[:size] for size in sizes if asked.endswith(between[:size])), "")
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from sgl.grammars.structural.parameter_styles import ParameterStyle
 
-from ..families.tagged_json_tool_dialects import HermesDialect, LlamaDialect, TaggedJsonDialect
-from ..framed_tool_dialect import FramedDialect, FramedObjectDialect
+from ..families.tagged_json_tool_dialects import HermesToolDialect, LlamaToolDialect, TaggedJsonToolDialect
+from ..framed_tool_dialect import FramedObjectToolDialect, FramedToolDialect
 from ..parsing.framed_tool_call_parser import JSON, style_marks
 from ..reasoning_marks import ReasoningMarks
 from ..tool_dialect import Dialect
@@ -67,11 +67,11 @@ def _whole(probe: TemplateProbe, tries: list[Dialect]) -> Dialect | None:
 
 def _rank(dialect: Dialect, probe: TemplateProbe) -> tuple[bool, bool, bool, bool, float]:
     """Special forms first, then those that explain all of the text; of these, known ones, then white space."""
-    own = not isinstance(dialect, FramedDialect | TaggedJsonDialect) or type(dialect) not in (
-        FramedDialect,
-        FramedObjectDialect,
-        HermesDialect,
-        LlamaDialect,
+    own = not isinstance(dialect, FramedToolDialect | TaggedJsonToolDialect) or type(dialect) not in (
+        FramedToolDialect,
+        FramedObjectToolDialect,
+        HermesToolDialect,
+        LlamaToolDialect,
     )
     known, writes = dialect.name != TEMPLATE, _writes(dialect, probe)
     text = next(text for text, _ in _answers(probe))
@@ -81,7 +81,7 @@ def _rank(dialect: Dialect, probe: TemplateProbe) -> tuple[bool, bool, bool, boo
 
 def _fitted(dialect: Dialect, probe: TemplateProbe) -> Dialect:
     """The dialect with white space as the template has it."""
-    if not isinstance(dialect, FramedDialect | HermesDialect) or _writes(dialect, probe, exactly=True):
+    if not isinstance(dialect, FramedToolDialect | HermesToolDialect) or _writes(dialect, probe, exactly=True):
         return dialect
     for made in frame_dialect_of(probe, dialect.name):
         if (
@@ -93,14 +93,14 @@ def _fitted(dialect: Dialect, probe: TemplateProbe) -> Dialect:
     return dialect
 
 
-def _as(dialect: Dialect, made: FramedDialect) -> Dialect:
+def _as(dialect: Dialect, made: FramedToolDialect) -> Dialect:
     """The known dialect, with the white space of another."""
-    if isinstance(dialect, TaggedJsonDialect):
+    if isinstance(dialect, TaggedJsonToolDialect):
         other = copy.copy(dialect)
         other.separator, other.around = made.frame.separator, (made.frame.opening, made.frame.end.removeprefix("}"))
         return other
-    assert isinstance(dialect, FramedDialect)
-    if type(dialect) not in (FramedDialect, FramedObjectDialect):
+    assert isinstance(dialect, FramedToolDialect)
+    if type(dialect) not in (FramedToolDialect, FramedObjectToolDialect):
         return dialect
     kept = dialect.frame
     frame = replace(
@@ -145,7 +145,11 @@ def _same(found: list[DialectToolCall], calls: list[DialectToolCall]) -> bool:
 def _writes(dialect: Dialect, probe: TemplateProbe, exactly: bool = False) -> bool:
     """Whether the text of the calls stands in the answer with the most; white space may differ unless `exactly`."""
     text, calls = list(_answers(probe))[-1] if not probe.single else next(_answers(probe))
-    if isinstance(dialect, FramedDialect) and dialect.frame.style != JSON and style_marks(dialect.frame.style).python:
+    if (
+        isinstance(dialect, FramedToolDialect)
+        and dialect.frame.style != JSON
+        and style_marks(dialect.frame.style).python
+    ):
         calls = calls[-1:]  # lists and objects may stand as Python writes them: they are read so, and written as JSON
     return _within(dialect.write("", calls), text, exactly)
 
@@ -200,17 +204,21 @@ def _suffixed(dialect: Dialect, probe: TemplateProbe) -> Iterator[Dialect]:
     """The dialect with the ending that every mark of this template has (`<tool_calls:opensource>`)."""
     texts = "".join(text for text, _ in _answers(probe))
     for suffix in dict.fromkeys(_SUFFIX.findall(texts)):
-        if isinstance(dialect, FramedDialect) and dialect.form.mark == "<tool_calls>" and dialect.frame.style != JSON:
+        if (
+            isinstance(dialect, FramedToolDialect)
+            and dialect.form.mark == "<tool_calls>"
+            and dialect.frame.style != JSON
+        ):
             yield _ending_in(dialect, suffix)
 
 
-def _ending_in(dialect: FramedDialect, suffix: str) -> Dialect:
+def _ending_in(dialect: FramedToolDialect, suffix: str) -> Dialect:
     def ending(text: str) -> str:
         return re.sub(r"(</?\w+)>", rf"\1{suffix}>", text)
 
     frame, style = dialect.frame, style_marks(dialect.frame.style)
     marks = ParameterStyle(ending(style.opening), tuple(map(ending, style.naming)), ending(style.closing))
-    found = FramedDialect(
+    found = FramedToolDialect(
         dialect.name,
         replace(
             frame,

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...attention.attention_backend import AttentionBackend
 from ...models.decoder import Decoder
 from ...parallel.ep.expert_balance import ExpertBalancer
-from ...parallel.step_batch_message import NewSlots, batch_message
+from ...parallel.step_batch_message import NewPageSlots, batch_message
 from ...parallel.workers.worker_group import RankGroup
 from ...sequences.sequence_state import ScheduledWork
 from ...step.step_batch import StepBatch
@@ -52,14 +52,14 @@ class RankZeroRunner(EagerRunner):
         capture = self.model.capture if isinstance(self.model, Decoder) else None
         return capture is not None and not capture.layers
 
-    def _news(self, work: list[ScheduledWork], batch: StepBatch) -> list[NewSlots]:
+    def _news(self, work: list[ScheduledWork], batch: StepBatch) -> list[NewPageSlots]:
         """What the others do not know of the sequences' slots; from now on they know it."""
         rows, fresh = self._places.place([seq for seq, *_ in work])
         for index in fresh:
             work[index].seq.slots.mirrored = 0
         known = [min(seq.slots.mirrored, hi) for seq, _, hi in work]
         news = [
-            NewSlots(row, count, slots[count:])
+            NewPageSlots(row, count, slots[count:])
             for row, count, slots in zip(rows, known, batch.context_slots, strict=True)
         ]
         for seq, _, hi in work:

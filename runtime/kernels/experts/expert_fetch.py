@@ -60,7 +60,7 @@ def _choose(
 
 @entry
 @triton.jit
-def _bring(source, room, experts, total, size, WORDS: tl.constexpr):
+def _copy_experts(source, room, experts, total, size, WORDS: tl.constexpr):
     """room[e] = source[e], [size] each, of the selected experts."""
     lane = tl.arange(0, WORDS)
     parts = tl.cdiv(size, WORDS)
@@ -101,7 +101,7 @@ def fetch_experts(source: Tensor, room: Tensor, chosen: SelectedExperts) -> None
     unit = next(unit for unit in UNITS if source[0].nbytes % unit.itemsize == 0)
     programs = PROGRAMS if room.is_cuda else 2  # an interpreter runs them sequentially
     size = source[0].nbytes // unit.itemsize
-    _bring[(programs,)](_as(source, unit), _as(room, unit), *chosen, size, WORDS=WORDS, num_warps=8)
+    _copy_experts[(programs,)](_as(source, unit), _as(room, unit), *chosen, size, WORDS=WORDS, num_warps=8)
 
 
 def _as(tensor: Tensor, unit: torch.dtype) -> Tensor:

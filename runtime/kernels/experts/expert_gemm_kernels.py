@@ -26,7 +26,7 @@ def gated(gate, up, limit, LIMITED: tl.constexpr, NAME: tl.constexpr):
 
 
 @triton.jit
-def besides(
+def add_shared_output(
     total,
     every,
     switch,
@@ -240,7 +240,7 @@ def combine(
     row, place = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = place < outputs
     total = _summed(each, chosen, weights, row, place, inside, outputs, here, TOP, BLOCK, WEIGHED, PARTIAL)
-    total = besides(total, every, switch, residual, row, place, inside, outputs, SHARED, SWITCHED, ADDED)
+    total = add_shared_output(total, every, switch, residual, row, place, inside, outputs, SHARED, SWITCHED, ADDED)
     tl.store(out + row * outputs + place, total, inside)
 
 
@@ -274,7 +274,7 @@ def combine_norm(
     row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     inside = place < outputs
     total = _summed(each, weights, weights, row, place, inside, outputs, 0, TOP, BLOCK, WEIGHED, False)
-    total = besides(total, every, switch, every, row, place, inside, outputs, SHARED, SWITCHED, False)
+    total = add_shared_output(total, every, switch, every, row, place, inside, outputs, SHARED, SWITCHED, False)
     stored = (tl.load(x + row * stride + place, inside, other=0.0).to(tl.float32) + total).to(x.dtype.element_ty)
     tl.store(x + row * stride + place, stored, inside)
     values = stored.to(tl.float32)

@@ -63,13 +63,13 @@ def expert_gemv(
     x: Tensor,
     stacks: StackedExpertWeights,
     choice: ExpertSelection,
-    besides: SharedExpertOutput,
+    shared_output: SharedExpertOutput,
     out: Tensor,
     overlap: bool,
 ) -> Tensor:
-    """`out` [T, hidden], of a small batch: the sum of each row's expert outputs, and of `besides`."""
+    """`out` [T, hidden], of a small batch: the sum of each row's expert outputs, and of `shared_output`."""
     inner = gemv_gate_up(x, stacks, choice, overlap=overlap)
-    return gemv_down(inner, stacks, choice, besides, out, overlap=overlap)
+    return gemv_down(inner, stacks, choice, shared_output, out, overlap=overlap)
 
 
 def gemv_gate_up(
@@ -111,7 +111,7 @@ def gemv_down(
     inner: Tensor,
     stacks: StackedExpertWeights,
     choice: ExpertSelection,
-    besides: SharedExpertOutput,
+    shared_output: SharedExpertOutput,
     out: Tensor,
     cut: ExpertGemvLaunch | None = None,
     overlap: bool = False,
@@ -126,7 +126,7 @@ def gemv_down(
         inner if bias is None else bias,
         choice.experts,
         choice.weights,
-        *shared_output_arguments(besides, inner),
+        *shared_output_arguments(shared_output, inner),
         out,
         outputs,
         stacks.count,
@@ -135,7 +135,7 @@ def gemv_down(
         BIASED=bias is not None,
         WEIGHED=not choice.of_input,
         PARTIAL=choice.partial,
-        **shared_output_flags(besides),
+        **shared_output_flags(shared_output),
         **_constants(weight, cut, overlap),
     )
     return out

@@ -11,7 +11,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..gemv.gemv_kernels import lane_sums, read_block, read_shared
 from ..launch.compile_ahead import entry
-from .expert_gemm_kernels import besides, gated
+from .expert_gemm_kernels import add_shared_output, gated
 
 
 @triton.jit
@@ -194,7 +194,7 @@ def gemv_down(
     total = tl.sum(tl.reshape(y * factor, [LANES, ROWS]), 0)
     place = start + tl.arange(0, ROWS)
     inside = place < outputs
-    total = besides(total, every, switch, residual, row, place, inside, outputs, SHARED, SWITCHED, ADDED)
+    total = add_shared_output(total, every, switch, residual, row, place, inside, outputs, SHARED, SWITCHED, ADDED)
     tl.store(out + row * outputs + place, total, inside)
 
 

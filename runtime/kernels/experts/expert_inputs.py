@@ -88,11 +88,15 @@ class ExpertSelection:
         return self.places is not None
 
 
-def shared_output_arguments(besides: SharedExpertOutput, none: Tensor) -> list[Tensor]:
+def shared_output_arguments(shared_output: SharedExpertOutput, none: Tensor) -> list[Tensor]:
     """As kernels take it: any tensor in place of missing ones."""
-    return [none if each is None else each for each in besides]
+    return [none if each is None else each for each in shared_output]
 
 
-def shared_output_flags(besides: SharedExpertOutput) -> dict[str, bool]:
+def shared_output_flags(shared_output: SharedExpertOutput) -> dict[str, bool]:
     """Which of them the kernels add."""
-    return {"SHARED": besides.every is not None, "SWITCHED": besides.switch is not None, "ADDED": besides.x is not None}
+    return {
+        "SHARED": shared_output.every is not None,
+        "SWITCHED": shared_output.switch is not None,
+        "ADDED": shared_output.x is not None,
+    }

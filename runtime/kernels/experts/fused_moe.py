@@ -94,13 +94,13 @@ class UnreducedExpertOutput(NamedTuple):
 
     each: Tensor
     choice: ExpertSelection
-    besides: SharedExpertOutput
+    shared_output: SharedExpertOutput
     overlap: bool
 
     def total(self) -> Tensor:
         """[T, hidden]"""
         out = self.each.new_empty(len(self.choice.experts), self.each.shape[1])
-        combine_experts(self.each, self.choice, self.besides, out, 0, self.overlap)
+        combine_experts(self.each, self.choice, self.shared_output, out, 0, self.overlap)
         return out
 
     def join(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -108,11 +108,11 @@ class UnreducedExpertOutput(NamedTuple):
         rows, outputs = x.shape
         y = torch.empty_like(x, memory_format=torch.contiguous_format)
         block, warps = block_of(outputs)
-        flags = shared_output_flags(self.besides)
+        flags = shared_output_flags(self.shared_output)
         kernels.combine_norm[(rows,)](
             self.each,
             self.choice.weights,
-            *shared_output_arguments(self.besides, self.each)[:2],
+            *shared_output_arguments(self.shared_output, self.each)[:2],
             x,
             weight,
             y,
@@ -134,7 +134,7 @@ def unreduced_experts(
     x: Tensor,
     stacks: StackedExpertWeights,
     choice: ExpertSelection,
-    besides: SharedExpertOutput,
+    shared_output: SharedExpertOutput,
     *,
     fixed: bool = False,
     overlap: bool = False,
@@ -147,28 +147,28 @@ def unreduced_experts(
     if not 0 < len(x) <= MOST_ROWS or (len(x) <= FEW_ROWS and not fixed and not packed):
         return None
     each = _quantized(x, stacks, choice, fixed, overlap) if packed else _sorted(x, stacks, choice, fixed, overlap)
-    return UnreducedExpertOutput(each, choice, besides, overlap)
+    return UnreducedExpertOutput(each, choice, shared_output, overlap)
 
 
 def fused_moe(
     x: Tensor,
     stacks: StackedExpertWeights,
     choice: ExpertSelection,
-    besides: SharedExpertOutput | None = None,
+    shared_output: SharedExpertOutput | None = None,
     *,
     fixed: bool = False,
     overlap: bool = False,
 ) -> Tensor:
-    """x [T, hidden] -> [T, hidden]: the sum of each row's expert outputs, in the order of choice, and of `besides`.
+    """x [T, hidden] -> [T, hidden]: the sum of each row's expert outputs, in the order of choice, and `shared_output`.
 
     fixed: a row's bits do not depend on the other rows.  overlap: see `overlap`.
     """
-    besides = besides or SharedExpertOutput()
+    shared_output = shared_output or SharedExpertOutput()
     x = x if x.stride(1) == 1 else x.contiguous()
-    out = torch.empty_like(x, memory_format=torch.contiguous_format) if besides.x is None else besides.x
+    out = torch.empty_like(x, memory_format=torch.contiguous_format) if shared_output.x is None else shared_output.x
     packed = isinstance(stacks.gate_up, PackedExpertWeights)
     if len(x) <= FEW_ROWS and not fixed and not packed:
-        return expert_gemv(x, stacks, choice, besides, out, overlap) if len(x) else out
+        return expert_gemv(x, stacks, choice, shared_output, out, overlap) if len(x) else out
     for start in range(0, len(x), MOST_ROWS):
         part = slice(start, start + MOST_ROWS)
         own = replace(choice, experts=choice.experts[part], weights=choice.weights[part])
@@ -180,7 +180,7 @@ def fused_moe(
         combine_experts(
             each,
             own,
-            SharedExpertOutput(*(None if given is None else given[part] for given in besides)),
+            SharedExpertOutput(*(None if given is None else given[part] for given in shared_output)),
             out[part],
             stacks.count,
             overlap,
@@ -288,7 +288,12 @@ def _grouped(
 
 
 def combine_experts(
-    each: Tensor, choice: ExpertSelection, besides: SharedExpertOutput, out: Tensor, experts: int, overlap: bool = False
+    each: Tensor,
+    choice: ExpertSelection,
+    shared_output: SharedExpertOutput,
+    out: Tensor,
+    experts: int,
+    overlap: bool = False,
 ) -> None:
     """out [T, hidden] = the sums of the outputs of pairs, `each` [T * k, hidden].
 
@@ -300,7 +305,7 @@ def combine_experts(
         each,
         choice.experts,
         choice.weights,
-        *shared_output_arguments(besides, each),
+        *shared_output_arguments(shared_output, each),
         out,
         outputs,
         experts,
@@ -308,7 +313,7 @@ def combine_experts(
         BLOCK=block,
         WEIGHED=not choice.of_input,
         PARTIAL=choice.partial,
-        **shared_output_flags(besides),
+        **shared_output_flags(shared_output),
         **launched(overlap),
         num_warps=4,
     )

@@ -143,7 +143,7 @@ def gate_up(
         NORMED=norm_weight is not None,
         BIASED=bias is not None,
         NAME=name,
-        **plan.told(outputs // 2),
+        **plan.kernel_options(outputs // 2),
         **describe(pair),
     )
     return out
@@ -227,7 +227,7 @@ def _linear(
         NORMED=norm_weight is not None,
         BIASED=bias is not None,
         ADDED=residual is not None,
-        **plan.told(_outputs(weight)),
+        **plan.kernel_options(_outputs(weight)),
         **describe(pair),
     )
     return out
@@ -245,7 +245,7 @@ class GemvPlan(NamedTuple):
     grid: tuple[int]
     cut: dict[str, Any]
 
-    def told(self, outputs: int) -> dict[str, Any]:
+    def kernel_options(self, outputs: int) -> dict[str, Any]:
         """For a kernel with an argument for the number of outputs, or of pairs of them."""
         return self.cut if self.kernels is gemv_tensor_core_kernels else self.cut | {"outputs": outputs}
 
@@ -269,7 +269,7 @@ def plan_gemv(weight: Weight, scale: Tensor | None, launch: GemvLaunch | TensorC
     if isinstance(launch, GemvLaunch):
         return GemvPlan(gemv_4bit_kernels, parts, (tiles,), cut | _cut_of_bits(weight, launch))
     pieces = gemv_tensor_core_kernels.pieces(weight.group, weight.kind)
-    programs, depth = launch.spread(weight.outputs, half, weight.inputs, pieces, processors(words.device))
+    programs, depth = launch.programs_and_depth(weight.outputs, half, weight.inputs, pieces, processors(words.device))
     cut |= {"OUTPUTS": weight.outputs, "WARPS": launch.warps, "PROGRAMS": programs, "DEPTH": depth} | _form(weight)
     return GemvPlan(gemv_tensor_core_kernels, parts, (programs,), cut)
 

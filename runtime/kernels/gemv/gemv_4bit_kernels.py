@@ -110,7 +110,7 @@ def _sums_of_x(values):
 
 
 @triton.jit
-def _spread(words, QUARTER: tl.constexpr, COMPILED: tl.constexpr):
+def _half_bytes(words, QUARTER: tl.constexpr, COMPILED: tl.constexpr):
     """Half bytes number QUARTER of each word as float32, on top of EVEN or ODD."""
     if not COMPILED:
         numbers = (words.to(tl.int32) >> 4 * QUARTER & 15).to(tl.float32) + (EVEN if QUARTER % 2 == 0 else ODD)
@@ -159,7 +159,7 @@ def _quarter(
         values *= _values(norm, step, QUARTER, INPUTS, WORDS, BLOCKS)
     plain = _sums_of_x(values)
     above = plain * (EVEN if QUARTER % 2 == 0 else ODD)
-    return _lane_sums(_spread(words, QUARTER, COMPILED) * values[:, None]), plain, above, squares
+    return _lane_sums(_half_bytes(words, QUARTER, COMPILED) * values[:, None]), plain, above, squares
 
 
 @triton.jit

@@ -75,10 +75,10 @@ def best_launch(outputs: int, inputs: int, weight_bytes: int = 2) -> GemvLaunch:
     """The measured launch of a weight [outputs, inputs] of so many bytes a number, or a sound default."""
     if weight_bytes == 1:
         return TUNED_FP8.get((outputs, inputs)) or _as_many_bytes(best_launch(outputs, inputs), inputs)
-    return TUNED.get((outputs, inputs)) or _guess(outputs, inputs)
+    return TUNED.get((outputs, inputs)) or _default_launch(outputs, inputs)
 
 
-def _guess(outputs: int, inputs: int) -> GemvLaunch:
+def _default_launch(outputs: int, inputs: int) -> GemvLaunch:
     if outputs > inputs:
         block = min(1024, block_of(inputs))
         return GemvLaunch(4, block, max(1, block // 512), 128)
@@ -131,7 +131,7 @@ class TensorCoreGemvLaunch(NamedTuple):
     full: int
     registers: int = 0
 
-    def spread(self, outputs: int, half: int, inputs: int, pieces: int, processors: int) -> tuple[int, int]:
+    def programs_and_depth(self, outputs: int, half: int, inputs: int, pieces: int, processors: int) -> tuple[int, int]:
         """Programs, which have about equally many tiles each, and how many steps of one fit in shared memory at most.
 
         If the ring of steps would not divide evenly, it is a program for each tile.  half: see `tiles_of`.  pieces:

@@ -172,11 +172,11 @@ def lora_shrink(
     norm_weight: Tensor | None,
     eps: float,
     product: LoraProduct,
-    borders: tuple[int, int],
+    piece_starts: tuple[int, int],
     pairs: LoraSlots,
     places: Tensor,
 ) -> GemvLora:
-    """Of x [1, inputs]; norm_weight: None for no norm.  borders: see `borders_of`.  places: of `placed`."""
+    """Of x [1, inputs]; norm_weight: None for no norm.  piece_starts: see `piece_starts_of`.  places: of `placed`."""
     width, size = triton.next_power_of_2(pairs.most_rank), product.inputs
     h, own = torch.empty(product.pieces, width, dtype=torch.float32, device=x.device), places[product.site]
     block = min(BLOCK, triton.next_power_of_2(size))
@@ -196,10 +196,10 @@ def lora_shrink(
         num_warps=4 if size <= BLOCK else 8,
         **launched(overlaps(x.device)),
     )
-    return GemvLora(h, pairs.memory, own, *borders)
+    return GemvLora(h, pairs.memory, own, *piece_starts)
 
 
-def borders_of(runs: list[tuple[int, int, int]], outputs: int) -> tuple[int, int] | None:
+def piece_starts_of(runs: list[tuple[int, int, int]], outputs: int) -> tuple[int, int] | None:
     """The outputs with which pieces 1 and 2 begin, `outputs` if there are none.
 
     None: there are more, or they are in another order.

@@ -248,7 +248,7 @@ def _lay_out(x, norm, eps, INPUTS: gl.constexpr, WARPS: gl.constexpr, NORMED: gl
 
 
 @gluon.jit
-def _spread(words, AT: gl.constexpr):
+def _half_bytes(words, AT: gl.constexpr):
     """Half bytes number AT of each word on top of ABOVE."""
     return gl.inline_asm_elementwise(_text(AT), "=r,r", [words], dtype=gl.bfloat16, is_pure=True, pack=2)
 
@@ -313,7 +313,7 @@ def _block_sums(
         group = _above(sum_of_x, found, ZERO, KIND).broadcast_to(WARPS, ROWS, COLUMNS)
         for at in gl.static_range(start, start + PIECE):
             values = shared.slice(at * WARPS, WARPS).load(gl.SliceLayout(2, _x_layout(WARPS)))
-            group = mma_v2(_spread(codes, at), values[:, :, None].broadcast_to(WARPS, WORDS, COLUMNS), group)
+            group = mma_v2(_half_bytes(codes, at), values[:, :, None].broadcast_to(WARPS, WORDS, COLUMNS), group)
         sums += _one_column(_scaled(group, sum_of_x, found, KIND), ROWS, WARPS)
     return sums
 

@@ -95,14 +95,14 @@ def listen() -> None:
         return
     before = knobs.compilation.listener
 
-    def told(**about: Any) -> None:
+    def on_compiled(**about: Any) -> None:
         _all_threads.append(None)
         _here.waited = seconds_waited() + about["times"].total / 1e6  # microseconds
         if before is not None:
             before(**about)
 
-    told.counts = True  # type: ignore[attr-defined]
-    knobs.compilation.listener = told
+    on_compiled.counts = True  # type: ignore[attr-defined]
+    knobs.compilation.listener = on_compiled
 
 
 def _kind(value: Any) -> Any:

@@ -81,7 +81,7 @@ def _some(rows, split):
 
 
 @gluon.jit
-def _bring_codes(
+def _load_codes(
     codes,
     to_codes,
     full,
@@ -474,7 +474,7 @@ def multiply(
     for at in gl.static_range(RING):
         mbarrier.init(full.index(at), count=1)
     for at in gl.static_range(RING - 1):
-        _bring_codes(codes, to_codes, full, at, tile, first + at, at < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
+        _load_codes(codes, to_codes, full, at, tile, first + at, at < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
     own = outputs_of(gl.arange(0, TILE, layout=gl.SliceLayout(1, LEFT)), tile, OUTPUTS, HALF, TILE)
     for at in gl.static_range(1, AHEAD if GROUPED else 1):
         _prefetch(meta, own, first + at, BLOCKS, OUTPUTS, GROUP, PIECES)
@@ -501,7 +501,7 @@ def multiply(
         sums = warpgroup_mma_wait(1, deps=[sums])  # the block before is done
         ahead = item + RING - 1
         free = ahead % RING
-        _bring_codes(codes, to_codes, full, free, tile, first + ahead, ahead < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
+        _load_codes(codes, to_codes, full, free, tile, first + ahead, ahead < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
         bring(x, [(first + ahead) * 4, row_tile * ROWS, 0], full.index(free), to_x.index(free), ahead < COUNT)
         n0, n1, n2, n3 = _metas(meta, own, gl.minimum(first + item + 1, BLOCKS - 1), OUTPUTS, GROUP, PIECES)
         if GROUPED:

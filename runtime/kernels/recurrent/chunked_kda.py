@@ -177,55 +177,61 @@ def _pass(
 
 
 def advance_kda_by_chunks(
-    said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor
+    inputs: LinearAttentionInputs,
+    memory: Tensor,
+    read: Tensor,
+    write: Tensor,
+    starts: Tensor,
+    longest: int,
+    out: Tensor,
 ) -> None:
     """As `chunked_linear_attention.advance_by_chunks`, by the delta rule, with a decay for each channel."""
-    (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
+    (rows, heads, value), (key_heads, key) = inputs.v.shape, inputs.k.shape[1:]
     block, blocks = max(triton.next_power_of_2(key), 16), max(triton.next_power_of_2(value), 16)
     usual = {
         "HEADS": heads,
         "SHARED": heads // key_heads,
-        "TILED": said.tiled,
+        "TILED": inputs.tiled,
         "KEY": key,
         "VALUE": value,
         "KEY_BLOCK": block,
         "SIZE": SIZE,
-        "UNIT": said.unit is not None,
-        "PRECISION": "tf32x3" if said.a.dtype == torch.float32 else "tf32",
+        "UNIT": inputs.unit is not None,
+        "PRECISION": "tf32x3" if inputs.a.dtype == torch.float32 else "tf32",
         "num_warps": 4,
     }
-    assert said.b is not None
+    assert inputs.b is not None
     own, past, seen = torch.empty_like(out), out.new_empty(rows, heads, key), out.new_empty(rows, heads, SIZE)
     decays, strides, limits = (
-        (said.a, said.bias, said.rate),
-        (said.v.stride(0), said.a.stride(0)),
-        (said.least, said.most),
+        (inputs.a, inputs.bias, inputs.rate),
+        (inputs.v.stride(0), inputs.a.stride(0)),
+        (inputs.least, inputs.most),
     )
     _solve[(len(read), heads, triton.cdiv(longest, SIZE))](
-        said.q,
-        said.k,
-        said.v,
-        said.a,
-        said.b,
-        said.bias,
-        said.rate,
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        inputs.a,
+        inputs.b,
+        inputs.bias,
+        inputs.rate,
         starts,
         own,
         past,
         seen,
         *strides,
-        said.b.stride(0),
-        said.scale,
-        said.unit or 0.0,
-        said.reach,
+        inputs.b.stride(0),
+        inputs.scale,
+        inputs.unit or 0.0,
+        inputs.reach,
         *limits,
         VALUE_BLOCK=blocks,
         **usual,
     )
     columns = min(COLUMNS, blocks)
     _pass[(len(read), heads, triton.cdiv(value, columns))](
-        said.q,
-        said.k,
+        inputs.q,
+        inputs.k,
         *decays,
         own,
         past,
@@ -236,8 +242,8 @@ def advance_kda_by_chunks(
         starts,
         out,
         *strides,
-        said.scale,
-        said.unit or 0.0,
+        inputs.scale,
+        inputs.unit or 0.0,
         *limits,
         COLUMNS=columns,
         **usual,

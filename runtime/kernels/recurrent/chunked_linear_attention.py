@@ -259,16 +259,18 @@ def _give(
         tl.store(out + at * VALUE + columns, y, present)
 
 
-def supports(said: LinearAttentionInputs, longest: int) -> bool:
+def supports(inputs: LinearAttentionInputs, longest: int) -> bool:
     """Whether chunks are faster. See `chunked_kda` for decays of each channel."""
     return (
-        longest >= LEAST and AT_ONCE * longest >= len(said.v) and (said.b is not None or not decays_per_channel(said))
+        longest >= LEAST
+        and AT_ONCE * longest >= len(inputs.v)
+        and (inputs.b is not None or not decays_per_channel(inputs))
     )
 
 
-def decays_per_channel(said: LinearAttentionInputs) -> bool:
+def decays_per_channel(inputs: LinearAttentionInputs) -> bool:
     """Whether each channel of keys decays at its own rate."""
-    return said.a.shape[1] > said.v.shape[1]
+    return inputs.a.shape[1] > inputs.v.shape[1]
 
 
 def stages_for(key_block: int, device: torch.device) -> int:
@@ -277,55 +279,61 @@ def stages_for(key_block: int, device: torch.device) -> int:
 
 
 def advance_by_chunks(
-    said: LinearAttentionInputs, memory: Tensor, read: Tensor, write: Tensor, starts: Tensor, longest: int, out: Tensor
+    inputs: LinearAttentionInputs,
+    memory: Tensor,
+    read: Tensor,
+    write: Tensor,
+    starts: Tensor,
+    longest: int,
+    out: Tensor,
 ) -> None:
     """The outputs of the tokens of sequences that begin at starts int [S + 1], into `out` float32 [T, heads, value].
 
     See `linear_attention_scan.advance`.
     longest: the most tokens of any.
     """
-    (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
+    (rows, heads, value), (key_heads, key) = inputs.v.shape, inputs.k.shape[1:]
     block, blocks = max(triton.next_power_of_2(key), 16), max(triton.next_power_of_2(value), 16)
     usual = {
         "HEADS": heads,
         "SHARED": heads // key_heads,
-        "TILED": said.tiled,
+        "TILED": inputs.tiled,
         "KEY": key,
         "VALUE": value,
         "KEY_BLOCK": block,
         "SIZE": SIZE,
-        "UNIT": said.unit is not None,
-        "PRECISION": "tf32x3" if said.a.dtype == torch.float32 else "tf32",
+        "UNIT": inputs.unit is not None,
+        "PRECISION": "tf32x3" if inputs.a.dtype == torch.float32 else "tf32",
         "num_warps": 8,
     }
-    own, delta = torch.empty_like(out), said.b is not None
+    own, delta = torch.empty_like(out), inputs.b is not None
     past = out.new_empty(rows, heads, key) if delta else own
     befores = out.new_empty(rows // SIZE + len(read), heads, key, value)
-    chunks, decays = (len(read), heads, triton.cdiv(longest, SIZE)), (said.a, said.bias, said.rate)
-    strides, limits = (said.v.stride(0), said.a.stride(0)), (said.least, said.most)
-    if said.b is not None:
+    chunks, decays = (len(read), heads, triton.cdiv(longest, SIZE)), (inputs.a, inputs.bias, inputs.rate)
+    strides, limits = (inputs.v.stride(0), inputs.a.stride(0)), (inputs.least, inputs.most)
+    if inputs.b is not None:
         _solve[chunks](
-            said.k,
-            said.v,
-            said.a,
-            said.b,
-            said.bias,
-            said.rate,
+            inputs.k,
+            inputs.v,
+            inputs.a,
+            inputs.b,
+            inputs.bias,
+            inputs.rate,
             starts,
             own,
             past,
             *strides,
-            said.b.stride(0),
-            said.unit or 0.0,
-            said.reach,
+            inputs.b.stride(0),
+            inputs.unit or 0.0,
+            inputs.reach,
             *limits,
             VALUE_BLOCK=blocks,
             **usual,
         )
     columns = min(COLUMNS, blocks)
     _pass[(len(read), heads, triton.cdiv(value, columns))](
-        said.k,
-        said.v,
+        inputs.k,
+        inputs.v,
         *decays,
         own,
         past,
@@ -335,29 +343,29 @@ def advance_by_chunks(
         write,
         starts,
         *strides,
-        said.unit or 0.0,
+        inputs.unit or 0.0,
         *limits,
         COLUMNS=columns,
         DELTA=delta,
-        TIMES=said.times,
+        TIMES=inputs.times,
         num_stages=stages_for(block, out.device),
         **usual,
     )
     _give[chunks](
-        said.q,
-        said.k,
-        said.v,
+        inputs.q,
+        inputs.k,
+        inputs.v,
         *decays,
-        said.rate if said.skip is None else said.skip,
+        inputs.rate if inputs.skip is None else inputs.skip,
         own,
         befores,
         starts,
         out,
         *strides,
-        said.scale,
-        said.unit or 0.0,
+        inputs.scale,
+        inputs.unit or 0.0,
         *limits,
         VALUE_BLOCK=blocks,
-        SKIP=said.skip is not None,
+        SKIP=inputs.skip is not None,
         **usual,
     )

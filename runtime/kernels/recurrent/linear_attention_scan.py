@@ -177,7 +177,7 @@ class HeadNormGate(NamedTuple):
 
 
 def advance(
-    said: LinearAttentionInputs,
+    inputs: LinearAttentionInputs,
     gate: HeadNormGate | None,
     memory: Tensor,
     read: Tensor,
@@ -195,10 +195,10 @@ def advance(
     part: numbers of a head's state for one program, PART with many sequences, NARROW if these have many tokens; None:
         all.
     """
-    (rows, heads, value), (key_heads, key) = said.v.shape, said.k.shape[1:]
+    (rows, heads, value), (key_heads, key) = inputs.v.shape, inputs.k.shape[1:]
     if out is None:
         out = torch.empty(
-            rows, heads, value, dtype=torch.float32 if gate is None else gate.z.dtype, device=said.v.device
+            rows, heads, value, dtype=torch.float32 if gate is None else gate.z.dtype, device=inputs.v.device
         )
     if not rows or not len(read):
         return out
@@ -207,45 +207,45 @@ def advance(
     columns = (
         triton.next_power_of_2(value) if part is None else min(max(part // key_block, 4), triton.next_power_of_2(value))
     )
-    unused, channels = said.rate, said.a.shape[1] > heads
+    unused, channels = inputs.rate, inputs.a.shape[1] > heads
     registers = {"maxnreg": REGISTERS} if part is None else {}
     _advance[(len(read), heads, triton.cdiv(value, columns))](
-        said.q,
-        said.k,
-        said.v,
-        said.a,
-        unused if said.b is None else said.b,
-        said.bias,
-        said.rate,
-        unused if said.skip is None else said.skip,
+        inputs.q,
+        inputs.k,
+        inputs.v,
+        inputs.a,
+        unused if inputs.b is None else inputs.b,
+        inputs.bias,
+        inputs.rate,
+        unused if inputs.skip is None else inputs.skip,
         *((unused, unused) if gate is None else (gate.z, gate.weight)),
         memory,
         read,
         write,
         starts,
         out,
-        said.v.stride(0),
-        said.a.stride(0),
-        0 if said.b is None else said.b.stride(0),
+        inputs.v.stride(0),
+        inputs.a.stride(0),
+        0 if inputs.b is None else inputs.b.stride(0),
         0 if gate is None else gate.z.stride(0),
-        said.scale,
-        said.unit or 0.0,
-        said.reach,
-        said.least,
-        said.most,
+        inputs.scale,
+        inputs.unit or 0.0,
+        inputs.reach,
+        inputs.least,
+        inputs.most,
         0.0 if gate is None else gate.eps,
         HEADS=heads,
         SHARED=heads // key_heads,
-        TILED=said.tiled,
+        TILED=inputs.tiled,
         KEY=key,
         VALUE=value,
         KEY_BLOCK=key_block,
         COLUMNS=columns,
         CHANNELS=channels,
-        UNIT=said.unit is not None,
-        DELTA=said.b is not None,
-        TIMES=said.times,
-        SKIP=said.skip is not None,
+        UNIT=inputs.unit is not None,
+        DELTA=inputs.b is not None,
+        TIMES=inputs.times,
+        SKIP=inputs.skip is not None,
         GATE="" if gate is None else gate.name,
         num_warps=min(max(key_block * columns // (2048 if part is None else 1024), 1), 8),
         **registers,

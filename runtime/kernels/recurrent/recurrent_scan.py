@@ -62,17 +62,17 @@ def _advance(
     tl.store(out + own * VALUE + columns, tl.sum(state * query, 0), in_value)
 
 
-def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor) -> Tensor:
+def advance(inputs: LinearAttention, memory: Tensor, read: Tensor, write: Tensor) -> Tensor:
     """`LinearAttention.advanced` of the simple case, from the slots `read` into the slots `write`, int [S].
 
     Returns [S, heads, value] float32.
     memory: [slots, heads, key, value] float32, contiguous. A slot may be read and written by the same sequence; a slot
         that one writes no other may read in the same step. Slots written by several hold anything.
     """
-    parts = [None if part is None else part.contiguous() for part in said[:5]]
+    parts = [None if part is None else part.contiguous() for part in inputs[:5]]
     out = torch.empty_like(parts[2])  # type: ignore[arg-type]
     rows, heads, value = out.shape
-    key, key_heads = said.k.shape[2], said.k.shape[1]
+    key, key_heads = inputs.k.shape[2], inputs.k.shape[1]
     if rows:
         _advance[(rows, heads, triton.cdiv(value, COLUMNS))](
             *parts,
@@ -86,8 +86,8 @@ def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor) 
             VALUE=value,
             KEY_BLOCK=triton.next_power_of_2(key),
             COLUMNS=COLUMNS,
-            CHANNELS=said.decay.shape[2] > 1,
-            DELTA=said.beta is not None,
+            CHANNELS=inputs.decay.shape[2] > 1,
+            DELTA=inputs.beta is not None,
             num_warps=4,
         )
     return out
@@ -133,13 +133,13 @@ def _select(
     tl.store(states + target * CHANNELS * SIZE + place, state, inside)
 
 
-def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
+def select(inputs: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
     """`SelectiveScan.scan` from the slots `read` into the slots `write`, see `advance`; returns [T, channels] float32.
 
     memory: [slots, channels, state] float32, contiguous.
     """
-    *parts, skip = (part.contiguous() for part in said)
-    out, size = torch.empty_like(parts[0]), said.a.shape[1]
+    *parts, skip = (part.contiguous() for part in inputs)
+    out, size = torch.empty_like(parts[0]), inputs.a.shape[1]
     sizes = triton.next_power_of_2(size)
     block = max(NUMBERS // sizes, 1)
     starts = read if ragged.single else ragged.starts

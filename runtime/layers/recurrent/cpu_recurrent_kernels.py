@@ -93,16 +93,16 @@ def supports_convolution(width: int, activation: str | None) -> bool:
     )
 
 
-def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
+def advance(inputs: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
     """`LinearAttention.scan` from the slots `read` into the slots `write`, int64 [S]; [T, heads, value] float32.
 
     memory: [slots, heads, key, value] float32.
     """
-    q, k, v = _alike(said.q, said.k, said.v)
+    q, k, v = _alike(inputs.q, inputs.k, inputs.v)
     out = torch.empty(v.shape, dtype=torch.float32)
-    channels = said.decay.shape[2] > 1
-    beta, times = (None if each is None else each.contiguous() for each in (said.beta, said.times))
-    decay, skip, heads = said.decay.contiguous(), said.skip, v.shape[1]
+    channels = inputs.decay.shape[2] > 1
+    beta, times = (None if each is None else each.contiguous() for each in (inputs.beta, inputs.times))
+    decay, skip, heads = inputs.decay.contiguous(), inputs.skip, v.shape[1]
     words = LINEAR.pack(
         q.data_ptr(),
         k.data_ptr(),
@@ -120,18 +120,18 @@ def advance(said: LinearAttention, memory: Tensor, read: Tensor, write: Tensor, 
         k.shape[2],
         v.shape[2],
         channels,
-        said.scale,
-        -1.0 if said.unit is None else said.unit,
+        inputs.scale,
+        -1.0 if inputs.unit is None else inputs.unit,
     )
     cpu_kernels.kernels.advance(words)
     return out
 
 
-def select(said: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
+def select(inputs: SelectiveScan, memory: Tensor, read: Tensor, write: Tensor, ragged: RaggedSequences) -> Tensor:
     """`SelectiveScan.scan` from slots into slots, see `advance`; [T, channels]
     float32. memory: [slots, channels, state] float32.
     """
-    x, dt, a, b, c, skip = (part.contiguous() for part in said)
+    x, dt, a, b, c, skip = (part.contiguous() for part in inputs)
     out = torch.empty_like(x)
     words = SELECTIVE.pack(
         *(part.data_ptr() for part in (x, dt, a, b, c, skip, memory, out)), *_sequences(read, write, ragged), *a.shape

@@ -75,14 +75,14 @@ class LinearAttention(NamedTuple):
 
     def advanced(self, state: Tensor) -> tuple[Tensor, Tensor]:
         """`scan` of sequences of one token each, in the simple case."""
-        q, k, u, decay, beta = self._spread()[:5]
+        q, k, u, decay, beta = self._per_head()[:5]
         state = state * decay.exp()[..., None]
         if beta is not None:
             u = (u - _read(state, k)) * beta
         state = state + k[..., None] * u[..., None, :]
         return _read(state, q), state
 
-    def _spread(self) -> LinearAttention:
+    def _per_head(self) -> LinearAttention:
         """The same with queries and keys of each head."""
         many = self.v.shape[1] // self.k.shape[1]
         return (
@@ -96,7 +96,7 @@ class LinearAttention(NamedTuple):
 
     def _by_chunks(self, state: Tensor, ragged: RaggedSequences) -> tuple[Tensor, Tensor]:
         chunks = ragged.chunks(CHUNK if self.decay.shape[-1] == 1 else CHANNEL_CHUNK)
-        parts = (None if part is None else chunks.taken(part).transpose(1, 2) for part in self._spread()[:5])
+        parts = (None if part is None else chunks.taken(part).transpose(1, 2) for part in self._per_head()[:5])
         taken = LinearAttention(*parts)  # type: ignore[arg-type]
         out, state = _chunked(taken, state[chunks.order], chunks)
         return chunks.laid(out.transpose(1, 2)), state[chunks.back]
@@ -110,13 +110,13 @@ def _read(state: Tensor, by: Tensor) -> Tensor:
     return (by[..., None, :] @ state).squeeze(-2)
 
 
-def _chunked(said: LinearAttention, state: Tensor, chunks: ScanChunks) -> tuple[Tensor, Tensor]:
+def _chunked(inputs: LinearAttention, state: Tensor, chunks: ScanChunks) -> tuple[Tensor, Tensor]:
     """Inputs as [N, heads, size, ...]; state in the order of the chunks, written into.
 
     Within a chunk the u solve a triangular system, of which all but the state before the chunk is known beforehand: u =
     own - past S (the WY form).
     """
-    q, k, v, decay, beta = said[:5]
+    q, k, v, decay, beta = inputs[:5]
     total = decay.double().cumsum(2)  # the difference of two sums is exact in float32, however much has decayed before
     decays = _decays(total)
     seen = _pairs(q, k, decays)

@@ -45,12 +45,12 @@ class RaggedSequences:
         if width not in self._windows:
             starts, back = _starts(self.lens), np.arange(1 - width, 1)
             each, owners = np.arange(len(starts)), np.repeat(np.arange(len(starts)), self.lens)
-            seen = self._behind(np.arange(self.rows)[:, None] + back, owners, starts, width)
-            left = self._behind((starts + self.lens - 1)[:, None] + back[1:], each, starts, width)
+            seen = self._previous_rows(np.arange(self.rows)[:, None] + back, owners, starts, width)
+            left = self._previous_rows((starts + self.lens - 1)[:, None] + back[1:], each, starts, width)
             self._windows[width] = ConvolutionWindows(self._on(seen), self._on(left))
         return self._windows[width]
 
-    def _behind(self, rows: np.ndarray, owners: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
+    def _previous_rows(self, rows: np.ndarray, owners: np.ndarray, starts: np.ndarray, width: int) -> np.ndarray:
         """Rows of sequences, [N, any] with their owners [N], as offsets into the states' rows followed by the
         step's.
         """

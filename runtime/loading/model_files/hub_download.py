@@ -40,24 +40,24 @@ class HubModelId(NamedTuple):
         return f"{self.repository}{f'@{self.revision}' if self.revision else ''}{f':{self.word}' if self.word else ''}"
 
 
-def snapshot(asked: HubModelId, weights: bool, load_format: str) -> Path:
+def snapshot(model_id: HubModelId, weights: bool, load_format: str) -> Path:
     """The directory of a snapshot, or in it the GGUF file.
 
     Raises CheckpointError where it is neither cached nor to be had.
     """
-    return _cached(asked, weights, load_format) or _download(asked, weights, load_format)
+    return _cached(model_id, weights, load_format) or _download(model_id, weights, load_format)
 
 
-def _cached(asked: HubModelId, weights: bool, load_format: str) -> Path | None:
+def _cached(model_id: HubModelId, weights: bool, load_format: str) -> Path | None:
     """None: something of it is missing."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
-    small = list(SMALL) if asked.word is None else []  # the client says whether these are complete
+    small = list(SMALL) if model_id.word is None else []  # the client says whether these are complete
     try:
         found = snapshot_download(
-            asked.repository,
-            revision=asked.revision,
+            model_id.repository,
+            revision=model_id.revision,
             local_files_only=True,
             allow_patterns=small,
             ignore_patterns=["*/*"],
@@ -67,35 +67,35 @@ def _cached(asked: HubModelId, weights: bool, load_format: str) -> Path | None:
     path = Path(found)
     there = {file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file()}
     try:
-        names = _needed(asked, there, weights, load_format, lambda name: path / name)
+        names = _needed(model_id, there, weights, load_format, lambda name: path / name)
     except CheckpointError:  # of what is here; the repository may have more
         return None
     return _place(path, names) if set(names) <= there else None
 
 
-def _download(asked: HubModelId, weights: bool, load_format: str) -> Path:
+def _download(model_id: HubModelId, weights: bool, load_format: str) -> Path:
     from huggingface_hub import HfApi, hf_hub_download, snapshot_download
 
     def fetch(name: str) -> Path:
-        require_small(name, sizes.get(name), f"the repository {asked.repository!r}")
-        return Path(hf_hub_download(asked.repository, name, revision=asked.revision))
+        require_small(name, sizes.get(name), f"the repository {model_id.repository!r}")
+        return Path(hf_hub_download(model_id.repository, name, revision=model_id.revision))
 
     try:
-        repository = HfApi().model_info(asked.repository, revision=asked.revision, files_metadata=True)
+        repository = HfApi().model_info(model_id.repository, revision=model_id.revision, files_metadata=True)
         sizes = {file.rfilename: file.size for file in repository.siblings or ()}
-        names = _needed(asked, {file.rfilename for file in repository.siblings or ()}, weights, load_format, fetch)
+        names = _needed(model_id, {file.rfilename for file in repository.siblings or ()}, weights, load_format, fetch)
         for name in names:
             if not name.endswith(HOLDING):
-                require_small(name, sizes.get(name), f"the repository {asked.repository!r}")
+                require_small(name, sizes.get(name), f"the repository {model_id.repository!r}")
         path = snapshot_download(
-            asked.repository, revision=asked.revision, allow_patterns=[glob.escape(name) for name in names]
+            model_id.repository, revision=model_id.revision, allow_patterns=[glob.escape(name) for name in names]
         )
         return _place(Path(path), names)
     except CheckpointError:
         raise
     except Exception as error:  # the hub client raises a dozen unrelated types for "could not get it"
         raise CheckpointError(
-            f"model {str(asked)!r} is not a local directory, is not in the Hugging Face cache, and could not be "
+            f"model {str(model_id)!r} is not a local directory, is not in the Hugging Face cache, and could not be "
             "downloaded "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no reason given'}); "
             "give a local path, or check the name and the network"
@@ -103,12 +103,12 @@ def _download(asked: HubModelId, weights: bool, load_format: str) -> Path:
 
 
 def _needed(
-    asked: HubModelId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]
+    model_id: HubModelId, there: set[str], weights: bool, load_format: str, open_file: Callable[[str], Path]
 ) -> list[str]:
     """The names of a repository's files that the model needs; a GGUF model needs none but its own."""
-    where = f"the repository {asked.repository!r}"
-    if asked.word is not None or ("config.json" not in there and any(name.endswith(".gguf") for name in there)):
-        return chosen_gguf(there, asked.word, where)
+    where = f"the repository {model_id.repository!r}"
+    if model_id.word is not None or ("config.json" not in there and any(name.endswith(".gguf") for name in there)):
+        return chosen_gguf(there, model_id.word, where)
     if "config.json" not in there:
         raise CheckpointError(
             f"{where} has neither config.json nor GGUF files, so it is not a model that sgl can load; use another "

@@ -107,15 +107,15 @@ class ExpertsStruct:
         if part.spread is not None:
             self.place(part.spread)
 
-    def place(self, spread: ExpertParallelPlan) -> None:
+    def place(self, placement: ExpertParallelPlan) -> None:
         """Set the placement of experts from now on."""
         words = self._words
         words["most_copies"], words["copies"], words["places"] = (
-            spread.table.shape[1],
-            spread.copies.data_ptr(),
-            spread.table.data_ptr(),
+            placement.table.shape[1],
+            placement.copies.data_ptr(),
+            placement.table.data_ptr(),
         )
-        self._spread = spread.copies, spread.table
+        self._spread = placement.copies, placement.table
 
     def _addresses(self, products: Sequence[Linear]) -> np.ndarray:
         return np.array([self._address(product) for product in products], np.int64)

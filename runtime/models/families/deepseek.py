@@ -9,16 +9,16 @@ from ..spec.model_config import MOST_WIDTH, ModelConfig
 from ..spec.model_spec import ExpertsSpec, Feedforward, GatedFFNSpec, LayerNorms, ModelSpec, RouterSpec
 from ..spec.tensor_names import TensorNames
 from .family_registry import family
-from .glm_moe import behind, first_sparse, routed
+from .glm_moe import first_sparse, mtp_tensors, routed
 
 
 def _model(c: ModelConfig, dense: GatedFFNSpec, experts: ExpertsSpec, first: int) -> ModelSpec:
     unused(c)
     c.require("moe_layer_freq", 1)
-    rms, mixer = c.rms(), latent(c, interleaved=c.said("rope_interleave", True))
+    rms, mixer = c.rms(), latent(c, interleaved=c.flag_unless_null("rope_interleave", True))
     ffns: list[Feedforward] = [dense if index < first else experts for index in range(c.count)]
     return c.model(
-        [c.layer(LayerNorms.pre(rms), mixer, ffn) for ffn in ffns], rms, names=TensorNames(ignored=behind(c))
+        [c.layer(LayerNorms.pre(rms), mixer, ffn) for ffn in ffns], rms, names=TensorNames(ignored=mtp_tensors(c))
     )
 
 

@@ -12,7 +12,7 @@ from ..spec.model_config import ModelConfig
 from ..spec.model_spec import Feedforward, GatedFFNSpec, LayerNorms, ModelSpec
 from ..spec.tensor_names import TensorNames
 from .family_registry import family
-from .glm_moe import behind, dense_or_sparse, routed
+from .glm_moe import dense_or_sparse, mtp_tensors, routed
 
 
 @family("DeepseekV32ForCausalLM")
@@ -57,7 +57,7 @@ def _model(c: ModelConfig, query_rank: int, heads: int, interleaved: bool, eps: 
         c.layer(LayerNorms.pre(rms), replace(mixer, indexer=each), ffns[kind])
         for each, kind in zip(_indexers(c, own), dense_or_sparse(c), strict=True)
     ]
-    return c.model(layers, rms, names=TensorNames(ignored=behind(c)))
+    return c.model(layers, rms, names=TensorNames(ignored=mtp_tensors(c)))
 
 
 def _indexers(c: ModelConfig, own: IndexerSpec) -> list[IndexerSpec]:

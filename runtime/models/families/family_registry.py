@@ -78,14 +78,14 @@ def read_model(values: Mapping[str, Any], where: str = "config.json", context: i
     model = FAMILIES[name].read(config)
     config.finish()
     if stray := config.stray():
-        model = replace(model, stray=stray, notes=(*model.notes, _said_of(stray, config)))
+        model = replace(model, stray=stray, notes=(*model.notes, _stray_note(stray, config)))
     if text is None:
         return model
     names = replace(model.names, prefixes=WRAPPED + model.names.prefixes, ignored=TOWERS + model.names.ignored)
     return replace(model, names=names)
 
 
-def _said_of(stray: tuple[str, ...], config: ModelConfig) -> str:
+def _stray_note(stray: tuple[str, ...], config: ModelConfig) -> str:
     more = f" and {len(stray) - MOST_TOLD} more" if len(stray) > MOST_TOLD else ""
     return (
         f"{config.where}: {', '.join(map(shown, stray[:MOST_TOLD]))}{more} left aside: transformers' own class of "

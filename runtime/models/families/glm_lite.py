@@ -7,7 +7,7 @@ from ..spec.model_config import ModelConfig
 from ..spec.model_spec import Feedforward, GatedFFNSpec, LayerNorms, ModelSpec
 from ..spec.tensor_names import TensorNames
 from .family_registry import family
-from .glm_moe import behind, dense_or_sparse, routed
+from .glm_moe import dense_or_sparse, mtp_tensors, routed
 
 
 @family("Glm4MoeLiteForCausalLM")
@@ -28,5 +28,5 @@ def glm4_moe_lite(c: ModelConfig) -> ModelSpec:
     return c.model(
         [c.layer(LayerNorms.pre(rms), mixer, ffns[kind]) for kind in dense_or_sparse(c)],
         rms,
-        names=TensorNames(ignored=behind(c)),
+        names=TensorNames(ignored=mtp_tensors(c)),
     )

@@ -18,7 +18,7 @@ def routed(c: ModelConfig) -> ExpertsSpec:
         correction=True,
         groups=c.positive("n_group", 1, most=MOST_WIDTH),
         kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
-        normalise=c.said("norm_topk_prob", True),
+        normalise=c.flag_unless_null("norm_topk_prob", True),
         floor=1e-20,
         scale=c.number("routed_scaling_factor", 1.0),
     )
@@ -36,7 +36,7 @@ def glm4_moe(c: ModelConfig) -> ModelSpec:
     layers = [
         c.layer(LayerNorms.pre(rms), mixer, dense if index < first_sparse(c) else experts) for index in range(c.count)
     ]
-    return c.model(layers, rms, names=TensorNames(ignored=behind(c)))
+    return c.model(layers, rms, names=TensorNames(ignored=mtp_tensors(c)))
 
 
 def first_sparse(c: ModelConfig) -> int:
@@ -55,7 +55,7 @@ def dense_or_sparse(c: ModelConfig) -> list[str]:
     return kinds
 
 
-def behind(c: ModelConfig) -> tuple[str, ...]:
+def mtp_tensors(c: ModelConfig) -> tuple[str, ...]:
     """Tensors of the multi-token prediction layers: they are numbered after the last layer of the model."""
     more = c.get(("num_nextn_predict_layers", "num_mtp_layers"), int, 1)
     return tuple(rf"model\.layers\.{c.count + index}\..*" for index in range(min(more, MOST_LAYERS)))

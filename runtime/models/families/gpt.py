@@ -137,7 +137,7 @@ GPT_J = replace(
 )
 
 
-def _beside(c: ModelConfig, names: TensorNames) -> ModelSpec:
+def _gpt_j(c: ModelConfig, names: TensorNames) -> ModelSpec:
     """GPT-J: mixer and FFN in parallel, the first `rotary_dim` numbers of a head are rotated."""
     c.require("scale_attn_weights", True)
     c.require("rotary", True)
@@ -154,7 +154,7 @@ def _beside(c: ModelConfig, names: TensorNames) -> ModelSpec:
 
 @family("GPTJForCausalLM")
 def gptj(c: ModelConfig) -> ModelSpec:
-    return _beside(c, GPT_J)
+    return _gpt_j(c, GPT_J)
 
 
 @family("CodeGenForCausalLM")
@@ -164,7 +164,7 @@ def codegen(c: ModelConfig) -> ModelSpec:
             f"{c.where}: n_head={c.heads} must be a multiple of 4: the file holds queries, keys and values in quarters"
         )
     ignored = (r".*\.attn\.causal_mask",)
-    return _beside(c, replace(GPT_J, qkv=MergedProjections("attn.qkv_proj", "quarters"), ignored=ignored))
+    return _gpt_j(c, replace(GPT_J, qkv=MergedProjections("attn.qkv_proj", "quarters"), ignored=ignored))
 
 
 GPT_NEOX = TensorNames(

@@ -13,7 +13,7 @@ from ..spec.recurrent_config import FULL, LINEAR, MOST_SEEN, counted, layer_kind
 from ..spec.recurrent_spec import DeltaNetSpec
 from ..spec.tensor_names import DeltaNetTensorNames, TensorNames
 from .family_registry import family
-from .glm_moe import behind, dense_or_sparse
+from .glm_moe import dense_or_sparse, mtp_tensors
 from .mixtral import BLOCK, MIXTRAL
 
 EXPERTS = replace(
@@ -52,7 +52,7 @@ def kimi_linear(c: ModelConfig) -> ModelSpec:
     dense = tuple(
         (f"model.layers.{i}.{BLOCK}", f"model.layers.{i}.mlp.") for i, feed in enumerate(feeds) if feed == "dense"
     )  # as transformers saves it
-    names = TensorNames(experts=EXPERTS, delta=KDA, prefixes=dense, ignored=behind(c))
+    names = TensorNames(experts=EXPERTS, delta=KDA, prefixes=dense, ignored=mtp_tensors(c))
     return c.model(
         layers, rms, names=names, max_position=c.positive(("max_position_embeddings", "model_max_length"), 2**20)
     )
@@ -93,7 +93,7 @@ def _experts(c: ModelConfig) -> ExpertsSpec:
         correction=True,
         groups=c.positive(("num_expert_group", "n_group"), 1, most=MOST_WIDTH),
         kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
-        normalise=c.said(c.named(("moe_renormalize", "norm_topk_prob")), True),
+        normalise=c.flag_unless_null(c.named(("moe_renormalize", "norm_topk_prob")), True),
         floor=1e-20,
         scale=c.number("routed_scaling_factor", 2.446),
     )

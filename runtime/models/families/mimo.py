@@ -119,7 +119,7 @@ def _experts(c: ModelConfig) -> ExpertsSpec:
         correction=True,
         groups=c.positive("n_group", 1, most=MOST_WIDTH),
         kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
-        normalise=c.said("norm_topk_prob", True),
+        normalise=c.flag_unless_null("norm_topk_prob", True),
         floor=1e-20,
         scale=c.number("routed_scaling_factor", 1.0),
     )

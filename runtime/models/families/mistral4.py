@@ -35,7 +35,7 @@ def mistral4(c: ModelConfig) -> ModelSpec:
     turned, inner = c.positive("qk_rope_head_dim", 64, MOST_WIDTH), c.positive("moe_intermediate_size", most=MOST_WIDTH)
     whole = c.positive("qk_nope_head_dim", most=MOST_WIDTH) + turned
     c.rope_fields().require("partial_rotary_factor", turned / whole)
-    interleaved = c.said("rope_interleave", True)
+    interleaved = c.flag_unless_null("rope_interleave", True)
     rope = c.rope(
         turned, dim=turned, interleaved=interleaved, others=("llama_4_scaling_beta", "max_position_embeddings")
     )
@@ -44,7 +44,7 @@ def mistral4(c: ModelConfig) -> ModelSpec:
         groups=c.positive("n_group", 1, most=MOST_WIDTH),
         kept_groups=c.positive("topk_group", 1, most=MOST_WIDTH),
         outside=0.0,
-        normalise=c.said("norm_topk_prob", True),
+        normalise=c.flag_unless_null("norm_topk_prob", True),
         floor=1e-20,
         scale=c.number("routed_scaling_factor", 1.0),
     )

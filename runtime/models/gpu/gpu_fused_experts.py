@@ -73,7 +73,7 @@ class FusedExperts:
         found, ranks = self._mixed(None, *route(y, self.routing, slots, None, overlap), slots, overlap), self.part.ranks
         return found if ranks is None else PartialSum(found, ranks)
 
-    def spread(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | UnreducedExpertOutput | PartialSum:
+    def unreduced(self, y: Tensor, slots: Tensor, overlap: bool = False) -> Tensor | UnreducedExpertOutput | PartialSum:
         """The same, possibly not reduced yet."""
         if self.part.ranks is not None:
             return self(y, slots, overlap)
@@ -107,7 +107,7 @@ class FusedExperts:
             return ExpertSelection(
                 select_replicas(experts, turns, self.part.counts, slots, overlap), weights, of_input, turns.places
             ), self.stacks
-        return ExpertSelection(experts, weights, of_input), self.stacks if host is None else host.bring(
+        return ExpertSelection(experts, weights, of_input), self.stacks if host is None else host.fetch(
             self.stacks, experts, slots
         )
 

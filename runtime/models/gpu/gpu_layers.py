@@ -256,7 +256,7 @@ def run_after_mixer(layer: LayerAroundMixer, x: Tensor, mixed: Tensor, slots: Te
     if block.layer.norms.parallel:
         return pending_sum(block.mixer.output, mixed), _fed(layer, layer.middle(x, None, overlap), slots)
     y = layer.middle(x, pending_sum(block.mixer.output, mixed), overlap)
-    return _fed(layer, y, slots) if layer.experts is None else layer.experts.spread(y, slots, overlap=overlap)
+    return _fed(layer, y, slots) if layer.experts is None else layer.experts.unreduced(y, slots, overlap=overlap)
 
 
 def _fed(layer: LayerAroundMixer, y: Tensor, slots: Tensor) -> Tensor | PartialSum:

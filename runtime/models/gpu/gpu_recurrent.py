@@ -273,11 +273,11 @@ class FusedMamba2:
         self, mixed: Tensor, rest: list[Tensor], states: Tensor, slots: StepStateSlots, overlap: bool
     ) -> Tensor:
         part, (z, steps) = self.mixer.part, rest
-        out = by_tokens_or_chunks(self._said(mixed, steps), states, slots, self.fixed, overlap)
+        out = by_tokens_or_chunks(self._scan_inputs(mixed, steps), states, slots, self.fixed, overlap)
         spans = out.view(len(out), part.groups, -1)
         return gated(spans, z, self.mixer.norm, part.eps, "silu", not part.norm_first, overlap)
 
-    def _said(self, mixed: Tensor, steps: Tensor) -> LinearAttentionInputs:
+    def _scan_inputs(self, mixed: Tensor, steps: Tensor) -> LinearAttentionInputs:
         """mixed: float32 [T, channels], x, B and C.  steps: [T, heads]."""
         mixer, part = self.mixer, self.mixer.part
         each = part.groups * part.size
@@ -317,31 +317,31 @@ class FusedShortConv:
 
 
 def mixed_by_state(
-    said: LinearAttentionInputs, gate: HeadNormGate, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool
+    inputs: LinearAttentionInputs, gate: HeadNormGate, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool
 ) -> Tensor:
     """The gated outputs of all heads [T, heads * value]."""
-    if fixed or (slots.longest == 1 and len(slots.read) * said.v.shape[1] <= FEW):
-        return advance(said, gate, states, *slots[:3], None, overlap).flatten(1)
-    out = by_tokens_or_chunks(said, states, slots, fixed, overlap)
+    if fixed or (slots.longest == 1 and len(slots.read) * inputs.v.shape[1] <= FEW):
+        return advance(inputs, gate, states, *slots[:3], None, overlap).flatten(1)
+    out = by_tokens_or_chunks(inputs, states, slots, fixed, overlap)
     return gated(out, gate.z, gate.weight, gate.eps, gate.name)
 
 
 def by_tokens_or_chunks(
-    said: LinearAttentionInputs, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool
+    inputs: LinearAttentionInputs, states: Tensor, slots: StepStateSlots, fixed: bool, overlap: bool
 ) -> Tensor:
     """The outputs of all heads, [T, heads, value] float32.
 
     Prompts go by chunks where that is faster and bits may depend on where they are cut.
     """
     if fixed:
-        return advance(said, None, states, *slots[:3])
-    if not supports(said, slots.longest):
-        return advance(said, None, states, *slots[:3], PART if slots.longest == 1 else NARROW, overlap)
+        return advance(inputs, None, states, *slots[:3])
+    if not supports(inputs, slots.longest):
+        return advance(inputs, None, states, *slots[:3], PART if slots.longest == 1 else NARROW, overlap)
     ones, (read, write, starts) = slots.ones, slots[:3]
-    out = torch.empty(said.v.shape, dtype=torch.float32, device=said.v.device)
-    advance(said, None, states, read[:ones], write[:ones], starts[: ones + 1], PART, out=out)
-    by_chunks = advance_kda_by_chunks if decays_per_channel(said) else advance_by_chunks
-    by_chunks(said, states, read[ones:], write[ones:], starts[ones:], slots.longest, out)
+    out = torch.empty(inputs.v.shape, dtype=torch.float32, device=inputs.v.device)
+    advance(inputs, None, states, read[:ones], write[:ones], starts[: ones + 1], PART, out=out)
+    by_chunks = advance_kda_by_chunks if decays_per_channel(inputs) else advance_by_chunks
+    by_chunks(inputs, states, read[ones:], write[ones:], starts[ones:], slots.longest, out)
     return out
 
 

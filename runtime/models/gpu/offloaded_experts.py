@@ -56,7 +56,7 @@ class OffloadedExperts:
         """Bytes. Waits for the steps in flight."""
         return int(self.counter) * self.expert
 
-    def bring(self, stacks: StackedExpertWeights, experts: Tensor, slots: Tensor | None) -> StackedExpertWeights:
+    def fetch(self, stacks: StackedExpertWeights, experts: Tensor, slots: Tensor | None) -> StackedExpertWeights:
         """The stacks on the device, valid for the experts int32 [T, k] until the next layer's are requested.
 
         slots: [T]; rows whose slot is 0 are padding, for which nothing is copied.

@@ -109,7 +109,7 @@ class ReferenceDeltaNet:
         windows, memory = states.of(self.index)
         mixed, z = self.input(x).split_with_sizes((part.channels, self._rows["z"]), 1)
         convolved = self.convolution(mixed, windows, states, ragged)
-        out = scanned(self._said(convolved, *self._rates(x)), memory, states, ragged)
+        out = scanned(self._scan_inputs(convolved, *self._rates(x)), memory, states, ragged)
         return gated(out, z if self.gate is None else self.gate(z), self.norm, part.eps, part.gate)
 
     def _rates(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -118,7 +118,7 @@ class ReferenceDeltaNet:
         _, decay = rates(a if self.spread is None else self.spread(a), self.bias.view(-1), self.rate)
         return sigmoid(b, self.part.reach)[..., None], decay.view(len(x), *self.bias.shape)
 
-    def _said(self, mixed: Tensor, beta: Tensor, decay: Tensor) -> LinearAttention:
+    def _scan_inputs(self, mixed: Tensor, beta: Tensor, decay: Tensor) -> LinearAttention:
         """mixed: float32 [T, channels], queries, keys and values of all heads."""
         part = self.part
         keys, values = part.key_heads * part.dim, part.heads * part.value_dim

@@ -77,10 +77,10 @@ class ReferenceMamba1:
         windows, memory = states.of(self.index)
         mixed, z = self.input(x).chunk(2, 1)
         convolved = self.convolution(mixed, windows, states, ragged)
-        out = scanned(self._said(convolved, x.dtype), memory, states, ragged)
+        out = scanned(self._scan_inputs(convolved, x.dtype), memory, states, ragged)
         return gated(out[:, None], z, None, None)
 
-    def _said(self, x: Tensor, dtype: torch.dtype) -> SelectiveScan:
+    def _scan_inputs(self, x: Tensor, dtype: torch.dtype) -> SelectiveScan:
         """x: float32 [T, inner]"""
         few, b, c = (part.contiguous() for part in self.select(x.to(dtype)).split_with_sizes(self._sizes, 1))
         few, b, c = (part if norm is None else norm(part) for part, norm in zip((few, b, c), self.norms, strict=True))

@@ -77,7 +77,7 @@ class ReferenceMamba2:
         windows, memory = states.of(self.index)
         z, mixed, dt = self._projected(x).split_with_sizes(self._sizes, 1)
         convolved = self.convolution(mixed, windows, states, ragged)
-        out = scanned(self._said(convolved, dt), memory, states, ragged)
+        out = scanned(self._scan_inputs(convolved, dt), memory, states, ragged)
         return gated(
             out.flatten(1).unflatten(1, (self.part.groups, -1)),
             z,
@@ -90,7 +90,7 @@ class ReferenceMamba2:
         y = self.input(x if self.part.scale == 1 else x * self.part.scale)
         return y if self.scales is None else y * self.scales.to(y.dtype)
 
-    def _said(self, mixed: Tensor, dt: Tensor) -> LinearAttention:
+    def _scan_inputs(self, mixed: Tensor, dt: Tensor) -> LinearAttention:
         """mixed: float32 [T, channels].  dt: [T, heads]."""
         part = self.part
         each = part.groups * part.size

@@ -80,21 +80,21 @@ def carried(step: ReferenceStep) -> StepStates:
 
 
 def scanned(
-    said: LinearAttention | SelectiveScan, memory: Tensor, states: StepStates, ragged: RaggedSequences
+    inputs: LinearAttention | SelectiveScan, memory: Tensor, states: StepStates, ragged: RaggedSequences
 ) -> Tensor:
     """The outputs of a step's tokens, float32; memory [slots, ...] has the states of sequences, float32."""
     read, write = states.read, states.write
     if cpu_recurrent_kernels.supports_state(memory):
-        by_kernel = cpu_recurrent_kernels.select if isinstance(said, SelectiveScan) else cpu_recurrent_kernels.advance
-        return by_kernel(said, memory, read, write, ragged)  # type: ignore[arg-type]
+        by_kernel = cpu_recurrent_kernels.select if isinstance(inputs, SelectiveScan) else cpu_recurrent_kernels.advance
+        return by_kernel(inputs, memory, read, write, ragged)  # type: ignore[arg-type]
     if memory.is_cuda and HAS_TRITON:
         from ...kernels.recurrent.recurrent_scan import advance, select
 
-        if isinstance(said, SelectiveScan):
-            return select(said, memory, read, write, ragged)
+        if isinstance(inputs, SelectiveScan):
+            return select(inputs, memory, read, write, ragged)
         if ragged.single:
-            return said.passed(advance(said.plain(), memory, read, write))
-    out, left = said.scan(memory.index_select(0, read), ragged)
+            return inputs.passed(advance(inputs.plain(), memory, read, write))
+    out, left = inputs.scan(memory.index_select(0, read), ragged)
     memory.index_copy_(0, write, left)
     return out
 

@@ -65,7 +65,7 @@ class JsonFields:
     def flag(self, key: str | tuple[str, ...], default: bool = False) -> bool:
         return self.get(key, bool, default)
 
-    def said(self, key: str, default: bool) -> bool:
+    def flag_unless_null(self, key: str, default: bool) -> bool:
         """A flag that is off where it is null."""
         return self.flag(key, default) if key not in self.values or self.raw(key) is not None else False
 

@@ -62,7 +62,7 @@ class LatentAttentionSpec:
         return None if self.indexer is None or self.indexer.shared else self.indexer
 
     @property
-    def asked(self) -> LayerAttention:
+    def layer_attention(self) -> LayerAttention:
         """A token's row is the latent and the rotated key; the heads' output is of latents."""
         own, chooses = self.own_indexer, self.indexer
         return LayerAttention(

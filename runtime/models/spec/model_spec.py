@@ -366,7 +366,7 @@ class ModelSpec:
     @cached_property
     def attention(self) -> AttentionLayout:
         """The layers' requirements of attention."""
-        return AttentionLayout.of([asked_of(layer.mixer) for layer in self.layers])
+        return AttentionLayout.of([layer_attention_of(layer.mixer) for layer in self.layers])
 
     @cached_property
     def share(self) -> RankRowShare | None:
@@ -409,11 +409,11 @@ def states_of(mixer: Mixer | None) -> tuple[RecurrentStateShape, ...]:
     )
 
 
-def asked_of(mixer: Mixer | None) -> LayerAttention | None:
+def layer_attention_of(mixer: Mixer | None) -> LayerAttention | None:
     """None if it does not attend."""
     part = attention_of(mixer)
     if part is None or isinstance(part, LatentAttentionSpec | SparseAttentionSpec):
-        return None if part is None else part.asked
+        return None if part is None else part.layer_attention
     return LayerAttention(
         part.heads,
         part.kv_heads,

@@ -52,7 +52,7 @@ class SparseAttentionSpec:
             raise ConfigError(f"sparse attention turns the halves of whole heads of {self.dim}; {self.rope} does not")
 
     @property
-    def asked(self) -> LayerAttention:
+    def layer_attention(self) -> LayerAttention:
         """KV heads are those of chosen blocks, then the window's, then the compressed ones."""
         chosen = max(self.most * self.block, self.window)
         return LayerAttention(3 * self.heads, 3 * self.kv_heads, self.dim, self.dim, self.scale, chosen=chosen)

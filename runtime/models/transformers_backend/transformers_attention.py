@@ -30,7 +30,7 @@ UNDERSTOOD = {
 
 
 @dataclass(slots=True)
-class HookedStep:
+class TransformersStep:
     """The step that a thread computes. layer: how often attention was called."""
 
     batch: StepBatch
@@ -56,7 +56,7 @@ def register() -> None:
 
 
 @contextmanager
-def during_step(what: HookedStep | AttentionProbe) -> Iterator[None]:
+def during_step(what: TransformersStep | AttentionProbe) -> Iterator[None]:
     """Make this thread's forward pass use it for attention."""
     _current.what = what
     try:
@@ -79,7 +79,7 @@ def attend(
     if what is None:
         raise RuntimeError("a model on sgl's attention was called outside a step of the engine")
     if isinstance(what, AttentionProbe):
-        what.found.append(_asked(module, query, key, value, scaling, options))
+        what.found.append(_layer_attention(module, query, key, value, scaling, options))
         return torch.zeros_like(query).new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
     q, k, v = (part[0].transpose(0, 1) for part in (query, key, value))
     index, what.layer = what.layer, what.layer + 1
@@ -89,7 +89,7 @@ def attend(
     return what.attention.attend(q.contiguous(), k, v, index, what.batch, *sinks)[None], None
 
 
-def _asked(
+def _layer_attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, scaling: float | None, options: dict[str, Any]
 ) -> LayerAttention:
     if not getattr(module, "is_causal", True):

@@ -14,7 +14,7 @@ from ...errors import ConfigError
 from ...step.step_batch import StepBatch
 from ..hidden_state_pooling import pooled_sums
 from ..reference.reference_embedding import known_ids
-from .transformers_attention import AttentionProbe, HookedStep, during_step
+from .transformers_attention import AttentionProbe, TransformersStep, during_step
 from .transformers_config import TransformersModelSpec
 
 WATCHED = 3  # tokens of the pass that records the layers' requirements of attention
@@ -56,7 +56,7 @@ class TransformersDecoder:
             from ...kernels.embed_tokens import enter_pages  # needs Triton, as everything that reads the table
 
             enter_pages(batch)
-        running = HookedStep(batch, attention)
+        running = TransformersStep(batch, attention)
         ids, positions = known_ids(batch).long()[None], batch.positions.long()[None]
         rows = batch.logit_rows.long()
         wanted = rows if len(rows) else rows.new_zeros(1)  # a step that requests none computes one

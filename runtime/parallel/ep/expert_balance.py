@@ -218,15 +218,15 @@ class ExpertBalancer:
         return sorted({*self.layers} - {*self._mover.movable})
 
 
-def better(spread: ExpertParallelPlan, weights: Sequence[int]) -> Held | None:
+def better(plan: ExpertParallelPlan, weights: Sequence[int]) -> Held | None:
     """Where experts should be; None: as they are. weights: how often each was chosen."""
     if not any(weights):
         return None
-    nodes = spread.nodes if spread.groups % spread.nodes == 0 else 1
+    nodes = plan.nodes if plan.groups % plan.nodes == 0 else 1
     found = keep_in_place(
-        spread.held, place_experts(weights, [*map(len, spread.held)], nodes, spread.groups if nodes > 1 else 1), nodes
+        plan.held, place_experts(weights, [*map(len, plan.held)], nodes, plan.groups if nodes > 1 else 1), nodes
     )
-    return found if max(loads(spread.held, weights)) > WORTH * max(loads(found, weights)) else None
+    return found if max(loads(plan.held, weights)) > WORTH * max(loads(found, weights)) else None
 
 
 def slices(layer: int, before: Held, after: Held, expert: int) -> Iterator[ExpertMigrationStep]:

@@ -66,27 +66,27 @@ def require_mixtures(model: ModelSpec) -> str | None:
     )
 
 
-def require_kernels(model: Decoder, asked: str) -> None:
+def require_kernels(model: Decoder, option: str) -> None:
     """Raises ConfigError for a rank's mixtures that no kernels of a GPU take, or not where experts are whole on ranks.
 
-    asked: how its text begins.
+    option: how its text begins.
     """
     for block in model.layers:
         if isinstance(block.ffn, ReferenceExperts) and (why := _kernels_refusal(block, model)) is not None:
             raise ConfigError(
-                f"{asked}, expert_parallel=True): layer {block.index}: {why}; leave expert_parallel out, or take "
+                f"{option}, expert_parallel=True): layer {block.index}: {why}; leave expert_parallel out, or take "
                 "device='cpu'"
             )
 
 
-def require_same_options(fixed: list[int], asked: str) -> None:
+def require_same_options(fixed: list[int], option: str) -> None:
     """Raises ConfigError where other ranks of GPUs keep experts otherwise than rank 0.
 
-    fixed: layers of which that is so.  asked: as for `require_kernels`.
+    fixed: layers of which that is so.  option: as for `require_kernels`.
     """
     if fixed:
         raise ConfigError(
-            f"{asked}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms are not "
+            f"{option}, expert_parallel=True): layers {listed(fixed)}: experts kept in different forms are not "
             "whole on ranks of GPUs; leave expert_parallel out, or take device='cpu'"
         )
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...adapters.adapter import Adapter, AdapterPacker, Memory, widest_rank_of
-from ...adapters.adapter_extras import AdaptedTable, AdapterChanges, Pair
+from ...adapters.adapter_extras import AdaptedEmbeddingTable, AdapterWeightChanges, Pair
 from ...adapters.adapter_sites import WEIGHT, AdapterSite, sites_of
 from ...adapters.adapter_slots import AdapterSlot, AdapterSlots, bytes_of
 from ...adapters.files.adapter_base_weights import LocalBaseWeights
@@ -59,7 +59,7 @@ class ShardedAdapter:
     def pairs(self, whole: Mapping[str, Pair]) -> dict[str, Pair]:
         return {module: self._of(module).of(pair) for module, pair in whole.items() if self._is_here(module)}
 
-    def changes(self, whole: AdapterChanges) -> AdapterChanges:
+    def changes(self, whole: AdapterWeightChanges) -> AdapterWeightChanges:
         gains = {
             module: self._of(module).outputs_of(values)
             for module, values in whole.gains.items()
@@ -75,7 +75,7 @@ class ShardedAdapter:
             for module, pairs in whole.mixtures.items()
             if self._is_here(module)
         }
-        return AdapterChanges(
+        return AdapterWeightChanges(
             gains, offsets, whole.embedding if self._begins else None, self._of_head(whole.head), mixtures
         )
 
@@ -104,7 +104,7 @@ class ShardedAdapter:
     def _is_here(self, module: str) -> bool:
         return module.startswith(self._prefixes)
 
-    def _of_head(self, table: AdaptedTable | None) -> AdaptedTable | None:
+    def _of_head(self, table: AdaptedEmbeddingTable | None) -> AdaptedEmbeddingTable | None:
         if table is None or not self._ends:
             return None
         whole, second = (None if part is None else part[self._tokens].clone() for part in (table.whole, table.second))
@@ -149,8 +149,8 @@ class ShardedAdapterPacker:
         ]
         self._parts[0] = AdapterPacker(sites_of(models[0], by_reference), dtype, models[0], memory), self._parts[0][1]
 
-    def pack(self, pairs: dict[str, Pair], changes: AdapterChanges | None = None) -> Adapter:
-        changes, widest = changes or AdapterChanges(), widest_rank_of(pairs)
+    def pack(self, pairs: dict[str, Pair], changes: AdapterWeightChanges | None = None) -> Adapter:
+        changes, widest = changes or AdapterWeightChanges(), widest_rank_of(pairs)
         parts = [packing.pack(part.pairs(pairs), part.changes(changes), widest) for packing, part in self._parts]
         digest = hashlib.sha256("".join(part.digest for part in parts).encode()).hexdigest()[: len(parts[0].digest)]
         kinds = tuple(dict.fromkeys(kind for part in parts for kind in part.extra_kinds))

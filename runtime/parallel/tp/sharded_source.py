@@ -95,7 +95,7 @@ def share_of(checkpoint: OpenCheckpoint, split: TensorParallelSplit) -> OpenChec
     if checkpoint.packed is not None:
         if split.rows:
             raise ConfigError(
-                f"{asked(split.ranks, split.whole, True)}: a sharded state has latent attention by heads: open it "
+                f"{option(split.ranks, split.whole, True)}: a sharded state has latent attention by heads: open it "
                 "with latent_attention='heads', or the model itself with 'rows'"
             )
         return replace(checkpoint, model=own)
@@ -122,10 +122,10 @@ def require(model: ModelSpec, ranks: int, whole: ExpertParallelSplit | None = No
     whole, rows: see `TensorParallelSplit`.
     """
     if (why := refusal(model, ranks, whole, rows)) is not None:
-        raise ConfigError(f"{asked(ranks, whole, rows)}: {model.architecture}: {why}")
+        raise ConfigError(f"{option(ranks, whole, rows)}: {model.architecture}: {why}")
 
 
-def asked(ranks: int, whole: ExpertParallelSplit | None, rows: bool) -> str:
+def option(ranks: int, whole: ExpertParallelSplit | None, rows: bool) -> str:
     """The beginning of errors about it."""
     more = ("" if whole is None else ", expert_parallel=True") + (", latent_attention='rows'" if rows else "")
     return f"Engine(tensor_parallel={ranks}{more})"

@@ -17,11 +17,11 @@ PLACES = (0, 2, 4, 6, 1, 3, 5, 7)  # of the eight outputs, for the nibbles from 
 WHOLE = ("I32",)
 
 
-def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
+def claim(module: QuantizedModule, quant_config: CheckpointQuantization) -> WeightReader:
     """w[o, i] = (q[i, o] - z[g, o]) * scales[g, o]."""
     inputs, words = module.matrix("qweight", WHOLE)
     out = words * EACH
-    group = group_of(module, asked, inputs, out)
+    group = group_of(module, quant_config, inputs, out)
     module.expect("qzeros", WHOLE, (-(-inputs // group), words))
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:

@@ -43,11 +43,11 @@ def claim(module: QuantizedModule, state: str) -> WeightReader:
         module.expect(NESTED[1], FLOATS, (256,))
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-        says = BitsAndBytesState(module, state, tensors[state])
+        quant_state = BitsAndBytesState(module, state, tensors[state])
         codes = nibbles(tensors["weight"].contiguous().view(-1).view(torch.uint8), high_first=True)
-        absmax = _restored(says, tensors) if nested else tensors[ABSMAX]
-        shape = says.shape(count)
-        group, scale = _by_rows(says, absmax, shape)
+        absmax = _restored(quant_state, tensors) if nested else tensors[ABSMAX]
+        shape = quant_state.shape(count)
+        group, scale = _by_rows(quant_state, absmax, shape)
         return QuantizedWeight(codes.view(shape), scale, group, table=tensors[TABLE].float())
 
     names = ("weight", ABSMAX, TABLE, state, *(NESTED if nested else ()))
@@ -94,21 +94,21 @@ class BitsAndBytesState:
         return float(value)
 
 
-def _restored(says: BitsAndBytesState, tensors: Mapping[str, Tensor]) -> Tensor:
+def _restored(quant_state: BitsAndBytesState, tensors: Mapping[str, Tensor]) -> Tensor:
     """Scales that are codes under a separate table, with a scale for each block of them."""
     codes, outer = tensors[ABSMAX], tensors[NESTED[0]].float()
-    length = says.size("nested_blocksize", len(outer), len(codes))
+    length = quant_state.size("nested_blocksize", len(outer), len(codes))
     each = outer.repeat_interleave(length)[: len(codes)]
-    return tensors[NESTED[1]].float()[codes.int()] * each + says.offset()
+    return tensors[NESTED[1]].float()[codes.int()] * each + quant_state.offset()
 
 
-def _by_rows(says: BitsAndBytesState, absmax: Tensor, shape: tuple[int, int]) -> tuple[int, Tensor]:
+def _by_rows(quant_state: BitsAndBytesState, absmax: Tensor, shape: tuple[int, int]) -> tuple[int, Tensor]:
     """Blocks run over the ends of rows: the group size divides both."""
     out, inputs = shape
-    length = says.size("blocksize", len(absmax), out * inputs)
+    length = quant_state.size("blocksize", len(absmax), out * inputs)
     group = math.gcd(inputs, length)
     if group < LEAST:
-        raise says.module.wrong(
+        raise quant_state.module.wrong(
             "weight",
             f"has rows of {inputs} in blocks of {length}, which cut them in groups of {group}: too small; take "
             "another checkpoint",

@@ -20,7 +20,7 @@ SPARE = ("weight_shape",)
 Unpack = Callable[[Tensor, int, int], Tensor]
 
 
-class SchemeFit(NamedTuple):
+class SchemeMatch(NamedTuple):
     """A scheme under which the headers make sense."""
 
     bits: int
@@ -41,7 +41,7 @@ def claim(module: QuantizedModule, schemes: Sequence[CompressedTensorsScheme]) -
         module.expect(ORDER, ("I32", "I64"), (inputs,))
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-        codes, scale = unpack(tensors["weight_packed"], bits, inputs), reach.spread(tensors["weight_scale"], weight)
+        codes, scale = unpack(tensors["weight_packed"], bits, inputs), reach.expanded(tensors["weight_scale"], weight)
         order = order_of(module, ORDER, tensors[ORDER], group) if ORDER in tensors else None
         zero = zeros(tensors[ZERO]) if ZERO in tensors else half
         codes = codes.contiguous() if order is None else codes[:, order]
@@ -60,7 +60,7 @@ def _described(group: int, inputs: int, reach: ScaleBlock) -> str:
     return "a scale per output" if reach.rows == 1 else "one scale"
 
 
-def _fit(module: QuantizedModule, words: int, schemes: Sequence[CompressedTensorsScheme]) -> SchemeFit:
+def _fit(module: QuantizedModule, words: int, schemes: Sequence[CompressedTensorsScheme]) -> SchemeMatch:
     """The one scheme that goes with the widths; where several do, the one whose targets name the module."""
     shape = module.siblings["weight_scale"].shape
     groups = shape[1] if len(shape) == 2 else 1
@@ -78,7 +78,7 @@ def _fit(module: QuantizedModule, words: int, schemes: Sequence[CompressedTensor
     return next(iter(found.values()))
 
 
-def _fits(scheme: CompressedTensorsScheme, words: int, groups: int, known: int | None) -> SchemeFit | None:
+def _fits(scheme: CompressedTensorsScheme, words: int, groups: int, known: int | None) -> SchemeMatch | None:
     bits, widest = scheme.bits, words * WORD // scheme.bits
     if groups > 1 and not scheme.group:
         return None
@@ -86,7 +86,7 @@ def _fits(scheme: CompressedTensorsScheme, words: int, groups: int, known: int |
         sizes = [known or groups * scheme.group, widest]
         return next(
             (
-                SchemeFit(bits, size, min(scheme.group, size))
+                SchemeMatch(bits, size, min(scheme.group, size))
                 for size in sizes
                 if _wide(size, bits, words) and -(-size // scheme.group) == groups
             ),
@@ -95,7 +95,7 @@ def _fits(scheme: CompressedTensorsScheme, words: int, groups: int, known: int |
     if known is None and WORD % bits:
         return None  # two packings, and rows of several lengths, have this width
     size = known or widest
-    return SchemeFit(bits, size, size) if _wide(size, bits, words) else None
+    return SchemeMatch(bits, size, size) if _wide(size, bits, words) else None
 
 
 def _wide(inputs: int, bits: int, words: int) -> bool:
@@ -120,7 +120,7 @@ def _zeros(
     """Packed zeros have half of the range added already; int8 ones have not."""
     if module.dtype(ZERO) == "I8":
         module.expect(ZERO, ("I8",), module.siblings["weight_scale"].shape)
-        return lambda zero: reach.spread(zero.short(), weight) + 2 ** (bits - 1)
+        return lambda zero: reach.expanded(zero.short(), weight) + 2 ** (bits - 1)
     if module.has(ZERO):
         groups = reach.grid(weight)[1]
         words, _ = module.matrix(ZERO, ("I32",))

@@ -29,27 +29,27 @@ class CompressedTensorsScheme(NamedTuple):
         return f"{self.bits} bits, {f'groups of {self.group}' if self.group else 'a scale per output'}"
 
 
-def schemes(asked: CheckpointQuantization) -> list[CompressedTensorsScheme]:
+def schemes(quant_config: CheckpointQuantization) -> list[CompressedTensorsScheme]:
     """Those of whole numbers; the others are plain from the headers. Raises ConfigError for sizes that cannot be."""
     found: list[CompressedTensorsScheme] = []
-    for name, group in asked.table("config_groups").items():
+    for name, group in quant_config.table("config_groups").items():
         if isinstance(group, list) and (preset := PRESET.fullmatch(name.upper())):
             found += [CompressedTensorsScheme(int(preset[1]), size, _targets(group)) for size in (OF_PRESETS, 0)]
         if isinstance(group, Mapping) and isinstance(weights := group.get("weights"), Mapping):
-            found += _of_weights(asked, f"config_groups.{name}.weights", weights, _targets(group.get("targets")))
+            found += _of_weights(quant_config, f"config_groups.{name}.weights", weights, _targets(group.get("targets")))
     return found
 
 
 def _of_weights(
-    asked: CheckpointQuantization, where: str, weights: Mapping[str, Any], targets: tuple[str, ...]
+    quant_config: CheckpointQuantization, where: str, weights: Mapping[str, Any], targets: tuple[str, ...]
 ) -> list[CompressedTensorsScheme]:
     if weights.get("type", "int") != "int":
         return []
     bits, group = weights.get("num_bits", 8), weights.get("group_size") or ALL
     if not is_size(bits, 8):
-        raise asked.refused(f"{where}.num_bits", bits, "weights have 1 to 8 bits; correct the file")
+        raise quant_config.refused(f"{where}.num_bits", bits, "weights have 1 to 8 bits; correct the file")
     if group != ALL and not is_size(group):
-        raise asked.refused(f"{where}.group_size", group, "it must be a number of inputs; correct the file")
+        raise quant_config.refused(f"{where}.group_size", group, "it must be a number of inputs; correct the file")
     grouped = group != ALL and weights.get("strategy") in (None, "group", "tensor_group")
     return [CompressedTensorsScheme(bits, group if grouped else 0, targets)]
 

@@ -39,7 +39,7 @@ def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightRea
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         factor = None
         for name, reach in reaches.items():
-            each = reach.spread(tensors[name].float(), (out, inputs))[:, 0]
+            each = reach.expanded(tensors[name].float(), (out, inputs))[:, 0]
             factor = 1 / each if name == DIVIDES else each
         return _grouped(tensors[codes], plain(tensors["weight_scale"]), group, bits, factor)
 

@@ -27,7 +27,7 @@ def claim(module: QuantizedModule, blocks: list[ScaleBlock]) -> WeightReader:
     reach = reach_of(module, name, weight, blocks or [DEFAULT_BLOCK])
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-        return QuantizedWeight.float8(tensors["weight"], reach.spread(tensors[name], weight), reach.inputs)
+        return QuantizedWeight.float8(tensors["weight"], reach.expanded(tensors[name], weight), reach.inputs)
 
     return module.claim(f"FP8, {described(reach, weight)}", weight, ("weight", name), read)
 

@@ -8,11 +8,11 @@ from .weight_reader_match import FLOATS, QuantizedModule
 SIZES = ("group_size", "q_group_size")
 
 
-def group_of(module: QuantizedModule, asked: CheckpointQuantization, inputs: int, out: int) -> int:
+def group_of(module: QuantizedModule, quant_config: CheckpointQuantization, inputs: int, out: int) -> int:
     """Of scales [groups, out], as GPTQ and AWQ keep them. Where layers differ, the configuration has another's size."""
     groups, _ = module.matrix("scales", FLOATS)
     module.expect("scales", FLOATS, (groups, out))
-    size = asked.size(*SIZES)
+    size = quant_config.size(*SIZES)
     if size and -(-inputs // size) == groups:
         return min(size, inputs)
     if inputs % groups:

@@ -37,9 +37,9 @@ def claim(
         module.expect(names[2], ("I8",), module.siblings["weight_scale"].shape)
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
-        scale = reach.spread(tensors["weight_scale"], weight)
+        scale = reach.expanded(tensors["weight_scale"], weight)
         zero = (
-            zeros_of(reach.spread(tensors[names[2]].short(), weight), levels)
+            zeros_of(reach.expanded(tensors[names[2]].short(), weight), levels)
             if len(names) == 3
             else float(MIDDLES[levels])
         )

@@ -24,13 +24,13 @@ OF_EXPERT = re.compile(r"experts\.\d+\.(\w+)$")  # whose matrices are in one ten
 OF_MIXTRAL = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
 
 
-def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
+def claim(module: QuantizedModule, quant_config: CheckpointQuantization) -> WeightReader:
     """w[o, i] = q[o, i] * scales[o, g] + biases[o, g].
 
     Bits and groups stand in the configuration, where a module may have its own.
     """
-    own = asked.keys.get(module.name, asked.keys.get(OF_EXPERT.sub(_together, module.name)))
-    says: Mapping[str, object] = {**asked.keys, **own} if isinstance(own, Mapping) else asked.keys
+    own = quant_config.keys.get(module.name, quant_config.keys.get(OF_EXPERT.sub(_together, module.name)))
+    says: Mapping[str, object] = {**quant_config.keys, **own} if isinstance(own, Mapping) else quant_config.keys
     mode = says.get("mode") or AFFINE
     if isinstance(mode, str) and mode in FLOAT_BITS:
         return _floats(module, mode)

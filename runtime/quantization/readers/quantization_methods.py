@@ -40,45 +40,50 @@ ROWS_TOO = (
 Notes = Iterator[str]
 
 
-def notes_of(asked: CheckpointQuantization) -> Notes:
+def notes_of(quant_config: CheckpointQuantization) -> Notes:
     """A line for each difference. Raises ConfigError for a method that is not read, or what it asks and is not."""
-    if not asked.method:
+    if not quant_config.method:
         return iter(())
-    if asked.method in REFUSED or asked.method not in METHODS:
-        near = difflib.get_close_matches(asked.method, METHODS, 1) if asked.method not in REFUSED else []
+    if quant_config.method in REFUSED or quant_config.method not in METHODS:
+        near = difflib.get_close_matches(quant_config.method, METHODS, 1) if quant_config.method not in REFUSED else []
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise asked.refused(
-            "quant_method", asked.method, f"checkpoints of this kind are not read; {hint}{INSTEAD}{', '.join(METHODS)}"
+        raise quant_config.refused(
+            "quant_method",
+            quant_config.method,
+            f"checkpoints of this kind are not read; {hint}{INSTEAD}{', '.join(METHODS)}",
         )
-    return METHODS[asked.method](asked)
+    return METHODS[quant_config.method](quant_config)
 
 
-def _float8(asked: CheckpointQuantization) -> Notes:
-    asked.one_of(
+def _float8(quant_config: CheckpointQuantization) -> Notes:
+    quant_config.one_of(
         "fmt", ("e4m3", "float8_e4m3fn", "float8_e4m3"), "float8 weights are read as e4m3 only; convert the checkpoint"
     )
-    asked.one_of("activation_scheme", ("dynamic", "static"), "known ones: dynamic, static; correct the file")
-    yield (
-        f"quant_method {asked.method!r} (activations {asked.keys.get('activation_scheme', 'dynamic')}): {WEIGHTS_ONLY}"
+    quant_config.one_of("activation_scheme", ("dynamic", "static"), "known ones: dynamic, static; correct the file")
+    activations = quant_config.keys.get("activation_scheme", "dynamic")
+    yield f"quant_method {quant_config.method!r} (activations {activations}): {WEIGHTS_ONLY}"
+
+
+def _compressed(quant_config: CheckpointQuantization) -> Notes:
+    quant_config.one_of(
+        "quantization_status", ("compressed",), "only compressed checkpoints are read; save it compressed"
     )
-
-
-def _compressed(asked: CheckpointQuantization) -> Notes:
-    asked.one_of("quantization_status", ("compressed",), "only compressed checkpoints are read; save it compressed")
-    asked.none_of(["transform_config"], "its rotations of activations are not computed; take a checkpoint without them")
-    sparse = asked.table("sparsity_config").get("format")
+    quant_config.none_of(
+        ["transform_config"], "its rotations of activations are not computed; take a checkpoint without them"
+    )
+    sparse = quant_config.table("sparsity_config").get("format")
     if sparse not in (None, "dense"):
-        raise asked.refused(
+        raise quant_config.refused(
             "sparsity_config.format", sparse, "sparse weights are not read; take a checkpoint without sparsity"
         )
-    for name, form in _formats(asked):
+    for name, form in _formats(quant_config):
         if form not in FORMATS:
-            raise asked.refused(
+            raise quant_config.refused(
                 name, form, f"this format is not read; take the unquantised checkpoint, or one of {', '.join(FORMATS)}"
             )
-    for name, group in asked.table("config_groups").items():
+    for name, group in quant_config.table("config_groups").items():
         if _rounds_activations(name, group):
-            yield f"config_groups.{name}: {ROWS_TOO if asked.rounds_rows() else WEIGHTS_ONLY}"
+            yield f"config_groups.{name}: {ROWS_TOO if quant_config.rounds_rows() else WEIGHTS_ONLY}"
 
 
 def _rounds_activations(name: str, group: object) -> bool:
@@ -101,9 +106,9 @@ FORMATS = (
 )
 
 
-def _formats(asked: CheckpointQuantization) -> Iterator[tuple[str, Any]]:
-    yield "format", asked.keys.get("format") or "dense"
-    for name, group in asked.table("config_groups").items():
+def _formats(quant_config: CheckpointQuantization) -> Iterator[tuple[str, Any]]:
+    yield "format", quant_config.keys.get("format") or "dense"
+    for name, group in quant_config.table("config_groups").items():
         if isinstance(group, Mapping) and group.get("format"):
             yield f"config_groups.{name}.format", group["format"]
 
@@ -129,41 +134,45 @@ MODELOPT = (
 FOR_WEIGHTS = ("FP8_PB_WO", "W4A16_NVFP4", "W4A16_AWQ", "W8A16")
 
 
-def _modelopt(asked: CheckpointQuantization) -> Notes:
-    algorithm = asked.keys.get("quant_algo")
+def _modelopt(quant_config: CheckpointQuantization) -> Notes:
+    algorithm = quant_config.keys.get("quant_algo")
     algorithm = algorithm.upper() if isinstance(algorithm, str) else algorithm  # it writes some of them small
     if algorithm is not None and algorithm not in MODELOPT:
-        raise asked.refused(
+        raise quant_config.refused(
             "quant_algo",
-            asked.keys["quant_algo"],
+            quant_config.keys["quant_algo"],
             f"this algorithm is not read; take the unquantised checkpoint, or one of {', '.join(MODELOPT)}",
         )
     if algorithm not in FOR_WEIGHTS:
-        yield f"quant_algo {asked.keys.get('quant_algo')!r}: {WEIGHTS_ONLY}"
+        yield f"quant_algo {quant_config.keys.get('quant_algo')!r}: {WEIGHTS_ONLY}"
 
 
-def _gptq(asked: CheckpointQuantization) -> Notes:
+def _gptq(quant_config: CheckpointQuantization) -> Notes:
     kinds = ("gptq", "gptq_v2")
     for key in ("checkpoint_format", "format"):
-        asked.one_of(
+        quant_config.one_of(
             key,
             kinds,
             f"this layout is not read; known ones: {', '.join(kinds)}; take the checkpoint before it was repacked",
         )
-    asked.none_of(["is_marlin_format"], "repacked weights are not read; take the checkpoint before it was repacked")
-    asked.none_of(["rotation", "adapter"], "it is not computed; take a checkpoint without it")
-    asked.one_of("pack_dtype", ("int32", "torch.int32"), "codes are read from int32 words; convert the checkpoint")
-    asked.size("bits", "w_bit", most=8)
-    asked.size(*SIZES)
+    quant_config.none_of(
+        ["is_marlin_format"], "repacked weights are not read; take the checkpoint before it was repacked"
+    )
+    quant_config.none_of(["rotation", "adapter"], "it is not computed; take a checkpoint without it")
+    quant_config.one_of(
+        "pack_dtype", ("int32", "torch.int32"), "codes are read from int32 words; convert the checkpoint"
+    )
+    quant_config.size("bits", "w_bit", most=8)
+    quant_config.size(*SIZES)
     return iter(())
 
 
-def _awq(asked: CheckpointQuantization) -> Notes:
+def _awq(quant_config: CheckpointQuantization) -> Notes:
     versions = ("gemm", "GEMM")
-    asked.one_of("version", versions, "only the version gemm is read; convert the checkpoint")
+    quant_config.one_of("version", versions, "only the version gemm is read; convert the checkpoint")
     for key in ("bits", "w_bit"):
-        asked.one_of(key, (4,), "AWQ is read in 4 bits; take another checkpoint")
-    asked.size(*SIZES)
+        quant_config.one_of(key, (4,), "AWQ is read in 4 bits; take another checkpoint")
+    quant_config.size(*SIZES)
     return iter(())
 
 
@@ -191,47 +200,49 @@ ROUNDED_TO = (
 )
 
 
-def _auto_round(asked: CheckpointQuantization) -> Notes:
-    asked.one_of(
+def _auto_round(quant_config: CheckpointQuantization) -> Notes:
+    quant_config.one_of(
         "packing_format",
         PACKINGS,
         f"this packing is not read; known ones: {', '.join(PACKINGS)}; export the checkpoint in one of them",
     )
-    asked.one_of(
+    quant_config.one_of(
         "data_type",
         ROUNDED_TO,
         f"weights of this kind are not read; known ones: {', '.join(ROUNDED_TO)}; export the checkpoint in one of them",
     )
-    asked.one_of("fmt", ("e4m3",), "float8 weights are read as e4m3 only; export the checkpoint so")
-    asked.none_of(
+    quant_config.one_of("fmt", ("e4m3",), "float8 weights are read as e4m3 only; export the checkpoint so")
+    quant_config.none_of(
         ["rotation_config", "hadamard_config", "transform_config"], "it is not computed; take a checkpoint without it"
     )
-    asked.size("bits", most=8)
-    if asked.keys.get("data_type", "int") == "int":  # of float8 the shapes tell, and this may be a block's two sizes
-        asked.size(*SIZES)
-    if (asked.size("act_bits", most=64) or 16) < 16:
-        yield f"act_bits {asked.keys['act_bits']!r}: {WEIGHTS_ONLY}"
+    quant_config.size("bits", most=8)
+    if (
+        quant_config.keys.get("data_type", "int") == "int"
+    ):  # of float8 the shapes tell, and this may be a block's two sizes
+        quant_config.size(*SIZES)
+    if (quant_config.size("act_bits", most=64) or 16) < 16:
+        yield f"act_bits {quant_config.keys['act_bits']!r}: {WEIGHTS_ONLY}"
 
 
-def _bitsandbytes(asked: CheckpointQuantization) -> Notes:
-    asked.one_of("bnb_4bit_quant_type", ("nf4", "fp4"), "known ones: nf4, fp4; correct the file")
-    if asked.keys.get("load_in_8bit"):
+def _bitsandbytes(quant_config: CheckpointQuantization) -> Notes:
+    quant_config.one_of("bnb_4bit_quant_type", ("nf4", "fp4"), "known ones: nf4, fp4; correct the file")
+    if quant_config.keys.get("load_in_8bit"):
         yield f"load_in_8bit: {WEIGHTS_ONLY}"
 
 
 NTILES = '"int4_tile_packed_ntile": 16'
 
 
-def _torchao(asked: CheckpointQuantization) -> Notes:
-    types = json.dumps(asked.keys.get("quant_type"), default=str)
+def _torchao(quant_config: CheckpointQuantization) -> Notes:
+    types = json.dumps(quant_config.keys.get("quant_type"), default=str)
     if NTILES in types and "TILE_PACKED_TO_4D" in types:
-        raise asked.refused(
+        raise quant_config.refused(
             "int4_tile_packed_ntile",
             16,
             "such tiles are an AMD card's and are not read; quantise it in the format 'plain'",
         )
     if "Activation" in types:
-        yield f"quant_type: {ROWS_TOO if asked.rounds_rows() else WEIGHTS_ONLY}"
+        yield f"quant_type: {ROWS_TOO if quant_config.rounds_rows() else WEIGHTS_ONLY}"
 
 
 ALGORITHMS = (
@@ -246,33 +257,33 @@ ALGORITHMS = (
 )  # that leave nothing to do to inputs
 
 
-def _quark(asked: CheckpointQuantization) -> Notes:
-    export = asked.table("export")
+def _quark(quant_config: CheckpointQuantization) -> Notes:
+    export = quant_config.table("export")
     for key, known in (("weight_format", "real_quantized"), ("pack_method", "reorder")):
         if export.get(key, known) != known:
-            raise asked.refused(f"export.{key}", export[key], f"only {known!r} is read; export it so")
-    for where, spec in quark_reader.weights(asked):
+            raise quant_config.refused(f"export.{key}", export[key], f"only {known!r} is read; export it so")
+    for where, spec in quark_reader.weights(quant_config):
         if spec.get("dtype") not in quark_reader.READ:
-            raise asked.refused(
+            raise quant_config.refused(
                 f"{where}.dtype",
                 spec.get("dtype"),
                 f"weights of this dtype are not read; known ones: {', '.join(quark_reader.READ)}",
             )
-    algorithms = asked.keys.get("algo_config") or []
+    algorithms = quant_config.keys.get("algo_config") or []
     for each in algorithms if isinstance(algorithms, list) else [algorithms]:
         name = each.get("name") if isinstance(each, Mapping) else each
         if not isinstance(name, str) or name.lower() not in ALGORITHMS:
-            raise asked.refused(
+            raise quant_config.refused(
                 "algo_config", name, f"what it does to inputs is not computed; known ones: {', '.join(ALGORITHMS)}"
             )
     if any(
         isinstance(each, Mapping) and each.get("input_tensors")
-        for each in (asked.keys.get("global_quant_config"), *asked.table("layer_quant_config").values())
+        for each in (quant_config.keys.get("global_quant_config"), *quant_config.table("layer_quant_config").values())
     ):
         yield f"quark: {WEIGHTS_ONLY}"
 
 
-def _nothing(asked: CheckpointQuantization) -> Notes:
+def _nothing(quant_config: CheckpointQuantization) -> Notes:
     """The headers say it all."""
     return iter(())
 
@@ -307,19 +318,19 @@ TELLING = {
 }
 
 
-def asked_of(
+def checkpoint_quantization_of(
     quantization: Mapping[str, Any] | None, where: str, other_files: Mapping[str, Mapping[str, Any]]
 ) -> CheckpointQuantization:
     """What the first of these says: config.json's object, then the files of older tools."""
     if quantization:
-        return _asked(quantization, where, None)
+        return _checkpoint_quantization(quantization, where, None)
     for name, method in OLDER.items():
         if name in other_files:
-            return _asked(other_files[name], name, method)
+            return _checkpoint_quantization(other_files[name], name, method)
     return CheckpointQuantization(where=where)
 
 
-def _asked(keys: object, where: str, default: str | None) -> CheckpointQuantization:
+def _checkpoint_quantization(keys: object, where: str, default: str | None) -> CheckpointQuantization:
     if isinstance(keys, Mapping) and isinstance(inner := keys.get("quantization"), Mapping):
         keys = {**inner, **keys}  # ModelOpt's files have it one level down
     if not isinstance(keys, Mapping):

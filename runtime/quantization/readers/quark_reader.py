@@ -23,12 +23,12 @@ READ = ("fp8_e4m3", "fp4", "fp6_e2m3", "int8", *WHOLE)
 MIDDLE = 8
 
 
-def claim(module: QuantizedModule, asked: CheckpointQuantization) -> WeightReader:
+def claim(module: QuantizedModule, quant_config: CheckpointQuantization) -> WeightReader:
     """w = (q - z) * s; a vector of scales: one an output, and words run along the inputs."""
     again = QuantizedModule(
         module.name, {OURS.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED
     )
-    moved = _moved(asked, again)
+    moved = _moved(quant_config, again)
     inner = (
         awq_reader.claim(again, CheckpointQuantization())
         if len(module.siblings["weight_scale"].shape) == 2
@@ -61,8 +61,10 @@ def _along_inputs(module: QuantizedModule) -> WeightReader:
     return module.claim("4 bits, a scale per output", (out, inputs), ("qweight", "qzeros", "scales"), read)
 
 
-def _moved(asked: CheckpointQuantization, module: QuantizedModule) -> int:
-    found = {dtype for _, spec in weights(asked) if isinstance(dtype := spec.get("dtype"), str) and dtype in WHOLE}
+def _moved(quant_config: CheckpointQuantization, module: QuantizedModule) -> int:
+    found = {
+        dtype for _, spec in weights(quant_config) if isinstance(dtype := spec.get("dtype"), str) and dtype in WHOLE
+    }
     if len(found) != 1:
         listed = " and ".join(sorted(found)) or "neither"
         raise module.wrong(
@@ -73,16 +75,16 @@ def _moved(asked: CheckpointQuantization, module: QuantizedModule) -> int:
     return WHOLE[found.pop()]
 
 
-def weights(asked: CheckpointQuantization) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def weights(quant_config: CheckpointQuantization) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """What the configuration says of weights, and where."""
-    places: list[tuple[str, object]] = [("global_quant_config", asked.keys.get("global_quant_config"))]
+    places: list[tuple[str, object]] = [("global_quant_config", quant_config.keys.get("global_quant_config"))]
     for key in ("layer_quant_config", "layer_type_quant_config"):
-        places += [(f"{key}.{name}", each) for name, each in asked.table(key).items()]
+        places += [(f"{key}.{name}", each) for name, each in quant_config.table(key).items()]
     for where, each in places:
         if isinstance(each, Mapping) and each.get("weight") is not None:
             spec = each["weight"]
             if not isinstance(spec, Mapping):
-                raise asked.refused(
+                raise quant_config.refused(
                     f"{where}.weight", spec, "weights that are rounded in two stages are not read; export them in one"
                 )
             yield f"{where}.weight", spec

@@ -21,13 +21,13 @@ ROWS, LANES = 8, 4  # of a tile: outputs, and lanes that share one
 WORDS = (1, 2, 4)  # of a lane, one after the other
 
 
-def claim_plain(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
+def claim_plain(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightReader:
     """Int4Tensor: w[o, i] = q[i, o] * scale[g, o] + zero[g, o], q of -8 to 7, two
     in a byte, the even input in the lower half.
     """
     out, width = module.matrix("weight", ("I8", "U8"))
-    weight = _sized(module, said, (out, 2 * width))
-    group = _group(module, said, weight, (SCALE, ZERO), FLOATS)
+    weight = _sized(module, metadata, (out, 2 * width))
+    group = _group(module, metadata, weight, (SCALE, ZERO), FLOATS)
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes = nibbles(tensors["weight"].contiguous().view(torch.uint8)) ^ MIDDLE
@@ -36,20 +36,20 @@ def claim_plain(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
     return module.claim(f"4 bits, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
 
-def claim_words(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
+def claim_words(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightReader:
     """Int4PlainInt32Tensor of an XPU: w[o, i] = (q[o, i] - zero[g, o]) * scale[g,
     o], eight in a word from the lowest bits on.
     """
     out, words = module.matrix("weight", ("I32",))
-    weight = _sized(module, said, (out, 8 * words))
+    weight = _sized(module, metadata, (out, 8 * words))
     if module.dtype(ZERO) in FLOATS:
         raise module.wrong(
             ZERO,
             "belongs to a weight that was packed for an NPU, whose layout is not read; quantise it in the format "
             "'plain'",
         )
-    group = _group(module, said, weight, (SCALE,), FLOATS)
-    _group(module, said, weight, (ZERO,), ("I8",))
+    group = _group(module, metadata, weight, (SCALE,), FLOATS)
+    _group(module, metadata, weight, (ZERO,), ("I8",))
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         zero = tensors[ZERO].T.contiguous()
@@ -59,7 +59,7 @@ def claim_words(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
     return module.claim(f"4 bits in words, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
 
-def claim_tiles(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
+def claim_tiles(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightReader:
     """Int4TilePackedTo4dTensor of a CUDA GPU: w[o, i] = (q[o, i] - 8) * s[g, o] + z[g, o].
 
     s and z are interleaved; sizes are padded with zeros.
@@ -71,10 +71,10 @@ def claim_tiles(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
             f"must be [outputs / {ROWS}, inputs / ..., {ROWS * LANES}, {' or '.join(map(str, WORDS))}] in tiles; "
             "quantise it again",
         )
-    weight, group = said.shape(), said.group()
+    weight, group = metadata.shape(), metadata.group()
     filled = stored[0] * ROWS, stored[1] * stored[3] * 32
     if weight[0] > filled[0] or weight[1] > filled[1]:
-        raise said.wrong("shape")
+        raise metadata.wrong("shape")
     module.expect(TILES, FLOATS, (-(-filled[1] // group), filled[0], 2))
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
@@ -96,9 +96,9 @@ def untile(tiles: Tensor) -> Tensor:
     return codes.permute(0, 2, 1, 4, 6, 3, 5).reshape(outputs * ROWS, inputs * words * 32)
 
 
-def claim_unpacked(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
+def claim_unpacked(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightReader:
     """IntxUnpackedToInt8Tensor: w = (q - zero) * scale, q of -2^(bits - 1) and up, each in a byte."""
-    bits, reach = said.bits(), said.reach()
+    bits, reach = metadata.bits(), metadata.reach()
     weight = module.matrix("weight", ("I8",))
     module.expect(SCALE, FLOATS, reach.grid(weight))
     module.expect(ZERO, ("I8", *FLOATS), reach.grid(weight))
@@ -107,8 +107,8 @@ def claim_unpacked(module: QuantizedModule, said: TorchAOMetadata) -> WeightRead
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
         codes, zero = codes_of(module, tensors["weight"], bits), tensors[ZERO]
-        spread = reach.spread(zero.short() if zero.dtype == torch.int8 else zero.float(), weight)
-        return QuantizedWeight(codes, reach.spread(tensors[SCALE], weight), group, levels, zeros_of(spread, levels))
+        spread = reach.expanded(zero.short() if zero.dtype == torch.int8 else zero.float(), weight)
+        return QuantizedWeight(codes, reach.expanded(tensors[SCALE], weight), group, levels, zeros_of(spread, levels))
 
     return module.claim(f"{bits} bits in bytes, {described(group, weight[1])}", weight, ("weight", SCALE, ZERO), read)
 
@@ -118,21 +118,21 @@ def _around_middle(codes: Tensor, scale: Tensor, zero: Tensor, group: int) -> Qu
     return QuantizedWeight(codes, scale.contiguous(), group, zero=float(MIDDLE), offset=offset)
 
 
-def _sized(module: QuantizedModule, said: TorchAOMetadata, weight: tuple[int, int]) -> tuple[int, int]:
-    if said.shape() != weight:
-        raise said.wrong("shape")
+def _sized(module: QuantizedModule, metadata: TorchAOMetadata, weight: tuple[int, int]) -> tuple[int, int]:
+    if metadata.shape() != weight:
+        raise metadata.wrong("shape")
     return weight
 
 
 def _group(
     module: QuantizedModule,
-    said: TorchAOMetadata,
+    metadata: TorchAOMetadata,
     weight: tuple[int, int],
     names: tuple[str, ...],
     dtypes: tuple[str, ...],
 ) -> int:
     """How many inputs share the numbers of these tensors [groups, out]."""
-    group = said.group()
+    group = metadata.group()
     for name in names:
         module.expect(name, dtypes, (-(-weight[1] // group), weight[0]))
     return min(group, weight[1])

@@ -57,7 +57,7 @@ class TorchAOMetadata(NamedTuple):
         return int(match[1])
 
 
-def said_of(module: QuantizedModule, text: object) -> TorchAOMetadata:
+def metadata_of(module: QuantizedModule, text: object) -> TorchAOMetadata:
     """text: as the file has it; None: it has nothing. Raises CheckpointError for what is no such JSON."""
     if text is None:
         return TorchAOMetadata(module)

@@ -13,7 +13,7 @@ from . import float4_reader, float8_reader, int8_reader
 from .input_scales import scaled, without
 from .swizzled_scales import unswizzled
 from .torchao_int4_reader import claim_plain, claim_tiles, claim_unpacked, claim_words
-from .torchao_metadata import TorchAOMetadata, said_of
+from .torchao_metadata import TorchAOMetadata, metadata_of
 from .weight_reader_match import FLOATS, QuantizedModule, WeightReader
 from .weight_scales import ScaleBlock
 
@@ -49,7 +49,7 @@ def claim(
     again = QuantizedModule(
         module.name, {PLAIN.get(name, name): sibling for name, sibling in module.siblings.items()}, CALLED
     )
-    inner = _inner(again, blocks, said_of(again, text), rounds_rows)
+    inner = _inner(again, blocks, metadata_of(again, text), rounds_rows)
     names, unused = (tuple(CALLED.get(name, name) for name in part) for part in (inner.names, inner.unused))
 
     def read(tensors: Mapping[str, Tensor]) -> QuantizedWeight:
@@ -58,15 +58,17 @@ def claim(
     return WeightReader(f"torchao, {inner.format}", inner.shape, names, unused, read)
 
 
-def _inner(module: QuantizedModule, blocks: list[ScaleBlock], said: TorchAOMetadata, rounds_rows: bool) -> WeightReader:
-    if said.kind in INT4:
-        return INT4[said.kind](module, said)
-    if said.kind in (MX, NV):
-        return _floats(module, said)
-    if said.kind not in ("", *BYTES):
+def _inner(
+    module: QuantizedModule, blocks: list[ScaleBlock], metadata: TorchAOMetadata, rounds_rows: bool
+) -> WeightReader:
+    if metadata.kind in INT4:
+        return INT4[metadata.kind](module, metadata)
+    if metadata.kind in (MX, NV):
+        return _floats(module, metadata)
+    if metadata.kind not in ("", *BYTES):
         raise module.wrong(
             "weight",
-            f"is of the class {said.kind[:60]!r}, which is not read; quantise it again as one of "
+            f"is of the class {metadata.kind[:60]!r}, which is not read; quantise it again as one of "
             f"{', '.join((*BYTES, *INT4, MX, NV))}",
         )
     if module.dtype("weight") not in ("I8", *float8_reader.FLOAT8) or module.dtype("weight_zero_point") in FLOATS:
@@ -82,14 +84,14 @@ def _inner(module: QuantizedModule, blocks: list[ScaleBlock], said: TorchAOMetad
     )
 
 
-def _floats(module: QuantizedModule, said: TorchAOMetadata) -> WeightReader:
+def _floats(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightReader:
     """Floats of four or eight bits whose scales are in order, or swizzled for tensor cores."""
-    group = 16 if said.kind == NV else 32
-    if said.keys.get("block_size") != group:
-        raise said.wrong("block_size")
+    group = 16 if metadata.kind == NV else 32
+    if metadata.keys.get("block_size") != group:
+        raise metadata.wrong("block_size")
     out, width = module.matrix("weight", ("U8", *float8_reader.FLOAT8))
     four = module.dtype("weight") == "U8"
-    module.expect("weight_scale", ("F8_E4M3",) if said.kind == NV else float8_reader.EXPONENTS)
+    module.expect("weight_scale", ("F8_E4M3",) if metadata.kind == NV else float8_reader.EXPONENTS)
     plain, order = unswizzled(module, "weight_scale", (out, -(-(2 * width if four else width) // group)))
     if not four:
         return order(float8_reader.claim(plain, []))

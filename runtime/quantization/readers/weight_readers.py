@@ -27,7 +27,7 @@ from .compressed_tensors_schemes import schemes
 from .input_scales import scaled, without
 from .kv_scale_reader import other_kind
 from .quantization_config import CheckpointQuantization
-from .quantization_methods import asked_of, notes_of
+from .quantization_methods import checkpoint_quantization_of, notes_of
 from .weight_reader_match import FLOATS, QuantizedModule, TensorHeader, WeightReader
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -55,10 +55,15 @@ class WeightReaders:
     other_kv: why its scales of keys and values are not for float8; None: they may be.
     """
 
-    def __init__(self, asked: CheckpointQuantization, said: Mapping[str, Any] = NOTHING) -> None:
-        """said: see `told`. Raises ConfigError for what the configuration requires and no reader supports."""
-        self.notes, self.other_kv = tuple(notes_of(asked)), other_kind(asked)
-        self._asked, self._schemes, self._blocks, self._said = asked, schemes(asked), asked.blocks(), said
+    def __init__(self, quant_config: CheckpointQuantization, metadata: Mapping[str, Any] = NOTHING) -> None:
+        """metadata: see `with_metadata`. Raises ConfigError if the configuration requires what no reader supports."""
+        self.notes, self.other_kv = tuple(notes_of(quant_config)), other_kind(quant_config)
+        self._quantization, self._schemes, self._blocks, self._metadata = (
+            quant_config,
+            schemes(quant_config),
+            quant_config.blocks(),
+            metadata,
+        )
 
     @classmethod
     def of(
@@ -70,11 +75,11 @@ class WeightReaders:
         Raises ConfigError for a method that is not read, and for keys whose value changes results and is not
         understood.
         """
-        return cls(asked_of(quantization, where, other_files or {}))
+        return cls(checkpoint_quantization_of(quantization, where, other_files or {}))
 
-    def told(self, said: Mapping[str, Any]) -> WeightReaders:
+    def with_metadata(self, metadata: Mapping[str, Any]) -> WeightReaders:
         """The same readers with the metadata that files have of their tensors, by the names of weights."""
-        return WeightReaders(self._asked, said)
+        return WeightReaders(self._quantization, metadata)
 
     def claim(self, module: str, siblings: Mapping[str, TensorHeader]) -> WeightReader | None:
         """How the weight of `module` is read; None: it is a plain one.
@@ -98,12 +103,12 @@ class WeightReaders:
         if module.has("weight_packed", "weight_scale"):
             return float4_reader.claim(module, "weight_packed")
         if module.has("qweight", "qzeros", "scales"):
-            return (awq_reader if _along_outputs(module) else gptq_reader).claim(module, self._asked)
+            return (awq_reader if _along_outputs(module) else gptq_reader).claim(module, self._quantization)
         if module.has("blocks", "scales"):
             return float4_reader.claim_blocks(module)
         if module.has("_weight_qdata"):
             return torchao_reader.claim(
-                module, self._blocks, self._said.get(f"{module.name}.weight"), self._asked.rounds_rows()
+                module, self._blocks, self._metadata.get(f"{module.name}.weight"), self._quantization.rounds_rows()
             )
         if state := bitsandbytes_reader.state_of(module):
             return bitsandbytes_reader.claim(module, state)
@@ -112,10 +117,10 @@ class WeightReaders:
     def _by_dtype(self, module: QuantizedModule) -> WeightReader | None:
         """Formats that call them weight."""
         dtype = module.dtype("weight")
-        if dtype == "I32" and module.has("weight_scale") and self._asked.method == quark_reader.METHOD:
-            return quark_reader.claim(module, self._asked)
+        if dtype == "I32" and module.has("weight_scale") and self._quantization.method == quark_reader.METHOD:
+            return quark_reader.claim(module, self._quantization)
         if dtype == "U32" and module.has("scales"):
-            return mlx_reader.claim(module, self._asked)
+            return mlx_reader.claim(module, self._quantization)
         if dtype == "U8" and module.has("weight_scale"):
             return (
                 modelopt_reader.claim(module)
@@ -125,7 +130,7 @@ class WeightReaders:
         if dtype == "I8" and module.has("SCB"):
             return int8_reader.claim_bitsandbytes(module)
         if dtype == "I8" and module.has("weight_scale"):
-            return int8_reader.claim(module, self._asked.rounds_rows(), self._schemes)
+            return int8_reader.claim(module, self._quantization.rounds_rows(), self._schemes)
         return float8_reader.claim(module, self._blocks) if dtype.startswith("F8_") else None
 
 

@@ -20,7 +20,7 @@ class ScaleBlock(NamedTuple):
     def grid(self, weight: tuple[int, int]) -> tuple[int, int]:
         return -(-weight[0] // self.rows), -(-weight[1] // self.inputs)
 
-    def spread(self, scale: Tensor, weight: tuple[int, int]) -> Tensor:
+    def expanded(self, scale: Tensor, weight: tuple[int, int]) -> Tensor:
         """A scale of any rank -> [out, groups], a number of `QuantizedWeight`."""
         numbers = plain(scale).reshape(self.grid(weight))
         return numbers if self.rows == 1 else numbers.repeat_interleave(self.rows, 0)[: weight[0]].contiguous()

@@ -22,11 +22,11 @@ class Embed(SequenceOp):
     their way, and need not be computed again after a preemption; those of the other are here.
     """
 
-    __slots__ = ("_asked", "_summed", "_total")
+    __slots__ = ("_requested", "_summed", "_total")
 
     def __init__(self) -> None:
         super().__init__()
-        self._asked = self._summed = 0
+        self._requested = self._summed = 0
         self._total: Any = 0.0
 
     def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
@@ -37,17 +37,17 @@ class Embed(SequenceOp):
         return False
 
     def reuse(self, seq: SequenceState) -> int:
-        return self._asked
+        return self._requested
 
     def target(self, seq: SequenceState) -> int:
         return len(seq)
 
     def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return range(max(lo, self._asked), hi)
+        return range(max(lo, self._requested), hi)
 
-    def asked(self, positions: range) -> None:
+    def mark_requested(self, positions: range) -> None:
         """The sum over these positions, those of `pool`, is on its way."""
-        self._asked = positions.stop
+        self._requested = positions.stop
 
     def add(self, total: Floats, positions: range) -> None:
         """The sum over `positions` is here."""

@@ -41,7 +41,7 @@ class Generate(SequenceOp):
         return bool(self.params.close_at_limit or self.params.stop or self.params.stop_regex)
 
     @property
-    def behind(self) -> bool:
+    def grammar_pending(self) -> bool:
         """Its grammar is worked out on another thread."""
         return self.decoding is not None and self.decoding.work is not None
 

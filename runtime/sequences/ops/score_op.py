@@ -51,7 +51,7 @@ class ChoiceBranch:
         return count
 
     @property
-    def fan(self) -> list[int]:
+    def next_tokens(self) -> list[int]:
         """The tokens that may follow."""
         return [choice_branch.tokens[0] for choice_branch in self.choice_branches]
 
@@ -156,14 +156,14 @@ class Score(SequenceOp):
         return range(hi - 1, hi) if wanted else range(0)
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
-        return [self.trie.fan] * rows
+        return [self.trie.next_tokens] * rows
 
     def collect(
         self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         if not self.launched:
             if self.flat and seq.computed >= self.target(seq):
-                self._spread(seq, life)
+                self._start_probes(seq, life)
             elif pairs:
                 self.launched = True
                 self._grow(seq, life, seq, self.trie, [], pairs[-1])
@@ -177,7 +177,7 @@ class Score(SequenceOp):
         self.resolve(self.results)
         return True
 
-    def _spread(self, owner: SequenceState, life: SequenceEngine) -> None:
+    def _start_probes(self, owner: SequenceState, life: SequenceEngine) -> None:
         """A probe for each choice: it computes the sequence's last token and all of the choice's."""
         self.launched = True
         for index in self.trie.ends:
@@ -193,12 +193,12 @@ class Score(SequenceOp):
         parent: SequenceState,
         choice_branch: ChoiceBranch,
         path: TokenLogprobs,
-        fan: TokenLogprobs,
+        next_tokens: TokenLogprobs,
     ) -> None:
-        """Go on after a run that is computed: `path` leads to its end, `fan` are the first tokens after it."""
+        """Go on after a run that is computed: `path` leads to its end, `next_tokens` are the first tokens after it."""
         for index in choice_branch.ends:
             self.results[index] = path
-        for child, first in zip(choice_branch.choice_branches, fan, strict=True):
+        for child, first in zip(choice_branch.choice_branches, next_tokens, strict=True):
             self.scored += 1
             if child.choice_branches or len(child.tokens) > 1:
                 self._probe(owner, life, parent, child, [*path, first], len(parent) + 1)
@@ -221,7 +221,7 @@ class Score(SequenceOp):
         life.spawn_children(parent, probe)
         self.pending += 1
         self.scored += len(choice_branch.tokens) - 1
-        look = Logprobs(start, fan=choice_branch.fan)
+        look = Logprobs(start, next_tokens=choice_branch.next_tokens)
         look.future.add_done_callback(partial(self._take, owner, life, probe, choice_branch, path, look))
         life.enqueue(probe, Extend(np.array(choice_branch.tokens, np.int32), 0), look, Close())
 
@@ -241,6 +241,6 @@ class Score(SequenceOp):
         if error := future.exception():
             life.fail(owner, error)
             return
-        self._grow(owner, life, probe, choice_branch, path + look.found, look.fan_found)
+        self._grow(owner, life, probe, choice_branch, path + look.found, look.next_found)
         if self.pending == 0:
             life.proceed(owner)

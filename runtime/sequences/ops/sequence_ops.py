@@ -115,17 +115,17 @@ class Fork(Prefill):
 
 
 class Logprobs(SequenceOp):
-    """Log-probabilities of the tokens [start:] of the sequence itself, and of the tokens `fan` after its end."""
+    """Log-probabilities of the tokens [start:] of the sequence itself, and of `next_tokens` after its end."""
 
-    __slots__ = ("fan", "fan_found", "found", "start", "top", "top_found")
+    __slots__ = ("found", "next_found", "next_tokens", "start", "top", "top_found")
 
-    made_of = ("start", "top", "fan")
+    made_of = ("start", "top", "next_tokens")
 
-    def __init__(self, start: int, top: int = 0, fan: list[int] | None = None) -> None:
+    def __init__(self, start: int, top: int = 0, next_tokens: list[int] | None = None) -> None:
         super().__init__()
-        self.start, self.top, self.fan = start, top, fan or []
+        self.start, self.top, self.next_tokens = start, top, next_tokens or []
         self.found: TokenLogprobs = []
-        self.fan_found: TokenLogprobs = []
+        self.next_found: TokenLogprobs = []
         self.top_found: list[TokenLogprobs] = []
 
     def begin(self, seq: SequenceState, life: SequenceEngine) -> bool:
@@ -136,34 +136,34 @@ class Logprobs(SequenceOp):
         return self._done(seq)
 
     def reuse(self, seq: SequenceState) -> int:
-        return max(0, min(self.target(seq) - bool(self.fan), self.start - 1 + len(self.found)))
+        return max(0, min(self.target(seq) - bool(self.next_tokens), self.start - 1 + len(self.found)))
 
     def target(self, seq: SequenceState) -> int:
-        return len(seq) if self.fan else len(seq) - 1
+        return len(seq) if self.next_tokens else len(seq) - 1
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
         return range(max(lo, self.start - 1 + len(self.found)), hi)  # a preempted one computes anew what it has found
 
     def leaves(self, seq: SequenceState, hi: int) -> bool:
         """No sequence goes on from a probe that ends with this, and has no forks after it."""
-        return hi < self.target(seq) or bool(self.fan) or len(seq.ops) < 2 or not isinstance(seq.ops[1], Close)
+        return hi < self.target(seq) or bool(self.next_tokens) or len(seq.ops) < 2 or not isinstance(seq.ops[1], Close)
 
     def wanted(self, seq: SequenceState, rows: int) -> list[list[int]]:
         first = self.start + len(self.found)
         tokens: list[int] = seq.tokens.array[first : first + rows].tolist()
-        return [[token] for token in tokens] + [self.fan] * (rows - len(tokens))
+        return [[token] for token in tokens] + [self.next_tokens] * (rows - len(tokens))
 
     def collect(
         self, seq: SequenceState, life: SequenceEngine, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
     ) -> bool:
         missing = len(seq) - self.start - len(self.found)
         self.found += [row[0] for row in pairs[:missing]]
-        self.fan_found += [pair for row in pairs[missing:] for pair in row]
+        self.next_found += [pair for row in pairs[missing:] for pair in row]
         self.top_found += [top[: self.top] for top in tops[:missing]]
         return self._done(seq)
 
     def _done(self, seq: SequenceState) -> bool:
-        if self.start + len(self.found) < len(seq) or len(self.fan_found) < len(self.fan):
+        if self.start + len(self.found) < len(seq) or len(self.next_found) < len(self.next_tokens):
             return False
         self.resolve((self.found, self.top_found))
         return True

@@ -37,7 +37,7 @@ async def events(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None
         yield DONE
 
 
-class Streamed(StreamingResponse):
+class StreamedResponse(StreamingResponse):
     """What comes line by line; its generator is closed when the client is gone, whatever it was doing."""
 
     def __init__(self, lines: AsyncGenerator[bytes, None], media_type: str) -> None:
@@ -49,14 +49,14 @@ class Streamed(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-class EventResponse(Streamed):
+class SSEResponse(StreamedResponse):
     """A stream of events as OpenAI's chat has them."""
 
     def __init__(self, items: AsyncGenerator[Any, None]) -> None:
         super().__init__(events(items), "text/event-stream")
 
 
-class NamedEventResponse(Streamed):
+class NamedSSEResponse(StreamedResponse):
     """A stream of events that are called by their `type`, without a mark at the end.
 
     failed: the last event after an unexpected error.
@@ -68,7 +68,7 @@ class NamedEventResponse(Streamed):
         super().__init__(_named(items, failed), "text/event-stream")
 
 
-class LineResponse(Streamed):
+class JsonLinesResponse(StreamedResponse):
     """A stream of lines of JSON. failed: what a last line says of an error."""
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 from sgl.runtime.errors import ConfigError
 
-from .template_traits import Message, MessageFate, TemplateTraits
+from .template_traits import Message, TemplateMessageEffect, TemplateTraits
 
 AS_SYSTEM = "shows no messages of the role developer: they are handed on as system messages"
 
@@ -21,12 +21,12 @@ def with_roles(messages: Sequence[Mapping[str, Any]], traits: TemplateTraits, to
     found: list[Message] = []
     for message in messages:
         role = message["role"]
-        as_system = role == "developer" and traits.taken(role, not found, tools) is not MessageFate.SHOWN
+        as_system = role == "developer" and traits.taken(role, not found, tools) is not TemplateMessageEffect.SHOWN
         if as_system:
-            traits.say(AS_SYSTEM)
+            traits.add_note(AS_SYSTEM)
         after_system = len(found) == 1 and found[0]["role"] == "system"
         if after_system and (
-            as_system or (role == "system" and traits.taken(role, False, tools) is not MessageFate.SHOWN)
+            as_system or (role == "system" and traits.taken(role, False, tools) is not TemplateMessageEffect.SHOWN)
         ):
             found[0]["content"] = _joined(found[0].get("content"), message.get("content"))
         else:
@@ -50,7 +50,7 @@ def _in_form(message: Mapping[str, Any], first: bool, traits: TemplateTraits, to
     role, content = message["role"], message["content"]
     sent = not isinstance(content, str)
     parts = traits.reads_parts(role, first, sent, tools)
-    if not message.get("tool_calls") and traits.fate(role, first, parts, tools) is MessageFate.LEFT_OUT:
+    if not message.get("tool_calls") and traits.fate(role, first, parts, tools) is TemplateMessageEffect.LEFT_OUT:
         place = "at the beginning" if first else "after the first message"
         raise ConfigError(
             f"the model's chat template leaves out a message of the role {role!r} {place} ({text_of(content)!r:.80}); "

@@ -34,7 +34,7 @@ _USER, _SAID = {"role": "user", "content": THREE}, {"role": "assistant", "conten
 _STAND_INS = {name: f"<|{name}|>" for name in ("bos_token", "eos_token", "unk_token", "pad_token")}
 
 
-class MessageFate(Enum):
+class TemplateMessageEffect(Enum):
     """What comes of a message."""
 
     SHOWN = "shown"
@@ -65,8 +65,8 @@ class TemplateTraits:
     def __init__(self, template: ChatTemplate | str) -> None:
         self._template = template
         self._left = SECONDS
-        self._fates: dict[Any, MessageFate] = {}
-        self._said: set[str] = set()
+        self._fates: dict[Any, TemplateMessageEffect] = {}
+        self._notes_added: set[str] = set()
 
     @cached_property
     def _chat(self) -> ChatTemplate:
@@ -84,17 +84,17 @@ class TemplateTraits:
         parts: as it was sent where that is shown.
         """
         other = (
-            self.fate(role, first, parts, tools) is not MessageFate.SHOWN
-            and self.fate(role, first, not parts, tools) is MessageFate.SHOWN
+            self.fate(role, first, parts, tools) is not TemplateMessageEffect.SHOWN
+            and self.fate(role, first, not parts, tools) is TemplateMessageEffect.SHOWN
         )
         return parts != other
 
-    def taken(self, role: str, first: bool, tools: bool = False) -> MessageFate:
+    def taken(self, role: str, first: bool, tools: bool = False) -> TemplateMessageEffect:
         """What comes of a message of `role` in the better of the two forms of content."""
         found = {self.fate(role, first, parts, tools) for parts in (False, True)}
-        return next(fate for fate in MessageFate if fate in found)
+        return next(fate for fate in TemplateMessageEffect if fate in found)
 
-    def fate(self, role: str, first: bool, parts: bool = False, tools: bool = False) -> MessageFate:
+    def fate(self, role: str, first: bool, parts: bool = False, tools: bool = False) -> TemplateMessageEffect:
         """What comes of a message of `role`, at the beginning or later, with its content as a text or as text parts.
 
         tools: the request has tools.
@@ -104,7 +104,7 @@ class TemplateTraits:
             self._fates[key] = self._fate(role, first, parts, tools)
         return self._fates[key]
 
-    def _fate(self, role: str, first: bool, parts: bool, tools: bool) -> MessageFate:
+    def _fate(self, role: str, first: bool, parts: bool, tools: bool) -> TemplateMessageEffect:
         variables, calls = self._with_tools if tools else {}, self.calls if role == "tool" else None
         for others in (False, True):  # whose contents are texts, or parts where the template refuses texts
             messages = _conversation(role, first, calls)
@@ -112,8 +112,12 @@ class TemplateTraits:
                 [_as_parts(one) if (parts if one["role"] == role else others) else one for one in messages], **variables
             )
             if text is not None:
-                return MessageFate.SHOWN if _shows(text, role, messages, parts) else MessageFate.LEFT_OUT
-        return MessageFate.REFUSED
+                return (
+                    TemplateMessageEffect.SHOWN
+                    if _shows(text, role, messages, parts)
+                    else TemplateMessageEffect.LEFT_OUT
+                )
+        return TemplateMessageEffect.REFUSED
 
     # --- tools and calls ---------------------------------------------------------------------------------
 
@@ -204,10 +208,10 @@ class TemplateTraits:
 
     # --- how it is asked ---------------------------------------------------------------------------------
 
-    def say(self, what: str) -> None:
+    def add_note(self, what: str) -> None:
         """A note in the log, once."""
-        if what not in self._said:
-            self._said.add(what)
+        if what not in self._notes_added:
+            self._notes_added.add(what)
             log.warning("the model's chat template %s", what)
 
     def _text(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str | None:

@@ -285,11 +285,11 @@ def _converted(folder: Path, file: Path, config: dict[str, Any]) -> TokenizerFil
     return TokenizerFiles(backend, config)
 
 
-def _bos(config: Mapping[str, Any], unless_said: bool) -> tuple[str, ...]:
+def _bos(config: Mapping[str, Any], default: bool) -> tuple[str, ...]:
     """What comes before every text."""
     token = config.get("bos_token")
     content = token.get("content") if isinstance(token, dict) else token
-    return (str(content),) if content and config.get("add_bos_token", unless_said) else ()
+    return (str(content),) if content and config.get("add_bos_token", default) else ()
 
 
 def put_before(backend: Backend, tokens: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import pytest
 from grammar_support import CORES, JSON_PIECES, allowed, automaton, byte_vocabulary
 
 from sgl.grammars import GrammarError, compile_json_schema, compile_regex
-from sgl.grammars.algebra.expr import Call, Literal, Rule, seq
+from sgl.grammars.algebra.expr import GrammarRule, Literal, RuleCall, seq
 from sgl.grammars.automaton.batch_token_masks import fill_masks
 from sgl.grammars.automaton.grammar_matcher import Matcher
 
@@ -56,8 +56,8 @@ def test_a_batch_gives_the_masks_of_its_matchers():
 
 @pytest.mark.parametrize("core", CORES)
 def test_new_states_of_one_grammar_share_equal_rows(core):
-    rule = Rule("text", lambda: seq(Literal(b'"a'), Literal(b'"')))
-    matcher = fresh(core, seq(Call(rule), Call(rule), Literal(b".")))
+    rule = GrammarRule("text", lambda: seq(Literal(b'"a'), Literal(b'"')))
+    matcher = fresh(core, seq(RuleCall(rule), RuleCall(rule), Literal(b".")))
     second = matcher.copy()
     for byte in b'"a"':
         assert second.accept(byte)
@@ -70,7 +70,9 @@ def test_a_grammar_that_fails_disturbs_no_other():
     def broken():
         raise GrammarError("this rule has no body")
 
-    failing = [fresh(core, seq(Literal(b"a"), Literal(b"b"), Call(Rule("broken", broken)))) for core in CORES]
+    failing = [
+        fresh(core, seq(Literal(b"a"), Literal(b"b"), RuleCall(GrammarRule("broken", broken)))) for core in CORES
+    ]
     others = matchers(random.Random(3), 4)
     for matcher in failing:
         assert matcher.accept(ord("a"))

@@ -13,7 +13,7 @@ from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_b
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.grammars.algebra.expr import EMPTY, Joined, Literal, Part, Repeat, alt, repeat, seq, words
+from sgl.grammars.algebra.expr import EMPTY, ListMember, Literal, Repeat, SeparatedList, alt, repeat, seq, words
 from sgl.grammars.regex import parse_regex
 
 VOCABULARY = byte_vocabulary([b"ab", b"aa", b"aab", b"ba", b"aaaa", b"bb"])
@@ -165,7 +165,9 @@ def test_counts_in_frames_are_dropped_as_well():
 def test_lists_with_ambiguous_members(core, least, more, required):
     """Items `a`, `aa` or `aaa` without anything between them: many ways to count the same text."""
     item, most = words([b"a", b"aa", b"aaa"]), least + more
-    machine = automaton(Joined((Part(Literal(b"b"), required),), item, EMPTY, least, most), VOCABULARY, core)
+    machine = automaton(
+        SeparatedList((ListMember(Literal(b"b"), required),), item, EMPTY, least, most), VOCABULARY, core
+    )
     for text in TEXTS:
         rest = text.removeprefix(b"b") if text[:1] == b"b" else text
         members, fewest = (len(text) > len(rest)), -(-len(rest) // 3)

@@ -8,7 +8,7 @@ import pytest
 from ebnf_support import as_lark, random_grammar
 from grammar_support import many
 
-from sgl.grammars.algebra.expr import NEVER, Alt, Call, Expr, Graph, Repeat, Seq
+from sgl.grammars.algebra.expr import NEVER, Alt, AutomatonExpr, Expr, Repeat, RuleCall, Seq
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
@@ -91,13 +91,13 @@ PIECES = [
 
 def _shown(expr: Expr, numbers: dict) -> object:
     match expr:
-        case Call(rule):
+        case RuleCall(rule):
             return "call", rule.name, numbers.get(rule)
         case Seq(items) | Alt(items):
             return type(expr).__name__, *(_shown(item, numbers) for item in items)
         case Repeat(item, least, most):
             return "repeat", _shown(item, numbers), least, most
-        case Graph(edges, accepting):
+        case AutomatonExpr(edges, accepting):
             return "graph", tuple(tuple((_shown(e, numbers), t) for e, t in row) for row in edges), accepting
     return expr
 
@@ -124,7 +124,7 @@ def test_written_grammars(path):
 def test_plain_statements_are_read_in_c():
     text = 'start: "a" x [y] -> z\n  | /b/i (y | "c")+\nx: y?\n?y.3: "d"'
     seen: list[str] = []
-    define = (lambda spelled, at: Call, lambda spelled, at: Seq(()), lambda name, at, body: seen.append(name))
+    define = (lambda spelled, at: RuleCall, lambda spelled, at: Seq(()), lambda name, at, body: seen.append(name))
     assert extension().read_lark(text, 0, ({}, {}), define, None, Seq(())) == len(text)
     assert seen == ["start", "x", "y"]
 

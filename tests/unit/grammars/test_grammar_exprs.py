@@ -10,20 +10,20 @@ from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
     Alt,
-    Anchor,
-    Bytes,
-    Call,
-    Chars,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
     Expr,
-    Graph,
-    Joined,
+    GrammarRule,
+    ListMember,
     Literal,
-    OtherThan,
-    Part,
+    LiteralSet,
+    NameComplement,
+    RegexAnchor,
     Repeat,
-    Rule,
+    RuleCall,
+    SeparatedList,
     Seq,
-    Words,
 )
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.ebnf import epsilon_removal, left_corners
@@ -31,8 +31,8 @@ from sgl.grammars.ebnf.assemble_rules import plain_size, size
 
 pytestmark = pytest.mark.skipif(extension() is None, reason="the C core is not built")
 
-RULES = [Rule(name, lambda: NEVER) for name in "abcd"]
-SAME = Graph((((Literal(b"g"), 0),),), (True,))
+RULES = [GrammarRule(name, lambda: NEVER) for name in "abcd"]
+SAME = AutomatonExpr((((Literal(b"g"), 0),),), (True,))
 
 
 def _leaf(rng: random.Random) -> Expr:
@@ -40,18 +40,18 @@ def _leaf(rng: random.Random) -> Expr:
     if kind < 4:
         return Literal(rng.choice([b"", b"a", b"b", b"ab"]))
     if kind < 7:
-        return Call(rng.choice(RULES))
+        return RuleCall(rng.choice(RULES))
     if kind == 7:
-        return Words(tuple(sorted({rng.choice([b"", b"x", b"yz"]) for _ in range(2)})))
+        return LiteralSet(tuple(sorted({rng.choice([b"", b"x", b"yz"]) for _ in range(2)})))
     if kind == 8:
-        return Chars(((97, 97 + rng.randrange(3)),))
+        return CharClass(((97, 97 + rng.randrange(3)),))
     others = [
         NEVER,
         EMPTY,
-        Bytes(rng.randrange(4)),
+        ByteClass(rng.randrange(4)),
         SAME,
-        Anchor(True, 0),
-        OtherThan(("", "n")[rng.randrange(2) :], 1, EMPTY, {}, {}),
+        RegexAnchor(True, 0),
+        NameComplement(("", "n")[rng.randrange(2) :], 1, EMPTY, {}, {}),
     ]
     return rng.choice(others)
 
@@ -68,15 +68,15 @@ def _tree(rng: random.Random, depth: int) -> Expr:
         least = rng.randrange(3)
         return Repeat(_tree(rng, depth - 1), least, rng.choice([None, least, least + 2]))
     if kind < 0.92:
-        parts = tuple(Part(_leaf(rng), rng.random() < 0.3) for _ in range(rng.randrange(3)))
-        return Joined(parts, rng.choice([None, Literal(b"e")]), Literal(b","), rng.choice([0, 0, 1]))
+        parts = tuple(ListMember(_leaf(rng), rng.random() < 0.3) for _ in range(rng.randrange(3)))
+        return SeparatedList(parts, rng.choice([None, Literal(b"e")]), Literal(b","), rng.choice([0, 0, 1]))
     rows = tuple(tuple((_tree(rng, depth - 1), rng.randrange(2)) for _ in range(rng.randrange(3))) for _ in range(2))
-    return Graph(rows, (rng.random() < 0.5, True))
+    return AutomatonExpr(rows, (rng.random() < 0.5, True))
 
 
 def _shown(expr: object) -> object:
     """Graphs are equal only to themselves: here they are told by what they have."""
-    if isinstance(expr, Graph) and expr is not SAME:
+    if isinstance(expr, AutomatonExpr) and expr is not SAME:
         return "graph", tuple(tuple((_shown(e), t) for e, t in row) for row in expr.edges), expr.accepting
     if isinstance(expr, Seq | Alt):
         return type(expr).__name__, *map(_shown, expr.items)
@@ -121,22 +121,22 @@ def test_walks_find_what_those_of_python_find(seed):
 
 
 def test_what_is_unchanged_stays_the_same_object():
-    expr = Seq((Call(RULES[0]), Alt((Literal(b"a"), Repeat(Call(RULES[1]), 0, None)))))
+    expr = Seq((RuleCall(RULES[0]), Alt((Literal(b"a"), Repeat(RuleCall(RULES[1]), 0, None)))))
     assert epsilon_removal.substitute(expr, lambda rule: None) is expr
     assert algebra.alt(expr, Seq(expr.items)) is expr
     assert algebra.seq() is EMPTY and algebra.seq(Literal(b"a"), NEVER) is NEVER
 
 
 def test_errors_of_a_replacement_come_out():
-    def fail(rule: Rule) -> Expr:
+    def fail(rule: GrammarRule) -> Expr:
         raise KeyError(rule.name)
 
     with pytest.raises(KeyError):
-        epsilon_removal.substitute(Seq((Literal(b"a"), Alt((Call(RULES[0]), EMPTY)))), fail)
+        epsilon_removal.substitute(Seq((Literal(b"a"), Alt((RuleCall(RULES[0]), EMPTY)))), fail)
 
 
 def test_what_nests_too_deeply_is_an_error():
-    expr: Expr = Call(RULES[0])
+    expr: Expr = RuleCall(RULES[0])
     for _ in range(100_000):
         expr = Alt((expr, EMPTY))
     walks = [

@@ -7,15 +7,15 @@ import gc
 import pytest
 
 from sgl.grammars.algebra.expr import (
-    Bytes,
-    Call,
-    Chars,
-    Graph,
-    Joined,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
+    GrammarRule,
+    ListMember,
     Literal,
-    Part,
     Repeat,
-    Rule,
+    RuleCall,
+    SeparatedList,
     Seq,
     alt,
     seq,
@@ -30,16 +30,16 @@ pytestmark = pytest.mark.skipif(extension() is None, reason="the C core is not b
 
 def lowered(expr):
     network = TransitionNetwork(expr)
-    network.build(network.rule_id(Rule("all", lambda: expr)))
+    network.build(network.rule_id(GrammarRule("all", lambda: expr)))
     return expr
 
 
 def test_what_leads_to_no_rule_is_settled_once_it_is_lowered():
     made = lowered(
         seq(
-            Repeat(Bytes(6), 1, None),
-            Joined((Part(Literal(bytes([97])), True),), None, Literal(b","), 0, None),
-            alt(Literal(b"bc"), Chars(((300, 400),))),
+            Repeat(ByteClass(6), 1, None),
+            SeparatedList((ListMember(Literal(bytes([97])), True),), None, Literal(b","), 0, None),
+            alt(Literal(b"bc"), CharClass(((300, 400),))),
         )
     )
     assert isinstance(made, Seq) and not any(map(gc.is_tracked, (made, made.items, *made.items)))
@@ -47,7 +47,7 @@ def test_what_leads_to_no_rule_is_settled_once_it_is_lowered():
 
 def test_a_product_is_settled_when_it_is_made():
     graph = combine([parse_regex("[a-zé]{3,9}"), parse_regex("(ab|[^q])*")])
-    assert isinstance(graph, Graph)
+    assert isinstance(graph, AutomatonExpr)
     assert not any(
         gc.is_tracked(each) for each in (graph.edges, *graph.edges, *(edge for out in graph.edges for edge in out))
     )
@@ -57,16 +57,16 @@ def test_a_product_is_settled_when_it_is_made():
 
 def test_rules_that_call_themselves_are_collected():
     def make() -> None:
-        rule = Rule("nested", lambda: alt(seq(Literal(b"("), Call(rule), Literal(b")")), Literal(b"")))
-        call = Call(rule)
+        rule = GrammarRule("nested", lambda: alt(seq(Literal(b"("), RuleCall(rule), Literal(b")")), Literal(b"")))
+        call = RuleCall(rule)
         network = TransitionNetwork(call)
-        for each in (Rule("all", lambda: call), rule):
+        for each in (GrammarRule("all", lambda: call), rule):
             network.build(network.rule_id(each))
         assert gc.is_tracked(call)
 
     def count() -> int:
         gc.collect()
-        return sum(type(each) is Rule for each in gc.get_objects())
+        return sum(type(each) is GrammarRule for each in gc.get_objects())
 
     before = count()
     for _ in range(5):

@@ -9,7 +9,7 @@ import pytest
 from grammar_support import CORES, accepts, automaton, byte_vocabulary
 
 from sgl.grammars import GrammarLimitError, compile_json_schema
-from sgl.grammars.algebra.expr import NEVER, Chars, Expr, Graph, Literal, Words, words
+from sgl.grammars.algebra.expr import NEVER, AutomatonExpr, CharClass, Expr, Literal, LiteralSet, words
 from sgl.grammars.algebra.language_operations import combine, matches
 from sgl.grammars.algebra.length_clipping import clip_lengths
 from sgl.grammars.regex import parse_regex
@@ -61,12 +61,12 @@ def test_set_operations_agree_with_re(seed):
 def test_literals_beyond_ascii_and_tries_are_languages():
     expr = combine([words(["é".encode(), "éa".encode(), "日本".encode()])], [Literal("éa".encode())])
     assert [t for t in ("é", "éa", "日本", "日") if matches(expr, t)] == ["é", "日本"]
-    assert isinstance(words([b"a", b"b"]), Words)
+    assert isinstance(words([b"a", b"b"]), LiteralSet)
 
 
 def test_a_graph_is_a_language_again():
     once = combine([parse_regex("[ab]*")], [parse_regex(".*bb.*")])
-    assert isinstance(once, Graph)
+    assert isinstance(once, AutomatonExpr)
     twice = combine([once, parse_regex("a.*")])
     assert [t for t in ("ab", "ba", "abb", "aba") if matches(twice, t)] == ["ab", "aba"]
 
@@ -89,7 +89,7 @@ def test_bounds_go_into_repeats(pattern, least, most, same):
 def test_bounds_with_alternatives_of_several_lengths_need_no_product():
     expr = parse_regex("data:(jpg|jpeg|png|svg);([A-Za-z0-9]*)")
     bounded = combine([expr], (), 0, 32767)
-    assert not isinstance(bounded, Graph)
+    assert not isinstance(bounded, AutomatonExpr)
     assert matches(bounded, "data:jpeg;" + "x" * 32757) and not matches(bounded, "data:jpeg;" + "x" * 32758)
     assert clip_lengths(parse_regex(".*a.*"), 0, 10) is None  # two repeats share the length
 
@@ -119,4 +119,4 @@ def test_what_takes_too_long_is_refused_in_time():
 def test_many_recognised_texts_share_their_states():
     expr = parse_regex("[a-z]+[0-9]{1,3}")
     assert all(matches(expr, f"word{i}") for i in range(1000))
-    assert not matches(expr, "word1000") and not matches(expr, "") and matches(Chars(((65, 65),)), "A")
+    assert not matches(expr, "word1000") and not matches(expr, "") and matches(CharClass(((65, 65),)), "A")

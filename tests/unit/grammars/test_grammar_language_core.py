@@ -10,10 +10,10 @@ from sgl.grammars import GrammarLimitError
 from sgl.grammars.algebra.expr import (
     NEVER,
     Alt,
-    Bytes,
-    Chars,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
     Expr,
-    Graph,
     Literal,
     Seq,
     alt,
@@ -54,19 +54,19 @@ def _language(rng: random.Random) -> Expr:
     except GrammarLimitError:
         return expr
     forms = [seq(Literal("é".encode()), again, again), repeat(nonempty(again), 1, 3), alt(again, expr), again]
-    return rng.choice(forms) if isinstance(again, Graph) else expr
+    return rng.choice(forms) if isinstance(again, AutomatonExpr) else expr
 
 
 def _by_content(expr: Expr) -> object:
     """Graphs are compared by what they say."""
-    if not isinstance(expr, Graph):
+    if not isinstance(expr, AutomatonExpr):
         return expr
     return [[(_by_content(item), target) for item, target in out] for out in expr.edges], expr.accepting
 
 
 def _in_c(included: Languages, excluded: Languages, least: int, most: int | None) -> Expr:
     """Without the short cut that `combine` takes for one language alone."""
-    everything = Chars(((0, 0xD7FF), (0xE000, 0x10FFFF)))
+    everything = CharClass(((0, 0xD7FF), (0xE000, 0x10FFFF)))
     return combine([*included, repeat(everything)], excluded, least, most)
 
 
@@ -84,7 +84,7 @@ def test_both_make_the_same_graph(seed):
         included = [_language(rng) for _ in range(rng.choice([1, 1, 2, 3]))]
         excluded = [_language(rng) for _ in range(rng.choice([0, 0, 1, 2]))]
         least, most = rng.choice([0, 0, 1, 5]), rng.choice([None, None, 3, 9])
-        free = repeat(Chars(((0, 0xD7FF), (0xE000, 0x10FFFF))))
+        free = repeat(CharClass(((0, 0xD7FF), (0xE000, 0x10FFFF))))
         expected = _outcome(product, [*included, free], excluded, least, most)
         assert _outcome(_in_c, included, excluded, least, most) == expected, (included, excluded, least, most)
 
@@ -100,11 +100,11 @@ def test_more_than_32_classes_of_characters():
 @pytest.mark.parametrize(
     "expr,error",
     [
-        (Bytes(1), "no language of characters"),
+        (ByteClass(1), "no language of characters"),
         (Literal(b"\xff"), "utf-8"),
-        (Graph((((Chars(((97, 97),)), 5),),), (True,)), "edge to no state"),
-        (Graph(((),), ()), "lacks states"),
-        (repeat(Chars(((97, 97),)), 0, 1 << 40), "32 bits"),
+        (AutomatonExpr((((CharClass(((97, 97),)), 5),),), (True,)), "edge to no state"),
+        (AutomatonExpr(((),), ()), "lacks states"),
+        (repeat(CharClass(((97, 97),)), 0, 1 << 40), "32 bits"),
     ],
     ids=str,
 )
@@ -114,21 +114,21 @@ def test_what_is_no_language_is_refused(expr, error):
 
 
 def test_the_deepest_expressions_are_refused_and_not_crashed_on():
-    expr: Expr = Chars(((97, 97),))
+    expr: Expr = CharClass(((97, 97),))
     for _ in range(20_000):
-        expr = Alt((Seq((Chars(((98, 98),)), expr)), Literal(b"x")))
+        expr = Alt((Seq((CharClass(((98, 98),)), expr)), Literal(b"x")))
     with pytest.raises(RecursionError):
         combine([expr, Literal(b"bx")])
 
 
 def test_nothing_is_leaked():
-    shared = Chars(((97, 122),))
+    shared = CharClass(((97, 122),))
     languages = [repeat(shared, 1, 3), parse_regex("a.*")]
     before = [sys.getrefcount(o) for o in (shared, shared.chars, None, *languages)]
     for _ in range(50):
         assert combine(languages) != NEVER
         assert combine([languages[0], Literal(b"0")]) == NEVER
         with pytest.raises(TypeError):
-            combine([languages[1], Bytes(1)])
+            combine([languages[1], ByteClass(1)])
     after = [sys.getrefcount(o) for o in (shared, shared.chars, None, *languages)]
     assert max(abs(a - b) for a, b in zip(after, before, strict=True)) < 40

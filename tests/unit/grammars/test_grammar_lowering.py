@@ -20,18 +20,18 @@ from sgl.grammars.algebra.expr import (
     PLAIN_ALWAYS,
     PLAIN_REPEATED,
     Alt,
-    Bytes,
-    Call,
-    Chars,
+    AutomatonExpr,
+    ByteClass,
+    CharClass,
     Expr,
-    Graph,
-    Joined,
+    GrammarRule,
+    ListMember,
     Literal,
-    Part,
+    LiteralSet,
     Repeat,
-    Rule,
+    RuleCall,
+    SeparatedList,
     Seq,
-    Words,
     seq,
 )
 from sgl.grammars.algebra.grammar_core_extension import extension
@@ -71,7 +71,7 @@ _code = st.one_of(
     st.integers(0, 0x80), st.integers(0x7F0, 0x810), st.integers(0, 0xD7FF), st.integers(0xE000, 0x10FFFF)
 )
 _charset = st.lists(st.tuples(_code, _code).map(lambda r: (min(r), max(r))), max_size=4).map(charset.normalise)
-_bytes = st.builds(Bytes, st.integers(0, 2**256 - 1), st.sampled_from([0, PLAIN_ALWAYS, PLAIN_REPEATED]))
+_bytes = st.builds(ByteClass, st.integers(0, 2**256 - 1), st.sampled_from([0, PLAIN_ALWAYS, PLAIN_REPEATED]))
 _some = st.binary(max_size=6)
 _words = st.lists(st.text("ab\x00é", max_size=5).map(str.encode), min_size=1, max_size=12)
 _names = st.lists(st.text('ab\x7f"\\\n\x00/é日😀', max_size=4), min_size=1, max_size=6)
@@ -80,16 +80,16 @@ _bound = st.none() | st.integers(0, 6)
 _leaf = st.one_of(
     _some.map(Literal),
     _bytes,
-    _charset.map(Chars),
-    _words.map(lambda w: Words(tuple(sorted(set(w))))),
+    _charset.map(CharClass),
+    _words.map(lambda w: LiteralSet(tuple(sorted(set(w))))),
     _names.map(other_than),
     st.sampled_from([EMPTY, NEVER, FREE_TEXT]),
 )
 
 
 def _list_of(item):
-    parts = st.lists(st.builds(Part, item, st.booleans()), max_size=5).map(tuple)
-    return st.builds(Joined, parts, st.none() | item, item, _few, _bound, item, item, st.booleans())
+    parts = st.lists(st.builds(ListMember, item, st.booleans()), max_size=5).map(tuple)
+    return st.builds(SeparatedList, parts, st.none() | item, item, _few, _bound, item, item, st.booleans())
 
 
 @st.composite
@@ -97,7 +97,7 @@ def _graph_of(draw, item):
     states = draw(st.integers(1, 4))
     edge = st.tuples(item, st.integers(0, states - 1))
     edges = draw(st.lists(st.lists(edge, max_size=3).map(tuple), min_size=states, max_size=states))
-    return Graph(tuple(edges), tuple(draw(st.lists(st.booleans(), min_size=states, max_size=states))))
+    return AutomatonExpr(tuple(edges), tuple(draw(st.lists(st.booleans(), min_size=states, max_size=states))))
 
 
 def _inner(item):
@@ -108,7 +108,7 @@ def _inner(item):
         st.builds(Repeat, item, _few, _bound),
         _list_of(item),
         _graph_of(item),
-        item.map(lambda body: Call(Rule("called", lambda: body))),
+        item.map(lambda body: RuleCall(GrammarRule("called", lambda: body))),
         item.map(lambda one: Seq((one, one, one))),
     )
 
@@ -128,15 +128,15 @@ def test_random_expressions(expr):
 @given(st.lists(st.integers(0, 0x110000), min_size=2, max_size=600))
 def test_large_sets_of_characters(codes):
     pairs = zip(sorted(codes)[::2], sorted(codes)[1::2], strict=False)
-    _check_equal(Chars(charset.normalise(pairs)))
+    _check_equal(CharClass(charset.normalise(pairs)))
 
 
 def test_a_class_of_characters_is_a_small_trie():
     """No node for each range, and none at all for a class that was there before."""
-    letters = Chars(general_category("L"))
+    letters = CharClass(general_category("L"))
     sizes = []
     for count in (1, 2):
-        network = TransitionNetwork(Alt((letters, Chars(general_category("L")))[:count]))
+        network = TransitionNetwork(Alt((letters, CharClass(general_category("L")))[:count]))
         network.build(0)
         sizes.append(len(network))
     assert sizes[0] < len(general_category("L")) and sizes[1] == sizes[0]
@@ -146,7 +146,7 @@ def test_a_class_of_characters_is_a_small_trie():
 def test_many_words():
     rng = random.Random(5)
     words = {bytes(rng.choices(b"abcdefgh", k=rng.randint(0, 9))) for _ in range(3000)}
-    _check_equal(Words(tuple(sorted(words | {bytes([b]) for b in range(256)}))))
+    _check_equal(LiteralSet(tuple(sorted(words | {bytes([b]) for b in range(256)}))))
 
 
 @pytest.mark.whole
@@ -168,8 +168,8 @@ def test_schemas():
 
 @needs_c
 def test_what_python_reads_follows_what_is_built():
-    inner = Rule("inner", lambda: Literal(b"xy"))
-    network = TransitionNetwork(seq(Literal(b"a"), Call(inner)))
+    inner = GrammarRule("inner", lambda: Literal(b"xy"))
+    network = TransitionNetwork(seq(Literal(b"a"), RuleCall(inner)))
     assert len(network) == 0 and list(network.entries) == [-1]
     network.build(0)
     before = len(network)
@@ -186,17 +186,17 @@ def test_what_python_reads_follows_what_is_built():
         (Literal("text"), TypeError),
         (Seq((None,)), TypeError),
         (Seq(7), TypeError),
-        (Bytes(1 << 256), OverflowError),
-        (Bytes(-1), OverflowError),
-        (Bytes("a"), TypeError),
-        (Chars(((0xD800, 0xD800),)), ValueError),
-        (Chars(((0, 0x110000),)), ValueError),
-        (Chars(((5, 9), (9, 11))), ValueError),
+        (ByteClass(1 << 256), OverflowError),
+        (ByteClass(-1), OverflowError),
+        (ByteClass("a"), TypeError),
+        (CharClass(((0xD800, 0xD800),)), ValueError),
+        (CharClass(((0, 0x110000),)), ValueError),
+        (CharClass(((5, 9), (9, 11))), ValueError),
         (Repeat(Literal(b"a"), 2**40, None), OverflowError),
-        (Graph(((),), ()), ValueError),
-        (Graph((((EMPTY, 1),),), (True,)), IndexError),
-        (Joined((EMPTY,), None, EMPTY), TypeError),
-        (Words((7,)), TypeError),
+        (AutomatonExpr(((),), ()), ValueError),
+        (AutomatonExpr((((EMPTY, 1),),), (True,)), IndexError),
+        (SeparatedList((EMPTY,), None, EMPTY), TypeError),
+        (LiteralSet((7,)), TypeError),
     ],
     ids=repr,
 )
@@ -217,9 +217,9 @@ def test_what_is_nested_too_deeply_raises():
 @needs_c
 def test_tables_are_given_back():
     """A rule that fails leaves the tables usable, and dropping networks in any state is safe."""
-    flaky = Rule("flaky", lambda: 1 / 0)
+    flaky = GrammarRule("flaky", lambda: 1 / 0)
     for _ in range(50):
-        network = TransitionNetwork(seq(Literal(b"a"), Call(flaky)))
+        network = TransitionNetwork(seq(Literal(b"a"), RuleCall(flaky)))
         network.build(0)
         with pytest.raises(ZeroDivisionError):
             network.build(1)
@@ -249,7 +249,7 @@ def _other_than_by_graph(names):
         )
         for children in trie
     ]
-    return Graph((*edges, ()), (*(i not in ends for i in range(sink)), True))
+    return AutomatonExpr((*edges, ()), (*(i not in ends for i in range(sink)), True))
 
 
 _PIECES = [

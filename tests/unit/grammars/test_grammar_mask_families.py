@@ -6,7 +6,7 @@ import pytest
 from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_by_bytes
 
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import Alt, Bytes, Call, Chars, Literal, Repeat, Rule, Seq, alt, seq
+from sgl.grammars.algebra.expr import Alt, ByteClass, CharClass, GrammarRule, Literal, Repeat, RuleCall, Seq, alt, seq
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.json_spelling import FREE_CHAR, FREE_TEXT, QUOTE
 from sgl.grammars.schema.schema_builder import schema_expr
@@ -61,7 +61,7 @@ class Grammars:
 
     def __init__(self, rng):
         self.rng = rng
-        self.rules = [Rule(f"r{i}", lambda i=i: self.bodies[i]) for i in range(rng.randint(0, 3))]
+        self.rules = [GrammarRule(f"r{i}", lambda i=i: self.bodies[i]) for i in range(rng.randint(0, 3))]
         self.bodies = [self._body() for _ in self.rules]
 
     def _body(self):
@@ -79,7 +79,7 @@ class Grammars:
         return Literal(self.rng.choice(WORDS))
 
     def _chars(self, _):
-        return Chars(self.rng.choice(SETS))
+        return CharClass(self.rng.choice(SETS))
 
     def _seq(self, depth):
         return seq(*(self.expr(depth) for _ in range(self.rng.randint(2, 3))))
@@ -95,10 +95,10 @@ class Grammars:
         item = self.expr(depth)
         least = self.rng.choice([0, 0, 1, 2, 9, 20])
         most = self.rng.choice([None, None, max(least, 1) + self.rng.randint(0, 4), least + 10, least + 60])
-        return Repeat(Chars(self.rng.choice(SETS)) if nullable(item) else item, least, most)
+        return Repeat(CharClass(self.rng.choice(SETS)) if nullable(item) else item, least, most)
 
     def _call(self, _):
-        return Call(self.rng.choice(self.rules))
+        return RuleCall(self.rng.choice(self.rules))
 
 
 def nullable(expr):
@@ -202,7 +202,7 @@ def test_a_family_splits_the_tokens():
 @pytest.mark.parametrize("core", CORES)
 def test_counts_that_move_by_different_ways_are_kept_apart(core):
     """Bytes of two classes meet in one loop with different counts."""
-    item = Alt((Bytes(1 << 0x61), seq(Bytes((1 << 0x7B) - (1 << 0x61)), Literal(b"y"))))
+    item = Alt((ByteClass(1 << 0x61), seq(ByteClass((1 << 0x7B) - (1 << 0x61)), Literal(b"y"))))
     expr = seq(Repeat(item, 2, 40), Literal(b'"'))
     rng, vocabulary = random.Random(1), byte_vocabulary([*PIECES, b"ay" * 6, b"ya" * 5])
     machine = automaton(expr, vocabulary, core)

@@ -13,7 +13,7 @@ from grammar_support import CORES, automaton, byte_vocabulary, many
 
 from sgl.grammars import UnsupportedGrammarError
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.algebra.expr import Chars
+from sgl.grammars.algebra.expr import CharClass
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.case_folding import fold
 from sgl.grammars.regex.unicode_classes import characters, property_class, script
@@ -30,7 +30,7 @@ def _codes(chars: CharSet) -> set[int]:
 
 def _of(pattern: str, dialect="python") -> set[int]:
     expr = parse_regex(pattern, dialect)
-    assert isinstance(expr, Chars)
+    assert isinstance(expr, CharClass)
     return _codes(expr.chars)
 
 

@@ -10,7 +10,7 @@ from grammar_support import CORES, automaton, byte_vocabulary, many
 
 from sgl.grammars import GrammarError, GrammarLimitError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.algebra import charset
-from sgl.grammars.algebra.expr import NEVER, Chars, Expr
+from sgl.grammars.algebra.expr import NEVER, CharClass, Expr
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.case_folding import cases, fold
 from sgl.grammars.regex.unicode_classes import characters, class_of_re, general_category, property_class
@@ -245,7 +245,7 @@ def test_folded_sets_match_the_same_code_points_as_re(pattern, flags, letters):
         pytest.skip("`re` folds ranges beyond the BMP with Unicode's rule even under re.ASCII")
     expr = parse_regex(pattern, flags=letters)
     found = {match.start() for match in re.finditer(pattern, EVERYTHING, flags)} - set(range(0xD800, 0xE000))
-    assert isinstance(expr, Chars) and _codes(expr.chars) == found
+    assert isinstance(expr, CharClass) and _codes(expr.chars) == found
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_repeats_with_gaps_stay_apart():
 
 @pytest.mark.parametrize("pattern", ["a", "[a]", r"\n", r"\u00e9", "(?:é)", "[^a]", "(?i)k"])
 def test_one_character_is_a_set(pattern):
-    assert isinstance(parse_regex(pattern), Chars)
+    assert isinstance(parse_regex(pattern), CharClass)
 
 
 def test_random_garbage_never_crashes():

@@ -8,7 +8,18 @@ from grammar_support import CORES, allowed, automaton, byte_vocabulary, tokens_b
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sgl.grammars.algebra.expr import EMPTY, Call, Joined, Literal, Part, Rule, alt, repeat, seq, words
+from sgl.grammars.algebra.expr import (
+    EMPTY,
+    GrammarRule,
+    ListMember,
+    Literal,
+    RuleCall,
+    SeparatedList,
+    alt,
+    repeat,
+    seq,
+    words,
+)
 from sgl.grammars.automaton.grammar_automaton import GUESSED, Automaton
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.network.transition_network import TransitionNetwork
@@ -17,12 +28,12 @@ from sgl.grammars.schema.unproductive_rules import unproductive_rules
 VOCABULARY = byte_vocabulary([b"ab", b"a,", b",b", b",a,", b"]]"])
 LONGEST = 6
 _words = st.lists(st.sampled_from([b"a", b"b", b"ab", b"ba", b"aa"]), min_size=1, max_size=2).map(words)
-_parts = st.lists(st.builds(Part, _words, st.booleans()), max_size=4).map(tuple)
+_parts = st.lists(st.builds(ListMember, _words, st.booleans()), max_size=4).map(tuple)
 
 
 def _lists(parts=_parts, extra=st.none() | _words):
     return st.builds(
-        lambda p, e, least, most, opening, closing: Joined(
+        lambda p, e, least, most, opening, closing: SeparatedList(
             p, e, Literal(b","), least, most, Literal(opening), Literal(closing), ordered=False
         ),
         *(parts, extra, st.integers(0, 3), st.none() | st.integers(0, 4)),
@@ -93,7 +104,7 @@ def test_lists_in_any_order_are_those_of_brute_force(core, joined):
 
 _nested = _lists(
     st.lists(
-        st.builds(Part, _words | _lists().map(lambda inner: alt(inner, Literal(b"c"))), st.booleans()),
+        st.builds(ListMember, _words | _lists().map(lambda inner: alt(inner, Literal(b"c"))), st.booleans()),
         min_size=1,
         max_size=3,
     ).map(tuple)
@@ -134,10 +145,10 @@ def test_both_cores_keep_the_same_registers(expr, seed):
 
 def _nest(depth):
     """Rules that each call the next one in two ways which only the end of the text tells apart."""
-    inner = Call(Rule("innermost", lambda: repeat(Literal(b"x"), 1, 9)))
+    inner = RuleCall(GrammarRule("innermost", lambda: repeat(Literal(b"x"), 1, 9)))
     for _ in range(depth):
         body = alt(seq(Literal(b"("), inner, Literal(b")")), seq(Literal(b"("), inner, Literal(b"]")))
-        inner = Call(Rule("level", lambda body=body: body))
+        inner = RuleCall(GrammarRule("level", lambda body=body: body))
     return inner
 
 
@@ -153,10 +164,10 @@ def test_callers_at_one_place_share_a_frame(core):
 
 
 def test_left_recursion_is_refused_with_a_reason():
-    rule = Rule("sum", lambda: alt(seq(Call(rule), Literal(b"+1")), Literal(b"1")))
+    rule = GrammarRule("sum", lambda: alt(seq(RuleCall(rule), Literal(b"+1")), Literal(b"1")))
     for core in CORES:
         with pytest.raises(GrammarLimitError):
-            automaton(Call(rule), VOCABULARY, core)
+            automaton(RuleCall(rule), VOCABULARY, core)
 
 
 _symbols = st.sampled_from(["a", "b", 0, 1, 2, (0, 1, 2), (1, 0, 1), (2, 1, None), (0, 4, 5), ("a", 2, 5)])
@@ -166,14 +177,16 @@ _recursive = st.lists(_alternatives, min_size=3, max_size=3)
 
 def _rules(bodies):
     """Three rules; an alternative is a letter, then letters, calls (their numbers) and repeats of either."""
-    rules = [Rule(f"r{i}", lambda i=i: alt(*(seq(*map(item, (a, *rest))) for a, rest in bodies[i]))) for i in range(3)]
+    rules = [
+        GrammarRule(f"r{i}", lambda i=i: alt(*(seq(*map(item, (a, *rest))) for a, rest in bodies[i]))) for i in range(3)
+    ]
 
     def item(symbol):
         if isinstance(symbol, tuple):
             return repeat(item(symbol[0]), *symbol[1:])
-        return Call(rules[symbol]) if isinstance(symbol, int) else Literal(symbol.encode())
+        return RuleCall(rules[symbol]) if isinstance(symbol, int) else Literal(symbol.encode())
 
-    return Call(rules[0])
+    return RuleCall(rules[0])
 
 
 def _short(texts):
@@ -235,8 +248,8 @@ def test_recursive_rules_end_soonest(bodies):
 
 
 def _keys(count, required=0, extra=None, most=None):
-    parts = tuple(Part(Literal(b'"key%d": 1' % i), i < required) for i in range(count))
-    return Joined(parts, extra, Literal(b", "), 0, most, Literal(b"{"), Literal(b"}"), ordered=False)
+    parts = tuple(ListMember(Literal(b'"key%d": 1' % i), i < required) for i in range(count))
+    return SeparatedList(parts, extra, Literal(b", "), 0, most, Literal(b"{"), Literal(b"}"), ordered=False)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -261,16 +274,20 @@ def test_the_last_free_place_is_kept_for_a_required_key():
 
 @pytest.mark.parametrize("most", (None, 3))
 def test_shortest_end_takes_the_cheapest_members(most):
-    parts = tuple(Part(Literal(b"m" * (9 - i)), i == 0) for i in range(4))
-    joined = Joined(parts, Literal(b"eeeeeee"), Literal(b","), 3, most, Literal(b"["), Literal(b"]"), ordered=False)
+    parts = tuple(ListMember(Literal(b"m" * (9 - i)), i == 0) for i in range(4))
+    joined = SeparatedList(
+        parts, Literal(b"eeeeeee"), Literal(b","), 3, most, Literal(b"["), Literal(b"]"), ordered=False
+    )
     machine = automaton(joined, VOCABULARY, CORES[0])
     assert machine.shortest_end(machine.start) == b"[mmmmmmmmm,mmmmmm,eeeeeee]"
 
 
 def _items(last):
     """A list by right recursion: one item, a comma, and the list again."""
-    rule = Rule("list", lambda: alt(seq(Literal(b"ab"), Literal(b","), Call(rule)), seq(Literal(b"ab"), last)))
-    return Call(rule)
+    rule = GrammarRule(
+        "list", lambda: alt(seq(Literal(b"ab"), Literal(b","), RuleCall(rule)), seq(Literal(b"ab"), last))
+    )
+    return RuleCall(rule)
 
 
 @pytest.mark.parametrize("core", CORES)
@@ -293,9 +310,15 @@ def test_a_last_call_within_a_counted_loop_returns_to_it(core):
 
 
 def test_lists_that_cannot_end_are_unproductive():
-    crowded = Rule("crowded", lambda: Joined(tuple(Part(Literal(x), True) for x in (b"a", b"b")), None, EMPTY, 0, 1))
-    looped = Rule("looped", lambda: Joined((Part(Call(looped), True),), None, EMPTY, ordered=False))
-    fine = Rule("fine", lambda: Joined((Part(Call(looped), False),), Literal(b"a"), EMPTY, 2, ordered=False))
+    crowded = GrammarRule(
+        "crowded", lambda: SeparatedList(tuple(ListMember(Literal(x), True) for x in (b"a", b"b")), None, EMPTY, 0, 1)
+    )
+    looped = GrammarRule(
+        "looped", lambda: SeparatedList((ListMember(RuleCall(looped), True),), None, EMPTY, ordered=False)
+    )
+    fine = GrammarRule(
+        "fine", lambda: SeparatedList((ListMember(RuleCall(looped), False),), Literal(b"a"), EMPTY, 2, ordered=False)
+    )
     assert unproductive_rules([crowded, looped, fine]) == {crowded, looped}
 
 
@@ -319,10 +342,12 @@ def test_states_are_limited():
 
 @pytest.mark.parametrize("core", CORES)
 def test_the_work_of_one_closure_is_limited(core):
-    crowd = Joined(tuple(Part(Literal(b"x%d" % i), False) for i in range(25_000)), None, Literal(b","), ordered=False)
+    crowd = SeparatedList(
+        tuple(ListMember(Literal(b"x%d" % i), False) for i in range(25_000)), None, Literal(b","), ordered=False
+    )
     with pytest.raises(GrammarLimitError, match="too many threads"):
         automaton(crowd, VOCABULARY, core)
-    rules = [Call(Rule(f"r{i}", lambda: alt(*rules))) for i in range(600)]
+    rules = [RuleCall(GrammarRule(f"r{i}", lambda: alt(*rules))) for i in range(600)]
     with pytest.raises(GrammarLimitError):
         automaton(alt(Literal(b"x"), *(seq(rule, Literal(b"y")) for rule in rules)), VOCABULARY, core)
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, HttpUrl
 
 from sgl.grammars import Grammar, InvalidGrammarError, compile_json_schema
 from sgl.grammars.algebra.counted_texts import CountedTexts
-from sgl.grammars.algebra.expr import NEVER, Chars
+from sgl.grammars.algebra.expr import NEVER, CharClass
 from sgl.grammars.algebra.language_operations import determined, matches
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.string_formats import format_expr, generated
@@ -70,7 +70,7 @@ def test_masks_are_those_of_the_bytes(core):
 
 def _counted(language, least, most):
     graph = determined([language])
-    return NEVER if graph is None else CountedTexts(graph, least, most, Chars, _first).expr("text")
+    return NEVER if graph is None else CountedTexts(graph, least, most, CharClass, _first).expr("text")
 
 
 def _first(chars):
@@ -138,8 +138,8 @@ def test_models_of_pydantic():
 
 def test_bounds_that_leave_nothing():
     graph = determined([parse_regex(r"[^a]*a\n?[^a]*")])
-    assert graph is not None and all(isinstance(chars, Chars) for out in graph.edges for chars, _ in out)
-    assert CountedTexts(graph, 3, 2, Chars, lambda chars: b"x").expr("none") == NEVER
+    assert graph is not None and all(isinstance(chars, CharClass) for out in graph.edges for chars, _ in out)
+    assert CountedTexts(graph, 3, 2, CharClass, lambda chars: b"x").expr("none") == NEVER
 
 
 HOST, PUNYCODE = {"format": "hostname"}, "xn--X"

@@ -69,7 +69,7 @@ class ChatChoiceReader:
         self.plain = isinstance(self._reader, PlainTextReader)  # all that is written is text
         self._rows = ChoiceLogprobs(plan.work.engine.tokenizer, plan.params, self.plain)
         self._whole = True  # no call broke off
-        self._said: list[str] = []
+        self._content: list[str] = []
         self._thought: list[str] = []
         self.calls: list[ToolCallChunk] = []
 
@@ -95,8 +95,8 @@ class ChatChoiceReader:
         return await self._plan.move(self._step, sum(made.completion_tokens for made in self._made))
 
     @property
-    def said(self) -> str:
-        return "".join(self._said)
+    def content(self) -> str:
+        return "".join(self._content)
 
     @property
     def thought(self) -> str:
@@ -133,7 +133,7 @@ class ChatChoiceReader:
         """Put the piece to the message."""
         match event:
             case ContentDelta(text):
-                self._said.append(text)
+                self._content.append(text)
                 return ContentChunk(event, self._rows.take_visible(text))
             case ReasoningDelta(text):
                 self._rows.pass_over(text)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from sgl.runtime.dialects import ContentDelta, DialectStep, Event, OutputReader, ReasoningMarks, Tool
-from sgl.runtime.dialects.model_output_parser import CallForm
+from sgl.runtime.dialects import ContentDelta, DialectStep, Event, ModelOutputParser, ReasoningMarks, Tool
+from sgl.runtime.dialects.model_output_parser import ToolCallSyntax
 from sgl.runtime.sampling.sampling_params import SamplingParams
 
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
@@ -32,12 +32,12 @@ class ChatReaders:
         self._separate = body.separate_reasoning
         self._always = work.settings.reasoning_format is not None  # what that says of a thought's beginning holds
 
-    def reader(self, prompt: str) -> OutputReader | PlainTextReader:
+    def reader(self, prompt: str) -> ModelOutputParser | PlainTextReader:
         """For one sample; `prompt` stands before its text."""
         marks = self._marks(prompt) if self._separate else None
         if self._tools:
             return self._dialect.thinking(marks).reader(self._tools, marks is not None)
-        return PlainTextReader() if marks is None else OutputReader(CallForm(""), (), marks)
+        return PlainTextReader() if marks is None else ModelOutputParser(ToolCallSyntax(""), (), marks)
 
     def with_reasoning_step(self, step: DialectStep, prompt: str, bound: bool, stops: bool) -> DialectStep:
         """The step where a thought may come before it.

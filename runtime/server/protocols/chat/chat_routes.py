@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from ...http.request_bodies import JsonBodyRoute
 from ...http.response_size_limit import json_response
-from ...http.sse_responses import EventResponse, primed
+from ...http.sse_responses import SSEResponse, primed
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_response_fields import Json, response_head, usage
 from .chat_choice import ContentChunk
@@ -28,7 +28,7 @@ async def chat_completions(body: ChatRequest, request: Request) -> Response:
     work.check(body, body.limit)
     task = ChatCompletionHandler(work, body)
     if body.stream:
-        return EventResponse(await primed(task.stream()))
+        return SSEResponse(await primed(task.stream()))
     return await json_response(await task.whole())
 
 

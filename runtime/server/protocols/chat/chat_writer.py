@@ -45,7 +45,11 @@ class ChatChoiceWriter:
     def message(self) -> Json:
         """OpenAI's message, of all chunks so far."""
         sample = self._sample
-        message: Json = {"role": "assistant", "content": sample.said or (None if sample.calls else ""), "refusal": None}
+        message: Json = {
+            "role": "assistant",
+            "content": sample.content or (None if sample.calls else ""),
+            "refusal": None,
+        }
         if sample.thought or self._thinks:
             message["reasoning_content"] = sample.thought or None
         if sample.calls:

@@ -50,14 +50,14 @@ class GenerationStep(NamedTuple):
 
 
 class ChoiceRun:
-    """The moves of one sample. What comes of them arrives in `arrivals` under the sample's `index`.
+    """The moves of one sample. What comes of them arrives in `results` under the sample's `index`.
 
     made: what its moves gave, in order.
     """
 
-    def __init__(self, index: int, sequence: Sequence, arrivals: RequestLoopQueue[Any]) -> None:
+    def __init__(self, index: int, sequence: Sequence, results: RequestLoopQueue[Any]) -> None:
         self.made: list[Generation] = []
-        self._index, self._sequence, self._arrivals = index, sequence, arrivals
+        self._index, self._sequence, self._arrivals = index, sequence, results
         self._choices: tuple[SelectedChoice, ...] = ()
 
     def start(self, move: GenerationStep, streamed: bool) -> None:

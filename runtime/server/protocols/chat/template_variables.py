@@ -28,7 +28,7 @@ def template_variables_of(tokenizer: Tokenizer, body: ChatRequest) -> dict[str, 
                 f"this model's template reads no {name!r}; it reads: {words}", param=f"chat_template_kwargs.{name}"
             )
         elif value:
-            tokenizer.chat_traits().say(f"reads no {name}: it is of no effect")
+            tokenizer.chat_traits().add_note(f"reads no {name}: it is of no effect")
     return {**_effort(tokenizer, known, body.reasoning_effort), **found}
 
 

@@ -16,7 +16,7 @@ from sgl.runtime.text.tokenizer import Tokenizer
 from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...http.response_size_limit import json_response
-from ...http.sse_responses import EventResponse, merged, primed, together
+from ...http.sse_responses import SSEResponse, merged, primed, together
 from ..openai_common.openai_logprobs import (
     LogprobRow,
     LogprobRowStream,
@@ -42,7 +42,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
     work.check(body, body.max_tokens if "max_tokens" in body.model_fields_set else None, len(body.prompt))
     task = CompletionHandler(work, body)
     if body.stream:
-        return EventResponse(await primed(task.stream()))
+        return SSEResponse(await primed(task.stream()))
     return await json_response(await task.whole())
 
 

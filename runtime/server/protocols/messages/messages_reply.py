@@ -40,48 +40,48 @@ class MessagesReply:
         }
 
     async def whole(self) -> Json:
-        talk = await self._talk()
-        async with aclosing(await self._begin(talk, streamed=False)) as steps:
+        chat_run = await self._chat_run()
+        async with aclosing(await self._begin(chat_run, streamed=False)) as steps:
             async for _, pieces in steps:
                 self._writer.write(pieces)
-        made = talk.samples[0].generations[0]
-        return {**self._head, "content": self._writer.content, **self._end(talk, made), "usage": _usage(made)}
+        made = chat_run.samples[0].generations[0]
+        return {**self._head, "content": self._writer.content, **self._end(chat_run, made), "usage": _usage(made)}
 
     async def stream(self) -> AsyncGenerator[Json, None]:
         """The events. What is refused, also by the engine, is raised before the first."""
-        talk = await self._talk()
-        async with aclosing(await primed(await self._begin(talk, streamed=True))) as steps:
+        chat_run = await self._chat_run()
+        async with aclosing(await primed(await self._begin(chat_run, streamed=True))) as steps:
             begun = False
             async for _, pieces in steps:
                 if not begun:
-                    usage = _counts(talk.prompt_tokens, talk.cached_tokens, 0)
+                    usage = _counts(chat_run.prompt_tokens, chat_run.cached_tokens, 0)
                     message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
                     yield {"type": "message_start", "message": message}
                     yield {"type": "ping"}
                     begun = True
                 for event in self._writer.write(pieces):
                     yield event
-        made = talk.samples[0].generations[0]
-        yield {"type": "message_delta", "delta": self._end(talk, made), "usage": _usage(made)}
+        made = chat_run.samples[0].generations[0]
+        yield {"type": "message_delta", "delta": self._end(chat_run, made), "usage": _usage(made)}
         yield {"type": "message_stop"}
 
     # inside
 
-    async def _talk(self) -> ChatRequestRun:
+    async def _chat_run(self) -> ChatRequestRun:
         chat = await translated(self._work, self._body, self._aside)
         with translated_errors(NAMES):
             self._work.check(chat, chat.limit)
             return ChatRequestRun(self._work, chat)
 
     async def _begin(
-        self, talk: ChatRequestRun, streamed: bool
+        self, chat_run: ChatRequestRun, streamed: bool
     ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         with translated_errors(NAMES):
-            return await talk.begin(streamed)
+            return await chat_run.begin(streamed)
 
-    def _end(self, talk: ChatRequestRun, made: Generation) -> Json:
+    def _end(self, chat_run: ChatRequestRun, made: Generation) -> Json:
         """Why it ended."""
-        finish, matched = talk.samples[0].finish, made.finish_reason.get("matched")
+        finish, matched = chat_run.samples[0].finish, made.finish_reason.get("matched")
         token_id = self._work.engine.tokenizer.token_id
         given = self._body.stop_sequences if finish == "stop" and matched is not None else []
         stop = next((text for text in given if matched in (text, token_id(text))), None)

@@ -11,7 +11,7 @@ from ...http.api_error_formats import anthropic_error
 from ...http.http_errors import HttpProblem
 from ...http.request_bodies import JsonBodyRoute, in_worker_thread
 from ...http.response_size_limit import json_response
-from ...http.sse_responses import NamedEventResponse, primed
+from ...http.sse_responses import NamedSSEResponse, primed
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_response_fields import Json
 from .messages_reply import MessagesReply, count
@@ -26,7 +26,7 @@ async def create(body: MessagesRequest, request: Request) -> Response:
     body.check_thread()
     reply = MessagesReply(OpenAIRequestSetup(request), body, partial(in_worker_thread, request))
     if body.stream:
-        return NamedEventResponse(await primed(reply.stream()), _error)
+        return NamedSSEResponse(await primed(reply.stream()), _error)
     return await json_response(await reply.whole())
 
 

@@ -41,7 +41,7 @@ def messages_of(body: AnthropicConversation) -> list[Json]:
         found += [{"role": "tool", "tool_call_id": id, "content": answers[id]} for id in waiting]
         waiting = [block.id for block in blocks if isinstance(block, ToolUseBlock)]
         if role == "assistant":
-            found.append(_said(blocks))
+            found.append(_assistant_message(blocks))
         elif texts := [block.text for block in blocks if isinstance(block, TextBlock)]:
             found.append({"role": role, "content": "\n".join(texts)})
     _check(waiting, [], "messages")
@@ -83,7 +83,7 @@ def _twice(ids: list[str]) -> str | None:
     return next((id for id, count in Counter(ids).items() if count > 1), None) if len(set(ids)) < len(ids) else None
 
 
-def _said(blocks: list[ContentBlock]) -> Json:
+def _assistant_message(blocks: list[ContentBlock]) -> Json:
     """The assistant's message."""
     calls = [block for block in blocks if isinstance(block, ToolUseBlock)]
     text = "\n".join(block.text for block in blocks if isinstance(block, TextBlock))

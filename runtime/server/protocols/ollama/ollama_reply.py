@@ -39,25 +39,27 @@ class OllamaReply:
         return self._line("", done=True, done_reason="load")
 
     async def whole(self) -> Json:
-        talk = await self._talk()
-        async with aclosing(await self._begin(talk, streamed=False)) as steps:
+        chat_run = await self._chat_run()
+        async with aclosing(await self._begin(chat_run, streamed=False)) as steps:
             async for _ in steps:
                 pass
-        [sample] = talk.samples
-        return self._line(sample.said, sample.thought, [call for call in sample.calls if call.complete], **_end(talk))
+        [sample] = chat_run.samples
+        return self._line(
+            sample.content, sample.thought, [call for call in sample.calls if call.complete], **_end(chat_run)
+        )
 
     async def stream(self) -> AsyncGenerator[Json, None]:
         """The lines. What is refused, also by the engine, is raised before the first."""
-        talk = await self._talk()
-        async with aclosing(await primed(await self._begin(talk, streamed=True))) as steps:
+        chat_run = await self._chat_run()
+        async with aclosing(await primed(await self._begin(chat_run, streamed=True))) as steps:
             async for _, pieces in steps:
-                for line in self._lines(talk, pieces):
+                for line in self._lines(chat_run, pieces):
                     yield line
-        yield self._line("", **_end(talk))
+        yield self._line("", **_end(chat_run))
 
     # inside
 
-    def _lines(self, talk: ChatRequestRun, pieces: Iterable[ContentChunk]) -> Iterable[Json]:
+    def _lines(self, chat_run: ChatRequestRun, pieces: Iterable[ContentChunk]) -> Iterable[Json]:
         for chunk in pieces:
             match chunk.event:
                 case ContentDelta(text):
@@ -65,34 +67,34 @@ class OllamaReply:
                 case ReasoningDelta(text):
                     yield self._line("", text, done=False)
                 case ToolCallEnd(index, True):
-                    yield self._line("", "", [talk.samples[0].calls[index]], done=False)
+                    yield self._line("", "", [chat_run.samples[0].calls[index]], done=False)
 
-    def _line(self, said: str, thought: str = "", calls: Iterable[ToolCallChunk] = (), **fields: object) -> Json:
+    def _line(self, text: str, thought: str = "", calls: Iterable[ToolCallChunk] = (), **fields: object) -> Json:
         moment = datetime.datetime.now(datetime.UTC).isoformat().replace("+00:00", "Z")
         head: Json = {"model": self._body.model or self._work.model, "created_at": moment}
         thinking = {"thinking": thought} if thought else {}
         if isinstance(self._body, OllamaGenerate):
-            return head | {"response": said} | thinking | fields
+            return head | {"response": text} | thinking | fields
         made = [{"function": {"name": call.name, "arguments": json.loads(call.arguments)}} for call in calls]
-        message = {"role": "assistant", "content": said} | thinking | ({"tool_calls": made} if made else {})
+        message = {"role": "assistant", "content": text} | thinking | ({"tool_calls": made} if made else {})
         return head | {"message": message} | fields
 
-    async def _talk(self) -> ChatRequestRun:
+    async def _chat_run(self) -> ChatRequestRun:
         with translated_errors(NAMES):
             chat = await self._aside(partial(chat_of, self._body, self._work.engine.tokenizer.chat_variables))
             self._work.check(chat, chat.limit)
             return ChatRequestRun(self._work, chat)
 
     async def _begin(
-        self, talk: ChatRequestRun, streamed: bool
+        self, chat_run: ChatRequestRun, streamed: bool
     ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         with translated_errors(NAMES):
-            return await talk.begin(streamed)
+            return await chat_run.begin(streamed)
 
 
-def _end(talk: ChatRequestRun) -> Json:
+def _end(chat_run: ChatRequestRun) -> Json:
     """What the last line says of all."""
-    made = talk.samples[0].generations[0]
+    made = chat_run.samples[0].generations[0]
     total, first = (int(seconds * NANOSECONDS) for seconds in (made.e2e_latency, made.first_token_seconds))
     return {
         "done": True,

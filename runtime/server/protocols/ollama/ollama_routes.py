@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse, Response
 
 from ...http.http_errors import HttpProblem
 from ...http.request_bodies import AnyContentTypeRoute, in_worker_thread
-from ...http.sse_responses import LineResponse, primed
+from ...http.sse_responses import JsonLinesResponse, primed
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_response_fields import Json
 from .ollama_reply import OllamaReply
@@ -42,7 +42,7 @@ async def generate(body: OllamaGenerate, request: Request) -> Response:
 async def _answer(reply: OllamaReply, stream: bool) -> Response:
     if reply.loads:
         return JSONResponse(reply.loaded())
-    return LineResponse(await primed(reply.stream()), _error) if stream else JSONResponse(await reply.whole())
+    return JsonLinesResponse(await primed(reply.stream()), _error) if stream else JSONResponse(await reply.whole())
 
 
 @router.get("/api/version")

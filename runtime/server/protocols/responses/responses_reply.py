@@ -46,11 +46,11 @@ class ResponsesReply:
 
     async def whole(self) -> Json:
         """The response, ended."""
-        talk = await self._talk()
-        async with aclosing(await self._begin(talk, streamed=False)) as steps:
+        chat_run = await self._chat_run()
+        async with aclosing(await self._begin(chat_run, streamed=False)) as steps:
             async for _, pieces in steps:
                 self._writer.write(pieces)
-        ended = self._ended(talk)
+        ended = self._ended(chat_run)
         await self._keep(ended)
         return ended
 
@@ -65,8 +65,8 @@ class ResponsesReply:
     # inside
 
     async def _events(self) -> AsyncGenerator[Json, None]:
-        talk = await self._talk()
-        async with aclosing(await primed(await self._begin(talk, streamed=True))) as steps:
+        chat_run = await self._chat_run()
+        async with aclosing(await primed(await self._begin(chat_run, streamed=True))) as steps:
             begun = self._answer.json(RUNNING, [])
             await self._keep(begun)
             try:
@@ -75,7 +75,7 @@ class ResponsesReply:
                 async for _, pieces in steps:
                     for event in self._writer.write(pieces):
                         yield event
-                last, name = self._ended(talk), ""
+                last, name = self._ended(chat_run), ""
             except Exception as error:
                 for event in self._writer.break_off():
                     yield event
@@ -87,8 +87,8 @@ class ResponsesReply:
             self._update(last)
             yield {"type": f"response.{name or last['status']}", "response": last}
 
-    def _ended(self, talk: ChatRequestRun) -> Json:
-        [sample] = talk.samples
+    def _ended(self, chat_run: ChatRequestRun) -> Json:
+        [sample] = chat_run.samples
         usage = usage_of(sample.generations, sample.thought, self._work.engine.tokenizer)
         return self._answer.json("incomplete" if sample.finish == "length" else "completed", self._writer.output, usage)
 
@@ -105,7 +105,7 @@ class ResponsesReply:
         """Tokens of the prompt."""
         work = self._work
         with translated_errors(NAMES):
-            chat = await self._asked()
+            chat = await self._chat_request()
             work.check_model(chat.model)
             prompt = await build_chat_prompt(
                 work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size
@@ -113,21 +113,21 @@ class ResponsesReply:
         return len(prompt.ids)
 
     async def _begin(
-        self, talk: ChatRequestRun, streamed: bool
+        self, chat_run: ChatRequestRun, streamed: bool
     ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
         with translated_errors(NAMES):
-            return await talk.begin(streamed)
+            return await chat_run.begin(streamed)
 
-    async def _talk(self) -> ChatRequestRun:
+    async def _chat_run(self) -> ChatRequestRun:
         """Raises RequestError for what cannot be answered."""
         with translated_errors(NAMES):
-            chat = await self._asked()
+            chat = await self._chat_request()
             self._work.check(chat, chat.limit)
             return ChatRequestRun(
                 self._work, await truncate_to_fit(self._work, chat) if self._body.truncation == "auto" else chat
             )
 
-    async def _asked(self) -> ChatRequest:
+    async def _chat_request(self) -> ChatRequest:
         given = self._body.input
         refers = isinstance(given, list) and any(
             isinstance(item, dict) and item.get("type") == "item_reference" for item in given

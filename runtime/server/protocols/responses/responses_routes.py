@@ -13,7 +13,7 @@ from fastapi.responses import Response
 from ...http.http_errors import HttpProblem, RequestError
 from ...http.request_bodies import JsonBodyRoute, in_worker_thread
 from ...http.response_size_limit import json_response
-from ...http.sse_responses import NamedEventResponse, primed
+from ...http.sse_responses import NamedSSEResponse, primed
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_response_fields import Json
 from .response_store import RUNNING, ResponseStore, missing
@@ -30,7 +30,7 @@ async def create(body: ResponseRequest, request: Request) -> Response:
         OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request)
     )
     if body.stream:
-        return NamedEventResponse(await primed(reply.stream()), _error)
+        return NamedSSEResponse(await primed(reply.stream()), _error)
     return await json_response(await reply.whole())
 
 

@@ -163,7 +163,7 @@ class ResponseOutputWriter:
     def _events(self, chunk: ContentChunk) -> list[Json]:
         match chunk.event:
             case ContentDelta(text):
-                return self._say(text, chunk.rows)
+                return self._text_events(text, chunk.rows)
             case ReasoningDelta(text):
                 begun = [] if isinstance(self._open, ReasoningItemWriter) else self._next(self._thought())
                 assert isinstance(self._open, ReasoningItemWriter)
@@ -178,7 +178,7 @@ class ResponseOutputWriter:
                 return self._over(finish, chunk.rows)
         return []
 
-    def _say(self, text: str, rows: Json | None) -> list[Json]:
+    def _text_events(self, text: str, rows: Json | None) -> list[Json]:
         begun: list[Json] = []
         if not isinstance(self._open, MessageItemWriter):
             text = text.removeprefix("\n") if self._items else text  # which parts it from a call before it
@@ -188,7 +188,11 @@ class ResponseOutputWriter:
 
     def _over(self, finish: str, rows: Json | None) -> list[Json]:
         self.finish = finish
-        events = self._say("", rows) if not self._items or (rows and isinstance(self._open, MessageItemWriter)) else []
+        events = (
+            self._text_events("", rows)
+            if not self._items or (rows and isinstance(self._open, MessageItemWriter))
+            else []
+        )
         return [*events, *self._close("incomplete" if finish == "length" else "completed")]
 
     def _thought(self) -> ReasoningItemWriter:
