@@ -1,4 +1,4 @@
-# make demo | test | check | docs | bench: each does its own set-up in .venv
+# make demo | test | test-all | check | docs | bench: each does its own set-up in .venv
 PYTHON ?= python3
 VENV   ?= .venv
 RUN     = $(VENV)/bin/python
@@ -10,7 +10,7 @@ SHOW    = 'import sys, sysconfig; open(sysconfig.get_path("purelib") + "/sgl_fol
 
 SOURCES = pyproject.toml setup.py constraints.txt $(shell find grammars/core runtime/csrc -name '*.[ch]' -o -name '*.inc')
 
-.PHONY: setup demo test check docs bench tutorials types clean
+.PHONY: setup demo test test-all test-rest check docs bench tutorials types clean
 setup: $(READY) types
 
 # each installation compiles the C parts: what tests need comes with the programs, in one
@@ -35,9 +35,19 @@ endef
 demo: $(USABLE) types
 	@$(RUN) examples/extract_bookings.py
 
-# a test file runs in one of WORKERS processes
+# each file runs in one of WORKERS processes, the files that take longest first; OPTIONS=--record-durations notes how long
+PYTEST = $(RUN) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(OPTIONS)
+
+# the short selection; what it is: tests/selection.py
 test: setup
-	$(RUN) -m pytest -n $(WORKERS) --dist loadfile
+	$(PYTEST)
+
+test-all: setup
+	$(PYTEST) --whole
+
+# make test-rest TESTS="tests/cpu/test_gemv.py tests/unit": what the short selection leaves out of these
+test-rest: setup
+	$(PYTEST) --rest $(TESTS)
 
 # the site, in build/site; a link that leads nowhere fails it
 docs: setup

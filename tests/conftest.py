@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-
 from alone import INSIDE
 from quick_interpreter import quicken
+
+pytest_plugins = ["selection"]
 
 
 def _gpu() -> bool:

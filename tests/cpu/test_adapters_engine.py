@@ -133,6 +133,7 @@ def test_forks_inherit_and_may_take_another_adapter_which_reads_the_text_again(e
         parent.fork(1, adapter="nobody")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("process", [False, True])
 def test_children_of_one_fork_take_adapters_of_their_own(tiny, folders, process):
     with Engine(tiny, dtype="float32", threads=1, kv_tokens=4096, adapters=folders, process=process) as engine:
@@ -347,6 +348,7 @@ def test_wider_adapters_than_there_are_slots_for_are_refused(open_engine, tiny, 
         engine.adapters.load("wide", tmp_path)
 
 
+@pytest.mark.whole
 def test_an_engine_in_a_process_of_its_own_has_adapters_too(tiny, folders):
     options: dict[str, Any] = {"dtype": "float32", "threads": 1, "kv_tokens": 4096}
     with Engine(tiny, adapters={"a0": folders["a0"]}, **options) as engine:

@@ -70,6 +70,7 @@ CASES: dict[str, tuple[tuple[str, dict[str, Any]], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_those_of_peft_merged_and_not(case, tmp_path):
     (architecture, keys), lora = CASES[case]

@@ -155,6 +155,7 @@ def logits_with(rig: Rig, tokens: list[int], slot: int) -> torch.Tensor:
     return rig.step([(Row(tokens), len(tokens))], every_row=True)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("law", ["torch", "compiled"])
 def test_logits_are_those_of_peft_merged_and_not(case, law, tmp_path):
@@ -178,6 +179,7 @@ def test_logits_are_those_of_peft_merged_and_not(case, law, tmp_path):
     assert (logits_with(rig, tokens, -1) - base).abs().max() < TOLERANCE * base.abs().max()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", MIXERS)
 @pytest.mark.parametrize("law", ["torch", "compiled"])
 def test_mixers_of_other_kinds_are_adapted_by_the_law(case, law, tmp_path):

@@ -58,6 +58,7 @@ def made(tmp_path_factory) -> tuple[Path, dict[str, Path]]:
     return base, {name: path / name for name in KINDS}
 
 
+@pytest.mark.whole
 def test_texts_are_those_of_the_cpu_and_plain_rows_keep_their_graphs(made, monkeypatch):
     base, folders = made
     with opened(base, adapters=folders) as engine:
@@ -96,6 +97,7 @@ def test_a_scaled_embedding(tmp_path, monkeypatch):
     assert found[0] == found[1] and found[0][0] != found[0][1]
 
 
+@pytest.mark.whole
 def test_whole_tables_lie_in_the_room_that_was_set_aside(made, tmp_path, monkeypatch):
     """For one adapter of three at a time; one that is larger than all of it is refused."""
     base, folders = made

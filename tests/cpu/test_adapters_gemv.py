@@ -96,6 +96,7 @@ def made(case: str, path: Path) -> tuple[Path, dict[str, Path]]:
     return base, {name: write_adapter(base, path / name, int(name), **keys) for name, keys in kinds.items()}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", [case for case in CASES if case != "llama"])  # qwen3 is the same with norms of heads
 def test_texts_are_those_of_the_cpu(case: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     base, folders = made(case, tmp_path)

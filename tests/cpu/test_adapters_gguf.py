@@ -144,6 +144,7 @@ BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = CASES | {
 }
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("arch", BASES)
 def test_a_base_that_is_a_gguf_file_takes_peft_adapters_and_those_of_its_own_format(arch: str, tmp_path: Path) -> None:
     """Logits are those of the same adapter on the checkpoint that the file was made of, which are PEFT's."""

@@ -35,6 +35,7 @@ def told(engine: Engine) -> list[tuple[list[int], list[float]]]:
     return [(each.token_ids, [score for score, _ in each.logprobs]) for each in made]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", CASES)
 def test_texts_are_those_of_the_cpu(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (architecture, keys), lora = CASES[case]

@@ -61,6 +61,7 @@ def walk(engine: Engine, seed: int) -> list[list[int]]:
     return texts
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("options", [{}, {"page_size": 4, "deterministic": True}])
 def test_texts_are_those_of_the_cpu(made, monkeypatch, counted, options):
     base, folders = made

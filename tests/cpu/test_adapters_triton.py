@@ -69,6 +69,7 @@ def test_rows_get_what_the_law_gives_them(owners, tiles, dtype, monkeypatch):
 WHOLE = (site(0, 144, (128, 64, 64)), site(1, 2080, (64,)), site(2, 160, (192, 64)))  # pieces are whole tiles
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("owners", [*OWNERS, "static", "eight", "all"])
 @pytest.mark.parametrize("ranks", [(4, 8, 20), (8,) * 9])
@@ -172,6 +173,7 @@ def test_a_static_grid_fits_any_mix_and_bits_do_not_depend_on_it():
             assert torch.equal(found[len(owners) :], y[len(owners) :])
 
 
+@pytest.mark.whole
 def test_the_runner_of_a_gpu_has_graphs_of_their_own_for_adapters(tmp_path, monkeypatch):
     if torch.cuda.is_available():
         pytest.skip("with a GPU, tests/gpu does the same")

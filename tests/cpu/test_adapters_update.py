@@ -119,6 +119,7 @@ def test_a_training_of_many_steps_leaves_no_files(open_engine, trained, tmp_path
     assert not list(tmp_path.glob("sgl-adapter-*"))
 
 
+@pytest.mark.whole
 def test_in_a_process_of_its_own(tiny, trained):
     (_, path), (model, other), _ = trained
     with Engine(

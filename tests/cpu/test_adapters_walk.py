@@ -122,6 +122,7 @@ def answer(future) -> object:
     return found.token_ids
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_walk_writes_what_each_adapter_writes_alone(tiny, folders, seed):
     options = {"adapter_slots": {8: 1, 16: 1}, "adapter_memory": 0} if seed % 2 else {}

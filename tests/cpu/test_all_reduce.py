@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("triton")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("what, ranks", [("sums", 2), ("sums", 3), ("letters", 2), ("ways", 2), ("ways", 3)])
 def test_what_ranks_write_to_each_other(tmp_path, what, ranks):
     file = tmp_path / "memory"

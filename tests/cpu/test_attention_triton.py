@@ -198,6 +198,7 @@ def test_programs_merge_what_their_registers_hold(group, dim, dtype):
     assert (backend.gemv_tile.warps == 2) == (dtype != torch.float32 and dim <= 256)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("window, dtype", [(None, torch.bfloat16), (11, torch.float32)])
 def test_deterministic_bits_depend_on_the_sequence_alone(window, dtype):
     """The same 24 tokens: at once, in chunks, one by one, behind a cached prefix, among others, on other pages."""

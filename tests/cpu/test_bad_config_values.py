@@ -85,6 +85,7 @@ def spoiled(values: dict[str, Any], chance: random.Random) -> Iterator[dict[str,
         yield changed if inner is values else values | {"text_config": changed}
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("architecture", sorted(FAMILIES))
 def test_values_that_no_key_should_have(architecture: str) -> None:
     for values in spoiled(usual(architecture), random.Random(architecture)):

@@ -111,6 +111,7 @@ def ask(s: Any, question: str) -> None:
     s += sgl.select("sure", choices=[" yes", " no"])
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("process", [False, True])
 def test_a_program_runs_on_the_model_as_it_was(process: bool, tiny: Path, opened: Callable[..., Engine]) -> None:
     def asked(engine: Engine) -> Any:

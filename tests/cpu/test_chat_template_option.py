@@ -21,6 +21,7 @@ def asks(s):
     s += sgl.user("Hi") + sgl.assistant(sgl.gen("answer", max_tokens=2))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("process", [False, True])
 def test_a_given_template_is_what_is_used(tiny: Path, tmp_path: Path, process: bool) -> None:
     file = tmp_path / "mine.jinja"

@@ -89,6 +89,7 @@ def test_a_conversation_that_is_too_long_is_told(monkeypatch, capsys) -> None:
     assert rest and "context" not in rest[0], "the message that did not fit is not kept"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "options, words",
     [
@@ -131,6 +132,7 @@ class Terminal:
         os.write(self.master, text.encode())
 
 
+@pytest.mark.whole
 def test_in_a_terminal_an_answer_can_be_stopped() -> None:
     terminal = Terminal("--regex", "b[ab]{1900}", "--max-tokens", "1900", "threads=1")
     try:

@@ -126,6 +126,7 @@ def test_control_c_while_threads_of_the_program_go_on():
 # --- on the embedded engine ------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_quick_start():
     done = run("guide.py", "a", "b")
     assert done.returncode == 0, done.stderr
@@ -138,6 +139,7 @@ def test_a_quick_start():
     assert "nothing answers at http://localhost:30000: the embedded engine does" in done.stderr
 
 
+@pytest.mark.whole
 def test_a_benchmark(tmp_path):
     lines = [{"question": f"What is {a} + 1?", "answer": str(a + 1)} for a in range(3)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -152,6 +154,7 @@ def test_a_benchmark(tmp_path):
     assert "What is 2 + 1?" in (tmp_path / "tmp_output_srt-no-parallel.txt").read_text()
 
 
+@pytest.mark.whole
 def test_programs_with_servers_of_their_own():
     done = run("servers.py")
     assert done.returncode == 0, done.stderr
@@ -163,6 +166,7 @@ def test_programs_with_servers_of_their_own():
     assert "no effect on the embedded engine: tp=2" in done.stderr
 
 
+@pytest.mark.whole
 def test_a_test_file_for_backends(tmp_path):
     row = {
         "activity_label": "Baking",
@@ -178,6 +182,7 @@ def test_a_test_file_for_backends(tmp_path):
     assert "skipped 'this model takes no pictures" in done.stderr
 
 
+@pytest.mark.whole
 def test_a_model_of_one_s_own_and_a_picture(tiny):
     done = run("--model", str(tiny), "pictures.py")
     assert done.returncode == 1

@@ -12,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from family_cases import FAMILIES, write_family
+from family_cover import covered
 from random_models import VOCABULARY, RandomRig, random_model
 from rig import Rig, Row
 
@@ -92,6 +93,7 @@ def assert_same(one: Rig, other: Rig) -> None:
         assert torch.equal(ours.nan_to_num(), theirs.nan_to_num())
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_layers_have_the_bits_of_the_same_one_by_one(
@@ -104,6 +106,7 @@ def test_random_layers_have_the_bits_of_the_same_one_by_one(
     assert_same(rig, by_torch(RandomRig(spec, dtype)))
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("seed", range(40))
 def test_random_layers_with_states_have_the_bits_of_the_same_one_by_one(
@@ -116,6 +119,7 @@ def test_random_layers_with_states_have_the_bits_of_the_same_one_by_one(
     assert_same(rig, by_torch(RandomRig(spec, dtype)))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("states", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_random_layers_are_those_of_torch_without_kernels(
@@ -133,7 +137,7 @@ def test_random_layers_are_those_of_torch_without_kernels(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.parametrize("case", covered(FAMILIES))
 def test_families_have_the_bits_of_their_layers_one_by_one(case: str, dtype: torch.dtype, tmp_path: Path) -> None:
     rig = Rig(write_family(case, tmp_path), dtype)
     left = {ran.why for ran in rig.model.executors() if ran.by != "compiled"}

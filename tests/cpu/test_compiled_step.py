@@ -88,6 +88,7 @@ def steps_of(rig: Rig) -> list[torch.Tensor]:
     return [*(rig.step(each) for each in work), rig.step([(row, 2) for row in rows[:3]], every_row=True)]
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_steps_have_the_bits_of_the_same_layer_by_layer(variant: str, dtype: torch.dtype, tmp_path: Path) -> None:

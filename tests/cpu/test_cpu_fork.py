@@ -46,6 +46,7 @@ assert not any(codes), codes
 """
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(
     not cpu_kernels.can_multiply(torch.float32, torch.device("cpu")), reason="needs the compiled product"
 )

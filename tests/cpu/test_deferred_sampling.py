@@ -16,6 +16,7 @@ from sgl.runtime.errors import RequestAborted
 from sgl.runtime.loop import engine_core
 from sgl.runtime.sequences import pending_grammar
 
+pytestmark = pytest.mark.stepping
 INTEGER = {"type": "integer"}
 PERSON = {
     "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "maximum": 120}},

@@ -88,6 +88,7 @@ def test_steps_have_the_bits_of_the_same_layer_by_layer(tmp_path: Path, way: Non
     assert all(torch.equal(a, b) for a, b in zip(steps_of(rig), steps_of(exact), strict=True))
 
 
+@pytest.mark.whole
 def test_it_can_be_left_aside() -> None:
     """With SGL_AMX=0 the products are those of AVX512_BF16, whose sums have another order."""
     code = (
@@ -110,6 +111,7 @@ def test_it_can_be_left_aside() -> None:
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("amx, by", [("0", "AVX-512"), ("1", "AMX")])
 def test_doctor_says_what_multiplies(amx: str, by: str) -> None:
     told = subprocess.run(

@@ -132,6 +132,7 @@ def test_logits_are_those_of_torch(dtype: torch.dtype, tmp_path: Path) -> None:
         assert (logits[0] - whole[place]).norm() < bound * whole[place].norm()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_an_engine_writes_what_it_writes_by_torch(deterministic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     params, texts = SamplingParams(max_tokens=12, temperature=0, ignore_eos=True), []

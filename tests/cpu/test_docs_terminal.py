@@ -27,6 +27,7 @@ def printed(command: str, folder: Path) -> str:
     return ran.stdout + ran.stderr
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(shutil.which("sgl", path=PATH) is None, reason="sgl is not installed as a command here")
 def test_the_commands_print_what_the_page_says(tmp_path):
     """`$ command`, which `>` continues, and behind it what it prints, where `...` stands for anything."""

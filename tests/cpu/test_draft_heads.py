@@ -79,6 +79,7 @@ def sequence_of(engine: Engine, tokens: list[int]) -> Any:
     return sequence
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("deterministic", [False, True], ids=["compiled", "deterministic"])
 def test_it_guesses_what_the_oracle_guesses(made: Made, deterministic: bool) -> None:
     """In steps of several prompts and chunks, from the first token of a text on."""
@@ -110,6 +111,7 @@ def test_it_guesses_what_the_oracle_guesses(made: Made, deterministic: bool) -> 
             assert logits[column] >= logits.max() - 2e-3, (tokens, draft, place)
 
 
+@pytest.mark.few(3)
 def test_the_text_is_the_text_without(made: Made, drafting: Engine) -> None:
     """Prompts with cached beginnings, forks, cuts and aborts; any parameters, and a grammar."""
     texts = []
@@ -245,6 +247,7 @@ def test_refusals(tmp_path: Path) -> None:
     assert kind_of(Path(one.draft), "pt") == EAGLE and kind_of(Path(one.draft), "auto", weights=False) is None
 
 
+@pytest.mark.few(1)
 def test_pages_are_short_and_memory_is_given_away(made: Made) -> None:
     """Preempted, put to sleep, with other weights, and with pages of several tokens."""
     prompts, params = (

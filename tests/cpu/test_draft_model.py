@@ -89,6 +89,7 @@ def drafting(request: pytest.FixtureRequest, drafts: dict[str, Path]) -> Iterato
         yield engine
 
 
+@pytest.mark.whole
 def test_the_text_is_the_text_without(drafting: Engine, expected: list[Any]) -> None:
     kinds, drafted, many = grammars(drafting), 0, list(zip(cases(drafting), expected, strict=True))
     for start, stop in pairwise([*range(6), *range(6, len(many), 6), len(many)]):  # some alone, then six at a time
@@ -100,6 +101,7 @@ def test_the_text_is_the_text_without(drafting: Engine, expected: list[Any]) -> 
     assert drafted > 0
 
 
+@pytest.mark.few(1)
 def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine) -> None:
     texts = []
     for engine in (plain, drafting):
@@ -125,6 +127,7 @@ def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine) -
     assert drafting._core.call(lambda: cache.pool.free) == cache.pool.total
 
 
+@pytest.mark.whole
 def test_what_drafts_as_the_target_does_is_always_right(drafts: dict[str, Path], plain: Engine) -> None:
     params = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
     with opened_with(drafts["itself"]) as engine:
@@ -142,6 +145,7 @@ def test_what_drafts_as_the_target_does_is_always_right(drafts: dict[str, Path],
         assert stats.draft_pages_total == 8192 > stats.draft_pages_free and stats.draft_computed_tokens > 300
 
 
+@pytest.mark.whole
 def test_pages_are_short(drafts: dict[str, Path], plain: Engine) -> None:
     """Sequences are preempted by each other, and the draft model has no room for all of them either."""
     params = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
@@ -323,6 +327,7 @@ def test_refusals(drafts: dict[str, Path], tmp_path: Path) -> None:
         Engine(draft="x")
 
 
+@pytest.mark.few(1)
 def test_random_programs(drafting: Engine, plain: Engine) -> None:
     """The long form is tests/slow/test_drafts_random.py."""
     for seed in range(2):

@@ -206,6 +206,7 @@ def test_dropped_tokens_are_gone_from_pages_and_text(engine, reference):
     assert sequence.generate(GREEDY).result(60).token_ids == reference(expected)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tree", [-1, 10**9])
 def test_scores_by_a_tree_equal_scores_side_by_side(open_engine, reference, monkeypatch, tree):
     """Choices that begin alike, end inside one another, are equal or empty: scored in both ways."""
@@ -329,6 +330,7 @@ def test_abort_in_every_state(open_engine, reference):
     assert waiting.generate(GREEDY).result(60).token_ids == reference([*prompt(3, 30), 5])
 
 
+@pytest.mark.whole
 @alone
 def test_close_fails_all_that_wait(open_engine):
     """Trap 7.11."""

@@ -161,6 +161,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.oracle.close()
 
 
+@pytest.mark.few(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("run_ahead", [False, True])
 def test_random_operations_lose_no_page_and_change_no_text(tiny, run_ahead):

@@ -127,6 +127,7 @@ def test_a_sleeping_engine_shows_its_tree(tiny):
         engine.wake()
 
 
+@pytest.mark.whole
 def test_both_processes_show_the_same(tiny):
     shown = []
     for process in (False, True):
@@ -209,6 +210,7 @@ def test_pressure_is_told(tiny):
     assert sum(part.cached for part in again) <= stats.cached_tokens
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("process", [False, True])
 def test_a_trace_does_not_hide_the_error_of_its_block(tiny, process):
     engine = Engine(tiny, process=process, **OPTIONS)

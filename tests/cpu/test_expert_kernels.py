@@ -20,6 +20,7 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", checks.ROUTERS)
 @pytest.mark.parametrize("experts, top_k", [(8, 3), (12, 1), (20, 20)])
 def test_choices(name: str, experts: int, top_k: int) -> None:
@@ -41,6 +42,7 @@ def test_logits(rows: int, count: int, hidden: int, dtype: torch.dtype) -> None:
     checks.check_logits(rows, count, hidden, dtype, "cpu")
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", checks.ROUTERS)
 def test_few_rows_are_routed_by_one_kernel(name: str) -> None:
     checks.check_few_rows(
@@ -96,12 +98,14 @@ def test_copies_take_turns_in_many_pairs(monkeypatch: pytest.MonkeyPatch) -> Non
     checks.check_turns(1, "cpu", 90)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("dtype", DTYPES[:2])
 def test_what_is_not_added_up_yet(dtype: torch.dtype) -> None:
     with products_as_on_a_tensor_core():
         checks.check_spread(11, 5, 2, 48, 40, dtype, "cpu")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("form", checks.FORMS)
 def test_mixtures_in_few_bits(form: str) -> None:
     """Pairs by themselves, sorted, and sorted for a fixed order of sums."""
@@ -112,6 +116,7 @@ def test_mixtures_in_few_bits(form: str) -> None:
         )
 
 
+@pytest.mark.whole
 def test_few_bits_with_weights_of_the_input() -> None:
     for rows, fixed in ((3, False), (3, True), (10, False)):
         with products_as_on_a_tensor_core():

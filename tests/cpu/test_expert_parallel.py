@@ -143,6 +143,7 @@ class Shuffled:
                 layer.ffn.hold_experts(held)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", MIXTURES)
 def test_families_compute_what_one_rank_computes(case: str, tmp_path: Path) -> None:
     path = write_family(case, tmp_path)

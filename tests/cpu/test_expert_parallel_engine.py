@@ -112,6 +112,7 @@ def test_it_sleeps_wakes_and_moves_experts_meanwhile(one, two):
     )
 
 
+@pytest.mark.whole
 def test_a_rank_killed_while_experts_move_ends_all_and_they_come_back(one, two):
     pids, found = two.info()["rank_pids"], []
 
@@ -138,6 +139,7 @@ def test_a_rank_killed_while_experts_move_ends_all_and_they_come_back(one, two):
     same(two, one, 5)
 
 
+@pytest.mark.whole
 def test_experts_that_come_in_several_forms_with_other_weights_stay_where_they_are(tmp_path):
     mixed = write_tokenizer(
         write_family("qwen3 moe", tmp_path / "plain", max_position_embeddings=512, moe_intermediate_size=64)

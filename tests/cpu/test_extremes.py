@@ -56,6 +56,7 @@ def sound(engine):
     assert stats.pages_free == stats.pages_total and not stats.running and not stats.waiting
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_field_of_a_generation(sound, name):
     for value in some(VALUES, name):
@@ -117,6 +118,7 @@ def test_many_tokens_are_no_limit_of_how_many(engine):
         engine.generate("x", max_tokens=2**62, min_tokens=10**310)
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_option_of_a_program(sound, name):
     @sgl.function

@@ -107,6 +107,7 @@ def beside(engine):
     return run
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", KINDS)
 def test_an_operation_that_breaks_anywhere_fails_alone(engine, beside, name):
     kind, errors = type(KINDS[name]()), itertools.cycle([ValueError, SystemExit])

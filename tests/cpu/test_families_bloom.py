@@ -9,6 +9,7 @@ import pytest
 import torch
 from checkpoint_edits import refused, rewrite
 from family_checks import check_checkpoint, check_family, reference
+from family_cover import covered
 
 from sgl.runtime.models.spec.alibi_slopes import alibi_slopes
 
@@ -45,7 +46,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)

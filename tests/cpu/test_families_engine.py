@@ -101,6 +101,7 @@ def build(write: Callable[[str], Path]) -> Iterator[Callable[..., Engine]]:
         engine.close()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", CASES)
 def test_everything_at_once_on_a_small_pool(case: str, build: Callable[..., Engine]) -> None:
     engine = build(

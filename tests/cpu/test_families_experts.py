@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from family_checks import SIZES, check_family
+from family_cover import covered
 
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.models import read_model
@@ -188,7 +189,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from family_checks import check_family
+from family_cover import covered
 
 HALF = {"head_dim": 32, "query_pre_attn_scalar": 20}
 KINDS = {
@@ -49,7 +50,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, tolerance=5e-5, **keys)  # 1 + weight makes rounding larger

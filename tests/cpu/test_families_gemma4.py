@@ -44,6 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", CASES)
 def test_a_variant_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     check_family("Gemma4ForCausalLM", tmp_path, tolerance=5e-5, **SIZES | CASES[case])

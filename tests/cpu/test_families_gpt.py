@@ -9,6 +9,7 @@ import pytest
 import torch
 from checkpoint_edits import refused, rewrite
 from family_checks import check_checkpoint, check_family, reference
+from family_cover import covered
 
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading import load_model
@@ -44,7 +45,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)

@@ -11,6 +11,7 @@ import torch
 import transformers
 from checkpoints import edit_json
 from family_checks import SIZES, check_checkpoint, check_family, randomise, reference
+from family_cover import covered
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
 from test_quantized_loading import FORMATS
@@ -125,7 +126,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_families_are_those_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from family_checks import check_family, prompt
+from family_cover import covered
 from rig import Rig, Row
 
 from sgl.runtime.errors import ConfigError
@@ -60,7 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)

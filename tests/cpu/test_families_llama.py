@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from family_checks import check_family
+from family_cover import covered
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from sgl.runtime.layers.rotary_embedding import RopeParameters, frequencies
@@ -38,7 +39,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from family_checks import check_family
+from family_cover import covered
 
 YARN = {"rope_type": "yarn", "rope_theta": 5000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -174,7 +175,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, **keys)

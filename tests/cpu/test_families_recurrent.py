@@ -10,6 +10,7 @@ import torch
 import transformers
 from checkpoints import write_tokenizer
 from family_checks import SIZES, check_checkpoint, check_family, prompt, randomise, reference
+from family_cover import covered
 from rig import Rig, Row
 
 from sgl.runtime.calibration.quantize_checkpoint import quantize
@@ -247,7 +248,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 TOLERANCE = 3e-4  # of the largest logit: from the same in float64 transformers is up to 1.6e-4 away, we 4e-5
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", covered(CASES, names=True))
 def test_a_family_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     architecture, keys = CASES[case]
     check_family(architecture, tmp_path, 0, TOLERANCE, **keys)

@@ -254,6 +254,7 @@ CASES: dict[str, Case] = {
 }
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", CASES)
 def test_a_family_is_the_class_of_the_same_arithmetic(name: str, tmp_path: Path) -> None:
     family, architecture, keys, change, renamed = CASES[name]

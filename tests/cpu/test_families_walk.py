@@ -25,6 +25,7 @@ SEEDS = (0,)
 EACH = 2  # keys of a family
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("architecture", KNOWN)
 def test_a_random_configuration_is_that_of_transformers(architecture: str, tmp_path: Path) -> None:
     outcomes = [walk(draw(architecture, seed), tmp_path / str(seed), seed) for seed in SEEDS]
@@ -35,6 +36,7 @@ def test_a_random_configuration_is_that_of_transformers(architecture: str, tmp_p
         assert seed < 30, outcomes
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("architecture", KNOWN)
 def test_a_key_that_is_absent_null_or_of_another_family(architecture: str, tmp_path: Path) -> None:
     chosen = random.Random(architecture).sample(list(variants(architecture)), EACH)
@@ -94,6 +96,7 @@ ONCE: list[tuple[str, dict[str, Any]]] = [  # that were computed otherwise than 
 ]
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(("architecture", "keys"), ONCE)
 def test_what_transformers_does_not_read_is_not_read(architecture: str, keys: dict[str, Any], tmp_path: Path) -> None:
     outcome(Draw(architecture, changed(whole(architecture), **keys)), tmp_path, str(keys))

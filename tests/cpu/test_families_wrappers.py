@@ -124,6 +124,7 @@ def rename(path: Path, begin: str, instead: str) -> None:
     safetensors.torch.save_file(renamed, path / "model.safetensors", {"format": "pt"})
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("case", CASES)
 def test_the_text_model_is_that_of_transformers(case: str, tmp_path: Path) -> None:
     if case == "llama 4" and transformers.__version__ == "5.24.0":

@@ -250,6 +250,7 @@ def test_store_leaves_the_padding_slot_alone(calls, dtype):
     assert not world.pool.k[:, 0].float().any() and not world.pool.v[:, 0].float().any()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("page_size", "sinks"), [(1, None), (4, None), (4, torch.tensor([-3.0, 0.0, 1.5, 4.0]))])
 def test_shared_prefix(calls, monkeypatch, page_size, sinks):
     monkeypatch.setattr("sgl.runtime.attention.shared_prefix_finder.LEAST_TOKENS", 40)

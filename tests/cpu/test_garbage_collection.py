@@ -26,6 +26,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("tiny"), tokenizer=True)
 
 
+@pytest.mark.whole
 @alone
 def test_what_stands_is_frozen_until_the_last_engine_is_closed(tiny: Path) -> None:
     usual, frozen = gc.get_threshold(), gc.get_freeze_count()
@@ -55,6 +56,7 @@ def test_what_its_user_has_frozen_is_left_alone(tiny: Path) -> None:
         assert gc.get_freeze_count() == 0
 
 
+@pytest.mark.whole
 @alone
 def test_steps_are_free_of_full_collections(tiny: Path) -> None:
     seen: list[int] = []
@@ -86,6 +88,7 @@ def test_steps_are_free_of_full_collections(tiny: Path) -> None:
             gc.set_threshold(*usual)
 
 
+@pytest.mark.whole
 @alone
 @pytest.mark.parametrize("sooner", ["OFTEN", "MANY"])
 def test_garbage_of_a_long_run_goes_between_steps_and_what_outlives_it_later(

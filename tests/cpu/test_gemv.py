@@ -48,6 +48,7 @@ def test_linears(case: Case, launch: GemvLaunch | None):
     check_head(case, "cpu", launch)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case, launch", [*((case, GemvLaunch(32, 256, 1)) for case in BITS), (BITS[3], None)], ids=str)
 def test_weights_of_four_bits(case: Case, launch: GemvLaunch | None):
     assert "Packed" in type(stored(case, layer(case, "cpu", 8, 64)[0])[0]).__name__

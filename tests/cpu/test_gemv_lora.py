@@ -174,6 +174,7 @@ def check_heads(made: Made, launch: GemvLaunch | None, biased: bool) -> None:
         close(pools[1][3], heads[turned:], made.dtype)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "dtype, ranks, launch",
     [(torch.float32, NARROW, None), (torch.float32, NARROW, GemvLaunch(8, 16, 1)), (torch.bfloat16, RANKS, None)],

@@ -177,6 +177,7 @@ def test_a_model_that_mixes_sequences_fails_its_proof(tmp_path: Path, monkeypatc
         load_transformers_model(describe(path, implementation="transformers"), torch.float32, "cpu")
 
 
+@pytest.mark.whole
 def test_a_model_whose_own_code_fails_is_refused_with_what_it_said(tmp_path: Path) -> None:
     """LongCat's latent attention takes as many KV heads as heads, and its configuration does not check it."""
     reference("LongcatFlashForCausalLM", num_key_value_heads=2).save_pretrained(tmp_path)

@@ -42,6 +42,7 @@ def texts(path: Path, **options: Any) -> list[str]:
         return [done.text for done in engine.generate(PROMPTS, GREEDY)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [{}, {"weights": "int8"}, {"process": True}])
 def test_texts_are_those_of_the_twin(twin: Path, options: dict[str, Any]) -> None:
     assert texts(file_of(twin), **options) == texts(twin, **options)

@@ -219,6 +219,7 @@ def logits(model: Decoder, folder: Path) -> torch.Tensor:
     return Rig(folder, model=model).step([(Row(tokens), len(tokens))], every_row=True)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("case", CASES)
 def test_a_model_equals_its_twin_to_the_last_bit(case: str, tmp_path: Path) -> None:
     folder, opened = pair(case, tmp_path)
@@ -235,6 +236,7 @@ def test_a_model_equals_its_twin_to_the_last_bit(case: str, tmp_path: Path) -> N
         assert torch.equal(ours, twin)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", ["mixtral", "qwen3 moe", "gpt-oss", "qwen2 moe", "glm 4.5", "lfm2 moe"])
 def test_stacked_experts_are_loaded_one_by_one(case: str, tmp_path: Path) -> None:
     folder, _ = pair(case, tmp_path)

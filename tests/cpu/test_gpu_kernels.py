@@ -118,6 +118,7 @@ def test_one_row(parts, lab, monkeypatch):
     assert sum(", in use" in line for line in lab.text) == 5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "keys",
     [

@@ -54,11 +54,13 @@ def fused_rig(spec: ModelSpec) -> PartsRig:
     return rig
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("law_and_kernels", MODELS, indirect=True, ids=str)
 def test_steps_equal_those_of_the_law(law_and_kernels: tuple[LawRig, PartsRig]) -> None:
     checks.check_decoder(*law_and_kernels, 1e-5, STEPS)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("law_and_kernels", MODELS, indirect=True, ids=str)
 def test_single_rows_equal_those_of_the_law(
     law_and_kernels: tuple[LawRig, PartsRig], monkeypatch: pytest.MonkeyPatch
@@ -73,6 +75,7 @@ def test_single_rows_equal_those_of_the_law(
     checks.check_decoder(law, rig, 1e-5, [((0, 0, 2, 0), False), ((0, 0, 1, 0), False), ((0, 0, 1, 0), True)])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "law_and_kernels", ["gemma", "granite", "neox", "gated delta net", "kda"], indirect=True, ids=str
 )
@@ -133,6 +136,7 @@ def pooling(run: Callable[[StepBatch], torch.Tensor], batch: StepBatch) -> torch
     return batch.sums
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "case", ["gemma3", "olmo2", "cohere2", "gpt_neox", "granite", "stablelm, parallel", "opt", "persimmon"]
 )
@@ -147,6 +151,7 @@ def test_checkpoints_of_families(case: str, tmp_path: Path, monkeypatch: pytest.
     checks.check_decoder(law, rig, 2e-5, STEPS[:3])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "case", ["gemma4, shared keys, wide", "gemma4, values are keys, biases", "gemma4, without embeddings of layers"]
 )

@@ -52,6 +52,7 @@ def static_with_adapters(engine: Engine) -> bool:
     return any(blocks for _, blocks in engine._core.runner._static)
 
 
+@pytest.mark.whole
 def test_windows_and_guesses(make: Make, paths: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options: dict[str, Any] = {"adapters": folders_of(paths("gemma3"), tmp_path), "adapter_slots": 4}
     wanted = texts(make(window_tokens=4096, **options))
@@ -73,6 +74,7 @@ def test_windows_and_guesses(make: Make, paths: Any, tmp_path: Path, monkeypatch
     settled(engine)
 
 
+@pytest.mark.whole
 def test_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_tokenizer(write_case("lfm2", tmp_path / "model"))
     options: dict[str, Any] = {

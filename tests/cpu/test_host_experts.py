@@ -81,6 +81,7 @@ def plain(spec: Any, dtype: torch.dtype = torch.float32) -> PartsRig:
     return rig
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("budget, bias", [(0, False), (10**9, True)])
 def test_logits_are_those_of_experts_on_the_device(budget: int, bias: bool) -> None:
     """The same bits, with and without room for the first layer's."""

@@ -141,6 +141,7 @@ def test_what_was_preempted_comes_back(open_engine, page_size):
     assert texts == expected and computed < 0.8 * alone
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("page_size", "host_tokens"), [(1, 90), (3, 900)])
 def test_a_mix_of_everything(open_engine, tiny, page_size, host_tokens):
     """Forks, aborts, priorities, namespaces, pins, flushes and sleeps, in a pool for two or three of twelve texts."""

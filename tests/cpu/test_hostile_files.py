@@ -53,6 +53,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("hostile") / "model", tokenizer=True)
 
 
+@pytest.mark.whole
 def test_values_that_are_known_to_hurt_are_refused(whole: Path) -> None:
     asked = [{"file": file, "path": path, "value": value} for file, path, value in NAMED]
     for case, found in zip(asked, outcomes(whole, asked), strict=True):
@@ -60,6 +61,7 @@ def test_values_that_are_known_to_hurt_are_refused(whole: Path) -> None:
         assert found.kind != "loaded", case
 
 
+@pytest.mark.whole
 def test_some_of_all_values_in_some_of_all_keys(whole: Path) -> None:
     """All of them are in tests/slow."""
     asked = random.Random(7).sample(list(cases(whole)), 30)

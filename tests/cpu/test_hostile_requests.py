@@ -72,6 +72,7 @@ def _began(engine: Engine, params: SamplingParams, grammar):
     return sequence, sequence.generate(params, grammar)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_few_of_each_kind(bundled, seed):
     before = bundled.stats().late_masks

@@ -321,6 +321,7 @@ def test_layers_become_int4_and_the_head_int8(weights: str) -> None:
     assert set(kinds.values()) == {Int4BlockedLinear}
 
 
+@pytest.mark.few(1)
 @needs_product
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_compiled_step_has_the_bits_of_the_layers_one_by_one(dtype: torch.dtype) -> None:
@@ -348,6 +349,7 @@ def turned_around(name: str, layer: Linear) -> Linear:
     return int4_linear(weight, layer.bias, layer.weight.dtype)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     "kernels, weights",
     [(True, "int4"), (True, "int4_hqq"), (True, "mxfp4"), (True, "nvfp4"), (False, "int4"), (False, "nvfp4")],
@@ -362,6 +364,7 @@ def test_the_bundled_model_says_nearly_the_same(weights: str, kernels: bool, mon
     assert 1e-4 < (p.exp() * (p - q)).sum(-1).mean() < 0.05  # benchmarks/int8_loss.py has that of many texts
 
 
+@pytest.mark.whole
 @needs_product
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_an_engine_says_the_same_alone_and_in_a_batch(dtype: str) -> None:

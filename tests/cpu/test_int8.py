@@ -143,6 +143,7 @@ def test_a_thread_may_begin_with_no_rows(product: str) -> None:
     assert found[0].shape == (0, 16)
 
 
+@pytest.mark.whole
 @alone
 @pytest.mark.skipif(not compiled, reason="the compiled product keeps memory by thread")
 def test_a_thread_that_ends_gives_its_memory_back() -> None:
@@ -228,6 +229,7 @@ def test_an_engine_with_int8_weights(dtype: str) -> None:
         assert engine.check() is None
 
 
+@pytest.mark.whole
 def test_an_engine_of_another_process_and_one_that_is_deterministic() -> None:
     prompts = ["<|user|>Book a room in Oslo<|end|><|assistant|>", "<|user|>A taxi<|end|><|assistant|>"]
     options = {"weights": "int8", "kv_tokens": 2000, "dtype": "float32", "deterministic": True}

@@ -82,6 +82,7 @@ def test_a_model_says_it_in_its_directory(tiny, tmp_path):
         assert engine.config.json_options == {"whitespace": "compact", "ascii": True}
 
 
+@pytest.mark.whole
 def test_it_reaches_an_engine_in_another_process():
     with Engine(**OPTIONS, process=True) as engine:
         assert engine.config.json_options == {"whitespace": "spaced"}

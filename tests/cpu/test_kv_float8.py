@@ -176,6 +176,7 @@ def test_the_compiled_step_has_the_bits_of_its_layers(folder: Path, dtype: torch
     assert all(torch.equal(*each) for each in zip(*found, strict=True))
 
 
+@pytest.mark.few(2)
 @compiled
 @pytest.mark.parametrize(
     "options",

@@ -91,6 +91,7 @@ def run(engine: Engine, tokens: list[int], count: int = 12) -> Any:
     return sequence.generate(SamplingParams(max_tokens=count, temperature=0, ignore_eos=True)).result(FOREVER)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", ["deepseek v3", "minicpm 3", "deepseek v3.2", "glm 5, shared"])
 @pytest.mark.parametrize("seed", range(3))
 def test_everything_at_once(case: str, seed: int, make: Make) -> None:

@@ -34,6 +34,7 @@ def test_norms(rows: int, size: int, dtype: torch.dtype) -> None:
     checks.check_norms(rows, size, dtype, "cpu")
 
 
+@pytest.mark.whole
 def test_a_form_of_each_kernel_compiles_for_a_gpu(tmp_path: Path) -> None:
     """All of them: tests/slow/test_compile_kernels.py."""
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_DISABLE_LINE_INFO": "1"}

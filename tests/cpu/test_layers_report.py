@@ -110,6 +110,7 @@ def test_all_fast_is_said_nowhere_and_passes_strict(tiny: Path, caplog: pytest.L
     json.dumps(info)
 
 
+@pytest.mark.whole
 @needs_kernels
 @pytest.mark.parametrize("process", [False, True])
 def test_what_is_slower_is_logged_once_for_all_layers(
@@ -127,6 +128,7 @@ def test_what_is_slower_is_logged_once_for_all_layers(
     ]
 
 
+@pytest.mark.whole
 @needs_kernels
 @pytest.mark.parametrize("process", [False, True])
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 
+import pytest
 from alone import alone
 
 import sgl
@@ -43,6 +44,7 @@ def test_closing_gives_back_the_weights_the_cache_and_the_thread(tiny):
         assert not any(ref() is not None for ref in alive)
 
 
+@pytest.mark.whole
 @alone
 def test_dropping_the_last_reference_closes(tiny):
     before = scheduler_threads()
@@ -130,6 +132,7 @@ with sgl.Engine({path!r}, dtype="float32", kv_tokens=512) as engine:
 """
 
 
+@pytest.mark.whole
 def test_a_local_model_needs_no_network_and_the_process_ends(tiny):
     """Trap 7.13, and `python -c`."""
     run = subprocess.run(
@@ -138,6 +141,7 @@ def test_a_local_model_needs_no_network_and_the_process_ends(tiny):
     assert run.returncode == 0 and run.stdout.strip() == "2", run.stderr
 
 
+@pytest.mark.whole
 def test_a_script_that_forgets_to_close_ends_all_the_same(tiny):
     code = f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512); e.generate('hello', max_tokens=2); print('done')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)

@@ -70,6 +70,7 @@ def engine() -> Iterator[sgl.Engine]:
         yield made
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_length(engine: sgl.Engine, kind: str) -> None:
     options = {"backend": engine, "seed": 3, "temperature": 0.8}
@@ -197,6 +198,7 @@ def called(url: str, stream: bool = False, **options: Any) -> tuple[str, str]:
     return chunks[-1]["finish_reason"], "".join(pieces)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stream", [False, True])
 def test_arguments_of_a_cut_call_are_as_far_as_they_were_written(url: str, stream: bool) -> None:
     finish, whole = called(url, stream)

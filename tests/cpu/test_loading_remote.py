@@ -174,6 +174,7 @@ BROKEN = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("broken", "words"), BROKEN, ids=[broken.__name__ for broken, _ in BROKEN])
 def test_what_breaks_midway_is_told(store: FileServer, broken: Change, words: str) -> None:
     path, seen = resolve_model(f"{store.url}/tiny"), list[str]()

@@ -48,6 +48,7 @@ def run(rig: Rig, prompts: list[list[int]], dice: random.Random, chunk: int) -> 
     return [row.tokens[len(tokens) :] for row, tokens in zip(rows, prompts, strict=True)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("variant", ["llama", "rope yarn", "mistral sliding", "qwen2 tied, late layers slide", "qwen3"])
 def test_mixed_batches_of_chunks_and_decodes(variant: str, tmp_path: Path) -> None:
     family, overrides = VARIANTS[variant]

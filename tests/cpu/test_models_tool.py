@@ -62,6 +62,7 @@ def test_a_part_runs_by_what_the_list_says(name: str) -> None:
     assert runs_of_parts(torch.device("cpu"), torch.float32)[name].by == slowest.by
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [{}, {"dtype": "float16"}, {"attention": "torch_native"}, {"context": 100}])
 def test_a_survey_says_what_the_engine_then_says(tiny: Path, options: dict[str, Any]) -> None:
     options = {"dtype": "float32"} | options
@@ -82,6 +83,7 @@ def test_a_survey_says_what_the_engine_then_says(tiny: Path, options: dict[str, 
     assert found.files.dtypes == {"F32": found.sizes.parameters}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("tied", [False, True])
 def test_sizes_of_weights_are_those_of_the_loaded(tied: bool) -> None:
     config = read_model(LARGER | {"tie_word_embeddings": tied})

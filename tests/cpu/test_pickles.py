@@ -162,6 +162,7 @@ def hostile(place: Path) -> dict[str, Callable[[], bytes]]:
 NAMES = list(hostile(Path()))
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("name", NAMES)
 def test_hostile_pickles_are_errors(tmp_path: Path, name: str) -> None:
     file = tmp_path / "pytorch_model.bin"

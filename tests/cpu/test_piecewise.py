@@ -30,12 +30,14 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "_can_fuse", lambda device: True)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("variant", ["llama biases", "qwen3"])
 def test_mixed_steps_equal_whole_ones(variant: str, tmp_path: Path) -> None:
     family, overrides = VARIANTS[variant]
     checks.check_random_steps(write_checkpoint(tmp_path, family, num_hidden_layers=2, **overrides), "cpu", steps=8)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["cohere", "gemma 4", "olmo 2", "opt", "sinks"])
 def test_mixed_steps_of_other_parts_equal_whole_ones(name: str) -> None:
     checks.check_random_steps(MODELS[name], "cpu", steps=5)
@@ -84,6 +86,7 @@ def test_a_size_is_captured_when_it_comes_again_and_runs_without_if_that_fails(t
         assert len(captured) == seen, counts
 
 
+@pytest.mark.whole
 def test_while_many_run_a_step_captures_one_piece(tmp_path: Path) -> None:
     captured: list[Any] = []
 

@@ -45,6 +45,7 @@ def found(path: Any) -> tuple[list[Any], list[float], Any]:
         return texts, [p for row in scores for p, _ in row], mixed and mixed._runs
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("family", ["llama", "gemma3"])
 def test_an_engine_that_runs_mixed_steps_in_pieces(family: str, tmp_path, request) -> None:
     if family == "llama":

@@ -126,6 +126,7 @@ def test_killed_in_the_middle_and_back_again(engine, monkeypatch):
     engine.check()
 
 
+@pytest.mark.whole
 def test_a_program_whose_process_is_killed_says_so_to_every_reader(engine):
     @sgl.function
     def program(s):
@@ -141,6 +142,7 @@ def test_a_program_whose_process_is_killed_says_so_to_every_reader(engine):
     assert engine.generate("hello", GREEDY).token_ids
 
 
+@pytest.mark.whole
 def test_a_scheduler_that_fails_ends_its_process(engine, place):
     running = begun(engine)
     (place / "now").touch()
@@ -170,6 +172,7 @@ def test_one_that_dies_again_and_again_stays_down(engine, monkeypatch):
 # the end
 
 
+@pytest.mark.whole
 @alone
 def test_dropping_the_last_reference_leaves_no_thread_process_or_descriptor(tiny):
     """`close` does the same by the same finalizer. A grammar that takes long to compile is not waited for."""
@@ -243,6 +246,7 @@ def _no_child(*options: object, error: Exception = OSError("no more processes"))
     raise error
 
 
+@pytest.mark.whole
 def test_a_model_that_cannot_be_opened_is_told_as_here(tiny, tmp_path):
     (tmp_path / "config.json").write_text((tiny / "config.json").read_text())
     with pytest.raises(CheckpointError) as here:
@@ -252,6 +256,7 @@ def test_a_model_that_cannot_be_opened_is_told_as_here(tiny, tmp_path):
     assert str(there.value) == str(here.value)
 
 
+@pytest.mark.whole
 def test_it_ends_with_its_parent_however_that_ends(tiny, tmp_path):
     """A script without a main guard that forgets to close, and one that is killed; at the same time."""
     opening = (
@@ -269,6 +274,7 @@ def test_it_ends_with_its_parent_however_that_ends(tiny, tmp_path):
         await_true(lambda said=said: gone(int(said)))
 
 
+@pytest.mark.whole
 def test_a_program_without_stdin_stdout_and_stderr_has_engines_too(tiny, tmp_path):
     """Their numbers are free then, and sockets must not get them."""
     code = (

@@ -86,6 +86,7 @@ def test_a_stopped_process_is_killed_and_started_again(engine):
     assert engine.generate("hello", GREEDY).completion_tokens == 8 and engine.info()["restarts"] == restarts + 1
 
 
+@pytest.mark.whole
 def test_stats_of_a_stopped_process_end(engine, monkeypatch):
     stop(engine)
     with monkeypatch.context() as patch, pytest.raises(RuntimeFailure, match=r"within 0.2 s; glance\(\)"):
@@ -96,6 +97,7 @@ def test_stats_of_a_stopped_process_end(engine, monkeypatch):
     assert engine.generate("hello", GREEDY).completion_tokens == 8
 
 
+@pytest.mark.whole
 def test_a_lock_that_is_never_given_back_is_noticed(engine, place):
     tell(place, "lock")
     with pytest.raises(EngineDied, match="no sign of life"):
@@ -104,6 +106,7 @@ def test_a_lock_that_is_never_given_back_is_noticed(engine, place):
     assert engine.generate("hello", GREEDY).completion_tokens == 8
 
 
+@pytest.mark.whole
 def test_a_long_step_is_no_hang(engine, place):
     tell(place, "step")
     restarts = engine.info()["restarts"]
@@ -113,6 +116,7 @@ def test_a_long_step_is_no_hang(engine, place):
     engine.check()  # between steps: the last long one is over
 
 
+@pytest.mark.whole
 def test_a_loop_that_hangs_ends_its_process(engine, place):
     """A step may take three seconds here, and the deadline holds before."""
     tell(place, "loop")
@@ -127,6 +131,7 @@ def test_a_loop_that_hangs_ends_its_process(engine, place):
     assert engine.generate("hello", GREEDY).completion_tokens == 8
 
 
+@pytest.mark.whole
 def test_deadlines_hold_while_nothing_runs(tiny, monkeypatch):
     with Engine(tiny, dtype="float32", threads=1, kv_tokens=4096, process=True, heartbeat=None) as engine:
         pid = stop(engine)

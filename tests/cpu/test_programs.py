@@ -308,6 +308,7 @@ def test_the_other_methods(engine):
     assert info["unconditional_token_logprobs"][0][0][0] is None
 
 
+@pytest.mark.whole
 @alone
 def test_selects_chain_without_a_thread_that_waits(engine):
     @sgl.function
@@ -468,6 +469,7 @@ def test_readers_and_seeds_in_batches():
 
     texts = [state.text() for state in program.run_batch([{}] * 12, seed=3, num_threads=3)]
     assert texts == [state.text() for state in program.run_batch([{}] * 12, seed=3)]
+    assert texts == [state.text() for state in program.run_batch([{}] * 12, seed=3, generator_style=True)]
     assert texts[0] == program.run(seed=3).text() and len(set(texts)) > 6
 
 

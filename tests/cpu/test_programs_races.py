@@ -91,6 +91,7 @@ def chain(engine, prompt, choice):
     return sequence.logprobs(len(prompt)).result(30)[0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_scores_are_right_when_probes_lose_their_pages(open_engine, page_size):
     oracle = open_engine(kv_tokens=4096)

@@ -98,6 +98,7 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]
     return made
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("weights", FORMATS)
 def test_the_reader_finds_what_was_rounded(weights: str, quantised: Callable[[str], Path]) -> None:
     expected, (own, found) = rounded(weights, dense()), written(quantised(weights))
@@ -167,6 +168,7 @@ def test_an_engine_runs_what_was_written(weights: str, quantised: Callable[[str]
         assert engine.generate("1 + 1 =", max_tokens=2, temperature=0).token_ids
 
 
+@pytest.mark.whole
 def test_calibrated_in_shards_it_loads_and_loses_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_writer, "SHARD", 4 * 10**6)
     calibration, held_out = texts(12), [CalibrationTextPiece(ids, np.zeros(len(ids), bool)) for ids in texts(14)[12:]]
@@ -228,6 +230,7 @@ def asked(engine):
 """  # noqa: E501
 
 
+@pytest.mark.whole
 def test_a_function_runs_programs_to_calibrate_and_measure_by(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

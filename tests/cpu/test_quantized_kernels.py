@@ -82,6 +82,7 @@ CASES += [(form, group, torch.bfloat16) for form in ("zeros", "offset") for grou
 CASES += [(form, 32, torch.float16) for form in ("zeros", "floats", "fine table", "float8")]
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("form, group, dtype", CASES)
 def test_a_product_is_that_of_the_dense_weight(form: str, group: int, dtype: torch.dtype) -> None:
     from sgl.runtime.kernels.quantized import quantized_gemm

@@ -138,6 +138,7 @@ def test_parts_are_those_of_a_merged_checkpoint(case: str, stages: int, tmp_path
     assert most_adapter_bytes_of_rank(model, stages, 2, {8: 2, 16: 1}, 4) == max(there)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case", OF_PEFT)
 def test_logits_over_ranks_are_those_of_peft(case: str, tmp_path: Path) -> None:
     (architecture, keys), lora = OF_PEFT[case]
@@ -151,6 +152,7 @@ def test_logits_over_ranks_are_those_of_peft(case: str, tmp_path: Path) -> None:
         assert (ours - theirs).abs().max() < 2 * TOLERANCE * theirs.abs().max()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["all parameters", "shared", "in turn and transposed"])
 def test_adapters_of_experts_that_lie_whole_on_ranks_and_move(case: str, tmp_path: Path) -> None:
     """Every rank has the pairs of all experts, wherever these lie; some lie twice."""

@@ -35,14 +35,17 @@ def check(made: Made) -> None:
         assert two.stats().drafted_tokens > 0 and two.info()["draft"]["kind"] in ("EAGLE", "EAGLE-3", "MTP")
 
 
+@pytest.mark.whole
 def test_a_head_between_layers(tmp_path: Path) -> None:
     check(eagle3(tmp_path))
 
 
+@pytest.mark.whole
 def test_the_layer_behind_the_last_one(tmp_path: Path) -> None:
     check(mtp(tmp_path))
 
 
+@pytest.mark.whole
 def test_a_head_that_scores_as_its_target_does(tmp_path: Path) -> None:
     """By a copy, as the target's matrix lies on both ranks."""
     check(eagle(tmp_path))

@@ -62,6 +62,7 @@ def test_what_it_says_of_itself(one, two):
     assert all(row["why"] == "its sums are over ranks" for row in info["layers"] if row["executor"] == "torch")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", ["lfm2", "qwen 3.5 moe"])
 def test_states_are_shared_out(case, tmp_path):
     """In steps that are cut, forks and snapshots, with too few states for all; the plan counts those of both ranks."""
@@ -79,6 +80,7 @@ def test_states_are_shared_out(case, tmp_path):
         same(walk(two, 3), walk(one, 3))
 
 
+@pytest.mark.whole
 def test_prefixes_leave_and_come_back(one, tiny):
     two_tiers(one, tiny, {"tensor_parallel": 2})
 
@@ -90,6 +92,7 @@ def test_it_sleeps_and_wakes(two):
     assert two.generate("words", max_tokens=5, temperature=0).token_ids == before
 
 
+@pytest.mark.whole
 def test_adapters_one_by_one_and_64_in_a_batch(one, two, adapters, tmp_path):
     with_adapters(one, two, adapters[:64])
     refuses_bad_adapters(two, adapters[0], tmp_path)
@@ -103,10 +106,12 @@ def test_adapters_beside_other_weights(one, two, tiny, other_weights, kinds_of_a
     with_other_weights(one, two, tiny, other_weights[0], kinds_of_adapters)
 
 
+@pytest.mark.whole
 def test_other_weights_and_back(one, two, tiny, other_weights):
     updated(one, two, tiny, other_weights)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options, why",
     [
@@ -144,6 +149,7 @@ def test_a_rank_of_torchrun_starts_no_ranks(tiny, monkeypatch):
         Engine(tiny, **RANKS)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("number, words", [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "no sign of life")])
 def test_a_rank_that_ends_or_is_silent_ends_all_and_they_come_back(tiny, number, words, capfd):
     with Engine(tiny, **RANKS | {"kv_tokens": None, "kv_memory": 4_000_000}, heartbeat=1.5) as engine:
@@ -179,6 +185,7 @@ if len(sys.argv) > 2:
 """
 
 
+@pytest.mark.whole
 def test_a_script_without_a_guard_starts_it_and_leaves_nothing_behind(tiny, one, tmp_path):
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)
@@ -190,6 +197,7 @@ def test_a_script_without_a_guard_starts_it_and_leaves_nothing_behind(tiny, one,
     await_true(lambda: not any(alive(int(pid)) for pid in pids))
 
 
+@pytest.mark.whole
 def test_nobody_outlives_a_killed_owner(tiny, tmp_path):
     file = tmp_path / "script.py"
     file.write_text(SCRIPT)

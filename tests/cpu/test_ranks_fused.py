@@ -142,6 +142,7 @@ def steps_of_ranks(
     return found[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", FAMILIES)
 def test_two_ranks_compute_what_one_computes(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_family(case, tmp_path)
@@ -156,6 +157,7 @@ def test_two_ranks_compute_what_one_computes(case: str, tmp_path: Path, monkeypa
     assert any(isinstance(layer, GemvLayer | FusedLayer) for layer in model.execution_plan.alone)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["lfm2", "qwen 3.5", "qwen3 next, dense layers", "granite 4, dense", "mamba 2"])
 def test_two_ranks_advance_the_states_that_one_advances(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -174,6 +176,7 @@ def test_two_ranks_advance_the_states_that_one_advances(
     assert any(isinstance(layer, FusedRecurrentLayer) for layer in model.execution_plan.layers) != (case == "mamba 2")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["llama", "qwen2", "gemma2", "lfm2", "gpt_neox"])
 def test_products_of_one_row_send_their_parts_themselves(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -204,6 +207,7 @@ def test_products_of_one_row_send_their_parts_themselves(
     assert [ranks.posts for ranks in made] == [0 if case == "gpt_neox" else 3 * products] * 2
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", ["qwen3 moe", "gpt-oss", "deepseek v2", "llama 4", "qwen2 moe"])
 def test_experts_that_lie_whole_on_two_ranks_give_what_one_gives(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -104,6 +104,7 @@ def check(path: Path, by_reference: Rig, tokens: list[int]) -> Any:
     return model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name, leave", [*((name, SOME if name == "nf4" else ()) for name in FORMATS), ("awq", SOME)], ids=str
 )

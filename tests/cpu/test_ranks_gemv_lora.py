@@ -34,6 +34,7 @@ from sgl.runtime.parallel.tp.sharded_adapters import ShardedAdapterPacker
 CPU = torch.device("cpu")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case, posting", [("llama", True), ("llama", False), ("qwen2", True), ("gpt_neox", True)])
 def test_logits_are_those_of_a_merged_checkpoint(
     case: str, posting: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

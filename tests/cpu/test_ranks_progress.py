@@ -85,6 +85,7 @@ def test_ranks_that_never_connect_end_all():
     assert "the ranks have not connected within 0.5 s" in str(error)
 
 
+@pytest.mark.whole
 def test_ranks_that_are_still_loading_are_waited_for():
     broken, over = SimpleQueue(), threading.Event()
     team = RankGroup(1, 0.05, broken.put)

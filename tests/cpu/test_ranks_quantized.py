@@ -52,6 +52,7 @@ def test_parts_are_those_of_the_restored_twin(
             assert torch.equal(found, expected), (rank, site.modules)
 
 
+@pytest.mark.few(2)
 @needs_product
 @pytest.mark.parametrize("name", FORMATS)
 def test_two_ranks_compute_what_one_computes(name: str, tmp_path: Path) -> None:

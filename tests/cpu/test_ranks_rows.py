@@ -39,6 +39,7 @@ def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
     return [[(one, 7), (other, 12)], [(other, 1), (one, 12)], [(one, 1)]]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case, ranks, more", CASES)
 def test_ranks_attend_for_rows_as_one_attends_for_all(
     case: str, ranks: int, more: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

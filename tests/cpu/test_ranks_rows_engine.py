@@ -72,6 +72,7 @@ def three(path):
         yield engine
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(2))
 def test_sequences_write_what_they_write_on_one(one, three, seed):
     same(walk(three, seed), walk(one, seed))
@@ -112,6 +113,7 @@ def test_it_sleeps_and_wakes(three):
     assert written(three, drawn(3, 30), together=3) == before
 
 
+@pytest.mark.whole
 def test_prefixes_leave_and_come_back(one, three):
     prompts = drawn(6, 90)
     for _ in range(2):

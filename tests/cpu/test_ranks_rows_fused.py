@@ -36,6 +36,7 @@ def tensor_core():
         yield
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case, ranks", [("deepseek v3, plain", 3), ("mistral 4", 2)])
 def test_ranks_attend_for_rows_as_one_attends_for_all(
     case: str, ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -52,6 +53,7 @@ def test_ranks_attend_for_rows_as_one_attends_for_all(
     assert all(isinstance(layer, FusedLatentLayer) for layer in model.execution_plan.layers)
 
 
+@pytest.mark.whole
 def test_both_cards_run_ahead_and_as_graphs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts that are cut, forks, and a sleep, with a pool that is too small for all of them."""
     path = write_tokenizer(

@@ -197,6 +197,7 @@ def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
     assert follower.runner._graphs._runs == leader._graphs._runs and len(leader._graphs)
 
 
+@pytest.mark.whole
 def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monkeypatch):
     texts, scores, _ = found(tiny)
     pretend(monkeypatch)

@@ -79,6 +79,7 @@ class Leader(Led, RankZeroCudaRunner):
         return result
 
 
+@pytest.mark.whole
 def test_experts_move_between_steps_that_run_ahead_and_as_graphs(tmp_path, monkeypatch):
     path = write_tokenizer(write_family("qwen3 moe", tmp_path, num_hidden_layers=2))
     texts, scores, _ = found(path)

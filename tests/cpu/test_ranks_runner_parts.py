@@ -189,6 +189,7 @@ def texts(engine: Engine, owners: list[str | None] = OWNERS) -> list[list[int]]:
     return found
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stages", [1, 2])
 def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monkeypatch):
     bases, folders = made
@@ -232,6 +233,7 @@ def test_adapters_come_and_go_and_weights_are_others_and_back(made, stages, monk
     assert not member.model.adapted._made
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stages", [1, 2])
 def test_adapters_that_have_more_than_pairs(made, kinds, stages, monkeypatch):
     """Plain rows keep their graphs, which both ranks have."""

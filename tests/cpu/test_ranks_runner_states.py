@@ -51,6 +51,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("tiny"), tokenizer=True, num_hidden_layers=2)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("stages", [1, 2], ids=["ranks", "stages"])
 def test_prefixes_leave_both_cards_and_come_back(stages: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also behind a sleep, in which pages in main memory stay."""
@@ -70,6 +71,7 @@ def test_prefixes_leave_both_cards_and_come_back(stages: int, path: Path, monkey
     assert card.told.count(TELL) > 10
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case, stages", [("lfm2", 2), ("jamba", 2), ("lfm2", 1)])
 def test_both_cards_keep_states_of_their_own(
     case: str, stages: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +142,7 @@ def watched(engine: Engine) -> list[tuple[list[int], list[int]]]:
     return seen
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("stages", [1, 2], ids=["ranks", "stages"])
 def test_a_draft_model_on_the_first_card(stages: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prompts, options = drawn(3, 12), OPTIONS | {"kv_tokens": 512, "run_ahead": None}
@@ -151,6 +154,7 @@ def test_a_draft_model_on_the_first_card(stages: int, path: Path, monkeypatch: p
         assert engine.stats().accepted_tokens > 3 and engine.info()["draft"]["kind"] == "model"
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case, page_size, stages", [("gpt-oss", 4, 1), ("gemma2", 1, 2), ("gpt-oss", 1, 2)])
 def test_both_cards_keep_the_rows_of_windows_apart(
     case: str, page_size: int, stages: int, make: Make, paths: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ import pytest
 import torch
 from family_cases import FAMILIES, write_family
 from family_checks import close, prompt
+from family_cover import covered
 from ranks_rig import steps_of_ranks
 from rig import Rig, Row
 from test_gguf_states import twin
@@ -33,7 +34,8 @@ def walk(tokens: list[int]) -> list[list[tuple[Row, int]]]:
     return [[(one, 7), (other, 12)], [(other, 1), (one, 12)], [(one, 1)]]
 
 
-@pytest.mark.parametrize("case", FAMILIES)
+@pytest.mark.few(26)
+@pytest.mark.parametrize("case", covered(FAMILIES, refused=lambda model: refusal(model, 2)))
 def test_two_ranks_compute_what_one_computes(case: str, tmp_path: Path) -> None:
     path = write_family(case, tmp_path)
     model = open_checkpoint(path).model
@@ -87,6 +89,7 @@ RECURRENT: list[tuple[str, int, dict]] = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("case, ranks, more", RECURRENT)
 def test_recurrent_layers_are_cut_evenly_and_advance_alike(case: str, ranks: int, more: dict, tmp_path: Path) -> None:
     path = write_family(case, tmp_path, **more)

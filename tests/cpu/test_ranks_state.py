@@ -78,6 +78,7 @@ def origins(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: place / name if (place / name).exists() else DENSE[name](place / name)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     "name, weights, parts",
     [
@@ -166,6 +167,7 @@ def state(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.whole
 def test_an_engine_of_ranks(state: Path, tiny: Path, tmp_path: Path) -> None:
     """It writes what ranks write that cut and quantise; it takes other weights, and these again."""
     shard(tiny, tmp_path / "dense", parts=TWO)

@@ -30,6 +30,7 @@ FOUR = OPTIONS | {"pipeline_parallel": 2, "tensor_parallel": 2, "speculation": "
 SLOTS = {8: 6}
 
 
+@pytest.mark.whole
 def test_all_at_once_and_a_rank_that_dies_over_it(tmp_path: Path, tiny: Path, adapters: list[Path]) -> None:
     few, _ = write(tmp_path / "a", *FORMATS["fp8 blocks"])
     other, _ = write(tmp_path / "b", *FORMATS["fp8 blocks"], seed=3)

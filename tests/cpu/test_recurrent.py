@@ -84,6 +84,7 @@ def test_a_ragged_batch_is_that_of_a_loop_over_tokens(kind: str, lens: tuple[int
     assert torch.equal(given, before)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequence_may_be_cut_anywhere(kind: str) -> None:
     rng, length = random.Random(kind), 140

@@ -88,6 +88,7 @@ def test_each_replica_of_several_ranks_sees_as_many_cards(monkeypatch, seen, nam
         replica_options(EngineConfig(replicas=3, tensor_parallel=2))
 
 
+@pytest.mark.whole
 def test_replicas_of_two_ranks(one, tiny):
     """As `sgl models` advises where a card is too small. The death of a rank is an error of its replica's sequences."""
     with Engine(tiny, **OPTIONS, replicas=2, tensor_parallel=2) as engine:
@@ -238,6 +239,7 @@ def asked_of_each(engine: Engine) -> list[list[int]]:
     return [list(engine.generate("words of a text", max_tokens=5, temperature=0).token_ids) for _ in range(4)]
 
 
+@pytest.mark.whole
 def test_all_get_other_weights_and_begin_with_them_when_they_are_started_again(tiny, other_weights):
     whole, _ = other_weights
     with Engine(whole, **OPTIONS) as fresh:
@@ -259,6 +261,7 @@ def test_all_get_other_weights_and_begin_with_them_when_they_are_started_again(t
         assert asked_of_each(engine) == before
 
 
+@pytest.mark.whole
 def test_where_one_cannot_load_them_all_keep_those_of_before(tiny, other_weights, monkeypatch):
     whole, damaged = other_weights
     with Engine(tiny, **OPTIONS, replicas=2) as engine:
@@ -302,6 +305,7 @@ def test_what_it_does_not_do_is_told(tiny, options, why):
         Engine(tiny, **OPTIONS | options)
 
 
+@pytest.mark.whole
 def test_the_death_of_one_is_an_error_of_its_own_sequences(tiny):
     with Engine(tiny, **OPTIONS, replicas=2) as engine:
         expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["pids"]
@@ -321,6 +325,7 @@ def test_the_death_of_one_is_an_error_of_its_own_sequences(tiny):
     await_true(lambda: not any(map(alive, last)))
 
 
+@pytest.mark.whole
 def test_a_script_that_forgets_to_close_ends_without_a_word(tiny):
     code = (
         f"import sgl; e = sgl.Engine({str(tiny)!r}, kv_tokens=512, replicas=2, device='cpu', threads=1); "

@@ -17,6 +17,8 @@ from sgl.runtime.executor import weight_offload
 from sgl.runtime.loop import step_execution as steps
 from sgl.runtime.loop.scheduler_call import SchedulerCall
 
+pytestmark = pytest.mark.stepping
+
 
 class Hold:
     """The scheduler thread stands still, so that several operations arrive together."""

@@ -257,6 +257,21 @@ def test_a_rewritten_output_is_counted_anew() -> None:
         assert sampler.sample(logits, batch, [0]).ids == [int(counts.argmin())]
 
 
+def test_a_token_that_comes_again_and_again_is_counted_each_time() -> None:
+    """In steps of one token and of several."""
+    rng = np.random.default_rng(3)
+    output: list[int] = []
+    params = SamplingParams(temperature=0, frequency_penalty=0.7, presence_penalty=0.2, repetition_penalty=1.3)
+    row = SamplingRow(params, 0, [2, 5], output)
+    batch, sampler = SamplingBatch([row]), Sampler()
+    for fresh in rng.integers(1, 4, 40):
+        output += rng.integers(0, 6, fresh).tolist()
+        logits = 9 * rng.standard_normal((1, V)).astype(np.float32)
+        logits[0, :6] += 40
+        found = sampler.sample(torch.from_numpy(logits), batch, [len(output)]).ids
+        assert found == [oracle(logits[0], row, len(output), None)]
+
+
 def test_padding_columns_are_never_sampled() -> None:
     logits = torch.zeros(2, 100)
     logits[:, 90] = 50.0

@@ -146,6 +146,7 @@ def test_a_long_generation_saves_up_no_turns(make):
     assert 3 <= finished[:10].count("a") <= 7
 
 
+@pytest.mark.whole
 def test_many_tenants_that_wait_for_room_do_not_make_a_plan_long(make):
     engine, asked, most = make(kv_tokens=300, max_running=64), [], 0
     rate = engine._core.scheduler.reusable

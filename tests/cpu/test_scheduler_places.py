@@ -88,6 +88,7 @@ def test_the_urgent_come_back_to_a_cached_prefix_by_the_room_of_others(make):
     assert ended == ["urgent", "usual"] and engine.stats().preemptions == 1
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_place_is_given_and_taken_back_in_one_plan(make, seed):
     engine, draw = make(kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=6), random.Random(seed)

@@ -125,6 +125,7 @@ class Mix:
         return compared
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_everything_at_once(make, seed):
     engine = make(kv_tokens=300, page_size=(1, 3)[seed % 2], step_tokens=24, max_running=5, run_ahead=seed % 4 > 1)

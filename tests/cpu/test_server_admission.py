@@ -282,6 +282,7 @@ def test_a_batch_that_can_never_fit(engine, path, body):
         assert httpx.post(url + path, json=fitting, timeout=30).status_code == 200
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "body",
     [
@@ -337,6 +338,7 @@ def test_who_waits_for_a_place_is_not_forgotten(engine):
         assert answer.status_code == 504 and engine.stats().running == 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("timeout", [0, -1, "soon", True, 1e999])
 def test_timeouts_that_are_none(engine, timeout):
     with serving(engine) as url:
@@ -387,6 +389,7 @@ def test_what_an_engine_took_with_it_may_be_asked_again():
     assert problem(EngineClosed("closed")).headers == {}
 
 
+@pytest.mark.whole
 def test_vectors_of_many_texts_leave_room_for_others(engine):
     app = create_app(engine, ServerSettings(api_keys=KEYS, max_queue=8))
     most = 0
@@ -484,6 +487,7 @@ def _process(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.communicate()
 
 
+@pytest.mark.whole
 def test_a_server_that_ends_says_so_until_the_last_request_is_done():
     with _process() as (process, url):
         with httpx.stream(

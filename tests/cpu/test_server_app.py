@@ -680,6 +680,7 @@ def test_serve_answers_and_drains(engine):
             httpx.get(f"{url}/health")
 
 
+@pytest.mark.whole
 def test_serve_here_answers_to_its_own_names_only():
     with _served() as (_, url):
         port = url.rpartition(":")[2]
@@ -696,12 +697,14 @@ def test_serve_here_answers_to_its_own_names_only():
             assert refused.status_code == 403 and "--api-key" in refused.json()["error"]["message"], host
 
 
+@pytest.mark.whole
 def test_serve_with_a_key_answers_to_any_name():
     with _served(SGL_API_KEY="key") as (_, url):
         answer = httpx.get(f"{url}/v1/models", headers={"Host": "models.example", "Authorization": "Bearer key"})
         assert answer.status_code == 200
 
 
+@pytest.mark.whole
 def test_serve_ends_at_once_when_told_twice():
     with _served() as (process, url), _asked(url, {"text": "Hello", "sampling_params": ENDLESS}):
         await_true(lambda: httpx.get(f"{url}/server_info").json()["stats"]["running"] == 1)
@@ -711,6 +714,7 @@ def test_serve_ends_at_once_when_told_twice():
         assert process.wait(8) == 0
 
 
+@pytest.mark.whole
 def test_serve_ends_well_when_nobody_reads_what_it_says():
     with _served() as (process, _):
         process.stdout.close()

@@ -65,6 +65,7 @@ def refusal(url: str, **body: Any) -> dict[str, Any]:
 # of no effect
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "field",
     [
@@ -140,6 +141,7 @@ HISTORY: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("message", "plain"), HISTORY)
 def test_messages_as_clients_keep_them(url, message, plain):
     rest = [{"role": "user", "content": "And now?"}]
@@ -223,6 +225,7 @@ def test_functions_that_make_no_sense(url):
 # names
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("asked", "told"), [("nano", "nano"), ("gpt-4o", "gpt-4o"), ("default", "nano"), ("", "nano"), (None, "nano")]
 )
@@ -270,6 +273,7 @@ GUIDED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("field", "expected"), GUIDED)
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
 def test_vllms_constraints(url, path, field, expected):

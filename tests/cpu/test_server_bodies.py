@@ -57,6 +57,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(("path", "body"), WRONG, ids=[f"{path[1:]}:{'+'.join([*body][:2])}" for path, body in WRONG])
 def test_a_million_wrong_items_hold_nobody_up(url: str, path: str, body: dict[str, Any]) -> None:
     slowest = 0.0
@@ -224,6 +225,7 @@ def test_a_body_that_stops_coming_is_not_waited_for(bundled: Engine, monkeypatch
     assert answer.startswith(b"HTTP/1.1 408 ") and b"0.2 seconds" in answer
 
 
+@pytest.mark.whole
 @alone
 def test_a_hundred_half_sent_bodies_cost_little(tiny) -> None:
     with Engine(tiny, kv_tokens=512, threads=1) as engine, serving(engine) as url:

@@ -102,6 +102,7 @@ def test_one_bad_input_costs_no_computation(http, engine):
     assert (engine.stats() - before).computed_tokens == 0
 
 
+@pytest.mark.whole
 def test_many_inputs_leave_room_for_others(http, engine):
     texts = [f"text number {i}" for i in range(300)]
     with ThreadPoolExecutor(1) as pool:

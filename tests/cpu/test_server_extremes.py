@@ -143,6 +143,7 @@ def body(path: str, name: str, value: str) -> str:
     return f"{{{start}, {field if not within else f'{json.dumps(within)}: {{{field}}}'}}}"
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize(("path", "name"), FIELDS, ids=["-".join(field) for field in FIELDS])
 def test_a_field_of_a_body(client, engine, path, name):
     for value in some(VALUES, f"{path} {name}", 10):

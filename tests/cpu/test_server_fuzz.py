@@ -92,6 +92,7 @@ def ask(client: httpx.Client, path: str, content: bytes) -> int:
 # out of the document
 
 
+@pytest.mark.whole
 def test_requests_out_of_the_document(url: str, tmp_path: Path) -> None:
     cases = (
         ["--phases", "coverage,fuzzing", "-n", str(max(1, CASES // 100))]
@@ -277,6 +278,7 @@ def _some(draw: st.DrawFn, fields: list[str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("path", "model", "inner"),
     [
@@ -302,6 +304,7 @@ def test_odd_values_of_known_fields(client: httpx.Client, path: str, model: str,
     assert {200, 400} <= seen
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("path", ROUTES)
 @example(body={"messages": [USER] * 3, "prompt": [[]], "text": [""]})
 @example(body=[[[[{}]]]])

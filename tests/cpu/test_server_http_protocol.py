@@ -60,6 +60,7 @@ def test_a_half_closed_client_gets_its_answer(url):
     assert head.startswith(b"HTTP/1.1 200 ") and json.loads(body)["meta_info"]["completion_tokens"] == 4
 
 
+@pytest.mark.whole
 def test_a_half_closed_client_that_waits_long_is_told_that_it_is_heard(url, bundled, monkeypatch):
     monkeypatch.setattr(http_protocol, "FIRST_PROBE", 0.01)
     with connect(url) as client:
@@ -122,6 +123,7 @@ def test_the_second_head_of_a_connection_is_not_waited_for_either(url, monkeypat
         assert b"HTTP/1.1 " not in read(client)
 
 
+@pytest.mark.whole
 def test_a_long_answer_is_not_a_slow_head(url, monkeypatch):
     monkeypatch.setattr(http_protocol, "HEAD_SECONDS", 0.05)
     with connect(url) as client:

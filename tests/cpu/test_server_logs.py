@@ -80,6 +80,7 @@ def test_a_line_tells_what_a_request_cost(engine, tmp_path):
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line["time"])
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -216,6 +217,7 @@ def _serve(*words: str, **environment: str) -> tuple[str, str]:
         process.kill()
 
 
+@pytest.mark.whole
 def test_lines_and_spans_on_the_standard_output():
     words = ("--log-requests", "-", "--log-content", "--trace")
     out, err = _serve(*words, OTEL_TRACES_EXPORTER="console", OTEL_RESOURCE_ATTRIBUTES="team=kitchen")

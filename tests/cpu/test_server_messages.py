@@ -147,6 +147,7 @@ def random_request(chance: random.Random) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("served", ["url", "own"])
 def test_streams_fold_to_the_whole_answer_which_is_the_chats(served: str, request: pytest.FixtureRequest) -> None:
     base = request.getfixturevalue(served)
@@ -311,6 +312,7 @@ def test_parallel_results_come_in_any_order(url: str) -> None:
     assert count(url, messages=[USER, use("a", "b"), late]) == count(url, messages=[USER, use("a", "b"), early])
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize(
     ("body", "words"),
     [

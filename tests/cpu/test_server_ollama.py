@@ -73,6 +73,7 @@ def random_request(chance: random.Random) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", [{}, {"tool_format": "hermes", "reasoning_format": "deepseek-r1"}])
 def test_streams_fold_to_the_whole_answer_which_is_the_chats(bundled: Engine, settings: dict[str, Any]) -> None:
     with serving(bundled, served_name=MODEL, **settings) as url:

@@ -30,6 +30,7 @@ def schema(**keywords: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "a", "schema": keywords}}
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize(
     ("route", "body", "status", "param", "words"),
     [
@@ -101,6 +102,7 @@ def test_refusals_name_the_field_and_the_value(
 WHOLE = ["top_k", "seed", "max_tokens", "min_tokens", "n", "logprobs", "priority"]
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(
     ("field", "digits"),
     [

@@ -85,6 +85,7 @@ def test_streams_are_told_within_two_seconds_and_later_requests_succeed(served):
     assert engine_pid(url) != pid and httpx.get(f"{url}/health", timeout=30).status_code == 200
 
 
+@pytest.mark.whole
 def test_a_waiting_request_gets_503_and_the_server_ends_cleanly(served):
     server, url = served
     pid, found = engine_pid(url), []

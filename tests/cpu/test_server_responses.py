@@ -143,6 +143,7 @@ def random_request(chance: random.Random) -> dict[str, Any]:
     return body
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("served", ["url", "own"])
 def test_streams_fold_to_the_whole_answer_which_is_the_chats(served: str, request: pytest.FixtureRequest) -> None:
     base = request.getfixturevalue(served)
@@ -442,6 +443,7 @@ CALL = {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"}
 OUT = {"type": "function_call_output", "call_id": "a", "output": "b"}
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [

@@ -12,6 +12,7 @@ import pytest
 SOAK = Path(__file__).parents[2] / "benchmarks" / "soak.py"
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 def test_the_server_holds_out() -> None:
     words = ["--requests", "160", "--seconds", "60", "--warm", "80", "--kill", "4", "--stop", "2", "--at-once", "12"]

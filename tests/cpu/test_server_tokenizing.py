@@ -26,6 +26,7 @@ def post(url: str, path: str = "/tokenize", **body: Any) -> httpx.Response:
     return httpx.post(f"{url}{path}", json=body)
 
 
+@pytest.mark.whole
 def test_texts_go_there_and_back(url: str, bundled: Engine) -> None:
     chance = random.Random(1)
     for _ in range(30):

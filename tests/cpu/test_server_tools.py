@@ -279,6 +279,7 @@ def test_what_the_page_shows_works(url: str) -> None:
 # --- limits ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_a_call_that_meets_the_limit_is_closed_where_that_is_asked_for(client: openai.OpenAI, limit: int) -> None:
     body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required", max_tokens=limit) | {
@@ -294,6 +295,7 @@ def test_a_call_that_meets_the_limit_is_closed_where_that_is_asked_for(client: o
     assert merged(parts) == plain(whole.message)
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("limit", range(1, 12))
 def test_a_call_that_meets_the_limit_keeps_what_was_written(client: openai.OpenAI, limit: int) -> None:
     body = ask("I need a 4 star hotel in Berlin.", tools=PARSED, tool_choice="required")

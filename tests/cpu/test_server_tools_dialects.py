@@ -235,6 +235,7 @@ def test_a_call_that_broke_off_is_no_reason_to_call(engine: Engine) -> None:
     assert message_of(entries)[1] == [("order", '{"dish": "c')] and writer.finish == "stop"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "more",
     [
@@ -375,6 +376,7 @@ UNIQUE: Any = {
 }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize(
     ("body", "param", "words"),
     [
@@ -415,6 +417,7 @@ def test_refusals_name_the_field_and_the_value(
     assert (error["type"], error["param"]) == ("invalid_request_error", param) and words in error["message"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["nano", "hermes", "llama", "mistral", "pythonic"])
 def test_schemas_that_are_none_are_refused_before_any_dialect_reads_them(engine: Engine, name: str) -> None:
     deep: dict[str, Any] = {"type": "string"}
@@ -474,6 +477,7 @@ def test_calls_of_every_format_are_told_in_pieces(engine: Engine, name: str) -> 
         assert entries[-1]["finish_reason"] == "tool_calls"
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name", ["qwen3-coder", "deepseek-v32", "kimi-k2", "harmony", "lfm2", "cohere", "mistral-args"]
 )

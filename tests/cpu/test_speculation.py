@@ -85,6 +85,7 @@ def side_by_side(engine: Engine, how: str, asked: list[Any]) -> None:
     assert kept > 100 or how == "random"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("how", ["right", "random", "mixed", "long", "written"])
 def test_the_text_is_the_text_without(drafting: Engine, plain: Engine, expected: list[Any], how: str) -> None:
     kinds, many = grammars(drafting), cases(drafting)
@@ -104,6 +105,7 @@ def test_the_text_is_the_text_without(drafting: Engine, plain: Engine, expected:
             assert found.accepted_tokens > 0.6 * len(wanted.token_ids)
 
 
+@pytest.mark.few(1)
 def test_many_at_once_and_what_stands_on_them(drafting: Engine, plain: Engine, expected: list[Any]) -> None:
     """Texts go on from texts; forks, other prompts and generations that are aborted run beside them."""
     answers = {
@@ -170,6 +172,7 @@ def test_stretches_without_guesses_are_timed_beside_those_with_them(plain: Engin
     assert found == [plain.generate(prompt, params).token_ids] * 4
 
 
+@pytest.mark.few(1)
 def test_a_grammar_is_drafted_from_what_followed_in_its_states(drafting: Engine, plain: Engine) -> None:
     """With log-probabilities, where nothing that is forced may be left out.
 
@@ -227,6 +230,7 @@ def test_no_request_fails_for_a_guess(drafting: Engine, caplog: pytest.LogCaptur
     assert "a drafter failed" in caplog.text
 
 
+@pytest.mark.few(1)
 def test_kept_tokens_are_paid_for(drafting: Engine, plain: Engine) -> None:
     params = SamplingParams(max_tokens=40, temperature=0, ignore_eos=True)
     answer = opened(plain, PROMPTS[0]).generate(params).result(60).token_ids
@@ -243,6 +247,7 @@ def test_kept_tokens_are_paid_for(drafting: Engine, plain: Engine) -> None:
     assert given[0]["x"] >= given[0]["y"]
 
 
+@pytest.mark.few(1)
 def test_what_a_grammar_forces_is_drafted_where_it_is_sampled(drafting: Engine, plain: Engine) -> None:
     params, texts = SamplingParams(max_tokens=40, temperature=0, logprobs=True), []
     for engine in (plain, drafting):
@@ -290,6 +295,7 @@ def test_refusals(options: dict[str, Any], words: str) -> None:
         Engine(**options)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["gemma3", "mistral", "llama 4"])
 def test_what_falls_behind_a_window_is_there_when_a_draft_is_dropped(case: str, make: Make) -> None:
     """Drafts are longer than what is held behind a window here."""
@@ -429,6 +435,7 @@ def test_counts_reach_programs_servers_and_pictures() -> None:
         assert FILLS["guessed"] in state.picture().svg and "of them guessed ahead" in state.picture().svg
 
 
+@pytest.mark.few(1)
 def test_a_draft_goes_on_behind_what_a_grammar_forces(drafting: Engine, plain: Engine) -> None:
     """Keys are appended between guesses, and the rows behind them count."""
     params, texts, steps = SamplingParams(max_tokens=60, temperature=0), [], []

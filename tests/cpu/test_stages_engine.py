@@ -53,6 +53,7 @@ def several(tiny, request):
         yield engine
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(3))
 def test_sequences_write_what_they_write_on_one(one, several, seed):
     same(walk(several, seed), walk(one, seed))
@@ -93,10 +94,12 @@ def test_what_it_says_of_itself(one, several):
         assert {row["executor"] for row in info["layers"]} == {row["executor"] for row in alone["layers"]}
 
 
+@pytest.mark.whole
 def test_prefixes_leave_and_come_back(one, tiny):
     two_tiers(one, tiny, {"pipeline_parallel": 2})
 
 
+@pytest.mark.few(1)
 def test_what_stages_wait_is_told(several):
     before = several.stats()
     several.generate("b a " * 90, max_tokens=4, ignore_eos=True)
@@ -121,19 +124,23 @@ def test_it_sleeps_and_wakes(several):
     assert several.generate("words", max_tokens=5, temperature=0).token_ids == before
 
 
+@pytest.mark.few(1)
 def test_adapters_one_by_one_and_12_in_a_batch(one, several, adapters, tmp_path):
     with_adapters(one, several, adapters[:12])
     refuses_bad_adapters(several, adapters[0], tmp_path)
 
 
+@pytest.mark.few(1)
 def test_adapters_that_have_more_than_pairs(one, several, kinds_of_adapters):
     with_kinds(one, several, kinds_of_adapters)
 
 
+@pytest.mark.few(1)
 def test_adapters_beside_other_weights(one, several, tiny, other_weights, kinds_of_adapters):
     with_other_weights(one, several, tiny, other_weights[0], kinds_of_adapters)
 
 
+@pytest.mark.few(1)
 def test_other_weights_and_back(one, several, tiny, other_weights):
     updated(one, several, tiny, other_weights)
 
@@ -146,6 +153,7 @@ def adapted(path, place, case):
     return {"a": place}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case", ["jamba", "mamba 2", "deepseek v3"])
 def test_models_with_states_latents_and_experts(case, tmp_path):
     path = write_tokenizer(write_case(case, tmp_path))
@@ -164,6 +172,7 @@ def test_models_with_states_latents_and_experts(case, tmp_path):
         await_true(lambda: sum(map(sum, two.stats().expert_counts)) >= expected[1], 5)
 
 
+@pytest.mark.whole
 def test_the_same_bits_with_drafts_and_pages(tiny):
     """However a step is cut into micro-batches."""
     asked = OPTIONS | {"deterministic": True, "speculation": "exact", "page_size": 4}
@@ -179,6 +188,7 @@ def test_the_same_bits_with_drafts_and_pages(tiny):
         assert told(two) == told(one) and two.stats().drafted_tokens and two.stats().micro_batches > two.stats().steps
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options, why",
     [
@@ -194,6 +204,7 @@ def test_what_it_does_not_do_is_told_before_anything_starts(tiny, options, why):
         Engine(tiny, **STAGES | options)
 
 
+@pytest.mark.whole
 def test_a_stage_that_ends_ends_all_and_they_come_back(tiny):
     with Engine(tiny, **STAGES, heartbeat=1.5) as engine:
         expected, pids = engine.generate("abc", max_tokens=4, temperature=0).token_ids, engine.info()["rank_pids"]

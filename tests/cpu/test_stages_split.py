@@ -5,6 +5,7 @@ one computes; cuts are the best there are.
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from checkpoints import write_checkpoint
 from family_cases import FAMILIES, write_family
 from family_checks import close, prompt
+from family_cover import covered
 from gguf_convert import write_twin
 from rig import Rig, Row
 from test_quantized_loading import FORMATS, write
@@ -23,6 +25,7 @@ from sgl.runtime.executor.logit_rows import logit_rows
 from sgl.runtime.executor.ranks.micro_batches import FIXED_ON_GPUS, micro_batches, pieces
 from sgl.runtime.executor.warmup import FIRST, LONG, dummy_sequences
 from sgl.runtime.loading.checkpoint import open_checkpoint
+from sgl.runtime.models import ModelSpec
 from sgl.runtime.parallel.pp.pipeline_stages import (
     RankPlace,
     balanced_boundaries,
@@ -71,7 +74,17 @@ def steps_of_stages(path: Path, stages: int, work: list[list[tuple[Row, int]]]) 
     return found
 
 
-@pytest.mark.parametrize("case", FAMILIES)
+def uncut(model: ModelSpec) -> str | None:
+    """Why it stays on one stage."""
+    try:
+        stage_boundaries(model, 2)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.few(12)
+@pytest.mark.parametrize("case", covered(FAMILIES, refused=uncut))
 def test_two_stages_compute_what_one_computes(case: str, tmp_path: Path) -> None:
     path = write_family(case, tmp_path)
     model = open_checkpoint(path).model
@@ -127,6 +140,13 @@ def test_a_stage_reads_its_own_tensors_and_no_others(tiny: Path) -> None:
     assert sum(sizes(checkpoint.model)) >= sum(
         len(stage_of(checkpoint.model, cuts, number).layers) for number in range(2)
     )
+
+
+def test_a_layer_that_reads_another_ones_keys_finds_it_by_the_number_of_its_stage(tiny: Path) -> None:
+    model = open_checkpoint(tiny).model
+    reads = replace(model.layers[2], mixer=replace(model.layers[2].mixer, source=1))
+    stage = stage_of(replace(model, layers=(*model.layers[:2], reads)), [0, 1, 3], 1)
+    assert [layer.mixer.source for layer in stage.layers] == [None, 0]
 
 
 @pytest.mark.parametrize("seed", range(30))

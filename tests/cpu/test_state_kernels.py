@@ -42,6 +42,7 @@ def test_chunks_of_equal_keys() -> None:
         checks.check_chunks(kind, (2, 1, 16, 20), (70,), "cpu", alike=True)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", checks.KINDS)
 def test_bits_do_not_depend_on_cuts(kind: str) -> None:
     checks.check_cuts(kind, "cpu")

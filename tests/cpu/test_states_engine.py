@@ -121,6 +121,7 @@ def test_scores_leave_no_states(make: Make) -> None:
     assert engine.stats().preemptions == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ahead", [False, True])
 def test_what_is_cut_is_computed_again_from_a_state_before_it(ahead: bool, make: Make) -> None:
     engine, quiet = make(run_ahead=ahead), make()
@@ -191,6 +192,7 @@ def test_keys_in_eight_bits_leave_the_states_alone(make: Make) -> None:
     assert {tensor.dtype for tensor in engine._core.runner.memory.tensors} == {torch.float32}
 
 
+@pytest.mark.whole
 def test_an_engine_process_keeps_states_too(make: Make, paths: Callable[[str], Path]) -> None:
     tokens = prompt(15, 60)
     with Engine(paths("lfm2"), dtype="float32", threads=1, kv_tokens=1024, device="cpu", process=True) as engine:
@@ -220,6 +222,7 @@ def test_a_padded_decode_step_reads_nothing_and_writes_scrap() -> None:
 # pressure
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["lfm2", "lfm2, no attention"])
 @pytest.mark.parametrize("seed", range(4))
 def test_everything_at_once(case: str, seed: int, make: Make) -> None:

@@ -30,6 +30,7 @@ def same(found: Any, expected: Any) -> None:
     assert [value for value, _ in found.logprobs] == pytest.approx([value for value, _ in expected.logprobs], abs=CLOSE)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", HYBRIDS)
 def test_a_prefix_may_end_anywhere(case: str, make: Make) -> None:
     """Snapshots behind every page are found at every offset at which one was left."""
@@ -43,6 +44,7 @@ def test_a_prefix_may_end_anywhere(case: str, make: Make) -> None:
         assert found.cached_tokens >= cut - cut % 8 - 4
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", HYBRIDS)
 def test_forks_scores_and_cuts(case: str, make: Make) -> None:
     engine, quiet = make(case, run_ahead=True), make(case)
@@ -101,12 +103,14 @@ def test_sleeping_other_weights_and_aborts(case: str, make: Make, tmp_path: Any)
     abort_some(engine, 3)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("case", HYBRIDS)
 def test_everything_at_once(case: str, make: Make) -> None:
     """More of it in tests/slow."""
     assert walk(make, case, random.Random(case).randrange(60), 40) > 3
 
 
+@pytest.mark.few(2)
 @needs_kernels
 @pytest.mark.parametrize("case", ["qwen 3.5", "kimi linear", "mamba", "falcon h1, multipliers"])
 def test_bits_do_not_depend_on_the_batch(case: str, make: Make) -> None:

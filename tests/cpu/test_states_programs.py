@@ -130,6 +130,7 @@ def soak(make: Make, case: str, seed: int, count: int) -> int:
     return compared
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["lfm2", "qwen 3.5", "mamba 2", "falcon h1, multipliers"])
 def test_programs_side_by_side_are_those_alone(case: str, make: Make) -> None:
     """More of it in tests/slow."""

@@ -123,6 +123,7 @@ def test_any_temperature_gives_calls_that_fit(engine, choice):
         BOX.tools[call.name].check(call.arguments)
 
 
+@pytest.mark.whole
 @alone
 def test_appending_a_step_does_not_wait(engine):
     """In one thread: the second operation depends on the first, and the loop goes on meanwhile."""

@@ -74,6 +74,7 @@ def read(s, fields, text):
     s += sgl.assistant(sgl.gen("answer", json_schema=schema_of(fields), max_tokens=200, temperature=0))
 
 
+@pytest.mark.whole
 def test_the_adapter_that_ships_does_its_task():
     composer = Documents(Random(123), Pools(), load_catalogue(), "domains")
     made = [composer.make() for _ in range(24)]

@@ -149,6 +149,7 @@ def test_the_source_says_no_more_than_the_class(architecture: str) -> None:
     assert stray_keys({"model_type": kind}, declared(kind) | {"no_such_key"}) == {"no_such_key"}
 
 
+@pytest.mark.whole
 def test_a_config_as_transformers_writes_it_does_not_import_it(tmp_path: Path) -> None:
     values = json.loads(transformers.LlamaConfig(**SIZES).to_json_string(use_diff=False)) | {
         "architectures": ["LlamaForCausalLM"]

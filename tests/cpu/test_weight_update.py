@@ -215,6 +215,7 @@ def test_an_engine_without_whole_weights_waits_for_an_update(
     assert waiting == [expected[1]]
 
 
+@pytest.mark.whole
 def test_an_engine_in_a_process_takes_folders_and_begins_anew_with_the_last(
     folders: list[Path], expected: list[list[int]]
 ) -> None:
@@ -227,6 +228,7 @@ def test_an_engine_in_a_process_takes_folders_and_begins_anew_with_the_last(
         assert ids(engine) == expected[1]
 
 
+@pytest.mark.whole
 def test_tensors_for_a_model_in_another_process_are_laid_in_a_folder(
     folders: list[Path], expected: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def rig_of(path: Path, attention: str, kind: Any = FusedApart) -> Any:
     return rig
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "attention, case",
     [
@@ -107,6 +108,7 @@ def sequence(slots: list[int]) -> Any:
     return seq
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case, page_size", [("gemma3", 1), ("mistral", 4)])
 def test_texts_by_the_runner_of_a_gpu(case: str, page_size: int, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Prompts, graphs, steps in pieces and forks, with rows that are given to others meanwhile."""

@@ -26,6 +26,7 @@ SMALL = {"kv_tokens": 1000, "window_tokens": 300}
 # prefixes
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", EVERY)
 @pytest.mark.parametrize("page_size", [1, 4])
 def test_texts_are_those_of_a_cold_run_whatever_was_there_before(case: str, page_size: int, make: Make) -> None:
@@ -40,6 +41,7 @@ def test_texts_are_those_of_a_cold_run_whatever_was_there_before(case: str, page
     settled(engine)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "options",
     [
@@ -131,6 +133,7 @@ def test_choices_are_scored_as_by_who_keeps_all(make: Make) -> None:
             assert [logprob for logprob, _ in ours] == pytest.approx([logprob for logprob, _ in theirs], abs=1e-4)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("case", ["gemma3", "llama 4"])
 def test_what_is_cut_is_computed_again_from_a_window_before_it(case: str, ahead: bool, make: Make) -> None:
@@ -275,6 +278,7 @@ def test_other_weights_and_transformers_own_layers_find_their_windows(make: Make
     assert run(generic, tokens, 30).token_ids == expected and generic.stats().window_given_back
 
 
+@pytest.mark.whole
 def test_an_engine_process_gives_back_too(make: Make, paths: Callable[[str], Path]) -> None:
     tokens = prompt(15, 160)
     with Engine(
@@ -291,6 +295,7 @@ def test_an_engine_process_gives_back_too(make: Make, paths: Callable[[str], Pat
 # pressure
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("case", EVERY)
 @pytest.mark.parametrize("seed", range(2))
 def test_everything_at_once(case: str, seed: int, make: Make) -> None:
@@ -298,6 +303,7 @@ def test_everything_at_once(case: str, seed: int, make: Make) -> None:
     assert walk(make, case, seed, 60) > 5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("case", ["gemma3", "gpt-oss"])
 def test_programs_side_by_side_are_those_alone(case: str, make: Make) -> None:
     def opened(case: str, states: int = 0, **options: Any) -> Engine:

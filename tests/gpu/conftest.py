@@ -27,3 +27,8 @@ def _rehearsed(request: Any, _asked: set[str]) -> Iterator[None]:
         _asked.add(request.node.nodeid)
     yield
     _asked.clear()
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where there is a GPU, all of its tests run."""
+    item.add_marker(pytest.mark.product)

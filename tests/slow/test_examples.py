@@ -48,6 +48,7 @@ def test_quickstart_prints_json(tmp_path):
     )
 
 
+@pytest.mark.whole
 def test_most_bookings_are_right(tmp_path):
     out = run("extract_bookings.py", cwd=tmp_path)
     right, total = map(int, re.search(r"(\d+) of (\d+) requests are right", out).groups())
@@ -57,12 +58,14 @@ def test_most_bookings_are_right(tmp_path):
     assert re.search(r"[\d,]+ tokens computed, [\d,]+ taken from the cache, [\d,]+ forced by grammars", out)
 
 
+@pytest.mark.whole
 def test_the_agent_uses_its_tools(tmp_path):
     out = run("agent.py", cwd=tmp_path)
     assert re.search(r"calculator\(.*\) -> \{\"result\": 41\}", out)
     assert "+49 30 5550 143" in out and "add_todo(" in out
 
 
+@pytest.mark.whole
 def test_types_are_read_and_errors_stay_at_their_items(tmp_path):
     out = run("extract_types.py", cwd=tmp_path)
     assert "Booking(name='Anna Weber', city='Lisbon', date='March 3rd', guests=2)" in out
@@ -75,16 +78,19 @@ def test_types_are_read_and_errors_stay_at_their_items(tmp_path):
     )
 
 
+@pytest.mark.whole
 def test_types_are_read_from_files(tmp_path):
     (tmp_path / "mail.txt").write_text("Hi, Eva here, please book 3 guests in Madrid.")
     out = run("extract_types.py", "mail.txt", cwd=tmp_path)
     assert "city='Madrid'" in out and "1 of 1 read" in out
 
 
+@pytest.mark.whole
 def test_a_program_is_tested_without_a_model(tmp_path):
     assert re.search(r"\d+ passed", run_cold("unit_test_a_program.py", cwd=tmp_path))
 
 
+@pytest.mark.whole
 def test_a_report_is_a_page_with_the_run_in_it(tmp_path):
     out = run("report_a_run.py", "page.html", cwd=tmp_path)
     assert "GetCarsAvailable" in out and "Portland" in out
@@ -138,6 +144,7 @@ OPTIONAL = {
 }
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", CASES)
 def test_an_example_does_what_it_says(name, tmp_path):
     if name in OPTIONAL:
@@ -149,12 +156,14 @@ def test_an_example_does_what_it_says(name, tmp_path):
     assert all(int(figure) >= bound for figure, bound in zip(found.groups(), least, strict=True)), out
 
 
+@pytest.mark.whole
 def test_a_tree_search_reads_better_than_greedy(tmp_path):
     out = run("tree_of_thought.py", "--beams", "1", "8", "--documents", "15", cwd=tmp_path)
     greedy, searched = (int(right) for right in re.findall(r"(\d+) of 15", out))
     assert greedy < searched
 
 
+@pytest.mark.whole
 def test_a_killed_batch_goes_on_from_its_journal(tmp_path):
     arguments = [
         sys.executable,

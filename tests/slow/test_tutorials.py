@@ -147,6 +147,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "sgl/tutorials"
 
 
+@pytest.mark.whole
 @TUTORIALS
 def test_it_runs_and_says_what_is_kept(path, folder):
     kept, fresh = (nbformat.read(path, as_version=4) for _ in range(2))

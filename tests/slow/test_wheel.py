@@ -62,6 +62,7 @@ def built(tmp_path_factory) -> Path:
     return out
 
 
+@pytest.mark.whole
 def test_the_wheel_runs_a_program_in_a_fresh_environment(built, tmp_path):
     run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path)
     python = tmp_path / "env/bin/python"

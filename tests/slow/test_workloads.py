@@ -75,6 +75,7 @@ def items(name: str, count: int = 2):
     return some
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_what_is_switched_off_changes_no_answer(ours, name):
     work, some = WORKLOADS[name], items(name, 1)
@@ -87,6 +88,7 @@ def test_what_is_switched_off_changes_no_answer(ours, name):
     assert runs["all off"].counts["computed_tokens"] >= whole.counts["computed_tokens"]
 
 
+@pytest.mark.whole
 def test_each_switch_does_what_it_says(ours):
     work, some = WORKLOADS["judge"], items("judge")
     ways = {name: ours.run(work, some, switches).counts for name, switches in settings(work).items()}
@@ -97,6 +99,7 @@ def test_each_switch_does_what_it_says(ours):
     assert len({counts["generated_tokens"] for counts in ways.values()}) == 1
 
 
+@pytest.mark.whole
 def test_jumps_are_switched_off(ours):
     work, some = WORKLOADS["json_decoding"], items("json_decoding")
     ways = {name: ours.run(work, some, switches).counts for name, switches in settings(work).items()}
@@ -105,6 +108,7 @@ def test_jumps_are_switched_off(ours):
     assert ways["no grammar"]["generated_tokens"] == 2 * ours.free_tokens(work, 2)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "json_decoding"])
 def test_transformers_does_the_same_work(ours, transformers, name):
     """JSON apart, where it writes freely.
@@ -182,6 +186,7 @@ def test_the_picture_is_svg():
     assert "react" in texts and "0.50x" in texts and "prefers-color-scheme: dark" in picture[0].text
 
 
+@pytest.mark.whole
 def test_it_runs_and_says_which_peer_is_missing(tmp_path):
     empty = tmp_path / "python"
     empty.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')  # without its packages

@@ -41,6 +41,7 @@ def runs(tmp_path: Path, request: pytest.FixtureRequest):
     return lambda test: run_alone(f"test_made_up.py::{test}", str(tmp_path), warm=request.param)
 
 
+@pytest.mark.whole
 def test_a_failure_shows_what_it_said(runs) -> None:
     with pytest.raises(pytest.fail.Exception, match=r"(?s)exit status 1.*assert \[1\] == \[2\]"):
         outcome(runs("test_fails"))
@@ -61,6 +62,7 @@ def test_a_process_that_dies_fails() -> None:
         outcome(subprocess.CompletedProcess([], -9, "1 passed", ""))
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(not util.find_spec("torch"), reason="needs torch")
 def test_what_is_given_up_leaves_nothing_to_the_next(tmp_path: Path) -> None:
     """As when the time of a test is over while another process runs it."""

@@ -154,6 +154,7 @@ def test_silence_ends_with_the_timeout_of_the_gen(kind, server, backend, streami
     assert time.monotonic() - begun < 2
 
 
+@pytest.mark.few(1)
 def test_silence_ends_with_the_timeout_of_the_backend(kind, server, servers):
     made = {
         "chat": lambda: OpenAI("gpt-4o", base_url=server.base_url, timeout=0.3),
@@ -242,6 +243,7 @@ def test_cancelling_closes_the_call(kind, server, backend):
     assert time.monotonic() - begun < 1
 
 
+@pytest.mark.whole
 def test_a_batch_survives_faults(kind, server, backend):
     faults = [Fault(status=500), Fault(drop=True), Fault(status=429, retry_after="0"), Fault(), Fault()]
     server.faults.extend(faults * 6)

@@ -162,6 +162,7 @@ def test_no_tokens_need_no_call(openai_like, text, vllm_like, chat):
     assert state["a"] == "" and len(state.get_meta_info("a")["output_top_logprobs"][0]) == 2
 
 
+@pytest.mark.whole
 @alone
 def test_samples_and_batches(openai_like, chat):
     state = talk.run(backend=chat, n=3, max_tokens=4)

@@ -350,6 +350,7 @@ class Walk:
             self.random.choice([self.open, self.open, self.open, self.take, self.evict])()
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_random_walks(seed: int) -> None:
     walk = Walk(seed)

@@ -149,6 +149,7 @@ def outcomes(text: str, backend: RuleBackend) -> list[BaseException | None]:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("start", range(0, 400, 50))
 def test_random_programs(start: int) -> None:
     backend = RuleBackend(template="chatml")

@@ -13,6 +13,7 @@ import pytest
 from sgl import cli
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("arguments", "unbuffered"),
     [

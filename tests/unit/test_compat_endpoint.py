@@ -77,6 +77,7 @@ def test_a_runtime_is_the_named_backend_too(server):
     runtime.endpoint.shutdown()
 
 
+@pytest.mark.whole
 def test_sgl_run_with_a_backend(server, tmp_path):
     program = """
         import sglang as sgl

@@ -108,6 +108,7 @@ def split(text, cuts, *about):
 marks = st.sampled_from([None, MARKS["qwen3"], MARKS["deepseek-r1"], MARKS["gpt-oss"], MARKS["mistral"]])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 @given(text=messy, cuts=st.lists(st.integers(0, 150), max_size=8), names=st.sampled_from([[], TOOLS]), marks=marks)
 @often
@@ -117,6 +118,7 @@ def test_any_split_gives_the_same_events(name, text, cuts, names, marks):
     assert split(text, range(len(text)), name, names, marks) == expected
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 @given(text=messy, names=st.sampled_from([[], TOOLS]))
 @often
@@ -146,6 +148,7 @@ def test_events_are_well_formed_and_nothing_is_lost(name, text, names):
         assert "".join(kept.split()) == "".join(text.split())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", NAMES)
 @given(said, calls)
 @often
@@ -193,6 +196,7 @@ def test_plain_text_is_not_held_back(name, text):
     )
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "part",
@@ -238,6 +242,7 @@ def divided(events):
     return thought, "".join(event.text for event in events if isinstance(event, ContentDelta)).strip()
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("family", sorted(MARKS))
 @given(before=said, thought=said, answer=said, ended=st.booleans())
 @settings(max_examples=10, deadline=None)

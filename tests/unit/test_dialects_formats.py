@@ -460,6 +460,7 @@ def test_every_format_is_here():
     assert {*FORMATS, "nano", "qwen", "mistral"} == DIALECTS.keys()
 
 
+@pytest.mark.few(16)
 @pytest.mark.parametrize("name", NAMES)
 def test_conversations_are_parsed_to_the_letter(name):
     rng = random.Random(name)
@@ -470,6 +471,7 @@ def test_conversations_are_parsed_to_the_letter(name):
             assert told(name, text, rng) == expected
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_is_cut_has_no_arguments_but_those_that_were_written(name):
     text = FORMATS[name].several
@@ -506,6 +508,7 @@ def test_thoughts_before_calls_stand_apart(name):
     assert calls_in(events) == CALLS and said_in(events) == "I look."
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_conversations_are_enforced(name):
     one, several = (
@@ -542,6 +545,7 @@ def without_days(name):
     ]
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_missing_or_wrong_is_refused(name):
     for text in without_days(name):
@@ -607,6 +611,7 @@ messy = st.lists(
 ).map("".join)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("name", NAMES)
 @given(text=messy, seed=st.integers(0, 99))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -115,6 +115,7 @@ def test_roles_and_messages(endpoint: RuntimeEndpoint) -> None:
     assert state.text().startswith("<|im_start|>system\nBe kind.<|im_end|>\n<|im_start|>user\n Hello <|im_end|>")
 
 
+@pytest.mark.whole
 @alone
 def test_many_programs_at_once_need_no_threads(endpoint: RuntimeEndpoint) -> None:
     @sgl.function

@@ -71,6 +71,7 @@ def test_a_journal_changes_nothing_about_a_run_with_a_seed(path, seed):
         assert run(play, backend, items, seed=3) == run(play, LoggedBackend(), items, seed=3)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_resuming_from_a_prefix_gives_the_same(path, seed):
     items = [{"spec": random_spec(random.Random(seed))}] * 2
@@ -186,6 +187,7 @@ def test_cutting_literals_differently_changes_nothing(path):
 # --- crashes -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_a_killed_batch_is_resumed(path, tmp_path):
     expected = recorded(tmp_path / "whole.jsonl", trip, CITIES)
     total = len(Journal.open(tmp_path / "whole.jsonl"))
@@ -213,6 +215,7 @@ def wait_for_lines(path, count, process):
 # --- many at once ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.whole
 def test_two_hundred_equal_and_unequal_items(path):
     items = [{"city": f"c{number // 2}"} for number in range(200)]
     results = recorded(path, trip, items)

@@ -43,6 +43,7 @@ def test_every_line_has_a_checksum(whole):
     assert len(lines) == 5 and all(re.fullmatch(r"[0-9a-f]{16}", json.loads(line)["sum"]) for line in lines)
 
 
+@pytest.mark.whole
 def test_each_flipped_bit_is_an_error_that_names_the_line(path, whole):
     """Or takes the last line away, where it was its end."""
     data, _ = whole

@@ -339,6 +339,7 @@ def test_async_programs_await_what_waits(backend):
     assert asyncio.run(inside_a_loop()) == state.ret_value, "and in a notebook, where a loop is running"
 
 
+@pytest.mark.whole
 @alone
 def test_a_thousand_async_programs(backend):
     @sgl.function

@@ -59,6 +59,7 @@ def told(state) -> tuple:
 COPIES = {"pickle": lambda state: pickle.loads(pickle.dumps(state)), "deepcopy": copy.deepcopy}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("way", COPIES)
 @pytest.mark.parametrize("kind", ["run", "stream", "compiled", "batch"])
 def test_a_copy_says_the_same(backend, way, kind):

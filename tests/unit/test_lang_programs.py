@@ -589,6 +589,7 @@ def test_batch_arguments_are_checked(backend):
         chain.run_batch([("a",)] * 2, backend=backend, num_threads=0)
 
 
+@pytest.mark.whole
 @alone
 def test_ten_thousand_programs_need_few_threads(backend):
     before, peak = threading.active_count(), []

@@ -198,6 +198,7 @@ def answer_to(text: str) -> Callable[[str, Any], str]:
     return answer
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("name", "kind"),
     [*product(["native", "openai", "vllm", "anthropic"], KINDS), ("litellm", "int"), ("litellm", "dataclass")],

@@ -105,6 +105,7 @@ def test_docs_have_the_tables(tables):
     assert real_templates.calls_section(tables["read"], tables["history"]) in docs
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", sorted(DIALECTS))
 def test_dialects_are_told_by_what_templates_write(paths, name):
     """Not by names: a model that is called like another family's gets what its template writes."""

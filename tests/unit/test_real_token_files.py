@@ -44,6 +44,7 @@ def by_tiktoken(values: dict[str, Any]) -> tiktoken.Encoding:
     return tiktoken.Encoding("tekken", pat_str=config["pattern"], mergeable_ranks=ranks, special_tokens={})
 
 
+@pytest.mark.whole
 def test_tekken_without_and_with_mistral_common(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers hands tekken.json to mistral-common where that is installed, so it is not asked at all."""
     monkeypatch.setattr(tokenizer_files, "_ask_transformers", lambda *_: pytest.fail("transformers was asked"))

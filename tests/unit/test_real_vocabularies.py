@@ -105,6 +105,7 @@ def random_texts(seed: int, count: int) -> list[str]:
 # their own tests
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", TESTED)
 def test_ids_are_those_of_the_vocabularys_own_test(name: str) -> None:
     file, ours = file_of(name), gguf_tokenizer(keys_of(name), name)
@@ -211,6 +212,7 @@ def _cut(word: str, pattern: str) -> list[str]:
     return [word[start:end] for start, end in pairwise(edges)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", ["aquila", "gpt-neox", "refact", "deepseek-coder", "deepseek-llm", "falcon", "llama-bpe"]
 )
@@ -226,6 +228,7 @@ def test_ids_are_those_of_merging_by_hand(name: str) -> None:
         assert ours.encode(text).tolist() == theirs.encode(text), text
 
 
+@pytest.mark.whole
 def test_baichuans_pieces_are_merged_as_by_hand() -> None:
     """By scores alone: the pair that makes the piece of the highest score is joined first."""
     keys = keys_of("baichuan")
@@ -323,6 +326,7 @@ WRITTEN_IN_C = {  # patterns that llama.cpp keeps as code, in words of the `rege
 }
 
 
+@pytest.mark.few(20)
 @pytest.mark.parametrize("name", sorted(WORDS))
 def test_words_are_those_of_llama_cpps_patterns(name: str) -> None:
     """Gemma's texts are one word for the tokenizers library: llama.cpp parts lines, which no token of it joins."""

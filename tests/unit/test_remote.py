@@ -179,6 +179,7 @@ def test_one_thread_serves_all() -> None:
     assert max(backend.most_running for backend in backends) <= 5
 
 
+@pytest.mark.whole
 @alone
 def test_five_hundred_programs_with_forks() -> None:
     @sgl.function

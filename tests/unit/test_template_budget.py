@@ -133,12 +133,14 @@ def spent(source: str, kind: type[Exception]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.whole
 @alone
 def test_what_would_be_large_is_not_made():
     for name, source in LARGE.items():
         assert "seconds" not in spent(source, TemplateTooCostly), name
 
 
+@pytest.mark.whole
 @alone
 def test_what_would_take_long_is_stopped():
     template_render_budget.SECONDS = 0.1
@@ -151,6 +153,7 @@ def test_what_would_nest_too_deep_is_said(name):
     assert "nest too deep" in spent(DEEP[name], ConfigError)
 
 
+@pytest.mark.whole
 @alone
 def test_what_would_take_long_to_compile_is_not_compiled():
     for source in BAD.values():

@@ -31,6 +31,7 @@ texts = st.text(  # without the mark that sentencepiece puts for a space, which 
 )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tokenizer", EXACT)
 def test_long_texts_hold_no_other_thread_up(tokenizer: Tokenizer) -> None:
     text, turns, done = "a bcst opé日 " * 20_000, 0, threading.Event()

@@ -73,6 +73,7 @@ def theirs(kind: TokenizerKind) -> Any:
     return pytest.importorskip("transformers").AutoTokenizer.from_pretrained(str(folder_of(kind)))
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("kind", by_library, ids=[kind.name for kind in by_library])
 @settings(max_examples=60, deadline=None)
 @given(text=texts)
@@ -89,6 +90,7 @@ def test_ids_are_those_of_transformers(kind: TokenizerKind, text: str) -> None:
     assert tokenizer.encode(text, special_prefix=True).tolist() == expected
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("kind", by_library, ids=[kind.name for kind in by_library])
 @settings(max_examples=30, deadline=None)
 @given(text=texts, skip=st.booleans())
@@ -108,6 +110,7 @@ def added_in_letters(tokenizer: Tokenizer) -> set[int]:
     }
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("kind", exact, ids=[kind.name for kind in exact])
 @settings(max_examples=40, deadline=None)
 @given(segments=st.lists(texts, max_size=3))
@@ -128,6 +131,7 @@ def test_the_bytes_of_segments_are_the_text(kind: TokenizerKind, segments: list[
     )
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("kind", by_library, ids=[kind.name for kind in by_library])
 @settings(max_examples=20, deadline=None)
 @given(said=st.text(max_size=20), prompt=st.booleans())
@@ -173,6 +177,7 @@ WALKS = [
 ]
 
 
+@pytest.mark.few(12)
 @every
 @pytest.mark.parametrize("pattern", WALKS)
 def test_constrained_walks_end_in_the_language(kind: TokenizerKind, pattern: str) -> None:

@@ -90,6 +90,7 @@ def plain(found):
     return [(call.name, call.arguments) for call in found]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", NAMES)
 @given(said, calls)
 @quick

@@ -41,6 +41,7 @@ def anthropic(server):
     return Anthropic("claude", base_url=server.url, max_retries=0)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(
     ("start", "make", "answered"),
     [

@@ -67,6 +67,7 @@ def test_too_long_documents_are_cut_and_documents_are_numbered() -> None:
     assert document_numbers(np.array([[0, 7, 7, 0, 8]]), START).tolist() == [[1, 1, 1, 2, 2]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("split", ["train", "names", "domains"])
 def test_extraction_answers_fit_their_schema_and_stand_in_the_document(split: Split) -> None:
     composer = Documents(Random(3), Pools(), load_catalogue(), split)
@@ -159,6 +160,7 @@ def test_arithmetic_and_word_problems() -> None:
     assert [m["content"] for m in word_problem(row)][2:4] == ["calculator", '{"expression": "3*4"}']
 
 
+@pytest.mark.whole
 @needs_data
 def test_dialogue_states_follow_the_schema() -> None:
     from training.probes import sample
@@ -172,6 +174,7 @@ def test_dialogue_states_follow_the_schema() -> None:
             assert probe.answer in probe.choices
 
 
+@pytest.mark.whole
 @needs_data
 def test_a_shard_depends_on_seed_and_number_alone() -> None:
     from training.prepare import ShardMaker

@@ -36,6 +36,7 @@ def folder(tmp_path):
     return tmp_path / "build/types"
 
 
+@pytest.mark.whole
 def test_mypy_knows_the_public_types(folder, tmp_path):
     (tmp_path / "mypy.ini").write_text(CONFIG)
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent", *PROGRAMS]

@@ -57,11 +57,13 @@ def read_walks(code: str, count: int) -> None:
         reading.read(wander(grammar, rng), BACKEND)
 
 
+@pytest.mark.few(60)
 @pytest.mark.parametrize("code", CODES)
 def test_what_the_grammar_of_a_type_allows_is_read(code):
     read_walks(code, 12)
 
 
+@pytest.mark.whole
 @pytest.mark.slow
 @pytest.mark.parametrize("code", CODES)
 def test_long_walks_are_read(code):

@@ -50,6 +50,7 @@ def patterns(schema: Any) -> list[str]:
     return own + [found for one in schema.values() for found in patterns(one)]
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("code", CODES)
 def test_schemas_are_json_schema_as_others_read_it(code):
     text = reading_of(kind_of(code)).constrain(SamplingOptions(), BACKEND).json_schema

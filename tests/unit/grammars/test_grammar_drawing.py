@@ -41,6 +41,7 @@ def test_a_small_automaton_is_drawn_whole():
     assert sorted(picture.arrows.values()) == ["ca", "dog", "r t"]
 
 
+@pytest.mark.whole
 def test_a_large_one_is_drawn_rule_by_rule():
     schema = {"type": "object", "properties": {f"key{i}": {"type": "string"} for i in range(30)}}
     found = pictures(compile_json_schema(schema, VOCABULARY).automaton, 60)
@@ -49,6 +50,7 @@ def test_a_large_one_is_drawn_rule_by_rule():
     assert any(label.startswith("‹") for p in found for label in p.arrows.values())
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("source", [".{0,2000}", "(a|b)*abb", r"[0-9]{4}-(0[1-9]|1[0-2])"])
 def test_the_file_is_valid_and_names_all_arrows(source):
     grammar = compile_regex(source, VOCABULARY)

@@ -70,6 +70,7 @@ def _accepted(machine: Automaton, letters: str, longest: int) -> set[str]:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("core", CORES)
 def test_random_grammars_accept_exactly_their_language(core):
     rng, limited, count = random.Random(11), 0, many(400 if core == "C" else 100)
@@ -87,6 +88,7 @@ def test_random_grammars_accept_exactly_their_language(core):
     assert limited <= TOO_AMBIGUOUS * count
 
 
+@pytest.mark.whole
 def test_random_grammars_with_ignored_text_accept_exactly_their_language():
     rng, limited, count = random.Random(23), 0, many(200)
     for _ in range(count):
@@ -165,6 +167,7 @@ def _mutated(rng: random.Random, text: str) -> str:
     return text[:at] + text[other:] if kind == 2 else text[:at]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", REAL)
 def test_real_grammars_accept_their_texts(name):
     for core in CORES:
@@ -172,6 +175,7 @@ def test_real_grammars_accept_their_texts(name):
         assert [text for text in REAL[name] if not accepts(grammar, text)] == []
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", REAL)
 def test_real_grammars_agree_with_larks_earley_parser(name):
     rng = random.Random(3)

@@ -149,6 +149,7 @@ def test_many_words():
     _check_equal(LiteralSet(tuple(sorted(words | {bytes([b]) for b in range(256)}))))
 
 
+@pytest.mark.whole
 @needs_c
 @pytest.mark.skipif(not BENCH.exists(), reason="the schemas are not here")
 def test_schemas():
@@ -277,6 +278,7 @@ _PIECES = [
 ]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=many(120), deadline=None)
 @given(_names, st.integers(0, 10**6))
@@ -295,6 +297,7 @@ def test_other_names_are_those_of_a_graph(core, names, seed):
             assert not (text in spelled and found.final(ends[0])), text
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=many(40), deadline=None)
 @given(st.lists(st.text("abc", max_size=3), min_size=1, max_size=5, unique=True))

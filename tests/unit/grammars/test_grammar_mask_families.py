@@ -138,6 +138,7 @@ def random_text(rng, machine, most, twin=None):
         state = machine.advance(state, byte)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("part", range(4))
 def test_masks_of_random_grammars_are_those_of_brute_force(core, part):
@@ -149,6 +150,7 @@ def test_masks_of_random_grammars_are_those_of_brute_force(core, part):
                 assert allowed(machine.mask(state)) == tokens_by_bytes(machine, state), seed
 
 
+@pytest.mark.whole
 @pytest.mark.skipif(len(CORES) < 2, reason="the C core is not built")
 def test_both_cores_make_the_same_states_for_their_masks():
     for seed in range(30):

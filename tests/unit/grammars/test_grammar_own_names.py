@@ -89,6 +89,7 @@ def test_texts_are_accepted_where_enough_names_differ(schema):
         assert accepts(grammar, text) == valid(schema, value), text
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("schema", CASES)
 def test_masks_are_what_is_accepted_and_every_text_can_be_finished(schema):
     grammar, rng = compile_json_schema(schema, VOCABULARY, order="any"), random.Random(2)

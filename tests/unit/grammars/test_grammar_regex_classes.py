@@ -34,6 +34,7 @@ def _of(pattern: str, dialect="python") -> set[int]:
     return _codes(expr.chars)
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("flags", ["", "(?a)", "(?i)", "(?ai)", "(?u)"])
 @pytest.mark.parametrize("body", [r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"[\d_]", r"[^\w\s]", r"[\Wk]", r"[^\Sx]"])
 def test_classes_are_those_of_re_over_all_code_points(body, flags):
@@ -50,6 +51,7 @@ def test_words_of_ecma_are_ascii():
     assert _of(r"\w", "ecma") == set(map(ord, re.findall(r"\w", EVERYTHING, re.ASCII)))
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize("names", [word.split(":") for word in NAMES.split()], ids=lambda names: names[0])
 def test_scripts_are_those_of_the_regex_package(names):
     """For characters that this Python knows: later versions of Unicode give scripts to others."""
@@ -77,6 +79,7 @@ def test_scripts_by_name_and_in_patterns():
             parse_regex(pattern)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["Lu", "Ll", "Lt", "Greek", "L"])
 def test_properties_fold_where_case_is_ignored(name):
     """The set with what folds to its members, one by one; negation is of the folded set."""

@@ -148,6 +148,7 @@ def _flagged(rng: random.Random) -> str:
     return flags + pattern
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_random_syntax_agrees_with_re(seed):
     rng = random.Random(seed)

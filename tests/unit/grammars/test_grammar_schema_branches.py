@@ -77,6 +77,7 @@ def _tagged(keyword, count):
     return {"type": "object", keyword: kinds}
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("keyword, count", [("anyOf", 1000), ("oneOf", 300)])
 def test_hundreds_of_branches(keyword, count):
     grammar = compile_json_schema(_tagged(keyword, count), VOCABULARY)

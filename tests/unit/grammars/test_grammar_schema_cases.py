@@ -31,6 +31,7 @@ def _refused(schema, **options):
     return caught.value.keyword
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("case,draft", RUNS)
 def test_the_library_agrees_with_the_case(case, draft):
     if "refused" not in case and "library" not in case:

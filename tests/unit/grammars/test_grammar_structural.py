@@ -121,6 +121,7 @@ def dispatches(text, rules, loop, excludes):
     return any(dispatches(rest, rules, loop, excludes) if loop else not rest for rest in rests)
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("seed", range(many(20)))
 def test_random_dispatch(seed):
     rng = random.Random(seed)
@@ -192,6 +193,7 @@ def random_case(rng):
     ]
 
 
+@pytest.mark.few(15)
 @pytest.mark.parametrize("seed", range(many(40)))
 def test_random_tags(seed):
     """Triggers that overlap, hold and repeat each other in every way, with tokens across them."""

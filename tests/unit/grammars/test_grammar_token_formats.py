@@ -181,6 +181,7 @@ def compare(matcher, readings, depth):
         matcher.rollback(1)
 
 
+@pytest.mark.few(10)
 @pytest.mark.parametrize("seed", range(many(40)))
 def test_random_formats_of_tokens(seed):
     spec, meant = Writer(random.Random(seed)).of(2)

@@ -149,6 +149,7 @@ def test_texts_are_accepted_where_all_items_differ(schema, values):
         assert accepts(grammar, text) == valid(schema, value), text
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("schema", "_"), CASES)
 def test_masks_are_what_is_accepted_and_every_text_can_be_finished(schema, _):
     grammar, rng = compile_json_schema(schema, VOCABULARY, order="any", integers="json"), random.Random(2)
