@@ -24,7 +24,7 @@ from sgl.runtime.kernels.experts.fused_moe import (
     SharedExpertOutput,
     StackedExpertWeights,
 )
-from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling
+from sgl.runtime.kernels.launch.compile_ahead import KernelCompileJobs, compiling
 
 CALLS, THREADS = 8, 14
 TILES = (
@@ -205,7 +205,7 @@ def _all(
     work: dict[tuple[str, str], Callable[[ExpertSelection], object]], choices: list[ExpertSelection]
 ) -> list[tuple[float, str, str]]:
     """Seconds of each; what does not compile is left out."""
-    jobs = CompileJobs(torch.device("cuda"), THREADS)
+    jobs = KernelCompileJobs(torch.device("cuda"), THREADS)
     with compiling(jobs):
         for call in work.values():
             call(choices[0])

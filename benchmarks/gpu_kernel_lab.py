@@ -18,7 +18,7 @@ from gpu_kernel_sizes import Sizes
 from gpu_report import text_table
 from gpu_shapes import Shape
 
-from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling
+from sgl.runtime.kernels.launch.compile_ahead import KernelCompileJobs, compiling
 
 Call = Callable[[Any], object]
 REPLAYS, TRIES = 5, 3
@@ -158,7 +158,7 @@ class Lab:
         """
         if self.device.type != "cuda":
             return
-        jobs = CompileJobs(self.device, THREADS)
+        jobs = KernelCompileJobs(self.device, THREADS)
         with compiling(jobs):
             for call in calls:
                 call()

@@ -15,7 +15,7 @@ import torch
 from gpu_kernel_experts import THREADS, copy_rate, graph_seconds
 
 from sgl.runtime.kernels.attention.attention_latent import LatentScratch, LatentTile, decode
-from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling
+from sgl.runtime.kernels.launch.compile_ahead import KernelCompileJobs, compiling
 
 RANK, TURNED, LAYERS = 512, 64, 4
 CUTS = [
@@ -54,7 +54,7 @@ def measure(sequences: int, context: int, heads: int) -> None:
         )
 
     scratches = {cut: LatentScratch(sequences, heads, RANK, cut, q.device) for cut in CUTS}
-    jobs = CompileJobs(q.device, THREADS)
+    jobs = KernelCompileJobs(q.device, THREADS)
     with compiling(jobs):
         for cut in CUTS:
             call(cut, pools[0])()

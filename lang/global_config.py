@@ -52,7 +52,7 @@ global_config = GlobalConfig()
 
 
 def own_words(text: str) -> str:
-    """A text that the model wrote, on its way back into a prompt: a special token
-    in it was spelled, unless they are shown.
+    """A text that the model wrote, on its way back into a prompt: a special token in it was spelled, unless they are
+    shown.
     """
     return quoted(text, own=True) if global_config.skip_special_tokens_in_output else text

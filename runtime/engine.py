@@ -65,8 +65,7 @@ class Engine:
             print(engine.generate("The capital of France is", max_tokens=8, temperature=0).text)
 
     `sgl.runtime.build.engine_config.EngineConfig` explains the options. Call `close()` or use a `with` block; dropping
-    the
-    last reference also closes the engine. All methods are thread-safe. Raises ConfigError or CheckpointError, which
+    the last reference also closes the engine. All methods are thread-safe. Raises ConfigError or CheckpointError, which
     say what to change.
     """
 
@@ -117,8 +116,7 @@ class Engine:
 
     @property
     def adapters(self) -> AdapterApi:
-        """The adapters (LoRA) that are loaded: `load`, `update`, `unload`,
-        `list`, `get`, `pin`. See docs/adapters.md.
+        """The adapters (LoRA) that are loaded: `load`, `update`, `unload`, `list`, `get`, `pin`. See docs/adapters.md.
         """
         return AdapterApi(self._adapt, self._trained)
 
@@ -333,8 +331,7 @@ class Engine:
 
         Returns what was done: `layers`, `experts` and `bytes` that moved, `seconds` that it took between steps,
         `balance_before` of the ranks and `balance_expected` (1.0: all are equally busy); with replicas one such dict
-        for each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a
-        rank ends meanwhile.
+        for each in `replicas`. Raises ConfigError without `expert_parallel`, EngineDied if a rank ends meanwhile.
         """
         if not self.config.expert_parallel:
             raise ConfigError(

@@ -81,7 +81,7 @@ INSTEAD = {  # a word or words in a row -> what to say instead
     "flats": "flattened",
     "judge": "validator",
     "int_row": "int_array",
-    "text_tools": "tokenizer_resources",
+    "text_tools": "detokenizer_resources",
     "once_values": "memoized_values",
     "error_shapes": "error_formats",
 }

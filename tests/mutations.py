@@ -244,8 +244,8 @@ MUTATIONS = [
     ),
     Mutation(
         "runtime/executor/logit_rows.py",
-        "rows += range(found.start + shift, found.stop + shift)\n        start += hi - lo",
-        "rows += range(found.start + shift, found.stop + shift)\n        start += 1",
+        "rows += range(found.start + shift, found.stop + shift)\n            start += hi - lo",
+        "rows += range(found.start + shift, found.stop + shift)\n            start += 1",
         "logits are read off another row",
         "cpu/test_engine.py cpu/test_models_greedy.py",
     ),
@@ -440,7 +440,7 @@ MUTATIONS = [
         "unit/test_lang_programs.py unit/test_journal.py cpu/test_programs.py unit/test_lang_batch_errors.py",
     ),
     Mutation(
-        "lang/journal/journal_lines.py",
+        "lang/journal/journal_file.py",
         "if found and found[1] != _sum(line[:-_TAIL]):",
         "if found and not found[1]:",
         "a damaged line of a journal is read",

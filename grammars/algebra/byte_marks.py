@@ -3,8 +3,8 @@
 A grammar that asks begins with `BEGIN`. After `[` comes the mark of an array, and after each item whether it is new.
 
 By another a grammar speaks of tokens themselves, whatever their bytes: such a token is `TOKEN` and its number. A
-grammar
-that does so begins with `TOKEN`, or with `ENDS` and the number of a token that is one of its terminals and ends texts.
+grammar that does so begins with `TOKEN`, or with `ENDS` and the number of a token that is one of its terminals and ends
+texts.
 """
 
 from __future__ import annotations

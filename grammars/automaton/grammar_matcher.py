@@ -118,8 +118,7 @@ class Matcher(AutomatonCursor):
         return tokens, self._states[: len(tokens)]
 
     def last(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The last `count` tokens, or all, and the automaton's states before the
-        first of them and after each.
+        """The last `count` tokens, or all, and the automaton's states before the first of them and after each.
         """
         tokens = tuple(self._tokens[-count:]) if count else ()
         return tokens, tuple(self._states[-1 - len(tokens) :])
@@ -177,8 +176,8 @@ class Matcher(AutomatonCursor):
         return len(self._states) - 1
 
     def shortest_end(self) -> bytes:
-        """Return a shortest completion of this text; empty if `can_end`. Raises
-        GrammarLimitError if it is far too long.
+        """Return a shortest completion of this text; empty if `can_end`. Raises GrammarLimitError if it is far too
+        long.
         """
         state = self._states[-1]
         return b"" if state == ENDED else self._with_room(lambda automaton: automaton.shortest_end(self._states[-1]))

@@ -1,5 +1,5 @@
-"""The process that compiles grammars, as the one that started it sees it: asked by
-any thread, and started again if it dies.
+"""The process that compiles grammars, as the one that started it sees it: asked by any thread, and started again if it
+dies.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class RunningCompileProcess:
 
     @property
     def lost(self) -> bool:
-        """Whether it answers no more: it has ended, or it is another process's
-        that forked this one, who hears the answers.
+        """Whether it answers no more: it has ended, or it is another process's that forked this one, who hears the
+        answers.
         """
         return self.ended is not None or self._owner != os.getpid()
 

@@ -51,8 +51,8 @@ class BuildRule(NamedTuple):
 
 
 class FinishNetwork(NamedTuple):
-    """Build every rule but those that know their end, as far as there are not too
-    many nodes; answered by `NetworkFinished`.
+    """Build every rule but those that know their end, as far as there are not too many nodes; answered by
+    `NetworkFinished`.
     """
 
     network: int

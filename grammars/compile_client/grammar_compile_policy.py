@@ -57,8 +57,8 @@ class _State:
         return bool(self.uses) and (self.spent > WORTHWHILE or any(use.at_once for use in self.uses))
 
     def wanted(self) -> CompileProcess | None:
-        """The one that exists or is to be started; None where none is wanted, or it
-        belongs to the process that forked this one.
+        """The one that exists or is to be started; None where none is wanted, or it belongs to the process that forked
+        this one.
         """
         with self.lock:
             if self.helper is None and self.needed:

@@ -15,11 +15,11 @@ from sgl.grammars.ebnf.bnf_syntax import read_bnf
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.grammar_source import GrammarText
 from sgl.grammars.ebnf.lark_syntax import read_lark
-from sgl.grammars.ebnf.token_terminals import NoVocabularyError, TokenTerminals
+from sgl.grammars.ebnf.special_token_terminals import NoVocabularyError, SpecialTokenTerminals
 from sgl.grammars.errors import InvalidGrammarError
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
-__all__ = ["NoVocabularyError", "Syntax", "TokenTerminals", "ebnf_expr", "ebnf_part", "is_headed"]
+__all__ = ["NoVocabularyError", "SpecialTokenTerminals", "Syntax", "ebnf_expr", "ebnf_part", "is_headed"]
 
 Syntax = Literal["auto", "lark", "gbnf", "w3c"]
 _SYNTAXES = ("auto", "lark", "gbnf", "w3c")
@@ -42,19 +42,19 @@ def ebnf_expr(
         start: the start rule; `start` in Lark's syntax and `root` in the others when None.
         imports: the texts of the grammars that `%import` may read, by their paths; see `imports.py`.
         declared: the texts of the terminals that `%declare` names, or the numbers of tokens that they are.
-        vocabulary: the tokens, if the grammar is to speak of some; see `token_terminals.py`.
+        vocabulary: the tokens, if the grammar is to speak of some; see `special_token_terminals.py`.
 
     Raises:
         InvalidGrammarError: the grammar is malformed, or its start matches no text; says line:column.
         UnsupportedGrammarError: it uses a construct that this engine refuses; says which and line:column.
     """
-    tokens = TokenTerminals(vocabulary)
+    tokens = SpecialTokenTerminals(vocabulary)
     return tokens.around(ebnf_part(text, tokens, syntax, start, imports, declared))
 
 
 def ebnf_part(
     text: str,
-    tokens: TokenTerminals,
+    tokens: SpecialTokenTerminals,
     syntax: Syntax = "auto",
     start: str | None = None,
     imports: Mapping[str, str] | None = None,

@@ -18,7 +18,7 @@ from sgl.grammars.ebnf.grammar_source import (
     GrammarTokenStream,
 )
 from sgl.grammars.ebnf.rule_table import RuleTable, any_of
-from sgl.grammars.ebnf.token_terminals import TokenTerminals
+from sgl.grammars.ebnf.special_token_terminals import SpecialTokenTerminals
 from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
 
 _TOKEN = GrammarTokenPattern(
@@ -42,13 +42,13 @@ _MOST_REPEATS = 1_000_000
 _ANY = mark_plain_text_classes(CharClass(charset.ANY))
 
 
-def read_bnf(source: GrammarText, named: TokenTerminals | None = None) -> RuleTable:
+def read_bnf(source: GrammarText, named: SpecialTokenTerminals | None = None) -> RuleTable:
     """All rules of a grammar text; leaves are characters, and calls are not resolved yet."""
-    return _BnfReader(source, named or TokenTerminals(None)).read()
+    return _BnfReader(source, named or SpecialTokenTerminals(None)).read()
 
 
 class _BnfReader:
-    def __init__(self, source: GrammarText, named: TokenTerminals) -> None:
+    def __init__(self, source: GrammarText, named: SpecialTokenTerminals) -> None:
         self.source = source
         self._named = named
         self.tokens = GrammarTokenStream(source, _TOKEN)

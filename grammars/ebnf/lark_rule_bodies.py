@@ -18,8 +18,8 @@ from sgl.grammars.ebnf.grammar_source import (
 )
 from sgl.grammars.ebnf.lexer_terminals import other_than
 from sgl.grammars.ebnf.rule_table import RuleTable, any_of
+from sgl.grammars.ebnf.special_token_terminals import SpecialTokenTerminals
 from sgl.grammars.ebnf.substring_grammar import read_json, substring_expr
-from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.schema.schema_builder import SchemaOptions, schema_expr
 
 _TOKEN = GrammarTokenPattern(
@@ -49,7 +49,7 @@ def is_rule(name: str) -> bool:
 class LarkBodies:
     """Reads one body after the other. `gap` is what may follow the terminals of rules."""
 
-    def __init__(self, source: GrammarText, named: TokenTerminals, table: RuleTable, gap: Expr) -> None:
+    def __init__(self, source: GrammarText, named: SpecialTokenTerminals, table: RuleTable, gap: Expr) -> None:
         self.source = source
         self.tokens = GrammarTokenStream(source, _TOKEN)
         self.table = table

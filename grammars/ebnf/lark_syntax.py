@@ -21,8 +21,8 @@ from sgl.grammars.ebnf.lark_rule_bodies import LarkBodies, is_rule
 from sgl.grammars.ebnf.lexer_terminals import shortest
 from sgl.grammars.ebnf.rule_attributes import RuleAttributes, read_attributes
 from sgl.grammars.ebnf.rule_table import RuleTable, any_of
+from sgl.grammars.ebnf.special_token_terminals import SpecialTokenTerminals
 from sgl.grammars.ebnf.substring_grammar import read_json
-from sgl.grammars.ebnf.token_terminals import TokenTerminals
 from sgl.grammars.errors import GrammarLimitError
 
 _MOST_INSTANCES = 1000
@@ -46,14 +46,16 @@ class _Instance(NamedTuple):
 def read_lark(
     source: GrammarText,
     imports: GrammarImports | None = None,
-    named: TokenTerminals | None = None,
+    named: SpecialTokenTerminals | None = None,
     compiled: bool = True,
 ) -> RuleTable:
     """All rules of a grammar text; calls are not resolved yet. `imports` has what it may import, `named` its tokens.
 
     Unless it is `compiled`, Python alone reads it, by which the reading in C is tested.
     """
-    return _LarkReader(source, imports or GrammarImports(None), named or TokenTerminals(None), compiled=compiled).read()
+    return _LarkReader(
+        source, imports or GrammarImports(None), named or SpecialTokenTerminals(None), compiled=compiled
+    ).read()
 
 
 class _LarkReader(LarkBodies):
@@ -63,7 +65,7 @@ class _LarkReader(LarkBodies):
         self,
         source: GrammarText,
         imports: GrammarImports,
-        named: TokenTerminals,
+        named: SpecialTokenTerminals,
         importer: _LarkReader | None = None,
         module: str = "",
         compiled: bool = True,
@@ -187,8 +189,8 @@ class _LarkReader(LarkBodies):
         self.tokens.jump(end)
 
     def _declare(self, directive: GrammarToken) -> None:
-        """Terminals that Lark's user makes by other means: the texts or tokens
-        that the caller gives for them, or tokens.
+        """Terminals that Lark's user makes by other means: the texts or tokens that the caller gives for them, or
+        tokens.
         """
         while True:
             if special := self.tokens.take("special"):

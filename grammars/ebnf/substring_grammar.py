@@ -52,8 +52,8 @@ def _runs(pieces: list[str]) -> AutomatonExpr:
 
 
 def _linked(ways: list[dict[str, int]], links: list[int], lengths: list[int], at: int, piece: str) -> int:
-    """The state of the longest suffix that was seen before: a copy of the one
-    there is, where that is of longer ones too.
+    """The state of the longest suffix that was seen before: a copy of the one there is, where that is of longer ones
+    too.
     """
     known = ways[at][piece]
     if lengths[known] == lengths[at] + 1:

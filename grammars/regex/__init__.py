@@ -12,10 +12,10 @@ from __future__ import annotations
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, CharClass, Expr, Literal
 from sgl.grammars.errors import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars.regex.counted_repeat_checks import check_repeats
 from sgl.grammars.regex.pattern_scanner import Dialect
 from sgl.grammars.regex.regex_anchors import resolve_anchors
 from sgl.grammars.regex.regex_parser import RegexParser
-from sgl.grammars.regex.repeat_ambiguity import check_repeats
 
 __all__ = ["Dialect", "parse_ordered", "parse_regex"]
 

@@ -6,6 +6,6 @@ from sgl.grammars.errors import UnsupportedGrammarError
 
 
 class TooManyDistinctError(UnsupportedGrammarError):
-    """Items or names that must differ are not few enough to be listed; a grammar
-    whose texts are remembered may have them.
+    """Items or names that must differ are not few enough to be listed; a grammar whose texts are remembered may have
+    them.
     """

@@ -274,8 +274,8 @@ def _is_utf8(text: str) -> bool:
 
 
 def _spellings(number: float, plain: bool) -> set[str]:
-    """What `json.dumps` writes for the integer and for the double that are equal to a
-    number; with `plain` an integer has one spelling.
+    """What `json.dumps` writes for the integer and for the double that are equal to a number; with `plain` an integer
+    has one spelling.
     """
     if number != number // 1:
         return {json.dumps(number)}

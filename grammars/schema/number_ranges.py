@@ -148,8 +148,8 @@ def _great() -> Expr:
 
 @lru_cache(maxsize=1)
 def _greatest() -> Expr:
-    """Numbers from 10**308 on; the largest of them are 1.7976... times that. The digits
-    after the first two are in a rule that is seldom reached.
+    """Numbers from 10**308 on; the largest of them are 1.7976... times that. The digits after the first two are in a
+    rule that is seldom reached.
     """
     first, second, *digits = map(int, _split(readable_high((LARGEST, False))[0].scaleb(-_GREATEST_POWER))[1])
     power = seq(_E, optional(Literal(b"+")), optional(Literal(b"0")), Literal(str(_GREATEST_POWER).encode()))

@@ -129,8 +129,8 @@ class _Builder:
             self._reset()
 
     def end(self) -> None:
-        """Let go of all: a large schema would be a circle that only a full run of the
-        cycle collector finds, which stops every thread.
+        """Let go of all: a large schema would be a circle that only a full run of the cycle collector finds, which
+        stops every thread.
         """
         vars(self._resolver).clear()
         vars(self).clear()

@@ -78,8 +78,8 @@ class SchemaResolver:
         return found
 
     def written(self, places: Where) -> Shapes:
-        """The alternatives that are written: of a value that satisfies all places,
-        with its object closed where objects are.
+        """The alternatives that are written: of a value that satisfies all places, with its object closed where objects
+        are.
         """
         found = self.shapes(places)
         return [close_objects(shape) for shape in found] if self._closing else found

@@ -244,8 +244,8 @@ class _FormatReader:
         return seq(*found, one_of(ends))
 
     def _ends_of(self, element: Any, following: Any, places: list[str]) -> Ends:
-        """What ends an element of a sequence: the next one, where it is open and
-        that is a literal; a token does so anyway.
+        """What ends an element of a sequence: the next one, where it is open and that is a literal; a token does so
+        anyway.
         """
         if not _is_open(element):
             return ()

@@ -1,5 +1,5 @@
-"""Formats of tokens themselves, whatever their bytes; the token that ends the
-nearest tag around them is none of the free ones.
+"""Formats of tokens themselves, whatever their bytes; the token that ends the nearest tag around them is none of the
+free ones.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class TokenFormats:
     """
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
-        from sgl.grammars.ebnf import TokenTerminals
+        from sgl.grammars.ebnf import SpecialTokenTerminals
         from sgl.grammars.ebnf.grammar_source import GrammarText
 
-        self.terminals = TokenTerminals(vocabulary)
+        self.terminals = SpecialTokenTerminals(vocabulary)
         self._nowhere = GrammarText("")  # tokens stand in no text
         self._ending: tuple[str, ...] = ()
 
@@ -62,8 +62,7 @@ class TokenFormats:
         )
 
     def triggered(self, fields: Mapping[str, Any], begins: Sequence[Any], rests: Sequence[Expr], place: str) -> Expr:
-        """Free tokens in which a trigger opens one of the tags that begin
-        with it; a required tag comes first of all.
+        """Free tokens in which a trigger opens one of the tags that begin with it; a required tag comes first of all.
         """
         triggers = [
             self._id(value, child(place, "trigger_tokens", i)) for i, value in enumerate(fields["trigger_tokens"])
@@ -120,7 +119,7 @@ def _check_triggers(
 
 
 def _written(value: Any, place: str) -> str:
-    """A token's number or text as `TokenTerminals` reads it."""
+    """A token's number or text as `SpecialTokenTerminals` reads it."""
     if type(value) is int and value >= 0:
         return f"<[{value}]>"
     if not isinstance(value, str):

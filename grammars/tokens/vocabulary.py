@@ -147,8 +147,8 @@ class Vocabulary:
 
 
 class TokenTable(NamedTuple):
-    """Bytes by token id, what ends a text, what is no text, and whether texts
-    are the tokens' bytes one after the other.
+    """Bytes by token id, what ends a text, what is no text, and whether texts are the tokens' bytes one after the
+    other.
     """
 
     tokens: list[bytes]

@@ -183,7 +183,7 @@ class CallArguments:
 
 
 @dataclass(frozen=True)
-class ExprNode:
+class ExpressionNodeValue:
     """A piece of an expression.
 
     `kind`: gen, select, begin, end, scope, text, plain_text, turns, or any (unknown pieces).
@@ -200,7 +200,7 @@ class ExprNode:
 class AppendableExpression(AbstractValue):
     """A chain of nodes that may be appended to a state."""
 
-    nodes: tuple[ExprNode | UnionValue, ...]
+    nodes: tuple[ExpressionNodeValue | UnionValue, ...]
 
 
 def options_of(value: AbstractValue) -> Iterator[AbstractValue]:

@@ -1,5 +1,4 @@
-"""What a call does: a primitive of the language, a method of a state, a
-program, a function of the file, or anything.
+"""What a call does: a primitive of the language, a method of a state, a program, a function of the file, or anything.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .abstract_values import (
     ConstantValue,
     CopyBlock,
     CoroutineValue,
-    ExprNode,
+    ExpressionNodeValue,
     ForkGroup,
     FunctionValue,
     GeneratedText,
@@ -131,13 +130,13 @@ def _call_primitive(
         return primitive_call_checks.make_gen(c, name, node, arguments.positional, arguments.named, arguments.whole)
     role, _, edge = name.rpartition("_")
     if edge in ("begin", "end") and role in ROLES:
-        return AppendableExpression((ExprNode(edge, node, role=role),))
+        return AppendableExpression((ExpressionNodeValue(edge, node, role=role),))
     if name in ROLES:
         inside = arguments.get(0, "expr")
         check_turn_content(c, name, inside, node)
         return AppendableExpression(whole_turn(name, inside, node))
     if name in ("image", "video", "tools", "fields", "labels"):
-        return AppendableExpression((ExprNode("any" if name == "tools" else "text", node),))
+        return AppendableExpression((ExpressionNodeValue("any" if name == "tools" else "text", node),))
     if name == "messages":
         return primitive_call_checks.make_messages(c, node, arguments.get(0, "messages"))
     if name == "separate_reasoning":
@@ -158,26 +157,26 @@ def _declared(func: AbstractValue | None) -> AbstractValue:
     return ANY
 
 
-def whole_turn(role: str, inside: AbstractValue | None, node: ast.AST) -> tuple[ExprNode | UnionValue, ...]:
+def whole_turn(role: str, inside: AbstractValue | None, node: ast.AST) -> tuple[ExpressionNodeValue | UnionValue, ...]:
     """The nodes of a whole turn."""
     middle = () if inside is None else parts_of(inside, node)
-    return (ExprNode("begin", node, role=role), *middle, ExprNode("end", node, role=role))
+    return (ExpressionNodeValue("begin", node, role=role), *middle, ExpressionNodeValue("end", node, role=role))
 
 
 def _reasoning(inside: AbstractValue | None, node: ast.AST) -> AbstractValue:
     if not isinstance(inside, AppendableExpression):
-        return AppendableExpression((ExprNode("any", node),))
+        return AppendableExpression((ExpressionNodeValue("any", node),))
     extra = []
     for part in inside.nodes:
-        if isinstance(part, ExprNode) and part.kind in ("gen", "select"):
+        if isinstance(part, ExpressionNodeValue) and part.kind in ("gen", "select"):
             name = part.name
             spelt = isinstance(name, ConstantValue) and isinstance(name.value, str)
             thought = (
                 ConstantValue(f"{name.value}_reasoning_content") if spelt and isinstance(name, ConstantValue) else ANY
             )
-            extra.append(ExprNode("scope", node, name=thought))
+            extra.append(ExpressionNodeValue("scope", node, name=thought))
         elif isinstance(part, UnionValue):
-            extra.append(ExprNode("any", node))
+            extra.append(ExpressionNodeValue("any", node))
     return AppendableExpression((*inside.nodes, *extra))
 
 
@@ -268,7 +267,9 @@ def _read(
 def _named(key: AbstractValue) -> AbstractValue:
     """`s.get(node)` reads what the gen is called."""
     if isinstance(key, AppendableExpression):
-        [*names] = (node.name for node in key.nodes if isinstance(node, ExprNode) and node.kind in ("gen", "select"))
+        [*names] = (
+            node.name for node in key.nodes if isinstance(node, ExpressionNodeValue) and node.kind in ("gen", "select")
+        )
         return names[0] if len(names) == 1 else ANY
     return key
 

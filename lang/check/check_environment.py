@@ -103,8 +103,8 @@ def _merged_binding(
 
 
 class CheckEnvironment:
-    """The environment: names and states at one place. Each path of a program has
-    one; where paths meet, theirs are merged.
+    """The environment: names and states at one place. Each path of a program has one; where paths meet, theirs are
+    merged.
     """
 
     def __init__(self, names: dict[str, AbstractValue] | None = None) -> None:

@@ -14,7 +14,7 @@ from .abstract_values import (
     AppendableExpression,
     AppendedTurn,
     ConstantValue,
-    ExprNode,
+    ExpressionNodeValue,
     GeneratedText,
     ListValue,
     TextPattern,
@@ -122,13 +122,13 @@ def _pattern(value: AbstractValue) -> str | None:
     return re.escape(value.value) if isinstance(value, ConstantValue) and isinstance(value.value, str) else None
 
 
-def parts_of(value: AbstractValue, place: ast.AST) -> tuple[ExprNode | UnionValue, ...]:
+def parts_of(value: AbstractValue, place: ast.AST) -> tuple[ExpressionNodeValue | UnionValue, ...]:
     if isinstance(value, AppendableExpression):
         return value.nodes
     if isinstance(value, UnionValue):
         return (UnionValue(tuple(AppendableExpression(parts_of(option, place)) for option in value.options)),)
     if is_plain(value):
-        return (ExprNode("plain_text", place, value),)
+        return (ExpressionNodeValue("plain_text", place, value),)
     if isinstance(value, AppendedTurn):
         return ()
-    return (ExprNode("any", place),)
+    return (ExpressionNodeValue("any", place),)

@@ -18,7 +18,7 @@ from .abstract_values import (
     AbstractValue,
     AppendableExpression,
     ConstantValue,
-    ExprNode,
+    ExpressionNodeValue,
     GeneratedText,
     ListValue,
     TextPattern,
@@ -131,7 +131,7 @@ def make_gen(
         constraint_checks.check_constraints(c, given, places, node)
     name = given.get("name", ConstantValue(None) if whole else ANY)
     single = _is_single(given.get("n"))
-    return AppendableExpression((ExprNode("select" if chosen else "gen", node, name, single=single),))
+    return AppendableExpression((ExpressionNodeValue("select" if chosen else "gen", node, name, single=single),))
 
 
 def make_messages(c: CheckContext, node: ast.Call, given: AbstractValue | None) -> AbstractValue:
@@ -144,7 +144,7 @@ def make_messages(c: CheckContext, node: ast.Call, given: AbstractValue | None) 
         except (LanguageError, TypeError) as error:
             c.report("SGL402", node, str(error))
     return AppendableExpression(
-        (ExprNode("turns" if isinstance(given, ConstantValue) and given.value else "any", node),)
+        (ExpressionNodeValue("turns" if isinstance(given, ConstantValue) and given.value else "any", node),)
     )
 
 
@@ -160,7 +160,9 @@ def _make_typed_gen(
     places: dict[str, ast.AST] = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     check_values(c, "gen", keywords, places, node)
     constraint_checks.check_constraints(c, {"type": args[1], **keywords}, places, node)
-    return AppendableExpression((ExprNode("gen", node, args[0], single=whole and _is_single(keywords.get("n"))),))
+    return AppendableExpression(
+        (ExpressionNodeValue("gen", node, args[0], single=whole and _is_single(keywords.get("n"))),)
+    )
 
 
 def _is_given(value: AbstractValue | None) -> bool:

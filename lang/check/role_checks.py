@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 
-from .abstract_values import AbstractValue, ConstantValue, ExprNode
+from .abstract_values import AbstractValue, ConstantValue, ExpressionNodeValue
 from .check_context import CheckContext
 from .check_environment import ANY_ROLE, StateFacts
 
 _MARK = re.compile(r"<[|｜]|\[/?INST|<start_of_turn>|assistant|\bmodel\b|\bbot\b|\bAI\b", re.IGNORECASE)
 
 
-def apply_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
+def apply_role(c: CheckContext, facts: StateFacts, node: ExpressionNodeValue) -> None:
     """A role begins or ends."""
     if node.kind == "begin":
         _begin_role(c, facts, node)
@@ -20,7 +20,7 @@ def apply_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
         _end_role(c, facts, node)
 
 
-def _begin_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
+def _begin_role(c: CheckContext, facts: StateFacts, node: ExpressionNodeValue) -> None:
     if facts.role not in (None, ANY_ROLE):
         line = getattr(facts.role_place, "lineno", 0)
         c.report(
@@ -34,7 +34,7 @@ def _begin_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
     facts.role, facts.role_place = node.role, node.place
 
 
-def _end_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
+def _end_role(c: CheckContext, facts: StateFacts, node: ExpressionNodeValue) -> None:
     if facts.role is None:
         c.report(
             "SGL202",
@@ -52,7 +52,7 @@ def _end_role(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
         facts.role, facts.ends_with_turn = None, True
 
 
-def check_inside(c: CheckContext, facts: StateFacts, node: ExprNode) -> None:
+def check_inside(c: CheckContext, facts: StateFacts, node: ExpressionNodeValue) -> None:
     """A gen or select, where turns were used, is inside of one. The program's own text may open one in its own way."""
     if facts.role is None and facts.ends_with_turn:
         c.report(

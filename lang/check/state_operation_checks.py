@@ -17,7 +17,7 @@ from .abstract_values import (
     BoundMethod,
     ConstantValue,
     CoroutineValue,
-    ExprNode,
+    ExpressionNodeValue,
     FunctionValue,
     GeneratedText,
     StateRef,
@@ -231,7 +231,7 @@ def _append_to(
 def _append_node(
     c: CheckContext,
     facts: StateFacts,
-    node: ExprNode | UnionValue,
+    node: ExpressionNodeValue | UnionValue,
     place: ast.AST,
     env: CheckEnvironment,
     is_only_state: bool,
@@ -267,7 +267,7 @@ def define_variable(
     c: CheckContext,
     facts: StateFacts,
     name: AbstractValue,
-    node: ExprNode,
+    node: ExpressionNodeValue,
     env: CheckEnvironment,
     is_only_state: bool = True,
 ) -> None:
@@ -286,7 +286,7 @@ def define_variable(
 
 
 def _check_overwritten(
-    c: CheckContext, before: VariableBinding, name: str, node: ExprNode, env: CheckEnvironment
+    c: CheckContext, before: VariableBinding, name: str, node: ExpressionNodeValue, env: CheckEnvironment
 ) -> None:
     if before.read or before.defined != ALWAYS or before.kind not in _NAMED or node.kind not in _NAMED:
         return

@@ -15,7 +15,7 @@ from .abstract_values import (
     AppendableExpression,
     ConstantValue,
     CopyBlock,
-    ExprNode,
+    ExpressionNodeValue,
     FunctionValue,
     StateBlock,
     StateRef,
@@ -63,7 +63,7 @@ def _expression(c: CheckContext, node: ast.Expr, env: CheckEnvironment) -> Check
 
 def _is_made_here(source: ast.expr, value: AppendableExpression) -> bool:
     return isinstance(source, ast.BinOp) or any(
-        isinstance(part, ExprNode) and part.place is source for part in value.nodes
+        isinstance(part, ExpressionNodeValue) and part.place is source for part in value.nodes
     )
 
 
@@ -285,7 +285,7 @@ def _expects_error(node: ast.expr) -> bool:
 def _enter(c: CheckContext, value: AbstractValue, place: ast.AST, env: CheckEnvironment) -> AbstractValue:
     if isinstance(value, StateBlock) and value.role is not None:
         state_operation_checks.append(
-            c, value.state, AppendableExpression((ExprNode("begin", place, role=value.role),)), place, env
+            c, value.state, AppendableExpression((ExpressionNodeValue("begin", place, role=value.role),)), place, env
         )
     if isinstance(value, CopyBlock):
         return StateRef(value.group.children)
@@ -294,11 +294,11 @@ def _enter(c: CheckContext, value: AbstractValue, place: ast.AST, env: CheckEnvi
 
 def _leave(c: CheckContext, value: AbstractValue, place: ast.AST, env: CheckEnvironment) -> None:
     if isinstance(value, StateBlock) and value.role is not None:
-        end = ExprNode("end", place, role=value.role)
+        end = ExpressionNodeValue("end", place, role=value.role)
         state_operation_checks.append(c, value.state, AppendableExpression((end,)), place, env)
     elif isinstance(value, StateBlock) and value.name is not None:
         for number in value.state.numbers:
-            made = ExprNode("scope", place, name=value.name)
+            made = ExpressionNodeValue("scope", place, name=value.name)
             state_operation_checks.define_variable(
                 c, env.facts[number], value.name, made, env, len(value.state.numbers) == 1
             )

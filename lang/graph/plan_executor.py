@@ -46,7 +46,7 @@ Opens = Callable[[CallStep, StreamExecutor], StreamExecutor]
 THERE = LiteralText("")  # what is known under the key of something that has no value
 
 
-class LaneProgress:
+class PlanLaneProgress:
     """A lane and the step that is next in it."""
 
     __slots__ = ("position", "steps")
@@ -77,8 +77,8 @@ class PlanExecution:
         self._opens = opens
         self._head = plan.head
         self._variables: dict[tuple[int, int], StateVariables] = {}
-        self._waiting: dict[Key, list[LaneProgress]] = {}
-        self._ready = deque(LaneProgress(lane) for lane in plan.lanes)
+        self._waiting: dict[Key, list[PlanLaneProgress]] = {}
+        self._ready = deque(PlanLaneProgress(lane) for lane in plan.lanes)
         self._unfinished = len(self._ready)
         self._lock = threading.RLock()
         self._going = False
@@ -96,7 +96,7 @@ class PlanExecution:
             self._append(step)
         self.root.stream = pinned
 
-    def _resume(self, lane: LaneProgress) -> None:
+    def _resume(self, lane: PlanLaneProgress) -> None:
         with self._lock:
             self._ready.append(lane)
             if not self._going:
@@ -130,7 +130,7 @@ class PlanExecution:
 
     # --- lanes -------------------------------------------------------------------------------------------
 
-    def _advance(self, lane: LaneProgress) -> None:
+    def _advance(self, lane: PlanLaneProgress) -> None:
         while lane.position < len(lane.steps):
             step = lane.steps[lane.position]
             if self._has_to_wait(lane, step):
@@ -139,7 +139,7 @@ class PlanExecution:
             lane.position += 1
         self._unfinished -= 1
 
-    def _has_to_wait(self, lane: LaneProgress, step: GraphStep) -> bool:
+    def _has_to_wait(self, lane: PlanLaneProgress, step: GraphStep) -> bool:
         missing = next((key for key in self._needs(step) if key not in self.found), None)
         if missing is not None:
             self._waiting.setdefault(missing, []).append(lane)

@@ -237,8 +237,8 @@ class StreamExecutor(StateReader):
         return self.stream.fork(size) if adapters is None or based else self.stream.fork_adapted(adapters)
 
     def adapt(self, adapter: Adapter) -> None:
-        """Have another adapter compute what follows: on a fork of the stream, which shares
-        the text alone. What is queued is done as before.
+        """Have another adapter compute what follows: on a fork of the stream, which shares the text alone. What is
+        queued is done as before.
         """
         if adapter == self.adapter:
             return

@@ -253,8 +253,8 @@ def assistant(expr: SglExpr | str | EllipsisType = ...) -> SglExprList:
 
 
 def tool(expr: Any = ...) -> SglExprList:
-    """A whole tool turn: text and expressions are appended unchanged, any other
-    value as JSON. Raises BadValueError for None.
+    """A whole tool turn: text and expressions are appended unchanged, any other value as JSON. Raises BadValueError for
+    None.
     """
     return role_turn("tool", expr)
 

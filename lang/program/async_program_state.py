@@ -96,8 +96,8 @@ class AsyncProgramState(StateBase):
         return binding.meta_info
 
     async def probs(self, name: str) -> dict[str, float]:
-        """Return the probability of each choice of a select, or of a gen of a
-        Literal, an Enum or bool, most likely first.
+        """Return the probability of each choice of a select, or of a gen of a Literal, an Enum or bool, most likely
+        first.
         """
         return await probabilities_async(self.stream_executor, name, await self._settled(name))
 

@@ -1,5 +1,5 @@
-"""How likely the model holds each choice of a `select`, or of a gen of a
-Literal, an Enum or bool, by the choice's text.
+"""How likely the model holds each choice of a `select`, or of a gen of a Literal, an Enum or bool, by the choice's
+text.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def probabilities(executor: StreamExecutor, name: str, binding: Binding | None) 
     """P(choice | it is one of them) of what made `name`, most likely first. Waits.
 
     A select knows them. The choices of a typed gen are scored now, in its place. Equal choices are one, with their sum.
-    Raises
-    BadValueError if neither made the variable or its backend reports no probabilities, ProgramError if it failed.
+    Raises BadValueError if neither made the variable or its backend reports no probabilities, ProgramError if it
+    failed.
     """
     made = _Made(executor, name, binding)
     return made.probabilities(None if made.later is None else made.later.result())

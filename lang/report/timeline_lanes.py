@@ -15,8 +15,8 @@ class TimelineBar:
 
     `start` is when it had a place in the engine's batch or, where a backend does not tell, when the text before it was
     there, None as long as that is not; `end` when its result was there, or now. `accepted`: of the tokens, those that
-    the engine
-    had guessed ahead. `kind` is "gen" or "select"; `state` "done", "running", "failed", "stopped" or "skipped".
+    the engine had guessed ahead. `kind` is "gen" or "select"; `state` "done", "running", "failed", "stopped" or
+    "skipped".
     """
 
     name: str

@@ -1,5 +1,5 @@
-"""The bundled model's steps: a turn with the name of a tool (or `answer`), then a
-turn with its arguments (or the answer).
+"""The bundled model's steps: a turn with the name of a tool (or `answer`), then a turn with its arguments (or the
+answer).
 """
 
 from __future__ import annotations

@@ -71,8 +71,8 @@ class Tool:
 
     @property
     def arguments_schema(self) -> Schema:
-        """`parameters` as grammars read them: objects hold only the members that the
-        schema declares, unless it says otherwise.
+        """`parameters` as grammars read them: objects hold only the members that the schema declares, unless it says
+        otherwise.
         """
         return self.plain.arguments_schema
 
@@ -126,7 +126,7 @@ def _arguments_type(name: str, function: Callable[..., Any], notes: dict[str, st
     """A TypedDict of the parameters: nothing in it can clash with their names."""
     from pydantic import ConfigDict, Field
 
-    from ..typed.typed_dicts import typed_dict
+    from ..typed.pydantic_typed_dicts import typed_dict
 
     hints, fields = _hints(name, function), {}
     for parameter in inspect.signature(function).parameters.values():

@@ -15,10 +15,10 @@ from .hashable_items import distinct, followed, hashable
 from .json_decimals import unmarked
 from .json_dict_keys import names_of
 from .pydantic_scalars import ScalarSchema, text, with_patterns
+from .pydantic_typed_dicts import modern
 from .pydantic_validators import checked
 from .regexes import address_regexes
 from .type_constraint import type_name
-from .typed_dicts import modern
 from .unsupported_types import UnsupportedType
 
 Schema = dict[str, Any]

@@ -24,17 +24,17 @@ FLOAT = r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]{1,3})?"
 BOOL = "True|False"
 
 
-def bare_reading(kind: Any) -> UnquotedTextParser | PlainText | None:
+def bare_reading(kind: Any) -> UnquotedValueParser | PlainText | None:
     """The reading of a type whose texts are bare; None for other types."""
     if kind is str:
         return PlainText()
     if isinstance(kind, type) and kind in _SCALARS:
         pattern, read = _SCALARS[kind]
-        return UnquotedTextParser(kind, ({"regex": pattern}, {"dtype": kind.__name__}), read)
+        return UnquotedValueParser(kind, ({"regex": pattern}, {"dtype": kind.__name__}), read)
     values = _values(kind)
     if values is None:
         return None
-    return UnquotedTextParser(kind, _one_of(values), partial(_find, values))
+    return UnquotedValueParser(kind, _one_of(values), partial(_find, values))
 
 
 class PlainText(WholeTextParser):
@@ -47,7 +47,7 @@ class PlainText(WholeTextParser):
         return text
 
 
-class UnquotedTextParser(WholeTextParser):
+class UnquotedValueParser(WholeTextParser):
     """Texts that fulfil a constraint (the next one where a backend knows not the first), and what they mean."""
 
     def __init__(self, kind: Any, constraints: tuple[Constraint, ...], value: Callable[[str], Any]) -> None:

@@ -30,8 +30,8 @@ class AdapterApi:
         """Read an adapter into main memory; `name` means it from now on. pin: it stays there whatever else is loaded.
 
         If the name meant another one before, sequences that are open keep that. Raises CheckpointError for what is
-        damaged, does
-        not fit the model or is not supported, ConfigError where the device has no slot that is wide enough.
+        damaged, does not fit the model or is not supported, ConfigError where the device has no slot that is wide
+        enough.
         """
         return self._ask("load", name, str(Path(path).absolute()), pin)
 

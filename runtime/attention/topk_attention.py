@@ -135,8 +135,7 @@ def attend(
 def _gathered(
     slots: Tensor, pool: KVPool, shape: AttentionShape, layer: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values [n, 1, most, width]; where values are numbers of keys,
-    keys for both, which torch attends faster.
+    """Keys and values [n, 1, most, width]; where values are numbers of keys, keys for both, which torch attends faster.
     """
     cache = shape.caches[layer]
     found = []
@@ -156,8 +155,8 @@ def _mixed(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, shape: AttentionShape,
 
 
 def sequences(batch: StepBatch, device: torch.device) -> Iterator[tuple[slice, Tensor, int]]:
-    """Of each sequence where its queries are in the batch, the slots of all its tokens
-    (int64), and the position of its first query.
+    """Of each sequence where its queries are in the batch, the slots of all its tokens (int64), and the position of its
+    first query.
     """
     starts = pairwise(accumulate(batch.query_lens, initial=0))
     for (start, stop), slots in zip(starts, batch.context_slots, strict=True):

@@ -116,8 +116,8 @@ class TorchNativeAttention(SinglePoolAttention):
         pool.index_copy_(0, slots, new)
 
     def read(self, slots: Tensor, layer: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values [slots, kv_heads, head_dim] in `dtype`; of latents whole rows
-        as both, which torch attends twice as fast.
+        """Keys and values [slots, kv_heads, head_dim] in `dtype`; of latents whole rows as both, which torch attends
+        twice as fast.
         """
         if self.shape.latent:
             rows = self._keys[layer].index_select(0, slots)

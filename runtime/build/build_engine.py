@@ -48,9 +48,9 @@ from ..quantization import Transform, calibrated_for, kv_dtype_for, transform_fo
 from ..quantization.quantized_transform import QuantizedLayerCount
 from ..sampling.sampler_factory import sampler_kind
 from ..scheduling.scheduler import Scheduler
+from ..sequences.detokenizer_resources import DetokenizerResources
 from ..sequences.jump_cache import JumpCache
 from ..sequences.jump_forward import JumpForward
-from ..sequences.tokenizer_resources import TokenizerResources
 from ..speculative.drafter_factory import make_speculation
 from ..text.tokenizer import Tokenizer
 from . import memory_plan
@@ -141,7 +141,7 @@ class EngineBuilder:
             self.choice = share_out_ranks(choose_device(options.device, options.dtype, options.threads), options)
             self.config = options.on(self.choice.device.type)
             apply_threads(self.choice.threads)
-            self._text: Future[TokenizerResources] = Future()
+            self._text: Future[DetokenizerResources] = Future()
             self.transform = _arithmetic(
                 self.config,
                 self.choice,
@@ -170,7 +170,7 @@ class EngineBuilder:
         )
         self._allocated = _allocated(self.choice.device)
 
-    def load(self) -> tuple[AnyDecoder, TokenizerResources]:
+    def load(self) -> tuple[AnyDecoder, DetokenizerResources]:
         """The model, and in parallel the tokenizer, in a thread."""
         config = self.config
         with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
@@ -231,7 +231,7 @@ class EngineBuilder:
             return pool, plan if self.draft is None else replace(plan, kv=plan.kv + self.draft.take(pool.slots).bytes)
 
     def put_together(
-        self, model: AnyDecoder, text: TokenizerResources, pool: Pool
+        self, model: AnyDecoder, text: DetokenizerResources, pool: Pool
     ) -> tuple[EngineCore, AttentionBackend]:
         config, context = self.config, self.context
         with self._phase("attention"):
@@ -348,7 +348,7 @@ def context_of(model: ModelSpec | TransformersModelSpec, options: EngineConfig) 
     return asked or model.max_position
 
 
-def _into(future: Future[TokenizerResources], call: Callable[..., TokenizerResources], *args: Any) -> None:
+def _into(future: Future[DetokenizerResources], call: Callable[..., DetokenizerResources], *args: Any) -> None:
     """What `call` returns or raises becomes the future's."""
     try:
         future.set_result(call(*args))
@@ -356,14 +356,16 @@ def _into(future: Future[TokenizerResources], call: Callable[..., TokenizerResou
         future.set_exception(error)
 
 
-def _calibration(text: Future[TokenizerResources], texts: Any, longest: int) -> list[Ints]:
+def _calibration(text: Future[DetokenizerResources], texts: Any, longest: int) -> list[Ints]:
     return encoded(text.result().tokenizer, texts, longest)
 
 
-def _text_side(path: Path, config: DeviceDefaults) -> TokenizerResources:
+def _text_side(path: Path, config: DeviceDefaults) -> DetokenizerResources:
     tokenizer = load_tokenizer(path, config.chat_template)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    return TokenizerResources(tokenizer, vocabulary, JumpCache(JumpForward(tokenizer)) if config.jump_forward else None)
+    return DetokenizerResources(
+        tokenizer, vocabulary, JumpCache(JumpForward(tokenizer)) if config.jump_forward else None
+    )
 
 
 def _require_plain(model: TransformersModelSpec, config: DeviceDefaults, transform: Transform | None) -> None:
@@ -457,7 +459,7 @@ def _attention(
 def _core(
     runner: Runner,
     config: DeviceDefaults,
-    text: TokenizerResources,
+    text: DetokenizerResources,
     pool: Pool,
     context: int,
     draft: DraftBuilder | None,

@@ -32,7 +32,7 @@ SLOTS = 64  # pages of a pool that a GPU's backends try themselves on
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointFiles:
+class CheckpointFileSummary:
     """bytes: of all files together; dtypes: how many numbers the tensors hold in each.
 
     problem: why they do not load.
@@ -78,7 +78,7 @@ class MemoryEstimate:
     architecture: str
     family: str | None
     notes: tuple[str, ...]
-    files: CheckpointFiles
+    files: CheckpointFileSummary
     text: TokenizerSummary
     device: str
     dtype: str
@@ -134,7 +134,7 @@ def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
 def _with_own_head(
     model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig
 ) -> ModelSpec | TransformersModelSpec:
-    """As the loader takes it; where the files cannot be read, `CheckpointFiles.problem` will say so."""
+    """As the loader takes it; where the files cannot be read, `CheckpointFileSummary.problem` will say so."""
     try:
         return (
             model
@@ -215,17 +215,17 @@ def _attention(model: ModelSpec, config: DeviceDefaults, choice: DeviceChoice, s
     )
 
 
-def _files(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> CheckpointFiles:
+def _files(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> CheckpointFileSummary:
     try:
         sources = sources_of(path, options.load_format)
     except CheckpointError as error:
-        return CheckpointFiles(0, 0, {}, str(error))
+        return CheckpointFileSummary(0, 0, {}, str(error))
     dtypes: dict[str, int] = {}
     for stored in (stored for source in sources for stored in source.tensors):
         item = FLOATS[stored.dtype].itemsize if stored.dtype in FLOATS else 1
         dtypes[stored.dtype] = dtypes.get(stored.dtype, 0) + (stored.stop - stored.start) // item
     size = sum(source.bytes for source in sources)
-    return CheckpointFiles(len(sources), size, dtypes, _misfit(model, path, options))
+    return CheckpointFileSummary(len(sources), size, dtypes, _misfit(model, path, options))
 
 
 def _misfit(model: ModelSpec | TransformersModelSpec, path: Path, options: EngineConfig) -> str | None:

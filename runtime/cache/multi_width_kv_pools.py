@@ -89,8 +89,8 @@ def make_pool(
     device: torch.device | str = "cpu",
     window_slots: int = 0,
 ) -> Pool:
-    """Memory for the keys and values of all parts, the windowed ones last: a
-    plain `KVPool` where there is one part only.
+    """Memory for the keys and values of all parts, the windowed ones last: a plain `KVPool` where there is one part
+    only.
     """
     pools = [part.pool(window_slots if part.windowed else slots, dtype, device) for part in parts]
     return pools[0] if len(pools) == 1 else MultiKVPool(pools, sum(part.windowed for part in parts))

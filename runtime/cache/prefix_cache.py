@@ -207,8 +207,8 @@ class PrefixCache:
         self._lock(seq, self.tree.insert(seq.tokens.array[: seq.computed], self.pages(seq), seq.namespace))
 
     def share_equal_prefixes(self, seqs: Iterable[CacheHolder]) -> bool:
-        """Have them stand on the tree's pages where these are others than their own
-        by now; whether any pages were free for it.
+        """Have them stand on the tree's pages where these are others than their own by now; whether any pages were free
+        for it.
         """
         return False
 
@@ -230,8 +230,7 @@ class PrefixCache:
         return self.tree.clear()
 
     def move_out(self) -> int:
-        """Free every page that no sequence holds; what was used last is kept
-        in main memory, if there is room for it.
+        """Free every page that no sequence holds; what was used last is kept in main memory, if there is room for it.
         """
         kept = self.host.capacity if self.host else 0
         freed = self.tree.evict(self.tree.evictable - kept, tell=False)

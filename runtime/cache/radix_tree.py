@@ -179,8 +179,8 @@ class RadixTree:
         return None
 
     def mark(self, node: RadixNode, held: NDArray[np.bool_]) -> None:
-        """Set the pages on the path from `node` to the root, which a lock on it
-        keeps; held: bool [pages of the pool + 1].
+        """Set the pages on the path from `node` to the root, which a lock on it keeps; held: bool [pages of the pool +
+        1].
         """
         for step in self._path(node):
             held[step.pages] = True

@@ -181,8 +181,8 @@ class WindowPrefixCache(PartialPrefixCache):
         super()._adopt(seq, pages)
 
     def _keep_end(self, seq: CacheHolder, length: int) -> None:
-        """What somebody sees who goes on from the whole pages of so many tokens, or
-        from a little less, as the same prompt does.
+        """What somebody sees who goes on from the whole pages of so many tokens, or from a little less, as the same
+        prompt does.
         """
         first = self._windows.first(max(0, length - self._windows.slack))
         self._windows.keep(self._between(seq, first, length // self.pool.page_size))

@@ -57,8 +57,8 @@ GROUPS_OWN = {
 
 
 def quantized_layout_for(kind: str, group: int) -> QuantizedLayout:
-    """group: inputs that share a scale, for "int4" and "int4_gptq". Raises
-    ConfigError for kinds that cannot be written.
+    """group: inputs that share a scale, for "int4" and "int4_gptq". Raises ConfigError for kinds that cannot be
+    written.
     """
     require_kind(kind)
     made: dict[str, Callable[[], QuantizedLayout]] = {

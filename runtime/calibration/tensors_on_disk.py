@@ -1,5 +1,5 @@
-"""Weights that come as tensors, laid on disk for a model in another process: so all that
-is true of a model's directory is true of them.
+"""Weights that come as tensors, laid on disk for a model in another process: so all that is true of a model's directory
+is true of them.
 """
 
 from __future__ import annotations

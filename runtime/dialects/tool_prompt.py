@@ -1,5 +1,5 @@
-"""What the model sees of tools, calls and their answers: by its own chat template,
-and where that takes none by the dialect.
+"""What the model sees of tools, calls and their answers: by its own chat template, and where that takes none by the
+dialect.
 """
 
 from __future__ import annotations
@@ -196,8 +196,7 @@ class DialectPrompt(ABC):
         return f"{marks.begin}\n{thought}\n{marks.end}\n\n" if thought and marks is not None else ""
 
     def _described(self, turns: list[Message], tools: Sequence[Tool]) -> list[Message]:
-        """The turns with the tools in the system turn, or in the user's first
-        where the template takes no system turn.
+        """The turns with the tools in the system turn, or in the user's first where the template takes no system turn.
         """
         self._add_note("shows no tools: they are described")
         if turns and turns[0]["role"] == "system":

@@ -30,8 +30,8 @@ class Tool:
 
     @cached_property
     def arguments_schema(self) -> dict[str, Any]:
-        """`parameters` as grammars read them: objects hold only the members that the
-        schema declares, unless it says otherwise.
+        """`parameters` as grammars read them: objects hold only the members that the schema declares, unless it says
+        otherwise.
         """
         return {"type": "object", CLOSING: False, **self.parameters}
 

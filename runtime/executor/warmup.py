@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from ..adapters.batch_adapters import BatchAdaptersBySlot
-from ..kernels.launch.compile_ahead import CompileJobs, compiling
+from ..kernels.launch.compile_ahead import KernelCompileJobs, compiling
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..step.adapter_rows import NONE, AdapterRows
@@ -81,9 +81,9 @@ def compile_ahead(runner: GraphRunner, sampler: Callable[[], None]) -> None:
     )
 
 
-def compile_all(runner: GraphRunner, sampler: Callable[[], None]) -> CompileJobs:
+def compile_all(runner: GraphRunner, sampler: Callable[[], None]) -> KernelCompileJobs:
     """Have every kernel compiled; none runs."""
-    jobs = CompileJobs(runner.device, min(THREADS, os.cpu_count() or 1))
+    jobs = KernelCompileJobs(runner.device, min(THREADS, os.cpu_count() or 1))
     with compiling(jobs):
         for work in _all(runner):
             runner.forward(work)

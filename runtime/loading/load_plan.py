@@ -338,8 +338,8 @@ def _is_zero_bias(suffix: str, piece: PlannedTensor) -> bool:
 
 
 def scale_of_kv(name: str, config: ModelSpec) -> tuple[int, str] | None:
-    """Whose keys or values a tensor scales, by its name in the model: the layer,
-    and what follows the name of its attention.
+    """Whose keys or values a tensor scales, by its name in the model: the layer, and what follows the name of its
+    attention.
     """
     begin, end = config.names.layer.split("{}")
     layer, _, rest = name.removeprefix(begin).partition(end)
@@ -351,8 +351,8 @@ def scale_of_kv(name: str, config: ModelSpec) -> tuple[int, str] | None:
 
 
 def is_ignored(name: str, config: ModelSpec) -> bool:
-    """Whether a checkpoint may hold the tensor without a place here: a tied
-    head's copy, saved tables, a wrapper's towers.
+    """Whether a checkpoint may hold the tensor without a place here: a tied head's copy, saved tables, a wrapper's
+    towers.
     """
     copies = [re.escape(f"{config.names.head}{WEIGHT}")] if config.tied else []
     return any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, *config.names.ignored, *copies))

@@ -1,5 +1,5 @@
-"""Streams a checkpoint into a decoder, part by part: each tensor to its place,
-converted, restored or kept in few bits on the way.
+"""Streams a checkpoint into a decoder, part by part: each tensor to its place, converted, restored or kept in few bits
+on the way.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from ..adapters.adapter_manager import AdapterManager
 from ..cache import Ints, PrefixCache
 from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAborted, take_noted_sequences
 from ..scheduling.scheduler import Scheduler
+from ..sequences.detokenizer_resources import DetokenizerResources
 from ..sequences.generation import TokenLogprobs
 from ..sequences.ops.generate_op import Generate
 from ..sequences.ops.sequence_ops import Close, Extend, Fork, Pin
@@ -22,7 +23,6 @@ from ..sequences.pending_grammar import PendingGrammar
 from ..sequences.sequence_deadlines import SequenceDeadlines, too_late
 from ..sequences.sequence_options import USUAL, SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
-from ..sequences.tokenizer_resources import TokenizerResources
 from ..speculative.speculation import Speculation
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings
@@ -42,7 +42,7 @@ class SequenceLifecycle:
         self,
         cache: PrefixCache,
         scheduler: Scheduler,
-        text: TokenizerResources,
+        text: DetokenizerResources,
         vocab_size: int,
         context: int,
         seed: int | None,

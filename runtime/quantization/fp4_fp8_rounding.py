@@ -25,8 +25,8 @@ _BORDERS = torch.where(torch.arange(7) % 2 == 1, _BETWEEN.nextafter(torch.zeros(
 
 
 def mxfp4(weight: Tensor) -> QuantizedWeight:
-    """weight [out, in] as e2m1 under a power of two for each 32 inputs: the one
-    that brings the largest below 7; 6 is the end.
+    """weight [out, in] as e2m1 under a power of two for each 32 inputs: the one that brings the largest below 7; 6 is
+    the end.
     """
     return _in_e2m1(weight, MX_GROUP, _power, None)
 

@@ -19,8 +19,8 @@ from .op_future import OpFuture
 from .sequence_options import USUAL, SequenceOptions
 
 if TYPE_CHECKING:
+    from .detokenizer_resources import DetokenizerResources
     from .pending_grammar import PendingGrammar
-    from .tokenizer_resources import TokenizerResources
 
 
 class SequenceStatus(enum.Enum):
@@ -223,7 +223,7 @@ class SequenceEngine(Protocol):
     """What an operation needs, on the scheduler thread."""
 
     cache: PrefixCache
-    text: TokenizerResources
+    text: DetokenizerResources
     vocab_size: int
     context: int
 

@@ -31,7 +31,7 @@ from .http.http_errors import RequestError
 from .http.response_size_limit import take
 from .http.sse_responses import together
 from .observability.request_record import GapObserver, RequestProgress
-from .protocols.chat.generation_steps import ChatPrompt, ChoiceRun, GenerationStep, joined
+from .protocols.chat.generation_steps import ChatPrompt, GenerationStep, SampleRun, joined
 from .request_context import ADAPTER, CALLER, PATIENCE, seconds_left
 from .running_requests import RunningRequests
 from .served_adapters import ServedAdapters
@@ -170,7 +170,7 @@ class EngineBridge:
         ids, left = await self.encode(prompt.ids), n
         progress = self._progress(first.params)
         with self._samples(ids, n) as samples, self._result_queue(samples.sequences) as arrivals:
-            walks = [ChoiceRun(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
+            walks = [SampleRun(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
             for index, walk in enumerate(walks):
                 walk.start(first._replace(params=self._params(first.params, index)), streamed)
             while left:
@@ -192,8 +192,7 @@ class EngineBridge:
                     left -= 1
 
     async def logprobs(self, ids: Items[int] | Ints, start: int, top: int) -> tuple[TokenLogprobs, list[TokenLogprobs]]:
-        """Log-probabilities of the prompt's tokens from `start` on, and the
-        `top` likeliest tokens in each one's place.
+        """Log-probabilities of the prompt's tokens from `start` on, and the `top` likeliest tokens in each one's place.
         """
         take(max(0, len(ids) - start), top)
         return await self.ask(ids, lambda sequence: sequence.logprobs(start, top))

@@ -1,5 +1,5 @@
-"""The adapters that clients may name as a model: those that are loaded, and those
-of a folder, loaded when they are asked for.
+"""The adapters that clients may name as a model: those that are loaded, and those of a folder, loaded when they are
+asked for.
 """
 
 from __future__ import annotations
@@ -240,8 +240,8 @@ def listed(names: list[str]) -> str:
 
 
 def check_adapters(names: Iterable[str | None], adapters: ServedAdapters) -> None:
-    """Of the prompts of a call; None: the base. Raises RequestError where one
-    is asked for that the caller may not name.
+    """Of the prompts of a call; None: the base. Raises RequestError where one is asked for that the caller may not
+    name.
     """
     asked = set(names)
     for name in asked:

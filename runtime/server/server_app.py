@@ -45,8 +45,8 @@ def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: 
     """The server of an open engine, which stays the caller's to close.
 
     Its `state` has `engine`, `settings`, `bridge`, `compiler`, `dialect`, the `responses` that are kept, the names of
-    its `models`, its `adapters`,
-    and the `watchers`, which are to be closed in the end. `tracing` instead of what `settings.trace` gives.
+    its `models`, its `adapters`, and the `watchers`, which are to be closed in the end. `tracing` instead of what
+    `settings.trace` gives.
     """
     settings = settings or ServerSettings()
     app = DocumentedApp(title="sgl", docs_url=None, redoc_url=None)
@@ -136,8 +136,8 @@ def dialect_of(engine: Engine, settings: ServerSettings) -> Dialect:
 
 
 def calls_vocabulary(engine: Engine, dialect: Dialect) -> Vocabulary:
-    """The engine's vocabulary, in which the special tokens among the marks of calls
-    and thoughts are text that grammars may write.
+    """The engine's vocabulary, in which the special tokens among the marks of calls and thoughts are text that grammars
+    may write.
     """
     calls, all_marks = dialect.spelled.encode(), "".join(dialect.marks).encode()
     ends = set(engine.tokenizer.eos_ids)  # what ends a thought and texts, too, still ends texts

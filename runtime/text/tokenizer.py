@@ -231,8 +231,8 @@ class Tokenizer:
 
     @property
     def chat_variables(self) -> frozenset[str]:
-        """The variables that the templates read, such as `messages`, `tools` or
-        `enable_thinking`, without special tokens.
+        """The variables that the templates read, such as `messages`, `tools` or `enable_thinking`, without special
+        tokens.
         """
         return frozenset().union(*(chat.variables for chat in self._chats.values()))
 

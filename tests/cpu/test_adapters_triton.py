@@ -218,7 +218,7 @@ def test_the_runner_of_a_gpu_has_graphs_of_their_own_for_adapters(tmp_path, monk
 
 
 class Asked:
-    """Stands for `CompileJobs`: which kernels are asked for, as they are compiled apart."""
+    """Stands for `KernelCompileJobs`: which kernels are asked for, as they are compiled apart."""
 
     def __init__(self) -> None:
         self.kinds: set[Any] = set()
@@ -249,7 +249,7 @@ def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(
         pytest.skip("with a GPU, tests/gpu does the same")
     path = write_checkpoint(tmp_path / "base", tokenizer=True, num_hidden_layers=2)
     pretend(monkeypatch)
-    monkeypatch.setattr(warmup, "CompileJobs", lambda device, threads: Asked())
+    monkeypatch.setattr(warmup, "KernelCompileJobs", lambda device, threads: Asked())
     draw = random.Random(0)
     with Engine(
         path, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=40, adapter_slots={8: 9, 32: 3}

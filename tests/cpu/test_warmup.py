@@ -15,7 +15,7 @@ from piecewise_checks import stored
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.executor import warmup as rehearsal
 from sgl.runtime.executor.warmup import dummy_sequences
-from sgl.runtime.kernels.launch.compile_ahead import CompileJobs, compiling, entry, is_compiling
+from sgl.runtime.kernels.launch.compile_ahead import KernelCompileJobs, compiling, entry, is_compiling
 
 CPU = torch.device("cpu")
 GREEDY = SamplingParams(max_tokens=20, temperature=0)
@@ -35,7 +35,7 @@ def test_each_kind_of_launch_is_compiled_once_and_not_run() -> None:
     kernel, x = Kernel(), torch.zeros(65)
     entry(kernel)
     launch: Any = kernel.run
-    jobs = CompileJobs(CPU, 2)
+    jobs = KernelCompileJobs(CPU, 2)
     with compiling(jobs):
         assert is_compiling()
         for count in (2, 3, 17, 16, 32, 1, 1):  # 1, multiples of 16 and the others are compiled apart
@@ -55,7 +55,7 @@ def test_each_kind_of_launch_is_compiled_once_and_not_run() -> None:
 def test_other_threads_launch_meanwhile() -> None:
     kernel = Kernel()
     launch: Any = entry(kernel).run
-    with compiling(CompileJobs(CPU, 1)):
+    with compiling(KernelCompileJobs(CPU, 1)):
         other = threading.Thread(target=launch, args=(1,), kwargs={"grid": (1,), "warmup": False})
         other.start()
         other.join()
@@ -64,7 +64,7 @@ def test_other_threads_launch_meanwhile() -> None:
 
 def test_what_does_not_compile_is_told() -> None:
     launch: Any = entry(Kernel()).run
-    jobs = CompileJobs(CPU, 1)
+    jobs = KernelCompileJobs(CPU, 1)
     with compiling(jobs):
         launch(1, grid=(1,), warmup=False, BAD=True)
     with pytest.raises(ValueError, match="no such register"):

@@ -31,6 +31,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"top_p": 0.9, "temperature": 0.7},
     {"top_k": 20},
     {"min_p": 0.05, "top_p": 0.5},
+    {"top_n_sigma": 1.3, "temperature": 3.0},
     {"frequency_penalty": 0.5, "repetition_penalty": 1.2, "top_logprobs": 3},
     {"logit_bias": {5: 9.0}, "min_tokens": 9, "temperature": 0.3},
     {"min_p": 1.0, "logprobs": True},

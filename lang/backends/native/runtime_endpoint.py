@@ -165,9 +165,8 @@ class RuntimeEndpoint(RemoteBackend):
 
 
 def _checked(generated: Generated, request: GenRequest) -> Generated:
-    """With `truncated` where the server does not say it. Raises TruncatedError where the request wants that for a text
-    that
-    was cut by a limit."""
+    """With `truncated` where the server does not say it. Raises TruncatedError where the request wants that for a
+    text that was cut by a limit."""
     options, meta = request.options, generated.meta_info
     if not is_constrained(options) or meta.get("closed"):
         return generated

@@ -55,8 +55,7 @@ class Scripted(Backend):
     a `Generated`, an exception (which is raised), `Delayed(seconds, answer)`, or a function of (prompt, request) that
     returns one of these; in a dict it may be a list for successive calls. An answer that no model could have given,
     because the gen's regex, schema or stops forbid it, raises a ScriptError that says why. A text that max_tokens cuts
-    is
-    `Generated(text, {"finish_reason": {"type": "length", "length": 5}})`.
+    is `Generated(text, {"finish_reason": {"type": "length", "length": 5}})`.
 
     `calls` lists the ScriptedCalls so far. Words count as tokens. It starts no threads unless you script delays.
     """

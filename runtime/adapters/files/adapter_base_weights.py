@@ -28,8 +28,8 @@ class BaseWeights(Protocol):
         """By module, float32 in the order of its outputs; those without a bias lack."""
 
     def squares(self, pairs: dict[str, Pair]) -> dict[str, Tensor | None]:
-        """By module, float32: of each row of W + scale * B A the sum of its
-        numbers' squares. None: W is kept in few bits.
+        """By module, float32: of each row of W + scale * B A the sum of its numbers' squares. None: W is kept in few
+        bits.
         """
 
     def same(self, name: str, table: Tensor) -> bool | None:

@@ -110,8 +110,8 @@ class AdapterExtrasReader:
                 )
 
     def _gains(self, products: Found, pairs: Pairs) -> dict[str, Tensor]:
-        """DoRA: the weight's rows are W + scale * B A, each brought to the length that was
-        trained. Less one; the pair's B has the factor.
+        """DoRA: the weight's rows are W + scale * B A, each brought to the length that was trained. Less one; the
+        pair's B has the factor.
         """
         trained = {module: parts[MAGNITUDE] for module, parts in products.items() if MAGNITUDE in parts}
         for module in trained:

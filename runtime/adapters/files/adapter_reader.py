@@ -78,8 +78,8 @@ class AdapterReader:
         self._places = {name + WEIGHT for name in (*self._targets, model.names.embedding, model.names.head)}
 
     def read(self, path: Path) -> Adapter:
-        """path: a directory of PEFT's, or a GGUF file. Raises CheckpointError naming
-        what is missing, damaged or not supported.
+        """path: a directory of PEFT's, or a GGUF file. Raises CheckpointError naming what is missing, damaged or not
+        supported.
         """
         if is_gguf(path):
             return self._packing.pack(self._of_gguf(path))
@@ -140,8 +140,8 @@ class AdapterReader:
     def _sorted(
         self, source: WeightSource
     ) -> tuple[dict[str, dict[str, StoredTensor]], dict[str, dict[str, StoredTensor]]]:
-        """The pairs of products, by module, as the checkpoint calls it, and by what they
-        are of it; the others, as the model calls it.
+        """The pairs of products, by module, as the checkpoint calls it, and by what they are of it; the others, as the
+        model calls it.
         """
         found: dict[str, dict[str, StoredTensor]] = {}
         others: dict[str, dict[str, StoredTensor]] = {}

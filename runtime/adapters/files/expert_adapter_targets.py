@@ -1,5 +1,5 @@
-"""Which products of mixtures of experts an adapter's tensors are of: modules of single
-experts, and parameters with the rows of all.
+"""Which products of mixtures of experts an adapter's tensors are of: modules of single experts, and parameters with the
+rows of all.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class ExpertModules:
         return next((layer for prefix, layer in self.layers.items() if module.startswith(prefix)), None)
 
     def fused(self, layer: int, parameter: str, outputs: int, inputs: int) -> list[list[str]]:
-        """Of each expert the modules whose rows a parameter has, in their order, if
-        they are of this shape; otherwise nothing.
+        """Of each expert the modules whose rows a parameter has, in their order, if they are of this shape; otherwise
+        nothing.
         """
         part = self._parts[layer]
         name = "down" if any(word in parameter for word in DOWN) else part.experts[0].into

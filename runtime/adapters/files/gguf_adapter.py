@@ -161,8 +161,8 @@ def _order(model: ModelSpec) -> str:
 
 
 def _rows(second: Tensor, name: str, model: ModelSpec) -> Tensor:
-    """B of queries and keys, whose heads hold numbers that turn together side by
-    side in the file, and half a head apart here.
+    """B of queries and keys, whose heads hold numbers that turn together side by side in the file, and half a head
+    apart here.
     """
     _, layer, part, *_ = name.split(".")
     mixer = model.layers[int(layer)].mixer

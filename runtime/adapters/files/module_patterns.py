@@ -58,8 +58,8 @@ class ModulePatterns:
         return self._names.add(key, number)
 
     def first(self, module: str) -> str | None:
-        """The first key that fits; None: none does. Raises CheckpointError once
-        all modules together were too much work.
+        """The first key that fits; None: none does. Raises CheckpointError once all modules together were too much
+        work.
         """
         if module not in self._known:
             number = min(self._fitting(module), default=None)

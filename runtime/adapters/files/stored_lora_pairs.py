@@ -18,8 +18,8 @@ WHOLE = {2: (np.int16, np.uint16), 4: (np.int32, np.uint32), 8: (np.int64, np.ui
 
 
 def read_pairs(source: WeightSource, wanted: Iterable[StoredTensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """By name, in the file's type; what is wider than float32, in this. Raises
-    CheckpointError where `dtype`, the model's, cannot hold them.
+    """By name, in the file's type; what is wider than float32, in this. Raises CheckpointError where `dtype`, the
+    model's, cannot hold them.
     """
     found: dict[str, Tensor] = {}
     for run in _runs(source, wanted):

@@ -1,5 +1,5 @@
-"""Adapters that come as tensors: they are laid on disk as PEFT lays them, so that
-all that is true of others is true of them.
+"""Adapters that come as tensors: they are laid on disk as PEFT lays them, so that all that is true of others is true of
+them.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 def types_of(schema: Any, key: str) -> frozenset[str]:
-    """The JSON types that a parameter may have, "integer" also where any number may
-    come; all types where its schema does not tell.
+    """The JSON types that a parameter may have, "integer" also where any number may come; all types where its schema
+    does not tell.
     """
     return member_types(schema, key) if isinstance(schema, Mapping) else TYPES
 

@@ -1,5 +1,5 @@
-"""Probe conversations and what a chat template makes of them: an answer with
-text, with a thought, with one call, with two.
+"""Probe conversations and what a chat template makes of them: an answer with text, with a thought, with one call, with
+two.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ def _noted(dialect: Dialect, note: str) -> Dialect:
 
 
 def _opened(marks: ReasoningMarks, before: ReasoningMarks | None) -> ReasoningMarks:
-    """With what the chat template shows of the same marks: whether it begins the
-    thought itself, and what stands around all else.
+    """With what the chat template shows of the same marks: whether it begins the thought itself, and what stands around
+    all else.
     """
     if before is not None and (before.begin, before.end) == (marks.begin, marks.end):
         return before._replace(silent=tuple(dict.fromkeys((*before.silent, *marks.silent))))
@@ -134,8 +134,8 @@ def _anchors(field: Mapping[str, Any], which: str) -> Iterator[list[str]]:
 
 
 class _Shape(NamedTuple):
-    """Where a call's name and arguments come from: a group of the mark (no dot), or a
-    member of the content; "content": all of it.
+    """Where a call's name and arguments come from: a group of the mark (no dot), or a member of the content; "content":
+    all of it.
     """
 
     name: str

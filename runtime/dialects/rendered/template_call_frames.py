@@ -27,8 +27,8 @@ _NAMES = {FIRST: (ARGUMENTS, 0), SECOND: (OTHER.arguments, 1)}
 
 
 class RenderedCall(NamedTuple):
-    """One call in a text: what stands between its name and its arguments, where it
-    begins and ends, how arguments are written.
+    """One call in a text: what stands between its name and its arguments, where it begins and ends, how arguments are
+    written.
     """
 
     link: str

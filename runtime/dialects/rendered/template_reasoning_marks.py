@@ -14,8 +14,8 @@ _PAIRS = (("START", "END"), ("BEGIN", "END"), ("<|open|>", "<|close|>"), ("<", "
 
 
 def reasoning_marks_of(probe: TemplateProbe, known: Iterable[ReasoningMarks]) -> ReasoningMarks | None:
-    """Those that the template writes around a thought; None where it writes
-    none, or none that tell it from what is said.
+    """Those that the template writes around a thought; None where it writes none, or none that tell it from what is
+    said.
     """
     before, _, rest = text_after_call(probe.thought).partition(THOUGHT)
     if not rest:
@@ -41,8 +41,8 @@ def _opened(marks: ReasoningMarks, probe: TemplateProbe) -> ReasoningMarks:
 
 
 def _begin(before: str, end: str, probe: TemplateProbe) -> str:
-    """The mark before a thought: one that `end` belongs to, or one that an
-    answer without a thought does not have there.
+    """The mark before a thought: one that `end` belongs to, or one that an answer without a thought does not have
+    there.
     """
     found = list(_MARK.finditer(before))
     if not found or before[found[-1].end() :].strip():

@@ -1,5 +1,5 @@
-"""The dialect of a template: the one that writes and reads calls as the template
-writes them, known by name or made of its marks.
+"""The dialect of a template: the one that writes and reads calls as the template writes them, known by name or made of
+its marks.
 """
 
 from __future__ import annotations

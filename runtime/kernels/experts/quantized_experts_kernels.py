@@ -1,5 +1,5 @@
-"""Products of experts whose weights have 4 or 8 bits a number: the blocks of
-`expert_gemm_kernels`, the numbers of `quantized_weight_kernels`.
+"""Products of experts whose weights have 4 or 8 bits a number: the blocks of `expert_gemm_kernels`, the numbers of
+`quantized_weight_kernels`.
 """
 
 from __future__ import annotations

@@ -16,13 +16,12 @@ _all_threads: list[None] = []  # one for each kernel that was compiled
 
 
 def entry(kernel: Any) -> Any:
-    """Marks a Triton kernel that the host launches: within `compiling`, a
-    launch has it compiled and does not run it.
+    """Marks a Triton kernel that the host launches: within `compiling`, a launch has it compiled and does not run it.
     """
     launch = kernel.run
 
     def run(*args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
-        jobs: CompileJobs | None = getattr(_here, "jobs", None)
+        jobs: KernelCompileJobs | None = getattr(_here, "jobs", None)
         if jobs is None:
             return launch(*args, grid=grid, warmup=warmup, **options)
         return jobs.add(launch, args, options)
@@ -31,7 +30,7 @@ def entry(kernel: Any) -> Any:
     return kernel
 
 
-class CompileJobs:
+class KernelCompileJobs:
     """Kernels that are being compiled, each kind of launch once."""
 
     def __init__(self, device: torch.device, threads: int) -> None:
@@ -61,7 +60,7 @@ class CompileJobs:
 
 
 @contextmanager
-def compiling(jobs: CompileJobs) -> Iterator[None]:
+def compiling(jobs: KernelCompileJobs) -> Iterator[None]:
     """Within, the kernels that this thread launches are compiled by `jobs` and do not run: their outputs are
     undefined.
     """

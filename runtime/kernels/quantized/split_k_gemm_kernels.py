@@ -139,8 +139,8 @@ def _copy_x(
     WARPS: gl.constexpr,
     FORM: gl.constexpr,
 ):
-    """Begins to bring the inputs of a step, of nibbles quarters of blocks first, of
-    bytes two at a time; zeros where there are none.
+    """Begins to bring the inputs of a step, of nibbles quarters of blocks first, of bytes two at a time; zeros where
+    there are none.
     """
     PARTS: gl.constexpr = 4 * SPLIT if FORM == "nibbles" else SPLIT
     LAYOUT: gl.constexpr = _x_copied(PARTS, WARPS, 2 if FORM == "nibbles" else 4)
@@ -317,8 +317,8 @@ def _write_heads(
     ROWS: gl.constexpr,
     WARPS: gl.constexpr,
 ):
-    """total [TILE, ROWS] are dimensions of one head: rotated, queries to y, keys and
-    values to their slots; see `heads.norm_rope_store`.
+    """total [TILE, ROWS] are dimensions of one head: rotated, queries to y, keys and values to their slots; see
+    `heads.norm_rope_store`.
     """
     PAIRS: gl.constexpr = TILE // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS

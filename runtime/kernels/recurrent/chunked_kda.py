@@ -22,8 +22,8 @@ COLUMNS = 32  # of a head's state for one program
 
 @triton.jit
 def _decayed(a, bias, rate, token, there, head, a_stride, least, most, KEY: tl.constexpr, KEY_BLOCK: tl.constexpr):
-    """Sums of decays since the chunk's start, float64 [SIZE, KEY_BLOCK]: the difference of
-    two is exact, however much has decayed before.
+    """Sums of decays since the chunk's start, float64 [SIZE, KEY_BLOCK]: the difference of two is exact, however much
+    has decayed before.
     """
     keys = tl.arange(0, KEY_BLOCK)[None, :]
     inside = there[:, None] & (keys < KEY)

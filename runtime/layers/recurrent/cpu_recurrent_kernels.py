@@ -150,8 +150,8 @@ def convolve(
     write: Tensor,
     ragged: RaggedSequences,
 ) -> Tensor:
-    """`causal_convolution` from slots into slots of memory [slots, width - 1,
-    channels], and the activation; [T, channels] float32.
+    """`causal_convolution` from slots into slots of memory [slots, width - 1, channels], and the activation; [T,
+    channels] float32.
     """
     x, (width, channels) = _rows(x), weight.shape
     out = torch.empty(x.shape, dtype=torch.float32)

@@ -38,8 +38,8 @@ def _bounded(path: Path, most: int) -> bytes:
 
 
 def parse_object(data: bytes, most: int = MOST_VALUES) -> dict[str, Any]:
-    """most: values that it may hold. Raises ValueError for what is no JSON object,
-    holds more, nests too deep or has a name twice.
+    """most: values that it may hold. Raises ValueError for what is no JSON object, holds more, nests too deep or has a
+    name twice.
     """
     require_little_json(data, most)
     try:

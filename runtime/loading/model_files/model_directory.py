@@ -30,8 +30,8 @@ QUANTIZATION_FILES = ("quantize_config.json", "hf_quant_config.json")  # what so
 
 
 def quantization_of(path: Path) -> tuple[dict[str, Any] | None, str, dict[str, dict[str, Any]]]:
-    """What a directory says of weights in few bits: config.json's object, its place
-    for errors, and other files' objects by name.
+    """What a directory says of weights in few bits: config.json's object, its place for errors, and other files'
+    objects by name.
     """
     values = read_json(path / "config.json")
     places = [values, *(value for key in ("text_config", "llm_config") if isinstance(value := values.get(key), dict))]

@@ -1,5 +1,5 @@
-"""Files in buckets: s3://, gs://, az://, through the package obstore, which takes keys
-and endpoints from the environment as others do.
+"""Files in buckets: s3://, gs://, az://, through the package obstore, which takes keys and endpoints from the
+environment as others do.
 """
 
 from __future__ import annotations

@@ -126,8 +126,8 @@ class RedisStore:
             raise lost(self, name, error) from error
 
     def push(self, files: Iterable[Path]) -> int:
-        """Write a model in place of what was there; returns its bytes. Raises
-        CheckpointError where the server does not take it.
+        """Write a model in place of what was there; returns its bytes. Raises CheckpointError where the server does not
+        take it.
         """
         self._read_manifest()
         before, cuts = self._keys(), {file.name: _cut(file) for file in files}

@@ -78,8 +78,8 @@ def with_stacks_as_stored(model: ModelSpec, sources: Iterable[WeightSource]) -> 
 
 
 def _known(model: ModelSpec) -> dict[str, tuple[tuple[str, ...], int]]:
-    """By the name of a stacked tensor what its parts are called, {} for the
-    expert's number, and how many experts it has.
+    """By the name of a stacked tensor what its parts are called, {} for the expert's number, and how many experts it
+    has.
     """
     return {
         f"{prefix}{stack.name}": (tuple(prefix + part for part in stack.parts), layer.ffn.count)

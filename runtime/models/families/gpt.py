@@ -61,8 +61,8 @@ def gpt2(c: ModelConfig) -> ModelSpec:
 
 @family("GPTBigCodeForCausalLM")
 def gpt_bigcode(c: ModelConfig) -> ModelSpec:
-    """One head of keys for all queries, or each its own; of precision and of the
-    first implementation's memory are the rest.
+    """One head of keys for all queries, or each its own; of precision and of the first implementation's memory are the
+    rest.
     """
     c.raw("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner", "validate_runner_input")
     c.raw("pre_allocate_kv_cache", "pad_key_length", "max_batch_size", "num_key_value_heads", *OF_SUMMARIES)

@@ -50,8 +50,8 @@ def claim(module: QuantizedModule, codes: str, alone: bool = False) -> WeightRea
 
 
 def claim_blocks(module: QuantizedModule) -> WeightReader:
-    """gpt-oss' experts: `blocks`, uint8 [out, groups, 16], with a power of two of
-    each group in `scales`, uint8 [out, groups].
+    """gpt-oss' experts: `blocks`, uint8 [out, groups, 16], with a power of two of each group in `scales`, uint8 [out,
+    groups].
     """
     shape = module.expect("blocks", ("U8",))
     if len(shape) != 3 or shape[2] != 16 or min(shape) < 1:

@@ -54,8 +54,8 @@ def claim(
 
 
 def _bits(schemes: Sequence[CompressedTensorsScheme], groups: int, inputs: int) -> int:
-    """The most that a scheme with so many groups has: where several have them, a module's
-    name does not tell for sure which is its own.
+    """The most that a scheme with so many groups has: where several have them, a module's name does not tell for sure
+    which is its own.
     """
     return max(
         (scheme.bits for scheme in schemes if groups == (-(-inputs // scheme.group) if scheme.group else 1)), default=8

@@ -1,5 +1,5 @@
-"""The scales of keys and values kept in float8 (stored k = k / scale): which tensors
-of a layer hold them, and what they may be.
+"""The scales of keys and values kept in float8 (stored k = k / scale): which tensors of a layer hold them, and what
+they may be.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ def kv_scales(module: str, siblings: Mapping[str, TensorHeader]) -> KVScales | N
 
 
 def other_kind(quant_config: CheckpointQuantization) -> str | None:
-    """Why the scales of a checkpoint are none of float8, for people; None: its
-    configuration does not speak against it.
+    """Why the scales of a checkpoint are none of float8, for people; None: its configuration does not speak against it.
     """
     scheme, algorithm = quant_config.table("kv_cache_scheme"), quant_config.keys.get("kv_cache_quant_algo")
     if (scheme.get("type") or "float") != "float" or (scheme.get("num_bits") or 8) != 8:

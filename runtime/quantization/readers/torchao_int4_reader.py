@@ -22,8 +22,8 @@ WORDS = (1, 2, 4)  # of a lane, one after the other
 
 
 def claim_plain(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightReader:
-    """Int4Tensor: w[o, i] = q[i, o] * scale[g, o] + zero[g, o], q of -8 to 7, two
-    in a byte, the even input in the lower half.
+    """Int4Tensor: w[o, i] = q[i, o] * scale[g, o] + zero[g, o], q of -8 to 7, two in a byte, the even input in the
+    lower half.
     """
     out, width = module.matrix("weight", ("I8", "U8"))
     weight = _sized(module, metadata, (out, 2 * width))
@@ -37,8 +37,8 @@ def claim_plain(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightRea
 
 
 def claim_words(module: QuantizedModule, metadata: TorchAOMetadata) -> WeightReader:
-    """Int4PlainInt32Tensor of an XPU: w[o, i] = (q[o, i] - zero[g, o]) * scale[g,
-    o], eight in a word from the lowest bits on.
+    """Int4PlainInt32Tensor of an XPU: w[o, i] = (q[o, i] - zero[g, o]) * scale[g, o], eight in a word from the lowest
+    bits on.
     """
     out, words = module.matrix("weight", ("I32",))
     weight = _sized(module, metadata, (out, 8 * words))

@@ -51,8 +51,8 @@ def _same_but_ones(found: Shape, grid: Shape) -> bool:
 
 
 def plain(scale: Tensor) -> Tensor:
-    """A scale in a dtype of `QuantizedWeight`, without rounding: exponents in
-    bfloat16, e4m3 in float16, the others as they are.
+    """A scale in a dtype of `QuantizedWeight`, without rounding: exponents in bfloat16, e4m3 in float16, the others as
+    they are.
     """
     if scale.dtype in (torch.uint8, torch.float8_e8m0fnu):
         return _powers().to(scale.device)[scale.view(torch.uint8).int()]

@@ -60,8 +60,8 @@ class RequestIdMiddleware:
 
 
 class ApiKeyMiddleware:
-    """Only who brings one of the keys, as a bearer token or in X-Api-Key, gets past, and is
-    the `CALLER` from there; some paths are open.
+    """Only who brings one of the keys, as a bearer token or in X-Api-Key, gets past, and is the `CALLER` from there;
+    some paths are open.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:

@@ -87,8 +87,8 @@ class ServerMetrics:
 
 
 class _Registry(CollectorRegistry):
-    """Without the moments at which series began, they would be as many again, and without
-    adapters where there are none, or none to be seen.
+    """Without the moments at which series began, they would be as many again, and without adapters where there are
+    none, or none to be seen.
     """
 
     def __init__(self, allows: Callable[[str], bool]) -> None:

@@ -55,8 +55,8 @@ def _sandbox() -> TemplateSandbox:
 
 
 def _seen(message: Any) -> Any:
-    """A message as transformers hands it on: without keys whose value is None,
-    reasoning under all the names that templates read.
+    """A message as transformers hands it on: without keys whose value is None, reasoning under all the names that
+    templates read.
     """
     if not isinstance(message, Mapping):
         return message

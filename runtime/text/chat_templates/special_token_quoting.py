@@ -56,8 +56,7 @@ class SpecialTokenMarks:
         return [text[start:end] for start, end in pairwise([*ends, len(text)]) if end > start]
 
     def encode(self, passage: QuotedText, special_prefix: bool = False) -> np.ndarray:
-        """Token ids of a passage, int32 [n]: no mark that a quoted stretch
-        spells, or helps to spell, is one of them.
+        """Token ids of a passage, int32 [n]: no mark that a quoted stretch spells, or helps to spell, is one of them.
         """
         parts = self._parts(passage)
         if not any(quoted for _, quoted in parts):
@@ -147,8 +146,8 @@ class QuotedConversation:
             raise ConfigError("the messages are nested too deeply to be read; send them flatter") from None
 
     def encode(self, text: str, special_prefix: bool = False) -> np.ndarray:
-        """Token ids of text made of `value`, int32 [n]: the quoted as plain
-        text, all else as `Tokenizer.encode` has it.
+        """Token ids of text made of `value`, int32 [n]: the quoted as plain text, all else as `Tokenizer.encode` has
+        it.
         """
         if not self._originals:
             return self._tokenizer.encode(text, special_prefix)

@@ -152,8 +152,8 @@ class TemplateTraits:
 
     @cached_property
     def responses(self) -> bool:
-        """Whether answers belong into the call's message, as `tool_responses`: the
-        role `tool` is shown as any word would be.
+        """Whether answers belong into the call's message, as `tool_responses`: the role `tool` is shown as any word
+        would be.
         """
         if self.calls is None or "tool_responses" not in self._chat.source:
             return False

@@ -1,5 +1,5 @@
-"""Every pair of pieces that makes a piece: what a byte-pair model merges, of files
-that list pieces alone. The work is bounded.
+"""Every pair of pieces that makes a piece: what a byte-pair model merges, of files that list pieces alone. The work is
+bounded.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Sentencepiece models (`tokenizer.model`): the protobuf read by hand, and the
-same tokenizer in the tokenizers library.
+"""Sentencepiece models (`tokenizer.model`): the protobuf read by hand, and the same tokenizer in the tokenizers
+library.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Rank files in the way of tiktoken (`*.tiktoken`, some `tokenizer.model`): the
-same tokenizer in the tokenizers library.
+"""Rank files in the way of tiktoken (`*.tiktoken`, some `tokenizer.model`): the same tokenizer in the tokenizers
+library.
 """
 
 from __future__ import annotations

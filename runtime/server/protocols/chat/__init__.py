@@ -1,3 +1,3 @@
-"""OpenAI's chat completions: a conversation becomes a prompt and a plan, what is
-generated becomes choices; others answer by it.
+"""OpenAI's chat completions: a conversation becomes a prompt and a plan, what is generated becomes choices; others
+answer by it.
 """

@@ -22,8 +22,8 @@ class PlainTextReader:
 
 
 class ChatReaders:
-    """Makes the readers of one request's samples: for calls where there may be
-    some, for thoughts that are to stand apart.
+    """Makes the readers of one request's samples: for calls where there may be some, for thoughts that are to stand
+    apart.
     """
 
     def __init__(self, work: OpenAIRequestSetup, body: ChatRequest, tools: Sequence[Tool]) -> None:

@@ -233,8 +233,8 @@ class NamedJsonSchema(StrictModel):
 
 
 class ResponseFormat(StrictModel):
-    """structural_tag is SGLang's and vLLM's: `structures` and `triggers`, or the
-    newer `format`, as the grammar reads them.
+    """structural_tag is SGLang's and vLLM's: `structures` and `triggers`, or the newer `format`, as the grammar reads
+    them.
     """
 
     type: Literal["text", "json_object", "json_schema", "structural_tag"]
@@ -280,8 +280,7 @@ _OF_FORMATS = {
 
 class ChatRequest(OpenAISampling):
     """The body of POST /v1/chat/completions. The fields under the first line are taken and of no effect, those under
-    the
-    second are extensions of OpenAI's protocol."""
+    the second are extensions of OpenAI's protocol."""
 
     messages: Annotated[
         list[ChatMessage], First, BeforeValidator(_few_messages, json_schema_input_type=list[ChatMessage])

@@ -23,8 +23,8 @@ NOTHING: Ints = np.zeros(0, dtype=np.int32)
 
 
 class ChatPrompt(NamedTuple):
-    """`text` is what the template made, what strangers spell of special tokens left
-    out; `ids`, int32 [n], what the model reads.
+    """`text` is what the template made, what strangers spell of special tokens left out; `ids`, int32 [n], what the
+    model reads.
     """
 
     text: str
@@ -49,7 +49,7 @@ class GenerationStep(NamedTuple):
     choices: tuple[SelectedChoice, ...] = ()
 
 
-class ChoiceRun:
+class SampleRun:
     """The moves of one sample. What comes of them arrives in `results` under the sample's `index`.
 
     made: what its moves gave, in order.
@@ -112,8 +112,8 @@ def mean_logprob(scores: ChoiceScores, place: int) -> float:
 
 
 def joined(made: list[Generation]) -> Generation:
-    """What the moves of a sample gave, as one: counts of what was written are
-    added up, the prompt is that of the first.
+    """What the moves of a sample gave, as one: counts of what was written are added up, the prompt is that of the
+    first.
     """
     return replace(
         made[0],

@@ -1,5 +1,5 @@
-"""Routes of the native protocol besides `/generate`: ending what runs, vectors
-of texts, and thoughts in finished texts.
+"""Routes of the native protocol besides `/generate`: ending what runs, vectors of texts, and thoughts in finished
+texts.
 """
 
 from __future__ import annotations

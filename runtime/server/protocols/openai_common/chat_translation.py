@@ -38,8 +38,8 @@ def few(values: Sequence[Any], name: str) -> None:
 
 @contextmanager
 def translated_errors(names: Mapping[str, str]) -> Iterator[None]:
-    """RequestErrors from within have other names for fields: patterns of those of
-    a chat request, and what stands for them.
+    """RequestErrors from within have other names for fields: patterns of those of a chat request, and what stands for
+    them.
     """
     try:
         yield

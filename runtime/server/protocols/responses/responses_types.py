@@ -101,8 +101,7 @@ def _metadata(value: Any) -> Any:
 @with_sampling_fields("responses", loose_type)
 class ResponseRequest(StrictModel):
     """The body of POST /v1/responses. The fields under the first line are taken and of no effect, those under the
-    second
-    are extensions of OpenAI's protocol."""
+    second are extensions of OpenAI's protocol."""
 
     model: str | None = None
     input: Annotated[str | list[Any], BeforeValidator(as_it_is, json_schema_input_type=str | list[AnyItem])] = Field(

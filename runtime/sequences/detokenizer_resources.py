@@ -10,7 +10,7 @@ from ..text.tokenizer import Tokenizer
 from .jump_cache import JumpCache
 
 
-class TokenizerResources(NamedTuple):
+class DetokenizerResources(NamedTuple):
     """The tokenizer, its vocabulary as grammars see it, and jumps that were found (None: no jumps)."""
 
     tokenizer: Tokenizer

@@ -27,7 +27,7 @@ class NoVocabularyError(UnsupportedGrammarError):
     """A grammar speaks of tokens, and is read without a vocabulary."""
 
 
-class TokenTerminals:
+class SpecialTokenTerminals:
     """Of one grammar and those that it imports; `used` are the tokens that it speaks of."""
 
     def __init__(self, vocabulary: Vocabulary | None) -> None:
