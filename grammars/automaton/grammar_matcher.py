@@ -118,8 +118,7 @@ class Matcher(AutomatonCursor):
         return tokens, self._states[: len(tokens)]
 
     def last(self, count: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The last `count` tokens, or all, and the automaton's states before the first of them and after each.
-        """
+        """The last `count` tokens, or all, and the automaton's states before the first of them and after each."""
         tokens = tuple(self._tokens[-count:]) if count else ()
         return tokens, tuple(self._states[-1 - len(tokens) :])
 
