@@ -116,7 +116,8 @@ class Engine:
 
     @property
     def adapters(self) -> AdapterApi:
-        """The adapters (LoRA) that are loaded: `load`, `update`, `unload`, `list`, `get`, `pin`. See docs/adapters.md."""
+        """The adapters (LoRA) that are loaded: `load`, `update`, `unload`, `list`, `get`, `pin`. See
+        docs/adapters.md."""
         return AdapterApi(self._adapt, self._trained)
 
     def generate(

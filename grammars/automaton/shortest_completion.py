@@ -53,7 +53,8 @@ class ShortestCompletions:
         return len(self._nodes)
 
     def _relax(self) -> None:
-        """Make costs shorter until none changes: in every sweep, from ends to starts, of nodes that read a changed one."""
+        """Make costs shorter until none changes: in every sweep, from ends to starts, of nodes that read a changed
+        one."""
         readers = self._readers()
         stale: Sequence[int] = range(len(self._nodes))
         visits = 0

@@ -162,7 +162,8 @@ _CHOICE = _Choice()
 
 
 def set_cache_dir(folder: str | Path | None) -> None:
-    """Cache slowly compiled grammars in a folder across processes; None turns the cache off, despite the environment."""
+    """Cache slowly compiled grammars in a folder across processes; None turns the cache off, despite the
+    environment."""
     _CHOICE.set(folder)
 
 

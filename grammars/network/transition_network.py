@@ -99,7 +99,8 @@ class TransitionNetwork:
             self.entries[rule] = RuleLowering(self).rule(self.rules[rule].build())
 
     def finish(self, most: int) -> dict[int, bytes]:
-        """Build every rule but those that know their end, until there are more than so many nodes; returns these ends."""
+        """Build every rule but those that know their end, until there are more than so many nodes; returns these
+        ends."""
         ends: dict[int, bytes] = {}
         rule = 0
         while rule < len(self.rules) and len(self) <= most:

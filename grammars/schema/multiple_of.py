@@ -1,4 +1,5 @@
-"""Numbers that are, or are not, multiples of a step; exact in decimal, for every spelling that `json.dumps` produces."""
+"""Numbers that are, or are not, multiples of a step; exact in decimal, for every spelling that `json.dumps`
+produces."""
 
 from __future__ import annotations
 

@@ -81,7 +81,8 @@ class StringShape:
 
 @dataclass(frozen=True, slots=True)
 class ContainsShape:
-    """At least and at most so many of the items from `start` on satisfy the places; `spoken` as for a `PropertyLayer`."""
+    """At least and at most so many of the items from `start` on satisfy the places; `spoken` as for a
+    `PropertyLayer`."""
 
     places: Where
     least: int = 1

@@ -178,7 +178,8 @@ def _generated(name: str) -> Expr:
 
 
 def generated(language: Expr) -> Expr:
-    """The part of a language that is surely in the format, or encoding, that it stands for; any other language itself."""
+    """The part of a language that is surely in the format, or encoding, that it stands for; any other language
+    itself."""
     encoding = exactly(language)
     if encoding is not None:
         return encoding

@@ -62,7 +62,8 @@ class TokenFormats:
         )
 
     def triggered(self, fields: Mapping[str, Any], begins: Sequence[Any], rests: Sequence[Expr], place: str) -> Expr:
-        """Free tokens in which a trigger opens one of the tags that begin with it; a required tag comes first of all."""
+        """Free tokens in which a trigger opens one of the tags that begin with it; a required tag comes first of
+        all."""
         triggers = [
             self._id(value, child(place, "trigger_tokens", i)) for i, value in enumerate(fields["trigger_tokens"])
         ]

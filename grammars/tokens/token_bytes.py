@@ -65,7 +65,8 @@ def _replacement(step: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def _of_one_token(old: str, seen: Collection[str]) -> bool:
-    """Whether a text that is replaced is in one token: joined tokens may spell it together, and so may tokens of bytes."""
+    """Whether a text that is replaced is in one token: joined tokens may spell it together, and so may tokens of
+    bytes."""
     return bool(old) and not {"ByteLevel", "ByteFallback"} & set(seen) and ("Fuse" not in seen or len(old) == 1)
 
 

@@ -1,4 +1,5 @@
-"""What a call does: a primitive of the language, a method of a state, a program, a function of the file, or anything."""
+"""What a call does: a primitive of the language, a method of a state, a program, a function of the file, or
+anything."""
 
 from __future__ import annotations
 

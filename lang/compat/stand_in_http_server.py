@@ -101,7 +101,8 @@ def _known(option: str, name: str | None, known: Collection[str]) -> str | None:
 
 
 def server_at(args: ServerArgs, port: int) -> StandInServer | None:
-    """A server at the port; None where none can be, which is said once. Raises BadValueError for a port that is taken."""
+    """A server at the port; None where none can be, which is said once. Raises BadValueError for a port that is
+    taken."""
     missing = None
     for module in ("fastapi", "uvicorn"):
         with suppress(ImportError):

@@ -78,7 +78,8 @@ def _maker(cls: Any) -> Any:
 
 
 def _taken(owner: type, attribute: Any, hint: Any) -> Any:
-    """What the converter of a field takes: the field's own type, where it is the converter, or what its parameter says."""
+    """What the converter of a field takes: the field's own type, where it is the converter, or what its parameter
+    says."""
     converter = getattr(attribute.converter, "converter", attribute.converter)
     if converter is hint:
         return hint
@@ -94,7 +95,8 @@ def _taken(owner: type, attribute: Any, hint: Any) -> Any:
 
 
 def _marks(validator: Any, name: str) -> Iterator[Any]:
-    """What attrs' own validators ask for, as functions from a type to a narrower one; others check when a text is read."""
+    """What attrs' own validators ask for, as functions from a type to a narrower one; others check when a text is
+    read."""
     if validator is None or type(validator).__module__.partition(".")[0] not in _LIBRARIES:
         return
     kind = type(validator).__name__

@@ -102,7 +102,8 @@ def _text(value: Any) -> str:
 
 
 def _documented(kind: type[enum.Enum]) -> dict[str, str]:
-    """What is said of members: by their own `__doc__`, or by a string on the line below, where the source is at hand."""
+    """What is said of members: by their own `__doc__`, or by a string on the line below, where the source is at
+    hand."""
     below = _strings_below(kind)
     found = {}
     for member in kind:

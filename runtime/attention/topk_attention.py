@@ -135,7 +135,8 @@ def attend(
 def _gathered(
     slots: Tensor, pool: KVPool, shape: AttentionShape, layer: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values [n, 1, most, width]; where values are numbers of keys, keys for both, which torch attends faster."""
+    """Keys and values [n, 1, most, width]; where values are numbers of keys, keys for both, which torch attends
+    faster."""
     cache = shape.caches[layer]
     found = []
     for stored, scale in zip((pool.k,) if shape.latent else (pool.k, pool.v), pool.scales[cache], strict=False):

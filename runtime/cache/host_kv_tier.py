@@ -116,7 +116,8 @@ class HostKVTier:
         return places[: gaps[0]] if len(gaps) else places
 
     def load(self, namespace: Space, tokens: Ints, places: Ints, pages: Ints) -> bool:
-        """Copy what `find` gave into `pages`, False: it failed. tokens: of the whole path, to where the last page ends."""
+        """Copy what `find` gave into `pages`, False: it failed. tokens: of the whole path, to where the last page
+        ends."""
         self._path_to(namespace, tokens)
         if loaded := self._done(self.copies.load, places, pages):
             self.loaded += len(pages) * self.pool.page_size
@@ -191,7 +192,8 @@ class HostKVTier:
             tokens = tokens[same * size :]
 
     def _path_to(self, namespace: Space, tokens: Ints) -> list[HostPageRun]:
-        """Runs, used just now, that hold exactly `tokens` (whole pages); what is missing is made, with nothing in it."""
+        """Runs, used just now, that hold exactly `tokens` (whole pages); what is missing is made, with nothing in
+        it."""
         size, key = self.pool.page_size, namespace
         root = self._root.children.setdefault(key, HostPageRun(key, NOTHING, NOTHING, self._root))
         path = [
@@ -219,7 +221,8 @@ class HostKVTier:
         return head
 
     def _join(self, run: HostPageRun) -> None:
-        """Have the only run that follows `run` begin where `run` does: a text that leaves in many pieces becomes one."""
+        """Have the only run that follows `run` begin where `run` does: a text that leaves in many pieces becomes
+        one."""
         if len(run.children) != 1 or run.parent is None:
             return
         (tail,) = run.children.values()

@@ -230,7 +230,8 @@ class PrefixCache:
         return self.tree.clear()
 
     def move_out(self) -> int:
-        """Free every page that no sequence holds; what was used last is kept in main memory, if there is room for it."""
+        """Free every page that no sequence holds; what was used last is kept in main memory, if there is room for
+        it."""
         kept = self.host.capacity if self.host else 0
         freed = self.tree.evict(self.tree.evictable - kept, tell=False)
         freed += self.tree.evict(self.pool.total + 1)

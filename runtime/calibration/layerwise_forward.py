@@ -33,7 +33,8 @@ class _TextStates:
 
 
 class LayerwiseForward:
-    """texts: token ids of each, one or more. Attention is torch's: in sums of the model's dtype, whatever the machine."""
+    """texts: token ids of each, one or more. Attention is torch's: in sums of the model's dtype, whatever the
+    machine."""
 
     def __init__(self, texts: Sequence[np.ndarray]) -> None:
         self.texts = list(texts)

@@ -196,7 +196,8 @@ class DialectPrompt(ABC):
         return f"{marks.begin}\n{thought}\n{marks.end}\n\n" if thought and marks is not None else ""
 
     def _described(self, turns: list[Message], tools: Sequence[Tool]) -> list[Message]:
-        """The turns with the tools in the system turn, or in the user's first where the template takes no system turn."""
+        """The turns with the tools in the system turn, or in the user's first where the template takes no system
+        turn."""
         self._add_note("shows no tools: they are described")
         if turns and turns[0]["role"] == "system":
             return [{**turns[0], "content": self._system(text_of(turns[0].get("content")), tools)}, *turns[1:]]

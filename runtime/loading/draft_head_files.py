@@ -117,7 +117,8 @@ class DraftHeadFiles:
         )
 
     def load(self, target: Decoder, dtype: torch.dtype, device: torch.device, seed: int | None) -> DraftHead:
-        """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than floats."""
+        """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than
+        floats."""
         head = DraftHead(self.spec, target, dtype, device)
         with torch.no_grad():
             if seed is None:

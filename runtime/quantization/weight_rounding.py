@@ -47,7 +47,8 @@ def hqq(weight: Tensor, group: int = GROUP, scales: torch.dtype | None = None) -
 
 
 def round_to_int8(weight: Tensor, scales: torch.dtype = torch.float32) -> QuantizedWeight:
-    """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| / 127."""
+    """weight [out, in] in codes around 128 with a scale for each output: w = (q - 128) * scale, scale = max|w| /
+    127."""
     codes = torch.empty(weight.shape, dtype=torch.uint8, device=weight.device)
     scale = torch.empty(len(weight), 1, dtype=scales, device=weight.device)
     step = max(1, part_of(weight) // weight.shape[1])

@@ -192,7 +192,8 @@ class EngineBridge:
                     left -= 1
 
     async def logprobs(self, ids: Items[int] | Ints, start: int, top: int) -> tuple[TokenLogprobs, list[TokenLogprobs]]:
-        """Log-probabilities of the prompt's tokens from `start` on, and the `top` likeliest tokens in each one's place."""
+        """Log-probabilities of the prompt's tokens from `start` on, and the `top` likeliest tokens in each one's
+        place."""
         take(max(0, len(ids) - start), top)
         return await self.ask(ids, lambda sequence: sequence.logprobs(start, top))
 

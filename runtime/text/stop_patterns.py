@@ -88,7 +88,8 @@ def _reach(pattern: str, parsed: Any) -> int:
 
 
 def _size(parsed: Any) -> int:
-    """How large a parsed pattern is when each of its repeats is written out as often as it must match, and once more."""
+    """How large a parsed pattern is when each of its repeats is written out as often as it must match, and once
+    more."""
     return sum(_size_of(str(kind), argument) for kind, argument in parsed)
 
 

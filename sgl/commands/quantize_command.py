@@ -1,4 +1,5 @@
-"""`sgl quantize`: writes a model with weights of four or eight bits that other engines read too, and measures the loss."""
+"""`sgl quantize`: writes a model with weights of four or eight bits that other engines read too, and measures the
+loss."""
 
 from __future__ import annotations
 

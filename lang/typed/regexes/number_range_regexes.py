@@ -41,7 +41,8 @@ def group(parts: list[str]) -> str:
 
 
 def counts(low: int, high: int | None) -> str:
-    """Of the whole numbers from `low`, at least 0, to `high`; without a bound they have at most `MOST_DIGITS` digits."""
+    """Of the whole numbers from `low`, at least 0, to `high`; without a bound they have at most `MOST_DIGITS`
+    digits."""
     high = max(low, 10**MOST_DIGITS - 1) if high is None else high
     parts = []
     while low <= high:

@@ -43,7 +43,8 @@ class ExpertAdapterPairs:
         self._found: dict[str, list[Pair]] = {}
 
     def read(self, found: dict[str, dict[str, StoredTensor]]) -> dict[str, list[Pair]]:
-        """By module; what is read is taken out of `found`, tensors by module, as the model calls it, and by their ends."""
+        """By module; what is read is taken out of `found`, tensors by module, as the model calls it, and by their
+        ends."""
         parameters: dict[str, list[str]] = {}
         for module in [module for module, parts in found.items() if set(parts) & {A, B}]:
             if self._base.no_mixtures and self._mixtures.layer_of(module) is not None:

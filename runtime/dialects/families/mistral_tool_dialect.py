@@ -65,7 +65,8 @@ class MistralToolDialect(Dialect):
 
 
 class MistralArgsToolDialect(FramedToolDialect):
-    """Later models: the mark, a name and its arguments for every call; some write an id between the two (`given_ids`)."""
+    """Later models: the mark, a name and its arguments for every call; some write an id between the two
+    (`given_ids`)."""
 
     def __init__(self, given_ids: bool = False) -> None:
         super().__init__("mistral-args", ToolCallFrame(MARK, ARGS, "", lead=""))

@@ -78,7 +78,8 @@ class IncrementalText:
         return True
 
     def until(self, marks: TextMarks) -> Reading[str]:
-        """Go to the first of some marks, giving out what comes before it by `flow`; pass and return it. Empty: the end."""
+        """Go to the first of some marks, giving out what comes before it by `flow`; pass and return it. Empty: the
+        end."""
         while True:
             half = len(self.text) if self.ended else marks.half(self.text, self.at)
             found = marks.pattern.search(self.text, self.at)

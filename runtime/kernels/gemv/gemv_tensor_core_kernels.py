@@ -127,7 +127,8 @@ def _blocks(step, LAYOUT: gl.constexpr, INPUTS: gl.constexpr, WARPS: gl.constexp
 
 @gluon.jit
 def _places(ROWS: gl.constexpr, WARPS: gl.constexpr, PIECES: gl.constexpr, RING: gl.constexpr):
-    """Shared memory for words int16 [WARPS, ROWS, WORDS] and scales int32 [WARPS, ROWS] of each group, for RING steps."""
+    """Shared memory for words int16 [WARPS, ROWS, WORDS] and scales int32 [WARPS, ROWS] of each group, for RING
+    steps."""
     words, metas = (), ()
     for _ in gl.static_range(RING):
         words = words + (gl.allocate_shared_memory(gl.int16, [WARPS, ROWS, WORDS], _flat(3)),)

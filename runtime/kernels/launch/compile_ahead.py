@@ -16,7 +16,8 @@ _all_threads: list[None] = []  # one for each kernel that was compiled
 
 
 def entry(kernel: Any) -> Any:
-    """Marks a Triton kernel that the host launches: within `compiling`, a launch has it compiled and does not run it."""
+    """Marks a Triton kernel that the host launches: within `compiling`, a launch has it compiled and does not run
+    it."""
     launch = kernel.run
 
     def run(*args: Any, grid: Any, warmup: bool, **options: Any) -> Any:

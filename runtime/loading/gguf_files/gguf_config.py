@@ -365,7 +365,8 @@ def config_of(
 def _keys_of(
     metadata: Mapping[str, Any], name: str, found: GGUFArchitecture, where: str
 ) -> tuple[JsonFields, dict[str, Any]]:
-    """The keys of an architecture without its name, numbers as they were written; and what kinds of layers they list."""
+    """The keys of an architecture without its name, numbers as they were written; and what kinds of layers they
+    list."""
     begin = f"{name}."
     values = {key.removeprefix(begin): _decimal(value) for key, value in metadata.items() if key.startswith(begin)}
     heads, kinds = values.get("attention.head_count_kv"), dict[str, Any]()

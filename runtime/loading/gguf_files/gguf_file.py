@@ -135,7 +135,8 @@ def _check_part(part: GGUFFile, number: int, count: int) -> None:
 
 
 class _GGUFHeader:
-    """The begin of a file, read piece by piece as it is asked for; never beyond the file's end, nor beyond MOST_HEADER."""
+    """The begin of a file, read piece by piece as it is asked for; never beyond the file's end, nor beyond
+    MOST_HEADER."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         self._stream, self.size = stream, size

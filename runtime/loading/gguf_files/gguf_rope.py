@@ -123,7 +123,8 @@ def _exactly(keys: JsonFields, factors: list[float]) -> dict[str, Any]:
 
 
 def _llama3(keys: JsonFields, factors: list[float], turned: int, theta: float) -> dict[str, Any] | None:
-    """The parameters of Llama 3.1 that give these factors, so that the frequencies are those of its other checkpoints."""
+    """The parameters of Llama 3.1 that give these factors, so that the frequencies are those of its other
+    checkpoints."""
     said, stored = keys.optional(ORIGINAL, int), torch.tensor(factors)
     plain = frequencies(RopeParameters(theta, turned, turned))
     for original, low, high in product((said,) if said else PUBLISHED, (1.0,), (4.0,)):

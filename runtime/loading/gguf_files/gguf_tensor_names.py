@@ -81,7 +81,8 @@ def to_model_layout(tensor: StoredTensor) -> StoredTensor:
 
 
 def as_stored(model: ModelSpec, found: GGUFArchitecture, tensors: Iterable[StoredTensor]) -> ModelSpec:
-    """The same model, its weights as a GGUF file holds them: their order of rows, what its norms add, what is merged."""
+    """The same model, its weights as a GGUF file holds them: their order of rows, what its norms add, what is
+    merged."""
     there = {tensor.name for tensor in tensors}
     merged = "blk.0.attn_qkv.weight" in there and isinstance(model.layers[0].mixer, AttentionSpec)
     names = gguf_recurrent_config.names_in_file(replace(model.names, transposed=False, prefixes=()))

@@ -18,7 +18,8 @@ def words_of(count: int, bits: int) -> int:
 
 
 def stream(words: Tensor, bits: int, count: int) -> Tensor:
-    """Rows of words of any width -> uint8 [rows, count]: code i in bits i * bits and up of its row, the lowest first."""
+    """Rows of words of any width -> uint8 [rows, count]: code i in bits i * bits and up of its row, the lowest
+    first."""
     filled = words.contiguous().view(torch.uint8)
     if bits in (4, BYTE):
         return (nibbles(filled) if bits == 4 else filled)[:, :count]

@@ -260,7 +260,8 @@ def _pairs(part: Tensor) -> Tensor:
 
 
 def _six_bits(part: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight scales and eight minimums of six bits, in twelve bytes: the last four hold low bits of the second halves."""
+    """Eight scales and eight minimums of six bits, in twelve bytes: the last four hold low bits of the second
+    halves."""
     a, m, low = _parts(part, 4, 4, 4)
     return tuple(torch.cat((first & 63, rest | first >> 6 << 4), -1) for first, rest in ((a, low & 15), (m, low >> 4)))  # type: ignore[return-value]
 

@@ -47,7 +47,8 @@ def kv_scales(module: str, siblings: Mapping[str, TensorHeader]) -> KVScales | N
 
 
 def other_kind(quant_config: CheckpointQuantization) -> str | None:
-    """Why the scales of a checkpoint are none of float8, for people; None: its configuration does not speak against it."""
+    """Why the scales of a checkpoint are none of float8, for people; None: its configuration does not speak against
+    it."""
     scheme, algorithm = quant_config.table("kv_cache_scheme"), quant_config.keys.get("kv_cache_quant_algo")
     if (scheme.get("type") or "float") != "float" or (scheme.get("num_bits") or 8) != 8:
         return f"kv_cache_scheme asks for type {scheme.get('type')!r:.40} in {scheme.get('num_bits')!r:.40} bits"

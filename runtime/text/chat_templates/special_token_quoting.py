@@ -56,7 +56,8 @@ class SpecialTokenMarks:
         return [text[start:end] for start, end in pairwise([*ends, len(text)]) if end > start]
 
     def encode(self, passage: QuotedText, special_prefix: bool = False) -> np.ndarray:
-        """Token ids of a passage, int32 [n]: no mark that a quoted stretch spells, or helps to spell, is one of them."""
+        """Token ids of a passage, int32 [n]: no mark that a quoted stretch spells, or helps to spell, is one of
+        them."""
         parts = self._parts(passage)
         if not any(quoted for _, quoted in parts):
             return self._tokenizer.encode(str(passage), special_prefix)

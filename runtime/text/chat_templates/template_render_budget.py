@@ -93,7 +93,8 @@ class RenderBudget:
             yield item
 
     def weigh(self, value: Any) -> ValueSize:
-        """Raises TemplateOverBudget for a container that is too large or too deep, counting what is in it twice as two."""
+        """Raises TemplateOverBudget for a container that is too large or too deep, counting what is in it twice as
+        two."""
         if isinstance(value, str):
             return ValueSize(sys.getsizeof(value))
         if not isinstance(value, list | tuple | Mapping | set | frozenset):

@@ -269,7 +269,8 @@ def _prefix_always(backend: Backend) -> None:
 
 
 def _spelled(piece: SentencePiece) -> SentencePiece:
-    """The user's tokens of spaces are stored as such; as pieces they have marks in their place, and are merged first."""
+    """The user's tokens of spaces are stored as such; as pieces they have marks in their place, and are merged
+    first."""
     if piece.kind != PieceKind.USER or piece.text.strip(" "):
         return piece
     return piece._replace(text=piece.text.replace(" ", SPACE), score=0.0)

@@ -9,7 +9,8 @@ from ..openai_common.openai_response_fields import Json
 
 
 def as_tools(body: dict[str, Any]) -> dict[str, Any]:
-    """A chat's body with `functions` and `function_call` said as tools too, calls and results of its messages instead."""
+    """A chat's body with `functions` and `function_call` said as tools too, calls and results of its messages
+    instead."""
     functions, messages = body.get("functions"), body.get("messages")
     if isinstance(messages, list):
         body = body | {"messages": _messages(messages)}

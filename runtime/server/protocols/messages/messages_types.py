@@ -119,7 +119,8 @@ class MessagesRequest(AnthropicConversation):
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
 
     def check_thread(self) -> None:
-        """Raise the refusal by which Anthropic's clients know that they are to send the whole conversation each time."""
+        """Raise the refusal by which Anthropic's clients know that they are to send the whole conversation each
+        time."""
         if self.thread is not None:
             raise RequestError(
                 "this server keeps no threads: send all messages each time, and no thread",

@@ -64,7 +64,8 @@ class PromptRequest:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A call: its prompts, whether they came as a list, whether the answer is a stream, how urgent it is, its seconds."""
+    """A call: its prompts, whether they came as a list, whether the answer is a stream, how urgent it is, its
+    seconds."""
 
     prompts: list[PromptRequest]
     batched: bool

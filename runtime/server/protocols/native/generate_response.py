@@ -69,7 +69,8 @@ class GenerateResponseWriter:
         return {"text": generation.text, "output_ids": generation.token_ids, "meta_info": meta}
 
     def take(self, chunk: Chunk) -> Json | None:
-        """The event of a chunk that is not the last: the text and the tokens so far. Long texts have one now and then."""
+        """The event of a chunk that is not the last: the text and the tokens so far. Long texts have one now and
+        then."""
         self._text += chunk.text
         self._ids += chunk.token_ids
         self._counts = {

@@ -1,4 +1,5 @@
-"""What OpenAI's routes take: what both requests share, and that of texts. A null is the same as leaving the field out."""
+"""What OpenAI's routes take: what both requests share, and that of texts. A null is the same as leaving the field
+out."""
 
 from __future__ import annotations
 
