@@ -1046,8 +1046,8 @@ def experts_in_main_memory() -> None:
     }
     for slotted in (False, True):
         check(expert_fetch._choose, 4, types, TOP=8, EXPERTS=128, BINS=256, SLOTTED=slotted, CHUNK=1024)
-    check(expert_fetch._bring, 8, types, WORDS=expert_fetch.WORDS)
-    check(expert_fetch._bring, 8, types | dict.fromkeys(("source", "room"), "*i8"), WORDS=expert_fetch.WORDS)
+    check(expert_fetch._copy_experts, 8, types, WORDS=expert_fetch.WORDS)
+    check(expert_fetch._copy_experts, 8, types | dict.fromkeys(("source", "room"), "*i8"), WORDS=expert_fetch.WORDS)
 
 
 def experts_in_few_bits() -> None:

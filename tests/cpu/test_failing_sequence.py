@@ -21,7 +21,7 @@ from sgl.runtime.executor.ranks import step_plan_message
 from sgl.runtime.loop import step_execution
 from sgl.runtime.loop.failing_sequence import bare, failing_sequence
 from sgl.runtime.scheduling import scheduler as scheduling
-from sgl.runtime.scheduling.kv_capacity import KVCapacity
+from sgl.runtime.scheduling.batch_admission import KVCapacity
 from sgl.runtime.scheduling.length_estimate import LengthEstimate, ReservedTokens
 from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
 from sgl.runtime.sequences.ops.embed_op import Embed

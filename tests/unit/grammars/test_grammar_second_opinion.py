@@ -63,7 +63,9 @@ JUDGED = [
 ]
 
 
-@pytest.mark.parametrize(("grammar", "good", "bad", "engines"), JUDGED, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    ("grammar", "good", "bad", "engines"), JUDGED, ids=["lark", "gbnf", "lark imports", "regex", "choices", "json schema"]
+)
 def test_engines_judge_what_they_read(grammar, good, bad, engines):
     found = verify(grammar, [*good, *bad])
     assert [row.text for row in found.texts] == [*good, *bad]
