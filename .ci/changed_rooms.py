@@ -1,8 +1,8 @@
 """Prints the test files of the rooms that changed: CI runs what the short selection leaves out of them.
 
 Changed is what differs from the commit in CI_BASE, main before this one. Without CI_BASE it is what differs from the
-newest commit that is a day older than HEAD. Kernels, ranks and loading come first: what does not fit into SECONDS is
-named and left out.
+newest commit that is a day older than HEAD; where there is no history, everything. Every example and tutorial runs each
+time. Then kernels, ranks and loading come first: what does not fit into SECONDS is named and left out.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from selection import durations
 ROOT = Path(__file__).parent.parent
 SECONDS = 2400  # of both workers: 20 minutes, with which CI stays below 45
 DAY = 24 * 3600
+ALWAYS = ["tests/slow/test_examples.py", "tests/slow/test_tutorials.py"]
 ROOMS: list[tuple[str, str]] = [  # folders and files that begin so -> test files, as globs
     (
         "runtime/kernels runtime/layers runtime/csrc runtime/attention runtime/step",
@@ -84,12 +85,17 @@ def base() -> str:
 
 
 def changed() -> list[str]:
-    return git("diff", "--name-only", base(), "HEAD").splitlines() if base() else git("ls-files").splitlines()
+    try:
+        before = base()
+        return git("diff", "--name-only", before, "HEAD").splitlines() if before else git("ls-files").splitlines()
+    except (OSError, subprocess.CalledProcessError):
+        return [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*") if path.is_file()]
 
 
 def tests_of(files: list[str]) -> list[str]:
-    """In the order of the table; test files that changed themselves come first."""
-    found = dict.fromkeys(file for file in files if file.startswith("tests/") and (ROOT / file).exists())
+    """In the order of the table; before them ALWAYS, and test files that changed themselves."""
+    own = [file for file in files if file.startswith("tests/") and (ROOT / file).exists()]
+    found = dict.fromkeys([*ALWAYS, *own])
     for folders, globs in ROOMS:
         if any(file.startswith(tuple(folders.split())) for file in files):
             for glob in globs.split():

@@ -163,5 +163,16 @@ def test_ci_runs_no_more_than_it_has_time_for(rooms: ModuleType, monkeypatch: py
         rooms, "durations", lambda: {"a": (1.0, 9.0), "b": (1.0, 1.0), "c": (2.0, 30.0), "d": (0.0, 2.0)}
     )
     assert rooms.affordable(["a", "b", "c", "d", "e"], 10.0) == ["a", "d"]
-    assert rooms.tests_of(["runtime/kernels/x.py"])[0].startswith("tests/cpu/")
-    assert rooms.tests_of(["docs/none.md", "tests/unit/test_selection.py"])[0] == "tests/unit/test_selection.py"
+    always, count = rooms.ALWAYS, len(rooms.ALWAYS)
+    found = rooms.tests_of(["runtime/kernels/x.py"])
+    assert found[:count] == always and found[count].startswith("tests/cpu/")
+    found = rooms.tests_of(["docs/none.md", "tests/unit/test_selection.py"])
+    assert found[:count] == always and found[count] == "tests/unit/test_selection.py"
+
+
+def test_ci_runs_everything_where_there_is_no_history(rooms: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_git(*arguments: str) -> str:
+        raise subprocess.CalledProcessError(128, "git")
+
+    monkeypatch.setattr(rooms, "git", no_git)
+    assert {"runtime/engine.py", "tests/unit/test_selection.py"} <= set(rooms.changed())

@@ -64,7 +64,7 @@ JUDGED = [
 
 
 @pytest.mark.parametrize(
-    ("grammar", "good", "bad", "engines"), JUDGED, ids=["lark", "gbnf", "lark imports", "regex", "choices", "json schema"]
+    ("grammar", "good", "bad", "engines"), JUDGED, ids=["lark", "gbnf", "imports", "regex", "choices", "json schema"]
 )
 def test_engines_judge_what_they_read(grammar, good, bad, engines):
     found = verify(grammar, [*good, *bad])
