@@ -100,7 +100,12 @@ def _reader(kind: Any) -> str:
     from sgl.lang.typed import reading_of
 
     name = type(reading_of(kind)).__name__
-    found = {"UnquotedValueParser": "bare", "PlainText": "bare", "JsonTextParser": "pydantic", "MsgspecTextParser": "msgspec"}[name]
+    found = {
+        "UnquotedValueParser": "bare",
+        "PlainText": "bare",
+        "JsonTextParser": "pydantic",
+        "MsgspecTextParser": "msgspec",
+    }[name]
     return "attrs" if hasattr(kind, "__attrs_attrs__") and found == "pydantic" else found
 
 
