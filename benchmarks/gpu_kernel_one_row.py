@@ -18,12 +18,7 @@ from gpu_kernel_lab import Lab, Row
 from torch import Tensor
 
 from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.gemv.gemv_launch import (
-    GemvLaunch,
-    TensorCoreGemvLaunch,
-    best_launch,
-    best_tensor_core_launch,
-)
+from sgl.runtime.kernels.gemv.gemv_launch import GemvLaunch, TensorCoreGemvLaunch, best_launch, best_tensor_core_launch
 from sgl.runtime.kernels.launch import programmatic_launch as overlapping
 from sgl.runtime.kernels.packed.packed_weight import DTYPES, PackedWeight
 

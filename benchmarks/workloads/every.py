@@ -2,17 +2,7 @@
 
 from __future__ import annotations
 
-from . import (
-    agents,
-    chat,
-    classification,
-    json_decoding,
-    judge,
-    react,
-    retrieval,
-    skeleton_of_thought,
-    tree_of_thought,
-)
+from . import agents, chat, classification, json_decoding, judge, react, retrieval, skeleton_of_thought, tree_of_thought
 from .work import Workload
 
 WORKLOADS: dict[str, Workload] = {

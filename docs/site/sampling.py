@@ -13,11 +13,7 @@ from collections.abc import Callable, Iterable
 from math import inf
 from pathlib import Path
 
-from sgl.lang.sampling.option_table import (
-    OTHER_NAMES,
-    PROGRAM_OPTIONS,
-    annotation,
-)
+from sgl.lang.sampling.option_table import OTHER_NAMES, PROGRAM_OPTIONS, annotation
 from sgl.runtime.sampling.sampling_options import PROTOCOLS, SamplingOption
 
 ROOT = Path(__file__).resolve().parents[2]

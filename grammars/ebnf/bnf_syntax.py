@@ -10,13 +10,7 @@ import re
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import CharClass, Expr, repeat, seq
 from sgl.grammars.ebnf.grammar_literals import bnf_escape, class_expr, string_expr, string_text
-from sgl.grammars.ebnf.grammar_source import (
-    END,
-    GrammarText,
-    GrammarToken,
-    GrammarTokenPattern,
-    GrammarTokenStream,
-)
+from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, GrammarTokenPattern, GrammarTokenStream
 from sgl.grammars.ebnf.rule_table import RuleTable, any_of
 from sgl.grammars.ebnf.special_token_terminals import SpecialTokenTerminals
 from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes

@@ -9,13 +9,7 @@ from sgl.grammars.algebra.expr import EMPTY, CharClass, Expr, GrammarRule, RuleC
 from sgl.grammars.algebra.language_operations import combine
 from sgl.grammars.ebnf.bnf_syntax import BOUNDS, check_counts
 from sgl.grammars.ebnf.grammar_literals import characters, lark_escape, regex_expr, string_expr, string_text
-from sgl.grammars.ebnf.grammar_source import (
-    END,
-    GrammarText,
-    GrammarToken,
-    GrammarTokenPattern,
-    GrammarTokenStream,
-)
+from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, GrammarTokenPattern, GrammarTokenStream
 from sgl.grammars.ebnf.lexer_terminals import other_than
 from sgl.grammars.ebnf.rule_table import RuleTable, any_of
 from sgl.grammars.ebnf.special_token_terminals import SpecialTokenTerminals

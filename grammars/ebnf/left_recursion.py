@@ -15,14 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from sgl.grammars.algebra.expr import EMPTY, AutomatonExpr, Expr, GrammarRule, RuleCall, alt, nonempty, nullable, seq
 from sgl.grammars.ebnf.epsilon_removal import Bodies, calls
-from sgl.grammars.ebnf.left_corners import (
-    Heads,
-    alternatives,
-    left_calls,
-    sequence,
-    split_by_left_calls,
-    tail_calls,
-)
+from sgl.grammars.ebnf.left_corners import Heads, alternatives, left_calls, sequence, split_by_left_calls, tail_calls
 
 Edge = tuple[Expr, int]
 Edges = Mapping[GrammarRule, list[GrammarRule]]

@@ -179,8 +179,7 @@ class AdapterManager(BatchAdapters):
                     self.slots.renew(self.store.renew(kept))
                 except Exception as error:
                     log.warning(
-                        "an adapter cannot be read again, as its factors and biases belong to other weights: %s",
-                        error,
+                        "an adapter cannot be read again, as its factors and biases belong to other weights: %s", error
                     )
                     self.store.release(kept)
                     self.slots.forget(kept.digest)

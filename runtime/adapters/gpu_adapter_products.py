@@ -9,15 +9,7 @@ import torch
 from torch import Tensor
 
 from ..kernels.adapters import lora_fused_gemm
-from ..kernels.adapters.lora_sgmv import (
-    LONG,
-    OUTPUTS,
-    LoraSlots,
-    lora_expand,
-    lora_shrink,
-    product_of,
-    tiles_of,
-)
+from ..kernels.adapters.lora_sgmv import LONG, OUTPUTS, LoraSlots, lora_expand, lora_shrink, product_of, tiles_of
 from ..kernels.gemv import gemv_lora
 from ..kernels.launch.programmatic_launch import overlaps
 from ..layers.linear_layers import Linear

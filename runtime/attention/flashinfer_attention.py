@@ -21,15 +21,7 @@ from ..step.step_batch import DeviceBatch, StepBatch
 from . import flashinfer_modules as modules
 from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
 from .flashinfer_modules import FlashInferModule
-from .flashinfer_planner import (
-    LARGE,
-    SMALL,
-    TILES,
-    FlashInferSetup,
-    KernelPlanner,
-    PlannedKernel,
-    float_bytes,
-)
+from .flashinfer_planner import LARGE, SMALL, TILES, FlashInferSetup, KernelPlanner, PlannedKernel, float_bytes
 from .ragged_page_indices import PageRuns
 from .shared_prefix_finder import LEAST_SEQUENCES, PrefixFinder, SharedPrefix
 from .topk_attention import TopKSelection

@@ -12,14 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..kernels.comm.all_reduce import (
-    MOST,
-    AllReduceBuffers,
-    AllReduceSizes,
-    all_reduce_sum,
-    sum_add_norm,
-    supports,
-)
+from ..kernels.comm.all_reduce import MOST, AllReduceBuffers, AllReduceSizes, all_reduce_sum, sum_add_norm, supports
 from ..kernels.comm.gather_broadcast import MOST as CHANNELS
 from ..kernels.comm.gather_broadcast import GatherBuffers, broadcast_from_rank0, gather, messages
 from ..kernels.launch.compile_ahead import is_compiling

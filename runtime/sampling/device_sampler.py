@@ -69,11 +69,7 @@ class DeviceSampler:
             self.launch(logits, batch, [0], None, self._nowhere, [0])()
 
     def _steps(
-        self,
-        positions: Sequence[int],
-        mask_rows: Sequence[np.ndarray | None] | None,
-        places: Places | None,
-        width: int,
+        self, positions: Sequence[int], mask_rows: Sequence[np.ndarray | None] | None, places: Places | None, width: int
     ) -> tuple[Tensor, Tensor]:
         """int32 [n, STEP_WORDS] and the tensor of masks that its second column points into."""
         steps = np.full((len(positions), STEP_WORDS), -1, np.int32)

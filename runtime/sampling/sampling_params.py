@@ -76,11 +76,7 @@ class SamplingParams:
         servers=BOTH,
     )
     min_p: float = option(
-        0.0,
-        "Only tokens with at least this share of the likeliest one's probability.",
-        low=0,
-        high=1,
-        servers=BOTH,
+        0.0, "Only tokens with at least this share of the likeliest one's probability.", low=0, high=1, servers=BOTH
     )
     top_n_sigma: float = option(
         0.0,

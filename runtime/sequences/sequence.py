@@ -57,10 +57,7 @@ class Sequence:
         self._core.submit(self._state, Extend(check_token_ids("extend()", tokens), check_whole("drop", drop, 0)))
 
     def generate(
-        self,
-        params: SamplingParams | None = None,
-        grammar: Any = None,
-        on_chunk: Callable[[Chunk], None] | None = None,
+        self, params: SamplingParams | None = None, grammar: Any = None, on_chunk: Callable[[Chunk], None] | None = None
     ) -> Future[Generation]:
         """Sample after the last token until a stop, constrained by `grammar` if given.
 

@@ -13,12 +13,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 import triton.language as tl
 
-from sgl.runtime.kernels.comm import (
-    all_reduce,
-    all_reduce_kernels,
-    gather_broadcast,
-    gather_broadcast_kernels,
-)
+from sgl.runtime.kernels.comm import all_reduce, all_reduce_kernels, gather_broadcast, gather_broadcast_kernels
 from sgl.runtime.kernels.comm.all_reduce import (
     AllReduceBuffers,
     AllReduceSizes,

@@ -217,12 +217,7 @@ def check_mixture(
 
 def check_spread(rows: int, experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, device: str) -> None:
     """What is not added up yet: its total, and its addition to a sum with the norm behind it."""
-    from sgl.runtime.kernels.experts.fused_moe import (
-        ExpertSelection,
-        SharedExpertOutput,
-        fused_moe,
-        unreduced_experts,
-    )
+    from sgl.runtime.kernels.experts.fused_moe import ExpertSelection, SharedExpertOutput, fused_moe, unreduced_experts
     from sgl.runtime.kernels.rms_norm import rms_norm
 
     stacks, wide = (

@@ -11,29 +11,13 @@ pytest.importorskip("triton")
 if torch.cuda.is_available():
     pytest.skip("tests/gpu does this on the device", allow_module_level=True)
 
-from attention_cases import (
-    Work,
-    make_batch,
-    make_pool,
-    new_tokens,
-    oracle,
-    queries,
-    random_kv,
-    run,
-    with_padding,
-)
+from attention_cases import Work, make_batch, make_pool, new_tokens, oracle, queries, random_kv, run, with_padding
 from attention_oracle import World, layers
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from interpreted import products_as_on_a_tensor_core
 
-from sgl.runtime.attention import (
-    AttentionLayout,
-    AttentionShape,
-    BackendUnavailable,
-    LayerAttention,
-    attention_backend,
-)
+from sgl.runtime.attention import AttentionLayout, AttentionShape, BackendUnavailable, LayerAttention, attention_backend
 from sgl.runtime.attention.triton_attention import TritonAttention
 from sgl.runtime.kernels.attention.attention_decode import DecodeScratch, DecodeTile
 from sgl.runtime.kernels.attention.attention_prefill import PrefillTile

@@ -21,13 +21,7 @@ from gpu_runner import pretend
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor.drafts_as_decodes import (
-    MOST,
-    MOST_TOGETHER,
-    SEEN_AGAIN,
-    split_draft_rows,
-    split_drafts,
-)
+from sgl.runtime.executor.drafts_as_decodes import MOST, MOST_TOGETHER, SEEN_AGAIN, split_draft_rows, split_drafts
 from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceState
 
 OPTIONS: dict[str, Any] = {

@@ -36,11 +36,7 @@ from sgl.runtime.models.reference.reference_experts import ReferenceExperts
 from sgl.runtime.models.spec.model_spec import ExpertShare, ExpertsSpec
 from sgl.runtime.parallel.ep import expert_migration
 from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer, better, slices
-from sgl.runtime.parallel.ep.expert_migration import (
-    ExpertMigrationStep,
-    ExpertMigrator,
-    describe_experts_apart,
-)
+from sgl.runtime.parallel.ep.expert_migration import ExpertMigrationStep, ExpertMigrator, describe_experts_apart
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.parallel.ep.expert_placement import initial_placement, moves
 from sgl.runtime.parallel.tp.sharded_source import require, share_of

@@ -25,14 +25,7 @@ from sgl.runtime.models.gpu.gpu_layers import ReferenceLayer, ReferenceMixerLaye
 from sgl.runtime.models.layer_executors import expected_executors
 from sgl.runtime.models.reference.reference_mamba1 import ReferenceMamba1
 from sgl.runtime.models.reference.reference_mamba2 import ReferenceMamba2
-from sgl.runtime.models.spec.model_spec import (
-    ExpertsSpec,
-    GatedFFNSpec,
-    LayerNorms,
-    LayerSpec,
-    ModelSpec,
-    RouterSpec,
-)
+from sgl.runtime.models.spec.model_spec import ExpertsSpec, GatedFFNSpec, LayerNorms, LayerSpec, ModelSpec, RouterSpec
 from sgl.runtime.step.step_batch import StepBatch
 
 STEPS = [((1, 11, 0, 0), False), ((0, 0, 2, 5), True), ((0, 1, 0, 1), False), ((0, 0, 1, 0), True)]

@@ -20,13 +20,7 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.loading import load_model
-from sgl.runtime.quantization import (
-    Int8BlockedLinear,
-    Int8GroupedLinear,
-    Int8Linear,
-    cpu_int8_linear,
-    transform_for,
-)
+from sgl.runtime.quantization import Int8BlockedLinear, Int8GroupedLinear, Int8Linear, cpu_int8_linear, transform_for
 from sgl.runtime.quantization.deterministic_linear import FixedBatchLinear
 
 NANO = Path(__file__).parents[2] / "runtime" / "nano"

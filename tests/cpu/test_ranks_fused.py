@@ -34,11 +34,7 @@ from sgl.runtime.models.reference.reference_experts import ReferenceExperts
 from sgl.runtime.parallel.ep import expert_migration
 from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer
 from sgl.runtime.parallel.ep.expert_migration import ExpertMigrator
-from sgl.runtime.parallel.ep.expert_parallel_split import (
-    ExpertParallelSplit,
-    require_kernels,
-    require_same_options,
-)
+from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit, require_kernels, require_same_options
 from sgl.runtime.parallel.rank_collectives import joined
 from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit

@@ -21,13 +21,7 @@ from server_rig import await_true
 import sgl
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.build.engine_config import EngineConfig
-from sgl.runtime.errors import (
-    CheckpointError,
-    ConfigError,
-    EngineClosed,
-    EngineDied,
-    RuntimeFailure,
-)
+from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied, RuntimeFailure
 from sgl.runtime.process.engine_process import ProcessStart
 from sgl.runtime.replicas.replica_routing import (
     BLOCK,

@@ -27,14 +27,7 @@ from sgl.cli import _parser, main
 from sgl.commands.model_arguments import model_and_options
 from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError
 from sgl.runtime import Engine
-from sgl.runtime.errors import (
-    ConfigError,
-    ContextLengthError,
-    EngineClosed,
-    OutOfPages,
-    RequestAborted,
-    RuntimeFailure,
-)
+from sgl.runtime.errors import ConfigError, ContextLengthError, EngineClosed, OutOfPages, RequestAborted, RuntimeFailure
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.server.engine_bridge import EngineBridge, sample_seed
 from sgl.runtime.server.grammar_compiler import RequestGrammarCompiler

@@ -21,14 +21,7 @@ from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.describe.explain_executors import slower, table
 from sgl.runtime.models.layer_executors import LayerExecutorChoice
 from sgl.runtime.models.reference.tensor_parallel_linear import AllReduceLinear
-from sgl.runtime.models.spec.model_spec import (
-    ExpertsSpec,
-    Feedforward,
-    GatedFFNSpec,
-    LayerNorms,
-    LayerSpec,
-    RouterSpec,
-)
+from sgl.runtime.models.spec.model_spec import ExpertsSpec, Feedforward, GatedFFNSpec, LayerNorms, LayerSpec, RouterSpec
 from sgl.runtime.quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear, GpuQuantizedLinear
 from sgl.runtime.quantization.weight_rounding import nearest
 

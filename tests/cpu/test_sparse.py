@@ -17,10 +17,7 @@ from rig import Row
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers.rotary_embedding import RopeParameters
 from sgl.runtime.models.describe.describe_layers import describe_layer
-from sgl.runtime.models.reference.reference_sparse_attention import (
-    KVBlockCompressor,
-    ReferenceSparseAttention,
-)
+from sgl.runtime.models.reference.reference_sparse_attention import KVBlockCompressor, ReferenceSparseAttention
 from sgl.runtime.models.spec.model_spec import GatedFFNSpec, LayerNorms, LayerSpec
 from sgl.runtime.models.spec.sparse_attention_spec import SparseAttentionSpec
 

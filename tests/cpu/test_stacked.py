@@ -24,12 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from sgl.runtime import Engine
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import Linear
-from sgl.runtime.layers.mixed_format_linear import (
-    MixedFormatBlockedLinear,
-    MixedFormatLinear,
-    kinds_of,
-    stacked,
-)
+from sgl.runtime.layers.mixed_format_linear import MixedFormatBlockedLinear, MixedFormatLinear, kinds_of, stacked
 from sgl.runtime.loading import load_model
 from sgl.runtime.models.layer_executors import LayerExecutorChoice, executors
 from sgl.runtime.quantization import quantized_transform, transform_for

@@ -12,12 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from sgl.runtime.kernels.comm.all_reduce import (
-    add_norm_of_posted,
-    all_reduce_sum,
-    sum_add_norm,
-    sum_of_posted,
-)
+from sgl.runtime.kernels.comm.all_reduce import add_norm_of_posted, all_reduce_sum, sum_add_norm, sum_of_posted
 from sgl.runtime.kernels.gemv import gemv
 from sgl.runtime.kernels.gemv.gemv_all_reduce import post_linear
 from sgl.runtime.parallel import cuda_collectives

@@ -19,26 +19,10 @@ if not torch.cuda.is_available():
 pytestmark = pytest.mark.gpu
 sys.path.insert(0, str(Path(__file__).parents[1] / "cpu"))
 
-from attention_cases import (  # noqa: E402
-    Work,
-    make_batch,
-    make_pool,
-    new_tokens,
-    oracle,
-    queries,
-    random_kv,
-    run,
-    with_padding,
-)
+from attention_cases import Work, make_batch, make_pool, new_tokens, oracle, queries, random_kv, run, with_padding  # noqa: E402
 from attention_oracle import World  # noqa: E402
 
-from sgl.runtime.attention import (  # noqa: E402
-    AttentionLayout,
-    AttentionShape,
-    BackendUnavailable,
-    LayerAttention,
-    attention_backend,
-)
+from sgl.runtime.attention import AttentionLayout, AttentionShape, BackendUnavailable, LayerAttention, attention_backend  # noqa: E402
 from sgl.runtime.attention.triton_attention import TritonAttention  # noqa: E402
 from sgl.runtime.kernels.attention import merge_attention, page_indices  # noqa: E402
 from sgl.runtime.kernels.attention.attention_decode import decode_kernel  # noqa: E402

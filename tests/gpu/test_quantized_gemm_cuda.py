@@ -37,10 +37,7 @@ def on_gpu(weight):
 def check(form: str, outputs: int, inputs: int, group: int, rows: int, dtype: torch.dtype, fixed: bool = False) -> None:
     from test_quantized_kernels import draw
 
-    from sgl.runtime.quantization.gpu_quantized_linear import (
-        DeterministicGpuQuantizedLinear,
-        GpuQuantizedLinear,
-    )
+    from sgl.runtime.quantization.gpu_quantized_linear import DeterministicGpuQuantizedLinear, GpuQuantizedLinear
 
     weight = on_gpu(draw(form, outputs, inputs, group))
     generator = torch.Generator("cuda").manual_seed(1)

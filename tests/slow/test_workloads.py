@@ -16,16 +16,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.workloads import (  # noqa: E402
-    agents,
-    chat,
-    judge,
-    react,
-    report,
-    retrieval,
-    skeleton_of_thought,
-    tree_of_thought,
-)
+from benchmarks.workloads import agents, chat, judge, react, report, retrieval, skeleton_of_thought, tree_of_thought  # noqa: E402
 from benchmarks.workloads.every import WORKLOADS  # noqa: E402
 from benchmarks.workloads.ours import Ours  # noqa: E402
 from benchmarks.workloads.peer_calls import Transformers, load  # noqa: E402

@@ -13,13 +13,7 @@ from openai_server import OpenAIServer
 import sgl
 from sgl.lang.backends.apis.anthropic_backend import Anthropic
 from sgl.lang.backends.openai.openai_backend import OpenAI
-from sgl.lang.errors import (
-    ProgramError,
-    RemoteError,
-    RemoteProtocolError,
-    RemoteStreamError,
-    RemoteTimeoutError,
-)
+from sgl.lang.errors import ProgramError, RemoteError, RemoteProtocolError, RemoteStreamError, RemoteTimeoutError
 
 KINDS = ("chat", "text", "anthropic")
 

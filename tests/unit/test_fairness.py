@@ -6,12 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sgl.runtime.cache import GrowableIntArray
-from sgl.runtime.scheduling.tenant_fairness import (
-    AdmissionCandidate,
-    TenantCounters,
-    WaitingQueue,
-    fair_order,
-)
+from sgl.runtime.scheduling.tenant_fairness import AdmissionCandidate, TenantCounters, WaitingQueue, fair_order
 from sgl.runtime.sequences.sequence_options import SequenceOptions
 
 

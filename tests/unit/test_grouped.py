@@ -8,13 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from sgl.runtime.quantization.quantized_weight import (
-    E2M1,
-    DoubleQuantized,
-    QuantizedWeight,
-    e4m3_values,
-    stacked,
-)
+from sgl.runtime.quantization.quantized_weight import E2M1, DoubleQuantized, QuantizedWeight, e4m3_values, stacked
 
 
 def drawn(seed: int, outputs: int | None = None) -> QuantizedWeight:

@@ -10,12 +10,7 @@ import pytest
 import sgl
 from sgl.lang.check import check_source
 from sgl.lang.errors import BadValueError, TraceError
-from sgl.lang.sampling.choices import (
-    ChoicesDecision,
-    ChoicesSamplingMethod,
-    choice_probabilities,
-    mean_logprob,
-)
+from sgl.lang.sampling.choices import ChoicesDecision, ChoicesSamplingMethod, choice_probabilities, mean_logprob
 
 CHOICES = ["organ", "organism", "antidisestablishmentarianism"]
 LOGPROBS = [[-0.1], [-0.1, -0.3], [-0.4, -0.25, -0.1] + [-0.01] * 5]

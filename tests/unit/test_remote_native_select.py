@@ -14,9 +14,7 @@ import sgl
 from sgl.lang.backend import SelectRequest
 from sgl.lang.backends.native import native_select as native_select
 from sgl.lang.backends.native.runtime_endpoint import RuntimeEndpoint
-from sgl.lang.errors import (
-    UnsupportedByBackendError,
-)
+from sgl.lang.errors import UnsupportedByBackendError
 from sgl.lang.sampling.choices import draw, tempered
 
 pytest_plugins = ("native_rig",)

@@ -5,15 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..spec.model_config import ModelConfig, every
-from ..spec.model_spec import (
-    Activation,
-    AttentionSpec,
-    GatedFFNSpec,
-    LayerNorms,
-    ModelSpec,
-    NormSpec,
-    QkNormSpec,
-)
+from ..spec.model_spec import Activation, AttentionSpec, GatedFFNSpec, LayerNorms, ModelSpec, NormSpec, QkNormSpec
 from ..spec.tensor_names import TensorNames
 from .family_registry import family
 

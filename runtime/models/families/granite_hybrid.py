@@ -7,16 +7,7 @@ from typing import Any
 
 from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
 from ..spec.model_spec import Feedforward, GatedFFNSpec, LayerNorms, LayerSpec, ModelSpec, RouterSpec
-from ..spec.recurrent_config import (
-    FULL,
-    LINEAR,
-    MOST_SEEN,
-    counted,
-    heads_of,
-    layer_kinds,
-    mamba2,
-    time_limits,
-)
+from ..spec.recurrent_config import FULL, LINEAR, MOST_SEEN, counted, heads_of, layer_kinds, mamba2, time_limits
 from ..spec.recurrent_spec import Mamba2Spec
 from ..spec.tensor_names import MergedProjections
 from .family_registry import family

@@ -8,15 +8,7 @@ from typing import Any
 from ...errors import ConfigError
 from ..spec.json_fields import shown
 from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
-from ..spec.model_spec import (
-    AttentionSpec,
-    GatedFFNSpec,
-    LayerNorms,
-    ModelSpec,
-    NormSpec,
-    QkNormSpec,
-    RouterSpec,
-)
+from ..spec.model_spec import AttentionSpec, GatedFFNSpec, LayerNorms, ModelSpec, NormSpec, QkNormSpec, RouterSpec
 from ..spec.tensor_names import ExpertTensorNames, TensorNames
 from .family_registry import family
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from ...errors import ConfigError
 from ..spec.json_fields import shown
 from ..spec.model_config import MOST_WIDTH, ModelConfig
-from ..spec.model_spec import (
-    Feedforward,
-    GatedFFNSpec,
-    LayerNorms,
-    ModelSpec,
-    QkNormSpec,
-    RouterSpec,
-    ShortConvSpec,
-)
+from ..spec.model_spec import Feedforward, GatedFFNSpec, LayerNorms, ModelSpec, QkNormSpec, RouterSpec, ShortConvSpec
 from ..spec.tensor_names import ExpertTensorNames, TensorNames
 from .family_registry import family
 

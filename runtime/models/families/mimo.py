@@ -8,15 +8,7 @@ from typing import Any
 from ...errors import ConfigError
 from ..spec.json_fields import shown
 from ..spec.model_config import MOST_HEADS, MOST_WIDTH, ModelConfig
-from ..spec.model_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    Feedforward,
-    GatedFFNSpec,
-    LayerNorms,
-    ModelSpec,
-    RouterSpec,
-)
+from ..spec.model_spec import AttentionSpec, ExpertsSpec, Feedforward, GatedFFNSpec, LayerNorms, ModelSpec, RouterSpec
 from ..spec.tensor_names import TensorNames
 from .family_registry import family
 from .qwen import second

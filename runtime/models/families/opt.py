@@ -6,14 +6,7 @@ from dataclasses import replace
 
 from ...errors import ConfigError
 from ..spec.model_config import MOST_WIDTH, ModelConfig
-from ..spec.model_spec import (
-    LayerNorms,
-    LearnedPositions,
-    ModelSpec,
-    NormSpec,
-    PlainFFNSpec,
-    SinusoidalPositions,
-)
+from ..spec.model_spec import LayerNorms, LearnedPositions, ModelSpec, NormSpec, PlainFFNSpec, SinusoidalPositions
 from ..spec.tensor_names import TensorNames
 from .family_registry import family
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..spec.model_config import ModelConfig
-from ..spec.model_spec import (
-    ExpertsSpec,
-    Feedforward,
-    GatedFFNSpec,
-    LayerNorms,
-    ModelSpec,
-    QkNormSpec,
-    RouterSpec,
-)
+from ..spec.model_spec import ExpertsSpec, Feedforward, GatedFFNSpec, LayerNorms, ModelSpec, QkNormSpec, RouterSpec
 from ..spec.recurrent_config import FULL, counted, delta, ignored, layer_kinds, periodic
 from ..spec.tensor_names import DeltaNetTensorNames, TensorNames
 from .family_registry import family

@@ -5,15 +5,7 @@ from __future__ import annotations
 from ...errors import ConfigError
 from ..spec.json_fields import shown
 from ..spec.model_config import MOST_LAYERS, MOST_WIDTH, ModelConfig
-from ..spec.model_spec import (
-    AttentionSpec,
-    ExpertsSpec,
-    GatedFFNSpec,
-    LayerNorms,
-    ModelSpec,
-    QkNormSpec,
-    RouterSpec,
-)
+from ..spec.model_spec import AttentionSpec, ExpertsSpec, GatedFFNSpec, LayerNorms, ModelSpec, QkNormSpec, RouterSpec
 from ..spec.tensor_names import ExpertTensorNames, MergedProjections, StackedExpertTensor, TensorNames
 from .family_registry import family
 

@@ -22,12 +22,7 @@ from ...quantization import Fp8Linear, GpuQuantizedLinear
 from ..reference.reference_block import ReferenceBlock
 from ..reference.reference_experts import ReferenceExperts
 from ..reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
-from ..reference.tensor_parallel_linear import (
-    AllReduceLinear,
-    PartialSum,
-    TensorParallelLinear,
-    local_product,
-)
+from ..reference.tensor_parallel_linear import AllReduceLinear, PartialSum, TensorParallelLinear, local_product
 from .gpu_latent_attention import FusedLatentLayer
 from .gpu_layer_executor import GpuStep, LayerExecutor
 from .gpu_layers import FusedLayer, FusedRecurrentLayer, ReferenceLayer, ReferenceMixerLayer

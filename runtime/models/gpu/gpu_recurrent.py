@@ -17,14 +17,7 @@ from ...kernels.launch.programmatic_launch import overlaps
 from ...kernels.recurrent.causal_conv import convolve
 from ...kernels.recurrent.chunked_kda import advance_kda_by_chunks
 from ...kernels.recurrent.chunked_linear_attention import advance_by_chunks, decays_per_channel, supports
-from ...kernels.recurrent.linear_attention_scan import (
-    FEW,
-    NARROW,
-    PART,
-    HeadNormGate,
-    LinearAttentionInputs,
-    advance,
-)
+from ...kernels.recurrent.linear_attention_scan import FEW, NARROW, PART, HeadNormGate, LinearAttentionInputs, advance
 from ...kernels.recurrent.output_gates import gated
 from ...kernels.residual_norm import NormWeights
 from ...layers.linear_layers import Linear

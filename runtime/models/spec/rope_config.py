@@ -181,10 +181,7 @@ def _longrope(rope: RopeParameters, own: JsonFields, fields: JsonFields, context
     lists = {name: _stretches(own, name, rope.dim // 2) for name in ("short_factor", "long_factor")}
     chosen = "long_factor" if (context or longest) > original else "short_factor"
     return replace(
-        rope,
-        attention_factor=own.number("attention_factor", natural),
-        original_context=original,
-        factors=lists[chosen],
+        rope, attention_factor=own.number("attention_factor", natural), original_context=original, factors=lists[chosen]
     )
 
 

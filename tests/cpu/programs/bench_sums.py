@@ -5,11 +5,7 @@ import json
 import time
 
 from sglang.api import set_default_backend
-from sglang.test.test_utils import (
-    add_common_sglang_args_and_parse,
-    dump_bench_raw_result,
-    select_sglang_backend,
-)
+from sglang.test.test_utils import add_common_sglang_args_and_parse, dump_bench_raw_result, select_sglang_backend
 from sglang.utils import dump_state_text, read_jsonl
 
 

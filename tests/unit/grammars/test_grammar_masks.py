@@ -4,15 +4,7 @@ import os
 import random
 
 import pytest
-from grammar_support import (
-    CORES,
-    JSON_PIECES,
-    allowed,
-    automaton,
-    byte_vocabulary,
-    random_vocabulary,
-    tokens_by_bytes,
-)
+from grammar_support import CORES, JSON_PIECES, allowed, automaton, byte_vocabulary, random_vocabulary, tokens_by_bytes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_grammar_regex import patterns

@@ -6,13 +6,7 @@ from pathlib import Path
 import pytest
 from grammar_support import byte_vocabulary
 
-from sgl.grammars import (
-    GrammarError,
-    InvalidGrammarError,
-    UnsupportedGrammarError,
-    compile_json_schema,
-    explain,
-)
+from sgl.grammars import GrammarError, InvalidGrammarError, UnsupportedGrammarError, compile_json_schema, explain
 from sgl.grammars.schema.ignored_keywords import without
 
 VOCABULARY = byte_vocabulary()

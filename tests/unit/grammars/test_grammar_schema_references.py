@@ -6,13 +6,7 @@ import json
 import pytest
 from grammar_support import accepts, byte_vocabulary
 
-from sgl.grammars import (
-    GrammarError,
-    InvalidGrammarError,
-    UnsupportedGrammarError,
-    compile_json_schema,
-    explain,
-)
+from sgl.grammars import GrammarError, InvalidGrammarError, UnsupportedGrammarError, compile_json_schema, explain
 
 jsonschema = pytest.importorskip("jsonschema")
 referencing = pytest.importorskip("referencing")
