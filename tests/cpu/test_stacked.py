@@ -26,7 +26,7 @@ from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.layers.mixed_format_linear import MixedFormatBlockedLinear, MixedFormatLinear, kinds_of, stacked
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.layer_executors import LayerExecutorChoice, executors
+from sgl.runtime.models.layer_executors import LayerExecutorChoice
 from sgl.runtime.quantization import quantized_transform, transform_for
 from sgl.runtime.quantization.cpu_int4_linear import blocked
 from sgl.runtime.quantization.fused_quantized_weight import PLAIN, FusedQuantizedWeight, QuantizedPiece
@@ -218,7 +218,7 @@ def test_a_q4_k_m_file_stays_in_few_bits_and_every_layer_is_compiled(
         (3, "GGUF Q6_K", "Int8GroupedLinear"),
         (2, "GGUF Q4_K and GGUF Q6_K", "Int4BlockedLinear and Int8GroupedLinear"),
     }
-    assert executors(kept) == [LayerExecutorChoice("compiled", None)] * 3
+    assert kept.executors() == [LayerExecutorChoice("compiled", None)] * 3
     monkeypatch.setattr(quantized_transform, "_kept", Exact)
     exact = load_model(file)
     assert isinstance(exact.layers[0].mixer.qkv, MixedFormatLinear) and isinstance(exact.head.product, Exact)
@@ -266,7 +266,7 @@ def test_weights_of_other_layouts_are_kept(case: str, tmp_path: Path, monkeypatc
     """Tied heads, merged projections, weights that lie as [in, out]."""
     folder, _ = pair(case, tmp_path, "Q8_0")
     model = load_model(folder / "model.gguf")
-    assert all(told.by == "Int8GroupedLinear" for told in model.few_bits) and executors(model) == [
+    assert all(told.by == "Int8GroupedLinear" for told in model.few_bits) and model.executors() == [
         LayerExecutorChoice("compiled", None)
     ] * len(model.layers)
     monkeypatch.setattr(quantized_transform, "_kept", Exact)
