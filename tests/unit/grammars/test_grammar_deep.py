@@ -12,12 +12,12 @@ DEEP = """
 import sys, threading
 
 from sgl.grammars import Grammar, GrammarLimitError, Vocabulary
-from sgl.grammars.algebra.expr import Alt, CharacterClass, Literal, Repeat, Seq, alt, nullable
+from sgl.grammars.algebra.expr import Alt, CharClass, Literal, Repeat, Seq, alt, nullable
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.algebra.language_operations import combine
 
 CORE, DEPTH, SIZE = extension(), int(sys.argv[1]), int(sys.argv[2])
-A, LETTER = Literal(b"a"), CharacterClass(((98, 98),))
+A, LETTER = Literal(b"a"), CharClass(((98, 98),))
 ROWS = {
     "rows": lambda inner: Seq((Alt((inner, A)), A)),
     "ends": lambda inner: Seq((Literal(b""), Alt((A, Seq((Literal(b""), inner)))))),
