@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from importlib import import_module
 from typing import Any
 
-from re import _constants as kinds  # type: ignore[attr-defined]  # isort: skip
-from re import _parser as parser  # type: ignore[attr-defined]  # isort: skip
+# not in the stubs: mypy says so with a cold cache and not with a warm one, or the other way round
+parser: Any = import_module("re._parser")
+kinds: Any = import_module("re._constants")
 
 LONGEST = 1000
 
