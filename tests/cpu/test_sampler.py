@@ -355,12 +355,13 @@ def test_edges_of_the_support(options: dict[str, Any], expected: set[int]) -> No
 
 def test_end_tokens_wait_for_min_tokens() -> None:
     logits = torch.tensor([[0.0, 9.0, 5.0]])
-    output: list[int] = []
-    row = SamplingRow(SamplingParams(temperature=0, min_tokens=2), 0, [], output, frozenset({1}))
-    batch, sampler = SamplingBatch([row]), Sampler()
-    for expected in (2, 2, 1):
-        output += sampler.sample(logits, batch, [len(output)]).ids
-        assert output[-1] == expected
+    for sampler in both():
+        output: list[int] = []
+        row = SamplingRow(SamplingParams(temperature=0, min_tokens=2), 0, [], output, frozenset({1}))
+        batch = SamplingBatch([row])
+        for expected in (2, 2, 1):
+            output += sampler.sample(logits, batch, [len(output)]).ids
+            assert output[-1] == expected
 
 
 @needs_kernels
