@@ -427,10 +427,10 @@ MUTATIONS = [
         "unit/grammars/test_grammar_masks.py unit/grammars/test_grammar_mask_families.py",
     ),
     Mutation(
-        "runtime/process/process_messages.py",
+        "common/child_process/serialized_error.py",
         "made.__dict__.update(self.attributes)",
         "pass",
-        "errors of an engine's process lose what they hold",
+        "errors of another process lose what they hold",
         "cpu/test_process.py cpu/test_process_engine.py",
     ),
     Mutation(

@@ -190,11 +190,10 @@ def test_errors_keep_their_class_and_what_they_hold():
     class Local(Exception):
         pass
 
-    told = process_messages.SerializedError.of(UnsupportedGrammarError("lookahead", "3", "leave it out")).error()
+    told = process_messages.serialized(UnsupportedGrammarError("lookahead", "3", "leave it out")).error()
     assert isinstance(told, UnsupportedGrammarError) and told.keyword == "lookahead" and "leave it out" in str(told)
-    assert (
-        str(process_messages.SerializedError.of(Local("so")).error()) == "Local: so"
-    )  # the other side does not know the class
+    made = process_messages.serialized(Local("so")).error()  # the other side does not know the class
+    assert type(made) is RuntimeFailure and str(made) == "Local: so"
 
 
 def test_aborts_deadlines_and_priorities_reach_it(engine):
