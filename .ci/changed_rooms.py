@@ -60,7 +60,8 @@ ROOMS: list[tuple[str, str]] = [  # folders and files that begin so -> test file
     ("grammars", "unit/grammars/* unit/*grammar* cpu/*grammar* cpu/*constrained* cpu/*json* unit/*types* cpu/*limits*"),
     (
         "common",
-        "unit/test_child* unit/*cache* unit/grammars/*cache* unit/grammars/*process* cpu/*process* cpu/test_ranks* cpu/*death*",
+        "unit/test_child* unit/*cache* unit/grammars/*cache* unit/grammars/*process* cpu/*process* cpu/test_ranks*"
+        " cpu/*death*",
     ),
     (
         "lang sgl examples",

@@ -50,7 +50,8 @@ def main(parent: str, descriptor: str, beat: str, module: str, *arguments: str) 
     end = socket.socket(fileno=int(descriptor))
     end.set_inheritable(False)
     channel = MessageChannel(end)
-    channel.beat(float(beat))
+    if float(beat):
+        channel.beat(float(beat))
     import_module(module).begin(channel, *arguments)
 
 

@@ -13,8 +13,6 @@ from contextlib import suppress
 from .child_main import command
 from .message_channel import MessageChannel
 
-BEAT = 1.0  # seconds
-
 
 class ChildProcess:
     """A fresh interpreter that runs `begin(channel, *arguments)` of a module, at the other end of `channel`.
@@ -22,7 +20,7 @@ class ChildProcess:
     It ends when that end is closed, and where the system can see to it when the thread that made it ends. It belongs to
     no terminal, and writes to this process's stdout and stderr.
 
-    arguments: texts, or what `str` makes of them.  beat: seconds between its signs of life.
+    arguments: texts, or what `str` makes of them.  beat: seconds between its signs of life, 0: it gives none.
     environment: its variables, None: `child_environment()`.  shared: descriptors that it has at the same numbers.
     """
 
@@ -30,7 +28,7 @@ class ChildProcess:
         self,
         module: str,
         *arguments: object,
-        beat: float = BEAT,
+        beat: float = 0.0,
         environment: Mapping[str, str] | None = None,
         shared: Sequence[int] = (),
     ) -> None:

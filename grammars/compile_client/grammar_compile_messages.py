@@ -1,22 +1,19 @@
-"""Messages between a process and the one that compiles its grammars: pickles after a number and their length.
+"""Messages between a process and the one that compiles its grammars: pickles with a number.
 
 A question carries a new number, an answer that of its question. NO_VOCABULARY asks for no answer.
 """
 
 from __future__ import annotations
 
-import builtins
 import io
 import pickle
-import struct
 import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sgl.grammars.algebra.unordered_parts import PartSubset
 
 NO_VOCABULARY = 0
-_HEAD = struct.Struct("<QQ")
 Thread = tuple[int, int, int]
 
 
@@ -106,47 +103,6 @@ class NetworkLost(NamedTuple):
     """The answer where a network is not held any more."""
 
 
-class RemoteCompileError(NamedTuple):
-    """An error as it travels: its class by reference, what it says and what it holds."""
-
-    kind: type[BaseException]
-    arguments: tuple[Any, ...]
-    attributes: dict[str, Any]
-
-    @classmethod
-    def of(cls, error: BaseException) -> RemoteCompileError:
-        """One that can be sent. Of an error that cannot, the nearest of its base classes with the same text."""
-        arguments = tuple(error.__reduce__()[1]) if _is_builtin(type(error)) else error.args
-        made = cls(type(error), arguments, dict(vars(error)))
-        if made._travels():
-            return made
-        text = f"{type(error).__name__}: {error}"
-        plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
-        bases = (base for base in type(error).__mro__[1:] if base not in (Exception, BaseException, object))
-        named = (cls(base, (text,), plain) for base in bases)
-        return next((one for one in named if one._travels()), cls(RuntimeError, (text,), {}))
-
-    def error(self) -> BaseException:
-        if _is_builtin(self.kind):
-            made = self.kind(*self.arguments)  # OSError and others keep their arguments outside `args`
-        else:
-            made = self.kind.__new__(self.kind, *self.arguments)
-            made.args = self.arguments
-        made.__dict__.update(self.attributes)
-        return made
-
-    def _travels(self) -> bool:
-        try:
-            again = pickle.loads(pickle.dumps(self)).error()
-        except Exception:  # whatever holds it may do anything
-            return False
-        return isinstance(again, self.kind)
-
-
-def _is_builtin(kind: type[BaseException]) -> bool:
-    return kind.__module__ == builtins.__name__
-
-
 class RequestNotSent(Exception):
     """A question that was not answered: it holds what cannot be sent, or there is no process that could."""
 
@@ -173,23 +129,3 @@ def unpacked(data: bytes) -> Any:
         return _Unpickler(io.BytesIO(data)).load()
     except Exception:  # whatever is in it may do anything
         return UnreadableRequest()
-
-
-class ByteSource(Protocol):
-    def read(self, count: int, /) -> bytes: ...
-
-
-def frame(number: int, data: bytes) -> bytes:
-    return _HEAD.pack(number, len(data)) + data
-
-
-def read(source: ByteSource) -> tuple[int, bytes]:
-    """The next message and its number. Raises EOFError when the other side has ended, also in the middle of one."""
-    head = source.read(_HEAD.size)
-    if len(head) < _HEAD.size:
-        raise EOFError
-    number, size = _HEAD.unpack(head)
-    data = source.read(size)
-    if len(data) < size:
-        raise EOFError
-    return number, data

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from sgl.common.child_process.child_process import BEAT, ChildProcess, child_environment
+from sgl.common.child_process.child_process import ChildProcess, child_environment
 from sgl.common.child_process.message_channel import frame
 
 from ..build.engine_config import EngineConfig
@@ -20,6 +20,7 @@ ENGINE, SEVERAL = (
     "sgl.runtime.process.engine_worker",
     "sgl.runtime.parallel.workers.worker_processes",
 )  # what the process runs
+BEAT = 1.0  # seconds between two signs of life, less where the limit is short
 
 
 class ProcessStart(NamedTuple):

@@ -47,6 +47,7 @@ TURN = 0.2  # seconds between two looks at who was heard when
 
 
 Met = TypeVar("Met", bound=RankCollectives)
+Signed = TypeVar("Signed")
 
 
 class RankWorkerHandle:
@@ -183,6 +184,10 @@ class RankGroup:
             raise wrong
         return [found for found, _ in answers]
 
+    def signs(self, before: Signed) -> list[Signed]:
+        """What each rank says with its newest sign of life. before: of one that has not said anything yet."""
+        return [pickle.loads(sign) if (sign := member.channel.sign) else before for member in self.members]
+
     def compile(self) -> None:
         """On GPUs: let every rank have all kernels compiled that steps will launch."""
         self._all(COMPILE)
@@ -309,9 +314,7 @@ class RankGroup:
 
     def _watch_gpus(self, progress: GpuProgress) -> None:
         own = progress.moved()
-        others = [
-            pickle.loads(sign) if (sign := member.channel.sign) else GpuProgressCount() for member in self.members
-        ]
+        others = self.signs(GpuProgressCount())
         hung = [
             rank
             for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True))
