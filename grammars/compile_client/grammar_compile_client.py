@@ -73,8 +73,6 @@ class RunningCompileProcess:
             raise GrammarLimitError(f"the grammar takes more than {LONGEST:.0f} s to compile; simplify it") from None
         if isinstance(answer, SerializedError):
             raise answer.error()
-        if isinstance(answer, grammar_compile_messages.UnreadableRequest):
-            raise grammar_compile_messages.RequestNotSent
         return answer
 
     def _forget(self) -> None:

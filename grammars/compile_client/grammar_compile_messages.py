@@ -5,13 +5,10 @@ A question carries a new number, an answer that of its question. NO_VOCABULARY a
 
 from __future__ import annotations
 
-import io
-import pickle
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from sgl.grammars.algebra.unordered_parts import PartSubset
+from sgl.common.child_process.known_class_pickles import pack
 
 NO_VOCABULARY = 0
 Thread = tuple[int, int, int]
@@ -40,36 +37,12 @@ class MakeNetwork(NamedTuple):
     folder: str | None
 
 
-class BuildRule(NamedTuple):
-    """Lower a rule, answered by `NetworkGrown`."""
+class AskNetwork(NamedTuple):
+    """A method of `ServedNetwork`, answered by what it returns."""
 
     network: int
-    rule: int
-
-
-class FinishNetwork(NamedTuple):
-    """Build every rule but those that know their end, as far as there are not too many nodes; answered by
-    `NetworkFinished`.
-    """
-
-    network: int
-    most: int
-
-
-class FindShortestEnd(NamedTuple):
-    """A shortest text from a state, which is given by its threads, to an end; answered by bytes."""
-
-    network: int
-    threads: list[Thread]
-    frames: dict[int, list[Thread]]
-    subsets: dict[int, PartSubset]
-
-
-class NameRule(NamedTuple):
-    """The name of a rule, answered by a text."""
-
-    network: int
-    rule: int
+    method: str
+    arguments: tuple[Any, ...]
 
 
 class ForgetNetworks(NamedTuple):
@@ -90,42 +63,16 @@ class NetworkGrown(NamedTuple):
     entries: bytes
 
 
-class NetworkFinished(NamedTuple):
-    grown: NetworkGrown
-    ends: dict[int, bytes]
-
-
-class UnreadableRequest(NamedTuple):
-    """The answer to what cannot be read there, such as an instance of a class that only the program that asks has."""
-
-
-class NetworkLost(NamedTuple):
-    """The answer where a network is not held any more."""
+class NetworkLost(Exception):
+    """A network is not held any more."""
 
 
 class RequestNotSent(Exception):
-    """A question that was not answered: it holds what cannot be sent, or there is no process that could."""
+    """A question that was not answered: it holds what the other process cannot read, or there is no process."""
 
 
 def packed(request: Any) -> bytes:
     try:
-        return pickle.dumps(request)
+        return pack(request)
     except Exception as error:  # whatever is in it may do anything
         raise RequestNotSent from error
-
-
-class _Unpickler(pickle.Unpickler):
-    """Of what is loaded here already: a module of the program that asks may do anything when it is imported."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        if module == "__main__" or module not in sys.modules:
-            raise pickle.UnpicklingError(f"{module}.{name} is not known here")
-        return super().find_class(module, name)
-
-
-def unpacked(data: bytes) -> Any:
-    """What was asked; Unread where it cannot be read."""
-    try:
-        return _Unpickler(io.BytesIO(data)).load()
-    except Exception:  # whatever is in it may do anything
-        return UnreadableRequest()

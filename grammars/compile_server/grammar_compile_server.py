@@ -12,7 +12,6 @@ import os
 import pickle
 import sys
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
@@ -21,7 +20,7 @@ from sgl.common.child_process.message_channel import MessageChannel
 from sgl.common.child_process.serialized_error import SerializedError
 from sgl.common.process_memory import limit_memory, resident
 from sgl.grammars.compile_client import grammar_compile_messages
-from sgl.grammars.compile_server.served_transition_networks import ServedNetwork, ServedNetworks
+from sgl.grammars.compile_server.served_transition_networks import ServedNetworks
 from sgl.grammars.errors import GrammarLimitError
 
 THREADS = 16
@@ -37,34 +36,21 @@ class CompileServer:
         self._working = 0  # questions that are not answered yet
         self._shelf = ServedNetworks()
         self._makers, self._others = ThreadPoolExecutor(THREADS), ThreadPoolExecutor(THREADS)
-        self._answers: dict[type, Callable[[Any], Any]] = {
-            grammar_compile_messages.MakeNetwork: self._make,
-            grammar_compile_messages.BuildRule: lambda request: self._held(
-                request, lambda held: held.build(request.rule)
-            ),
-            grammar_compile_messages.FinishNetwork: lambda request: self._held(
-                request, lambda held: held.finish(request.most)
-            ),
-            grammar_compile_messages.FindShortestEnd: lambda request: self._held(
-                request, lambda held: held.shortest_end(request)
-            ),
-            grammar_compile_messages.NameRule: lambda request: self._held(
-                request, lambda held: held.name(request.rule)
-            ),
-        }
 
     def serve(self) -> None:
         """Until the other side ends."""
         with suppress(EOFError, OSError):
             while True:
                 number, data = self._channel.receive()
-                request = grammar_compile_messages.unpacked(data)
+                try:
+                    request = pickle.loads(data)
+                except Exception:  # whatever is in it may do anything
+                    self._send(number, SerializedError.of(grammar_compile_messages.RequestNotSent()))
+                    continue
                 if isinstance(request, grammar_compile_messages.VocabularyMessage):
                     self._shelf.learn(request)
                 elif isinstance(request, grammar_compile_messages.ForgetNetworks):
                     self._shelf.forget(request.networks)
-                elif isinstance(request, grammar_compile_messages.UnreadableRequest):
-                    self._send(number, request)
                 else:
                     self._begin(number, request)
 
@@ -76,10 +62,11 @@ class CompileServer:
 
     def _serve(self, number: int, request: Any) -> None:
         try:
-            answer = self._answers[type(request)](request)
+            answer = self._answer(request)
         except MemoryError:
-            error = GrammarLimitError("the grammar takes more memory than there is for it; simplify it")
-            answer = SerializedError.of(error)
+            answer = SerializedError.of(
+                GrammarLimitError("the grammar takes more memory than there is for it; simplify it")
+            )
         except BaseException as error:
             answer = SerializedError.of(error)
         self._send(number, answer)
@@ -101,17 +88,13 @@ class CompileServer:
     def _send(self, number: int, answer: Any) -> None:
         self._channel.send(number, pickle.dumps(answer))
 
-    def _make(self, request: grammar_compile_messages.MakeNetwork) -> grammar_compile_messages.NetworkGrown:
-        held = self._shelf.make(request)
+    def _answer(self, request: Any) -> Any:
+        if isinstance(request, grammar_compile_messages.MakeNetwork):
+            held, method, arguments = self._shelf.make(request), "made", tuple[Any, ...]()
+        else:
+            held, method, arguments = self._shelf.get(request.network), request.method, request.arguments
         with held.lock:
-            return held.made()
-
-    def _held(self, request: Any, work: Callable[[ServedNetwork], Any]) -> Any:
-        held = self._shelf.get(request.network)
-        if held is None:
-            return grammar_compile_messages.NetworkLost()
-        with held.lock:
-            return work(held)
+            return getattr(held, method)(*arguments)
 
 
 def _bound() -> None:

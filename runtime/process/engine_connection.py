@@ -13,6 +13,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from sgl.common.child_process.known_class_pickles import pack
 from sgl.common.child_process.message_channel import HeartbeatLost, MessageChannel, frame
 from sgl.grammars import Vocabulary
 
@@ -91,7 +92,7 @@ class EngineConnection:
 
     def post(self, message: Any) -> None:
         if self.error is None:  # later no caller would take it
-            self.outbox.post(frame(MESSAGE, process_messages.pack(message)))
+            self.outbox.post(frame(MESSAGE, pack(message)))
 
     def ask(self, name: str, *args: Any, at_once: bool = False) -> Future[Any]:
         op = PendingQuestion()
@@ -110,7 +111,7 @@ class EngineConnection:
             with self._noting:
                 heapq.heappush(self._due, OpDeadline(deadline, number))
         try:
-            arguments = process_messages.pack(process_messages.arguments_of(op, vocabulary))
+            arguments = pack(process_messages.arguments_of(op, vocabulary))
             self.post(QueueOp(number, sequence, type(op), arguments, op.started))
         except Exception as error:  # something of the caller's that no pickle can hold
             self._fail(
@@ -218,7 +219,7 @@ class EngineConnection:
             waiting.op.on_chunk(chunk)
         except BaseException as error:  # its own affair, whatever it is
             self._raised(number, waiting, error)
-            self.post(FailGeneration(number, process_messages.serialized(error, process_messages.pack)))
+            self.post(FailGeneration(number, process_messages.serialized(error, pack)))
 
     def _raised(self, number: int, waiting: PendingOp, error: BaseException) -> None:
         """The generation fails, and what is queued after it, also where the other process has come further already.
@@ -228,7 +229,7 @@ class EngineConnection:
         waiting.raised = error
         for later, other in list(self._waiting.items()):
             if other.sequence == waiting.sequence and later is not None and later > number:
-                other.raised = other.raised or process_messages.serialized(error, process_messages.pack).error()
+                other.raised = other.raised or process_messages.serialized(error, pack).error()
 
     # who waits
 

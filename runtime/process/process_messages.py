@@ -8,13 +8,9 @@ know its caller's modules: nothing made of their classes is sent there.
 from __future__ import annotations
 
 import dataclasses
-import io
-import pickle
-import sys
 from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from types import FunctionType
 from typing import Any, NamedTuple
 
 from sgl.common.child_process.serialized_error import SerializedError
@@ -31,8 +27,8 @@ from ..sequences.sequence_state import SequenceOp
 
 MESSAGE = 0  # the number of every message in the channel: an answer holds that of its question
 serialized = partial(SerializedError.of, otherwise=RuntimeFailure)
-_KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure
-_PLAIN: list[tuple[type, Callable[[Any], Any]]] = [(str, str.__str__), (int, int.__int__), (float, float.__float__)]
+MESSAGE = 0  # the number of every message in the channel: an answer holds that of its question
+serialized = partial(SerializedError.of, otherwise=RuntimeFailure)
 
 
 class StartMessage(NamedTuple):
@@ -98,24 +94,6 @@ class ProcessAnswer(NamedTuple):
 
 ADAPT = "adapt"  # the name of a question for `EngineCore.adapt`
 CHUNK, DONE, FAILED = range(3)
-
-
-def pack(message: Any) -> bytes:
-    """The bytes of what the engine's process can read. Raises PicklingError for classes and functions of others."""
-    file = io.BytesIO()
-    _MessagePickler(file, pickle.HIGHEST_PROTOCOL).dump(message)
-    return file.getvalue()
-
-
-class _MessagePickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        """Others' kinds of texts and numbers, such as an enum's, are sent as the plain ones that they are."""
-        for plain, bare in _PLAIN:
-            if isinstance(value, plain) and type(value).__module__.partition(".")[0] not in _KNOWN:
-                return plain, (bare(value),)
-        if isinstance(value, type | FunctionType) and value.__module__.partition(".")[0] not in _KNOWN:
-            raise pickle.PicklingError(f"{value!r} is not known there")
-        return NotImplemented
 
 
 # what operations and chunks are made of

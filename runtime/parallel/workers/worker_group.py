@@ -9,6 +9,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -91,7 +92,8 @@ class RankGroup:
     def begin(self, begin: RankStart) -> None:
         """Let every rank load its share. begin: as for rank 0."""
         for member in self.members:
-            self._send(member, BEGIN, begin._replace(rank=member.rank, meeting=str(self.meeting)))
+            own = begin._replace(rank=member.rank, meeting=str(self.meeting))
+            self._tell(member, BEGIN, pickle.dumps(own))
 
     def meet(self) -> RankCollectives:
         """Wait until all have loaded, and have heard each other."""
@@ -140,7 +142,7 @@ class RankGroup:
         `wait` returns of each, pickled, what computes its layers.
         """
         for member in self.members:
-            self._send(member, POOL, room)
+            self._tell(member, POOL, pickle.dumps(room))
 
     def step(self, words: bytes) -> None:
         """Let every rank compute this step, which rank 0 computes at the same time."""
@@ -253,17 +255,9 @@ class RankGroup:
                 self._tell(member, kind)
             self.wait()
 
-    def _send(self, member: RankWorkerHandle, kind: int, value: Any) -> None:
-        try:
-            member.channel.send(kind, pickle.dumps(value))
-        except OSError:
-            pass  # it is gone: who listens to it knows
-
     def _tell(self, member: RankWorkerHandle, kind: int, payload: bytes = b"") -> None:
-        try:
+        with suppress(OSError):  # it is gone: its listener knows
             member.channel.send(kind, payload)
-        except OSError:
-            pass
 
     # threads of the team's own
 
