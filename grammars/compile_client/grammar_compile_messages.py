@@ -5,6 +5,7 @@ A question carries a new number, an answer that of its question. NO_VOCABULARY a
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -72,7 +73,8 @@ class RequestNotSent(Exception):
 
 
 def packed(request: Any) -> bytes:
+    """Only a grammar's source is the caller's. Raises RequestNotSent."""
     try:
-        return pack(request)
+        return pack(request) if isinstance(request, MakeNetwork) else pickle.dumps(request)
     except Exception as error:  # whatever is in it may do anything
         raise RequestNotSent from error
