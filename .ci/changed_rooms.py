@@ -51,15 +51,17 @@ ROOMS: list[tuple[str, str]] = [  # folders and files that begin so -> test file
     ),
     ("runtime/speculative", "cpu/*draft* cpu/*specul* cpu/*gpu_runner*"),
     ("runtime/adapters training", "cpu/*adapter* cpu/*lora* unit/*training*"),
-    ("runtime/process", "cpu/*process* cpu/*replicas* cpu/*fork* cpu/*parent_death* cpu/*lifecycle*"),
+    ("runtime/process", "cpu/*process* cpu/*replicas* cpu/*fork* cpu/*death* cpu/*lifecycle*"),
     ("runtime/server runtime/watch", "cpu/*server* cpu/*hostile_requests* cpu/*watched* cpu/*extremes* cpu/*chat*"),
     (
         "runtime/text runtime/dialects lang/chat",
         "unit/*token* unit/*dialects* unit/*template* unit/*vocab* unit/*stop* unit/*tools* cpu/*tools* cpu/*template*",
     ),
+    ("grammars", "unit/grammars/* unit/*grammar* cpu/*grammar* cpu/*constrained* cpu/*json* unit/*types* cpu/*limits*"),
     (
-        "grammars",
-        "unit/grammars/* unit/*grammar* cpu/*grammar* cpu/*constrained* cpu/*json* unit/*types* cpu/*limits*",
+        "common",
+        "unit/test_child* unit/*cache* unit/grammars/*cache* unit/grammars/*process* cpu/*process* cpu/test_ranks*"
+        " cpu/*death*",
     ),
     (
         "lang sgl examples",

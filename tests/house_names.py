@@ -29,7 +29,7 @@ INSTEAD = {  # a word or words in a row -> what to say instead
     "twin": "python, reference",
     "twins": "python, reference",
     "kin": "variants",
-    "leash": "parent_death",
+    "leash": "die_with_parent",
     "pulse": "heartbeat",
     "ear": "silence, heartbeat",
     "hearing": "silence, heartbeat",

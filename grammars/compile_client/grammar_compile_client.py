@@ -8,16 +8,16 @@ import itertools
 import logging
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 from collections import deque
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotInTime
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any
 
+from sgl.common.child_process.child_process import ChildProcess, child_environment
+from sgl.common.child_process.restart_policy import RestartPolicy
+from sgl.common.child_process.serialized_error import SerializedError
 from sgl.grammars.compile_client import grammar_compile_messages
 from sgl.grammars.errors import GrammarLimitError
 from sgl.grammars.tokens.vocabulary import Vocabulary
@@ -25,7 +25,8 @@ from sgl.grammars.tokens.vocabulary import Vocabulary
 LONGEST = 60.0  # seconds of one question: what takes longer is ended, and the process with it
 GRACE = 1.0  # seconds to end by itself
 _log = logging.getLogger("sgl.grammars")
-MOST_VAIN = 3  # starts in a row after which nothing was answered
+PAUSES = (0.0, 0.0)  # seconds before each restart in a row, of processes that answered nothing
+SERVER = "sgl.grammars.compile_server.grammar_compile_server"  # what the process runs
 
 
 class CompileProcessDied(GrammarLimitError):
@@ -45,18 +46,9 @@ class RunningCompileProcess:
         # networks that are no longer read; a queue, because the thread that drops them may hold any lock
         self.dropped: deque[int] = deque()
         self.ready = threading.Event()
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "sgl.grammars.compile_server.grammar_compile_server", str(os.getpid())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=_environment(),
-            process_group=0,
-        )
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._to: BinaryIO = self._process.stdin  # type: ignore[assignment]
-        threading.Thread(
-            target=self._hear, args=(self._process.stdout,), name="sgl-grammars-heard", daemon=True
-        ).start()
+        started: Future[ChildProcess] = Future()
+        threading.Thread(target=self._run, args=(started,), name="sgl-grammars-heard", daemon=True).start()
+        self.child = started.result()
 
     @property
     def lost(self) -> bool:
@@ -66,23 +58,21 @@ class RunningCompileProcess:
         return self.ended is not None or self._owner != os.getpid()
 
     def tell(self, request: Any) -> None:
-        self._write(grammar_compile_messages.NO_VOCABULARY, pickle.dumps(request))
+        self._send(grammar_compile_messages.NO_VOCABULARY, pickle.dumps(request))
 
     def ask(self, request: Any) -> Any:
         """The answer. Raises the error that it is, and Died where the process ends meanwhile."""
         data, number = grammar_compile_messages.packed(request), next(self._numbers)
         self._forget()
         future = self._expected(number)
-        self._write(number, data)
+        self._send(number, data)
         try:
             answer = pickle.loads(future.result(LONGEST))
         except NotInTime:
-            self.kill()
+            self.child.kill()
             raise GrammarLimitError(f"the grammar takes more than {LONGEST:.0f} s to compile; simplify it") from None
-        if isinstance(answer, grammar_compile_messages.RemoteCompileError):
+        if isinstance(answer, SerializedError):
             raise answer.error()
-        if isinstance(answer, grammar_compile_messages.UnreadableRequest):
-            raise grammar_compile_messages.RequestNotSent
         return answer
 
     def _forget(self) -> None:
@@ -112,33 +102,32 @@ class RunningCompileProcess:
             future = self._waiting[number] = Future()
         return future
 
-    def _write(self, number: int, data: bytes) -> None:
-        with self._lock:
-            try:
-                if self.ended is None:
-                    self._to.write(grammar_compile_messages.frame(number, data))
-                    self._to.flush()
-            except (OSError, ValueError):
-                pass  # it has ended: who hears for it tells those that wait
+    def _send(self, number: int, data: bytes) -> None:
+        with suppress(OSError):  # it has ended: the thread that hears it tells those that wait
+            self.child.channel.send(number, data)
 
-    def _hear(self, source: Any) -> None:
+    def _run(self, started: Future[ChildProcess]) -> None:
+        """Start the process and hear it: it is tied to the thread that starts it, and callers' threads may end."""
         try:
-            while True:
-                number, data = grammar_compile_messages.read(source)
-                self.ready.set()
-                with self._lock:
-                    future = self._waiting.pop(number, None)
-                if future is not None:
-                    future.set_result(data)
-        except (EOFError, OSError, ValueError):
-            self._end_of_all()
-        finally:
-            source.close()
+            child = ChildProcess(SERVER, environment=child_environment(PYTHONHASHSEED="0"))  # rules have equal numbers
+        except BaseException as error:
+            return started.set_exception(error)
+        started.set_result(child)
+        with suppress(EOFError, OSError):
+            self._hear(child)
+        self._end_of_all(child.end(GRACE))
 
-    def _end_of_all(self) -> None:
+    def _hear(self, child: ChildProcess) -> None:
+        while True:
+            number, data = child.channel.receive()
+            self.ready.set()
+            with self._lock:
+                future = self._waiting.pop(number, None)
+            if future is not None:
+                future.set_result(data)
+
+    def _end_of_all(self, how: str) -> None:
         """The connection has ended: those that wait get the error."""
-        self.close()
-        how = _how(self._process.returncode)
         with self._lock:
             self.ended = how
             waiting, self._waiting = self._waiting, {}
@@ -154,26 +143,6 @@ class RunningCompileProcess:
             f"the process that compiles grammars {how} while it worked on this one; ask again, or simplify it"
         )
 
-    def kill(self) -> None:
-        self._process.kill()
-
-    def close(self) -> None:
-        """Have it end, now if it does not soon; safe to call again."""
-        if self._lock.acquire(timeout=GRACE):  # or somebody speaks to it, and it does not listen
-            try:
-                self._to.close()
-            except OSError:
-                pass  # it has ended
-            finally:
-                self._lock.release()
-        else:
-            self._process.kill()
-        try:
-            self._process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
 
 class CompileProcess:
     """The lives of it, one after the other. `broken` says why there will be none any more."""
@@ -181,7 +150,7 @@ class CompileProcess:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: RunningCompileProcess | None = None
-        self._vain, self._was_ready = 0, False
+        self._restarts, self._was_ready = RestartPolicy(PAUSES), False
         self.owner = os.getpid()
         self.broken: str | None = None
 
@@ -201,10 +170,8 @@ class CompileProcess:
 
     def _begin(self) -> None:
         before, self._running = self._running, None
-        self._vain = self._vain + 1 if before is not None and not before.ready.is_set() else 0
-        if self._vain == MOST_VAIN:
-            assert before is not None
-            self._give_up(f"it {before.ended}, {MOST_VAIN} times in a row before it had answered anything")
+        if before is not None and self._restarts.pause(useful=before.ready.is_set()) is None:
+            self._give_up(f"it {before.ended}, {self._restarts.deaths} times in a row")
             return
         try:
             self._running = RunningCompileProcess()
@@ -220,19 +187,4 @@ class CompileProcess:
             self.broken = self.broken or "it was closed"
             running, self._running = self._running, None
         if running is not None and self.owner == os.getpid():
-            running.close()
-
-
-def _environment() -> dict[str, str]:
-    """It finds the same modules as this process, and numbers the rules of a grammar alike in all its lives."""
-    places = [os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(places), "PYTHONHASHSEED": "0"}
-
-
-def _how(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
+            running.child.end(GRACE)

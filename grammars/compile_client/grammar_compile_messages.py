@@ -1,22 +1,17 @@
-"""Messages between a process and the one that compiles its grammars: pickles after a number and their length.
+"""Messages between a process and the one that compiles its grammars: pickles with a number.
 
 A question carries a new number, an answer that of its question. NO_VOCABULARY asks for no answer.
 """
 
 from __future__ import annotations
 
-import builtins
-import io
 import pickle
-import struct
-import sys
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from sgl.grammars.algebra.unordered_parts import PartSubset
+from sgl.common.child_process.known_class_pickles import pack
 
 NO_VOCABULARY = 0
-_HEAD = struct.Struct("<QQ")
 Thread = tuple[int, int, int]
 
 
@@ -43,36 +38,12 @@ class MakeNetwork(NamedTuple):
     folder: str | None
 
 
-class BuildRule(NamedTuple):
-    """Lower a rule, answered by `NetworkGrown`."""
+class AskNetwork(NamedTuple):
+    """A method of `ServedNetwork`, answered by what it returns."""
 
     network: int
-    rule: int
-
-
-class FinishNetwork(NamedTuple):
-    """Build every rule but those that know their end, as far as there are not too many nodes; answered by
-    `NetworkFinished`.
-    """
-
-    network: int
-    most: int
-
-
-class FindShortestEnd(NamedTuple):
-    """A shortest text from a state, which is given by its threads, to an end; answered by bytes."""
-
-    network: int
-    threads: list[Thread]
-    frames: dict[int, list[Thread]]
-    subsets: dict[int, PartSubset]
-
-
-class NameRule(NamedTuple):
-    """The name of a rule, answered by a text."""
-
-    network: int
-    rule: int
+    method: str
+    arguments: tuple[Any, ...]
 
 
 class ForgetNetworks(NamedTuple):
@@ -93,103 +64,17 @@ class NetworkGrown(NamedTuple):
     entries: bytes
 
 
-class NetworkFinished(NamedTuple):
-    grown: NetworkGrown
-    ends: dict[int, bytes]
-
-
-class UnreadableRequest(NamedTuple):
-    """The answer to what cannot be read there, such as an instance of a class that only the program that asks has."""
-
-
-class NetworkLost(NamedTuple):
-    """The answer where a network is not held any more."""
-
-
-class RemoteCompileError(NamedTuple):
-    """An error as it travels: its class by reference, what it says and what it holds."""
-
-    kind: type[BaseException]
-    arguments: tuple[Any, ...]
-    attributes: dict[str, Any]
-
-    @classmethod
-    def of(cls, error: BaseException) -> RemoteCompileError:
-        """One that can be sent. Of an error that cannot, the nearest of its base classes with the same text."""
-        arguments = tuple(error.__reduce__()[1]) if _is_builtin(type(error)) else error.args
-        made = cls(type(error), arguments, dict(vars(error)))
-        if made._travels():
-            return made
-        text = f"{type(error).__name__}: {error}"
-        plain = {name: value for name, value in vars(error).items() if isinstance(value, str | int | None)}
-        bases = (base for base in type(error).__mro__[1:] if base not in (Exception, BaseException, object))
-        named = (cls(base, (text,), plain) for base in bases)
-        return next((one for one in named if one._travels()), cls(RuntimeError, (text,), {}))
-
-    def error(self) -> BaseException:
-        if _is_builtin(self.kind):
-            made = self.kind(*self.arguments)  # OSError and others keep their arguments outside `args`
-        else:
-            made = self.kind.__new__(self.kind, *self.arguments)
-            made.args = self.arguments
-        made.__dict__.update(self.attributes)
-        return made
-
-    def _travels(self) -> bool:
-        try:
-            again = pickle.loads(pickle.dumps(self)).error()
-        except Exception:  # whatever holds it may do anything
-            return False
-        return isinstance(again, self.kind)
-
-
-def _is_builtin(kind: type[BaseException]) -> bool:
-    return kind.__module__ == builtins.__name__
+class NetworkLost(Exception):
+    """A network is not held any more."""
 
 
 class RequestNotSent(Exception):
-    """A question that was not answered: it holds what cannot be sent, or there is no process that could."""
+    """A question that was not answered: it holds what the other process cannot read, or there is no process."""
 
 
 def packed(request: Any) -> bytes:
+    """Only a grammar's source is the caller's. Raises RequestNotSent."""
     try:
-        return pickle.dumps(request)
+        return pack(request) if isinstance(request, MakeNetwork) else pickle.dumps(request)
     except Exception as error:  # whatever is in it may do anything
         raise RequestNotSent from error
-
-
-class _Unpickler(pickle.Unpickler):
-    """Of what is loaded here already: a module of the program that asks may do anything when it is imported."""
-
-    def find_class(self, module: str, name: str, /) -> Any:
-        if module == "__main__" or module not in sys.modules:
-            raise pickle.UnpicklingError(f"{module}.{name} is not known here")
-        return super().find_class(module, name)
-
-
-def unpacked(data: bytes) -> Any:
-    """What was asked; Unread where it cannot be read."""
-    try:
-        return _Unpickler(io.BytesIO(data)).load()
-    except Exception:  # whatever is in it may do anything
-        return UnreadableRequest()
-
-
-class ByteSource(Protocol):
-    def read(self, count: int, /) -> bytes: ...
-
-
-def frame(number: int, data: bytes) -> bytes:
-    return _HEAD.pack(number, len(data)) + data
-
-
-def read(source: ByteSource) -> tuple[int, bytes]:
-    """The next message and its number. Raises EOFError when the other side has ended, also in the middle of one."""
-    head = source.read(_HEAD.size)
-    if len(head) < _HEAD.size:
-        raise EOFError
-    number, size = _HEAD.unpack(head)
-    data = source.read(size)
-    if len(data) < size:
-        raise EOFError
-    return number, data

@@ -45,12 +45,12 @@ class RemoteNetwork(TransitionNetwork):
 
     def build(self, rule: int) -> None:
         if self.entries[rule] == UNBUILT:
-            self._grow(self._ask(grammar_compile_messages.BuildRule(self.number, rule)))
+            self._grow(self._ask("build", rule))
 
     def finish(self, most: int) -> dict[int, bytes]:
-        found = self._ask(grammar_compile_messages.FinishNetwork(self.number, most))
-        self._grow(found.grown)
-        return dict(found.ends)
+        grown, ends = self._ask("finish", most)
+        self._grow(grown)
+        return dict(ends)
 
     def shortest_end(
         self,
@@ -59,7 +59,7 @@ class RemoteNetwork(TransitionNetwork):
         subsets: dict[int, PartSubset],
     ) -> bytes:
         """A shortest text from a state to an end. Raises GrammarLimitError where it takes too much."""
-        return bytes(self._ask(grammar_compile_messages.FindShortestEnd(self.number, threads, frames, subsets)))
+        return bytes(self._ask("shortest_end", threads, frames, subsets))
 
     def picks(self, threads: Iterable[grammar_compile_messages.Thread]) -> list[int]:
         """The subsets in which some threads are, of lists in any order."""
@@ -70,18 +70,19 @@ class RemoteNetwork(TransitionNetwork):
         return kind != LOOP and loop >= 0 and self.nodes[loop * FIELDS] != LOOP
 
     def name(self, rule: int) -> str:
-        return str(self._ask(grammar_compile_messages.NameRule(self.number, rule)))
+        return str(self._ask("name", rule))
 
-    def _ask(self, request: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any) -> Any:
         why = "the grammar was put away to make room for others; ask again"
         try:
-            answer = grammar_compile_messages.NetworkLost() if self._process.lost else self._process.ask(request)
+            if not self._process.lost:
+                return self._process.ask(grammar_compile_messages.AskNetwork(self.number, method, arguments))
+        except grammar_compile_messages.NetworkLost:
+            pass
         except CompileProcessDied as error:
-            answer, why = grammar_compile_messages.NetworkLost(), str(error)
-        if isinstance(answer, grammar_compile_messages.NetworkLost):
-            self.lost = True
-            raise AutomatonFullError(why)
-        return answer
+            why = str(error)
+        self.lost = True
+        raise AutomatonFullError(why)
 
     def _grow(self, grown: grammar_compile_messages.NetworkGrown) -> None:
         self.nodes.frombytes(grown.nodes)

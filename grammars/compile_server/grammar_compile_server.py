@@ -1,6 +1,4 @@
-"""The compile process reads questions from its input and answers on its output.
-
-It is started by `python -m sgl.grammars.compile_server.grammar_compile_server PARENT`.
+"""The compile process answers questions.
 
 Each is answered on a separate thread. So a rule that a text waits for need not wait until a schema is read, also where
 so many schemas are read that more of them have to wait. Memory is bounded: beyond MOST_BYTES all networks are
@@ -14,15 +12,15 @@ import os
 import pickle
 import sys
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, BinaryIO
+from typing import Any
 
+from sgl.common.child_process.message_channel import MessageChannel
+from sgl.common.child_process.serialized_error import SerializedError
+from sgl.common.process_memory import limit_memory, resident
 from sgl.grammars.compile_client import grammar_compile_messages
-from sgl.grammars.compile_server.process_memory import resident
-from sgl.grammars.compile_server.served_transition_networks import ServedNetwork, ServedNetworks
+from sgl.grammars.compile_server.served_transition_networks import ServedNetworks
 from sgl.grammars.errors import GrammarLimitError
 
 THREADS = 16
@@ -30,43 +28,29 @@ NICER = 10  # than the process that started it: what is computed goes first
 SWITCH_INTERVAL = 0.0002  # seconds; short questions come between long ones
 MOST_BYTES = 1 << 30  # of memory, beyond which all is forgotten
 MOST_ADDRESSES = 8 << 30  # beyond which a grammar is refused
-WATCH = 1.0  # seconds between looks whether its owner is there
 
 
 class CompileServer:
-    def __init__(self, output: BinaryIO) -> None:
-        self._output, self._lock = output, threading.Lock()
+    def __init__(self, channel: MessageChannel) -> None:
+        self._channel, self._lock = channel, threading.Lock()
         self._working = 0  # questions that are not answered yet
         self._shelf = ServedNetworks()
         self._makers, self._others = ThreadPoolExecutor(THREADS), ThreadPoolExecutor(THREADS)
-        self._answers: dict[type, Callable[[Any], Any]] = {
-            grammar_compile_messages.MakeNetwork: self._make,
-            grammar_compile_messages.BuildRule: lambda request: self._held(
-                request, lambda held: held.build(request.rule)
-            ),
-            grammar_compile_messages.FinishNetwork: lambda request: self._held(
-                request, lambda held: held.finish(request.most)
-            ),
-            grammar_compile_messages.FindShortestEnd: lambda request: self._held(
-                request, lambda held: held.shortest_end(request)
-            ),
-            grammar_compile_messages.NameRule: lambda request: self._held(
-                request, lambda held: held.name(request.rule)
-            ),
-        }
 
-    def serve(self, source: grammar_compile_messages.ByteSource) -> None:
+    def serve(self) -> None:
         """Until the other side ends."""
-        with suppress(EOFError):
+        with suppress(EOFError, OSError):
             while True:
-                number, data = grammar_compile_messages.read(source)
-                request = grammar_compile_messages.unpacked(data)
+                number, data = self._channel.receive()
+                try:
+                    request = pickle.loads(data)
+                except Exception:  # whatever is in it may do anything
+                    self._send(number, SerializedError.of(grammar_compile_messages.RequestNotSent()))
+                    continue
                 if isinstance(request, grammar_compile_messages.VocabularyMessage):
                     self._shelf.learn(request)
                 elif isinstance(request, grammar_compile_messages.ForgetNetworks):
                     self._shelf.forget(request.networks)
-                elif isinstance(request, grammar_compile_messages.UnreadableRequest):
-                    self._send(number, request)
                 else:
                     self._begin(number, request)
 
@@ -78,13 +62,13 @@ class CompileServer:
 
     def _serve(self, number: int, request: Any) -> None:
         try:
-            answer = self._answers[type(request)](request)
+            answer = self._answer(request)
         except MemoryError:
-            answer = grammar_compile_messages.RemoteCompileError.of(
+            answer = SerializedError.of(
                 GrammarLimitError("the grammar takes more memory than there is for it; simplify it")
             )
         except BaseException as error:
-            answer = grammar_compile_messages.RemoteCompileError.of(error)
+            answer = SerializedError.of(error)
         self._send(number, answer)
         with self._lock:
             self._working -= 1
@@ -102,41 +86,22 @@ class CompileServer:
                 _end()
 
     def _send(self, number: int, answer: Any) -> None:
-        data = pickle.dumps(answer)
-        with self._lock:
-            self._output.write(grammar_compile_messages.frame(number, data))
-            self._output.flush()
+        self._channel.send(number, pickle.dumps(answer))
 
-    def _make(self, request: grammar_compile_messages.MakeNetwork) -> grammar_compile_messages.NetworkGrown:
-        held = self._shelf.make(request)
+    def _answer(self, request: Any) -> Any:
+        if isinstance(request, grammar_compile_messages.MakeNetwork):
+            held, method, arguments = self._shelf.make(request), "made", tuple[Any, ...]()
+        else:
+            held, method, arguments = self._shelf.get(request.network), request.method, request.arguments
         with held.lock:
-            return held.made()
-
-    def _held(self, request: Any, work: Callable[[ServedNetwork], Any]) -> Any:
-        held = self._shelf.get(request.network)
-        if held is None:
-            return grammar_compile_messages.NetworkLost()
-        with held.lock:
-            return work(held)
+            return getattr(held, method)(*arguments)
 
 
 def _bound() -> None:
     """Others go first, and memory has an end."""
     with suppress(OSError):
         os.nice(NICER)
-    with suppress(ImportError, ValueError, OSError):
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        most = MOST_ADDRESSES if hard == resource.RLIM_INFINITY else min(hard, MOST_ADDRESSES)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
-
-
-def _watch(parent: int) -> None:
-    """End with the owner, even if another process holds the other end of the input open."""
-    while os.getppid() == parent:
-        time.sleep(WATCH)
-    os._exit(0)
+    limit_memory(MOST_ADDRESSES)
 
 
 def _end() -> None:
@@ -144,17 +109,12 @@ def _end() -> None:
     os._exit(0)
 
 
-def main(parent: int) -> None:
+def begin(channel: MessageChannel) -> None:
+    """channel: to the process that asks."""
     _bound()
     sys.setswitchinterval(SWITCH_INTERVAL)
-    source, output = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what prints does not speak to the other side
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
-    server = CompileServer(output)
+    os.dup2(2, 1)  # what prints does not write into its output
+    server = CompileServer(channel)
     server._send(grammar_compile_messages.NO_VOCABULARY, None)
-    server.serve(source)
+    server.serve()
     _end()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

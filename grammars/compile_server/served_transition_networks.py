@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.unordered_parts import PartSubset
 from sgl.grammars.automaton.shortest_completion import ShortestCompletions
@@ -29,7 +29,7 @@ MOST_AT_FIRST = 500
 
 
 class ServedNetwork:
-    """`lock` is held by who works on it."""
+    """Its methods are what the other process asks for, by name. `lock` is held by who works on it."""
 
     def __init__(self, network: TransitionNetwork) -> None:
         self.network = network
@@ -77,34 +77,37 @@ class ServedNetwork:
                     return  # the request for it gets the error
                 count -= 1
 
-    def finish(self, most: int) -> grammar_compile_messages.NetworkFinished:
+    def finish(self, most: int) -> tuple[grammar_compile_messages.NetworkGrown, dict[int, bytes]]:
+        """Build every rule but those that know their end, as far as there are not too many nodes."""
         ends = self.network.finish(most)
-        return grammar_compile_messages.NetworkFinished(self.grown(), ends)
+        return self.grown(), ends
 
-    def shortest_end(self, seen: grammar_compile_messages.FindShortestEnd) -> bytes:
+    def shortest_end(self, *state: Any) -> bytes:
+        """A shortest text to an end from a state, which is given by its threads. state: see `RemoteCoreState`."""
         if self._distances is None or len(self._distances) < len(self.network):
             self._distances = ShortestCompletions(self.network)
-        return self._distances.shortest(RemoteCoreState(seen), 0)
+        return self._distances.shortest(RemoteCoreState(*state), 0)
 
     def name(self, rule: int) -> str:
         return self.network.rules[rule].name
 
 
-class RemoteCoreState:
+class RemoteCoreState(NamedTuple):
     """A state of the other process's core, as far as it was sent; whatever number it is asked by."""
 
-    def __init__(self, seen: grammar_compile_messages.FindShortestEnd) -> None:
-        self._seen = seen
+    sent: list[grammar_compile_messages.Thread]
+    frames: dict[int, list[grammar_compile_messages.Thread]]
+    subsets: dict[int, PartSubset]
 
     def threads(self, state: int) -> list[grammar_compile_messages.Thread]:
         del state
-        return self._seen.threads
+        return self.sent
 
     def frame(self, index: int) -> list[grammar_compile_messages.Thread]:
-        return self._seen.frames[index]
+        return self.frames[index]
 
     def subset(self, index: int) -> PartSubset:
-        return self._seen.subsets[index]
+        return self.subsets[index]
 
 
 class ServedNetworks:
@@ -137,11 +140,13 @@ class ServedNetworks:
                 set_cache_dir(folder)
                 self._folder = folder
 
-    def get(self, network: int) -> ServedNetwork | None:
+    def get(self, network: int) -> ServedNetwork:
+        """Raises NetworkLost where it is not held any more."""
         with self._lock:
-            if network in self._held:
-                self._held.move_to_end(network)
-            return self._held.get(network)
+            if network not in self._held:
+                raise grammar_compile_messages.NetworkLost
+            self._held.move_to_end(network)
+            return self._held[network]
 
     def forget(self, networks: list[int]) -> None:
         with self._lock:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
+from sgl.common.child_process.child_process import child_environment, how_it_ended
+from sgl.common.process_memory import limit_memory
 from sgl.grammars.compile import GrammarRecipe
 from sgl.grammars.second_opinion.engine_table import ENGINES
 from sgl.grammars.second_opinion.no_verdict_error import NoVerdictError
@@ -43,25 +43,20 @@ def _run(work: bytes, seconds: float) -> tuple[bytes, str]:
     """The lines that the process wrote, and why there are no more."""
     command = [sys.executable, "-P", "-c", _PROGRAM]
     try:
-        done = subprocess.run(command, input=work, capture_output=True, timeout=seconds, env=_environment())
+        done = subprocess.run(command, input=work, capture_output=True, timeout=seconds, env=child_environment())
     except subprocess.TimeoutExpired as error:
         return _whole_lines(error.stdout or b""), f"no answer within {seconds:g} s"
     last = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    return _whole_lines(done.stdout), f"its process ended with status {done.returncode}: {last}"
+    return _whole_lines(done.stdout), f"its process {how_it_ended(done.returncode)}: {last}"
 
 
 def _whole_lines(output: bytes) -> bytes:
     return output[: output.rfind(b"\n") + 1]
 
 
-def _environment() -> dict[str, str]:
-    """The package is found where this process has it."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path))}
-
-
 def main() -> None:
     """The process: one line of JSON for each text, as soon as it is decided."""
-    _limit_memory()
+    limit_memory(MOST_MEMORY)
     for answer in _answers(*pickle.load(sys.stdin.buffer)):
         print(json.dumps(answer), flush=True)
 
@@ -86,12 +81,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return f"it needs more than {MOST_MEMORY >> 30} GB"
     return f"it failed with {type(error).__name__}: {error}"
-
-
-def _limit_memory() -> None:
-    with suppress(ImportError, ValueError, OSError):  # systems without such limits
-        import resource
-
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        most = MOST_MEMORY if hard == resource.RLIM_INFINITY else min(hard, MOST_MEMORY)
-        resource.setrlimit(resource.RLIMIT_AS, (most, hard))

@@ -237,7 +237,7 @@ class RanksBuilder:
 
     def describe(self, model: ModelSpec, info: dict[str, Any]) -> dict[str, Any]:
         """What `Engine.info` says of all ranks together. model: the whole one."""
-        pids = [info["pid"], *(member.process.pid for member in self.team.members)]
+        pids = [info["pid"], *(member.child.pid for member in self.team.members)]
         whole = Decoder(model, self._choice.dtype, "meta")
         return (
             {

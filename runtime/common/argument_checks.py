@@ -21,14 +21,6 @@ def shown(value: Any) -> str:
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
 
 
-def exception_text(error: BaseException) -> str:
-    """What an error says, whatever its class does."""
-    try:
-        return str(error)
-    except BaseException as broken:
-        return f"(its str() raises {type(broken).__name__})"
-
-
 def plain(value: Any) -> Any:
     """A number or text of somebody's own class as the one that it is: what their class makes of it is not asked."""
     if isinstance(value, int) and type(value) is not bool:

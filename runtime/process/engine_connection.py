@@ -6,12 +6,15 @@ import copy
 import heapq
 import itertools
 import logging
+import pickle
 import threading
 import time
 from collections import deque
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from sgl.common.child_process.known_class_pickles import pack
+from sgl.common.child_process.message_channel import HeartbeatLost, MessageChannel, frame
 from sgl.grammars import Vocabulary
 
 from ..errors import ConfigError, DeadlineExceeded
@@ -21,16 +24,14 @@ from ..sequences.ops.generate_op import Generate
 from ..sequences.ops.sequence_ops import Close, Extend
 from ..sequences.sequence_state import SequenceOp
 from . import process_messages
-from .heartbeat_timeout import HeartbeatLost
 from .message_outbox import MessageOutbox
 from .process_messages import (
     CHUNK,
     DONE,
-    EXIT_MESSAGE,
+    MESSAGE,
     AbortSequence,
     AskCore,
     FailGeneration,
-    MessageFile,
     ProcessAnswer,
     QueueOp,
     ReadyMessage,
@@ -78,9 +79,9 @@ class EngineConnection:
         self._due: list[OpDeadline] = []  # a heap
         self._noting = threading.Lock()
         self._arrived: deque[ProcessAnswer] = deque()
-        self._file: MessageFile | None = None
-        self.silent = False  # the other side did not end, but was heard no more
-        self.exit_message: BaseException | None = None  # why the other side's loop failed
+        self._channel: MessageChannel | None = None
+        self.silent = ""  # where the other side did not end, but was heard no more: in words
+        self.failure: BaseException | None = None  # why the other side's loop failed
         hello = PendingQuestion()
         self._expect(hello)
         self.ready: Future[ReadyMessage] = hello.future
@@ -91,7 +92,7 @@ class EngineConnection:
 
     def post(self, message: Any) -> None:
         if self.error is None:  # later no caller would take it
-            self.outbox.post(process_messages.frame(message, process_messages.pack))
+            self.outbox.post(frame(MESSAGE, pack(message)))
 
     def ask(self, name: str, *args: Any, at_once: bool = False) -> Future[Any]:
         op = PendingQuestion()
@@ -110,7 +111,7 @@ class EngineConnection:
             with self._noting:
                 heapq.heappush(self._due, OpDeadline(deadline, number))
         try:
-            arguments = process_messages.pack(process_messages.arguments_of(op, vocabulary))
+            arguments = pack(process_messages.arguments_of(op, vocabulary))
             self.post(QueueOp(number, sequence, type(op), arguments, op.started))
         except Exception as error:  # something of the caller's that no pickle can hold
             self._fail(
@@ -143,9 +144,9 @@ class EngineConnection:
 
     # what comes back
 
-    def serve(self, file: MessageFile) -> None:
+    def serve(self, channel: MessageChannel) -> None:
         """Hand out answers until the other side has ended."""
-        self._file = file
+        self._channel = channel
         while self._arrived or self._receive():
             answer = self._arrived.popleft()
             try:
@@ -153,7 +154,7 @@ class EngineConnection:
             except BaseException as error:  # the others have no other thread
                 note("an answer of the engine's process could not be handed out", error)
                 self._fail(answer.number, error)
-        self._file = None
+        self._channel, self.failure = None, channel.failure
 
     def read_until(self, future: Future[Any]) -> bool:
         """Answer a question of a caller that was just handed an answer; what comes before that one stays in its order.
@@ -173,16 +174,16 @@ class EngineConnection:
         return True
 
     def _receive(self) -> bool:
-        if self._file is None:
+        if self._channel is None:
             return False
         try:
-            while not (answers := process_messages.read(self._file)):
+            while not (answers := pickle.loads(self._channel.receive()[1])):
                 pass  # its last message may be empty
             self._arrived.extend(map(ProcessAnswer._make, answers))
         except (EOFError, OSError):
             return False
-        except HeartbeatLost:
-            self.silent = True
+        except HeartbeatLost as lost:
+            self.silent = str(lost)
             return False
         except Exception:  # it does not speak our language any more
             log.exception("what came from the engine's process cannot be read")
@@ -194,8 +195,6 @@ class EngineConnection:
         if kind == CHUNK:
             if (waiting := self._waiting.get(number)) is not None:
                 self._stream(number, waiting, Chunk(*value))
-        elif number == EXIT_MESSAGE:
-            self.exit_message = value.error()
         elif (waiting := self._waiting.pop(number, None)) is not None:
             try:
                 self._settle(waiting, kind, value)
@@ -220,16 +219,17 @@ class EngineConnection:
             waiting.op.on_chunk(chunk)
         except BaseException as error:  # its own affair, whatever it is
             self._raised(number, waiting, error)
-            self.post(FailGeneration(number, process_messages.SerializedError.of(error, process_messages.pack)))
+            self.post(FailGeneration(number, process_messages.serialized(error, pack)))
 
     def _raised(self, number: int, waiting: PendingOp, error: BaseException) -> None:
-        """The generation fails, and what is queued after it, also where the other process has come further already."""
+        """The generation fails, and what is queued after it, also where the other process has come further already.
+
+        What is queued after it gets the error as it is reported from there.
+        """
         waiting.raised = error
         for later, other in list(self._waiting.items()):
             if other.sequence == waiting.sequence and later is not None and later > number:
-                other.raised = (
-                    other.raised or process_messages.SerializedError.of(error, process_messages.pack).error()
-                )  # as it is reported from there
+                other.raised = other.raised or process_messages.serialized(error, pack).error()
 
     # who waits
 

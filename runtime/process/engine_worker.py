@@ -1,19 +1,19 @@
-"""The process that an engine runs in, started by `engine_process`; it does not outlive its parent."""
+"""The process that an engine runs in, started by `remote_core`; it does not outlive its parent."""
 
 from __future__ import annotations
 
 import faulthandler
 import logging
 import pickle
-import signal
-import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from sgl.common.child_process.message_channel import MessageChannel, frame
 from sgl.grammars.compile_client import grammar_compile_policy
 
 from ..common.argument_checks import shown
@@ -23,13 +23,14 @@ from ..sequences.ops.sequence_ops import Close, Fork
 from ..sequences.sequence_state import SequenceStatus
 from . import process_messages
 from .grammar_recipes import GrammarRecipes, LateGenerate
+from .loop_watch import LoopWatch, leave
 from .message_outbox import MessageOutbox
-from .process_heartbeat import Heartbeat, leave
 from .process_messages import (
     ADAPT,
     CHUNK,
     DONE,
     FAILED,
+    MESSAGE,
     AbortSequence,
     AskCore,
     FailGeneration,
@@ -37,8 +38,8 @@ from .process_messages import (
     ProcessAnswer,
     QueueOp,
     ReadyMessage,
-    SerializedError,
     StartMessage,
+    serialized,
 )
 
 if TYPE_CHECKING:
@@ -73,14 +74,14 @@ class EngineWorker:
             FailGeneration: self._spoil,
         }
 
-    def serve(self, file: BinaryIO) -> None:
+    def serve(self, channel: MessageChannel) -> None:
         """Until the other side has ended."""
         while True:
             try:
-                message = process_messages.read(file)
+                _, message = channel.receive()
             except (EOFError, OSError):
                 return
-            self._take(message)
+            self._take(pickle.loads(message))
 
     def _take(self, message: Any) -> None:
         try:
@@ -120,7 +121,7 @@ class EngineWorker:
 
     def _refuse(self, number: int | None, error: Exception) -> None:
         if number is not None:
-            self._post(number, FAILED, SerializedError.of(error))
+            self._post(number, FAILED, serialized(error))
 
     def _rebuilt(self, message: QueueOp, sequence: SequenceState) -> SequenceOp:
         """The operation that the parent has, here."""
@@ -184,7 +185,7 @@ class EngineWorker:
             return  # this process ends at once, and with that everything that waits for it
         error = future.exception()
         if error is not None:
-            self._post(number, FAILED, SerializedError.of(error))
+            self._post(number, FAILED, serialized(error))
         else:
             result = future.result()
             self._post(number, DONE, None if sent is not None and result is sent else result)
@@ -193,44 +194,40 @@ class EngineWorker:
         self._outbox.post(ProcessAnswer(number, kind, value))
 
 
-def begin(descriptor: str) -> None:
-    """descriptor: of the socket to the parent."""
-    main(int(descriptor))
+def begin(channel: MessageChannel) -> None:
+    """channel: to the parent."""
+    with suppress(EOFError):
+        main(channel)
     leave(0)
 
 
-def main(descriptor: int) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # the parent's affair: it may want to finish what runs
-        signal.signal(number, signal.SIG_IGN)
+def main(channel: MessageChannel) -> None:
+    """Raises EOFError when the parent ends before it has said what to run."""
     faulthandler.enable()
-    link = socket.socket(fileno=descriptor)
-    link.set_inheritable(False)
-    file, outbox = link.makefile("rb"), MessageOutbox("sgl-process-out", _frames)
+    outbox = MessageOutbox("sgl-process-out", _frames)
+    start: StartMessage = pickle.loads(channel.receive()[1])
+    outbox.send(channel)
     try:
-        start: StartMessage = process_messages.read(file)
-    except EOFError:
-        return
-    outbox.send(link)
-    try:
-        _run(start, file, outbox, Heartbeat(outbox, start.options.heartbeat))
+        _run(start, channel, outbox)
     finally:
         outbox.end()
 
 
-def _run(start: StartMessage, file: BinaryIO, outbox: MessageOutbox, heartbeat: Heartbeat) -> None:
+def _run(start: StartMessage, channel: MessageChannel, outbox: MessageOutbox) -> None:
     from ..build.build_engine import build_engine
 
+    loop = LoopWatch(channel, outbox, start.options.heartbeat)
     try:
-        parts = build_engine(Path(start.path), start.options, heartbeat.broken)
+        parts = build_engine(Path(start.path), start.options, loop.broken)
     except Exception as error:
-        outbox.post(ProcessAnswer(0, FAILED, SerializedError.of(error)))
+        outbox.post(ProcessAnswer(0, FAILED, serialized(error)))
         return
     core: EngineCore = parts.core
     core.told = outbox.ring
     compiling = grammar_compile_policy.use(parts.config.grammar_process)
     outbox.post(ProcessAnswer(0, DONE, ReadyMessage(parts.config, parts.info)))
-    heartbeat.watch(core)
-    EngineWorker(parts, outbox).serve(file)
+    loop.watch(core)
+    EngineWorker(parts, outbox).serve(channel)
     core.stop()
     if compiling is not None:
         compiling.leave()
@@ -239,9 +236,9 @@ def _run(start: StartMessage, file: BinaryIO, outbox: MessageOutbox, heartbeat: 
 def _frames(answers: list[tuple[int, int, Any]]) -> bytes:
     plain = list(map(tuple, answers))  # many small ones are pickled ten times as fast as those of a class
     try:
-        return process_messages.frame(plain)
+        return frame(MESSAGE, pickle.dumps(plain))
     except Exception:  # one of them cannot be sent: the others are
-        return process_messages.frame([_sendable(answer) for answer in plain])
+        return frame(MESSAGE, pickle.dumps([_sendable(answer) for answer in plain]))
 
 
 def _sendable(answer: tuple[int, int, Any]) -> tuple[int, int, Any]:
@@ -249,4 +246,4 @@ def _sendable(answer: tuple[int, int, Any]) -> tuple[int, int, Any]:
         pickle.dumps(answer)
         return answer
     except Exception as error:
-        return answer[0], FAILED, SerializedError.of(RuntimeFailure(f"the answer cannot be sent: {shown(error)}"))
+        return answer[0], FAILED, serialized(RuntimeFailure(f"the answer cannot be sent: {shown(error)}"))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
+
+from sgl.common.child_process.message_channel import MessageChannel
 
 
 class MessageOutbox:
@@ -37,7 +38,7 @@ class MessageOutbox:
             self._rung = True
             self._bell.put(None)
 
-    def send(self, through: socket.socket, first: bytes = b"") -> None:
+    def send(self, through: MessageChannel, first: bytes = b"") -> None:
         """Begin to send: `first`, then what was posted and will be."""
         self.thread = threading.Thread(target=self._run, args=(through, first), name=self._name, daemon=True)
         self.thread.start()
@@ -48,13 +49,13 @@ class MessageOutbox:
         if self.thread is not None:
             self.thread.join()
 
-    def _run(self, through: socket.socket, first: bytes) -> None:
+    def _run(self, through: MessageChannel, first: bytes) -> None:
         batch: list[Any] = []
         try:
-            through.sendall(first)
+            through.write(first)
             while not batch or batch[-1] is not _END:
                 batch = self._next()
-                through.sendall(self._frames([message for message in batch if message is not _END]))
+                through.write(self._frames([message for message in batch if message is not _END]))
         except OSError:
             pass  # the other side is gone: its reader learns why
 

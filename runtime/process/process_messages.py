@@ -1,4 +1,4 @@
-"""What the two processes say to each other: pickles of our own types, each after its length.
+"""What the two processes say to each other: pickles of our own types.
 
 To the engine go Open, Queue, Abort, Ask and Spoil; back come Answers. Operations travel as their class and the
 attributes of which a copy is made, grammars as recipes, errors without their tracebacks. The engine's process does not
@@ -8,19 +8,15 @@ know its caller's modules: nothing made of their classes is sent there.
 from __future__ import annotations
 
 import dataclasses
-import io
-import pickle
-import struct
-import sys
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
-from types import FunctionType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from sgl.common.child_process.serialized_error import SerializedError
 from sgl.grammars import Vocabulary
 
 from ..build.engine_config import DeviceDefaults, EngineConfig
-from ..common.argument_checks import exception_text
 from ..errors import ConfigError, RuntimeFailure
 from ..sequences.generation import Chunk
 from ..sequences.ops.generate_op import Generate
@@ -29,9 +25,10 @@ from ..sequences.running_generation import WRONG_VOCABULARY
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import SequenceOp
 
-_LENGTH = struct.Struct("<Q")
-_KNOWN = sys.stdlib_module_names | {"sgl", "numpy", "torch"}  # packages whose classes the engine's process has for sure
-_PLAIN: list[tuple[type, Callable[[Any], Any]]] = [(str, str.__str__), (int, int.__int__), (float, float.__float__)]
+MESSAGE = 0  # the number of every message in the channel: an answer holds that of its question
+serialized = partial(SerializedError.of, otherwise=RuntimeFailure)
+MESSAGE = 0  # the number of every message in the channel: an answer holds that of its question
+serialized = partial(SerializedError.of, otherwise=RuntimeFailure)
 
 
 class StartMessage(NamedTuple):
@@ -88,7 +85,7 @@ class FailGeneration(NamedTuple):
 
 
 class ProcessAnswer(NamedTuple):
-    """value: a chunk's fields, a result, or a `SerializedError` error."""
+    """value: a chunk's fields, a result, or a `SerializedError`."""
 
     number: int
     kind: int
@@ -97,68 +94,6 @@ class ProcessAnswer(NamedTuple):
 
 ADAPT = "adapt"  # the name of a question for `EngineCore.adapt`
 CHUNK, DONE, FAILED = range(3)
-ALIVE, EXIT_MESSAGE = -1, -2  # numbers of answers to no question: a sign of life, and why the loop failed
-
-
-class SerializedError(NamedTuple):
-    """An error as it travels: how it was made is forgotten, what it says and holds is kept."""
-
-    kind: type[BaseException]
-    arguments: tuple[Any, ...]
-    attributes: dict[str, Any]
-
-    @classmethod
-    def of(cls, error: BaseException, dumps: Callable[[Any], bytes] = pickle.dumps) -> SerializedError:
-        """One that `dumps` can send: for an error with parts that it cannot, a RuntimeFailure of the same text."""
-        try:
-            error_sent = cls(type(error), error.args, dict(vars(error)))
-            if isinstance(pickle.loads(dumps(error_sent)).error(), BaseException):
-                return error_sent
-        except BaseException:  # its class may do anything
-            pass
-        return cls(RuntimeFailure, (f"{type(error).__name__}: {exception_text(error)}",), {})
-
-    def error(self) -> BaseException:
-        made = self.kind.__new__(self.kind, *self.arguments)
-        made.__dict__.update(self.attributes)
-        return made
-
-
-def frame(message: Any, dumps: Callable[[Any], bytes] = pickle.dumps) -> bytes:
-    data = dumps(message)
-    return _LENGTH.pack(len(data)) + data
-
-
-def pack(message: Any) -> bytes:
-    """The bytes of what the engine's process can read. Raises PicklingError for classes and functions of others."""
-    file = io.BytesIO()
-    _MessagePickler(file, pickle.HIGHEST_PROTOCOL).dump(message)
-    return file.getvalue()
-
-
-class _MessagePickler(pickle.Pickler):
-    def reducer_override(self, value: Any) -> Any:
-        """Others' kinds of texts and numbers, such as an enum's, are sent as the plain ones that they are."""
-        for plain, bare in _PLAIN:
-            if isinstance(value, plain) and type(value).__module__.partition(".")[0] not in _KNOWN:
-                return plain, (bare(value),)
-        if isinstance(value, type | FunctionType) and value.__module__.partition(".")[0] not in _KNOWN:
-            raise pickle.PicklingError(f"{value!r} is not known there")
-        return NotImplemented
-
-
-class MessageFile(Protocol):
-    def read(self, count: int, /) -> bytes: ...
-
-
-def read(file: MessageFile) -> Any:
-    """The next message. Raises EOFError when the other side has ended, also in the middle of one."""
-    head = file.read(_LENGTH.size)
-    size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
-    data = file.read(size)
-    if not size or len(data) < size:
-        raise EOFError
-    return pickle.loads(data)
 
 
 # what operations and chunks are made of

@@ -14,6 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sgl.common.child_process.child_process import ChildProcess
+from sgl.common.child_process.message_channel import LOOK
+from sgl.common.child_process.restart_policy import RestartPolicy
 from sgl.grammars import Vocabulary
 
 from ..build.build_engine import BuiltEngine
@@ -27,9 +30,9 @@ from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import SequenceOp, SequenceStatus
 from ..watch.engine_stats import Stats
 from .engine_connection import EngineConnection
-from .engine_process import GRACE, HURRY, EngineProcess, ProcessStart
-from .heartbeat_timeout import LOOK
+from .loop_watch import HUNG
 from .process_messages import ADAPT, OpenSequence, ReadyMessage
+from .process_start import ProcessStart
 
 log = logging.getLogger("sgl.runtime")
 
@@ -38,6 +41,8 @@ LOADING = 10  # times the heartbeat that a process may be silent while it import
 STEADY = 60.0  # seconds after which a process that dies is the first in a new row
 ANSWER = 60.0  # seconds that the counters between two steps may take
 GLANCE = 1.0  # seconds that a glance at the counters may take
+GRACE = 10.0  # seconds that a process has to end by itself once it is asked to
+HURRY = 1.0  # seconds, where it was not asked to end
 
 CLOSED = EngineClosed("the engine is closed; open a new one")
 
@@ -94,10 +99,10 @@ class RemoteCore:
         self.asleep = False
         self.vocabulary: Vocabulary
         self._ids = itertools.count(1)
-        self._restarts = 0
+        self.restart_policy, self._restarts = RestartPolicy(PAUSES), 0
         self._seen = Stats()
         self._stopping, self._adapting = threading.Event(), threading.Lock()
-        self._child: EngineProcess | None = None
+        self._child: ChildProcess | None = None
         self._thread = threading.Thread(target=self._supervise, name="sgl-process", daemon=True)
         self._link = EngineConnection(self._thread)
         self.started = self._link.ready
@@ -198,7 +203,7 @@ class RemoteCore:
         listens = link.ready.done()
         link.end(EngineClosed("the engine was closed while this waited"), CLOSED)
         if child is not None and listens:
-            child.leave()
+            child.channel.leave()
         elif child is not None:
             child.kill()  # it is still loading, and does not listen
 
@@ -215,74 +220,70 @@ class RemoteCore:
             down = EngineFailed(f"the supervisor of the engine's process failed: {shown(error)}; open a new engine")
             down.__cause__ = error.with_traceback(None)
             if (child := self._child) is not None:
-                child.kill()
-                child.reap()
+                child.end(0.0)
             self._link.end(down, down)
 
     def _keep_up(self) -> None:
-        deaths = 0
         while not self._stopping.is_set():
             began = time.monotonic()
             how = self._live(self._link)
-            deaths = 1 if time.monotonic() - began > STEADY else deaths + 1
-            if self._stopping.is_set() or not self._go_on(how, deaths):
+            pause = self.restart_policy.pause(useful=time.monotonic() - began > STEADY)
+            if self._stopping.is_set() or not self._go_on(how, pause):
                 break
         if self._stopping.is_set():
             self._link.end(CLOSED, CLOSED)
 
     def _live(self, link: EngineConnection) -> str:
         """One process, from its start to its end; how that was."""
+        start = self._start
         try:
-            child = self._child = EngineProcess(self._start)
+            child = self._child = start.child()
         except Exception as error:
             return f"the engine's process could not be started ({error})"
         if self._stopping.is_set():
             child.kill()
         link.ready.add_done_callback(lambda ready: self._note(child, ready))
-        link.outbox.send(child.socket, child.first)
-        child.file.look = link.expire
-        child.file.patience = self._heartbeat and LOADING * self._heartbeat
-        link.serve(child.file)
+        link.outbox.send(child.channel, start.message)
+        child.channel.reader.look = link.expire
+        child.channel.reader.patience = self._heartbeat and LOADING * self._heartbeat
+        link.serve(child.channel)
         self._child = None
-        how = self._how_it_ended(link, child)
+        how = f"the engine's process (pid {child.pid}) {self._how_it_ended(link, child)}"
         link.outbox.end()
-        child.close()
         refused = link.ready.done() and link.ready.exception()
         return f"{how} ({refused})" if refused else how
 
-    def _how_it_ended(self, link: EngineConnection, child: EngineProcess) -> str:
+    def _how_it_ended(self, link: EngineConnection, child: ChildProcess) -> str:
+        how = child.end(0.0 if link.silent else GRACE if self._stopping.is_set() else HURRY)
         if link.silent:
-            child.kill()
-            child.reap()
-            seconds = f"{child.file.patience:g} s"
-            return (
-                f"the engine's process (pid {child.pid}) was stopped or hung: it gave no sign of life for "
-                f"{seconds}, and was killed"
-            )
-        how = child.reap(GRACE if self._stopping.is_set() else HURRY)
-        return how if link.exit_message is None else f"{how}, as its loop failed: {shown(link.exit_message)}"
+            return link.silent
+        if link.failure is not None:
+            return f"{how}, as its loop failed: {shown(link.failure)}"
+        return f"{how}, as its loop did not go on (it wrote to stderr where)" if child.code == HUNG else how
 
-    def _note(self, child: EngineProcess, ready: Future[ReadyMessage]) -> None:
+    def _note(self, child: ChildProcess, ready: Future[ReadyMessage]) -> None:
         if ready.exception() is None:
-            child.file.patience = self._heartbeat
+            child.channel.reader.patience = self._heartbeat
             self.asleep = False
             self.info.update(ready.result().info, model_path=self._path, pid=child.pid, restarts=self._restarts)
             if self._noted is not None:
                 self._noted()
 
-    def _go_on(self, how: str, deaths: int) -> bool:
-        """Tell those who waited, and get ready for the next process; False: there will be none."""
+    def _go_on(self, how: str, pause: float | None) -> bool:
+        """Tell those who waited, and get ready for the next process; False: there will be none.
+
+        pause: see `RestartPolicy`.
+        """
         ended, started = self._link, self.started
         if not started.done():
             ended.end(*[EngineDied(f"{how} before it could start; look at what it wrote to stderr")] * 2)
         if started.exception() is not None:
             return False
         self._link = EngineConnection(self._thread)
-        if deaths > len(PAUSES):
-            down = EngineDied(
-                f"{how}, {deaths} times in a row, and stays down; look at its stderr and open a new engine"
-            )
-            down.__cause__ = ended.exit_message
+        if pause is None:
+            times = f"{self.restart_policy.deaths} times in a row"
+            down = EngineDied(f"{how}, {times}, and stays down; look at its stderr and open a new engine")
+            down.__cause__ = ended.failure
             log.error("%s", down)
             for link in (ended, self._link):
                 link.end(down, down)
@@ -290,10 +291,10 @@ class RemoteCore:
         log.warning("%s; it is started again", how)
         again = EngineDied(f"{how} and is started again; open a new sequence and ask once more")
         lost = EngineDied(f"the sequence is lost: {how}; open a new one, the engine is started again")
-        again.__cause__ = lost.__cause__ = ended.exit_message
+        again.__cause__ = lost.__cause__ = ended.failure
         ended.end(again, lost)
         self._restarts += 1
-        self._pause(PAUSES[deaths - 1])
+        self._pause(pause)
         return True
 
     def _pause(self, seconds: float) -> None:

@@ -81,7 +81,7 @@ def test_a_request_whose_rules_are_lost_goes_on(bundled):
         grammar = compile_json_schema(schema, engine.vocabulary)
         assert UNBUILT in grammar.automaton.network.entries
         running = grammar_compile_policy.process()
-        os.kill(running._process.pid, signal.SIGKILL)
+        os.kill(running.child.pid, signal.SIGKILL)
         while running.ended is None:
             time.sleep(0.001)
         params = SamplingParams(max_tokens=10, temperature=1.0, seed=4, error_on_truncation=False)

@@ -9,17 +9,16 @@ import time
 from ranks_rig import alive
 from server_rig import await_true
 
-from sgl.runtime.common.parent_death import command_with_parent
+from sgl.common.child_process.child_main import command
 
-SLEEPER = "import time\n\ndef begin(*names):\n    print(*names, flush=True)\n    time.sleep(60)\n"
+SLEEPER = "import time\n\ndef begin(channel, *names):\n    print(*names, flush=True)\n    time.sleep(60)\n"
 OWNER = """
-import subprocess, sys, time
+import sys, time
 sys.path.insert(0, {folder!r})
-from sgl.runtime.common.parent_death import command_with_parent
-child = subprocess.Popen(command_with_parent("sleeper", "a", 1), env={{**__import__("os").environ, "PYTHONPATH": ":".join(sys.path)}}, stdout=subprocess.PIPE)
-print(child.pid, child.stdout.readline().decode().strip(), flush=True)
+from sgl.common.child_process.child_process import ChildProcess
+print(ChildProcess("sleeper", "a", 1).pid, flush=True)
 time.sleep(60)
-"""  # noqa: E501
+"""
 
 
 def test_it_ends_with_its_owner(tmp_path):
@@ -27,8 +26,8 @@ def test_it_ends_with_its_owner(tmp_path):
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER.format(folder=str(tmp_path))], stdout=subprocess.PIPE, text=True
     )
-    pid, *said = owner.stdout.readline().split()
-    assert said == ["a", "1"] and alive(int(pid))
+    pid, said = owner.stdout.readline(), owner.stdout.readline()
+    assert said == "a 1\n" and alive(int(pid))
     owner.kill()
     owner.wait()
     await_true(lambda: not alive(int(pid)))
@@ -36,8 +35,8 @@ def test_it_ends_with_its_owner(tmp_path):
 
 def test_one_whose_owner_has_ended_begins_nothing():
     """Nor does it import what it would begin with."""
-    called = command_with_parent("nowhere")
-    called[called.index("sgl.runtime.common.parent_death") + 1] = "1"  # another process
+    called = command(0, 1.0, "nowhere")
+    called[called.index("sgl.common.child_process.child_main") + 1] = "1"  # another process
     started = time.monotonic()
     done = subprocess.run(called, capture_output=True, timeout=30)
     assert done.returncode == 0 and not done.stderr and time.monotonic() - started < 10

@@ -79,8 +79,8 @@ def test_grammars_travel_as_recipes(engine, local, kind):
 
 
 def test_each_process_has_another_that_compiles_its_grammars(engine):
-    number = engine.info()["pid"]
-    (compiles,) = Path(f"/proc/{number}/task/{number}/children").read_text().split()
+    tasks = Path(f"/proc/{engine.info()['pid']}/task")
+    (compiles,) = "".join(path.read_text() for path in tasks.glob("*/children")).split()
     assert b"sgl.grammars.compile_server.grammar_compile_server" in Path(f"/proc/{compiles}/cmdline").read_bytes()
     assert engine.info()["grammars"]["compiled"] == "in a separate process"
 
@@ -190,11 +190,10 @@ def test_errors_keep_their_class_and_what_they_hold():
     class Local(Exception):
         pass
 
-    told = process_messages.SerializedError.of(UnsupportedGrammarError("lookahead", "3", "leave it out")).error()
+    told = process_messages.serialized(UnsupportedGrammarError("lookahead", "3", "leave it out")).error()
     assert isinstance(told, UnsupportedGrammarError) and told.keyword == "lookahead" and "leave it out" in str(told)
-    assert (
-        str(process_messages.SerializedError.of(Local("so")).error()) == "Local: so"
-    )  # the other side does not know the class
+    made = process_messages.serialized(Local("so")).error()  # the other side does not know the class
+    assert type(made) is RuntimeFailure and str(made) == "Local: so"
 
 
 def test_aborts_deadlines_and_priorities_reach_it(engine):

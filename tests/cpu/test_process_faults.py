@@ -23,6 +23,7 @@ from alone import alone
 from server_rig import await_true
 
 import sgl
+from sgl.common.child_process.message_channel import MessageChannel
 from sgl.grammars.compile import GrammarRecipe
 from sgl.lang.errors import ProgramError
 from sgl.runtime import Engine, SamplingParams
@@ -30,6 +31,7 @@ from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied, RuntimeFailure
 from sgl.runtime.process import remote_core
 from sgl.runtime.process.engine_connection import EngineConnection
+from sgl.runtime.process.process_start import ProcessStart
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
 LONG = SamplingParams(max_tokens=100_000, temperature=0, ignore_eos=True)
@@ -157,8 +159,8 @@ def test_a_scheduler_that_fails_ends_its_process(engine, place):
 def test_one_that_dies_again_and_again_stays_down(engine, monkeypatch):
     tried: list[object] = []
     running, before = begun(engine), engine.info()["restarts"]  # these count too, they were just now
-    monkeypatch.setattr(remote_core, "PAUSES", (0.0,) * (before + 2))
-    monkeypatch.setattr(remote_core, "EngineProcess", lambda *options: _no_child(tried.append(options)))
+    monkeypatch.setattr(engine._core.restart_policy, "pauses", (0.0,) * (before + 2))
+    monkeypatch.setattr(ProcessStart, "child", lambda start: _no_child(tried.append(start)))
     kill(engine, signal.SIGSEGV)
     with pytest.raises(EngineDied, match=r"SIGSEGV.*is started again"):
         running.result(10)
@@ -200,7 +202,7 @@ def test_dropping_the_last_reference_leaves_no_thread_process_or_descriptor(tiny
 
 def test_the_collector_may_end_an_engine_on_any_of_its_threads(monkeypatch):
     """What sends to the process does not wait for the supervisor, which waits for it."""
-    monkeypatch.setattr(remote_core, "EngineProcess", _Silent)
+    monkeypatch.setattr(ProcessStart, "child", _Silent)
     core = remote_core.RemoteCore(Path("nowhere"), EngineConfig())
     await_true(lambda: core._link.outbox.thread is not None)
     core._link.outbox._frames = lambda batch: core.stop() or b""
@@ -212,21 +214,19 @@ def test_the_collector_may_end_an_engine_on_any_of_its_threads(monkeypatch):
 class _Silent:
     """The other end says nothing until it is told to leave, or killed."""
 
-    pid, first = 1, b""
+    pid, code = 1, 0
 
-    def __init__(self, beginning: object) -> None:
-        self.socket, self._theirs = socket.socketpair()
-        self.file = self.socket.makefile("rb")
+    def __init__(self) -> None:
+        ours, self._theirs = socket.socketpair()
+        self.channel = MessageChannel(ours)
 
     def kill(self) -> None:
         self._theirs.shutdown(socket.SHUT_RDWR)
 
-    def reap(self, seconds: float) -> str:
-        return "it ended"
-
-    def close(self) -> None:
-        for end in (self.file, self.socket, self._theirs):
+    def end(self, seconds: float) -> str:
+        for end in (self.channel, self._theirs):
             end.close()
+        return "ended"
 
 
 # the beginning
@@ -234,7 +234,7 @@ class _Silent:
 
 def test_a_process_that_cannot_be_started(tiny, monkeypatch):
     for error in (OSError("no more processes"), ValueError("no more processes")):
-        monkeypatch.setattr(remote_core, "EngineProcess", partial(_no_child, error=error))
+        monkeypatch.setattr(ProcessStart, "child", partial(_no_child, error=error))
         with pytest.raises(EngineDied, match=r"no more processes.*before it could start"):
             Engine(tiny, **OPTIONS)
     monkeypatch.setattr(sys, "frozen", True, raising=False)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import ConfigError, DeadlineExceeded, EngineDied, RuntimeFailure
 from sgl.runtime.process import remote_core
 from sgl.runtime.process.engine_connection import EngineConnection
-from sgl.runtime.process.heartbeat_timeout import HeartbeatLost, HeartbeatReader
 
 SECONDS = 30
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)
@@ -30,7 +27,7 @@ def hang_when_told():
         how, scheduler = open({mark!r}).read(), sys.modules["sgl.runtime.scheduling.scheduler"].Scheduler
         if how == "lock":
             ctypes.PyDLL(None).sleep(1000)
-        sys.modules["sgl.runtime.process.process_heartbeat"].STEP = 3 if how == "loop" else 20
+        sys.modules["sgl.runtime.process.loop_watch"].STEP = 3 if how == "loop" else 20
         usual, scheduler.plan = scheduler.plan, lambda self: time.sleep(1e6 if how == "loop" else 3) or usual(self)
         while os.path.exists({mark!r}):
             time.sleep(0.01)
@@ -150,22 +147,6 @@ def test_deadlines_hold_while_nothing_runs(tiny, monkeypatch):
 def test_a_heartbeat_is_a_number_of_seconds(tiny, value):
     with pytest.raises(ConfigError, match="heartbeat"):
         Engine(tiny, heartbeat=value)
-
-
-def test_an_ear_counts_only_its_own_waits():
-    here, there = socket.socketpair()
-    ear = HeartbeatReader(here)
-    ear.patience, looks = 0.4, []
-    ear.look = lambda: (looks.append(1), time.sleep(0.3))  # somebody's callback takes long
-    threading.Timer(0.2, there.sendall, [b"ab" * 50_000]).start()
-    assert ear.read(3) == b"aba" and ear.read(99_997) == b"b" + b"ab" * 49_998
-    began = time.monotonic()
-    with pytest.raises(HeartbeatLost):
-        ear.read(1)
-    assert 0.4 <= time.monotonic() - began < 3 and looks
-    there.close()
-    assert ear.read(1) == b""
-    here.close()
 
 
 def test_what_expires_is_failed_once():

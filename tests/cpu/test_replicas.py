@@ -22,7 +22,7 @@ import sgl
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.build.engine_config import EngineConfig
 from sgl.runtime.errors import CheckpointError, ConfigError, EngineClosed, EngineDied, RuntimeFailure
-from sgl.runtime.process.engine_process import ProcessStart
+from sgl.runtime.process.process_start import ProcessStart
 from sgl.runtime.replicas.replica_routing import (
     BLOCK,
     RUNNING,

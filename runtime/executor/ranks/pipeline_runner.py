@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 from typing import Any, NamedTuple
 
@@ -75,11 +74,7 @@ class PipelineRunner(RankZeroRunner):
 
     def done(self) -> list[StageProgress]:
         """Of each rank, as it said last."""
-        others = [
-            pickle.loads(member.heartbeat) if member.heartbeat else StageProgress(0.0, [])
-            for member in self.team.members
-        ]
-        return [self.pipeline.done(), *others]
+        return [self.pipeline.done(), *self.team.signs(StageProgress(0.0, []))]
 
     def times(self) -> PipelineTimes:
         seconds = [each.seconds for each in self.done()]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import faulthandler
 import os
 import pickle
-import signal
-import socket
 import threading
 import traceback
 from collections.abc import Callable
@@ -20,6 +18,9 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 import torch
+
+from sgl.common.child_process.message_channel import MessageChannel
+from sgl.common.child_process.serialized_error import SerializedError
 
 from ...attention import AttentionBackend, attention_backend
 from ...cache.host_kv_pages import HostKVPages
@@ -37,24 +38,8 @@ from ..step_batch_message import MirroredSlots
 from .rank_adapters import RankAdapters
 from .rank_host_pages import calls_of
 from .rank_weights import RankWeights
-from .worker_channel import (
-    ALIVE,
-    ASK,
-    FAILED,
-    POOL,
-    READY,
-    SLEEP,
-    STEP,
-    TELL,
-    UNANSWERED,
-    WAKE,
-    WHERE,
-    RankChannel,
-    RankKVOptions,
-    RankStart,
-)
+from .worker_channel import ASK, POOL, READY, SLEEP, STEP, TELL, UNANSWERED, WAKE, WHERE, RankKVOptions, RankStart
 
-BEAT = 0.5  # seconds between two signs of life
 ON_GPUS = "sgl.runtime.executor.ranks.gpu_rank_worker"  # whose `begun` a rank takes there
 
 
@@ -195,36 +180,31 @@ class RankWorker:
         self._build()
 
 
-def begin(descriptor: str) -> None:
-    """descriptor: of the socket to rank 0."""
+def begin(channel: MessageChannel) -> None:
+    """channel: to rank 0."""
     if torch.cuda.is_available():
         with suppress(ImportError):  # it may be for the CPU
             import_module(ON_GPUS)  # while rank 0 finds out what it wants of this one
-    main(int(descriptor))
+    main(channel)
 
 
-def main(descriptor: int) -> None:
+def main(channel: MessageChannel) -> None:
     faulthandler.register(WHERE)
-    for number in (signal.SIGINT, signal.SIGTERM):  # rank 0's affair
-        signal.signal(number, signal.SIG_IGN)
-    line = RankChannel(socket.socket(fileno=descriptor))
     heard: SimpleQueue[tuple[int, bytes]] = SimpleQueue()
-    threading.Thread(target=_listen, args=(line, heard), daemon=True).start()
-    beating: list[RankCommands] = []
-    threading.Thread(target=_beat, args=(line, beating), daemon=True).start()
+    threading.Thread(target=_listen, args=(channel, heard), daemon=True).start()
     try:
         _, payload = heard.get()
         follower = _begun(pickle.loads(payload))
-        beating.append(follower)
-        line.send(READY, follower.ready())
+        channel.make_sign = follower.heartbeat
+        channel.send(READY, follower.ready())
         while True:
             kind, payload = heard.get()
             answer = follower.take(kind, payload)
             if kind not in UNANSWERED:
-                line.send(READY, answer)
+                channel.send(READY, answer)
     except BaseException as error:
         traceback.print_exc()
-        line.send(FAILED, f"{type(error).__name__}: {error}".encode())
+        channel.send_failure(error)
         os._exit(1)
 
 
@@ -257,31 +237,12 @@ def answered(call: Callable[[str, tuple[Any, ...]], Any], name: str, arguments: 
     try:
         return pickle.dumps((call(name, arguments), None))
     except Exception as error:
-        return pickle.dumps((None, _sendable(error)))
+        return pickle.dumps((None, SerializedError.of(error, otherwise=RuntimeFailure)))
 
 
-def _sendable(error: Exception) -> Exception:
-    """An error as another process may read it: without what it holds."""
-    try:
-        pickle.loads(pickle.dumps(bare := type(error)(*error.args)))
-    except Exception:
-        return RuntimeFailure(f"{type(error).__name__}: {error}")
-    return bare
-
-
-def _listen(line: RankChannel, heard: SimpleQueue[tuple[int, bytes]]) -> None:
+def _listen(channel: MessageChannel, heard: SimpleQueue[tuple[int, bytes]]) -> None:
     try:
         while True:
-            heard.put(line.receive())
+            heard.put(channel.receive())
     except (EOFError, OSError):
         os._exit(0)  # rank 0 is gone, or wants no more: whatever is computed is not used
-
-
-def _beat(line: RankChannel, beating: list[RankCommands]) -> None:
-    """Signs of life; once it has loaded, with what it says then."""
-    pause = threading.Event()
-    try:
-        while not pause.wait(BEAT):
-            line.send(ALIVE, beating[0].heartbeat() if beating else b"")
-    except OSError:
-        os._exit(0)

@@ -1,24 +1,19 @@
-"""What rank 0 and another rank say to each other: a kind and its bytes, through a pair of sockets."""
+"""What rank 0 and another rank say to each other: messages by their kinds, and what the first two hold."""
 
 from __future__ import annotations
 
-import pickle
 import signal
-import socket
-import struct
-import threading
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from ..ep.expert_parallel_split import ExpertParallelSplit
 
 BEGIN, POOL, STEP, SLEEP, WAKE, COMPILE, REHEARSE = range(7)  # from rank 0
-READY, ALIVE, FAILED = range(7, 10)  # to it
-ASK, TELL = range(10, 12)  # from rank 0: a method of the rank's by its name, and what it is given
+READY = 7  # to it
+ASK, TELL = range(8, 10)  # from rank 0: a method of the rank's by its name, and what it is given
 UNANSWERED = (STEP, REHEARSE, TELL)
 WHERE = signal.SIGUSR1  # a rank writes to stderr where its threads are
-_HEAD = struct.Struct("<BQ")
 
 
 class RankStart(NamedTuple):
@@ -66,36 +61,3 @@ class RankKVOptions(NamedTuple):
     tokens: int = 0
     captured: tuple[int, ...] | None = None
     window_slots: int = 0
-
-
-class RankChannel:
-    """One end. Several threads may send."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self.socket, self._file, self._sending = end, end.makefile("rb"), threading.Lock()
-
-    def send(self, kind: int, payload: bytes = b"") -> None:
-        """Raises OSError when the other end is gone."""
-        with self._sending:
-            self.socket.sendall(_HEAD.pack(kind, len(payload)) + payload)
-
-    def send_object(self, kind: int, value: Any) -> None:
-        self.send(kind, pickle.dumps(value))
-
-    def receive(self) -> tuple[int, bytes]:
-        """Raises EOFError or OSError when the other end is gone."""
-        kind, count = _HEAD.unpack(self._exactly(_HEAD.size))
-        return kind, self._exactly(count)
-
-    def close(self) -> None:
-        try:
-            self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it is gone already
-        self.socket.close()
-
-    def _exactly(self, count: int) -> bytes:
-        found = self._file.read(count)
-        if len(found) < count:
-            raise EOFError("the other end is gone")
-        return found

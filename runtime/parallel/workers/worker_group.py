@@ -6,8 +6,6 @@ import faulthandler
 import logging
 import os
 import pickle
-import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -16,15 +14,16 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
+from sgl.common.child_process.child_process import ChildProcess
+from sgl.common.child_process.message_channel import HeartbeatLost
+
 from ...errors import RuntimeFailure
 from ..rank_collectives import RankCollectives
 from .gpu_progress import GpuProgress, GpuProgressCount, StallDetector
 from .worker_channel import (
-    ALIVE,
     ASK,
     BEGIN,
     COMPILE,
-    FAILED,
     POOL,
     READY,
     REHEARSE,
@@ -33,11 +32,10 @@ from .worker_channel import (
     TELL,
     WAKE,
     WHERE,
-    RankChannel,
     RankKVOptions,
     RankStart,
 )
-from .worker_processes import RankProcess, rank_processes
+from .worker_processes import rank_processes
 
 log = logging.getLogger("sgl.runtime")
 
@@ -50,28 +48,22 @@ TURN = 0.2  # seconds between two looks at who was heard when
 
 
 Met = TypeVar("Met", bound=RankCollectives)
+Signed = TypeVar("Signed")
 
 
 class RankWorkerHandle:
     """The process of a rank above 0, as rank 0 sees it."""
 
-    def __init__(self, rank: int, other: RankProcess) -> None:
-        self.process = other.process
-        self.rank, self.line, self.heard = rank, RankChannel(other.end), time.monotonic()
+    def __init__(self, rank: int, child: ChildProcess) -> None:
+        self.child, self.channel = child, child.channel
+        self.rank, self.name = rank, f"rank {rank} (pid {child.pid})"
         self.ready: SimpleQueue[bytes] = SimpleQueue()
-        self.heartbeat = b""  # with its newest sign of life
-        self.words = ""  # what it said of its failure
 
-    def end(self, seconds: float = 0.0, patience: float | None = None) -> str:
-        """Make it end, by force after so long, and say how it was. patience: seconds that it is waited for then."""
-        self.line.close()
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            with suppress(subprocess.TimeoutExpired):
-                self.process.wait(patience)
-        return _how(self.process.returncode)
+    @property
+    def failure(self) -> str:
+        """What it said of its failure."""
+        error = self.channel.failure
+        return "" if error is None else f"{type(error).__name__}: {error}"
 
 
 class RankGroup:
@@ -87,11 +79,12 @@ class RankGroup:
         them = rank_processes(ranks)
         self._meeting = them.meeting
         self._asking = threading.RLock()  # answers are those of the newest question
-        self._failed, self._closing, self._begun, self._loading = threading.Lock(), False, False, True
+        self._failed, self._closing, self._begun = threading.Lock(), False, False
         self._progress: GpuProgress | None = None
         self._stalls: list[StallDetector] = []
         self._connecting: float | None = None  # since when the ranks connect
         self.members = [RankWorkerHandle(rank, other) for rank, other in enumerate(them.each, 1)]
+        self._set_loading(True)
         for member in self.members:
             threading.Thread(target=self._listen, args=(member,), name=f"sgl-rank-{member.rank}", daemon=True).start()
         threading.Thread(target=self._watch, name="sgl-ranks", daemon=True).start()
@@ -99,7 +92,8 @@ class RankGroup:
     def begin(self, begin: RankStart) -> None:
         """Let every rank load its share. begin: as for rank 0."""
         for member in self.members:
-            self._send(member, BEGIN, begin._replace(rank=member.rank, meeting=str(self.meeting)))
+            own = begin._replace(rank=member.rank, meeting=str(self.meeting))
+            self._tell(member, BEGIN, pickle.dumps(own))
 
     def meet(self) -> RankCollectives:
         """Wait until all have loaded, and have heard each other."""
@@ -136,8 +130,9 @@ class RankGroup:
                     break
                 except Empty:
                     if self._failed.locked():
-                        raise RuntimeFailure(f"rank {member.rank} has ended: {member.words}") from None
-        self._begun, self._loading = True, False
+                        raise RuntimeFailure(f"rank {member.rank} has ended: {member.failure}") from None
+        self._begun = True
+        self._set_loading(False)
         self._meeting.end()
         return answers
 
@@ -147,7 +142,7 @@ class RankGroup:
         `wait` returns of each, pickled, what computes its layers.
         """
         for member in self.members:
-            self._send(member, POOL, room)
+            self._tell(member, POOL, pickle.dumps(room))
 
     def step(self, words: bytes) -> None:
         """Let every rank compute this step, which rank 0 computes at the same time."""
@@ -179,7 +174,7 @@ class RankGroup:
         """The same with arguments of each rank's own. Adapters are read on any thread."""
         own = None
         with self._asking:
-            self._loading = True
+            self._set_loading(True)
             for member, given in zip(self.members, arguments, strict=True):
                 self._tell(member, ASK, pickle.dumps((name, given)))
             try:
@@ -187,9 +182,13 @@ class RankGroup:
             except BaseException as error:
                 own = error
             answers = [pickle.loads(each) for each in self.wait()]
-        if (wrong := own or next((error for _, error in answers if error is not None), None)) is not None:
+        if (wrong := own or next((error.error() for _, error in answers if error is not None), None)) is not None:
             raise wrong
         return [found for found, _ in answers]
+
+    def signs(self, before: Signed) -> list[Signed]:
+        """What each rank says with its newest sign of life. before: of one that has not said anything yet."""
+        return [pickle.loads(sign) if (sign := member.channel.sign) else before for member in self.members]
 
     def compile(self) -> None:
         """On GPUs: let every rank have all kernels compiled that steps will launch."""
@@ -237,17 +236,17 @@ class RankGroup:
             writing.start()
             writing.join(WRITING * (2 + len(self.members)))
         for member in self.members:
-            member.process.kill()
+            member.child.kill()
         until = time.monotonic() + GRACE
         for member in self.members:
-            member.end(max(0.0, until - time.monotonic()), GRACE)  # a GPU may take its time to let a process go
+            member.child.end(max(0.0, until - time.monotonic()), GRACE)  # a GPU may take its time to let a process go
         self._meeting.end()
         self._broken(error)
 
     def close(self) -> None:
         self._closing = True
         for member in self.members:
-            member.end(GRACE)
+            member.child.end(GRACE)
         self._meeting.end()
 
     def _all(self, kind: int) -> None:
@@ -256,32 +255,20 @@ class RankGroup:
                 self._tell(member, kind)
             self.wait()
 
-    def _send(self, member: RankWorkerHandle, kind: int, value: Any) -> None:
-        try:
-            member.line.send_object(kind, value)
-        except OSError:
-            pass  # it is gone: who listens to it knows
-
     def _tell(self, member: RankWorkerHandle, kind: int, payload: bytes = b"") -> None:
-        try:
-            member.line.send(kind, payload)
-        except OSError:
-            pass
+        with suppress(OSError):  # it is gone: its listener knows
+            member.channel.send(kind, payload)
 
     # threads of the team's own
 
     def _listen(self, member: RankWorkerHandle) -> None:
         try:
             while True:
-                kind, payload = member.line.receive()
-                member.heard = time.monotonic()
-                if kind == READY:
-                    member.ready.put(payload)
-                elif kind == FAILED:
-                    member.words = payload.decode()
-                else:
-                    assert kind == ALIVE
-                    member.heartbeat = payload
+                kind, payload = member.channel.receive()
+                assert kind == READY
+                member.ready.put(payload)
+        except HeartbeatLost as silent:
+            self.fail(RuntimeFailure(f"{member.name} {silent}"), hung=True)
         except (EOFError, OSError):
             if not self._begun:
                 time.sleep(GRACE)  # what it could not read, rank 0 cannot read either, and says so better
@@ -290,25 +277,21 @@ class RankGroup:
     def _ended(self, member: RankWorkerHandle) -> None:
         if self._closing or self._failed.locked():
             return
-        how = member.end(GRACE, GRACE)
-        self.fail(
-            RuntimeFailure(f"rank {member.rank} (pid {member.process.pid}) {how}{member.words and f': {member.words}'}")
-        )
+        how = member.child.end(GRACE, GRACE)
+        self.fail(RuntimeFailure(f"{member.name} {how}{member.failure and f': {member.failure}'}"))
+
+    def _set_loading(self, loading: bool) -> None:
+        """Who loads may be silent for longer."""
+        self._limit = self._silence and self._silence * (LOADING if loading else 1)
+        for member in self.members:
+            member.channel.reader.patience = self._limit
 
     def _watch(self) -> None:
-        while self._silence is not None and not (self._closing or self._failed.locked()):
+        while self._limit is not None and not (self._closing or self._failed.locked()):
             time.sleep(TURN)
-            limit = self._silence * (LOADING if self._loading else 1)
-            for member in self.members:
-                if time.monotonic() - member.heard > limit:
-                    words = (
-                        f"rank {member.rank} (pid {member.process.pid}) was stopped or hung: it gave no sign of "
-                        f"life for {limit:g} s, and was killed"
-                    )
-                    return self.fail(RuntimeFailure(words), hung=True)
-            if (since := self._connecting) is not None and time.monotonic() - since > limit:
+            if (since := self._connecting) is not None and time.monotonic() - since > self._limit:
                 words = (
-                    f"the ranks have not connected within {limit:g} s: maybe something else connects to their "
+                    f"the ranks have not connected within {self._limit:g} s: maybe something else connects to their "
                     "ports on this machine; all were killed"
                 )
                 return self.fail(RuntimeFailure(words), hung=True)
@@ -319,13 +302,13 @@ class RankGroup:
         """Of several that wait for each other the silent one need not be at fault."""
         faulthandler.dump_traceback(file=STDERR)
         for member in self.members:
-            os.write(STDERR, f"rank {member.rank} (pid {member.process.pid}), which is ended:\n".encode())
-            member.process.send_signal(WHERE)
+            os.write(STDERR, f"{member.name}, which is ended:\n".encode())
+            member.child.signal(WHERE)
             time.sleep(WRITING)
 
     def _watch_gpus(self, progress: GpuProgress) -> None:
         own = progress.moved()
-        others = [pickle.loads(member.heartbeat) if member.heartbeat else GpuProgressCount() for member in self.members]
+        others = self.signs(GpuProgressCount())
         hung = [
             rank
             for rank, (moved, stall) in enumerate(zip((own, *others), self._stalls, strict=True))
@@ -340,11 +323,3 @@ class RankGroup:
                 ),
                 hung=True,
             )
-
-
-def _how(code: int | None) -> str:
-    if code is None:
-        return "was killed and has not ended yet"
-    if code >= 0:
-        return f"ended with exit code {code}"
-    return f"was killed by {signal.Signals(-code).name}"

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import tempfile
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from ...common.parent_death import command_with_parent
+from sgl.common.child_process.child_process import ChildProcess
+from sgl.common.child_process.message_channel import MessageChannel
 
 OTHER, ENGINE = (
     "sgl.runtime.parallel.workers.rank_worker",
     "sgl.runtime.process.engine_worker",
 )  # what a rank above 0 runs, and rank 0
+BEAT = 0.5  # seconds between two signs of life
 
 
 class RendezvousFile:
@@ -44,25 +44,6 @@ class RendezvousFile:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class RankProcess:
-    """A rank's process. end: of the socket to it."""
-
-    def __init__(self, meeting: RendezvousFile) -> None:
-        self.end, theirs = socket.socketpair()
-        try:
-            self.process = subprocess.Popen(
-                command_with_parent(OTHER, theirs.fileno()),
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno(), *meeting.shared],
-                process_group=0,
-            )
-        except BaseException:
-            self.end.close()
-            raise
-        finally:
-            theirs.close()
-
-
 class RankProcesses:
     """Of an engine of so many ranks."""
 
@@ -70,17 +51,17 @@ class RankProcesses:
         if sys.platform == "linux":
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # nothing leaves this machine
         self.meeting = RendezvousFile()
-        self.each = [RankProcess(self.meeting) for _ in range(1, ranks)]
+        self.each = [ChildProcess(OTHER, beat=BEAT, shared=self.meeting.shared) for _ in range(1, ranks)]
 
 
 _early: list[RankProcesses] = []
 
 
-def begin(descriptor: str, ranks: str) -> None:
-    """Of rank 0's process. descriptor: see `process.worker`."""
+def begin(channel: MessageChannel, ranks: str) -> None:
+    """Of rank 0's process."""
     with suppress(OSError):  # they are started when they are wanted, where an error is reported
         _early.append(RankProcesses(int(ranks)))
-    import_module(ENGINE).begin(descriptor)
+    import_module(ENGINE).begin(channel)
 
 
 def rank_processes(ranks: int) -> RankProcesses:

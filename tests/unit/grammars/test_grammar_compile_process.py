@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from grammar_support import JSON_PIECES, allowed, byte_vocabulary, many
@@ -28,6 +28,7 @@ from hostile_requests import hostile
 
 import sgl.grammars.compile
 from sgl import grammars
+from sgl.common.child_process.serialized_error import SerializedError
 from sgl.grammars import (
     Grammar,
     GrammarError,
@@ -209,7 +210,7 @@ def _errors() -> list[type[BaseException]]:
 def test_every_class_of_error_of_grammars_travels_as_it_is():
     for kind in _errors():
         made = kind("what", "#/a", "hint") if issubclass(kind, UnsupportedGrammarError) else kind("what")
-        told = pickle.loads(pickle.dumps(grammar_compile_messages.RemoteCompileError.of(made))).error()
+        told = pickle.loads(pickle.dumps(SerializedError.of(made))).error()
         assert type(told) is kind and str(told) == str(made) and vars(told) == vars(made)
 
 
@@ -228,7 +229,7 @@ def test_every_class_of_error_of_grammars_travels_as_it_is():
 def test_errors_of_python_travel_as_they_are(given):
     with pytest.raises(Exception) as caught:
         eval(given)
-    told = pickle.loads(pickle.dumps(grammar_compile_messages.RemoteCompileError.of(caught.value))).error()
+    told = pickle.loads(pickle.dumps(SerializedError.of(caught.value))).error()
     assert type(told) is caught.type and str(told) == str(caught.value)
 
 
@@ -238,7 +239,7 @@ def test_an_error_of_a_class_that_cannot_be_sent_travels_as_the_class_that_it_is
 
     made = Local("word", "#/a")
     made.held = lambda: None
-    told = pickle.loads(pickle.dumps(grammar_compile_messages.RemoteCompileError.of(made))).error()
+    told = pickle.loads(pickle.dumps(SerializedError.of(made))).error()
     assert type(told) is UnsupportedGrammarError and told.where == "#/a" and str(told) == f"Local: {made}"
 
 
@@ -251,8 +252,16 @@ def test_what_cannot_be_sent_is_compiled_here(up):
 ONLY_HERE = sys.modules["only_here"] = ModuleType(
     "only_here"
 )  # it stands in no file, so that the other process has none
-exec("import enum\nclass Name(enum.StrEnum): ONE, TWO = 'one', 'two'\nclass Text(str): pass", ONLY_HERE.__dict__)
-Name, Text = ONLY_HERE.Name, ONLY_HERE.Text
+CLASSES = """
+import enum
+class Name(enum.StrEnum): ONE, TWO = 'one', 'two'
+class Text(str): pass
+class Other: pass
+class Unreadable:
+    def __reduce__(self): return int, ("no number",)
+"""
+exec(CLASSES, ONLY_HERE.__dict__)
+Name, Text, Other, Unreadable = ONLY_HERE.Name, ONLY_HERE.Text, ONLY_HERE.Other, ONLY_HERE.Unreadable
 
 
 def test_texts_of_classes_of_the_program_are_texts(up):
@@ -269,15 +278,17 @@ def test_texts_of_classes_of_the_program_are_texts(up):
 
 def test_what_cannot_be_read_there_is_compiled_here_and_ends_nothing(up):
     words, running = vocabulary(), grammar_compile_policy.process()
-    found = GrammarRecipe("choices", (Text("one"), b"no text")), GrammarRecipe("regex", Text("a|b"))
     with pytest.raises(GrammarError, match="a choice must be a string, not b'no text'"):
-        found[0].compile(words)
-    with pytest.raises(grammar_compile_messages.RequestNotSent):
-        running.ask(
-            grammar_compile_messages.MakeNetwork(
-                1 << 40, *found[1][:2], frozenset(), grammar_compile_messages.NO_VOCABULARY, None
+        GrammarRecipe("choices", (Text("one"), b"no text")).compile(words)
+    for source in (Other(), Unreadable()):
+        with pytest.raises(grammar_compile_messages.RequestNotSent):
+            running.ask(
+                grammar_compile_messages.MakeNetwork(
+                    1 << 40, "regex", source, frozenset(), grammar_compile_messages.NO_VOCABULARY, None
+                )
             )
-        )
+        with pytest.raises(GrammarError, match="a regex must be a string"):
+            GrammarRecipe("regex", source).compile(words)
     assert grammar_compile_policy.process() is running and running.ended is None
 
 
@@ -321,7 +332,7 @@ def test_ordinary_grammars_come_whole_and_what_has_very_many_rules_bit_by_bit(up
 def child() -> int:
     running = grammar_compile_policy.process()
     assert running is not None
-    return running._process.pid
+    return running.child.pid
 
 
 @pytest.mark.parametrize(
@@ -352,15 +363,15 @@ def test_a_text_goes_on_when_the_process_ends(use, recipe, begin, more):
 def test_what_it_is_killed_over_fails_and_the_next_does_not(use):
     running = grammar_compile_policy.process()
     GrammarRecipe("regex", "a").compile(vocabulary())
-    os.kill(running._process.pid, signal.SIGSTOP)
+    os.kill(running.child.pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(running.ask, grammar_compile_messages.NameRule(1, 0))
+        asked = pool.submit(running.ask, grammar_compile_messages.AskNetwork(1, "name", (0,)))
         while not running._waiting:
             time.sleep(0.001)
-        os.kill(running._process.pid, signal.SIGKILL)
+        os.kill(running.child.pid, signal.SIGKILL)
         with pytest.raises(
             grammar_compile_client.CompileProcessDied,
-            match="was killed by SIGKILL while it worked on this one; ask again",
+            match=r"was killed by SIGKILL .*while it worked on this one; ask again",
         ):
             asked.result(60)
     assert walk(lambda: GrammarRecipe("regex", "ab").compile(vocabulary()), 0)
@@ -390,7 +401,7 @@ def test_a_grammar_fails_with_the_second_process_that_dies_over_it(up, monkeypat
 def test_what_takes_too_long_is_ended(use, monkeypatch):
     words, running = vocabulary(), grammar_compile_policy.process()
     GrammarRecipe("regex", "a").compile(words)
-    os.kill(running._process.pid, signal.SIGSTOP)
+    os.kill(running.child.pid, signal.SIGSTOP)
     monkeypatch.setattr(grammar_compile_client, "LONGEST", 0.05)
     with pytest.raises(GrammarLimitError, match="takes more than 0 s to compile; simplify it"):
         LAZY.compile(words)
@@ -406,43 +417,32 @@ def test_networks_that_are_dropped_are_forgotten_there(use):
     while len(running.dropped) < 3:
         time.sleep(0.001)
     assert not isinstance(GrammarRecipe("regex", "x").compile(words), str)
-    assert all(
-        isinstance(running.ask(grammar_compile_messages.NameRule(number, 0)), grammar_compile_messages.NetworkLost)
-        for number in numbers
-    )
+    for number in numbers:
+        with pytest.raises(grammar_compile_messages.NetworkLost):
+            running.ask(grammar_compile_messages.AskNetwork(number, "name", (0,)))
 
 
 def test_what_is_held_is_bounded(monkeypatch):
     words, told = vocabulary(), []
-    server = grammar_compile_server.CompileServer(
-        type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})()
-    )
+    server = grammar_compile_server.CompileServer(SimpleNamespace(send=lambda number, data: told.append(data)))
     make = grammar_compile_messages.MakeNetwork(
         1, "JSON schema", KINDS[2][1], frozenset(), grammar_compile_messages.NO_VOCABULARY, None
     )
     monkeypatch.setattr(grammar_compile_server, "MOST_BYTES", 1 << 60)
     server._serve(1, make)
-    assert isinstance(
-        server._answers[grammar_compile_messages.BuildRule](grammar_compile_messages.BuildRule(1, 0)),
-        grammar_compile_messages.NetworkGrown,
-    )
+    build = grammar_compile_messages.AskNetwork(1, "build", (0,))
+    assert isinstance(server._answer(build), grammar_compile_messages.NetworkGrown)
     monkeypatch.setattr(grammar_compile_server, "MOST_BYTES", 1)
     server._serve(2, make._replace(network=2))
-    assert all(
-        isinstance(
-            server._answers[grammar_compile_messages.BuildRule](grammar_compile_messages.BuildRule(network, 0)),
-            grammar_compile_messages.NetworkLost,
-        )
-        for network in (1, 2)
-    )
+    for network in (1, 2):
+        with pytest.raises(grammar_compile_messages.NetworkLost):
+            server._answer(build._replace(network=network))
     assert words.bare.masks is False and len(told) == 2
 
 
 def test_it_ends_where_forgetting_does_not_help_and_nobody_waits(monkeypatch):
     ended, left = [], threading.Event()
-    server = grammar_compile_server.CompileServer(
-        type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})()
-    )
+    server = grammar_compile_server.CompileServer(SimpleNamespace(send=lambda number, data: None))
     monkeypatch.setattr(grammar_compile_server, "MOST_BYTES", 1)
     monkeypatch.setattr(grammar_compile_server, "_end", lambda: ended.append(server._working) or left.set())
     server._working = 1
@@ -460,13 +460,8 @@ def test_it_ends_where_forgetting_does_not_help_and_nobody_waits(monkeypatch):
 
 def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
     read, named = threading.Event(), threading.Event()
-    server = grammar_compile_server.CompileServer(
-        type("Out", (), {"write": lambda *_: None, "flush": lambda _: None})()
-    )
-    server._answers |= {
-        grammar_compile_messages.MakeNetwork: lambda _: read.wait(60),
-        grammar_compile_messages.NameRule: lambda _: named.set(),
-    }
+    server = grammar_compile_server.CompileServer(SimpleNamespace(send=lambda number, data: None))
+    server._answer = lambda request: named.set() if hasattr(request, "method") else read.wait(60)
     for number in range(grammar_compile_server.THREADS + 5):
         server._begin(
             number,
@@ -474,7 +469,7 @@ def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
                 number, "regex", "a", frozenset(), grammar_compile_messages.NO_VOCABULARY, None
             ),
         )
-    server._begin(99, grammar_compile_messages.NameRule(1, 0))
+    server._begin(99, grammar_compile_messages.AskNetwork(1, "name", (0,)))
     try:
         assert named.wait(5)
     finally:
@@ -483,12 +478,10 @@ def test_a_rule_does_not_wait_for_however_many_grammars_that_are_made():
 
 def test_a_grammar_for_which_there_is_no_memory_is_refused():
     told = []
-    server = grammar_compile_server.CompileServer(
-        type("Out", (), {"write": lambda _, data: told.append(data), "flush": lambda _: None})()
-    )
-    server._answers[grammar_compile_messages.NameRule] = lambda _: [0] * (1 << 60)
-    server._serve(1, grammar_compile_messages.NameRule(1, 0))
-    answer = grammar_compile_messages.unpacked(told[0][16:])
+    server = grammar_compile_server.CompileServer(SimpleNamespace(send=lambda number, data: told.append(data)))
+    server._answer = lambda _: [0] * (1 << 60)
+    server._serve(1, grammar_compile_messages.AskNetwork(1, "name", (0,)))
+    answer = pickle.loads(told[0])
     assert isinstance(answer.error(), GrammarLimitError) and "takes more memory" in str(answer.error())
 
 
@@ -504,7 +497,7 @@ def test_it_ends_with_its_last_use(alone):
     assert grammar_compile_policy.process() is running and running.ended is None
     second.leave()  # the other one has compiled next to nothing
     assert (
-        running._process.returncode == 0
+        running.child.code == 0
         and grammar_compile_policy.process() is None
         and grammar_compile_policy.describe() == "in this process"
     )
@@ -546,11 +539,11 @@ from sgl.grammars import Vocabulary, compile_regex
 from sgl.grammars.compile_client import grammar_compile_policy
 use = grammar_compile_policy.CompileProcessUse(True)
 compile_regex("a", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
-if os.fork() == 0:  # it holds the other end of the pipe open, and has none itself
+if os.fork() == 0:  # it holds the other end of the channel open, and has none itself
     assert grammar_compile_policy.process() is None
     assert compile_regex("aa", Vocabulary.from_bytes([b"a", b"<eos>"], [1]))
     signal.pause()
-print(grammar_compile_policy.process()._process.pid, flush=True)
+print(grammar_compile_policy.process().child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -194,7 +194,7 @@ def test_a_process_that_ends_early_has_no_verdict(monkeypatch):
         engine_process, "_PROGRAM", "import sys; print('[true, \"\"]\\n[fal', end=''); sys.exit('gone')"
     )
     answers = engine_process.answers_of("re", GrammarRecipe("regex", "a"), ["a", "b"], 30)
-    assert answers == [(True, ""), (None, "its process ended with status 1: gone")]
+    assert answers == [(True, ""), (None, "its process ended with exit code 1: gone")]
 
 
 def test_errors_of_an_engine_are_reasons(monkeypatch):
