@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -12,7 +12,8 @@ from ..attention import AttentionBackend, attention_backend
 from ..cache.multi_width_kv_pools import Pool
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice
-from ..executor.draft_head_runner import CapturesHiddenStates, DraftHeadRunner
+from ..executor.draft_head_steps import DraftHeadSteps, ObservedSteps
+from ..executor.eager_runner import EagerRunner
 from ..executor.runner_protocol import Runner
 from ..loading import describe, load_model, resolve_model
 from ..loading.draft_head_files import DraftHeadFiles, kind_of, open_draft_head, open_mtp_head
@@ -192,9 +193,10 @@ class DraftHeadBuilder(DraftBuilder):
 
     def _running(self, target: Runner) -> tuple[Runner, DraftModelStates]:
         shadows = DraftHeadStates(plain_cache(self.config, self.pool))
-        assert isinstance(target, CapturesHiddenStates)
-        target.observe = shadows.observe
-        return DraftHeadRunner(self.model, self.attention(), shadows.given, shadows.made, target), shadows
+        target.steps = ObservedSteps(target.steps, shadows.observe)
+        runner = EagerRunner(cast(AnyDecoder, self.model), self.attention(), self.model.device)
+        runner.steps = DraftHeadSteps(self.model, shadows.given, shadows.made)
+        return runner, shadows
 
 
 def make_draft_builder(

@@ -270,6 +270,8 @@ class EngineBuilder:
             runner = cast("CudaRunner", core.runner)
             with self._phase("kernels"):
                 runner.compile_ahead(lambda: core.stepper.sampler.warm(self.choice.dtype, runner.vocab_size))
+                if self.side is not None:
+                    self.side.watch_steps()
 
     def info(
         self, model: AnyDecoder, attention: AttentionBackend, plan: memory_plan.MemoryPlan, core: EngineCore

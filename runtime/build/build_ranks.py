@@ -17,8 +17,10 @@ from ..cache.multi_width_kv_pools import Pool
 from ..cache.recurrent_state_memory import StateShapes
 from ..errors import ConfigError
 from ..executor.device_choice import DeviceChoice, apply_threads
+from ..executor.ranks.rank_steps import gpu_progress
 from ..executor.runner_protocol import Runner
 from ..executor.warmup import longest_step
+from ..executor.weight_offload import collect_garbage
 from ..loading.load_plan import LoadPlan
 from ..models.decoder import Decoder
 from ..models.describe.explain_executors import LayerGroup
@@ -26,6 +28,7 @@ from ..models.spec.model_spec import ModelSpec
 from ..parallel.ep.expert_balance import ExpertBalancer
 from ..parallel.ep.expert_migration import ExpertMigrator
 from ..parallel.ep.expert_parallel_split import require_kernels, require_same_options
+from ..parallel.workers.gpu_progress import GpuProgress
 from ..parallel.workers.rank_weights import RankWeights
 from ..parallel.workers.worker_channel import RankKVOptions, RankStart
 from ..parallel.workers.worker_group import RankGroup
@@ -40,12 +43,13 @@ if TYPE_CHECKING:
 class RanksBuilder:
     """The ranks are started at once, and load while rank 0 does.
 
-    part: rank 0's.  ranks: on GPUs, with whom rank 0 computes, once loaded.
+    part: rank 0's.  ranks, progress: on GPUs, with whom rank 0 computes and how far it is, once loaded.
 
     experts: where they are whole on ranks, once loaded.
     """
 
     ranks: CudaCollectives | None = None
+    progress: GpuProgress
     experts: ExpertBalancer | None = None
     part: RankWeights
 
@@ -112,10 +116,15 @@ class RanksBuilder:
         return plan, plan.bytes + sum(self.team.ask("plan", path))
 
     def let_go(self, runner: Runner) -> None:
-        """Before other weights are loaded: what is kept of those of before. runner: rank 0's."""
+        """Before other weights are loaded: what is kept of those of before, on all ranks. runner: rank 0's."""
         if self.experts is not None:
             self.experts.let_go()
-        runner.let_go()
+        if self.ranks is None:
+            self.team.sleep()
+            runner.release()
+        else:
+            self.team.ask("let_go", meanwhile=runner.release)
+            collect_garbage()
 
     def fill(self, model: Decoder) -> None:
         """Every rank loads that. Raises what one of them could not do, when all are done."""
@@ -130,7 +139,7 @@ class RanksBuilder:
     def _compare_gpus(self, model: Decoder, config: DeviceDefaults, stages: int = 1) -> None:
         from ..parallel.cuda_collectives import CudaCollectives
 
-        choice = self._choice
+        choice, self.progress = self._choice, gpu_progress()
         self.ranks = CudaCollectives(
             0,
             self.team.size,
@@ -148,6 +157,10 @@ class RanksBuilder:
                 self.experts = ExpertBalancer(self.team, ExpertMigrator(model, 0, self.team.size), self.team.size)
             require_same_options(self.experts.fixed, config.ranks_text)
         self._gpus_of_ranks = [pickle.loads(each) for each in self.team.wait()]
+
+    def watch_steps(self) -> None:
+        """No step compiles anything for long from now on: one that is not done in time hangs."""
+        self.team.watch_steps(self.progress)
 
     def measuring(self) -> AbstractContextManager[None]:
         """Rank 0 computes alone within."""

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from ..attention import AttentionBackend
 from ..cache import WindowPages
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..executor.device_choice import DeviceChoice
-from ..executor.draft_head_runner import HiddenStatesRunner
 from ..executor.eager_runner import EagerRunner
-from ..executor.ranks.pipeline_runner import PipelineRunner
-from ..executor.ranks.rank_runner import HiddenStatesRankZeroRunner, RankZeroRunner
+from ..executor.ranks.micro_batches import FIXED
+from ..executor.ranks.rank_steps import BroadcastSteps, EagerMessage, cuda_message
+from ..executor.ranks.stage_steps import PipelineTimer, StageSteps
 from ..executor.runner_protocol import Runner
 from ..models.decoder import Decoder
 from ..models.transformers_backend import AnyDecoder
 from .build_ranks import RanksBuilder
 from .build_stages import StagesBuilder
 from .engine_config import DeviceDefaults
+
+if TYPE_CHECKING:
+    from ..executor.cuda_runner import CudaRunner
 
 
 def make_runner(
@@ -28,73 +33,60 @@ def make_runner(
     windows: WindowPages | None = None,
     side: RanksBuilder | None = None,
 ) -> Runner:
-    if side is not None and side.ranks is not None:
-        return _make_gpu_runner(model, attention, config, choice, context, states, windows, side)
-    if isinstance(side, StagesBuilder):
-        assert isinstance(model, Decoder)
-        return PipelineRunner(
+    if choice.device.type == "cuda":
+        watched = isinstance(model, Decoder) and model.capture is not None  # each step leaves states in its own memory
+        return _cuda_runner(
             model,
             attention,
-            choice.device,
-            None,
-            states,
-            pipeline=side.pipeline,
-            layers=side.layers,
-            team=side.team,
-            most=config.max_running,
+            choice,
+            side,
+            context=context,
+            page_size=config.page_size,
+            max_running=config.max_running,
+            graphs=config.graphs and isinstance(model, Decoder) and model.capturable and not watched,
+            memory=states,
+            windows=windows,
         )
-    watched = isinstance(model, Decoder) and model.capture is not None
     if side is not None:
-        return (HiddenStatesRankZeroRunner if watched else RankZeroRunner)(
-            model, attention, choice.device, None, states, team=side.team, most=config.max_running, experts=side.experts
-        )
-    if choice.device.type != "cuda":
-        kind = HiddenStatesRunner if watched else EagerRunner
-        return kind(model, attention, choice.device, config.max_running if config.run_ahead else None, states, windows)
-    from ..executor.hidden_states_cuda_runner import CudaRunner, HiddenStatesCudaRunner
-
-    return (HiddenStatesCudaRunner if watched else CudaRunner)(
-        model,
-        attention,
-        choice.device,
-        context=context,
-        page_size=config.page_size,
-        max_running=config.max_running,
-        graphs=config.graphs and isinstance(model, Decoder) and model.capturable and not watched,
-        memory=states,
-        windows=windows,
-    )
+        assert isinstance(model, Decoder)
+        return _eager_rank_zero(model, attention, config, choice, states, side)
+    rows = config.max_running if config.run_ahead else None
+    return EagerRunner(model, attention, choice.device, rows, states, windows)
 
 
-def _make_gpu_runner(
-    model: AnyDecoder,
+def _eager_rank_zero(
+    model: Decoder,
     attention: AttentionBackend,
     config: DeviceDefaults,
     choice: DeviceChoice,
-    context: int,
     states: RecurrentStateMemory | None,
-    windows: WindowPages | None,
     side: RanksBuilder,
-) -> Runner:
-    """Rank 0's, of ranks on GPUs."""
-    from ..executor.ranks.rank_cuda_runner import HiddenStatesRankZeroCudaRunner, RankZeroCudaRunner
-    from ..executor.ranks.stage_cuda_runner import FirstStageCudaRunner
+) -> EagerRunner:
+    if isinstance(side, StagesBuilder):
+        stage = StageSteps(EagerRunner.compute, model, side.links, FIXED, gathers=True)
+        runner = EagerRunner(model, attention, choice.device, memory=states, enter=stage.enter)
+        runner.steps = runner.pipeline = PipelineTimer(stage, side.team, side.layers)
+    else:
+        runner = EagerRunner(model, attention, choice.device, memory=states)
+    runner.steps = BroadcastSteps(runner.steps, side.team, EagerMessage(config.max_running))
+    runner.team, runner.experts = side.team, side.experts
+    return runner
+
+
+def _cuda_runner(
+    model: AnyDecoder, attention: AttentionBackend, choice: DeviceChoice, side: RanksBuilder | None, **options: Any
+) -> CudaRunner:
+    from ..executor.cuda_runner import CudaRunner
+
+    if side is None or side.ranks is None:
+        return CudaRunner(model, attention, choice.device, **options)
+    from ..executor.ranks.cuda_rank_runner import cuda_rank_runner
 
     assert isinstance(model, Decoder)
-    more = {"links": side.links} if isinstance(side, StagesBuilder) else {}
-    watched = model.capture is not None
-    return (FirstStageCudaRunner if more else HiddenStatesRankZeroCudaRunner if watched else RankZeroCudaRunner)(
-        model,
-        attention,
-        choice.device,
-        context=context,
-        page_size=config.page_size,
-        max_running=config.max_running,
-        graphs=config.graphs and model.capturable and not watched,
-        memory=states,
-        windows=windows,
-        ranks=side.ranks,
-        team=side.team,
-        experts=side.experts,
-        **more,
+    links = side.links if isinstance(side, StagesBuilder) else None
+    runner = cuda_rank_runner(
+        model, attention, choice.device, ranks=side.ranks, progress=side.progress, links=links, gathers=True, **options
     )
+    runner.steps = BroadcastSteps(runner.steps, side.team, cuda_message)
+    runner.team, runner.experts = side.team, side.experts
+    return runner

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..attention.attention_backend import AttentionLayout
 from ..attention.attention_by_layer import listed
@@ -19,7 +19,7 @@ from ..models.decoder import Decoder
 from ..models.describe.explain_executors import LayerGroup
 from ..models.spec.model_spec import ModelSpec
 from ..models.transformers_backend import TransformersModelSpec
-from ..parallel.pp.pipeline_links import PipelineLinks, PipelineStage, StageRankGroup
+from ..parallel.pp.pipeline_links import PipelineLinks, StageLinks, StageRankGroup
 from ..parallel.pp.pipeline_stages import RankPlace, require_state, sizes, stage_boundaries, stage_of
 from ..parallel.tp.sharded_source import require
 from ..parallel.tp.tensor_parallel_split import narrowed_model
@@ -29,18 +29,14 @@ from .build_ranks import RanksBuilder
 from .engine_config import DeviceDefaults
 from .memory_plan import stored_dtype
 
-if TYPE_CHECKING:
-    from ..parallel.pp.cuda_pipeline_links import CudaPipelineLinks
-
 
 class StagesBuilder(RanksBuilder):
     """whole: the model of all stages.
 
-    cuts: see `stage_boundaries`.  pipeline: rank 0's stage, once loaded, on CPUs; links: to the others, on GPUs.
+    cuts: see `stage_boundaries`.  links: of rank 0's stage, once the others are there.
     """
 
-    pipeline: PipelineStage
-    links: CudaPipelineLinks
+    links: StageLinks
 
     def __init__(
         self,
@@ -68,7 +64,7 @@ class StagesBuilder(RanksBuilder):
             return model
         ranks = self.team.met(lambda arrived: StageRankGroup(0, self.team.size, self.team.meeting, stages, arrived))
         self.part.sums = ranks if ranks.ranks > 1 else None
-        self.pipeline = PipelineStage(self.part.join(model), PipelineLinks(ranks))
+        self.links = PipelineLinks(ranks, self.part.join(model))
         self._met()
         return model
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
@@ -18,20 +18,19 @@ from ..cache.recurrent_state_slots import EMPTY_SLOT, SCRAP_SLOT
 from ..errors import note_sequence
 from ..kernels.launch.compile_ahead import listen, seconds_waited
 from ..models.decoder import Decoder
+from ..sequences.sequence_state import ScheduledWork
 from ..step.adapter_blocks import StaticAdapterRows, blocks_for
 from ..step.adapter_rows import AdapterRows
 from ..step.device_upload import upload, upload_into
 from ..step.step_batch import DeviceBatch, StepBatch
 from ..step.window_slots import WindowSlots
-from .array_packing import pack, unpack
 from .cuda_graphs import CudaGraphPool, DecodeCudaGraphs, sizes_up_to
-from .drafts_as_decodes import split_draft_rows, split_drafts
-from .eager_runner import adapter_rows, state_slots, states_for
-from .gpu_page_table import GpuPageTable
+from .eager_runner import adapter_rows, adapter_slots, state_slots, states_for
+from .gpu_page_table import GpuPageTable, MirroredPageTable
 from .logit_rows import logit_rows, pooled_rows
-from .step_arrays import StepArrays, last_tokens
+from .runner_protocol import EnterStage, Steps
+from .step_arrays import StepArrays, last_tokens, pack, unpack, window_context_slots
 from .warmup import compile_ahead, warm_up_graphs, warm_up_prompts
-from .window_slot_tensors import context_slots as context_slots_of_windows
 
 if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
@@ -39,11 +38,17 @@ if TYPE_CHECKING:
     from ..models.transformers_backend import AnyDecoder
     from ..parallel.ep.expert_balance import ExpertBalancer
     from ..parallel.workers.worker_group import RankGroup
-    from ..sequences.sequence_state import ScheduledWork, SequenceState
+    from ..sequences.sequence_state import SequenceState
     from .piecewise_graphs import PiecewiseCudaGraphs, PoolOnlyAttention
+    from .ranks.stage_steps import PipelineTimer
 
 
 log = logging.getLogger("sgl.runtime")
+
+# of steps with draft tokens that are computed as decodes, see `split_drafts`
+DRAFTED = 17  # tokens of a sequence: one and as many draft tokens as are usual; more are a prompt's
+DRAFTED_TOGETHER = 64  # tokens of the step: the graphs of so many decodes are captured before they are wanted
+SEEN_AGAIN = 32_768  # keys that all tokens but the first of their sequences may read once more, in each layer
 
 # Of closed engines, to be used again: torch keeps a workspace of cuBLAS (32 MB on Hopper) for every stream for ever.
 _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
@@ -52,12 +57,15 @@ _idle_streams: dict[torch.device, list[torch.cuda.Stream]] = {}
 class CudaRunner:
     """See `Runner`. Everything runs on one separate stream, in order.
 
-    cuts_adapted: steps of several tokens run in pieces with adapters too.
+    shared: other ranks compute each step too. Then steps with drafts are computed as they are, and those of several
+    tokens with adapters run in no pieces.  mirrors: rows of the sequences that represent rank 0's, on other ranks.
+    enter: of a pipeline's stage, whose steps run in no pieces.
+    idle_step: no request waits for this step.
     """
 
-    cuts_adapted = True
     team: RankGroup | None = None
     experts: ExpertBalancer | None = None
+    pipeline: PipelineTimer | None = None
 
     def __init__(
         self,
@@ -71,13 +79,18 @@ class CudaRunner:
         graphs: bool = True,
         memory: RecurrentStateMemory | None = None,
         windows: WindowPageTable | None = None,
+        shared: bool = False,
+        mirrors: Mapping[SequenceState, int] | None = None,
+        enter: EnterStage | None = None,
     ) -> None:
         self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
+        self._shared, self._mirrors, self._enter = shared, mirrors, enter
+        self.steps: Steps = CudaRunner.compute
         self.vocab_size = model.config.vocab_size
         self._limits = (max_running, context, page_size)
         self.rows, self.context = max_running, context
         self._pool: CudaGraphPool | None = None
-        self._rehearses = self._idle_step = False  # idle step: no request waits for this step
+        self._rehearses = self.idle_step = False
         self._ahead: Iterator[None] | None = None
         self._unwaited = 0.0  # seconds of capturing for which no request waited
         self._with_graphs = graphs
@@ -99,6 +112,8 @@ class CudaRunner:
         self._ahead = warm_up_graphs(self) if self._rehearses and pool else None
 
     def _new_table(self, max_running: int, context: int, page_size: int) -> GpuPageTable:
+        if self._mirrors is not None:
+            return MirroredPageTable(max_running, context, page_size, self.device, self._mirrors, self.windows)
         return GpuPageTable(max_running, context, page_size, self.device, self.windows)
 
     def _new_pool(self) -> CudaGraphPool | None:
@@ -108,7 +123,7 @@ class CudaRunner:
 
     def _mixed_steps(self, pool: CudaGraphPool) -> PiecewiseCudaGraphs | None:
         """None where steps cannot be cut, see `piecewise.refusal`."""
-        if not (isinstance(self.model, Decoder) and self.model.fused):
+        if not (isinstance(self.model, Decoder) and self.model.fused) or self._enter is not None:
             return None
         from .piecewise_graphs import PiecewiseCudaGraphs, refusal  # need Triton
 
@@ -142,14 +157,13 @@ class CudaRunner:
         """From now on `warm_up` captures graphs."""
         self._rehearses, self._ahead = True, warm_up_graphs(self) if self._graphs is not None else None
 
-    def compiled(self) -> None:
-        """Within `compile_ahead`: all kernels are there, none has run."""
-
     def warm_up(self) -> bool:
         """Takes some milliseconds."""
         if self._ahead is None:
             return False
-        began, self._idle_step = self.captured_seconds, True
+        if self.team is not None:
+            self.team.warm_up()  # the others do the same by themselves
+        began, self.idle_step = self.captured_seconds, True
         try:
             with torch.inference_mode():
                 next(self._ahead)
@@ -158,7 +172,7 @@ class CudaRunner:
         except Exception as error:
             log.warning("graphs are not captured before they are needed: %s", error)
             self._ahead = None
-        self._idle_step = False
+        self.idle_step = False
         self._unwaited += self.captured_seconds - began
         return self._ahead is not None
 
@@ -191,24 +205,21 @@ class CudaRunner:
     def index(self, rows: list[int]) -> Tensor:
         return upload(np.array(rows, np.int32), self.device)
 
-    @torch.inference_mode()
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:
-        if not work:
-            return None
+        return self.steps(self, work) if work else None
+
+    @torch.inference_mode()
+    def compute(self, work: list[ScheduledWork]) -> Tensor:
         self.sums = None
         rows = self.table.place(work, lambda array: upload(array, self.device))
-        adapted = self._adapts(work)
-        slots = self._slots(work) if adapted else ()
+        slots = adapter_slots(self.adapters, work)
+        adapted = bool(slots)
         if self._graphs is not None and (not adapted or (self.adapters is not None and self.adapters.captures(slots))):
             if _is_decode(work):
                 return self._decode(self._graphs, work, rows, slots)
             if (wanted := self._wanted_apart(work)) and (single := split_drafts(work, self.rows)) is not None:
                 logits = self._decode(
-                    self._graphs,
-                    single,
-                    split_draft_rows(work, rows),
-                    self._slots(single) if adapted else [],
-                    len(work),
+                    self._graphs, single, split_draft_rows(work, rows), adapter_slots(self.adapters, single), len(work)
                 )
                 return logits if len(wanted) == len(logits) else logits.index_select(0, self.index(wanted))
         step = StepArrays.of(work, rows, self.memory is not None, self.windows)
@@ -225,12 +236,13 @@ class CudaRunner:
     def _cuts_adapted(self, slots: Sequence[int]) -> bool:
         """Whether a step with the adapters in these slots runs in pieces."""
         assert self.adapters is not None and self._mixed is not None
-        return self.cuts_adapted and self.adapters.captures(slots) and self._mixed.supports_adapters()
+        return not self._shared and self.adapters.captures(slots) and self._mixed.supports_adapters()
 
     def _wanted_apart(self, work: list[ScheduledWork]) -> list[int]:
         """Rows whose logits are wanted of a step with drafts, if it may be computed token by token; [] otherwise."""
         if (
-            all(seq.draft is None for seq, *_ in work)
+            self._shared
+            or all(seq.draft is None for seq, *_ in work)
             or self.memory is not None
             or self.windows is not None
             or pooled_rows(work)
@@ -238,24 +250,12 @@ class CudaRunner:
             return []
         return logit_rows(work)
 
-    def _adapts(self, work: list[ScheduledWork]) -> bool:
-        """Whether a sequence has an adapter."""
-        return self.adapters is not None and any(seq.terms.adapter for seq, *_ in work)
-
-    def _slots(self, work: list[ScheduledWork]) -> Sequence[int]:
-        """Of the sequences' adapters."""
-        assert self.adapters is not None
-        return self.adapters.adapter_slots_for(seq.terms.adapter for seq, *_ in work)
-
     def release(self) -> None:
         self._stream.synchronize()
         self.table.forget()
         del self.table, self._graphs, self._static, self._mixed, self.attention
         self._ahead = None
         self.last = None
-
-    def let_go(self) -> None:
-        self.release()
 
     def restore(self, attention: AttentionBackend) -> None:
         self.attention = attention
@@ -270,6 +270,8 @@ class CudaRunner:
         with suppress(RuntimeError):  # a device that has failed says so once more
             self._stream.synchronize()
             _idle_streams[self.device].append(self._stream)
+        if self.team is not None:  # nothing waits for the others any more
+            self.team.close()
 
     # inside
 
@@ -292,7 +294,8 @@ class CudaRunner:
             self._static[size, blocks] = StaticDecodeBatch(size, self.table, self.last, self.memory is not None, blocks)
         static = self._static[size, blocks]
         static.fill(work, rows, slots)
-        self._enter(static.batch, len(work))
+        if self._enter is not None:
+            self._enter(static.batch, len(work))
         self.attention.plan(static.batch)
         variant = getattr(self.attention, "variant", None)
         key = (size, blocks, variant(static.batch) if variant else None)
@@ -300,18 +303,16 @@ class CudaRunner:
         return graphs.run(
             key,
             lambda: self.model.forward(static.batch, self.attention, *memory),
-            0 if self._idle_step else running or len(work),
+            0 if self.idle_step else running or len(work),
         )[: len(work)]
-
-    def _enter(self, batch: StepBatch, tokens: int) -> None:
-        """Before a batch is computed, of which so many tokens are no padding."""
 
     def _eager(self, step: StepArrays, adapters: AdapterRows | None) -> Tensor:
         assert self.last is not None
         packed = upload(pack(step.arrays), self.device)
         batch = step.batch(unpack(packed, step.sizes), self.table, self.last)
         batch.adapters = adapters
-        self._enter(batch, step.tokens)
+        if self._enter is not None:
+            self._enter(batch, step.tokens)
         self.attention.plan(batch)
         logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         self.sums = batch.sums
@@ -375,7 +376,7 @@ class StaticDecodeBatch:
         upload_into(self._packed, pack(arrays))
         if self.batch.windows is not None and self._windows is not None:
             self.batch.windows = replace(
-                self.batch.windows, context_slots=context_slots_of_windows(self._windows, work, padding)
+                self.batch.windows, context_slots=window_context_slots(self._windows, work, padding)
             )
         self.batch.context_lens = [hi for *_, hi in work] + [1] * padding
         self.batch.context_slots = context_slots + [self._pad_slots] * padding
@@ -383,6 +384,26 @@ class StaticDecodeBatch:
 
 def _padded(values: list[int], count: int, value: int) -> np.ndarray:
     return np.array(values + [value] * count, np.int32)
+
+
+def split_drafts(work: list[ScheduledWork], most: int) -> list[ScheduledWork] | None:
+    """A step with draft tokens as one of single tokens, in its order: each a separate decode, whose context ends with
+    it. None: there are more than `most`, or it is better computed as it is.
+
+    Keys and values of a step are stored before anything attends to them, so a token sees those in front of it. Such a
+    step replays the graphs of decodes, whatever mixture of sequences and tokens it has: so drafts are verified.
+    """
+    lengths = [hi - lo for _, lo, hi in work]
+    if sum(lengths) > min(most, DRAFTED_TOGETHER) or max(lengths) > DRAFTED:
+        return None
+    if sum((length - 1) * hi for length, (*_, hi) in zip(lengths, work, strict=True)) > SEEN_AGAIN:
+        return None
+    return [ScheduledWork(seq, last, last + 1) for seq, lo, hi in work for last in range(lo, hi)]
+
+
+def split_draft_rows(work: list[ScheduledWork], rows: list[int]) -> list[int]:
+    """What belongs to each sequence, for each of its tokens."""
+    return [row for row, (_, lo, hi) in zip(rows, work, strict=True) for _ in range(lo, hi)]
 
 
 def _is_decode(work: list[ScheduledWork]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -14,24 +15,30 @@ from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..cache.state_checkpoints import read_slot, write_slot
 from ..step.adapter_rows import AdapterRows
 from ..step.step_batch import StepBatch
+from ..step.window_slots import WindowSlots
 from .logit_rows import logit_rows, pooled_rows
+from .runner_protocol import EnterStage, Steps
 from .sequence_row_map import SequenceRowMap
-from .window_slot_tensors import window_slots
 
 if TYPE_CHECKING:
     from ..adapters.batch_adapters import BatchAdapters
-    from ..cache import WindowPages
+    from ..cache import WindowPages, WindowPageTable
     from ..models.transformers_backend import AnyDecoder
     from ..parallel.ep.expert_balance import ExpertBalancer
     from ..parallel.workers.worker_group import RankGroup
     from ..sequences.sequence_state import ScheduledWork, SequenceState
+    from .ranks.stage_steps import PipelineTimer
 
 
 class EagerRunner:
-    """The plain runner: each step eagerly, on any device. See `Runner`."""
+    """The plain runner: each step eagerly, on any device. See `Runner`.
+
+    rows: sequences of a step at most, where one runs ahead.  enter: of a pipeline's stage.
+    """
 
     team: RankGroup | None = None
     experts: ExpertBalancer | None = None
+    pipeline: PipelineTimer | None = None
 
     def __init__(
         self,
@@ -41,8 +48,11 @@ class EagerRunner:
         rows: int | None = None,
         memory: RecurrentStateMemory | None = None,
         windows: WindowPages | None = None,
+        enter: EnterStage | None = None,
     ) -> None:
         self.model, self.attention, self.device, self.memory, self.windows = model, attention, device, memory, windows
+        self._enter = enter
+        self.steps: Steps = EagerRunner.compute
         self.vocab_size = model.config.vocab_size
         self.rows = SequenceRowMap(rows or 0)
         self.last = None if rows is None else torch.zeros(rows, dtype=torch.int32, device=device)
@@ -60,10 +70,13 @@ class EagerRunner:
 
     @torch.inference_mode()
     def forward(self, work: list[ScheduledWork]) -> Tensor | None:
-        if not work:
-            return None
+        return self.steps(self, work) if work else None
+
+    def compute(self, work: list[ScheduledWork]) -> Tensor:
         batch = self.build(work)
         self.attention.plan(batch)
+        if self._enter is not None:
+            self._enter(batch, len(batch.token_ids))
         logits = self.model.forward(batch, self.attention, *states_for(self.memory))
         self.sums = batch.sums
         return logits
@@ -77,14 +90,12 @@ class EagerRunner:
     def release(self) -> None:
         del self.attention
 
-    def let_go(self) -> None:
-        self.release()
-
     def restore(self, attention: AttentionBackend) -> None:
         self.attention = attention
 
     def close(self) -> None:
-        """Nothing here outlives the runner."""
+        if self.team is not None:
+            self.team.close()
 
     def build(self, work: list[ScheduledWork]) -> StepBatch:
         """The flat batch of a step; sequences with one new token come first, in the plan's order."""
@@ -128,6 +139,13 @@ def state_slots(work: list[ScheduledWork]) -> tuple[list[int], list[int]]:
     return [read_slot(seq) for seq, *_ in work], [write_slot(seq) for seq, *_ in work]
 
 
+def adapter_slots(adapters: BatchAdapters | None, work: list[ScheduledWork]) -> Sequence[int]:
+    """Of the sequences' adapters; empty: no row of the step has one."""
+    if adapters is None or not any(seq.terms.adapter for seq, *_ in work):
+        return ()
+    return adapters.adapter_slots_for(seq.terms.adapter for seq, *_ in work)
+
+
 def adapter_rows(
     adapters: BatchAdapters | None, work: list[ScheduledWork], lengths: list[int], wanted: list[int]
 ) -> AdapterRows | None:
@@ -146,3 +164,11 @@ def positions(work: list[ScheduledWork], lengths: list[int]) -> np.ndarray:
     """The place of each token of the flat batch in its sequence."""
     ends = np.cumsum(lengths)
     return np.repeat([hi for *_, hi in work] - ends, lengths) + np.arange(ends[-1])
+
+
+def window_slots(
+    windows: WindowPageTable, work: list[ScheduledWork], slots: list[np.ndarray], tensor: Callable[[np.ndarray], Tensor]
+) -> WindowSlots:
+    """Where windowed layers keep what a step reads and writes. slots: of all tokens of each sequence, in the others."""
+    found = [windows.slots(row, lo) for row, (_, lo, _) in zip(slots, work, strict=True)]
+    return WindowSlots(tensor(np.concatenate([row[lo:] for row, (_, lo, _) in zip(found, work, strict=True)])), found)

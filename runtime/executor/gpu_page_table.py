@@ -53,11 +53,7 @@ class GpuPageTable:
         return rows
 
     def rows_of(self, work: list[ScheduledWork]) -> list[int]:
-        """Each sequence's row. Of a sequence whose row is new to it nothing is mirrored."""
-        rows, fresh = self._map.place([seq for seq, *_ in work])
-        for index in fresh:
-            work[index].seq.slots.mirrored = 0
-        return rows
+        return self._map.rows_of(work)
 
     def _copy(self, missing: list[tuple[int, GrowableIntArray, int]], upload: Upload) -> None:
         size, width = self.page_size, self.pages.shape[1]

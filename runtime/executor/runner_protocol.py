@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -19,19 +20,34 @@ if TYPE_CHECKING:
     from ..parallel.ep.expert_balance import ExpertBalancer
     from ..parallel.workers.worker_group import RankGroup
     from ..sequences.sequence_state import ScheduledWork, SequenceState
+    from ..step.step_batch import StepBatch
+    from .ranks.stage_steps import PipelineTimer
+
+# Computes a step on a runner, as `Runner.forward` describes it. `EagerRunner.compute` and `CudaRunner.compute` do; the
+# others wrap such a one: they are given it, and call it.
+Steps: TypeAlias = "Callable[[Any, list[ScheduledWork]], Tensor | None]"
+# Called before a batch is computed, of which so many tokens are no padding.
+EnterStage: TypeAlias = "Callable[[StepBatch, int], None]"
 
 
 class Runner(Protocol):
-    """`EagerRunner` on any device, `CudaRunner`, and those of rank 0 and of a pipeline's first stage.
+    """`EagerRunner` on any device, or `CudaRunner`. The scheduler thread calls the methods, within `on_device`.
 
-    The scheduler thread calls the methods, within `on_device`.
-
+    steps: what `forward` calls. Who wants more of each step wraps it: what sends it to other ranks, cuts it for the
+        stages of a pipeline, or observes it.
     sums: float32 [pools, hidden], of the newest step, in the order of the plan; None where it pooled nothing.
     adapters: where the rows of sequences with one find it; None: the engine takes none.
+    team: the other ranks; None: there are none.
+    experts: which rank has which experts, where they are whole on ranks.
+    pipeline: what the stages have done, of several on CPUs.
     """
 
+    steps: Steps
     sums: Tensor | None
     adapters: BatchAdapters | None
+    team: RankGroup | None
+    experts: ExpertBalancer | None
+    pipeline: PipelineTimer | None
 
     @property
     def model(self) -> AnyDecoder: ...
@@ -58,16 +74,6 @@ class Runner(Protocol):
     @property
     def windows(self) -> WindowPageTable | None:
         """Where the rows of windowed layers are, of a model that keeps these apart."""
-        ...
-
-    @property
-    def team(self) -> RankGroup | None:
-        """The other ranks; None: there are none."""
-        ...
-
-    @property
-    def experts(self) -> ExpertBalancer | None:
-        """Which rank has which experts, where they are whole on ranks."""
         ...
 
     def on_device(self) -> AbstractContextManager[object]:
@@ -102,16 +108,12 @@ class Runner(Protocol):
         """Let go of the attention and with it of the KV pool, and of other buffers on the device, until `restore`."""
         ...
 
-    def let_go(self) -> None:
-        """As `release`, where the weights stay on the device to be loaded anew."""
-        ...
-
     def restore(self, attention: AttentionBackend) -> None:
         """Compute again. Raises OutOfMemoryError, holding nothing, where there is no room."""
         ...
 
     def close(self) -> None:
-        """Let go of what the device holds: no step follows."""
+        """Let go of what the device holds, and end the other ranks: no step follows."""
         ...
 
 
@@ -136,10 +138,6 @@ class GraphRunner(Runner, Protocol):
     @property
     def mixed_sizes(self) -> tuple[int, ...]:
         """Numbers of new tokens that other steps are padded to, up to where they are not."""
-        ...
-
-    def compiled(self) -> None:
-        """Within `warmup.compile_ahead`: all kernels are there, none has run."""
         ...
 
     def capture_mixed(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ..sequences.sequence_state import SequenceState, SequenceStatus
+from ..sequences.sequence_state import ScheduledWork, SequenceState, SequenceStatus
 
 
 class SequenceRowMap:
@@ -37,6 +37,13 @@ class SequenceRowMap:
         rows = [kept[seq] for seq in seqs]
         self._rows.update(zip(seqs, rows, strict=True))
         return rows, fresh
+
+    def rows_of(self, work: Sequence[ScheduledWork]) -> list[int]:
+        """Each sequence's row. Of a sequence whose row is new to it nothing is mirrored."""
+        rows, fresh = self.place([seq for seq, *_ in work])
+        for index in fresh:
+            work[index].seq.slots.mirrored = 0
+        return rows
 
     def forget(self, seqs: Iterable[SequenceState] | None = None) -> None:
         """Take the rows of these sequences, or of all."""

@@ -11,17 +11,17 @@ from torch import Tensor
 
 from ..errors import note_sequence
 from ..step.step_batch import DeviceBatch, StepBatch
-from ..step.window_slots import WindowSlots
+from ..step.window_slots import LazyWindowSlots, WindowSlots
 from .eager_runner import state_slots
 from .gpu_page_table import GpuPageTable
 from .logit_rows import logit_rows, pooled_rows
-from .window_slot_tensors import context_slots
 
 if TYPE_CHECKING:
     from ..cache import WindowPageTable
     from ..sequences.sequence_state import ScheduledWork
 
 PER_TOKEN = 4  # the first ones of `arrays`
+ALIGNED = 4  # values: 16 bytes, so that kernels are compiled once for every place in the packed array
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class StepArrays:
             contexts,
             slots,
             pooled_rows(work),
-            context_slots(windows, work),
+            window_context_slots(windows, work),
         )
 
     @property
@@ -133,3 +133,36 @@ def _token_ids(work: list[ScheduledWork], rows: list[int], starts: np.ndarray) -
         note_sequence(error, seq)
         raise
     return ids
+
+
+def window_context_slots(windows: WindowPageTable, work: list[ScheduledWork], padding: int = 0) -> LazyWindowSlots:
+    """Of all tokens of each sequence in windowed layers, for who does not read them on the device.
+
+    padding: so many more have one token in slot 0.
+    """
+    rows = [(seq.slots.array[:hi], lo) for seq, lo, hi in work]
+    return LazyWindowSlots(lambda: [windows.slots(row, lo) for row, lo in rows] + [np.zeros(1, np.int32)] * padding)
+
+
+def pack(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Small int32 arrays in one, for one copy to the device; each starts at a multiple of `ALIGNED`."""
+    sizes = [len(array) for array in arrays]
+    packed = np.zeros(sum(map(_aligned, sizes)), np.int32)
+    start = 0
+    for array, size in zip(arrays, sizes, strict=True):
+        packed[start : start + size] = array
+        start += _aligned(size)
+    return packed
+
+
+def unpack(packed: Tensor, sizes: Sequence[int]) -> list[Tensor]:
+    """Views of what `pack` was given, by the lengths of the arrays."""
+    views, start = [], 0
+    for size in sizes:
+        views.append(packed[start : start + size])
+        start += _aligned(size)
+    return views
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED

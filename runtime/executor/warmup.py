@@ -69,7 +69,8 @@ def compile_ahead(runner: GraphRunner, sampler: Callable[[], None]) -> None:
     started = time.perf_counter()
     with runner.on_device():
         jobs = compile_all(runner, sampler)
-        runner.compiled()
+        if runner.team is not None:
+            runner.team.compile()
         sampler()
         for tokens in FIRST:
             runner.forward(warm_up_prompts(runner, tokens))

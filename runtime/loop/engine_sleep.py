@@ -79,6 +79,8 @@ class EngineSleeper:
             self.experts = None
             core.resume()  # nothing is released yet
             raise
+        if core.runner.team is not None:
+            core.runner.team.sleep()
         core.runner.release()
         if self._draft is not None:
             self._draft.let_go()
@@ -98,6 +100,8 @@ class EngineSleeper:
             if self._draft is not None:
                 self._draft.pool.restore()
                 self._draft.restore()
+            if self._core.runner.team is not None:
+                self._core.runner.team.wake()
             self._core.runner.restore(self._make_attention())
         except Exception as error:
             self._release()

@@ -142,7 +142,7 @@ class WeightUpdater:
         """Computes nothing until an update succeeds where neither the new nor the previous weights can be loaded."""
         runner = self._core.runner
         if not self._core.halted:
-            runner.let_go() if self._side is None else self._side.let_go(runner)
+            runner.release() if self._side is None else self._side.let_go(runner)
         self._core.halted = True
         try:
             self._fill(model, plan)
@@ -162,6 +162,8 @@ class WeightUpdater:
     def _go_on(self) -> None:
         if self._side is not None:
             self._side.renewed()  # before steps
+        if self._core.runner.team is not None:
+            self._core.runner.team.wake()
         self._core.runner.restore(self._make_attention())
         self._core.halted = False
         self._core.resume()

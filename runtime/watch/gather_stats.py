@@ -7,7 +7,6 @@ from typing import Any
 
 from ..adapters.adapter_manager import AdapterManager
 from ..cache import PrefixCache
-from ..executor.ranks.pipeline_runner import PipelineRunner
 from ..executor.runner_protocol import Runner
 from ..scheduling.scheduler import Scheduler
 from .engine_stats import Stats, window_stats
@@ -60,11 +59,11 @@ def expert_stats(runner: Runner | None) -> dict[str, Any]:
 def _expert_counts(runner: Runner | None) -> list[list[int]]:
     if runner is None:
         return []
-    return (runner if isinstance(runner, PipelineRunner) else runner.model).expert_counts()
+    return (runner.pipeline or runner.model).expert_counts()
 
 
 def _pipeline(runner: Runner | None) -> dict[str, Any]:
-    return runner.times()._asdict() if isinstance(runner, PipelineRunner) else {}
+    return {} if runner is None or runner.pipeline is None else runner.pipeline.times()._asdict()
 
 
 def _experts(runner: Runner | None) -> dict[str, Any]:

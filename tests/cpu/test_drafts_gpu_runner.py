@@ -21,7 +21,7 @@ from gpu_runner import pretend
 
 from sgl.grammars import compile_regex
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor.drafts_as_decodes import MOST, MOST_TOGETHER, SEEN_AGAIN, split_draft_rows, split_drafts
+from sgl.runtime.executor.cuda_runner import DRAFTED, DRAFTED_TOGETHER, SEEN_AGAIN, split_draft_rows, split_drafts
 from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceState
 
 OPTIONS: dict[str, Any] = {
@@ -90,8 +90,8 @@ def test_a_step_is_taken_apart_where_that_is_little() -> None:
     ]
     assert split_draft_rows(work, [5, 2]) == [5, 2, 2, 2]
     assert split_drafts(work, 3) is None, "more rows than the page table has"
-    assert split_drafts([ScheduledWork(two, 0, MOST + 1)], 64) is None, "a prompt"
-    assert split_drafts([ScheduledWork(two, 20, 30)] * (MOST_TOGETHER // 10 + 1), 1000) is None, (
+    assert split_drafts([ScheduledWork(two, 0, DRAFTED + 1)], 64) is None, "a prompt"
+    assert split_drafts([ScheduledWork(two, 20, 30)] * (DRAFTED_TOGETHER // 10 + 1), 1000) is None, (
         "no graph of so many was captured ahead"
     )
     long = sequence(SEEN_AGAIN // 4)

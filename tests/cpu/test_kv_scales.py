@@ -15,10 +15,10 @@ from torch import Tensor
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.errors import CheckpointError
+from sgl.runtime.executor.ranks.cpu_rank_worker import RankWorker
 from sgl.runtime.layers.float8_reference import KVScaleFactors
 from sgl.runtime.loading import load_model
 from sgl.runtime.parallel.workers.rank_weights import RankWeights
-from sgl.runtime.parallel.workers.rank_worker import RankWorker
 from sgl.runtime.parallel.workers.worker_channel import RankKVOptions, RankStart
 
 GREEDY = SamplingParams(max_tokens=8, temperature=0, ignore_eos=True)

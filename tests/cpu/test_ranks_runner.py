@@ -27,10 +27,11 @@ from sgl.runtime.cache import StateCheckpoint, WindowPages, WindowPageTable
 from sgl.runtime.cache.recurrent_state_slots import SCRAP_SLOT
 from sgl.runtime.executor import cuda_runner
 from sgl.runtime.executor.gpu_page_table import MirroredPageTable
-from sgl.runtime.executor.ranks import rank_cuda_runner, stage_cuda_runner
+from sgl.runtime.executor.ranks import cuda_rank_runner as rank_runners
+from sgl.runtime.executor.ranks import rank_steps
+from sgl.runtime.executor.ranks.cuda_rank_runner import cuda_rank_runner
 from sgl.runtime.executor.ranks.micro_batches import pieces
-from sgl.runtime.executor.ranks.rank_cuda_runner import RankWorkerCudaRunner, RankZeroCudaRunner
-from sgl.runtime.executor.ranks.stage_cuda_runner import FirstStageCudaRunner, StageWorkerCudaRunner
+from sgl.runtime.executor.ranks.rank_steps import BroadcastSteps, cuda_message, gpu_progress
 from sgl.runtime.executor.ranks.step_plan_message import SequenceMirrors, plan_message
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.kernels.launch.compile_ahead import is_compiling
@@ -67,6 +68,8 @@ class TurnLinks:
             out.copy_(self._next(self.sent[0]))
 
     def post(self, x: torch.Tensor) -> None:
+        if not len(x):
+            return
         self.parts[-1] += 1
         self.sent[0 if self._model.config.stage.begins else 1].append(x.clone())
         self._turns.turn.notify_all()
@@ -96,14 +99,15 @@ class Follower(threading.Thread):
     ) -> None:
         super().__init__(daemon=True)
         self._turns, self._words, self.error = turns, deque(), None
-        ranks, self._mirrors = TurnRanks(1, turns), SequenceMirrors(config.max_running)
+        self.ranks, self._mirrors = TurnRanks(1, turns), SequenceMirrors(config.max_running)
+        ranks = self.ranks
         self.model = model = part_of(path, 1, None if sent else ranks, whole)
         model.fused = True
         layout = model.config.attention
-        more = {"links": TurnLinks(model, turns, sent)} if sent else {}
         if sent:
             ranks.broadcast = lambda x: None
-        self.runner = (StageWorkerCudaRunner if sent else RankWorkerCudaRunner)(
+        self.progress = gpu_progress()
+        self.runner = cuda_rank_runner(
             model,
             Attention(layout.pool(pool.slots, torch.float32, CPU, 0), layout.groups[0]),
             CPU,
@@ -111,8 +115,9 @@ class Follower(threading.Thread):
             page_size=config.page_size,
             max_running=config.max_running,
             ranks=ranks,
-            mirrors=self._mirrors,
-            **more,
+            progress=self.progress,
+            links=TurnLinks(model, turns, sent) if sent else None,
+            mirrors=self._mirrors.rows,
         )
         self.steps = 0
         self.start()
@@ -145,44 +150,57 @@ class Follower(threading.Thread):
                 self._turns.turn.notify_all()
 
 
-class Led:
-    def forward(self, work: Any) -> Any:
-        with self.ranks._turns.turn:
-            result = super().forward(work)
-            assert self.ranks._turns.turn.wait_for(lambda: not self.team._words, 60)
+class LedSteps:
+    """Rank 0's, which are over when rank 1 has done its own."""
+
+    def __init__(self, steps: Any, ranks: Any, team: Any) -> None:
+        self._steps, self._turn, self._team = steps, ranks._turns.turn, team
+
+    def __call__(self, runner: Any, work: Any) -> Any:
+        with self._turn:
+            result = self._steps(runner, work)
+            self._finish()
             return result
 
+    def _finish(self) -> None:
+        assert self._turn.wait_for(lambda: not self._team._words, 60)
 
-class Leader(Led, RankZeroCudaRunner): ...
 
-
-class StagedLeader(Led, FirstStageCudaRunner): ...
+def leader_of(
+    model: Any, attention: Any, config: Any, context: int, team: Any, ranks: Any, led: Any = LedSteps, **options: Any
+) -> Any:
+    """Rank 0's runner, with what tests look at in addition."""
+    progress = gpu_progress()
+    runner = cuda_rank_runner(
+        model,
+        attention,
+        CPU,
+        context=context,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        ranks=ranks,
+        progress=progress,
+        gathers=True,
+        **options,
+    )
+    runner.team, runner.progress, runner.links = team, progress, options.get("links")
+    runner.steps = led(BroadcastSteps(runner.steps, team, cuda_message), ranks, team)
+    return runner
 
 
 def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
     texts, scores, _ = found(tiny)
     pretend(monkeypatch)
-    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
-    monkeypatch.setattr(stage_cuda_runner, "FIXED_ON_GPUS", 2)  # so that short steps are cut
+    monkeypatch.setattr(rank_steps, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_runners, "FIXED_ON_GPUS", 2)  # so that short steps are cut
     turns, made, sent = Turns(2), [], (deque(), deque())
     ranks = TurnRanks(0, turns)
     ranks.broadcast = lambda x: None
 
     def runner(model, attention, config, choice, context, states, windows, side):
         made.append(Follower(tiny, turns, attention.pool, config, context, sent))
-        made.append(
-            StagedLeader(
-                model,
-                attention,
-                CPU,
-                context=context,
-                page_size=config.page_size,
-                max_running=config.max_running,
-                team=made[0],
-                ranks=ranks,
-                links=TurnLinks(model, turns, sent),
-            )
-        )
+        links = TurnLinks(model, turns, sent)
+        made.append(leader_of(model, attention, config, context, made[0], ranks, links=links))
         return made[1]
 
     monkeypatch.setattr(build_engine, "make_runner", runner)
@@ -201,25 +219,13 @@ def test_two_stages_that_run_ahead_and_as_graphs(tiny, monkeypatch):
 def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monkeypatch):
     texts, scores, _ = found(tiny)
     pretend(monkeypatch)
-    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_steps, "_mark", lambda: SimpleNamespace(query=lambda: True))
     turns, made = Turns(2), []
     ranks = TurnRanks(0, turns)
 
     def runner(model, attention, config, choice, context, states, windows, side):
         made.append(Follower(tiny, turns, attention.pool, config, context))
-        made.append(
-            Leader(
-                model,
-                attention,
-                CPU,
-                context=context,
-                page_size=config.page_size,
-                max_running=config.max_running,
-                memory=states,
-                team=made[0],
-                ranks=ranks,
-            )
-        )
+        made.append(leader_of(model, attention, config, context, made[0], ranks, memory=states))
         return made[1]
 
     monkeypatch.setattr(build_engine, "make_runner", runner)
@@ -228,9 +234,7 @@ def test_two_ranks_that_run_mixed_steps_in_pieces_ahead_and_as_graphs(tiny, monk
     follower, leader = made
     with turns.turn:
         assert turns.turn.wait_for(lambda: follower.error or follower.steps == leader.progress.launched, 60)
-    assert (
-        follower.error is None and follower.runner.progress.launched == leader.progress.launched and follower.steps > 10
-    )
+    assert follower.error is None and follower.progress.launched == leader.progress.launched and follower.steps > 10
     assert ours == texts
     assert np.allclose(our_scores, scores, atol=1e-4)
     assert follower.runner._mixed._runs == runs and max(runs.values()) > 1

@@ -21,11 +21,10 @@ from family_cases import write_family
 from gpu_runner import pretend
 from rank_threads import TurnRanks, Turns
 from test_piecewise_engine import found
-from test_ranks_runner import CPU, Follower, Led, part_of
+from test_ranks_runner import Follower, LedSteps, leader_of, part_of
 
 from sgl.runtime.build import build_engine
-from sgl.runtime.executor.ranks import rank_cuda_runner
-from sgl.runtime.executor.ranks.rank_cuda_runner import RankZeroCudaRunner
+from sgl.runtime.executor.ranks import rank_steps
 from sgl.runtime.loop.expert_rebalancing import ExpertRebalancer
 from sgl.runtime.parallel.ep import expert_migration
 from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer
@@ -68,14 +67,16 @@ class MovingFollower(Follower):
         self.mover.take(slice)
 
 
-class Leader(Led, RankZeroCudaRunner):
+class BalancedSteps(LedSteps):
     """Experts are balanced anew after every other step, those of the steps of nobody too."""
 
-    def forward(self, work: Any) -> Any:
-        result = super().forward(work)
-        with self.ranks._turns.turn:
+    rebalancer: ExpertRebalancer
+
+    def __call__(self, runner: Any, work: Any) -> Any:
+        result = super().__call__(runner, work)
+        with self._turn:
             self.rebalancer.stepped()
-            assert self.ranks._turns.turn.wait_for(lambda: not self.team._words or self.team.error, 60)
+            assert self._turn.wait_for(lambda: not self._team._words or self._team.error, 60)
         return result
 
 
@@ -84,7 +85,7 @@ def test_experts_move_between_steps_that_run_ahead_and_as_graphs(tmp_path, monke
     path = write_tokenizer(write_family("qwen3 moe", tmp_path, num_hidden_layers=2))
     texts, scores, _ = found(path)
     pretend(monkeypatch)
-    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_steps, "_mark", lambda: SimpleNamespace(query=lambda: True))
     turns, made = Turns(2), []
     ranks = TurnRanks(0, turns)
     monkeypatch.setattr(expert_migration, "dist", TurnDist(turns))
@@ -93,18 +94,8 @@ def test_experts_move_between_steps_that_run_ahead_and_as_graphs(tmp_path, monke
         follower = MovingFollower(path, turns, attention.pool, config, context, whole=WHOLE)
         follower.mover = ExpertMigrator(follower.model, 1, 2)
         experts = ExpertBalancer(follower, ExpertMigrator(model, 0, 2), 2)
-        leader = Leader(
-            model,
-            attention,
-            CPU,
-            context=context,
-            page_size=config.page_size,
-            max_running=config.max_running,
-            team=follower,
-            experts=experts,
-            ranks=ranks,
-        )
-        leader.rebalancer = ExpertRebalancer(experts, 2, lambda: False)
+        leader = leader_of(model, attention, config, context, follower, ranks, BalancedSteps)
+        leader.experts, leader.steps.rebalancer = experts, ExpertRebalancer(experts, 2, lambda: False)
         made.extend([follower, leader])
         return leader
 

@@ -28,13 +28,13 @@ from plain_adapters import write_adapter
 from rank_threads import TurnRanks, Turns
 from test_adapters_experts import CASES as EXPERTS
 from test_kv_scales import LAYERS, WRITERS, scales, written
-from test_ranks_runner import Follower, Leader, StagedLeader, TurnLinks
+from test_ranks_runner import Follower, TurnLinks, leader_of
 
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.build import build_adapters, build_engine
 from sgl.runtime.build.build_ranks import RanksBuilder
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.executor.ranks import rank_cuda_runner
+from sgl.runtime.executor.ranks import rank_steps
 from sgl.runtime.executor.ranks.gpu_rank_worker import GPURankWorker
 from sgl.runtime.executor.ranks.step_plan_message import SequenceMirrors, plan_message
 from sgl.runtime.layers.float8_reference import KVScaleFactors
@@ -78,9 +78,9 @@ class Member(Follower):
     def __init__(self, part: RankWeights, *args: Any) -> None:
         self._answers: deque[bytes] = deque()
         super().__init__(*args)
-        part.sums = part.sums and self.runner.ranks
+        part.sums = part.sums and self.ranks
         self.follower = GPURankWorker(part, self.model, SimpleNamespace(place=part.place), 0)
-        self.follower._runner, self.follower._mirrors = self.runner, self._mirrors
+        self.follower.runner, self.follower._mirrors = self.runner, self._mirrors
         attention = self.runner.attention
         self.follower._pool, self.follower._attention = attention.pool, lambda: attention
         self.told: list[str] = []
@@ -135,7 +135,7 @@ class Member(Follower):
 def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[Any]:
     """Engines that are opened from here on are rank 0 of two; the follower and rank 0's runner, once one is."""
     pretend(monkeypatch)
-    monkeypatch.setattr(rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True))
+    monkeypatch.setattr(rank_steps, "_mark", lambda: SimpleNamespace(query=lambda: True))
     turns, made, sent = Turns(2), [], (deque(), deque())
     ranks, begin = (
         TurnRanks(0, turns),
@@ -151,18 +151,8 @@ def two_ranks(monkeypatch: pytest.MonkeyPatch, path: Path, stages: int) -> list[
 
     def runner(model: Any, attention: Any, config: Any, choice: Any, context: int, *rest: Any) -> Any:
         member = Member(parts[1], path, turns, attention.pool, config, context, sent if stages == 2 else None)
-        more = {"links": TurnLinks(model, turns, sent)} if stages == 2 else {}
-        leader = (StagedLeader if more else Leader)(
-            model,
-            attention,
-            CPU,
-            context=context,
-            page_size=config.page_size,
-            max_running=config.max_running,
-            team=member,
-            ranks=ranks,
-            **more,
-        )
+        links = TurnLinks(model, turns, sent) if stages == 2 else None
+        leader = leader_of(model, attention, config, context, member, ranks, links=links)
         made.extend([member, leader])
         side.team = member
         return leader

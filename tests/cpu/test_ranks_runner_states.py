@@ -25,7 +25,7 @@ from two_gpu_rig import cards
 from windows_rig import Make, make, paths, quiet
 
 from sgl.runtime import Engine, SamplingParams
-from sgl.runtime.executor.ranks.rank_cuda_runner import HiddenStatesRankZeroCudaRunner
+from sgl.runtime.executor.draft_head_steps import ObservedSteps
 from sgl.runtime.parallel.workers.worker_channel import TELL
 
 __all__ = ["make", "paths"]
@@ -118,7 +118,7 @@ def test_a_head_on_the_states_of_two_ranks(tmp_path: Path, monkeypatch: pytest.M
         seen = watched(engine)
         assert texts(engine, prompts, 3, 8) == expected
         assert (
-            isinstance(made[1], HiddenStatesRankZeroCudaRunner)
+            isinstance(made[1].steps, ObservedSteps)
             and made[0].follower.model.capture.layers == made[1].model.capture.layers
         )
     assert len(seen) > 5

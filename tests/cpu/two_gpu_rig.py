@@ -16,14 +16,12 @@ import pytest
 import torch
 from gpu_runner import attention_of, pretend
 from rank_threads import TurnRanks, Turns
-from test_ranks_runner import CPU, TurnLinks, part_of
+from test_ranks_runner import LedSteps, TurnLinks, leader_of, part_of
 
 from sgl.runtime.build import build_engine, build_prefix_cache
 from sgl.runtime.executor import cuda_runner
-from sgl.runtime.executor.ranks import gpu_rank_worker, rank_cuda_runner, stage_cuda_runner
+from sgl.runtime.executor.ranks import cpu_rank_worker, cuda_rank_runner, gpu_rank_worker, rank_steps
 from sgl.runtime.executor.ranks.gpu_rank_worker import GPURankWorker
-from sgl.runtime.executor.ranks.rank_cuda_runner import HiddenStatesRankZeroCudaRunner, RankZeroCudaRunner
-from sgl.runtime.executor.ranks.stage_cuda_runner import FirstStageCudaRunner
 from sgl.runtime.parallel.pp.pipeline_stages import RankPlace
 from sgl.runtime.parallel.workers.worker_channel import ASK, POOL, SLEEP, STEP, TELL, WAKE, RankKVOptions
 
@@ -97,23 +95,9 @@ class Card(threading.Thread):
     def close(self) -> None: ...
 
 
-class Led:
-    """Rank 0's steps, which are over when rank 1 has done its own."""
-
-    def forward(self, work: Any) -> Any:
-        with self.ranks._turns.turn:
-            result = super().forward(work)
-            self.team.idle()
-            return result
-
-
-class Leader(Led, RankZeroCudaRunner): ...
-
-
-class Watching(Led, HiddenStatesRankZeroCudaRunner): ...
-
-
-class FirstStage(Led, FirstStageCudaRunner): ...
+class CardSteps(LedSteps):
+    def _finish(self) -> None:
+        self._team.idle()
 
 
 def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows: bool = False) -> list[Any]:
@@ -125,12 +109,12 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows:
     make_cache = build_prefix_cache.make_cache
     for module, name, stand_in in [
         (cuda_runner, "CudaGraphPool", gpu_runner.Graphs),
-        (rank_cuda_runner, "_mark", lambda: SimpleNamespace(query=lambda: True)),
-        (stage_cuda_runner, "FIXED_ON_GPUS", 2),  # so that short steps are cut
+        (rank_steps, "_mark", lambda: SimpleNamespace(query=lambda: True)),
+        (cuda_rank_runner, "FIXED_ON_GPUS", 2),  # so that short steps are cut
         (torch.cuda, "synchronize", lambda device=None: None),
         (torch.cuda, "empty_cache", lambda: None),
         (
-            gpu_rank_worker,
+            cpu_rank_worker,
             "attention_backend",
             lambda name, pool, layout, context, dtype, **_: attention_of(None, pool, layout, context, dtype),
         ),
@@ -170,23 +154,11 @@ def cards(path: Path, monkeypatch: pytest.MonkeyPatch, stages: int = 1, by_rows:
         )
         card.take(POOL, pickle.dumps(room))
         card.idle()
-        more = {"links": TurnLinks(model, turns, sent)} if stages > 1 else {}
+        options = {"graphs": capture is None and model.capturable, "memory": states, "windows": windows}
+        links = TurnLinks(model, turns, sent) if stages > 1 else None
         made[:] = [
             card,
-            (FirstStage if more else Leader if capture is None else Watching)(
-                model,
-                attention,
-                CPU,
-                context=context,
-                page_size=config.page_size,
-                max_running=config.max_running,
-                graphs=capture is None and model.capturable,
-                memory=states,
-                windows=windows,
-                team=card,
-                ranks=ranks[0],
-                **more,
-            ),
+            leader_of(model, attention, config, context, card, ranks[0], CardSteps, links=links, **options),
         ]
         return made[1]
 

@@ -1,10 +1,9 @@
-"""A plan as rank 0 sends it to others whose runners take plans: whole numbers, with slots that they do not know yet."""
+"""A step as rank 0 sends it to the others: its plan in whole numbers, with slots that they do not know yet."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,20 +18,19 @@ from ...step.adapter_rows import NONE
 ROW = 13  # numbers of a sequence in front of its tokens and slots
 COLUMNS = 5  # of a step of single tokens: rows, positions, tokens or UNKNOWN, slots, adapters
 UNKNOWN = -1  # a token that was sampled last
+RECEIVED = DraftTokens([], DraftSource("received"))  # steps are cut by it; its tokens are among the others
 
 
 class MirroredOp(SequenceOp):
     """Wants what the operation of rank 0's sequence wants: spans of positions."""
 
-    def __init__(self, rows: range, pool: range) -> None:
-        super().__init__()
-        self._rows, self._pool = rows, pool
+    wanted_span = pooled_span = (0, 0)
 
     def rows(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return _within(self._rows, lo, hi)
+        return _within(self.wanted_span, lo, hi)
 
     def pool(self, seq: SequenceState, lo: int, hi: int) -> range:
-        return _within(self._pool, lo, hi)
+        return _within(self.pooled_span, lo, hi)
 
 
 class MirroredNextToken(SequenceOp):
@@ -48,9 +46,10 @@ class MirroredNextToken(SequenceOp):
 NEXT = MirroredNextToken()
 
 
-def _within(span: range, lo: int, hi: int) -> range:
+def _within(span: tuple[int, int], lo: int, hi: int) -> range:
     """A step may be cut."""
-    return range(max(span.start, lo), max(min(span.stop, hi), span.start, lo))
+    start, stop = span
+    return range(max(start, lo), max(min(stop, hi), start, lo))
 
 
 def plan_message(
@@ -120,22 +119,6 @@ def _terms_of(slot: int) -> SequenceOptions:
     return USUAL if slot == NONE else USUAL._replace(adapter=str(slot))
 
 
-class MirroredSequence(NamedTuple):
-    """A sequence of a step, as it was received. read, write: slots of its states, of models that keep some."""
-
-    row: int
-    lo: int
-    hi: int
-    known: int
-    stop: int
-    wanted: range
-    pool: range
-    drafted: bool
-    adapter: int
-    read: int
-    write: int
-
-
 class SequenceMirrors:
     """What a rank knows of rank 0's sequences: one for each row.
 
@@ -145,7 +128,7 @@ class SequenceMirrors:
     def __init__(self, count: int, windows: WindowPageTable | None = None) -> None:
         self._windows = windows
         self.rows = {SequenceState(row): row for row in range(count)}
-        self._all = list(self.rows)
+        self._all = [(seq, MirroredOp()) for seq in self.rows]
 
     def work(self, words: bytes) -> list[ScheduledWork]:
         """Equal to what the words were made of, for a runner. Sequences are those of the rows."""
@@ -157,20 +140,16 @@ class SequenceMirrors:
         if singles:
             return [self._gone_on(*each) for each in zip(*values[at:].reshape(COLUMNS, singles).tolist(), strict=True)]
         while at < len(values):
-            row, lo, hi, known, stop, *spans = values[at : at + ROW].tolist()
-            tokens = max(0, stop - lo)
-            at += ROW
-            received = MirroredSequence(
-                row, lo, hi, known, stop, range(*spans[:2]), range(*spans[2:4]), bool(spans[4]), *spans[5:]
-            )
-            found.append(
-                self._mirrored(received, values[at : at + tokens], values[at + tokens : at + tokens + hi - known])
-            )
-            at += tokens + hi - known
+            row, lo, hi, known, stop, *wanted = values[at : at + ROW].tolist()
+            tokens = at + ROW
+            slots = tokens + max(0, stop - lo)
+            at = slots + hi - known
+            self._learn(row, lo, known, values[tokens:slots], values[slots:at])
+            found.append(self._mirrored(row, lo, hi, *wanted))
         return found
 
     def _gone_on(self, row: int, position: int, token: int, slot: int, adapter: int) -> ScheduledWork:
-        seq = self._all[row]
+        seq, _ = self._all[row]
         seq.tokens.end_at(position)
         if token != UNKNOWN:
             seq.tokens.append(token)
@@ -182,15 +161,21 @@ class SequenceMirrors:
             seq.ops.append(NEXT)
         return ScheduledWork(seq, position, position + 1)
 
-    def _mirrored(self, received: MirroredSequence, tokens: np.ndarray, slots: np.ndarray) -> ScheduledWork:
-        seq = self._all[received.row]
-        seq.tokens.put(received.lo, tokens)
-        seq.slots.truncate(received.known)
+    def _learn(self, row: int, lo: int, known: int, tokens: np.ndarray, slots: np.ndarray) -> None:
+        seq, _ = self._all[row]
+        seq.tokens.put(lo, tokens)
+        seq.slots.truncate(known)
         seq.slots.extend(slots)
-        # steps are cut by it; its tokens are among the others
-        seq.draft = DraftTokens([], DraftSource("received")) if received.drafted else None
-        seq.terms = _terms_of(received.adapter)
-        seq.trail, seq.into = [StateCheckpoint(received.lo, received.read)], received.write
+
+    def _mirrored(
+        self, row: int, lo: int, hi: int, start: int, stop: int, first: int, last: int, *others: int
+    ) -> ScheduledWork:
+        """start .. stop: whose logits are wanted.  first .. last: whose hidden states are summed."""
+        seq, op = self._all[row]
+        drafted, adapter, read, write = others
+        op.wanted_span, op.pooled_span = (start, stop), (first, last)
+        seq.draft, seq.terms = RECEIVED if drafted else None, _terms_of(adapter)
+        seq.trail, seq.into = [StateCheckpoint(lo, read)], write
         seq.ops.clear()
-        seq.ops.append(MirroredOp(received.wanted, received.pool))
-        return ScheduledWork(seq, received.lo, received.hi)
+        seq.ops.append(op)
+        return ScheduledWork(seq, lo, hi)

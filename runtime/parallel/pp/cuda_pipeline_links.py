@@ -16,10 +16,9 @@ MOST_PARTS = 64  # micro-batches of a step
 
 
 class CudaPipelineLinks:
-    """A rank's ends. model: its stage.  tokens: of a step, at most.
+    """See `StageLinks`. model: the stage.  tokens: of a step, at most.
 
-    Each rank sends to the one of the same place in the next stage. Called by all ranks at the same time: they exchange
-    addresses.
+    Made by all ranks at the same time: they exchange addresses.
     """
 
     stays_on_device = True
@@ -55,23 +54,19 @@ class CudaPipelineLinks:
         )
 
     def begin(self) -> None:
-        """A step begins."""
         for end in (self._before, self._next):
             if end is not None:
                 end.begin()
 
     def take(self, out: Tensor) -> None:
-        """The hidden states [T, hidden] of the next micro-batch, from the stage before."""
         if self._before is not None and not is_compiling():
             self._before.take(out)
 
     def end(self) -> None:
-        """All micro-batches of the step are taken."""
         if self._before is not None:
             self._before.read()
 
     def post(self, x: Tensor) -> None:
-        """To the next stage, or logits and sums of the last one to rank 0."""
         if is_compiling() or not len(x):
             return
         if self._next is not None:
@@ -80,7 +75,6 @@ class CudaPipelineLinks:
             dist.send(x.contiguous(), 0)
 
     def result(self, rows: int, pools: int) -> tuple[Tensor, Tensor | None]:
-        """On rank 0, of a micro-batch: logits [rows, vocabulary], and float64 [pools, hidden]."""
         config, device = self.model.config, self._device
         logits = torch.empty(rows, config.vocab_size, dtype=self.model.dtype, device=device)
         sums = torch.empty(pools, config.hidden_size, dtype=torch.float64, device=device) if pools else None

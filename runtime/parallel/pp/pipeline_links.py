@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ...attention.attention_backend import AttentionBackend
-from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...models.decoder import Decoder
-from ...step.step_batch import StepBatch
 from ..rank_collectives import RankCollectives
 from .pipeline_stages import RankPlace
 
@@ -36,26 +31,69 @@ class StageRankGroup(RankCollectives):
         self.rank, self.ranks = self.place.split[:2]
 
 
-class PipelineLinks:
-    """A rank's ends of what leads from stage to stage: each sends to the one of the same place in the next stage."""
+class StageLinks(Protocol):
+    """A rank's ends of what leads from stage to stage: each sends to the one of the same place in the next stage.
 
-    def __init__(self, ranks: StageRankGroup) -> None:
-        self.place, self._sending = ranks.place, deque[tuple[Any, Tensor]]()
+    Ranks of a stage call the same methods in the same order. See `PipelineLinks` and `CudaPipelineLinks`.
+    """
+
+    stages: int
+
+    def begin(self) -> None:
+        """A step begins."""
+
+    def take(self, out: Tensor) -> None:
+        """The hidden states [T, hidden] of the next micro-batch, from the stage before."""
+
+    def end(self) -> None:
+        """All micro-batches of the step are taken."""
+
+    def post(self, x: Tensor) -> None:
+        """To the next stage, or logits and sums of the last one to rank 0; nothing of no rows."""
+
+    def result(self, rows: int, pools: int) -> tuple[Tensor, Tensor | None]:
+        """On rank 0, of a micro-batch: logits [rows, vocabulary], and float64 [pools, hidden]."""
+        ...
+
+
+class PipelineLinks:
+    """Between CPUs, by gloo. model: the stage."""
+
+    def __init__(self, ranks: StageRankGroup, model: Decoder) -> None:
+        self.stages, self._model, self._sending = ranks.place.stages, model, deque[tuple[Any, Tensor]]()
         each = ranks.place.split.ranks
         own = ranks.place.stage * each + ranks.rank
-        self.before, self.next, self.last = own - each, own + each, (ranks.place.stages - 1) * each
+        self._before, self._last = own - each, (self.stages - 1) * each
+        # of the last stage the first rank has the logits
+        self._next = own + each if not model.config.stage.ends else 0 if ranks.rank == 0 else None
 
-    def send(self, x: Tensor, rank: int) -> None:
+    def begin(self) -> None:
+        """See `StageLinks`: gloo keeps the order."""
+
+    def end(self) -> None:
+        """As `begin`."""
+
+    def post(self, x: Tensor) -> None:
         """Returns at once, unless too much is under way already."""
+        if self._next is None or not len(x):
+            return
         x = x.clone(memory_format=torch.contiguous_format)
-        self._sending.append((dist.isend(raw(x), rank), x))
+        self._sending.append((dist.isend(raw(x), self._next), x))
         while len(self._sending) > AHEAD:
             self._sending.popleft()[0].wait()
 
-    def receive(self, shape: tuple[int, int], dtype: torch.dtype, rank: int) -> Tensor:
-        found = torch.empty(shape, dtype=dtype)
-        dist.recv(raw(found), rank)
-        return found
+    def take(self, out: Tensor) -> None:
+        dist.recv(raw(out), self._before)
+
+    def result(self, rows: int, pools: int) -> tuple[Tensor, Tensor | None]:
+        """The logits are float32."""
+        config = self._model.config
+        logits = torch.empty(rows, config.vocab_size)
+        sums = torch.empty(pools, config.hidden_size, dtype=torch.float64) if pools else None
+        for found in (logits, sums):
+            if found is not None and len(found):
+                dist.recv(raw(found), self._last)
+        return logits, sums
 
 
 def raw(x: Tensor) -> Tensor:
@@ -67,51 +105,3 @@ class StageProgress(NamedTuple):
 
     seconds: float
     expert_counts: list[list[int]]
-
-
-class PipelineStage:
-    """One rank's stage of a model, joined with the others. seconds: that it has computed."""
-
-    def __init__(self, model: Decoder, links: PipelineLinks) -> None:
-        self.model, self.links, self.seconds = model, links, 0.0
-        self._stage = model.config.stage
-
-    def run(self, batch: StepBatch, attention: AttentionBackend, memory: RecurrentStateMemory | None = None) -> None:
-        """Compute a planned batch and hand on its result: at once, while the next one begins."""
-        if not self._stage.begins:
-            batch.entering = self.links.receive(
-                (len(batch.token_ids), self.model.config.hidden_size), self.model.dtype, self.links.before
-            )
-        wanted, pooled = len(batch.logit_rows), bool(batch.pools)
-        batch.keeps = batch.keeps or not self._stage.ends
-        with self._timed():
-            found = self.model.forward(batch, attention, *(() if memory is None else (memory,)))
-        if not self._stage.ends:
-            self.links.send(found, self.links.next)
-        elif self.links.place.split.rank == 0:
-            self._to_first(found if wanted else None, batch.sums if pooled else None)
-
-    def _to_first(self, *found: Tensor | None) -> None:
-        for each in found:
-            if each is not None:
-                self.links.send(each, 0)
-
-    def result(self, batch: StepBatch) -> tuple[Tensor, Tensor | None]:
-        """On rank 0: the logits of a batch, [R, vocabulary], float32, and its sums, [pools, hidden], float64."""
-        config, last = self.model.config, self.links.last
-        count = len(batch.logit_rows)
-        logits = (
-            self.links.receive((count, config.vocab_size), torch.float32, last) if count else self.model.no_logits()
-        )
-        return logits, self.links.receive(
-            (len(batch.pools), config.hidden_size), torch.float64, last
-        ) if batch.pools else None
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        began = time.perf_counter()
-        yield
-        self.seconds += time.perf_counter() - began
-
-    def done(self) -> StageProgress:
-        return StageProgress(self.seconds, self.model.expert_counts())
