@@ -14,10 +14,10 @@ from email.message import Message as Mail
 from typing import Any, TypeVar
 
 from fastapi import Request
-from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response
 
+from .documented_routes import DocumentedRoute
 from .http_errors import RequestError
 from .validation_errors import validation_message
 
@@ -85,7 +85,7 @@ class BodyReservation:
             self._room._give(taken)
 
 
-class JsonBodyRoute(APIRoute):
+class JsonBodyRoute(DocumentedRoute):
     """A route that takes one JSON value as its body: reading ends after the first few errors.
 
     Raises RequestError for what is no JSON or not of the declared type.

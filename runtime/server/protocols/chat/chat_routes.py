@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.request_bodies import JsonBodyRoute
 from ...http.response_size_limit import json_response
 from ...http.sse_responses import SSEResponse, primed
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
-from ..openai_common.openai_response_fields import Json, response_head, usage
+from ..openai_common.openai_response_fields import Json, OpenAICompletion, response_head, usage
 from .chat_choice import ContentChunk
 from .chat_request_run import ChatRequestRun
 from .chat_types import ChatRequest
@@ -21,7 +24,38 @@ from .chat_writer import ChatChoiceWriter, FunctionCallWriter
 router = APIRouter(route_class=JsonBodyRoute)
 
 
-@router.post("/v1/chat/completions")
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str
+
+
+class CalledTool(BaseModel):
+    id: str
+    type: Literal["function"]
+    function: CalledFunction
+
+
+class AssistantMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str | None
+    refusal: str | None
+    tool_calls: list[CalledTool] | None = None
+    reasoning_content: str | None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: AssistantMessage
+    logprobs: Json | None
+    finish_reason: Literal["stop", "length", "tool_calls"]
+
+
+class ChatCompletion(OpenAICompletion):
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+
+
+@router.post("/v1/chat/completions", responses=answers(ChatCompletion, *OF_MODELS, media="text/event-stream"))
 async def chat_completions(body: ChatRequest, request: Request) -> Response:
     """The next message, or `n` of them; a stream of events with stream=true."""
     work = OpenAIRequestSetup(request)

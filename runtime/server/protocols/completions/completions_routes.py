@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
 from sgl.runtime.sequences.generation import Chunk, Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...http.response_size_limit import json_response
@@ -20,14 +22,26 @@ from ...http.sse_responses import SSEResponse, merged, primed, together
 from ..openai_common.openai_logprobs import LogprobRow, LogprobRowStream, TextLogprobs, rows_of, rows_of_generation
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_request_types import CompletionRequest
-from ..openai_common.openai_response_fields import Json, finish_reason, response_head, usage
+from ..openai_common.openai_response_fields import Json, OpenAICompletion, finish_reason, response_head, usage
 
 MOST_PROMPTS = 256  # in one request
 
 router = APIRouter(route_class=JsonBodyRoute)
 
 
-@router.post("/v1/completions")
+class TextChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: Json | None
+    finish_reason: Literal["stop", "length"]
+
+
+class TextCompletion(OpenAICompletion):
+    object: Literal["text_completion"]
+    choices: list[TextChoice]
+
+
+@router.post("/v1/completions", responses=answers(TextCompletion, *OF_MODELS, media="text/event-stream"))
 async def completions(body: CompletionRequest, request: Request) -> Response:
     """One text or `n` texts for each prompt; a stream of events with stream=true."""
     work = OpenAIRequestSetup(request)

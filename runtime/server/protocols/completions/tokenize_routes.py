@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from sgl.runtime.cache import Ints
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...http.validation_errors import First
@@ -55,7 +56,18 @@ class DetokenizeRequest(StrictModel):
     tokens: Annotated[list[Count], First]
 
 
-@router.post("/tokenize")
+class Tokens(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+@router.post("/tokenize", responses=answers(Tokens, *OF_MODELS))
 async def tokenize(body: TokenizeRequest, request: Request) -> Json:
     """The tokens that a prompt, or a chat, is for the model."""
     work = OpenAIRequestSetup(request)
@@ -67,7 +79,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Json:
     return {"count": len(ids), "max_model_len": work.context, "tokens": ids, "token_strs": strings}
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=answers(Detokenized, *OF_MODELS))
 async def detokenize(body: DetokenizeRequest, request: Request) -> Json:
     """The text of tokens, special ones too."""
     work = OpenAIRequestSetup(request)

@@ -6,16 +6,18 @@ import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel
 
 from sgl.runtime.errors import RequestAborted
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ...engine_bridge import EngineBridge, Prompt
 from ...grammar_compiler import RequestGrammarCompiler
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import RequestError, problem
 from ...http.request_bodies import JsonBodyRoute, parse_in_worker_thread
 from ...http.response_size_limit import json_response
@@ -24,12 +26,27 @@ from ...request_context import ADAPTER, apply_caller
 from ...served_adapters import check_adapters
 from .generate_request_reader import GenerateRequest, PromptRequest, read_request
 from .generate_response import GenerateResponseWriter, Json, PromptLogprobs
+from .native_types import GenerateBody
 
 router = APIRouter(route_class=JsonBodyRoute)
 
 
-@router.post("/generate")
-async def generate(request: Request, data: dict[str, Any] = Body()) -> Response:
+class NativeMeta(BaseModel):
+    id: str
+    finish_reason: Json
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class NativeAnswer(BaseModel):
+    text: str
+    output_ids: list[int]
+    meta_info: NativeMeta
+
+
+@router.post("/generate", responses=answers(NativeAnswer | list[NativeAnswer], *OF_MODELS, media="text/event-stream"))
+async def generate(data: Annotated[GenerateBody, Body()], request: Request) -> Response:
     state = request.app.state
     call = await parse_in_worker_thread(
         request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens

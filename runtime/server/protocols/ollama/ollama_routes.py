@@ -9,7 +9,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import HttpProblem
 from ...http.request_bodies import AnyContentTypeRoute, in_worker_thread
 from ...http.sse_responses import JsonLinesResponse, primed
@@ -23,7 +25,33 @@ VERSION = "0.12.0"  # of Ollama, whose routes these are: clients look whether it
 router = APIRouter(route_class=AnyContentTypeRoute)
 
 
-@router.post("/api/chat")
+class OllamaAnswer(BaseModel):
+    """A line, or the only one. Counts and durations, in nanoseconds, come with the last."""
+
+    model: str
+    created_at: str
+    message: Json | None = None
+    response: str | None = None
+    done: bool
+    done_reason: str | None = None
+
+
+class OllamaModels(BaseModel):
+    models: list[Json]
+
+
+class OllamaVersion(BaseModel):
+    version: str
+
+
+class OllamaAbout(BaseModel):
+    template: str
+    details: Json
+    model_info: Json
+    capabilities: list[str]
+
+
+@router.post("/api/chat", responses=answers(OllamaAnswer, *OF_MODELS, media="application/x-ndjson"))
 async def chat(body: OllamaChat, request: Request) -> Response:
     """The assistant's next message; lines of JSON unless stream=false."""
     return await _answer(
@@ -31,7 +59,7 @@ async def chat(body: OllamaChat, request: Request) -> Response:
     )
 
 
-@router.post("/api/generate")
+@router.post("/api/generate", responses=answers(OllamaAnswer, *OF_MODELS, media="application/x-ndjson"))
 async def generate(body: OllamaGenerate, request: Request) -> Response:
     """The answer to one prompt; lines of JSON unless stream=false."""
     return await _answer(
@@ -45,13 +73,13 @@ async def _answer(reply: OllamaReply, stream: bool) -> Response:
     return JsonLinesResponse(await primed(reply.stream()), _error) if stream else JSONResponse(await reply.whole())
 
 
-@router.get("/api/version")
+@router.get("/api/version", responses=answers(OllamaVersion))
 async def version() -> Json:
     return {"version": VERSION}
 
 
-@router.get("/api/tags")
-@router.get("/api/ps")
+@router.get("/api/tags", responses=answers(OllamaModels))
+@router.get("/api/ps", responses=answers(OllamaModels))
 async def tags(request: Request) -> Json:
     """The one model, by all its names."""
     state = request.app.state
@@ -65,7 +93,7 @@ async def tags(request: Request) -> Json:
     return {"models": [{"name": name, "model": name, **about} for name in state.models]}
 
 
-@router.post("/api/show")
+@router.post("/api/show", responses=answers(OllamaAbout, *OF_MODELS))
 async def show(body: OllamaShow, request: Request) -> Json:
     """The model's template, its context, what it can do."""
     work = OpenAIRequestSetup(request)

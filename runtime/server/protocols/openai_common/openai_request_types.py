@@ -32,10 +32,20 @@ TOKEN_ID = re.compile("[0-9]{1,10}")
 _KNOWN: dict[type[BaseModel], frozenset[str]] = {}
 
 
+def _with_nulls(schema: dict[str, Any]) -> None:
+    """What /openapi.json says of it: a null is the same as leaving a field out."""
+    for name in schema["properties"].keys() - set(schema.get("required", ())):
+        field = schema["properties"][name]
+        kinds = field.get("anyOf", [field])
+        if {"type": "null"} not in kinds:
+            about = {key: field[key] for key in ("title", "default") if key in field}
+            schema["properties"][name] = {"anyOf": [*kinds, {"type": "null"}], **about}
+
+
 class StrictModel(BaseModel):
     """No unknown fields (the first is reported), no conversions between types, nulls dropped."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_with_nulls)
 
     @model_validator(mode="before")
     @classmethod

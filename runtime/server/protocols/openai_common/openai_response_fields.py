@@ -8,10 +8,28 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from sgl.runtime.engine import Engine
 from sgl.runtime.sequences.generation import Generation
 
 Json = dict[str, Any]
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: Json | None = None
+    completion_tokens_details: Json | None = None  # where tokens were guessed ahead
+
+
+class OpenAICompletion(BaseModel):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage
 
 
 def response_head(engine: Engine, model: str, prefix: str, kind: str) -> Json:

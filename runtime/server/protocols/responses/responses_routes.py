@@ -9,7 +9,9 @@ from typing import Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import HttpProblem, RequestError
 from ...http.request_bodies import JsonBodyRoute, in_worker_thread
 from ...http.response_size_limit import json_response
@@ -23,7 +25,40 @@ from .responses_types import ResponseRequest
 router = APIRouter(route_class=JsonBodyRoute)
 
 
-@router.post("/v1/responses")
+class ResponseObject(BaseModel):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+    error: Json | None
+    incomplete_details: Json | None
+    model: str
+    output: list[Json]
+    usage: Json | None
+    previous_response_id: str | None
+    store: bool
+
+
+class ResponseDeleted(BaseModel):
+    id: str
+    object: Literal["response"]
+    deleted: bool
+
+
+class ResponseItems(BaseModel):
+    object: Literal["list"]
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class ResponseTokens(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+@router.post("/v1/responses", responses=answers(ResponseObject, *OF_MODELS, media="text/event-stream"))
 async def create(body: ResponseRequest, request: Request) -> Response:
     """The next items of a conversation; a stream of events with stream=true."""
     reply = ResponsesReply(
@@ -34,7 +69,7 @@ async def create(body: ResponseRequest, request: Request) -> Response:
     return await json_response(await reply.whole())
 
 
-@router.post("/v1/responses/input_tokens")
+@router.post("/v1/responses/input_tokens", responses=answers(ResponseTokens, *OF_MODELS))
 async def input_tokens(body: ResponseRequest, request: Request) -> Json:
     """How long the prompt of such a request is."""
     reply = ResponsesReply(
@@ -43,7 +78,7 @@ async def input_tokens(body: ResponseRequest, request: Request) -> Json:
     return {"object": "response.input_tokens", "input_tokens": await reply.count()}
 
 
-@router.get("/v1/responses/{id}")
+@router.get("/v1/responses/{id}", responses=answers(ResponseObject, 400, 404))
 async def retrieve(id: str, request: Request, stream: bool = False) -> Response:
     """A response that is kept, as it stands."""
     if stream:
@@ -51,14 +86,14 @@ async def retrieve(id: str, request: Request, stream: bool = False) -> Response:
     return Response(_store(request).get(id).answer, media_type="application/json")
 
 
-@router.delete("/v1/responses/{id}")
+@router.delete("/v1/responses/{id}", responses=answers(ResponseDeleted, 404))
 async def delete(id: str, request: Request) -> Json:
     """Forget a response. What follows it cannot be followed any more."""
     _store(request).delete(id)
     return {"id": id, "object": "response", "deleted": True}
 
 
-@router.post("/v1/responses/{id}/cancel")
+@router.post("/v1/responses/{id}/cancel", responses=answers(ResponseObject, 400, 404))
 async def cancel(id: str, request: Request) -> Json:
     """End a response that is being streamed; its stream tells so."""
     kept = _store(request).get(id)
@@ -69,7 +104,7 @@ async def cancel(id: str, request: Request) -> Json:
     return answer | {"status": "cancelled"}
 
 
-@router.get("/v1/responses/{id}/input_items")
+@router.get("/v1/responses/{id}/input_items", responses=answers(ResponseItems, 400, 404))
 async def input_items(
     id: str,
     request: Request,
