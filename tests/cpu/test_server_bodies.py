@@ -83,9 +83,9 @@ def test_a_million_wrong_items_hold_nobody_up(url: str, path: str, body: dict[st
 
 def test_errors_are_not_gathered() -> None:
     from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
-    from sgl.runtime.server.protocols.completions.completions_routes import CompletionRequest
     from sgl.runtime.server.protocols.completions.embeddings_routes import EmbeddingRequest
     from sgl.runtime.server.protocols.native.native_types import GenerateFields
+    from sgl.runtime.server.protocols.openai_common.openai_request_types import CompletionRequest
 
     bad = {"x": 1, "y": 2}
     for form, wrong in [

@@ -64,7 +64,7 @@ class Embeddings(BaseModel):
 @router.post("/v1/embeddings", responses=answers(Embeddings, *OF_MODELS))
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """One vector for each input, in their order."""
-    work = OpenAIRequestSetup(request)
+    work = OpenAIRequestSetup(request, body.model)
     _check(work, body)
     apply_caller(work.settings, body.priority, body.timeout)
     work.bridge.admission.check()
@@ -77,7 +77,6 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
 
 
 def _check(work: OpenAIRequestSetup, body: EmbeddingRequest) -> None:
-    work.check_model(body.model)
     size = work.engine.info()["hidden_size"]
     if body.dimensions not in (None, size):
         raise RequestError(

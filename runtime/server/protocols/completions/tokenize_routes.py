@@ -70,8 +70,7 @@ class Detokenized(BaseModel):
 @router.post("/tokenize", responses=answers(Tokens, *OF_MODELS))
 async def tokenize(body: TokenizeRequest, request: Request) -> Json:
     """The tokens that a prompt, or a chat, is for the model."""
-    work = OpenAIRequestSetup(request)
-    work.check_model(body.model)
+    work = OpenAIRequestSetup(request, body.model)
     found = await _ids(work, body)
     ids: list[int] = [int(id) for id in found]
     texts = work.engine.tokenizer.token_bytes
@@ -82,8 +81,7 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Json:
 @router.post("/detokenize", responses=answers(Detokenized, *OF_MODELS))
 async def detokenize(body: DetokenizeRequest, request: Request) -> Json:
     """The text of tokens, special ones too."""
-    work = OpenAIRequestSetup(request)
-    work.check_model(body.model)
+    work = OpenAIRequestSetup(request, body.model)
     if not body.tokens:
         return {"prompt": ""}
     return {"prompt": work.engine.tokenizer.decode(await work.bridge.encode(body.tokens), skip_special_tokens=False)}
@@ -100,6 +98,4 @@ async def _ids(work: OpenAIRequestSetup, body: TokenizeRequest) -> Ints:
     if not body.continue_final_message:
         given["add_generation_prompt"] = body.add_generation_prompt
     chat = parse_chat_request(ChatRequest, given)
-    return (
-        await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
-    ).ids
+    return (await build_chat_prompt(work, chat, tools_of(chat))).ids

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -14,8 +14,6 @@ from ...http.validation_errors import validation_message
 from ..chat.chat_types import MOST_MESSAGES
 
 M = TypeVar("M", bound=BaseModel)
-
-Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does the work with a long body off the event loop
 
 
 def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:

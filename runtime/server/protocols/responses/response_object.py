@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
+
+from pydantic import BaseModel
 
 from sgl.runtime.sequences.generation import Generation
 from sgl.runtime.text.tokenizer import Tokenizer
@@ -14,6 +17,20 @@ from .responses_types import ResponseRequest
 
 CUT = {"reason": "max_output_tokens"}
 CODES = {429: "rate_limit_exceeded"}  # else server_error: clients know no others
+
+
+class ResponseObject(BaseModel):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+    error: Json | None
+    incomplete_details: Json | None
+    model: str
+    output: list[Json]
+    usage: Json | None
+    previous_response_id: str | None
+    store: bool
 
 
 class ResponseBuilder:

@@ -1,42 +1,23 @@
-"""The routes of /v1/responses."""
+"""The routes of /v1/responses that read or end responses that are kept."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
 from typing import Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from ...http.documented_routes import OF_MODELS, answers
-from ...http.http_errors import HttpProblem, RequestError
-from ...http.request_bodies import JsonBodyRoute, in_worker_thread
-from ...http.response_size_limit import json_response
-from ...http.sse_responses import NamedSSEResponse, primed
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.documented_routes import answers
+from ...http.http_errors import RequestError
+from ...http.request_bodies import JsonBodyRoute
 from ..openai_common.openai_response_fields import Json
+from .response_object import ResponseObject
 from .response_store import RUNNING, ResponseStore, missing
-from .responses_reply import ResponsesReply
-from .responses_types import ResponseRequest
 
 router = APIRouter(route_class=JsonBodyRoute)
-
-
-class ResponseObject(BaseModel):
-    id: str
-    object: Literal["response"]
-    created_at: int
-    status: Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
-    error: Json | None
-    incomplete_details: Json | None
-    model: str
-    output: list[Json]
-    usage: Json | None
-    previous_response_id: str | None
-    store: bool
 
 
 class ResponseDeleted(BaseModel):
@@ -51,31 +32,6 @@ class ResponseItems(BaseModel):
     first_id: str | None
     last_id: str | None
     has_more: bool
-
-
-class ResponseTokens(BaseModel):
-    object: Literal["response.input_tokens"]
-    input_tokens: int
-
-
-@router.post("/v1/responses", responses=answers(ResponseObject, *OF_MODELS, media="text/event-stream"))
-async def create(body: ResponseRequest, request: Request) -> Response:
-    """The next items of a conversation; a stream of events with stream=true."""
-    reply = ResponsesReply(
-        OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request)
-    )
-    if body.stream:
-        return NamedSSEResponse(await primed(reply.stream()), _error)
-    return await json_response(await reply.whole())
-
-
-@router.post("/v1/responses/input_tokens", responses=answers(ResponseTokens, *OF_MODELS))
-async def input_tokens(body: ResponseRequest, request: Request) -> Json:
-    """How long the prompt of such a request is."""
-    reply = ResponsesReply(
-        OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request)
-    )
-    return {"object": "response.input_tokens", "input_tokens": await reply.count()}
 
 
 @router.get("/v1/responses/{id}", responses=answers(ResponseObject, 400, 404))
@@ -99,7 +55,7 @@ async def cancel(id: str, request: Request) -> Json:
     kept = _store(request).get(id)
     if kept.status != RUNNING:
         raise RequestError(f"the response {id!r} is {kept.status}; only one that is in progress can be cancelled", "id")
-    OpenAIRequestSetup(request).bridge.runs.abort(kept.run)
+    request.app.state.bridge.runs.abort(kept.run)
     answer: Json = json.loads(kept.answer)
     return answer | {"status": "cancelled"}
 
@@ -133,7 +89,3 @@ def _given(store: ResponseStore, id: str) -> list[Json]:
 def _store(request: Request) -> ResponseStore:
     store: ResponseStore = request.app.state.responses
     return store
-
-
-def _error(problem: HttpProblem) -> Json:
-    return {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}
