@@ -21,7 +21,7 @@ from . import adapter_routes, status_routes, web_page
 from .engine_bridge import EngineBridge
 from .grammar_compiler import RequestGrammarCompiler
 from .http.http_errors import RequestError, problem
-from .http.middleware import ApiKeyMiddleware, CorsPolicyMiddleware, DisconnectMiddleware, RequestIdMiddleware
+from .http.middleware import ApiKeyMiddleware, CorsPolicyMiddleware, DisconnectMiddleware
 from .http.openapi_document import DocumentedApp
 from .http.request_bodies import BodyMemoryBudget
 from .http.request_guard import RequestGuard
@@ -86,7 +86,6 @@ def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: 
         app.add_middleware(CorsPolicyMiddleware, origins=settings.cors_origins)
     app.add_middleware(RequestGuard)
     app.add_middleware(WatchedRequest, watchers=watchers, with_content=settings.log_content)
-    app.add_middleware(RequestIdMiddleware)
     return app
 
 

@@ -1,4 +1,4 @@
-"""How each API tells of an error."""
+"""The form of an error in each API."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _is_anthropic(path: str) -> bool:
 def anthropic_error(
     status: int, message: str, param: str | None, details: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Anthropic's: the field at fault stands in the words."""
+    """Anthropic's: the message names the field at fault."""
     record = RECORD.get()
     error: dict[str, Any] = {"type": KINDS.get(status, "invalid_request_error"), "message": _named(message, param)}
     if details is not None:

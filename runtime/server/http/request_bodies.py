@@ -184,7 +184,7 @@ def _read(data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise validation_message([dict(one) for one in error.errors(include_url=False)], body_type) from None
+        raise validation_message(error.errors(include_url=False), body_type) from None
     except RecursionError:
         raise _too_deep() from None
 

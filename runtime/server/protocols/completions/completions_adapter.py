@@ -49,7 +49,7 @@ async def completions(body: CompletionRequest, request: Request) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class EchoedPrompt:
-    """What stands before the text of a choice: the prompt where it is echoed."""
+    """What is before the text of a choice: the prompt where it is echoed."""
 
     text: str = ""
     rows: list[LogprobRow] = field(default_factory=list)

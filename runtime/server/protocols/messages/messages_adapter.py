@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from sgl.runtime.sequences.generation import Generation
 
-from ...http.api_error_formats import anthropic_error
+from ...http.api_error_formats import ANTHROPIC_PATH
 from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import problem
 from ...http.request_bodies import JsonBodyRoute, in_worker_thread
@@ -104,8 +104,7 @@ class MessagesAdapter(ChatApiAdapter):
         return {**self._head, "content": self._writer.content, **self._reason(made), "usage": _usage(made)}
 
     def failed(self, error: BaseException) -> list[Json]:
-        found = problem(error)
-        return [anthropic_error(found.status, found.message, found.param, found.details)]
+        return [problem(error).body(ANTHROPIC_PATH)]
 
     def _reason(self, made: Generation) -> Json:
         """Why it ended."""

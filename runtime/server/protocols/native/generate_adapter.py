@@ -98,7 +98,7 @@ class GenerateAdapter(ApiAdapter[Json]):
         """What there is so far of the texts of one prompt. The last of each is whole, or tells that it was aborted."""
         ADAPTER.set(request.adapter)
         writers = [GenerateResponseWriter(request, self._tokenizer.token_bytes, index) for index in range(request.n)]
-        if not self.streamed and not request.named:  # nobody can abort it and wants what there is
+        if not self.streamed and not request.named:  # a client that aborts it wants no text
             async for index, piece in self._written(request, writers, streamed=False):
                 yield index, piece
             return
@@ -162,5 +162,5 @@ class GenerateAdapter(ApiAdapter[Json]):
 
 
 def _start_token(tokenizer: Tokenizer) -> int:
-    """What stands before a text that begins with a generation: BOS, else the token that ends texts."""
+    """What is before a text that begins with a generation: BOS, else the token that ends texts."""
     return tokenizer.bos_id if tokenizer.bos_id is not None else next(iter(tokenizer.eos_ids), 0)

@@ -24,8 +24,7 @@ def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        errors: list[Any] = error.errors(include_url=False)
-        raise validation_message([{**one, "loc": (*place, *one["loc"])} for one in errors], kind) from None
+        raise validation_message(error.errors(include_url=False), kind, place) from None
 
 
 def few(values: Sequence[Any], name: str) -> None:

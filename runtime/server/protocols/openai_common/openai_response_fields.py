@@ -21,7 +21,7 @@ class Usage(BaseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: Json | None = None
-    completion_tokens_details: Json | None = None  # where tokens were guessed ahead
+    completion_tokens_details: Json | None = None  # where there were draft tokens
 
 
 class OpenAICompletion(BaseModel):
@@ -70,7 +70,7 @@ def usage(prompts: Iterable[Sequence[Generation]]) -> Json:
 
 
 def predicted(made: Iterable[Generation]) -> Json:
-    """The tokens that were guessed ahead, where any were."""
+    """Counts of draft tokens, where there were any."""
     counts = [(generation.drafted_tokens, generation.accepted_tokens) for generation in made]
     drafted, accepted = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
     if not drafted:

@@ -36,7 +36,7 @@ class ResponseItems(BaseModel):
 
 @router.get("/v1/responses/{id}", responses=answers(ResponseObject, 400, 404))
 async def retrieve(id: str, request: Request, stream: bool = False) -> Response:
-    """A response that is kept, as it stands."""
+    """A response that is kept, as it is now."""
     if stream:
         raise RequestError("streams of kept responses cannot be read again; leave stream out", "stream")
     return Response(_store(request).get(id).answer, media_type="application/json")

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from sgl.runtime.sequences.generation import Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ...http.http_errors import HttpProblem
+from ...http.http_errors import RequestError
 from ..openai_common.openai_response_fields import Json
 from .response_items import new_id
 from .responses_types import ResponseRequest
@@ -41,7 +41,7 @@ class ResponseBuilder:
         self._common = _echo(body) | {"model": model, "store": stored}
 
     def json(
-        self, status: str, output: list[Json], usage: Json | None = None, problem: HttpProblem | None = None
+        self, status: str, output: list[Json], usage: Json | None = None, problem: RequestError | None = None
     ) -> Json:
         """The response at this moment. problem: what made it fail."""
         error = (
