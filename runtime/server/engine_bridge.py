@@ -143,9 +143,7 @@ class EngineBridge:
                 chunk = samples.corrected(walk.chunk(arrived))
                 _count(chunk)
                 if streamed:
-                    progress.chunk(
-                        index, chunk if chunk.generation is None else dataclasses.replace(chunk, generation=None)
-                    )
+                    progress.chunk(index, chunk)
                 if chunk.generation is not None:
                     chunk.generation = samples.corrected(chunk.generation)
                 yield index, chunk

@@ -12,7 +12,7 @@ import pytest
 
 from sgl.runtime import Engine
 from sgl.runtime.sequences.generation import Chunk, Generation
-from sgl.runtime.server.http.sse_responses import merged, primed, together
+from sgl.runtime.server.http.sse_responses import first_of, merged, together
 from sgl.runtime.server.protocols.api_adapter import ApiAdapter, answer, lines
 from sgl.runtime.server.protocols.openai_common.openai_logprobs import (
     UNLIKELY,
@@ -119,7 +119,8 @@ def sent(adapter: Numbers) -> list[Any]:
     """The events of a stream, and its end mark."""
 
     async def run() -> list[bytes]:
-        return [item async for item in lines(adapter, adapter.source.run())]
+        pieces = adapter.source.run()
+        return [item async for item in lines(adapter, await anext(pieces), pieces)]
 
     found = [line.removeprefix(b"data: ").removesuffix(b"\n\n") for line in asyncio.run(run())]
     return [line if line == b"[DONE]" else json.loads(line) for line in found]
@@ -152,7 +153,8 @@ def test_an_error_before_the_first_piece_is_raised(streamed: bool) -> None:
 @pytest.mark.parametrize(("taken", "gone"), [(1, True), (2, True), (3, False)])
 def test_an_api_learns_that_its_client_left_unless_all_was_made(taken: int, gone: bool) -> None:
     async def run() -> None:
-        stream = lines(adapter, await primed(adapter.source.run()))
+        pieces = adapter.source.run()
+        stream = lines(adapter, await anext(pieces), pieces)
         for _ in range(taken):
             await anext(stream)
         await stream.aclose()
@@ -162,13 +164,12 @@ def test_an_api_learns_that_its_client_left_unless_all_was_made(taken: int, gone
     assert adapter.gone == gone and adapter.source.closed
 
 
-def test_an_error_at_once_is_no_stream() -> None:
+def test_items_that_fail_at_once_are_closed() -> None:
     async def run() -> None:
+        source = Source(KeyError("x"))
         with pytest.raises(KeyError):
-            await primed(Source(KeyError("x")).run())
-        source = Source(1, 2)
-        assert [item async for item in await primed(source.run())] == [1, 2]
-        assert source.closed
+            await first_of(source.run())
+        assert source.closed and await first_of(Source(1, 2).run()) == 1
 
     asyncio.run(run())
 

@@ -43,21 +43,13 @@ class StreamedResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def primed(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """The same items once the first of them is there, so that what is refused at once is refused by a status."""
+async def first_of(items: AsyncGenerator[T, None]) -> T:
+    """The first item. Raises what comes instead of it, which is the end of the items."""
     try:
-        first = await anext(items)
+        return await anext(items)
     except BaseException:
         await items.aclose()
         raise
-    return _after(first, items)
-
-
-async def _after(first: T, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    async with aclosing(items):
-        yield first
-        async for item in items:
-            yield item
 
 
 async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:

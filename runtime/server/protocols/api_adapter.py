@@ -11,7 +11,7 @@ from fastapi.responses import Response
 
 from ..http.http_errors import ENDINGS, problem
 from ..http.response_size_limit import json_response
-from ..http.sse_responses import DONE, StreamedResponse, primed, sse_event
+from ..http.sse_responses import DONE, StreamedResponse, first_of, sse_event
 
 Json = dict[str, Any]
 Piece = TypeVar("Piece")
@@ -71,7 +71,7 @@ async def answer(adapter: ApiAdapter[Any]) -> Response:
     """
     pieces = await adapter.parse()
     if adapter.streamed:
-        return StreamedResponse(lines(adapter, await primed(pieces)), adapter.media_type)
+        return StreamedResponse(lines(adapter, await first_of(pieces), pieces), adapter.media_type)
     async with aclosing(pieces):
         async for index, piece in pieces:
             adapter.event(index, piece)
@@ -79,12 +79,12 @@ async def answer(adapter: ApiAdapter[Any]) -> Response:
 
 
 async def lines(
-    adapter: ApiAdapter[Piece], pieces: AsyncGenerator[tuple[int, Piece], None]
+    adapter: ApiAdapter[Piece], first: tuple[int, Piece], pieces: AsyncGenerator[tuple[int, Piece], None]
 ) -> AsyncGenerator[bytes, None]:
     """A stream as it is sent. The status is long out: an error is an event too."""
     async with aclosing(pieces):
         try:
-            for event in await adapter.begin():
+            for event in (*await adapter.begin(), *adapter.event(*first)):
                 yield adapter.line(event)
             async for index, piece in pieces:
                 for event in adapter.event(index, piece):

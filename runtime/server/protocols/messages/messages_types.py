@@ -11,7 +11,7 @@ from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from ..chat.chat_types import MOST_TOOLS, ToolName
 from ..openai_common.chat_translation import parse_chat_request
-from ..openai_common.openai_request_types import StrictModel, as_it_is, refused
+from ..openai_common.openai_request_types import StrictModel, as_it_is, refused, texts_of
 from ..openai_common.sampling_fields import loose_type, with_sampling_fields
 
 
@@ -29,15 +29,8 @@ class TextBlock(ContentBlock):
 
 def _text(value: Any) -> Any:
     """A text, or blocks that are all text."""
-    if not isinstance(value, list):
-        return value
-    for block in value:
-        if not isinstance(block, dict) or block.get("type") != "text" or not isinstance(block.get("text"), str):
-            kind = block.get("type") if isinstance(block, dict) else block
-            raise refused(
-                f'this model reads text alone; write blocks as {{"type": "text", "text": ...}}, not {shown(kind, 100)}'
-            )
-    return "\n".join(block["text"] for block in value)
+    example = 'blocks as {"type": "text", "text": ...}'
+    return "\n".join(texts_of(value, {"text": "text"}, example)) if isinstance(value, list) else value
 
 
 Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | list[TextBlock])]

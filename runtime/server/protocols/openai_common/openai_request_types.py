@@ -4,6 +4,7 @@ out."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -14,7 +15,7 @@ from sgl.runtime.sampling.sampling_params import SamplingParams
 
 from ...engine_bridge import MOST_NAMED
 from ...http.http_errors import RequestError
-from ...http.validation_errors import First
+from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from .sampling_fields import LISTS, Count, integer_type, options_in, with_sampling_fields
 
@@ -68,6 +69,18 @@ class StrictModel(BaseModel):
 def refused(why: str) -> PydanticCustomError:
     """A validation error in these very words."""
     return PydanticCustomError("refused", "{why}", {"why": why})
+
+
+def texts_of(parts: list[Any], fields: Mapping[str, str], example: str) -> list[str]:
+    """The texts of a message's parts. fields: where a part of each type has its text; others are refused."""
+    found = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else part
+        text = part.get(fields.get(str(kind), "")) if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            raise refused(f"this model reads text alone; write {example}, not {shown(kind, 100)}")
+        found.append(text)
+    return found
 
 
 def as_it_is(value: Any) -> Any:
