@@ -31,13 +31,12 @@ from .generation_steps import ChatPrompt, GenerationStep, SampleRun, joined
 from .http.http_errors import RequestError
 from .http.response_size_limit import take
 from .http.sse_responses import together
-from .observability.request_record import GapObserver, RequestProgress
+from .observability.request_record import GapObserver, Prompt, RequestProgress
 from .request_context import ADAPTER, CALLER, PATIENCE, seconds_left
 from .running_requests import RunningRequests
 from .served_adapters import ServedAdapters
 from .server_settings import ServerSettings
 
-Prompt = str | Items[int] | Ints
 T = TypeVar("T")
 
 MOST_NAMED = 4096  # tokens in a bias, or that end a text

@@ -62,7 +62,7 @@ class DocumentedRoute(APIRoute):
 
 def operation_name(route: APIRoute) -> str:
     """The operationId of a route."""
-    return f"{min(route.methods).lower()}{route.path_format}".translate(_AS_NAME)
+    return f"{min(route.methods or ()).lower()}{route.path_format}".translate(_AS_NAME)
 
 
 _AS_NAME = str.maketrans("/{}:", "____")

@@ -68,7 +68,7 @@ async def count_tokens(body: AnthropicConversation, request: Request) -> Json:
 
 
 class MessagesAdapter(ChatApiAdapter):
-    fields, mark, line = NAMES, b"", staticmethod(named_sse_event)
+    fields, mark = NAMES, b""
 
     def __init__(
         self, request: Request, body: AnthropicConversation, streamed: bool = False, stops: Sequence[str] = ()
@@ -82,6 +82,9 @@ class MessagesAdapter(ChatApiAdapter):
             "role": "assistant",
             "model": self.work.model,
         }
+
+    def line(self, event: Json) -> bytes:
+        return named_sse_event(event)
 
     async def read(self) -> ChatRequest:
         variables = self.work.engine.tokenizer.chat_variables

@@ -26,7 +26,7 @@ from ...served_adapters import check_adapters
 from ..api_adapter import ApiAdapter, answer
 from .generate_request_reader import GenerateRequest, PromptRequest, read_request
 from .generate_response import GenerateResponseWriter, Json, PromptLogprobs
-from .native_types import GenerateBody
+from .native_types import GenerateFields, unread
 
 router = APIRouter(route_class=JsonBodyRoute)
 
@@ -46,7 +46,7 @@ class NativeAnswer(BaseModel):
 
 
 @router.post("/generate", responses=answers(NativeAnswer | list[NativeAnswer], *OF_MODELS, media="text/event-stream"))
-async def generate(data: Annotated[GenerateBody, Body()], request: Request) -> Response:
+async def generate(data: Annotated[dict[str, Any], unread(GenerateFields), Body()], request: Request) -> Response:
     state = request.app.state
     call = await parse_in_worker_thread(
         request, read_request, data, state.engine.tokenizer, state.settings.max_new_tokens

@@ -56,9 +56,6 @@ class ReasoningFields(BaseModel):
     reasoning_parser: Text | None = None
 
 
-AbortBody, EncodeBody, ReasoningBody = unread(AbortFields), unread(EncodeFields), unread(ReasoningFields)
-
-
 class NativeVector(BaseModel):
     embedding: list[float]
     meta_info: dict[str, Any]
@@ -74,7 +71,9 @@ class SeparatedReasoning(BaseModel):
 
 
 @router.post("/separate_reasoning", responses=answers(SeparatedReasoning, *OF_BODIES))
-async def separate_reasoning(data: Annotated[ReasoningBody, Body()], request: Request) -> JSONResponse:
+async def separate_reasoning(
+    data: Annotated[dict[str, Any], unread(ReasoningFields), Body()], request: Request
+) -> JSONResponse:
     """A finished text as its thought and its answer. No model runs."""
     fields = checked(ReasoningFields, data, NONE)
     marks = request.app.state.dialect.reasoning
@@ -87,7 +86,7 @@ async def separate_reasoning(data: Annotated[ReasoningBody, Body()], request: Re
 
 
 @router.post("/abort_request", responses=answers(Aborted, *OF_BODIES))
-async def abort_request(data: Annotated[AbortBody, Body()], request: Request) -> JSONResponse:
+async def abort_request(data: Annotated[dict[str, Any], unread(AbortFields), Body()], request: Request) -> JSONResponse:
     """End one call, or all of the caller's. Those who wait for it get what there is so far, or an error."""
     fields = checked(AbortFields, data, NONE)
     if not fields.rid and not fields.abort_all:
@@ -97,7 +96,7 @@ async def abort_request(data: Annotated[AbortBody, Body()], request: Request) ->
 
 
 @router.post("/encode", responses=answers(NativeVector | list[NativeVector], *OF_MODELS))
-async def encode(data: Annotated[EncodeBody, Body()], request: Request) -> Response:
+async def encode(data: Annotated[dict[str, Any], unread(EncodeFields), Body()], request: Request) -> Response:
     """The mean of the model's last hidden states over each text."""
     fields = checked(EncodeFields, data, NONE)
     if (fields.text is None) == (fields.input_ids is None):

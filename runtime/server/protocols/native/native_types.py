@@ -60,12 +60,15 @@ WITHOUT = frozenset(
 SAMPLING_WITHOUT = frozenset({"custom_params", "stream_interval"})
 
 
-EMPTY = {"enum": [None, False, 0, "", [], {}], "description": "not supported: no value but an empty one is taken"}
+EMPTY: dict[str, Any] = {
+    "enum": [None, False, 0, "", [], {}],
+    "description": "not supported: no value but an empty one is taken",
+}
 
 
-def unread(model: type[BaseModel]) -> Any:
-    """An object that its route checks by itself, for messages in the words of the protocol; the type of a parameter."""
-    return Annotated[dict[str, Any], BeforeValidator(as_it_is, json_schema_input_type=model)]
+def unread(model: type[BaseModel]) -> BeforeValidator:
+    """Marks an object that is checked later, by `checked`, for messages in the words of the protocol."""
+    return BeforeValidator(as_it_is, json_schema_input_type=model)
 
 
 def _but_empty(names: frozenset[str]) -> ConfigDict:
@@ -111,7 +114,7 @@ class SamplingFields(BaseModel):
     )
 
 
-SamplingBody = unread(SamplingFields)
+SamplingBody = Annotated[dict[str, Any], unread(SamplingFields)]
 
 
 class GenerateFields(BaseModel):
@@ -139,7 +142,6 @@ class GenerateFields(BaseModel):
     lora_path: Text | Annotated[list[Text | None], First] | None = None
 
 
-GenerateBody = unread(GenerateFields)
 Model = TypeVar("Model", bound=BaseModel)
 
 

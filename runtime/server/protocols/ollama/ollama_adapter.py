@@ -142,11 +142,14 @@ def _details(info: dict[str, Any]) -> Json:
 
 
 class OllamaAdapter(ChatApiAdapter):
-    fields, media_type, mark, line = NAMES, "application/x-ndjson", b"", staticmethod(json_line)
+    fields, media_type, mark = NAMES, "application/x-ndjson", b""
 
     def __init__(self, request: Request, body: OllamaChat | OllamaGenerate) -> None:
         super().__init__(request, body.model and body.model.removesuffix(":latest"), body.stream)
         self._body = body
+
+    def line(self, event: Json) -> bytes:
+        return json_line(event)
 
     async def read(self) -> ChatRequest:
         variables = self.work.engine.tokenizer.chat_variables
