@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sgl.runtime.errors import RuntimeFailure
 
+from .http.documented_routes import OF_MODELS, answers
 from .http.http_errors import RequestError
 from .http.request_bodies import JsonBodyRoute
 from .http.request_guard import check_owner
@@ -27,7 +28,7 @@ class AdapterName(BaseModel):
     pin: bool = False
 
 
-@router.get("/adapters")
+@router.get("/adapters", responses=answers(dict[str, Any], 403))
 async def adapters(request: Request) -> dict[str, Any]:
     """Those that are loaded, and the names of those that the caller may ask for."""
     served = _served(request)
@@ -35,7 +36,7 @@ async def adapters(request: Request) -> dict[str, Any]:
     return {"loaded": [_as_json(info) for info in loaded], "names": await asyncio.to_thread(served.names)}
 
 
-@router.post("/adapters/load")
+@router.post("/adapters/load", responses=answers(dict[str, Any], 403, *OF_MODELS))
 async def load(body: AdapterName, request: Request) -> dict[str, Any]:
     """Read an adapter from the folder. One that is loaded is read again; requests that run keep the old one."""
     served = _served(request)
@@ -45,7 +46,7 @@ async def load(body: AdapterName, request: Request) -> dict[str, Any]:
         raise RequestError(f"adapter {body.name!r} cannot be used: {error}", "name", "adapter_unusable") from error
 
 
-@router.post("/adapters/unload")
+@router.post("/adapters/unload", responses=answers(dict[str, Any], 403, 409, *OF_MODELS))
 async def unload(body: AdapterName, request: Request) -> dict[str, Any]:
     """Forget an adapter that no request uses. One of the folder is loaded again when it is asked for."""
     await asyncio.to_thread(_served(request).unload, body.name)

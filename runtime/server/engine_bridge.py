@@ -27,17 +27,16 @@ from sgl.runtime.sequences.sequence_options import USUAL, SequenceOptions
 
 from .admission_control import AdmissionControl
 from .event_loop_queue import LoopQueue, RequestLoopQueue
+from .generation_steps import ChatPrompt, GenerationStep, SampleRun, joined
 from .http.http_errors import RequestError
 from .http.response_size_limit import take
 from .http.sse_responses import together
-from .observability.request_record import GapObserver, RequestProgress
-from .protocols.chat.generation_steps import ChatPrompt, GenerationStep, SampleRun, joined
+from .observability.request_record import GapObserver, Prompt, RequestProgress
 from .request_context import ADAPTER, CALLER, PATIENCE, seconds_left
 from .running_requests import RunningRequests
 from .served_adapters import ServedAdapters
 from .server_settings import ServerSettings
 
-Prompt = str | Items[int] | Ints
 T = TypeVar("T")
 
 MOST_NAMED = 4096  # tokens in a bias, or that end a text
@@ -108,66 +107,30 @@ class EngineBridge:
             await asyncio.sleep(0)
         return found
 
-    async def generate(
-        self, prompt: Prompt, params: SamplingParams, grammar: Any = None, n: int = 1
-    ) -> list[Generation]:
-        """`n` samples after the prompt, which is computed once; the first keeps the seed of `params`."""
-        self.admission.check(n)
-        await self.adapters.ready()
-        ids = await self.encode(prompt)
-        results: dict[int, Generation] = {}
-        progress = self._progress(params)
-        with self._samples(ids, n) as samples, self._result_queue() as arrivals:
-            for index, sequence in enumerate(samples.sequences):
-                future = sequence.generate(self._params(params, index), grammar)
-                future.add_done_callback(partial(arrivals.post_outcome, index))
-            while len(results) < n:
-                index, generation = await arrivals.next()
-                _count(generation)
-                results[index] = samples.corrected(generation)
-                progress.generation(index, results[index], prompt)
-        return [results[index] for index in range(n)]
-
-    async def stream(
-        self, prompt: Prompt, params: SamplingParams, grammar: Any = None, n: int = 1
+    def stream(
+        self, prompt: Prompt, params: SamplingParams, grammar: Any = None, n: int = 1, streamed: bool = True
     ) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """(index of the sample, its next piece) until all `n` have finished.
-
-        The last chunk of each has `finished` and its `generation`. Leave it early with `aclosing`.
-        """
-        self.admission.check(n)
-        await self.adapters.ready()
-        ids, left = await self.encode(prompt), n
-        progress = self._progress(params)
-        with self._samples(ids, n) as samples, self._result_queue(samples.sequences) as arrivals:
-            for index, sequence in enumerate(samples.sequences):
-                post = partial(arrivals.post, index)
-                sequence.generate(self._params(params, index), grammar, post).add_done_callback(arrivals.post_failure)
-            while left:
-                index, chunk = await arrivals.next()
-                _count(chunk)
-                left -= chunk.finished
-                if chunk.generation is not None:
-                    chunk.generation = samples.corrected(chunk.generation)
-                progress.chunk(index, chunk, prompt)
-                yield index, samples.corrected(chunk)
+        """As `walk`, of samples that take one move."""
+        return self.walk(prompt, GenerationStep(params, grammar), _no_more, n, streamed)
 
     async def walk(
         self,
-        prompt: ChatPrompt,
+        prompt: Prompt | ChatPrompt,
         first: GenerationStep,
         go_on: Callable[[int], Awaitable[GenerationStep | None]],
         n: int = 1,
         streamed: bool = True,
     ) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """As `stream`, of samples that take several moves: `first`, then what `go_on(index)` gives until it gives None.
+        """(index of the sample, its next piece) until all `n` have finished. The prompt is computed once.
 
-        The last chunk of each move has its `generation`; when that was taken, `go_on` is asked. Unless `streamed` there
-        is one chunk a move.
+        A sample makes the move `first`, then what `go_on(index)` gives until it gives None; the first sample keeps the
+        seed of the parameters. The last chunk of each move is `finished` and has its `generation`; when that was taken,
+        `go_on` is asked. Unless `streamed` there is one chunk a move. Leave it early with `aclosing`.
         """
         self.admission.check(n)
         await self.adapters.ready()
-        ids, left = await self.encode(prompt.ids), n
+        text, given = prompt if isinstance(prompt, ChatPrompt) else (prompt, prompt)
+        ids, left = await self.encode(given), n
         progress = self._progress(first.params)
         with self._samples(ids, n) as samples, self._result_queue(samples.sequences) as arrivals:
             walks = [SampleRun(index, sequence, arrivals) for index, sequence in enumerate(samples.sequences)]
@@ -179,16 +142,14 @@ class EngineBridge:
                 chunk = samples.corrected(walk.chunk(arrived))
                 _count(chunk)
                 if streamed:
-                    progress.chunk(
-                        index, chunk if chunk.generation is None else dataclasses.replace(chunk, generation=None)
-                    )
+                    progress.chunk(index, chunk)
                 if chunk.generation is not None:
                     chunk.generation = samples.corrected(chunk.generation)
                 yield index, chunk
                 if chunk.finished and (move := await go_on(index)) is not None:
                     walk.start(move._replace(params=self._params(move.params, index)), streamed)
                 elif chunk.finished:
-                    progress.generation(index, joined(walk.made), prompt.text)
+                    progress.generation(index, joined(walk.made), text)
                     left -= 1
 
     async def logprobs(self, ids: Items[int] | Ints, start: int, top: int) -> tuple[TokenLogprobs, list[TokenLogprobs]]:
@@ -366,7 +327,11 @@ class EngineBridge:
         return np.asarray(ids, dtype=np.int32)
 
 
-def _count(made: Chunk | Generation) -> None:
+async def _no_more(index: int) -> None:
+    """What a sample of one move does next."""
+
+
+def _count(made: Chunk) -> None:
     """What came of log-probabilities, from the request's allowance; the last chunk of a stream brings no new ones."""
     if made.logprobs:
         take(len(made.logprobs), len(made.top_logprobs[0]) if made.top_logprobs else 0)

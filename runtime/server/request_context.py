@@ -6,7 +6,8 @@ import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
+from typing import Any
 
 from starlette.datastructures import Headers
 
@@ -20,7 +21,7 @@ MOST_URGENT = 100  # priorities of requests are in -100..100
 
 CALLER: ContextVar[SequenceOptions] = ContextVar("CALLER", default=USUAL)  # on whose terms sequences are opened
 ADAPTER: ContextVar[str | None] = ContextVar("ADAPTER", default=None)  # by which they are computed
-PATIENCE: ContextVar[float | None] = ContextVar("PATIENCE", default=None)  # seconds for which the deadline stands
+PATIENCE: ContextVar[float | None] = ContextVar("PATIENCE", default=None)  # seconds of the deadline
 
 
 def tenant_of(key: str) -> str:
@@ -40,20 +41,18 @@ def key_of(headers: Headers) -> bytes:
 def calling(tenant: str, settings: ServerSettings) -> Iterator[None]:
     """Within, everything runs for this tenant, for as long as the settings let a request take."""
     terms = SequenceOptions(tenant=tenant, namespace=tenant if settings.isolated else "")
-    caller, patience, allowance, adapter = (
+    before: list[Token[Any]] = [
         CALLER.set(terms),
         PATIENCE.set(None),
         ALLOWANCE.set(LogprobBudget()),
         ADAPTER.set(None),
-    )
+    ]
     try:
         apply_caller(settings)
         yield
     finally:
-        CALLER.reset(caller)
-        PATIENCE.reset(patience)
-        ALLOWANCE.reset(allowance)
-        ADAPTER.reset(adapter)
+        for token in before:
+            token.var.reset(token)
 
 
 def apply_caller(settings: ServerSettings, priority: int | None = None, timeout: float | None = None) -> None:

@@ -21,18 +21,18 @@ from . import adapter_routes, status_routes, web_page
 from .engine_bridge import EngineBridge
 from .grammar_compiler import RequestGrammarCompiler
 from .http.http_errors import RequestError, problem
-from .http.middleware import ApiKeyMiddleware, CorsPolicyMiddleware, DisconnectMiddleware, RequestIdMiddleware
+from .http.middleware import ApiKeyMiddleware, CorsPolicyMiddleware, DisconnectMiddleware
 from .http.openapi_document import DocumentedApp
 from .http.request_bodies import BodyMemoryBudget
 from .http.request_guard import RequestGuard
 from .http.validation_errors import validation_message
 from .observability.request_watchers import RequestWatchers, WatchedRequest
-from .protocols.chat import chat_routes as chat
-from .protocols.completions import completions_routes, embeddings_routes, tokenize_routes
-from .protocols.messages import messages_routes as messages
-from .protocols.native import generate_routes, native_control_routes
-from .protocols.ollama import ollama_routes as ollama
-from .protocols.responses import responses_routes as responses
+from .protocols.chat import chat_completions_adapter
+from .protocols.completions import completions_adapter, embeddings_routes, tokenize_routes
+from .protocols.messages import messages_adapter
+from .protocols.native import generate_adapter, native_control_routes
+from .protocols.ollama import ollama_adapter
+from .protocols.responses import kept_responses_routes, responses_adapter
 from .protocols.responses.response_store import ResponseStore
 from .served_adapters import ServedAdapters
 from .server_settings import ServerSettings
@@ -65,13 +65,14 @@ def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: 
     for routes in (
         status_routes,
         adapter_routes,
-        generate_routes,
+        generate_adapter,
         native_control_routes,
-        completions_routes,
-        chat,
-        responses,
-        messages,
-        ollama,
+        completions_adapter,
+        chat_completions_adapter,
+        responses_adapter,
+        kept_responses_routes,
+        messages_adapter,
+        ollama_adapter,
         embeddings_routes,
         tokenize_routes,
         *([web_page] if settings.page else []),
@@ -85,7 +86,6 @@ def create_app(engine: Engine, settings: ServerSettings | None = None, tracing: 
         app.add_middleware(CorsPolicyMiddleware, origins=settings.cors_origins)
     app.add_middleware(RequestGuard)
     app.add_middleware(WatchedRequest, watchers=watchers, with_content=settings.log_content)
-    app.add_middleware(RequestIdMiddleware)
     return app
 
 

@@ -7,10 +7,11 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from sgl.runtime.engine import Engine
@@ -18,25 +19,64 @@ from sgl.runtime.errors import RuntimeFailure
 from sgl.runtime.loading.model_files.model_directory import read_json
 
 from .engine_bridge import EngineBridge
+from .http.documented_routes import DocumentedRoute, answers
 from .http.http_errors import RequestError
 from .http.request_guard import check_owner
 from .protocols.openai_common.openai_request_setup import find_model
+from .protocols.openai_common.openai_response_fields import Json
 from .served_adapters import ServedAdapters
 from .sgl_version import own_version
 
 HEALTH_SECONDS = 5.0
 GENERATE_SECONDS = 20.0
 
-router = APIRouter()
+router = APIRouter(route_class=DocumentedRoute)
 
 
-@router.get("/health")
+class Model(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: int
+    parent: str | None = None
+
+
+class Models(BaseModel):
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Health(BaseModel):
+    status: Literal["ok", "down", "draining"]
+
+
+class ModelInfo(BaseModel):
+    model_path: str
+    tokenizer_path: str
+    is_generation: bool
+
+
+class ServerInfo(BaseModel):
+    version: str
+    served_model_name: str
+    options: Json
+    engine: Json
+    stats: Json
+
+
+HEALTH = answers(Health, 503)
+HEALTH[503]["model"] = Health
+FLUSHED = answers(None, 403, 503, media="text/plain")
+
+
+@router.get("/health", responses=HEALTH)
 async def health(request: Request) -> Response:
     """200 while the engine's thread takes tasks; 503 where it does not, and while the server drains."""
     return await _health(request, EngineBridge.alive, HEALTH_SECONDS)
 
 
-@router.get("/health_generate")
+@router.get("/health_generate", responses=HEALTH)
 async def health_generate(request: Request) -> Response:
     """200 when a token comes out of the model in time, else 503."""
     return await _health(request, EngineBridge.speaks, GENERATE_SECONDS)
@@ -58,7 +98,7 @@ def _state(name: str) -> Response:
     return JSONResponse({"status": name}, 200 if name == "ok" else 503)
 
 
-@router.get("/metrics")
+@router.get("/metrics", response_class=Response, responses=answers(None, 404, media="text/plain"))
 async def metrics(request: Request) -> Response:
     """The metrics, as Prometheus reads them; 404 where the server keeps none."""
     found = request.app.state.watchers.metrics
@@ -68,7 +108,7 @@ async def metrics(request: Request) -> Response:
     return Response(page, media_type=media_type)
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", responses=answers(Models))
 async def models(request: Request) -> dict[str, Any]:
     state = request.app.state
     adapters = await asyncio.to_thread(state.adapters.names)
@@ -82,7 +122,7 @@ async def models(request: Request) -> dict[str, Any]:
     }
 
 
-@router.get("/v1/models/{name:path}")
+@router.get("/v1/models/{name:path}", responses=answers(Model, 404))
 async def model(request: Request, name: str) -> dict[str, Any]:
     state = request.app.state
     return _model(request, *await asyncio.to_thread(find_model, name, state.models, state.adapters))
@@ -103,8 +143,8 @@ def _model(request: Request, name: str, adapter: str | None = None) -> dict[str,
     }
 
 
-@router.get("/model_info")
-@router.get("/get_model_info")
+@router.get("/model_info", responses=answers(ModelInfo))
+@router.get("/get_model_info", responses=answers(ModelInfo))
 async def model_info(request: Request) -> dict[str, Any]:
     engine: Engine = request.app.state.engine
     return {
@@ -122,8 +162,8 @@ async def model_info(request: Request) -> dict[str, Any]:
     }
 
 
-@router.get("/server_info")
-@router.get("/get_server_info")
+@router.get("/server_info", responses=answers(ServerInfo, 503))
+@router.get("/get_server_info", responses=answers(ServerInfo, 503))
 async def server_info(request: Request) -> dict[str, Any]:
     """What runs and how: the engine's options, its account of itself, its counters."""
     state = request.app.state
@@ -153,7 +193,8 @@ def _seen(stats: dict[str, Any], key: str, adapters: ServedAdapters) -> dict[str
     )
 
 
-@router.api_route("/flush_cache", methods=["GET", "POST"])
+@router.get("/flush_cache", response_class=Response, responses=FLUSHED)
+@router.post("/flush_cache", response_class=Response, responses=FLUSHED)
 async def flush_cache(request: Request) -> Response:
     """Forget the prefixes that no running request holds. Where API keys are kept apart it is no client's to do."""
     check_owner(request.headers, request.app.state.settings, "the cache holds prefixes that are")

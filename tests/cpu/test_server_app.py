@@ -29,6 +29,7 @@ from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, ContextLengthError, EngineClosed, OutOfPages, RequestAborted, RuntimeFailure
 from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences.generation import Generation
 from sgl.runtime.server.engine_bridge import EngineBridge, sample_seed
 from sgl.runtime.server.grammar_compiler import RequestGrammarCompiler
 from sgl.runtime.server.http.http_errors import RequestError, problem
@@ -66,14 +67,22 @@ def nothing_is_left(engine) -> Iterator[None]:
 # the bridge
 
 
+async def samples_of(
+    bridge: EngineBridge, prompt: Any, params: SamplingParams, grammar: Any = None, n: int = 1
+) -> list[Generation]:
+    async with aclosing(bridge.stream(prompt, params, grammar, n, streamed=False)) as chunks:
+        found = {index: chunk.generation async for index, chunk in chunks}
+    return [found[index] for index in range(n)]
+
+
 def test_texts_are_the_engines(engine):
-    found = asyncio.run(EngineBridge(engine).generate("The capital of France is", GREEDY))
+    found = asyncio.run(samples_of(EngineBridge(engine), "The capital of France is", GREEDY))
     assert [g.text for g in found] == [engine.generate("The capital of France is", GREEDY).text]
 
 
 def test_the_first_of_many_samples_is_the_single_one(engine):
     params = SamplingParams(max_tokens=12, seed=7)
-    single, many = (asyncio.run(EngineBridge(engine).generate("Book a table", params, n=n)) for n in (1, 4))
+    single, many = (asyncio.run(samples_of(EngineBridge(engine), "Book a table", params, n=n)) for n in (1, 4))
     assert many[0].text == single[0].text
     assert len({g.text for g in many}) > 1
     assert sample_seed(7, 0) == 7 and len({sample_seed(7, i) for i in range(9)}) == 9
@@ -82,16 +91,16 @@ def test_the_first_of_many_samples_is_the_single_one(engine):
 def test_the_prompt_of_many_samples_is_computed_once(engine):
     ids = list(range(300, 400))
     before = engine.stats()
-    found = asyncio.run(EngineBridge(engine).generate(ids, SamplingParams(max_tokens=1), n=8))
+    found = asyncio.run(samples_of(EngineBridge(engine), ids, SamplingParams(max_tokens=1), n=8))
     assert (engine.stats() - before).computed_tokens <= 100 + 8
     assert [(g.prompt_tokens, g.cached_tokens) for g in found] == [(100, 0)] * 8
-    again = asyncio.run(EngineBridge(engine).generate([*ids, 500, 501], SamplingParams(max_tokens=1), n=2))
+    again = asyncio.run(samples_of(EngineBridge(engine), [*ids, 500, 501], SamplingParams(max_tokens=1), n=2))
     assert [g.cached_tokens for g in again] == [100] * 2
 
 
 def test_many_samples_of_a_prompt_that_is_too_long(engine):
     with pytest.raises(RequestError, match="3000 tokens"):
-        asyncio.run(EngineBridge(engine).generate([300] * 3000, GREEDY, n=3))
+        asyncio.run(samples_of(EngineBridge(engine), [300] * 3000, GREEDY, n=3))
 
 
 def test_chunks_add_up_to_the_generation(engine):
@@ -107,13 +116,13 @@ def test_chunks_add_up_to_the_generation(engine):
 
 def test_one_bridge_on_two_event_loops(engine):
     bridge = EngineBridge(engine)
-    first, second = (asyncio.run(bridge.generate("Hello", GREEDY))[0].text for _ in range(2))
+    first, second = (asyncio.run(samples_of(bridge, "Hello", GREEDY))[0].text for _ in range(2))
     assert first == second
 
 
 def test_loops_that_ended_are_forgotten(engine):
     async def one() -> weakref.ref[Any]:
-        await bridge.generate("Hello", GREEDY)
+        await samples_of(bridge, "Hello", GREEDY)
         return weakref.ref(asyncio.get_running_loop())
 
     bridge = EngineBridge(engine)
@@ -123,7 +132,7 @@ def test_loops_that_ended_are_forgotten(engine):
 
 def test_one_bridge_on_two_loops_at_once(engine):
     bridge, texts = EngineBridge(engine), []
-    run = lambda: texts.append(asyncio.run(bridge.generate("Hello", GREEDY))[0].text)  # noqa: E731
+    run = lambda: texts.append(asyncio.run(samples_of(bridge, "Hello", GREEDY))[0].text)  # noqa: E731
     threads = [threading.Thread(target=run) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -135,7 +144,7 @@ def test_one_bridge_on_two_loops_at_once(engine):
 @pytest.mark.parametrize("n", [1, 3])
 def test_cancelling_a_call_frees_its_pages(engine, n):
     async def cancel() -> None:
-        task = asyncio.ensure_future(EngineBridge(engine).generate("Hello", LONG, n=n))
+        task = asyncio.ensure_future(samples_of(EngineBridge(engine), "Hello", LONG, n=n))
         while engine.stats().running < n:
             await asyncio.sleep(0.002)
         task.cancel()
@@ -158,27 +167,27 @@ def test_closing_a_stream_frees_its_pages(engine):
 def test_time_runs_out(engine):
     bridge = EngineBridge(engine, ServerSettings(request_timeout=0.05))
     with pytest.raises(TimeoutError, match=r"0\.05 seconds"):
-        asyncio.run(bridge.generate("Hello", LONG))
+        asyncio.run(samples_of(bridge, "Hello", LONG))
 
 
 def test_one_failing_sample_ends_the_call(engine):
     with pytest.raises(ConfigError, match="temperature"):
-        asyncio.run(EngineBridge(engine).generate("Hello", SamplingParams(temperature=-1.0), n=2))
+        asyncio.run(samples_of(EngineBridge(engine), "Hello", SamplingParams(temperature=-1.0), n=2))
 
 
 def test_limits_of_the_settings(engine):
     bridge = EngineBridge(engine, ServerSettings(max_prompt_tokens=4, max_new_tokens=3, max_choices=2))
-    [found] = asyncio.run(bridge.generate([300, 301], LONG))
+    [found] = asyncio.run(samples_of(bridge, [300, 301], LONG))
     assert found.completion_tokens == 3 and found.finish_reason["type"] == "length"
     for prompt, n, words in [([300] * 5, 1, "5 tokens"), ([300], 3, r"n=3 must be in 1\.\.2"), ([], 1, "empty")]:
         with pytest.raises(RequestError, match=words):
-            asyncio.run(bridge.generate(prompt, GREEDY, n=n))
+            asyncio.run(samples_of(bridge, prompt, GREEDY, n=n))
 
 
 @pytest.mark.parametrize("ids", [[1, -1], [10**9], [1 << 80], [True], [1.5], ["1"]])
 def test_token_ids_are_checked(engine, ids):
     with pytest.raises(RequestError, match="token ids must be whole numbers"):
-        asyncio.run(EngineBridge(engine).generate(ids, GREEDY))
+        asyncio.run(samples_of(EngineBridge(engine), ids, GREEDY))
 
 
 def test_long_texts_are_encoded_alike(engine):
@@ -223,14 +232,14 @@ def test_equal_sources_are_compiled_once(engine):
 )
 def test_kinds_of_grammars(engine, kind, source, text):
     grammar = asyncio.run(RequestGrammarCompiler(engine).compile(kind, source))
-    assert asyncio.run(EngineBridge(engine).generate("Hello", GREEDY, grammar))[0].text == text
+    assert asyncio.run(samples_of(EngineBridge(engine), "Hello", GREEDY, grammar))[0].text == text
 
 
 def test_other_documents_belong_to_the_source(engine):
     compiler, schema = RequestGrammarCompiler(engine), {"$ref": "http://x.org/y"}
     for value in (5, 6):
         grammar = asyncio.run(compiler.compile("json_schema", schema, {"http://x.org/y": {"const": value}}))
-        assert asyncio.run(EngineBridge(engine).generate("Hello", GREEDY, grammar))[0].text == str(value)
+        assert asyncio.run(samples_of(EngineBridge(engine), "Hello", GREEDY, grammar))[0].text == str(value)
     with pytest.raises(InvalidGrammarError, match="resources"):
         asyncio.run(compiler.compile("regex", "a", {"http://x.org/y": {}}))
     with pytest.raises(UnsupportedGrammarError, match="resources"):

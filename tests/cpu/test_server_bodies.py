@@ -23,7 +23,7 @@ from sgl.runtime.server import event_loop_queue
 from sgl.runtime.server.http import middleware, request_bodies, response_size_limit
 from sgl.runtime.server.http.http_errors import RequestError
 from sgl.runtime.server.http.request_bodies import JsonBodyRoute, parsed, values_of
-from sgl.runtime.server.http.response_size_limit import _pieces
+from sgl.runtime.server.http.response_size_limit import written
 from sgl.runtime.server.server_app import create_app
 from sgl.runtime.server.server_settings import ServerSettings
 
@@ -83,9 +83,9 @@ def test_a_million_wrong_items_hold_nobody_up(url: str, path: str, body: dict[st
 
 def test_errors_are_not_gathered() -> None:
     from sgl.runtime.server.protocols.chat.chat_types import ChatRequest
-    from sgl.runtime.server.protocols.completions.completions_routes import CompletionRequest
     from sgl.runtime.server.protocols.completions.embeddings_routes import EmbeddingRequest
     from sgl.runtime.server.protocols.native.native_types import GenerateFields
+    from sgl.runtime.server.protocols.openai_common.openai_request_types import CompletionRequest
 
     bad = {"x": 1, "y": 2}
     for form, wrong in [
@@ -302,11 +302,11 @@ def test_large_answers_are_written_alike(url: str, monkeypatch: pytest.MonkeyPat
         assert len(one["meta_info"]["output_top_logprobs"]) == len(other["meta_info"]["output_top_logprobs"]) == 40
 
 
-def test_pieces_are_the_json() -> None:
+def test_what_is_written_in_pieces_is_the_json() -> None:
     dice = random.Random(3)
     for _ in range(200):
         value = [some_json(dice) for _ in range(dice.choice([0, 2, 40]))]
-        assert json.loads("".join(_pieces(value))) == value
+        assert json.loads(written(value)) == value
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 
 from sgl.runtime import Engine
 from sgl.runtime.sequences.generation import Chunk, Generation
-from sgl.runtime.server.http.sse_responses import events, merged, primed, together
+from sgl.runtime.server.http.sse_responses import first_of, merged, together
+from sgl.runtime.server.protocols.api_adapter import ApiAdapter, answer, lines
 from sgl.runtime.server.protocols.openai_common.openai_logprobs import (
     UNLIKELY,
     LogprobRow,
@@ -77,29 +78,98 @@ class Source:
         try:
             for item in self.items:
                 await asyncio.sleep(0)
-                if isinstance(item, Exception):
+                if isinstance(item, BaseException):
                     raise item
                 yield item
         finally:
             self.closed = True
 
 
-def test_an_error_in_the_middle_is_the_last_event_before_the_end() -> None:
+class Panic(BaseException):
+    """As libraries in Rust raise it."""
+
+
+class Numbers(ApiAdapter[int]):
+    """An API whose pieces are numbers: the events hold them, the answer their sum."""
+
+    def __init__(self, *items: Any, streamed: bool = True) -> None:
+        self.source, self.streamed, self.sum, self.gone = Source(*items), streamed, 0, False
+
+    async def parse(self) -> AsyncGenerator[tuple[int, int], None]:
+        return self.source.run()
+
+    def event(self, index: int, piece: int) -> list[dict[str, Any]]:
+        self.sum += piece
+        return [{"number": piece}] * index
+
+    async def begin(self) -> list[dict[str, Any]]:
+        return [{"begun": True}]
+
+    async def end(self) -> list[dict[str, Any]]:
+        return [{"sum": self.sum}]
+
+    async def whole(self) -> dict[str, Any]:
+        return {"sum": self.sum}
+
+    def left(self) -> None:
+        self.gone = True
+
+
+def sent(adapter: Numbers) -> list[Any]:
+    """The events of a stream, and its end mark."""
+
     async def run() -> list[bytes]:
-        return [item async for item in events(Source(1, TimeoutError("too late"), 2).run())]
+        pieces = adapter.source.run()
+        return [item async for item in lines(adapter, await anext(pieces), pieces)]
 
-    first, error, done = asyncio.run(run())
-    assert first == b"data: 1\n\n" and done == b"data: [DONE]\n\n"
-    assert json.loads(error.removeprefix(b"data: "))["error"]["message"] == "too late"
+    found = [line.removeprefix(b"data: ").removesuffix(b"\n\n") for line in asyncio.run(run())]
+    return [line if line == b"[DONE]" else json.loads(line) for line in found]
 
 
-def test_an_error_at_once_is_no_stream() -> None:
+def test_a_stream_and_a_whole_answer_have_the_same_pieces() -> None:
+    pieces = [(1, 1), (0, 5), (2, 2)]
+    numbers = [{"number": 1}, {"number": 2}, {"number": 2}]
+    assert sent(Numbers(*pieces)) == [{"begun": True}, *numbers, {"sum": 8}, b"[DONE]"]
+    adapter = Numbers(*pieces, streamed=False)
+    assert json.loads(bytes(asyncio.run(answer(adapter)).body)) == {"sum": 8} and adapter.source.closed
+
+
+@pytest.mark.parametrize(("error", "words"), [(TimeoutError("too late"), "too late"), (Panic(), "internal error")])
+def test_an_error_in_the_middle_is_the_last_event_before_the_end(error: BaseException, words: str) -> None:
+    adapter = Numbers((1, 1), error, (1, 2))
+    begun, first, last, done = sent(adapter)
+    assert begun == {"begun": True} and first == {"number": 1} and done == b"[DONE]"
+    assert words in last["error"]["message"] and adapter.source.closed and not adapter.gone
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_error_before_the_first_piece_is_raised(streamed: bool) -> None:
+    adapter = Numbers(TimeoutError("too late"), (1, 1), streamed=streamed)
+    with pytest.raises(TimeoutError):
+        asyncio.run(answer(adapter))
+    assert adapter.source.closed
+
+
+@pytest.mark.parametrize(("taken", "gone"), [(1, True), (2, True), (3, False)])
+def test_an_api_learns_that_its_client_left_unless_all_was_made(taken: int, gone: bool) -> None:
     async def run() -> None:
+        pieces = adapter.source.run()
+        stream = lines(adapter, await anext(pieces), pieces)
+        for _ in range(taken):
+            await anext(stream)
+        await stream.aclose()
+
+    adapter = Numbers((1, 1))
+    asyncio.run(run())
+    assert adapter.gone == gone and adapter.source.closed
+
+
+def test_items_that_fail_at_once_are_closed() -> None:
+    async def run() -> None:
+        source = Source(KeyError("x"))
         with pytest.raises(KeyError):
-            await primed(Source(KeyError("x")).run())
-        source = Source(1, 2)
-        assert [item async for item in await primed(source.run())] == [1, 2]
-        assert source.closed
+            await first_of(source.run())
+        assert source.closed and await first_of(Source(1, 2).run()) == 1
 
     asyncio.run(run())
 
@@ -121,7 +191,8 @@ def test_merged_streams_are_closed_when_the_merge_is(stop_at: int | None) -> Non
     asyncio.run(run())
 
 
-def test_the_first_error_ends_the_merge_and_the_calls() -> None:
+@pytest.mark.parametrize("kind", [KeyError, Panic])
+def test_the_first_error_ends_the_merge_and_the_calls(kind: type[BaseException]) -> None:
     cancelled = []
 
     async def endless() -> None:
@@ -135,8 +206,8 @@ def test_the_first_error_ends_the_merge_and_the_calls() -> None:
         raise KeyError("x")
 
     async def run() -> None:
-        sources = [Source(1, 2, 3), Source(KeyError("x"))]
-        with pytest.raises(KeyError):
+        sources = [Source(1, 2, 3), Source(kind("x"))]
+        with pytest.raises(kind):
             [item async for item in merged([source.run() for source in sources])]
         assert all(source.closed for source in sources)
         with pytest.raises(KeyError):

@@ -480,6 +480,7 @@ OUT = {"type": "function_call_output", "call_id": "a", "output": "b"}
             "input.0.content",
             "input_image",
         ),
+        ({"input": [{"role": "user", "content": ["text"]}]}, "input.0.content", "'text'"),
         ({"input": [USER, CALL]}, "input.1.call_id", "'a'"),
         ({"input": [USER, OUT]}, "input.1.call_id", "'a'"),
         ({"input": [USER, OUT, CALL]}, "input.1.call_id", "'a'"),

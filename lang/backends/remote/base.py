@@ -11,39 +11,13 @@ from typing import TypeVar
 
 from ...backend import Backend, Generated, GenRequest, OnChunk, SelectRequest
 from ...chat import ChatTemplate, get_chat_template
-from ...errors import (
-    BadValueError,
-    RemoteAbortedError,
-    RemoteConnectionError,
-    RemoteError,
-    RemoteProtocolError,
-    RemoteStatusError,
-    RemoteStreamError,
-    RemoteTimeoutError,
-    UnsupportedByBackendError,
-    check_text,
-)
+from ...errors import BadValueError, RemoteError, RemoteTimeoutError, UnsupportedByBackendError, check_text
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import DEFAULTS, SamplingOptions
 from .remote_event_loop import PerEventLoop
 from .remote_prompt import RemotePrompt
 from .remote_stream import RemoteStream
-from .retry_policy import RetryPolicy, public_url, status_error
-
-__all__ = [
-    "RemoteAbortedError",
-    "RemoteBackend",
-    "RemoteConnectionError",
-    "RemoteError",
-    "RemotePrompt",
-    "RemoteProtocolError",
-    "RemoteStatusError",
-    "RemoteStream",
-    "RemoteStreamError",
-    "RemoteTimeoutError",
-    "public_url",
-    "status_error",
-]
+from .retry_policy import RetryPolicy
 
 T = TypeVar("T")
 

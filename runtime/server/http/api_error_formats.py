@@ -1,8 +1,10 @@
-"""How the APIs that are not OpenAI's tell of an error."""
+"""The form of an error in each API."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel
 
 from ..observability.request_record import RECORD
 
@@ -20,23 +22,70 @@ KINDS = {
 }
 
 
+class OpenAIProblem(BaseModel):
+    message: str
+    type: Literal["invalid_request_error", "rate_limit_error", "server_error"]
+    param: str | None
+    code: str | None
+
+
+class OpenAIError(BaseModel):
+    error: OpenAIProblem
+
+
+class AnthropicProblem(BaseModel):
+    type: str
+    message: str
+
+
+class AnthropicError(BaseModel):
+    type: Literal["error"]
+    error: AnthropicProblem
+    request_id: str | None
+
+
+class NativeProblem(BaseModel):
+    message: str
+
+
+class NativeError(BaseModel):
+    error: NativeProblem
+
+
+class OllamaError(BaseModel):
+    error: str
+
+
+def error_model(path: str) -> type[BaseModel]:
+    """The form of the errors at this path."""
+    if path in NATIVE_PATHS:
+        return NativeError
+    if _is_anthropic(path):
+        return AnthropicError
+    return OllamaError if path.startswith(OLLAMA_PATH) else OpenAIError
+
+
 def error_in_api_shape(
     path: str, status: int, message: str, param: str | None, details: dict[str, Any] | None = None
 ) -> dict[str, Any] | None:
     """The JSON of an error at this path; None where it is OpenAI's."""
     if path in NATIVE_PATHS:
         return {"error": {"message": message}}
-    if path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/"):
+    if _is_anthropic(path):
         return anthropic_error(status, message, param, details)
     if path.startswith(OLLAMA_PATH):
         return {"error": _named(message, param)}
     return None
 
 
+def _is_anthropic(path: str) -> bool:
+    return path == ANTHROPIC_PATH or path.startswith(f"{ANTHROPIC_PATH}/")
+
+
 def anthropic_error(
     status: int, message: str, param: str | None, details: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Anthropic's: the field at fault stands in the words."""
+    """Anthropic's: the message names the field at fault."""
     record = RECORD.get()
     error: dict[str, Any] = {"type": KINDS.get(status, "invalid_request_error"), "message": _named(message, param)}
     if details is not None:

@@ -1,4 +1,4 @@
-"""What stands before the routes: request ids, API keys, the limit of a body, and an eye on clients that leave."""
+"""What a request passes before its route: API keys, the limit of a body, and an eye on clients that leave."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import asyncio
 import hmac
 import logging
 import re
-import uuid
+from abc import ABC, abstractmethod
 from collections.abc import MutableMapping
 from typing import Any
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,51 +28,40 @@ OPEN_PATHS = frozenset({"/", "/health"})
 OPEN_FOLDER = "/page/"  # the page itself, which knows nothing until its reader gives it a key
 METRICS = frozenset({"/metrics"})  # open too where the settings say so
 OWN_NAMES = frozenset({"", "localhost", "127.0.0.1", "[::1]"})
-REQUEST_ID = "x-request-id"
 BODY_SECONDS = 120.0  # a body that is not here by then is not waited for
 STALL_SECONDS = 20.0  # nor one of which nothing came for so long
-USABLE_ID = re.compile(r"[!-~]{1,128}")
 # clients such as LiteLLM know OpenAI's refusal of a key by its first words
 _KEY_WANTED = "Incorrect API key provided, or none: this server wants the header 'Authorization: Bearer KEY'"
 EXPOSED = ("X-Request-Id", "Retry-After")  # headers of answers that pages may read
 PREFLIGHT_SECONDS = 600
 
 
-class RequestIdMiddleware:
-    """Every answer carries the client's X-Request-Id, or one of ours; the routes find it in `request.state`."""
+class HttpMiddleware(ABC):
+    """`handle` gets the HTTP requests; all else, such as an application's start, goes on to `app`."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        given = Headers(scope=scope).get(REQUEST_ID, "")
-        name = given if USABLE_ID.fullmatch(given) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = name
+        await (self.handle if scope["type"] == "http" else self.app)(scope, receive, send)
 
-        async def named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)[REQUEST_ID] = name
-            await send(message)
-
-        await self.app(scope, receive, named)
+    @abstractmethod
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None: ...
 
 
-class ApiKeyMiddleware:
+class ApiKeyMiddleware(HttpMiddleware):
     """Only who brings one of the keys, as a bearer token or in X-Api-Key, gets past, and is the `CALLER` from there;
     some paths are open.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
-        self.app, self._settings = app, settings
+        super().__init__(app)
+        self._settings = settings
         self._open = OPEN_PATHS | (METRICS if settings.open_metrics else set())
         keys = sorted(settings.api_keys) + ([settings.admin_key] if settings.api_keys and settings.admin_key else [])
         self._tenants = {key.encode(): tenant_of(key) for key in keys}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         tenant = self._tenant(Headers(scope=scope))
         if tenant is not None or self._is_open(scope["path"]):
             return await self._as_caller(tenant or "", scope, receive, send)
@@ -99,17 +88,14 @@ class ApiKeyMiddleware:
         return found
 
 
-class HostCheckMiddleware:
+class HostCheckMiddleware(HttpMiddleware):
     """Lets only requests past that were meant for this machine, by their header Host.
 
     A page in a browser here may be made to ask a server at 127.0.0.1 under its own name (DNS rebinding).
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" else ""
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
         name = host if host.endswith("]") else re.sub(r":\d*$", "", host)
         if name.lower() in OWN_NAMES:
             return await self.app(scope, receive, send)
@@ -123,7 +109,7 @@ class HostCheckMiddleware:
         await answer_error(error, scope, receive, send)
 
 
-class DisconnectMiddleware:
+class DisconnectMiddleware(HttpMiddleware):
     """Reads the body up to `max_body_bytes`, for at most BODY_SECONDS, then runs the route for as long as its client
     stays.
 
@@ -132,11 +118,10 @@ class DisconnectMiddleware:
     """
 
     def __init__(self, app: ASGIApp, max_body_bytes: int, room: BodyMemoryBudget) -> None:
-        self.app, self.most, self._room = app, max_body_bytes, room
+        super().__init__(app)
+        self.most, self._room = max_body_bytes, room
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         held = scope.setdefault("state", {})["held_body"] = BodyReservation(self._room)
         try:
             await self._exchange(scope, receive, send, held)

@@ -14,10 +14,10 @@ from email.message import Message as Mail
 from typing import Any, TypeVar
 
 from fastapi import Request
-from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response
 
+from .documented_routes import DocumentedRoute
 from .http_errors import RequestError
 from .validation_errors import validation_message
 
@@ -85,7 +85,7 @@ class BodyReservation:
             self._room._give(taken)
 
 
-class JsonBodyRoute(APIRoute):
+class JsonBodyRoute(DocumentedRoute):
     """A route that takes one JSON value as its body: reading ends after the first few errors.
 
     Raises RequestError for what is no JSON or not of the declared type.
@@ -184,7 +184,7 @@ def _read(data: bytes, adapter: TypeAdapter[Any], body_type: Any) -> Any:
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        raise validation_message([dict(one) for one in error.errors(include_url=False)], body_type) from None
+        raise validation_message(error.errors(include_url=False), body_type) from None
     except RecursionError:
         raise _too_deep() from None
 

@@ -6,12 +6,12 @@ import hmac
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from ..request_context import key_of
 from ..server_settings import ServerSettings
 from .http_errors import RequestError
-from .middleware import answer_error
+from .middleware import HttpMiddleware, answer_error
 
 CHANGING = frozenset({"/flush_cache"})  # paths whose GET changes something
 _TWO_LENGTHS = (
@@ -20,15 +20,10 @@ _TWO_LENGTHS = (
 _ELSEWHERE = "a page of another site made the browser ask this; only pages of this server may"
 
 
-class RequestGuard:
+class RequestGuard(HttpMiddleware):
     """Refuses requests whose end is ambiguous, and answers HEAD as GET without a body."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         if "transfer-encoding" in headers and "content-length" in headers:
             error = RequestError(_TWO_LENGTHS, None, "ambiguous_length")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from contextvars import ContextVar
 from json import JSONEncoder
 from typing import Any
@@ -51,25 +50,13 @@ async def json_response(answer: Any) -> Response:
     found = ALLOWANCE.get()
     if found is None or found.taken <= LARGE:
         return JSONResponse(answer)
-    return Response(await asyncio.to_thread(lambda: "".join(_pieces(answer))), media_type="application/json")
+    return Response(await asyncio.to_thread(written, answer), media_type="application/json")
 
 
-def _pieces(value: Any) -> Iterator[str]:
-    if isinstance(value, dict) and value:
-        for mark, (name, item) in zip(_marks("{"), value.items(), strict=False):
-            yield f"{mark}{_encode(name)}:"
-            yield from _pieces(item)
-        yield "}"
-    elif isinstance(value, list) and value:
-        for mark, item in zip(_marks("["), value, strict=False):
-            yield mark
-            yield from _pieces(item) if len(value) <= FEW else (_encode(item),)
-        yield "]"
-    else:
-        yield _encode(value)
-
-
-def _marks(first: str) -> Iterator[str]:
-    yield first
-    while True:
-        yield ","
+def written(value: Any) -> str:
+    """As JSON, in many small calls of the encoder: other threads run in between."""
+    if isinstance(value, dict):
+        return "{" + ",".join([f"{_encode(name)}:{written(item)}" for name, item in value.items()]) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(written if len(value) <= FEW else _encode, value)) + "]"
+    return _encode(value)

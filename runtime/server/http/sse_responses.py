@@ -1,17 +1,15 @@
-"""Server-sent events of OpenAI's routes, and streams and calls run side by side."""
+"""Streams of events as they are sent, and streams and calls run side by side."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
-
-from .http_errors import ENDINGS, HttpProblem, problem
 
 T = TypeVar("T")
 
@@ -19,22 +17,18 @@ DONE = b"data: [DONE]\n\n"
 _compact = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def event(data: Any) -> bytes:
+def sse_event(data: Any) -> bytes:
     """One event that holds one JSON value."""
     return b"data: " + _compact(data).encode("utf-8", "replace") + b"\n\n"
 
 
-async def events(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
-    """Each item as an event, then [DONE]. The status is long out: an error is an event too, the last but that."""
-    async with aclosing(items):
-        try:
-            async for item in items:
-                yield event(item)
-        except ENDINGS:
-            raise
-        except BaseException as error:  # a panic of a library in Rust is no Exception
-            yield event(problem(error).body())
-        yield DONE
+def named_sse_event(data: dict[str, Any]) -> bytes:
+    """The same of an event that is called by its `type`."""
+    return b"event: " + data["type"].encode() + b"\n" + sse_event(data)
+
+
+def json_line(data: Any) -> bytes:
+    return _compact(data).encode("utf-8", "replace") + b"\n"
 
 
 class StreamedResponse(StreamingResponse):
@@ -49,76 +43,13 @@ class StreamedResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-class SSEResponse(StreamedResponse):
-    """A stream of events as OpenAI's chat has them."""
-
-    def __init__(self, items: AsyncGenerator[Any, None]) -> None:
-        super().__init__(events(items), "text/event-stream")
-
-
-class NamedSSEResponse(StreamedResponse):
-    """A stream of events that are called by their `type`, without a mark at the end.
-
-    failed: the last event after an unexpected error.
-    """
-
-    def __init__(
-        self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
-    ) -> None:
-        super().__init__(_named(items, failed), "text/event-stream")
-
-
-class JsonLinesResponse(StreamedResponse):
-    """A stream of lines of JSON. failed: what a last line says of an error."""
-
-    def __init__(
-        self, items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
-    ) -> None:
-        super().__init__(_lines(items, failed), "application/x-ndjson")
-
-
-async def _lines(
-    items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(items):
-        try:
-            async for item in items:
-                yield _compact(item).encode("utf-8", "replace") + b"\n"
-        except ENDINGS:
-            raise
-        except BaseException as error:  # a panic of a library in Rust is no Exception
-            yield _compact(failed(problem(error))).encode() + b"\n"
-
-
-async def _named(
-    items: AsyncGenerator[dict[str, Any], None], failed: Callable[[HttpProblem], dict[str, Any]]
-) -> AsyncGenerator[bytes, None]:
-    async with aclosing(items):
-        try:
-            async for item in items:
-                yield b"event: " + item["type"].encode() + b"\n" + event(item)
-        except ENDINGS:
-            raise
-        except BaseException as error:  # a panic of a library in Rust is no Exception
-            last = failed(problem(error))
-            yield b"event: " + last["type"].encode() + b"\n" + event(last)
-
-
-async def primed(items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """The same items once the first of them is there, so that what is refused at once is refused by a status."""
+async def first_of(items: AsyncGenerator[T, None]) -> T:
+    """The first item. Raises what comes instead of it, which is the end of the items."""
     try:
-        first = await anext(items)
+        return await anext(items)
     except BaseException:
         await items.aclose()
         raise
-    return _after(first, items)
-
-
-async def _after(first: T, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    async with aclosing(items):
-        yield first
-        async for item in items:
-            yield item
 
 
 async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
@@ -149,7 +80,9 @@ async def _pump(index: int, stream: AsyncGenerator[T, None], arrived: asyncio.Qu
             async for item in stream:
                 await arrived.put((index, item))
         await arrived.put(None)
-    except Exception as error:
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # a panic of a library in Rust is no Exception, and a merge would wait for ever
         await arrived.put(error)
 
 

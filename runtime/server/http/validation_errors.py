@@ -21,10 +21,13 @@ class _First(FailFast):
 First = _First()  # of a list's errors the first is enough, however long it is
 
 
-def validation_message(errors: Sequence[dict[str, Any]], body_type: Any = None) -> RequestError:
-    """The first of pydantic's errors as one of ours. `body_type` is what the route takes as its body."""
+def validation_message(errors: Sequence[Any], body_type: Any = None, place: Path = ()) -> RequestError:
+    """The first of pydantic's errors as one of ours.
+
+    body_type: what the route takes as its body. place: of what was checked, within the body.
+    """
     first = next((e for e in errors if e["type"] == "extra_forbidden"), errors[0])
-    path = [part for part in first["loc"] if part != "body"]
+    path = [*place, *(part for part in first["loc"] if part != "body")]
     name = ".".join(str(part) for part in path)
     if first["type"] == "json_invalid":
         where = f"{first.get('ctx', {}).get('error', 'malformed')} at character {first['loc'][-1]}"

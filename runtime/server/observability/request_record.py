@@ -80,8 +80,8 @@ class RequestProgress:
         """So many tokens were read, after which none are generated."""
         self._record.prompt_tokens += tokens
 
-    def chunk(self, index: int, chunk: Chunk, prompt: Prompt = "") -> None:
-        """A piece of a sample has come."""
+    def chunk(self, index: int, chunk: Chunk) -> None:
+        """A piece of a sample has come; `generation` follows when it is complete."""
         if chunk.token_ids:
             now = time.perf_counter()
             before = self._before.get(index)
@@ -92,8 +92,6 @@ class RequestProgress:
             self._before[index] = now
             self._streamed[index] += len(chunk.token_ids)
             self._record.completion_tokens += len(chunk.token_ids)
-        if chunk.generation is not None:
-            self.generation(index, chunk.generation, prompt)
 
     def generation(self, index: int, made: Generation, prompt: Prompt = "") -> None:
         """A sample is complete. Samples share one prompt, which counts once, with the first."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import uuid
 from typing import TYPE_CHECKING
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sgl.runtime.engine import Engine
 from sgl.runtime.errors import ConfigError
 
+from ..http.middleware import HttpMiddleware
 from ..served_adapters import AdapterPermission
 from ..server_settings import ServerSettings
 from .prometheus_metrics import ServerMetrics
@@ -19,6 +22,8 @@ from .request_record import RECORD, RequestRecord
 if TYPE_CHECKING:
     from .otel_tracing import Tracing
 
+REQUEST_ID = "x-request-id"
+USABLE_ID = re.compile(r"[!-~]{1,128}")
 LEFT = 499  # the status of a request whose client went away
 QUIET = frozenset({"/health", "/metrics"})  # asked for all the time: counted, not written down
 ELSEWHERE = "none"  # the route of requests that reached none
@@ -58,24 +63,28 @@ def _tracing(model: str) -> Tracing:
     return Tracing.from_environment(model)
 
 
-class WatchedRequest:
-    """Gives each request a record that everything within finds in `RECORD`."""
+class WatchedRequest(HttpMiddleware):
+    """Gives each request a record that everything within finds in `RECORD`.
+
+    Its id is the client's X-Request-Id, or one of ours; every answer carries it, and the request's state has it.
+    """
 
     def __init__(self, app: ASGIApp, watchers: RequestWatchers, with_content: bool) -> None:
-        self.app, self._watchers, self._with_content = app, watchers, with_content
+        super().__init__(app)
+        self._watchers, self._with_content = watchers, with_content
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        record = RequestRecord(
-            scope["state"]["request_id"], scope["method"], content=[] if self._with_content else None
-        )
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        name = given if USABLE_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = name
+        record = RequestRecord(name, scope["method"], content=[] if self._with_content else None)
         complete = False
 
         async def noted(message: Message) -> None:
             nonlocal complete
             if message["type"] == "http.response.start":
                 record.status = message["status"]
+                MutableHeaders(scope=message)[REQUEST_ID] = name
             complete = message["type"] == "http.response.body" and not message.get("more_body", False)
             await send(message)
 

@@ -17,10 +17,10 @@ from sgl.runtime.dialects import (
 )
 from sgl.runtime.sequences.generation import Chunk, Generation
 
+from ...generation_steps import GenerationStep, joined
 from ..openai_common.openai_response_fields import Json, finish_reason
 from .chat_plan import ChatPlan
 from .chat_readers import PlainTextReader
-from .generation_steps import GenerationStep, joined
 from .visible_logprobs import ChoiceLogprobs
 
 

@@ -14,6 +14,7 @@ from sgl.runtime.errors import ConfigError
 from sgl.runtime.sampling.sampling_params import SamplingParams
 from sgl.runtime.sequences.generation import Generation
 
+from ...generation_steps import NOTHING, GenerationStep, SelectedChoice
 from ...grammar_compiler import ANY_JSON
 from ...http.http_errors import RequestError
 from ..native.generate_request_reader import split_stops
@@ -21,7 +22,6 @@ from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_request_types import Kind
 from .chat_readers import ChatReaders
 from .chat_types import ChatRequest
-from .generation_steps import NOTHING, GenerationStep, SelectedChoice
 
 CHOICES = "choices"
 

@@ -15,9 +15,10 @@ from sgl.runtime.text.chat_templates.template_traits import TemplateTraits
 from sgl.runtime.text.tokenizer import Tokenizer
 
 from ...engine_bridge import LONG_TEXT
+from ...generation_steps import ChatPrompt
 from ...http.http_errors import RequestError
+from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from .chat_types import ChatRequest
-from .generation_steps import ChatPrompt
 from .template_variables import template_variables_of
 
 MARK = "\ue000\ue001"  # private use: where the text to continue ends; what the template adds after it is cut off
@@ -27,15 +28,12 @@ Check = Callable[[str], None]  # raises for a text that is too long to be made t
 A_TURN = 40  # characters that a message takes as long as
 
 
-async def build_chat_prompt(
-    tokenizer: Tokenizer, body: ChatRequest, dialect: Dialect, tools: Sequence[Tool], check: Check | None = None
-) -> ChatPrompt:
+async def build_chat_prompt(work: OpenAIRequestSetup, body: ChatRequest, tools: Sequence[Tool]) -> ChatPrompt:
     """`conversation`; long ones and those with schemas or calls are processed off the event loop."""
     length = sum(A_TURN + message.length for message in body.messages)
     nested = tools or body.chat_template_kwargs or any(message.tool_calls for message in body.messages)
-    if nested or length > LONG_TEXT:
-        return await asyncio.to_thread(conversation, tokenizer, body, dialect, tools, check)
-    return conversation(tokenizer, body, dialect, tools, check)
+    given = (work.engine.tokenizer, body, work.dialect, tools, work.bridge.check_size)
+    return await asyncio.to_thread(conversation, *given) if nested or length > LONG_TEXT else conversation(*given)
 
 
 def conversation(

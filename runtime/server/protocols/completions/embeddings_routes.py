@@ -10,11 +10,12 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
-from pydantic import BeforeValidator, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from sgl.runtime.cache import Ints
 from sgl.runtime.sequences.ops.embed_op import Floats, normalized
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...request_context import MOST_URGENT, apply_caller
@@ -42,10 +43,28 @@ class EmbeddingRequest(StrictModel):
     timeout: float | None = Field(None, gt=0, allow_inf_nan=False)  # seconds
 
 
-@router.post("/v1/embeddings")
+class Embedding(BaseModel):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingUsage(BaseModel):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(BaseModel):
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: EmbeddingUsage
+
+
+@router.post("/v1/embeddings", responses=answers(Embeddings, *OF_MODELS))
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """One vector for each input, in their order."""
-    work = OpenAIRequestSetup(request)
+    work = OpenAIRequestSetup(request, body.model)
     _check(work, body)
     apply_caller(work.settings, body.priority, body.timeout)
     work.bridge.admission.check()
@@ -58,7 +77,6 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
 
 
 def _check(work: OpenAIRequestSetup, body: EmbeddingRequest) -> None:
-    work.check_model(body.model)
     size = work.engine.info()["hidden_size"]
     if body.dimensions not in (None, size):
         raise RequestError(

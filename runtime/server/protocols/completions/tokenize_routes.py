@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from sgl.runtime.cache import Ints
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...http.validation_errors import First
@@ -55,11 +56,21 @@ class DetokenizeRequest(StrictModel):
     tokens: Annotated[list[Count], First]
 
 
-@router.post("/tokenize")
+class Tokens(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+@router.post("/tokenize", responses=answers(Tokens, *OF_MODELS))
 async def tokenize(body: TokenizeRequest, request: Request) -> Json:
     """The tokens that a prompt, or a chat, is for the model."""
-    work = OpenAIRequestSetup(request)
-    work.check_model(body.model)
+    work = OpenAIRequestSetup(request, body.model)
     found = await _ids(work, body)
     ids: list[int] = [int(id) for id in found]
     texts = work.engine.tokenizer.token_bytes
@@ -67,11 +78,10 @@ async def tokenize(body: TokenizeRequest, request: Request) -> Json:
     return {"count": len(ids), "max_model_len": work.context, "tokens": ids, "token_strs": strings}
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", responses=answers(Detokenized, *OF_MODELS))
 async def detokenize(body: DetokenizeRequest, request: Request) -> Json:
     """The text of tokens, special ones too."""
-    work = OpenAIRequestSetup(request)
-    work.check_model(body.model)
+    work = OpenAIRequestSetup(request, body.model)
     if not body.tokens:
         return {"prompt": ""}
     return {"prompt": work.engine.tokenizer.decode(await work.bridge.encode(body.tokens), skip_special_tokens=False)}
@@ -88,6 +98,4 @@ async def _ids(work: OpenAIRequestSetup, body: TokenizeRequest) -> Ints:
     if not body.continue_final_message:
         given["add_generation_prompt"] = body.add_generation_prompt
     chat = parse_chat_request(ChatRequest, given)
-    return (
-        await build_chat_prompt(work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size)
-    ).ids
+    return (await build_chat_prompt(work, chat, tools_of(chat))).ids

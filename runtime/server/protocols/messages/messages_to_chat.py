@@ -12,8 +12,17 @@ from ..chat.template_variables import switched
 from ..openai_common.chat_translation import few, parse_chat_request
 from ..openai_common.openai_response_fields import Json
 from ..openai_common.sampling_fields import as_chat_fields
-from .content_blocks import ContentBlock, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock, blocks_of
-from .messages_types import AnthropicConversation, AnthropicInputMessage, MessagesRequest
+from .messages_types import (
+    AnthropicConversation,
+    AnthropicInputMessage,
+    ContentBlock,
+    MessagesRequest,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    blocks_of,
+)
 
 NAMES = {  # of a chat request's fields, in errors
     r"tools\.(\d+)\.function\.parameters": r"tools.\1.input_schema",

@@ -1,4 +1,4 @@
-"""What POST /v1/messages takes. A null is the same as leaving the field out."""
+"""What POST /v1/messages takes, with its blocks of content. A null is the same as leaving the field out."""
 
 from __future__ import annotations
 
@@ -10,9 +10,99 @@ from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from ..chat.chat_types import MOST_TOOLS, ToolName
-from ..openai_common.openai_request_types import StrictModel, as_it_is, refused
+from ..openai_common.chat_translation import parse_chat_request
+from ..openai_common.openai_request_types import StrictModel, as_it_is, refused, texts_of
 from ..openai_common.sampling_fields import loose_type, with_sampling_fields
-from .content_blocks import AnyBlock, Text
+
+
+class ContentBlock(StrictModel):
+    """What all blocks may have, and what says nothing here."""
+
+    cache_control: Any = None
+
+
+class TextBlock(ContentBlock):
+    type: Literal["text"]
+    text: str
+    citations: Any = None
+
+
+def _text(value: Any) -> Any:
+    """A text, or blocks that are all text."""
+    example = 'blocks as {"type": "text", "text": ...}'
+    return "\n".join(texts_of(value, {"text": "text"}, example)) if isinstance(value, list) else value
+
+
+Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | list[TextBlock])]
+
+
+class ToolUseBlock(ContentBlock):
+    """A call of an earlier answer."""
+
+    type: Literal["tool_use"]
+    id: str = Field(min_length=1)
+    name: str = Field(min_length=1)
+    input: dict[str, Any]
+    caller: Any = None
+    toolset_name: str | None = None
+
+
+class ToolResultBlock(ContentBlock):
+    """What a tool answered. `is_error` says nothing that its text does not."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str = Field(min_length=1)
+    content: Text = ""
+    is_error: bool = False
+    toolset_name: str | None = None
+
+
+class ThinkingBlock(ContentBlock):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = ""
+
+
+class RedactedBlock(ContentBlock):
+    """An encrypted thought, which cannot be read here; it is left out."""
+
+    type: Literal["redacted_thinking"]
+    data: str = ""
+
+
+AnyBlock = TextBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedBlock
+OF_ROLE: dict[str, dict[str, type[ContentBlock]]] = {
+    "user": {"text": TextBlock, "tool_result": ToolResultBlock},
+    "assistant": {
+        "text": TextBlock,
+        "tool_use": ToolUseBlock,
+        "thinking": ThinkingBlock,
+        "redacted_thinking": RedactedBlock,
+    },
+    "system": {"text": TextBlock},
+}
+
+
+def blocks_of(role: str, content: str | list[Any], *place: str | int) -> list[ContentBlock]:
+    """The content of a message. Raises RequestError that names the block, for kinds that this model cannot read too."""
+    if isinstance(content, str):
+        return [TextBlock(type="text", text=content)]
+    return [_block(role, value, *place, number) for number, value in enumerate(content)]
+
+
+def _block(role: str, value: Any, *place: str | int) -> ContentBlock:
+    kinds = OF_ROLE[role]
+    kind = value.get("type") if isinstance(value, dict) else None
+    if not isinstance(kind, str) or kind not in kinds:
+        where = ".".join(map(str, place))
+        given = f"type {shown(kind, 100)}" if isinstance(value, dict) else type(value).__name__
+        why = "; this model reads text alone" if kind in ("image", "document") else ""
+        raise RequestError(
+            f"a message of the role {role} has blocks of type {', '.join(kinds)}, not {given}{why}",
+            where,
+            "invalid_value",
+        )
+    return parse_chat_request(kinds[kind], value, *place)
 
 
 def _kind_of_tool(value: Any) -> Any:

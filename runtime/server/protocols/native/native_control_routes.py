@@ -13,13 +13,14 @@ from pydantic import BaseModel, ConfigDict
 
 from sgl.runtime.dialects import reasoning_named, split_reasoning
 
+from ...http.documented_routes import OF_BODIES, OF_MODELS, answers
 from ...http.http_errors import RequestError
 from ...http.request_bodies import JsonBodyRoute
 from ...http.validation_errors import First
 from ...served_adapters import check_adapters
 from ..completions.embeddings_routes import AT_ONCE, MOST_INPUTS, written_list
 from .generate_request_reader import each
-from .native_types import Prompts, Text, Texts, checked
+from .native_types import Prompts, Text, Texts, checked, unread
 
 NONE: frozenset[str] = frozenset()
 
@@ -55,8 +56,24 @@ class ReasoningFields(BaseModel):
     reasoning_parser: Text | None = None
 
 
-@router.post("/separate_reasoning")
-async def separate_reasoning(request: Request, data: dict[str, Any] = Body()) -> JSONResponse:
+class NativeVector(BaseModel):
+    embedding: list[float]
+    meta_info: dict[str, Any]
+
+
+class Aborted(BaseModel):
+    aborted: int
+
+
+class SeparatedReasoning(BaseModel):
+    reasoning_text: str
+    text: str
+
+
+@router.post("/separate_reasoning", responses=answers(SeparatedReasoning, *OF_BODIES))
+async def separate_reasoning(
+    data: Annotated[dict[str, Any], unread(ReasoningFields), Body()], request: Request
+) -> JSONResponse:
     """A finished text as its thought and its answer. No model runs."""
     fields = checked(ReasoningFields, data, NONE)
     marks = request.app.state.dialect.reasoning
@@ -68,8 +85,8 @@ async def separate_reasoning(request: Request, data: dict[str, Any] = Body()) ->
     return JSONResponse({"reasoning_text": thought, "text": answer})
 
 
-@router.post("/abort_request")
-async def abort_request(request: Request, data: dict[str, Any] = Body()) -> JSONResponse:
+@router.post("/abort_request", responses=answers(Aborted, *OF_BODIES))
+async def abort_request(data: Annotated[dict[str, Any], unread(AbortFields), Body()], request: Request) -> JSONResponse:
     """End one call, or all of the caller's. Those who wait for it get what there is so far, or an error."""
     fields = checked(AbortFields, data, NONE)
     if not fields.rid and not fields.abort_all:
@@ -78,8 +95,8 @@ async def abort_request(request: Request, data: dict[str, Any] = Body()) -> JSON
     return JSONResponse({"aborted": aborted})
 
 
-@router.post("/encode")
-async def encode(request: Request, data: dict[str, Any] = Body()) -> Response:
+@router.post("/encode", responses=answers(NativeVector | list[NativeVector], *OF_MODELS))
+async def encode(data: Annotated[dict[str, Any], unread(EncodeFields), Body()], request: Request) -> Response:
     """The mean of the model's last hidden states over each text."""
     fields = checked(EncodeFields, data, NONE)
     if (fields.text is None) == (fields.input_ids is None):

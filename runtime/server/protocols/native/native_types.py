@@ -14,7 +14,7 @@ from sgl.runtime.sampling.sampling_options import SamplingOption
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
-from ..openai_common.openai_request_types import few_biases
+from ..openai_common.openai_request_types import as_it_is, few_biases
 from ..openai_common.sampling_fields import Count, Word, integer_type, with_sampling_fields
 
 MOST_TOP = 128  # top logprobs of each
@@ -60,8 +60,24 @@ WITHOUT = frozenset(
 SAMPLING_WITHOUT = frozenset({"custom_params", "stream_interval"})
 
 
-class _Fields(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+EMPTY: dict[str, Any] = {
+    "enum": [None, False, 0, "", [], {}],
+    "description": "not supported: no value but an empty one is taken",
+}
+
+
+def unread(model: type[BaseModel]) -> BeforeValidator:
+    """Marks an object that is checked later, by `checked`, for messages in the words of the protocol."""
+    return BeforeValidator(as_it_is, json_schema_input_type=model)
+
+
+def _but_empty(names: frozenset[str]) -> ConfigDict:
+    """What /openapi.json says of fields that are not supported."""
+    return ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra=lambda schema: schema["properties"].update(dict.fromkeys(names, EMPTY)),
+    )
 
 
 _TYPES: dict[str, Any] = {
@@ -79,8 +95,10 @@ def _type(option: SamplingOption) -> Any:
 
 
 @with_sampling_fields("native", _type)
-class SamplingFields(_Fields):
+class SamplingFields(BaseModel):
     """One `sampling_params`. None is the default of the field, but for max_new_tokens."""
+
+    model_config = _but_empty(SAMPLING_WITHOUT)
 
     max_new_tokens: Count | None = None  # null: to the end of the context; left out: 128
     max_tokens: Count | None = None  # another name of max_new_tokens
@@ -96,7 +114,10 @@ class SamplingFields(_Fields):
     )
 
 
-class GenerateFields(_Fields):
+SamplingBody = Annotated[dict[str, Any], unread(SamplingFields)]
+
+
+class GenerateFields(BaseModel):
     """One call: `text` or `input_ids`, each one prompt or a list of prompts. A list elsewhere has one entry a prompt.
 
     quoted: stretches of the text in which special tokens are plain text, as [first character, end (exclusive), 1 if the
@@ -104,10 +125,12 @@ class GenerateFields(_Fields):
     lora_path: the name of an adapter, never a path; null and "" are the base.
     """
 
+    model_config = _but_empty(WITHOUT)
+
     text: Texts | None = None
     input_ids: Prompts | None = None
     quoted: Stretches | Annotated[list[Stretches], First] | None = None  # of the text, or of each text
-    sampling_params: dict[str, Any] | Annotated[list[dict[str, Any]], First] | None = None
+    sampling_params: SamplingBody | Annotated[list[SamplingBody], First] | None = None
     rid: Texts | None = None
     stream: bool | None = None
     return_logprob: bool | Annotated[list[bool], First] | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -15,8 +15,6 @@ from ..chat.chat_types import MOST_MESSAGES
 
 M = TypeVar("M", bound=BaseModel)
 
-Aside = Callable[[Callable[[], Any]], Awaitable[Any]]  # does the work with a long body off the event loop
-
 
 def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:
     """The value as a model.
@@ -26,8 +24,7 @@ def parse_chat_request(kind: type[M], value: Any, *place: str | int) -> M:
     try:
         return kind.model_validate(value)
     except ValidationError as error:
-        errors: list[Any] = error.errors(include_url=False)
-        raise validation_message([{**one, "loc": (*place, *one["loc"])} for one in errors], kind) from None
+        raise validation_message(error.errors(include_url=False), kind, place) from None
 
 
 def few(values: Sequence[Any], name: str) -> None:

@@ -45,16 +45,21 @@ def find_model(name: str | None, models: Sequence[str], adapters: ServedAdapters
 
 
 class OpenAIRequestSetup:
-    """The parts of the application that a request needs, and the refusals that every request may meet."""
+    """The parts of the application that a request needs, and the refusals that every request may meet.
 
-    def __init__(self, request: Request) -> None:
+    model: the name by which the request calls it, and by which of several names answers call it too. From here on what
+    the request opens runs under the adapter that the name means. Raises RequestError for another model's name.
+    """
+
+    def __init__(self, request: Request, model: str | None = None) -> None:
         state = request.app.state
         self.bridge: EngineBridge = state.bridge
         self.engine: Engine = state.engine
         self.settings: ServerSettings = state.settings
-        self.model: str = state.models[0]
-        self._models: tuple[str, ...] = state.models
-        self._adapters: ServedAdapters = state.adapters
+        self.model, adapter = find_model(model, state.models, state.adapters)
+        ADAPTER.set(adapter)
+        if (record := RECORD.get()) is not None:
+            record.adapter = adapter
         self.dialect: Dialect = state.dialect
         self._compiler: RequestGrammarCompiler = state.compiler
 
@@ -64,11 +69,10 @@ class OpenAIRequestSetup:
         return self.engine.info()["context"]
 
     def check(self, body: OpenAISampling, max_tokens: int | None, prompts: int = 1) -> None:
-        """Raise RequestError for another model's name, for too many samples or tokens, and where there is no room now.
+        """Raise RequestError for too many samples or tokens, and where there is no room now.
 
         From here on the request has the priority and the deadline that it asks for.
         """
-        self.check_model(body.model)
         most, limit = self.settings.max_choices, self.settings.max_new_tokens
         if body.n > most:
             raise RequestError(f"n={body.n} is more than the {most} samples that this server gives", param="n")
@@ -78,16 +82,6 @@ class OpenAIRequestSetup:
             )
         apply_caller(self.settings, body.priority, body.timeout)
         self.bridge.admission.check(prompts * body.n)
-
-    def check_model(self, name: str | None) -> None:
-        """Raise RequestError for another model's name. Of several the answers have the one that was asked for.
-
-        From here on what the request opens runs under the adapter that the name means.
-        """
-        self.model, adapter = find_model(name, self._models, self._adapters)
-        ADAPTER.set(adapter)
-        if (record := RECORD.get()) is not None:
-            record.adapter = adapter
 
     async def grammar(self, body: OpenAISampling) -> Any:
         """The compiled constraint, None without one. Raises RequestError naming the field at fault."""

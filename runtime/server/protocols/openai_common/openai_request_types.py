@@ -4,6 +4,7 @@ out."""
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -14,7 +15,7 @@ from sgl.runtime.sampling.sampling_params import SamplingParams
 
 from ...engine_bridge import MOST_NAMED
 from ...http.http_errors import RequestError
-from ...http.validation_errors import First
+from ...http.validation_errors import First, shown
 from ...request_context import MOST_URGENT
 from .sampling_fields import LISTS, Count, integer_type, options_in, with_sampling_fields
 
@@ -32,10 +33,20 @@ TOKEN_ID = re.compile("[0-9]{1,10}")
 _KNOWN: dict[type[BaseModel], frozenset[str]] = {}
 
 
+def _with_nulls(schema: dict[str, Any]) -> None:
+    """What /openapi.json says of it: a null is the same as leaving a field out."""
+    for name in schema["properties"].keys() - set(schema.get("required", ())):
+        field = schema["properties"][name]
+        kinds = field.get("anyOf", [field])
+        if {"type": "null"} not in kinds:
+            about = {key: field[key] for key in ("title", "default") if key in field}
+            schema["properties"][name] = {"anyOf": [*kinds, {"type": "null"}], **about}
+
+
 class StrictModel(BaseModel):
     """No unknown fields (the first is reported), no conversions between types, nulls dropped."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_with_nulls)
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +69,18 @@ class StrictModel(BaseModel):
 def refused(why: str) -> PydanticCustomError:
     """A validation error in these very words."""
     return PydanticCustomError("refused", "{why}", {"why": why})
+
+
+def texts_of(parts: list[Any], fields: Mapping[str, str], example: str) -> list[str]:
+    """The texts of a message's parts. fields: where a part of each type has its text; others are refused."""
+    found = []
+    for part in parts:
+        kind = part.get("type") if isinstance(part, dict) else part
+        text = part.get(fields.get(str(kind), "")) if isinstance(part, dict) else None
+        if not isinstance(text, str):
+            raise refused(f"this model reads text alone; write {example}, not {shown(kind, 100)}")
+        found.append(text)
+    return found
 
 
 def as_it_is(value: Any) -> Any:

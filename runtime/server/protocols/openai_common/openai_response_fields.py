@@ -8,10 +8,28 @@ import uuid
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from sgl.runtime.engine import Engine
 from sgl.runtime.sequences.generation import Generation
 
 Json = dict[str, Any]
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: Json | None = None
+    completion_tokens_details: Json | None = None  # where there were draft tokens
+
+
+class OpenAICompletion(BaseModel):
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+    usage: Usage
 
 
 def response_head(engine: Engine, model: str, prefix: str, kind: str) -> Json:
@@ -52,7 +70,7 @@ def usage(prompts: Iterable[Sequence[Generation]]) -> Json:
 
 
 def predicted(made: Iterable[Generation]) -> Json:
-    """The tokens that were guessed ahead, where any were."""
+    """Counts of draft tokens, where there were any."""
     counts = [(generation.drafted_tokens, generation.accepted_tokens) for generation in made]
     drafted, accepted = sum(pair[0] for pair in counts), sum(pair[1] for pair in counts)
     if not drafted:

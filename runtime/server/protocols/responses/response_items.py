@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field
 from ...http.http_errors import RequestError
 from ...http.validation_errors import First, shown
 from ..openai_common.chat_translation import parse_chat_request
-from ..openai_common.openai_request_types import StrictModel, refused
+from ..openai_common.openai_request_types import StrictModel, texts_of
 from ..openai_common.openai_response_fields import Json
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -26,19 +26,8 @@ TEXTS = {
 
 def _text(value: Any) -> Any:
     """A text, or parts that are all text."""
-    if isinstance(value, list):
-        return "".join(_text_of(part) for part in value)
-    return value
-
-
-def _text_of(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else part
-    text = part.get(TEXTS[kind]) if isinstance(kind, str) and kind in TEXTS else None
-    if not isinstance(text, str):
-        raise refused(
-            f'this model reads text alone; write parts as {{"type": "input_text", "text": ...}}, not {shown(kind, 100)}'
-        )
-    return text
+    example = 'parts as {"type": "input_text", "text": ...}'
+    return "".join(texts_of(value, TEXTS, example)) if isinstance(value, list) else value
 
 
 Text = Annotated[str, BeforeValidator(_text, json_schema_input_type=str | list[dict[str, Any]])]

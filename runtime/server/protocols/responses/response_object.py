@@ -3,17 +3,34 @@
 from __future__ import annotations
 
 import time
+from typing import Literal
+
+from pydantic import BaseModel
 
 from sgl.runtime.sequences.generation import Generation
 from sgl.runtime.text.tokenizer import Tokenizer
 
-from ...http.http_errors import HttpProblem
+from ...http.http_errors import RequestError
 from ..openai_common.openai_response_fields import Json
 from .response_items import new_id
 from .responses_types import ResponseRequest
 
 CUT = {"reason": "max_output_tokens"}
 CODES = {429: "rate_limit_exceeded"}  # else server_error: clients know no others
+
+
+class ResponseObject(BaseModel):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    status: Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+    error: Json | None
+    incomplete_details: Json | None
+    model: str
+    output: list[Json]
+    usage: Json | None
+    previous_response_id: str | None
+    store: bool
 
 
 class ResponseBuilder:
@@ -24,7 +41,7 @@ class ResponseBuilder:
         self._common = _echo(body) | {"model": model, "store": stored}
 
     def json(
-        self, status: str, output: list[Json], usage: Json | None = None, problem: HttpProblem | None = None
+        self, status: str, output: list[Json], usage: Json | None = None, problem: RequestError | None = None
     ) -> Json:
         """The response at this moment. problem: what made it fail."""
         error = (

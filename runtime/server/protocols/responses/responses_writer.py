@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from sgl.runtime.dialects import ArgumentsDelta, ContentDelta, ReasoningDelta, ToolCallEnd, ToolCallStart
@@ -12,125 +11,103 @@ from ..openai_common.openai_response_fields import Json
 from .response_items import encrypted, new_id
 
 
-class ItemWriter(ABC):
+class ItemWriter:
     """An item that is being written: `json` is the item so far. Methods give the events of what they do."""
 
-    def __init__(self, index: int, json: Json) -> None:
-        self.index, self.json = index, json
+    def __init__(self, index: int, prefix: str, kind: str, **fields: object) -> None:
+        self.index = index
+        self.json: Json = {"id": new_id(prefix), "type": kind, "status": "in_progress", **fields}
+        self.pieces: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
 
     def begin(self) -> list[Json]:
-        added = {"type": "response.output_item.added", "output_index": self.index, "item": {**self.json}}
-        return [added, *self._begin()]
+        return [self._item_event("added")]
 
     def end(self, status: str) -> list[Json]:
+        """Puts the content into the item."""
         self.json["status"] = status
-        events = self._end()
-        return [*events, {"type": "response.output_item.done", "output_index": self.index, "item": {**self.json}}]
+        return [self._item_event("done")]
+
+    def _item_event(self, name: str) -> Json:
+        return {"type": f"response.output_item.{name}", "output_index": self.index, "item": {**self.json}}
 
     def _event(self, name: str, /, **fields: object) -> Json:
         return {"type": f"response.{name}", "item_id": self.json["id"], "output_index": self.index, **fields}
 
-    @abstractmethod
-    def _begin(self) -> list[Json]: ...
-
-    @abstractmethod
-    def _end(self) -> list[Json]:
-        """Puts the content into the item."""
-
 
 class MessageItemWriter(ItemWriter):
     def __init__(self, index: int) -> None:
-        super().__init__(
-            index, {"id": new_id("msg"), "type": "message", "status": "in_progress", "role": "assistant", "content": []}
-        )
-        self._pieces: list[str] = []
+        super().__init__(index, "msg", "message", role="assistant", content=[])
         self._rows: list[Json] = []
 
     def add(self, text: str, rows: Json | None) -> list[Json]:
         found = rows["content"] if rows else []
-        self._pieces.append(text)
+        self.pieces.append(text)
         self._rows += found
         return [self._event("output_text.delta", content_index=0, delta=text, logprobs=found)] if text or found else []
 
-    def _begin(self) -> list[Json]:
-        return [self._event("content_part.added", content_index=0, part=self._part)]
+    def begin(self) -> list[Json]:
+        return [*super().begin(), self._event("content_part.added", content_index=0, part=self._part)]
 
-    def _end(self) -> list[Json]:
+    def end(self, status: str) -> list[Json]:
         part = self._part
         self.json["content"] = [part]
         done = self._event("output_text.done", content_index=0, text=part["text"], logprobs=part["logprobs"])
-        return [done, self._event("content_part.done", content_index=0, part=part)]
+        return [done, self._event("content_part.done", content_index=0, part=part), *super().end(status)]
 
     @property
     def _part(self) -> Json:
-        return {"type": "output_text", "text": "".join(self._pieces), "annotations": [], "logprobs": [*self._rows]}
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": [*self._rows]}
 
 
 class CallItemWriter(ItemWriter):
     def __init__(self, index: int, id: str, name: str) -> None:
-        json = {
-            "id": new_id("fc"),
-            "type": "function_call",
-            "status": "in_progress",
-            "call_id": id,
-            "name": name,
-            "arguments": "",
-        }
-        super().__init__(index, json)
-        self._pieces: list[str] = []
+        super().__init__(index, "fc", "function_call", call_id=id, name=name, arguments="")
         self.whole = True  # it did not break off
 
     def add(self, text: str) -> list[Json]:
-        self._pieces.append(text)
+        self.pieces.append(text)
         return [self._event("function_call_arguments.delta", delta=text)]
 
-    def _begin(self) -> list[Json]:
-        return []
-
-    def _end(self) -> list[Json]:
-        self.json["arguments"] = "".join(self._pieces)
-        return [self._event("function_call_arguments.done", name=self.json["name"], arguments=self.json["arguments"])]
+    def end(self, status: str) -> list[Json]:
+        self.json["arguments"] = self.text
+        done = self._event("function_call_arguments.done", name=self.json["name"], arguments=self.text)
+        return [done, *super().end(status if self.whole else "incomplete")]
 
 
 class ReasoningItemWriter(ItemWriter):
     """A thought as content, or with `summary` as that. `carried`: its text is in encrypted_content too."""
 
     def __init__(self, index: int, summary: bool, carried: bool) -> None:
-        super().__init__(index, {"id": new_id("rs"), "type": "reasoning", "status": "in_progress", "summary": []})
-        self._summary, self._carried = summary, carried
-        self._pieces: list[str] = []
+        super().__init__(index, "rs", "reasoning", summary=[])
+        self._field, self._carried = "summary" if summary else "content", carried
+        self._word = "reasoning_summary_text" if summary else "reasoning_text"
+        self._holder = "reasoning_summary_part" if summary else "content_part"
 
     def add(self, text: str) -> list[Json]:
-        self._pieces.append(text)
+        self.pieces.append(text)
         return [self._part_event(f"{self._word}.delta", delta=text)]
 
-    def _begin(self) -> list[Json]:
-        return [self._part_event(f"{self._holder}_part.added", part=self._part)]
+    def begin(self) -> list[Json]:
+        return [*super().begin(), self._part_event(f"{self._holder}.added", part=self._part)]
 
-    def _end(self) -> list[Json]:
+    def end(self, status: str) -> list[Json]:
         part = self._part
-        self.json["summary" if self._summary else "content"] = [part]
+        self.json[self._field] = [part]
         if self._carried:
             self.json["encrypted_content"] = encrypted(part["text"])
-        return [
-            self._part_event(f"{self._word}.done", text=part["text"]),
-            self._part_event(f"{self._holder}_part.done", part=part),
-        ]
+        done = self._part_event(f"{self._word}.done", text=part["text"])
+        return [done, self._part_event(f"{self._holder}.done", part=part), *super().end(status)]
 
     def _part_event(self, name: str, /, **fields: object) -> Json:
-        return self._event(name, **{"summary_index" if self._summary else "content_index": 0}, **fields)
-
-    @property
-    def _word(self) -> str:
-        return "reasoning_summary_text" if self._summary else "reasoning_text"
-
-    @property
-    def _holder(self) -> str:
-        return "reasoning_summary" if self._summary else "content"
+        return self._event(name, **{f"{self._field}_index": 0}, **fields)
 
     @property
     def _part(self) -> Json:
-        return {"type": "summary_text" if self._summary else "reasoning_text", "text": "".join(self._pieces)}
+        return {"type": "summary_text" if self._field == "summary" else "reasoning_text", "text": self.text}
 
 
 class ResponseOutputWriter:
@@ -206,6 +183,4 @@ class ResponseOutputWriter:
 
     def _close(self, status: str) -> list[Json]:
         item, self._open = self._open, None
-        if item is None:
-            return []
-        return item.end("incomplete" if isinstance(item, CallItemWriter) and not item.whole else status)
+        return [] if item is None else item.end(status)

@@ -16,7 +16,7 @@ from sgl.runtime.sequences.generation import Chunk, Generation
 from sgl.runtime.sequences.ops.score_op import ChoiceScores
 from sgl.runtime.sequences.sequence import Sequence
 
-from ...event_loop_queue import RequestLoopQueue
+from .event_loop_queue import RequestLoopQueue
 
 END = {"type": "stop", "matched": None}
 NOTHING: Ints = np.zeros(0, dtype=np.int32)

@@ -1,140 +1,128 @@
-"""One request to /v1/responses, from its body to its answer or stream."""
+"""The routes of /v1/responses."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from typing import Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
 
 from sgl.runtime.errors import RequestAborted
 
+from ...http.documented_routes import OF_MODELS, answers
 from ...http.http_errors import RequestError, problem
-from ...http.sse_responses import primed
+from ...http.request_bodies import JsonBodyRoute, in_worker_thread
+from ...http.sse_responses import named_sse_event
+from ..api_adapter import answer
+from ..chat.chat_api_adapter import ChatApiAdapter
 from ..chat.chat_choice import ContentChunk
 from ..chat.chat_plan import tools_of
 from ..chat.chat_prompt import build_chat_prompt
-from ..chat.chat_request_run import ChatRequestRun
 from ..chat.chat_types import MOST_MESSAGES, ChatMessage, ChatRequest
-from ..openai_common.chat_translation import Aside, few, translated_errors
+from ..openai_common.chat_translation import few
 from ..openai_common.openai_request_setup import OpenAIRequestSetup
 from ..openai_common.openai_response_fields import Json
 from .response_items import ItemReference, ResponseItem, item_of, kept
-from .response_object import ResponseBuilder, usage_of
+from .response_object import ResponseBuilder, ResponseObject, usage_of
 from .response_store import ENDED, RUNNING, ResponseStore, as_json
 from .responses_to_chat import NAMES, PlacedMessage, chat_of, messages_of
 from .responses_types import ENCRYPTED, ResponseRequest
 from .responses_writer import ResponseOutputWriter
 
+router = APIRouter(route_class=JsonBodyRoute)
 
-class ResponsesReply:
-    """run: the id of the request, by which it can be aborted. aside: does the work with a long body off
-    the event loop.
-    """
 
-    def __init__(
-        self, work: OpenAIRequestSetup, body: ResponseRequest, store: ResponseStore, run: str, aside: Aside
-    ) -> None:
-        work.check_model(body.model)
-        self._work, self._body, self._run, self._aside = work, body, run, aside
-        self._store = store
-        self._stored = body.store and store.most > 0
-        self._answer = ResponseBuilder(body, work.model, self._stored)
+class ResponseTokens(BaseModel):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
+@router.post("/v1/responses", responses=answers(ResponseObject, *OF_MODELS, media="text/event-stream"))
+async def create(body: ResponseRequest, request: Request) -> Response:
+    """The next items of a conversation; a stream of events with stream=true."""
+    return await answer(ResponsesAdapter(request, body))
+
+
+@router.post("/v1/responses/input_tokens", responses=answers(ResponseTokens, *OF_MODELS))
+async def input_tokens(body: ResponseRequest, request: Request) -> Json:
+    """How long the prompt of such a request is."""
+    return {"object": "response.input_tokens", "input_tokens": await ResponsesAdapter(request, body).count()}
+
+
+class ResponsesAdapter(ChatApiAdapter):
+    """Keeps the response where the request asks for that, from its first event on."""
+
+    fields, mark = NAMES, b""
+
+    def __init__(self, request: Request, body: ResponseRequest) -> None:
+        super().__init__(request, body.model, body.stream)
+        self._body = body
+        self._store: ResponseStore = request.app.state.responses
+        self._stored = body.store and self._store.most > 0
+        self._answer = ResponseBuilder(body, self.work.model, self._stored)
         self._writer = ResponseOutputWriter(body.summary, ENCRYPTED in body.include)
+        self._sent = 0  # events
         self._input: list[ResponseItem] = []
         self._known: dict[str, Json] = {}  # items that were kept, of responses that the input refers to
 
+    def line(self, event: Json) -> bytes:
+        self._sent += 1
+        return named_sse_event({**event, "sequence_number": self._sent - 1})
+
+    def event(self, index: int, piece: list[ContentChunk]) -> list[Json]:
+        return self._writer.write(piece)
+
     async def whole(self) -> Json:
-        """The response, ended."""
-        chat_run = await self._chat_run()
-        async with aclosing(await self._begin(chat_run, streamed=False)) as steps:
-            async for _, pieces in steps:
-                self._writer.write(pieces)
-        ended = self._ended(chat_run)
+        ended = self._ended()
         await self._keep(ended)
         return ended
 
-    async def stream(self) -> AsyncGenerator[Json, None]:
-        """Its events, numbered. What is refused, also by the engine, is raised before the first."""
-        number = 0
-        async with aclosing(self._events()) as events:
-            async for event in events:
-                yield {**event, "sequence_number": number}
-                number += 1
+    async def begin(self) -> list[Json]:
+        begun = self._answer.json(RUNNING, [])
+        await self._keep(begun)
+        return [{"type": f"response.{name}", "response": begun} for name in ("created", RUNNING)]
 
-    # inside
+    async def end(self) -> list[Json]:
+        return [self._last(self._ended())]
 
-    async def _events(self) -> AsyncGenerator[Json, None]:
-        chat_run = await self._chat_run()
-        async with aclosing(await primed(await self._begin(chat_run, streamed=True))) as steps:
-            begun = self._answer.json(RUNNING, [])
-            await self._keep(begun)
-            try:
-                yield {"type": "response.created", "response": begun}
-                yield {"type": "response.in_progress", "response": begun}
-                async for _, pieces in steps:
-                    for event in self._writer.write(pieces):
-                        yield event
-                last, name = self._ended(chat_run), ""
-            except Exception as error:
-                for event in self._writer.break_off():
-                    yield event
-                last, name = self._failed(error)
-            except BaseException:  # the client is gone
-                self._writer.break_off()
-                self._update(self._answer.json("cancelled", self._writer.output))
-                raise
-            self._update(last)
-            yield {"type": f"response.{name or last['status']}", "response": last}
+    def failed(self, error: BaseException) -> list[Json]:
+        """A response that was cancelled has ended early."""
+        found, broken, output = problem(error), self._writer.break_off(), self._writer.output
+        if isinstance(error, RequestAborted):
+            return [*broken, self._last(self._answer.json("cancelled", output), "incomplete")]
+        return [*broken, self._last(self._answer.json("failed", output, problem=found))]
 
-    def _ended(self, chat_run: ChatRequestRun) -> Json:
-        [sample] = chat_run.samples
-        usage = usage_of(sample.generations, sample.thought, self._work.engine.tokenizer)
+    def left(self) -> None:
+        self._writer.break_off()
+        self._last(self._answer.json("cancelled", self._writer.output))
+
+    def _ended(self) -> Json:
+        [sample] = self.samples
+        usage = usage_of(sample.generations, sample.thought, self.work.engine.tokenizer)
         return self._answer.json("incomplete" if sample.finish == "length" else "completed", self._writer.output, usage)
 
-    def _failed(self, error: Exception) -> tuple[Json, str]:
-        """The response that came to nothing, and the name of its last event. A cancelled one has ended early."""
-        found, output = problem(error), self._writer.output
-        if isinstance(error, RequestAborted):
-            return self._answer.json("cancelled", output), "incomplete"
-        return self._answer.json("failed", output, problem=found), "failed"
+    def _last(self, response: Json, name: str = "") -> Json:
+        """The last event of a stream."""
+        if self._stored:
+            self._store.update(response)
+        return {"type": f"response.{name or response['status']}", "response": response}
 
     # before the model
 
-    async def count(self) -> int:
-        """Tokens of the prompt."""
-        work = self._work
-        with translated_errors(NAMES):
-            chat = await self._chat_request()
-            work.check_model(chat.model)
-            prompt = await build_chat_prompt(
-                work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size
-            )
-        return len(prompt.ids)
+    async def run(self, chat: ChatRequest) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
+        return await super().run(await truncate_to_fit(self.work, chat) if self._body.truncation == "auto" else chat)
 
-    async def _begin(
-        self, chat_run: ChatRequestRun, streamed: bool
-    ) -> AsyncGenerator[tuple[int, list[ContentChunk]], None]:
-        with translated_errors(NAMES):
-            return await chat_run.begin(streamed)
-
-    async def _chat_run(self) -> ChatRequestRun:
-        """Raises RequestError for what cannot be answered."""
-        with translated_errors(NAMES):
-            chat = await self._chat_request()
-            self._work.check(chat, chat.limit)
-            return ChatRequestRun(
-                self._work, await truncate_to_fit(self._work, chat) if self._body.truncation == "auto" else chat
-            )
-
-    async def _chat_request(self) -> ChatRequest:
+    async def read(self) -> ChatRequest:
         given = self._body.input
         refers = isinstance(given, list) and any(
             isinstance(item, dict) and item.get("type") == "item_reference" for item in given
         )
         if self._body.previous_response_id is not None or refers:
             return await asyncio.to_thread(self._chat)
-        chat: ChatRequest = await self._aside(self._chat)
-        return chat
+        return await in_worker_thread(self.request, self._chat)
 
     def _chat(self) -> ChatRequest:
         items = [*self._history(), *self._given()]
@@ -185,11 +173,7 @@ class ResponsesReply:
 
     def _put(self, answer: Json) -> None:
         items = [kept(item) for item in self._input]
-        self._store.put(answer, as_json(items), [item["id"] for item in items], self._run)
-
-    def _update(self, answer: Json) -> None:
-        if self._stored:
-            self._store.update(answer)
+        self._store.put(answer, as_json(items), [item["id"] for item in items], self.request.state.request_id)
 
 
 async def truncate_to_fit(work: OpenAIRequestSetup, chat: ChatRequest) -> ChatRequest:
@@ -219,9 +203,7 @@ def _from(chat: ChatRequest, starts: Sequence[int], turn: int) -> ChatRequest:
 async def _fits(work: OpenAIRequestSetup, chat: ChatRequest) -> bool:
     most = min(work.context - (chat.limit or 1), work.settings.max_prompt_tokens or work.context)
     try:
-        prompt = await build_chat_prompt(
-            work.engine.tokenizer, chat, work.dialect, tools_of(chat), work.bridge.check_size
-        )
+        prompt = await build_chat_prompt(work, chat, tools_of(chat))
     except RequestError as error:
         if error.code == "context_length_exceeded":
             return False

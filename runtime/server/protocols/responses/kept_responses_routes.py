@@ -1,75 +1,66 @@
-"""The routes of /v1/responses."""
+"""The routes of /v1/responses that read or end responses that are kept."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from functools import partial
 from typing import Literal
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
+from pydantic import BaseModel
 
-from ...http.http_errors import HttpProblem, RequestError
-from ...http.request_bodies import JsonBodyRoute, in_worker_thread
-from ...http.response_size_limit import json_response
-from ...http.sse_responses import NamedSSEResponse, primed
-from ..openai_common.openai_request_setup import OpenAIRequestSetup
+from ...http.documented_routes import answers
+from ...http.http_errors import RequestError
+from ...http.request_bodies import JsonBodyRoute
 from ..openai_common.openai_response_fields import Json
+from .response_object import ResponseObject
 from .response_store import RUNNING, ResponseStore, missing
-from .responses_reply import ResponsesReply
-from .responses_types import ResponseRequest
 
 router = APIRouter(route_class=JsonBodyRoute)
 
 
-@router.post("/v1/responses")
-async def create(body: ResponseRequest, request: Request) -> Response:
-    """The next items of a conversation; a stream of events with stream=true."""
-    reply = ResponsesReply(
-        OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request)
-    )
-    if body.stream:
-        return NamedSSEResponse(await primed(reply.stream()), _error)
-    return await json_response(await reply.whole())
+class ResponseDeleted(BaseModel):
+    id: str
+    object: Literal["response"]
+    deleted: bool
 
 
-@router.post("/v1/responses/input_tokens")
-async def input_tokens(body: ResponseRequest, request: Request) -> Json:
-    """How long the prompt of such a request is."""
-    reply = ResponsesReply(
-        OpenAIRequestSetup(request), body, _store(request), request.state.request_id, partial(in_worker_thread, request)
-    )
-    return {"object": "response.input_tokens", "input_tokens": await reply.count()}
+class ResponseItems(BaseModel):
+    object: Literal["list"]
+    data: list[Json]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 
-@router.get("/v1/responses/{id}")
+@router.get("/v1/responses/{id}", responses=answers(ResponseObject, 400, 404))
 async def retrieve(id: str, request: Request, stream: bool = False) -> Response:
-    """A response that is kept, as it stands."""
+    """A response that is kept, as it is now."""
     if stream:
         raise RequestError("streams of kept responses cannot be read again; leave stream out", "stream")
     return Response(_store(request).get(id).answer, media_type="application/json")
 
 
-@router.delete("/v1/responses/{id}")
+@router.delete("/v1/responses/{id}", responses=answers(ResponseDeleted, 404))
 async def delete(id: str, request: Request) -> Json:
     """Forget a response. What follows it cannot be followed any more."""
     _store(request).delete(id)
     return {"id": id, "object": "response", "deleted": True}
 
 
-@router.post("/v1/responses/{id}/cancel")
+@router.post("/v1/responses/{id}/cancel", responses=answers(ResponseObject, 400, 404))
 async def cancel(id: str, request: Request) -> Json:
     """End a response that is being streamed; its stream tells so."""
     kept = _store(request).get(id)
     if kept.status != RUNNING:
         raise RequestError(f"the response {id!r} is {kept.status}; only one that is in progress can be cancelled", "id")
-    OpenAIRequestSetup(request).bridge.runs.abort(kept.run)
+    request.app.state.bridge.runs.abort(kept.run)
     answer: Json = json.loads(kept.answer)
     return answer | {"status": "cancelled"}
 
 
-@router.get("/v1/responses/{id}/input_items")
+@router.get("/v1/responses/{id}/input_items", responses=answers(ResponseItems, 400, 404))
 async def input_items(
     id: str,
     request: Request,
@@ -98,7 +89,3 @@ def _given(store: ResponseStore, id: str) -> list[Json]:
 def _store(request: Request) -> ResponseStore:
     store: ResponseStore = request.app.state.responses
     return store
-
-
-def _error(problem: HttpProblem) -> Json:
-    return {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}
