@@ -42,8 +42,8 @@ def reasoning(answer: Format, begin: str = "<think>", end: str = "</think>") -> 
     return {"type": "structural_tag", "format": {"type": "sequence", "elements": [thoughts, answer]}}
 
 
-def canonical_structural(spec: Any) -> tuple[Any, str]:
-    """A specification as JSON values, and as a text that is equal for equal ones.
+def structural_text(spec: Any) -> str:
+    """A specification as JSON text that is equal for equal ones.
 
     Raises:
         InvalidGrammarError: it is not a JSON object.
@@ -51,12 +51,11 @@ def canonical_structural(spec: Any) -> tuple[Any, str]:
     try:
         values = json.loads(spec) if isinstance(spec, str) else spec
         text = json.dumps(values, separators=(",", ":"), allow_nan=False, default=_schema_of)
-        parsed = json.loads(text)
     except (TypeError, ValueError) as error:
         raise InvalidGrammarError(f"the structural tag is not JSON: {error}") from error
-    if not isinstance(parsed, dict):
+    if not isinstance(values, dict):
         raise InvalidGrammarError(f"a structural tag is a JSON object, not {spec!r}")
-    return parsed, text
+    return text
 
 
 def _schema_of(value: Any) -> Any:

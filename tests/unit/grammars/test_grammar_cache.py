@@ -187,7 +187,7 @@ def test_sources_that_are_nested_too_deeply_are_refused():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A cache that keeps even what is quick to compile."""
-    monkeypatch.setattr("sgl.grammars.compile.WORTHWHILE", 0.0)
+    monkeypatch.setattr("sgl.grammars.network.grammar_disk_cache.WORTHWHILE", 0.0)
     set_cache_dir(tmp_path / "cache")
     yield tmp_path / "cache"
     set_cache_dir(None)
@@ -302,7 +302,7 @@ def test_every_file_of_the_grammars_counts():
 
 def test_the_environment_turns_it_on(tmp_path):
     code = (
-        "from sgl import grammars; import sgl.grammars.compile as c; c.WORTHWHILE = 0.0\n"
+        "from sgl import grammars; import sgl.grammars.network.grammar_disk_cache as c; c.WORTHWHILE = 0.0\n"
         "v = grammars.Vocabulary.from_bytes([b'a', b''], [1]); grammars.compile_regex('a+', v)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"SGL_GRAMMAR_CACHE": str(tmp_path)})
