@@ -78,7 +78,7 @@ class GrammarRecipe(NamedTuple):
         return found
 
     def reserve(self, vocabulary: Vocabulary) -> tuple[Future[Grammar], Callable[[], None] | None]:
-        """The future of the same; and what makes it with its first masks, where nobody else is to do so."""
+        """The future of the same; and what makes it with its first masks, unless another caller has it made."""
         own, vocabulary = self._in(vocabulary)
         future, mine = vocabulary.compiled.reserve(own)
         fill = partial(vocabulary.compiled.fill, own, future, lambda: own.make(vocabulary).prepared())

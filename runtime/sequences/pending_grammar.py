@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sgl.grammars.automaton.automaton_work_budget import WorkBudget, WorkUnfinished, metered
 from sgl.grammars.errors import GrammarLimitError
+
+from .grammar_workers import GrammarWorkers
 
 MOST_WORK = (
     1_000_000_000  # steps of a text that are done here, see `grammars/automaton/automaton_work_budget.py`: some seconds
@@ -26,6 +29,16 @@ class PendingGrammar:
         self.spent = spent + HANDED
         self.error: BaseException | None = None
         self._work: Callable[[], None] | None = work
+
+    def start(self, workers: GrammarWorkers, done: Callable[[], None]) -> None:
+        """Have it worked on in turns; `done` is called on one of the threads."""
+        workers.add(self.spent, partial(self._turn, workers, done))
+
+    def _turn(self, workers: GrammarWorkers, done: Callable[[], None]) -> None:
+        if self.go_on(lambda: workers.rest(self.spent)):
+            done()
+        else:
+            self.start(workers, done)
 
     def cancel(self) -> None:
         """No operation waits for it any more."""
