@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +25,7 @@ from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
 from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.schema_source import schema_text
-from sgl.grammars.structural.structural_format import format_expr, structural_text, weakened_places
+from sgl.grammars.structural.structural_format import format_expr, read_structural, structural_text, weakened_places
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -41,35 +40,13 @@ class GrammarRecipe(NamedTuple):
     shown: frozenset[int] = frozenset()  # special tokens that are text
 
     @classmethod
-    def regex(cls, pattern: str) -> GrammarRecipe:
-        return cls("regex", _plain(pattern))
-
-    @classmethod
-    def choices(cls, choices: Iterable[str]) -> GrammarRecipe:
-        several = isinstance(choices, Iterable) and not isinstance(choices, str)
-        return cls("choices", tuple(map(_plain, choices)) if several else choices)
-
-    @classmethod
-    def json_schema(cls, schema: Any, options: SchemaOptions) -> GrammarRecipe:
-        """A text is not read yet."""
-        with _limited("JSON schema"):
-            return cls("JSON schema", (schema_text(schema), options))
-
-    @classmethod
-    def ebnf(
-        cls,
-        grammar: str,
-        syntax: Syntax = "auto",
-        start: str | None = None,
-        imports: Mapping[str, str] | None = None,
-        declared: Mapping[str, str | int] | None = None,
-    ) -> GrammarRecipe:
-        return cls("ebnf", (_plain(grammar), syntax, _plain(start), _items(imports), _items(declared)))
-
-    @classmethod
-    def structural(cls, spec: Any, options: SchemaOptions) -> GrammarRecipe:
-        with _limited("structural tag"):
-            return cls("structural tag", (structural_text(spec), options))
+    def of(cls, kind: str, source: Any, options: SchemaOptions | None = None) -> GrammarRecipe:
+        """kind: one of `_KINDS`. options: of the kinds with schemas. A source that is a text is not read yet."""
+        try:
+            key = _KINDS[kind].key(source)
+        except RecursionError as error:
+            raise _nested_too_deeply(kind) from error
+        return cls(kind, key if options is None else (key, options))
 
     def compile(self, vocabulary: Vocabulary) -> Grammar:
         """The vocabulary's one grammar of this recipe. Raises what the `compile_` functions raise."""
@@ -90,16 +67,18 @@ class GrammarRecipe(NamedTuple):
             raise UnsupportedGrammarError(
                 "this kind of tokenizer", "the vocabulary", "its tokens read differently by what comes before them"
             )
-        with _limited(self.kind):
+        try:
             if vocabulary.masks and grammar_compile_policy.process():
                 return Grammar(partial(_network_elsewhere, self, vocabulary), vocabulary, recipe=self)
             with grammar_compile_policy.here():
                 return Grammar(self._stored(vocabulary), vocabulary, recipe=self)
+        except RecursionError as error:
+            raise _nested_too_deeply(self.kind) from error
 
     def _in(self, vocabulary: Vocabulary) -> tuple[GrammarRecipe, Vocabulary]:
         """The vocabulary in which the special tokens are text, and this as a recipe for it."""
         spelled = vocabulary.spelling(self.shown)
-        own = self._replace(shown=spelled.shown)
+        own = self if self.shown == spelled.shown else self._replace(shown=spelled.shown)
         try:
             hash(own)
         except TypeError:  # of a list in the place of a text, say, which is refused when it is read
@@ -204,12 +183,8 @@ def _network_of(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetw
     return recipe.compile(vocabulary.bare).network()
 
 
-@contextmanager
-def _limited(kind: str) -> Iterator[None]:
-    try:
-        yield
-    except RecursionError as error:
-        raise GrammarLimitError(f"the {kind} is nested too deeply") from error
+def _nested_too_deeply(kind: str) -> GrammarLimitError:
+    return GrammarLimitError(f"the {kind} is nested too deeply")
 
 
 def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
@@ -223,7 +198,7 @@ def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
         UnsupportedGrammarError: it uses look-around, back-references, word boundaries, possessive quantifiers, atomic
             groups, conditionals, or anchors with the flag m; names the construct and its position.
     """
-    return GrammarRecipe.regex(pattern).compile(vocabulary)
+    return GrammarRecipe.of("regex", pattern).compile(vocabulary)
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
@@ -232,7 +207,7 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
     Raises:
         InvalidGrammarError: the list is empty or contains something other than text.
     """
-    return GrammarRecipe.choices(choices).compile(vocabulary)
+    return GrammarRecipe.of("choices", choices).compile(vocabulary)
 
 
 def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> Grammar:
@@ -247,7 +222,7 @@ def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> 
         InvalidGrammarError: the schema is malformed; names the value and its JSON pointer.
         UnsupportedGrammarError: a keyword cannot be enforced; names the keyword and its JSON pointer.
     """
-    return GrammarRecipe.json_schema(schema, SchemaOptions.of(options)).compile(vocabulary)
+    return GrammarRecipe.of("JSON schema", schema, SchemaOptions.of(options)).compile(vocabulary)
 
 
 def compile_ebnf(
@@ -274,7 +249,8 @@ def compile_ebnf(
         InvalidGrammarError: the grammar is malformed; names line:column.
         UnsupportedGrammarError: the grammar uses a construct that cannot be enforced.
     """
-    return GrammarRecipe.ebnf(grammar, syntax, start, imports, declared).compile(vocabulary)
+    source = _plain(grammar), syntax, _plain(start), _items(imports), _items(declared)
+    return GrammarRecipe("ebnf", source).compile(vocabulary)
 
 
 def _may_name_tokens(source: Any) -> bool:
@@ -305,19 +281,25 @@ def compile_structural(spec: Any, vocabulary: Vocabulary, **options: Any) -> Gra
         InvalidGrammarError: the specification is malformed; names the value and its JSON pointer.
         UnsupportedGrammarError: a format, or a keyword of one of its schemas, cannot be enforced.
     """
-    return GrammarRecipe.structural(spec, SchemaOptions.of(options)).compile(vocabulary)
+    return GrammarRecipe.of("structural tag", spec, SchemaOptions.of(options)).compile(vocabulary)
 
 
 class _Kind(NamedTuple):
     """How the sources of a kind are read.
 
+    key: what can be hashed and sent, of what a caller gives. expr: what it means.
     weakened: the JSON pointers of the keywords that their options ignore.
     of_tokens: whether the network may be another one for another vocabulary.
     """
 
+    key: Callable[[Any], Any]
     expr: Callable[[Any, Vocabulary], Expr]
     weakened: Callable[[Any], list[str]] = lambda source: []
     of_tokens: Callable[[Any], bool] = lambda source: False
+
+
+def _choices(choices: Any) -> Any:
+    return tuple(map(_plain, choices)) if isinstance(choices, Iterable) and not isinstance(choices, str) else choices
 
 
 def _ebnf_expr(source: tuple[str, Syntax, str | None, Any, Any], vocabulary: Vocabulary) -> Expr:
@@ -329,16 +311,18 @@ def _ebnf_expr(source: tuple[str, Syntax, str | None, Any, Any], vocabulary: Voc
 
 
 _KINDS = {
-    "regex": _Kind(lambda pattern, _: mark_plain_text_classes(parse_regex(pattern))),
-    "choices": _Kind(lambda choices, _: choices_expr(choices)),
+    "regex": _Kind(_plain, lambda pattern, _: mark_plain_text_classes(parse_regex(pattern))),
+    "choices": _Kind(_choices, lambda choices, _: choices_expr(choices)),
     "JSON schema": _Kind(
+        schema_text,
         lambda source, _: schema_expr(canonical_schema(source[0])[0], source[1], remember=True),
         lambda source: weakened(canonical_schema(source[0])[0], source[1])[1],
     ),
-    "ebnf": _Kind(_ebnf_expr, of_tokens=_may_name_tokens),
+    "ebnf": _Kind(lambda grammar: (_plain(grammar), "auto", None, None, None), _ebnf_expr, of_tokens=_may_name_tokens),
     "structural tag": _Kind(
-        lambda source, vocabulary: format_expr(json.loads(source[0]), source[1], vocabulary),
-        lambda source: weakened_places(json.loads(source[0]), source[1]),
+        structural_text,
+        lambda source, vocabulary: format_expr(read_structural(source[0]), source[1], vocabulary),
+        lambda source: weakened_places(read_structural(source[0]), source[1]),
         lambda source: True,
     ),
 }

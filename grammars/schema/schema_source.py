@@ -27,7 +27,7 @@ def canonical_schema(schema: Any) -> tuple[Any, str]:
     """
     text = schema_text(schema)
     try:
-        values = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        values = json.loads(text, parse_float=finite, parse_constant=finite)
     except ValueError as error:
         raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
     if not isinstance(values, dict | bool):
@@ -57,7 +57,7 @@ def _no_schema(value: Any) -> InvalidGrammarError:
     )
 
 
-def _finite(text: str) -> float:
+def finite(text: str) -> float:
     """A number as everybody reads it."""
     value = float(text)
     if not math.isfinite(value):

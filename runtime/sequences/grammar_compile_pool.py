@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -22,6 +23,7 @@ class GrammarCompilePool:
         """observe: is called with the seconds of each compilation, on the thread that did it."""
         self._vocabulary, self._observe = vocabulary, observe
         self._workers = GrammarWorkers(THREADS)
+        weakref.finalize(self, self._workers.close)
         self._last: dict[str, int] = {}  # the rank of each tenant's last grammar, as long as it was not begun
         self._now = 0  # the rank of the grammar that was begun last
 

@@ -13,14 +13,12 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 
 from ..common.thread_priority import yield_priority
 from .op_future import note
 
 Task = Callable[[], None]
-Turn = tuple[int, int, Callable[[float], None]]  # a rank, a number, what begins it, with the time at which it does
-IDLE = 10.0  # seconds after which a thread that has nothing to do ends
 
 
 class GrammarWorkStopped(BaseException):
@@ -33,12 +31,12 @@ class GrammarWorkers:
     def __init__(self, most: int, alone: float = 0.0) -> None:
         self._most, self._alone = most, alone
         self._lock = threading.Lock()
-        self._turns: list[Turn] = []
+        self._turns: list[tuple[int, int, Callable[[float], None]]] = []  # a rank, a number, what begins it, and when
         self._numbers = itertools.count()
         self._running: list[float] = []  # when the turns under way began
         self._own = threading.local()  # that of the thread's
         self._tasks: SimpleQueue[tuple[Task, float] | None] = SimpleQueue()
-        self._idle = 0  # threads that wait for a task which is not on its way
+        self._idle = threading.Semaphore(0)  # threads that wait for a task which is not on its way
         self._stopping = False
 
     def add(self, rank: int, task: Task) -> None:
@@ -74,11 +72,12 @@ class GrammarWorkers:
             turns, self._turns = self._turns, []
         for *_, begin in turns:
             begin(0.0)
-        for _ in range(self._idle):
-            self._tasks.put(None)
+        self._tasks.put(None)
 
     def _queue(self, rank: int, begin: Callable[[float], None]) -> None:
         with self._lock:
+            if self._stopping:
+                raise GrammarWorkStopped
             heapq.heappush(self._turns, (rank, next(self._numbers), begin))
         self.give_turn()
 
@@ -90,38 +89,23 @@ class GrammarWorkers:
 
     def _hand(self, task: Task, since: float) -> None:
         """To a thread that has nothing to do, or a new one."""
-        with self._lock:
-            if self._stopping:
-                return
-            found, self._idle = self._idle > 0, max(self._idle - 1, 0)
+        if self._stopping:
+            return
         self._tasks.put((task, since))
-        if not found:
+        if not self._idle.acquire(blocking=False):
             threading.Thread(target=self._serve, name="sgl-grammars", daemon=True).start()
 
     def _serve(self) -> None:
         yield_priority()
-        while (taken := self._take()) is not None:
+        while (taken := self._tasks.get()) is not None:
             task, self._own.since = taken
             try:
                 task()
             except GrammarWorkStopped:
-                return
+                pass
             except BaseException as error:  # a thread that ends would keep its turn
                 note("work on a grammar failed", error)
             del task, taken  # what it was done for may end now
-            with self._lock:
-                if self._stopping:
-                    return
-                self._idle += 1
+            self._idle.release()
             self._over()
-
-    def _take(self) -> tuple[Task, float] | None:
-        """The next task; None: the thread ends."""
-        while True:
-            try:
-                return self._tasks.get(timeout=IDLE)
-            except Empty:
-                with self._lock:
-                    if self._idle:
-                        self._idle -= 1
-                        return None
+        self._tasks.put(None)  # for the next thread

@@ -21,6 +21,15 @@ Kind = Literal["regex", "json_schema", "ebnf", "structural_tag", "json_object", 
 Resources = Mapping[str, Any]
 CALLS = "calls"  # a structural tag that may write the special tokens among the marks of calls
 
+_KINDS = {
+    "regex": "regex",
+    "json_schema": "JSON schema",
+    "ebnf": "ebnf",
+    "structural_tag": "structural tag",
+    "json_object": "JSON schema",
+    "choice": "choices",
+    CALLS: "structural tag",
+}
 LONGEST = 1_000_000  # characters of a source: so many take seconds
 ANY_JSON = "$$ANY$$"  # what the native protocol calls the schema of any value
 
@@ -72,29 +81,25 @@ class RequestGrammarCompiler:
             raise InvalidGrammarError(f"{kind} must be a text, got {type(source).__name__}")
         if resources and kind not in ("json_schema", "structural_tag", CALLS):
             raise InvalidGrammarError(f"resources belong to a JSON schema, and {kind} has none")
-        if kind == "regex":
-            return GrammarRecipe.regex(source)
-        if kind == "ebnf":
-            return GrammarRecipe.ebnf(source)
-        if kind == "choice":
-            _check_length(kind, *source)
-            return GrammarRecipe.choices(source)
-        try:
-            return self._json_recipe(kind, source, resources_of(resources))
-        except RecursionError:
-            raise InvalidGrammarError(f"the {kind} is nested too deeply") from None
-
-    def _json_recipe(self, kind: Kind, source: Any, resources: tuple[tuple[str, str], ...]) -> GrammarRecipe:
-        options = self._options
-        if resources:
-            options = replace(options, resources=tuple((dict(options.resources) | dict(resources)).items()))
+        if kind in ("regex", "ebnf", "choice"):
+            _check_length(kind, *(source if kind == "choice" else ()))
+            return GrammarRecipe.of(_KINDS[kind], source)
         if kind == "json_object":
-            return GrammarRecipe.json_schema({"type": "object"}, options)
-        if kind == "json_schema":
-            recipe = GrammarRecipe.json_schema(True if source == ANY_JSON else source, options)
-        else:
-            recipe = GrammarRecipe.structural(source, options)
-        _check_length(kind, recipe.source[0], *(text for _, text in resources))
+            source = {"type": "object"}
+        elif kind == "json_schema" and source == ANY_JSON:
+            source = True
+        return self._json_recipe(kind, source, resources)
+
+    def _json_recipe(self, kind: Kind, source: Any, resources: Resources) -> GrammarRecipe:
+        options = self._options
+        try:
+            others = resources_of(resources)
+        except RecursionError:
+            raise InvalidGrammarError("the resources are nested too deeply") from None
+        if others:
+            options = replace(options, resources=tuple((dict(options.resources) | dict(others)).items()))
+        recipe = GrammarRecipe.of(_KINDS[kind], source, options)
+        _check_length(kind, recipe.source[0], *(text for _, text in others))
         return recipe._replace(shown=self._marks) if kind == CALLS else recipe
 
 

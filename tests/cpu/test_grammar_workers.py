@@ -136,11 +136,15 @@ def test_a_task_that_fails_keeps_no_turn():
     workers.close()
 
 
-def test_threads_that_have_nothing_to_do_end(monkeypatch):
-    monkeypatch.setattr("sgl.runtime.sequences.grammar_workers.IDLE", 0.05)
+def test_its_threads_end_with_it():
     workers, names = GrammarWorkers(2), list[str]()
     for _ in range(3):
         workers.add(0, lambda: names.append(threading.current_thread().name))
-        await_true(lambda: workers._idle == 1)
-        await_true(lambda: workers._idle == 0)
+    await_true(lambda: len(names) == 3)
     assert names == ["sgl-grammars"] * 3
+    workers.close()
+    await_true(lambda: workers._tasks.qsize() == 1 and not _threads(workers))
+
+
+def _threads(workers: GrammarWorkers) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if getattr(thread, "_target", None) == workers._serve]
