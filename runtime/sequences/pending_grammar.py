@@ -31,7 +31,7 @@ class PendingGrammar(WorkBudget):
         self.error: BaseException | None = None
         self._work: Callable[[], None] | None = work
 
-    def start(self, workers: GrammarWorkers, done: Callable[[], None]) -> None:
+    def start(self, workers: GrammarWorkers, done: Callable[[], object]) -> None:
         """Have it worked on in turns; `done` is called on one of the threads."""
         workers.add(self.spent, partial(self._turn, workers, done))
 
@@ -47,7 +47,7 @@ class PendingGrammar(WorkBudget):
         self.left = 0 if self._work is None else self._slice
         return self.left
 
-    def _turn(self, workers: GrammarWorkers, done: Callable[[], None]) -> None:
+    def _turn(self, workers: GrammarWorkers, done: Callable[[], object]) -> None:
         self._workers = workers
         self._go_on()
         if self._work is None:
