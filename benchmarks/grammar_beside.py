@@ -17,7 +17,7 @@ import numpy as np
 from sgl.grammars import GrammarError, compile_json_schema
 from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.common.thread_priority import yield_priority
-from sgl.runtime.server.grammar_compiler import THREADS
+from sgl.runtime.sequences.grammar_compile_pool import THREADS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cpu"))
 PLAIN, TOGETHER, LONGEST = 4, 12, 24  # plain texts at a time, hostile ones, and most tokens of these

@@ -19,17 +19,16 @@ class LruCache(Generic[V]):
         self._most = most
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._found: OrderedDict[Hashable, V] = OrderedDict()
-        self._making: dict[Hashable, Future[V]] = {}
+        self._entries: OrderedDict[Hashable, Future[V]] = OrderedDict()  # also of what is being made
         self._since_weighed = 0
 
     def __len__(self) -> int:
-        return len(self._found)
+        return len(self._entries)
 
     def clear(self) -> None:
         """Forget all entries."""
         with self._lock:
-            self._found.clear()
+            self._entries.clear()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of a key.
@@ -38,52 +37,68 @@ class LruCache(Generic[V]):
         Its exception goes to all of them and is not remembered.
         """
         while True:
-            with self._lock:
-                if key in self._found:
-                    self._found.move_to_end(key)
-                    return self._found[key]
-                going = self._making.get(key)
-                if going is None:
-                    mine = self._making[key] = Future()
-            if going is None:
-                return self._make(key, make, mine)
+            future, mine = self.reserve(key)
+            if mine:
+                self.fill(key, future, make)
             try:
-                return going.result()
+                return future.result()
             except CancelledError:
-                continue  # its maker was interrupted: ask again
+                continue  # its maker was interrupted, or it was cancelled before it was begun: ask again
 
-    def _make(self, key: Hashable, make: Callable[[], V], future: Future[V]) -> V:
+    def reserve(self, key: Hashable) -> tuple[Future[V], bool]:
+        """The future of a key's value, and whether the caller is the one who must have it filled.
+
+        As long as that has not begun, the future can be cancelled.
+        """
+        with self._lock:
+            future = self._entries.get(key)
+            mine = future is None or future.cancelled()
+            if future is None or mine:
+                future = self._entries[key] = Future()
+            self._entries.move_to_end(key)
+        return future, mine
+
+    def fill(self, key: Hashable, future: Future[V], make: Callable[[], V]) -> None:
+        """Make the value of a future that was reserved. Exceptions of `make` go to the future."""
+        if not future.set_running_or_notify_cancel():
+            self._drop(key, future)
+            return
         try:
             value = make()
         except BaseException as error:
-            with self._lock:
-                del self._making[key]
-            if isinstance(error, Exception):
-                future.set_exception(error)
-            else:
-                future.cancel()
-            raise
-        with self._lock:
-            del self._making[key]
-            self._found[key] = value
-            self._forget()
+            self._drop(key, future)
+            future.set_exception(error if isinstance(error, Exception) else CancelledError())
+            if not isinstance(error, Exception):
+                raise
+            return
         future.set_result(value)
-        return value
+        with self._lock:
+            self._forget()
+
+    def _drop(self, key: Hashable, future: Future[V]) -> None:
+        with self._lock:
+            if self._entries.get(key) is future:
+                del self._entries[key]
 
     def _forget(self) -> None:
         """Let go of the oldest entries until the bounds hold; the newest one stays."""
-        while len(self._found) > self._most:
-            self._found.popitem(last=False)
+        while len(self._entries) > self._most:
+            self._entries.popitem(last=False)
         self._since_weighed += 1
-        if self._since_weighed >= min(WEIGHED_EVERY, len(self._found) // 2):
+        if self._since_weighed >= min(WEIGHED_EVERY, len(self._entries) // 2):
             self._since_weighed = 0
             self._weigh()
 
     def _weigh(self) -> None:
-        sizes = {key: getattr(value, "memory", 0) for key, value in self._found.items()}
+        sizes = {key: _memory(future) for key, future in self._entries.items()}
         total = sum(sizes.values())
-        for key in list(self._found)[:-1]:
+        for key in list(self._entries)[:-1]:
             if total <= self._most_bytes:
                 return
-            del self._found[key]
+            del self._entries[key]
             total -= sizes[key]
+
+
+def _memory(entry: Future[V]) -> int:
+    made = entry.done() and not entry.cancelled()
+    return getattr(entry.result(), "memory", 0) if made else 0

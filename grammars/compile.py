@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sgl.grammars.algebra.expr import Expr
@@ -19,13 +18,14 @@ from sgl.grammars.compile_client.grammar_compile_messages import NO_VOCABULARY, 
 from sgl.grammars.compile_client.remote_transition_network import RemoteNetwork
 from sgl.grammars.errors import GrammarLimitError, UnsupportedGrammarError
 from sgl.grammars.literal_choices import choices_expr
-from sgl.grammars.network.grammar_disk_cache import WORTHWHILE, disk_cache
+from sgl.grammars.network.grammar_disk_cache import disk_cache
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex import parse_regex
 from sgl.grammars.regex.plain_text_classes import mark_plain_text_classes
 from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
-from sgl.grammars.structural.structural_format import canonical_structural, format_expr, weakened_places
+from sgl.grammars.schema.schema_source import schema_text
+from sgl.grammars.structural.structural_format import format_expr, read_structural, structural_text, weakened_places
 from sgl.grammars.tokens.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -33,27 +33,73 @@ if TYPE_CHECKING:
 
 
 class GrammarRecipe(NamedTuple):
-    """What a grammar was compiled from: hashable, and small enough to be sent to where it is compiled once more."""
+    """What a grammar is compiled from: hashable, and small enough to be sent to where it is compiled once more."""
 
     kind: str
     source: Any
     shown: frozenset[int] = frozenset()  # special tokens that are text
 
-    def compile(self, vocabulary: Vocabulary) -> Grammar:
-        """The vocabulary's grammar of this recipe; cached. Raises what the `compile_` functions raise."""
-        return _MAKERS[self.kind](self.source, vocabulary.spelling(self.shown))
+    @classmethod
+    def of(cls, kind: str, source: Any, options: SchemaOptions | None = None) -> GrammarRecipe:
+        """kind: one of `_KINDS`. options: of the kinds with schemas. A source that is a text is not read yet."""
+        try:
+            key = _KINDS[kind].key(source)
+        except RecursionError as error:
+            raise _nested_too_deeply(kind) from error
+        return cls(kind, key if options is None else (key, options))
 
-    def prepare(self, vocabulary: Vocabulary) -> Grammar:
-        """The same, with its first masks."""
-        return self.compile(vocabulary).prepared()
+    def compile(self, vocabulary: Vocabulary) -> Grammar:
+        """The vocabulary's one grammar of this recipe. Raises what the `compile_` functions raise."""
+        own, vocabulary = self._in(vocabulary)
+        found: Grammar = vocabulary.compiled.get(own, lambda: own.make(vocabulary))
+        return found
+
+    def reserve(self, vocabulary: Vocabulary) -> tuple[Future[Grammar], Callable[[], None] | None]:
+        """The future of the same; and what makes it with its first masks, unless another caller has it made."""
+        own, vocabulary = self._in(vocabulary)
+        future, mine = vocabulary.compiled.reserve(own)
+        fill = partial(vocabulary.compiled.fill, own, future, lambda: own.make(vocabulary).prepared())
+        return future, fill if mine else None
+
+    def make(self, vocabulary: Vocabulary) -> Grammar:
+        """Compile it anew, by a separate process if there is one."""
+        if not vocabulary.exact:
+            raise UnsupportedGrammarError(
+                "this kind of tokenizer", "the vocabulary", "its tokens read differently by what comes before them"
+            )
+        try:
+            if vocabulary.masks and grammar_compile_policy.process():
+                return Grammar(partial(_network_elsewhere, self, vocabulary), vocabulary, recipe=self)
+            with grammar_compile_policy.here():
+                return Grammar(self._stored(vocabulary), vocabulary, recipe=self)
+        except RecursionError as error:
+            raise _nested_too_deeply(self.kind) from error
+
+    def _in(self, vocabulary: Vocabulary) -> tuple[GrammarRecipe, Vocabulary]:
+        """The vocabulary in which the special tokens are text, and this as a recipe for it."""
+        spelled = vocabulary.spelling(self.shown)
+        own = self if self.shown == spelled.shown else self._replace(shown=spelled.shown)
+        try:
+            hash(own)
+        except TypeError:  # of a list in the place of a text, say, which is refused when it is read
+            own.make(spelled)
+        return own, spelled
+
+    def _stored(self, vocabulary: Vocabulary) -> Expr | TransitionNetwork:
+        """Its expression, or its network out of the disk cache."""
+        kind, disk = _KINDS[self.kind], disk_cache()
+        expr = partial(kind.expr, self.source, vocabulary)
+        if disk is None:
+            return expr()
+        tokens = vocabulary.fingerprint if kind.of_tokens(self.source) else ""
+        return disk.get(self.kind, f"{self.source!r} {tokens}", expr)
 
 
 class Grammar:
     """A grammar compiled for one vocabulary; thread-safe, shared by any number of matchers.
 
-    Its source is an expression, a fully built network, or a function that returns fresh ones. `weakened` lists the JSON
-    pointers of the keywords that the options ignore. `recipe` is None if no `compile_` function made the grammar.
-    `network()` returns a fresh network.
+    Its source is an expression, a fully built network, or a function that returns fresh ones. `recipe` is None if no
+    `compile_` function made the grammar. `network()` returns a fresh network.
     """
 
     def __init__(
@@ -61,11 +107,9 @@ class Grammar:
         source: Expr | TransitionNetwork | Callable[[], TransitionNetwork],
         vocabulary: Vocabulary,
         core: str | None = None,
-        weakened: Iterable[str] = (),
         recipe: GrammarRecipe | None = None,
     ) -> None:
         self.vocabulary = vocabulary
-        self.weakened = tuple(weakened)
         self.recipe = recipe
         self.network = source if callable(source) else partial(_network, source)
         if vocabulary.masks:
@@ -92,6 +136,11 @@ class Grammar:
         """Bytes held by the automaton and its masks; grows with the texts that are matched."""
         return self._automaton.memory() if self.vocabulary.masks else 0
 
+    @cached_property
+    def weakened(self) -> tuple[str, ...]:
+        """The JSON pointers of the keywords that the options ignore."""
+        return () if self.recipe is None else tuple(_KINDS[self.recipe.kind].weakened(self.recipe.source))
+
     @property
     def named_ends(self) -> frozenset[int]:
         """The end-of-sequence tokens that are terminals of the grammar: where one may come as such, it ends no text."""
@@ -113,33 +162,7 @@ def _network(source: Expr | TransitionNetwork) -> TransitionNetwork:
     return source if isinstance(source, TransitionNetwork) else TransitionNetwork(source)
 
 
-def _cached(
-    kind: str,
-    source: Hashable,
-    vocabulary: Vocabulary,
-    expr: Callable[[], Expr],
-    apart: Callable[[], str] = str,
-    weakened: Callable[[], list[str]] = list,
-) -> Grammar:
-    """The vocabulary's one grammar of a source; `apart` distinguishes files of equal sources where they differ."""
-    if not vocabulary.exact:
-        raise UnsupportedGrammarError(
-            "this kind of tokenizer", "the vocabulary", "its tokens read differently by what comes before them"
-        )
-
-    def make() -> Grammar:
-        recipe = GrammarRecipe(kind, source, vocabulary.shown)
-        with _limited(kind):
-            if not (vocabulary.masks and grammar_compile_policy.process()):
-                with grammar_compile_policy.here():
-                    made = _kept(kind, lambda: f"{source!r} {apart()}", expr)
-                    return Grammar(made, vocabulary, weakened=weakened(), recipe=recipe)
-            return Grammar(partial(_elsewhere, recipe, vocabulary), vocabulary, weakened=weakened(), recipe=recipe)
-
-    return vocabulary.compiled.get((kind, source), make) if _hashable(source) else make()
-
-
-def _elsewhere(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
+def _network_elsewhere(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetwork:
     """A fresh network, lowered in the compile process, or here without one, or where the recipe cannot be sent.
 
     That process may die of other requests, so it is asked twice.
@@ -154,43 +177,14 @@ def _network_of(recipe: GrammarRecipe, vocabulary: Vocabulary) -> TransitionNetw
     process, disk = grammar_compile_policy.process(), disk_cache()
     with suppress(RequestNotSent):
         if process is not None:
-            tokens = NO_VOCABULARY if recipe.kind in _OF_ANY_TOKENS else process.teach(vocabulary.base)
+            of_tokens = _KINDS[recipe.kind].of_tokens(recipe.source)
+            tokens = process.teach(vocabulary.base) if of_tokens else NO_VOCABULARY
             return RemoteNetwork(process, *recipe, tokens, None if disk is None else str(disk.folder))
     return recipe.compile(vocabulary.bare).network()
 
 
-@contextmanager
-def _limited(kind: str) -> Iterator[None]:
-    try:
-        yield
-    except RecursionError as error:
-        raise GrammarLimitError(f"the {kind} is nested too deeply") from error
-
-
-def _hashable(source: Hashable) -> bool:
-    """What is not, such as a list in the place of a text, is refused when it is read."""
-    try:
-        hash(source)
-    except TypeError:
-        return False
-    return True
-
-
-def _kept(kind: str, source: Callable[[], str], expr: Callable[[], Expr]) -> Expr | TransitionNetwork:
-    """An expression, or its network out of the disk cache, where what was slow to make is put."""
-    disk = disk_cache()
-    if disk is None:
-        return expr()
-    text = source()
-    found = disk.load(kind, text)
-    if found is not None:
-        return found
-    started = time.perf_counter()
-    made = expr()
-    if time.perf_counter() - started < WORTHWHILE:
-        return made
-    network = TransitionNetwork(made)
-    return network if disk.store(kind, text, network) else made
+def _nested_too_deeply(kind: str) -> GrammarLimitError:
+    return GrammarLimitError(f"the {kind} is nested too deeply")
 
 
 def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
@@ -204,8 +198,7 @@ def compile_regex(pattern: str, vocabulary: Vocabulary) -> Grammar:
         UnsupportedGrammarError: it uses look-around, back-references, word boundaries, possessive quantifiers, atomic
             groups, conditionals, or anchors with the flag m; names the construct and its position.
     """
-    pattern = _plain(pattern)
-    return _cached("regex", pattern, vocabulary, lambda: mark_plain_text_classes(parse_regex(pattern)))
+    return GrammarRecipe.of("regex", pattern).compile(vocabulary)
 
 
 def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
@@ -214,9 +207,7 @@ def compile_choices(choices: Iterable[str], vocabulary: Vocabulary) -> Grammar:
     Raises:
         InvalidGrammarError: the list is empty or contains something other than text.
     """
-    if isinstance(choices, Iterable) and not isinstance(choices, str):
-        choices = tuple(map(_plain, choices))
-    return _cached("choices", choices, vocabulary, lambda: choices_expr(choices))
+    return GrammarRecipe.of("choices", choices).compile(vocabulary)
 
 
 def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> Grammar:
@@ -231,16 +222,7 @@ def compile_json_schema(schema: Any, vocabulary: Vocabulary, **options: Any) -> 
         InvalidGrammarError: the schema is malformed; names the value and its JSON pointer.
         UnsupportedGrammarError: a keyword cannot be enforced; names the keyword and its JSON pointer.
     """
-    checked = SchemaOptions.of(options)
-    with _limited("JSON schema"):
-        parsed, text = canonical_schema(schema)
-    return _cached(
-        "JSON schema",
-        (text, checked),
-        vocabulary,
-        lambda: schema_expr(parsed, checked, remember=True),
-        weakened=lambda: weakened(parsed, checked)[1],
-    )
+    return GrammarRecipe.of("JSON schema", schema, SchemaOptions.of(options)).compile(vocabulary)
 
 
 def compile_ebnf(
@@ -267,16 +249,8 @@ def compile_ebnf(
         InvalidGrammarError: the grammar is malformed; names line:column.
         UnsupportedGrammarError: the grammar uses a construct that cannot be enforced.
     """
-
-    grammar, start = _plain(grammar), _plain(start)
-
-    def expr() -> Expr:
-        from sgl.grammars.ebnf import ebnf_expr
-
-        return ebnf_expr(grammar, syntax, start, imports, declared, vocabulary)
-
-    key = (grammar, syntax, start, _items(imports), _items(declared))
-    return _cached("ebnf", key, vocabulary, expr, lambda: vocabulary.fingerprint if _may_name_tokens(key) else "")
+    source = _plain(grammar), syntax, _plain(start), _items(imports), _items(declared)
+    return GrammarRecipe("ebnf", source).compile(vocabulary)
 
 
 def _may_name_tokens(source: Any) -> bool:
@@ -307,38 +281,48 @@ def compile_structural(spec: Any, vocabulary: Vocabulary, **options: Any) -> Gra
         InvalidGrammarError: the specification is malformed; names the value and its JSON pointer.
         UnsupportedGrammarError: a format, or a keyword of one of its schemas, cannot be enforced.
     """
-    checked = SchemaOptions.of(options)
-    with _limited("structural tag"):
-        parsed, text = canonical_structural(spec)
-    return _cached(
-        "structural tag",
-        (text, checked),
-        vocabulary,
-        lambda: format_expr(parsed, checked, vocabulary),
-        lambda: vocabulary.fingerprint,
-        lambda: weakened_places(parsed, checked),
-    )
+    return GrammarRecipe.of("structural tag", spec, SchemaOptions.of(options)).compile(vocabulary)
 
 
-def _json_schema(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> Grammar:
-    return compile_json_schema(source[0], vocabulary, **asdict(source[1]))
+class _Kind(NamedTuple):
+    """How the sources of a kind are read.
+
+    key: what can be hashed and sent, of what a caller gives. expr: what it means.
+    weakened: the JSON pointers of the keywords that their options ignore.
+    of_tokens: whether the network may be another one for another vocabulary.
+    """
+
+    key: Callable[[Any], Any]
+    expr: Callable[[Any, Vocabulary], Expr]
+    weakened: Callable[[Any], list[str]] = lambda source: []
+    of_tokens: Callable[[Any], bool] = lambda source: False
 
 
-def _ebnf(source: tuple[str, Syntax, str | None, Any, Any], vocabulary: Vocabulary) -> Grammar:
+def _choices(choices: Any) -> Any:
+    return tuple(map(_plain, choices)) if isinstance(choices, Iterable) and not isinstance(choices, str) else choices
+
+
+def _ebnf_expr(source: tuple[str, Syntax, str | None, Any, Any], vocabulary: Vocabulary) -> Expr:
+    from sgl.grammars.ebnf import ebnf_expr
+
     grammar, syntax, start, *given = source
     imports, declared = (dict(items) if isinstance(items, tuple) else items for items in given)
-    return compile_ebnf(grammar, vocabulary, syntax=syntax, start=start, imports=imports, declared=declared)
+    return ebnf_expr(grammar, syntax, start, imports, declared, vocabulary)
 
 
-def _structural(source: tuple[str, SchemaOptions], vocabulary: Vocabulary) -> Grammar:
-    return compile_structural(source[0], vocabulary, **asdict(source[1]))
-
-
-_OF_ANY_TOKENS = ("regex", "choices", "JSON schema")  # kinds whose networks are the same for all vocabularies
-_MAKERS: dict[str, Callable[[Any, Vocabulary], Grammar]] = {
-    "regex": compile_regex,
-    "choices": compile_choices,
-    "JSON schema": _json_schema,
-    "ebnf": _ebnf,
-    "structural tag": _structural,
+_KINDS = {
+    "regex": _Kind(_plain, lambda pattern, _: mark_plain_text_classes(parse_regex(pattern))),
+    "choices": _Kind(_choices, lambda choices, _: choices_expr(choices)),
+    "JSON schema": _Kind(
+        schema_text,
+        lambda source, _: schema_expr(canonical_schema(source[0])[0], source[1], remember=True),
+        lambda source: weakened(canonical_schema(source[0])[0], source[1])[1],
+    ),
+    "ebnf": _Kind(lambda grammar: (_plain(grammar), "auto", None, None, None), _ebnf_expr, of_tokens=_may_name_tokens),
+    "structural tag": _Kind(
+        structural_text,
+        lambda source, vocabulary: format_expr(read_structural(source[0]), source[1], vocabulary),
+        lambda source: weakened_places(read_structural(source[0]), source[1]),
+        lambda source: True,
+    ),
 }

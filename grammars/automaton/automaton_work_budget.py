@@ -14,7 +14,6 @@ from typing import TypeVar
 
 STEPS_A_SECOND = 200_000_000  # about; what is not counted in steps is measured
 UNLIMITED = (1 << 63) - 1
-SLICE = 1_000_000
 T = TypeVar("T")
 
 
@@ -27,13 +26,10 @@ class WorkBudget:
 
     left: steps that may still be done now.  spent: steps that were done.
     most: steps that may be done of what would have to begin anew if it stopped.
-    rest: is called when none are left for such work; returns how many there are again.
     """
 
-    __slots__ = ("hasty", "left", "most", "rest", "spent")
-
-    def __init__(self, left: int, hasty: bool, most: int = UNLIMITED, rest: Callable[[], int] | None = None) -> None:
-        self.left, self.hasty, self.most, self.rest = left, hasty, most, rest
+    def __init__(self, left: int, hasty: bool, most: int = UNLIMITED) -> None:
+        self.left, self.hasty, self.most = left, hasty, most
         self.spent = 0
 
     def spend(self, steps: int) -> None:
@@ -41,11 +37,8 @@ class WorkBudget:
         self.spent += steps
 
     def more(self) -> int:
-        """Steps for what would have to begin anew; none: it has to."""
-        if self.hasty or self.spent > self.most:
-            return 0
-        self.left = SLICE if self.rest is None else self.rest()
-        return max(self.left, 0)
+        """Steps for what would have to begin anew, when none are left; none: it has to."""
+        return 0
 
     def timed(self, work: Callable[[], T]) -> T:
         """Do what is measured by the clock. Raises Unfinished where there is no time for it."""

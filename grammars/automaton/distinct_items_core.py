@@ -41,14 +41,14 @@ class DistinctItemsCore:
         """As in `python_automaton_core.PythonCore`, but only a hasty meter stops early:
         what is stopped has to start again.
         """
+        self._inner = WorkBudget(meter.left if meter.hasty else meter.most - meter.spent, meter.hasty)
         self._texts.allow(meter)
-        self._core.allow(WorkBudget(meter.left if meter.hasty else meter.most, meter.hasty))
+        self._core.allow(self._inner)
 
     def charge(self, meter: WorkBudget) -> None:
-        inner = WorkBudget(meter.left if meter.hasty else meter.most, meter.hasty)
         self._texts.charge()
-        self._core.charge(inner)
-        meter.spend(inner.spent)
+        self._core.charge(self._inner)
+        meter.spend(self._inner.spent)
 
     @property
     def wanted(self) -> int:

@@ -8,24 +8,22 @@ saves most of the time of a long one. A file is read only if no other user could
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
+import marshal
 import os
 import sys
 import tempfile
-import threading
 import time
 import unicodedata
 from array import array
+from collections.abc import Callable
 from functools import cache
-from itertools import accumulate
 from pathlib import Path
 
-from sgl.grammars.algebra.expr import NEVER, GrammarRule
+from sgl.grammars.algebra.expr import NEVER, Expr, GrammarRule
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.network.transition_network import TransitionNetwork
 
-FORMAT = 1
 WORTHWHILE = 0.02
 MOST_SECONDS = 2.0
 MOST_BYTES = 256 << 20
@@ -40,6 +38,18 @@ class GrammarDiskCache:
     def __init__(self, folder: str | Path, most_bytes: int = MOST_BYTES) -> None:
         self.folder = Path(folder)
         self._most_bytes = most_bytes
+
+    def get(self, kind: str, source: str, make: Callable[[], Expr]) -> Expr | TransitionNetwork:
+        """The stored network of a grammar, or what `make` makes; what was slow to make is stored."""
+        found = self.load(kind, source)
+        if found is not None:
+            return found
+        started = time.perf_counter()
+        made = make()
+        if time.perf_counter() - started < WORTHWHILE:
+            return made
+        network = TransitionNetwork(made)
+        return network if self.store(kind, source, network) else made
 
     def load(self, kind: str, source: str) -> TransitionNetwork | None:
         """The stored network of a grammar; None where there is none that can be trusted."""
@@ -97,7 +107,7 @@ def _package() -> str:
     for file in sorted(root.rglob("*")):
         if file.suffix in (".py", ".so", ".pyd"):
             digest.update(file.read_bytes())
-    return f"{FORMAT} {digest.hexdigest()} {unicodedata.unidata_version} {sys.byteorder}"
+    return f"{digest.hexdigest()} {unicodedata.unidata_version} {sys.byteorder}"
 
 
 def _ours(file: Path) -> bool:
@@ -135,41 +145,20 @@ def _write(file: Path, data: bytes) -> None:
         raise
 
 
-class _Choice:
-    """Which cache this process uses; the environment is read when it is first asked for."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._asked = False
-        self._cache: GrammarDiskCache | None = None
-
-    def get(self) -> GrammarDiskCache | None:
-        with self._lock:
-            if not self._asked:
-                self._set(os.environ.get("SGL_GRAMMAR_CACHE"))
-            return self._cache
-
-    def set(self, folder: str | Path | None) -> None:
-        with self._lock:
-            self._set(folder)
-
-    def _set(self, folder: str | Path | None) -> None:
-        self._asked = True
-        self._cache = GrammarDiskCache(Path(folder).expanduser()) if folder else None
-
-
-_CHOICE = _Choice()
+_chosen: dict[str, GrammarDiskCache | None] = {}  # the cache in use, once somebody has asked for it or set it
 
 
 def set_cache_dir(folder: str | Path | None) -> None:
     """Cache slowly compiled grammars in a folder across processes; None turns the cache off, despite the
     environment."""
-    _CHOICE.set(folder)
+    _chosen["cache"] = GrammarDiskCache(Path(folder).expanduser()) if folder else None
 
 
 def disk_cache() -> GrammarDiskCache | None:
     """The cache in use, if any."""
-    return _CHOICE.get()
+    if not _chosen:
+        set_cache_dir(os.environ.get("SGL_GRAMMAR_CACHE"))
+    return _chosen["cache"]
 
 
 class StoredNetwork(TransitionNetwork):
@@ -183,10 +172,9 @@ class StoredNetwork(TransitionNetwork):
 
 
 def pack(network: TransitionNetwork, key: str) -> bytes:
-    """A network whose rules are all built: a checksum, a JSON header in one line, and the tables as they are."""
+    """A network whose rules are all built: a checksum, then the key, the tables and the names of the rules."""
     tables = [network.nodes.tobytes(), network.edges.tobytes(), network.entries.tobytes(), bytes(network.classes)]
-    header = {"key": key, "sizes": [len(table) for table in tables], "rules": [rule.name for rule in network.rules]}
-    body = b"".join([json.dumps(header).encode(), b"\n", *tables])
+    body = marshal.dumps((key, tables, [rule.name for rule in network.rules]), 4)  # plain data: reading it runs nothing
     return hashlib.sha256(body).digest() + body
 
 
@@ -195,10 +183,5 @@ def unpack(data: bytes, key: str) -> TransitionNetwork | None:
     body = data[_DIGEST:]
     if hashlib.sha256(body).digest() != data[:_DIGEST]:
         return None
-    head, _, rest = body.partition(b"\n")
-    header = json.loads(head)
-    if header["key"] != key:
-        return None
-    ends = list(accumulate(header["sizes"]))
-    tables = [rest[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    return StoredNetwork(tables, header["rules"])
+    stored, tables, names = marshal.loads(body)
+    return StoredNetwork(tables, names) if stored == key else None

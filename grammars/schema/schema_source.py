@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any
@@ -24,34 +25,43 @@ def canonical_schema(schema: Any) -> tuple[Any, str]:
     Raises:
         InvalidGrammarError: it is not JSON, or neither an object nor a boolean; or pydantic is needed and missing.
     """
+    text = schema_text(schema)
+    try:
+        values = json.loads(text, parse_float=finite, parse_constant=finite)
+    except ValueError as error:
+        raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
+    if not isinstance(values, dict | bool):
+        raise _no_schema(values)
+    return values, text
+
+
+def schema_text(schema: Any) -> str:
+    """The same text; one that was given as text is not read."""
+    if isinstance(schema, str):
+        return str.__str__(schema)
     if hasattr(schema, "model_json_schema"):
         schema = schema.model_json_schema()
     elif _is_python_type(schema):
         schema = _of_python_type(schema)
-    given = schema if isinstance(schema, str) else None
-    if given is not None:
-        try:
-            schema = json.loads(given, parse_float=_finite)
-        except ValueError as error:
-            raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
     if not isinstance(schema, Mapping | bool):
-        raise InvalidGrammarError(
-            f"a schema is a JSON object, true or false, not {schema!r}; pass a dict, JSON text or a pydantic model"
-        )
-    if given is not None and "NaN" not in given and "Infinity" not in given:
-        return schema, given
+        raise _no_schema(schema)
     try:
-        text = _encode(schema)
+        return _encode(schema)
     except (TypeError, ValueError) as error:
         raise InvalidGrammarError(f"the schema is not JSON: {error}") from error
-    return json.loads(text), text
 
 
-def _finite(text: str) -> float:
+def _no_schema(value: Any) -> InvalidGrammarError:
+    return InvalidGrammarError(
+        f"a schema is a JSON object, true or false, not {value!r}; pass a dict, JSON text or a pydantic model"
+    )
+
+
+def finite(text: str) -> float:
     """A number as everybody reads it."""
     value = float(text)
-    if abs(value) == float("inf"):
-        raise ValueError(f"the number {text[:40]} is too great for a double")
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too great for a double, or none")
     return value
 
 

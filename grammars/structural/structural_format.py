@@ -20,6 +20,7 @@ from sgl.grammars.regex import parse_regex
 from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
 from sgl.grammars.schema.schema_document import child
+from sgl.grammars.schema.schema_source import finite
 from sgl.grammars.structural.free_text import AwaitedLiteral, free_text, literal, one_of
 from sgl.grammars.structural.located_errors import count_at, literal_at, placed, text_at
 from sgl.grammars.structural.parameter_styles import STYLES, ParameterStyle, style_of
@@ -42,21 +43,27 @@ def reasoning(answer: Format, begin: str = "<think>", end: str = "</think>") -> 
     return {"type": "structural_tag", "format": {"type": "sequence", "elements": [thoughts, answer]}}
 
 
-def canonical_structural(spec: Any) -> tuple[Any, str]:
-    """A specification as JSON values, and as a text that is equal for equal ones.
+def structural_text(spec: Any) -> str:
+    """A specification as JSON text; one that was given as text is not read."""
+    try:
+        return str.__str__(spec) if isinstance(spec, str) else json.dumps(spec, allow_nan=False, default=_schema_of)
+    except (TypeError, ValueError) as error:
+        raise InvalidGrammarError(f"the structural tag is not JSON: {error}") from error
+
+
+def read_structural(text: str) -> dict[str, Any]:
+    """What such a text says.
 
     Raises:
         InvalidGrammarError: it is not a JSON object.
     """
     try:
-        values = json.loads(spec) if isinstance(spec, str) else spec
-        text = json.dumps(values, separators=(",", ":"), allow_nan=False, default=_schema_of)
-        parsed = json.loads(text)
-    except (TypeError, ValueError) as error:
+        values = json.loads(text, parse_constant=finite)
+    except ValueError as error:
         raise InvalidGrammarError(f"the structural tag is not JSON: {error}") from error
-    if not isinstance(parsed, dict):
-        raise InvalidGrammarError(f"a structural tag is a JSON object, not {spec!r}")
-    return parsed, text
+    if not isinstance(values, dict):
+        raise InvalidGrammarError(f"a structural tag is a JSON object, not {values!r}")
+    return values
 
 
 def _schema_of(value: Any) -> Any:

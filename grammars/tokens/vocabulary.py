@@ -20,7 +20,7 @@ from sgl.grammars.tokens.character_families import FAMILIES, PLAIN, CharacterFam
 from sgl.grammars.tokens.token_bytes import token_bytes
 from sgl.grammars.tokens.token_trie import TokenTrie, pack
 
-MOST_GRAMMARS = 128
+MOST_GRAMMARS = 256
 _MARKS = re.compile(b"[\\x%02x-\\xff]" % TOKEN)  # bytes of no text
 _numbers = count(1)
 

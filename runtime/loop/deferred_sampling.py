@@ -36,18 +36,6 @@ class DeferredSampling:
         seq.ahead = 0
         self._kept[seq] = DeferredLogits(op, len(seq), logits)
 
-    def catch_up(self) -> None:
-        """Have those go on whose grammars are done."""
-        for seq, op in self._life.beside.done():
-            if seq.ops and seq.ops[0] is op:
-                self._life.attempt(seq, self._go_on, seq, op)
-
-    def _go_on(self, seq: SequenceState, op: Generate) -> None:
-        assert op.decoding is not None
-        if op.decoding.catch_up(seq):
-            self._life.conclude(seq)
-            self._life.advance(seq)
-
     def ready(self, computed: set[SequenceState]) -> list[tuple[SequenceState, DeferredLogits]]:
         """Who can be sampled now. Those who are `computed` anew, or were cut, need other logits."""
         self._kept = {seq: kept for seq, kept in self._kept.items() if seq not in computed and _still_valid(seq, kept)}

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 NOBODY = 0  # the number of what is no sequence; those have 1, 2 ...
 LINGER = 0.002  # seconds until it is looked again for an adapter that is read from its files
-PATIENCE = 0.05  # seconds between looks for a grammar of a worker thread, which also reports when it is done
+PATIENCE = 0.05  # seconds between looks whether another grammar may have a turn, while nothing can be computed
 STEP_WORK = (
     600_000  # of a step's grammars, in steps of `grammars/automaton/automaton_work_budget.py`: some milliseconds
 )
@@ -100,7 +100,7 @@ class EngineCore:
         self._usual_interval: float | None = None
         self._meter = WorkBudget(STEP_WORK, hasty=True)
         self._stuck_late = False  # nothing can be computed until a grammar is worked out
-        life.beside.told = lambda: self._post(SequenceState(NOBODY), SchedulerCall(int))
+        life.soon = self.soon
         self._flying: RunningStep | None = None  # decided, not finished: the device may be computing it
         self._waited = False  # for a step, since the plan of this turn
         self._thread = threading.Thread(target=self._run, name="sgl-scheduler", daemon=True)
@@ -368,7 +368,7 @@ class EngineCore:
 
         Finish this one instead where nothing runs ahead, or where draft tokens wait to be verified.
         """
-        self.stepper.late.catch_up()
+        self.life.grammar_workers.give_turn()
         self._ready_for_drafts()
         work = self._plan()
         self._refuse()
@@ -388,7 +388,7 @@ class EngineCore:
             self.stepper.decide(step)
             self._flying = step
         drafted = any(seq.draft is not None for seq, *_ in work)
-        self._stuck_late = bool(self.life.beside.waiting) and not ahead and (step is None or not step.waits)
+        self._stuck_late = bool(self.life.pending_grammars) and not ahead and (step is None or not step.waits)
         if self.run_ahead:
             self.life.deliver()
         if step is not None and (drafted or not self.run_ahead):

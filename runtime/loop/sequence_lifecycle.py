@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from ..adapters.adapter_manager import AdapterManager
@@ -17,6 +18,7 @@ from ..errors import ConfigError, ContextLengthError, EngineClosed, RequestAbort
 from ..scheduling.scheduler import Scheduler
 from ..sequences.detokenizer_resources import DetokenizerResources
 from ..sequences.generation import TokenLogprobs
+from ..sequences.grammar_workers import GrammarWorkers
 from ..sequences.ops.generate_op import Generate
 from ..sequences.ops.sequence_ops import Close, Extend, Fork, Pin
 from ..sequences.pending_grammar import PendingGrammar
@@ -26,7 +28,9 @@ from ..sequences.sequence_state import SequenceOp, SequenceState, SequenceStatus
 from ..speculative.speculation import Speculation
 from ..watch.engine_stats import Stats
 from ..watch.text_recording import TextRecordings
-from .grammar_workers import GrammarWorkers
+
+# slices of grammar work at once, and seconds of one after which others do not wait for it
+MOST_SLICES, LONG_SLICE = 4, 0.01
 
 
 class SequenceLifecycle:
@@ -55,7 +59,9 @@ class SequenceLifecycle:
         self.deadlines = SequenceDeadlines()
         self.speculation: Speculation | None = None
         self.recordings = TextRecordings()
-        self.beside: GrammarWorkers[tuple[SequenceState, Generate]] = GrammarWorkers()
+        self.grammar_workers = GrammarWorkers(MOST_SLICES, LONG_SLICE)
+        self.pending_grammars = 0
+        self.soon: Callable[[Callable[[], object]], object] = lambda task: task()  # on the scheduler thread
         self.adapters: AdapterManager | None = None
         self._finished: deque[Generate] = deque()
         self._due: dict[SequenceState, None] = {}  # whose next operations are to begin
@@ -284,7 +290,20 @@ class SequenceLifecycle:
     def advance_grammar(self, seq: SequenceState, work: PendingGrammar) -> None:
         """Have done on another thread what the generation at the head of the queue waits for."""
         self.stats.late_masks += 1
-        self.beside.add((seq, _generation(seq)), work)
+        self.pending_grammars += 1
+        done = partial(self._grammar_advanced, seq, _generation(seq))
+        work.start(self.grammar_workers, lambda: self.soon(done))
+
+    def _grammar_advanced(self, seq: SequenceState, op: Generate) -> None:
+        self.pending_grammars -= 1
+        if seq.ops and seq.ops[0] is op:
+            self.attempt(seq, self._catch_up, seq, op)
+
+    def _catch_up(self, seq: SequenceState, op: Generate) -> None:
+        assert op.decoding is not None
+        if op.decoding.catch_up(seq):
+            self.conclude(seq)
+            self.advance(seq)
 
     def collect(
         self, seq: SequenceState, op: SequenceOp, pairs: list[TokenLogprobs], tops: list[TokenLogprobs]
@@ -317,7 +336,7 @@ class SequenceLifecycle:
 
     def close(self) -> None:
         """Hold no drafters, as one may hold a model, nor adapters; nothing is worked out any more."""
-        self.beside.close()
+        self.grammar_workers.close()
         if self.adapters is not None:
             self.adapters.close()
             self.adapters = self.scheduler.adapters = None

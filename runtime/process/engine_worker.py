@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from sgl.common.child_process.message_channel import MessageChannel, frame
+from sgl.grammars.compile import GrammarRecipe
 from sgl.grammars.compile_client import grammar_compile_policy
 
 from ..common.argument_checks import shown
 from ..errors import EngineClosed, RuntimeFailure
+from ..sequences.grammar_compile_pool import GrammarCompilePool
 from ..sequences.ops.generate_op import Generate
 from ..sequences.ops.sequence_ops import Close, Fork
 from ..sequences.sequence_state import SequenceStatus
 from . import process_messages
-from .grammar_recipes import GrammarRecipes, LateGenerate
+from .late_generate import LateGenerate
 from .loop_watch import LoopWatch, leave
 from .message_outbox import MessageOutbox
 from .process_messages import (
@@ -61,7 +63,7 @@ class EngineWorker:
     def __init__(self, parts: BuiltEngine[EngineCore], outbox: MessageOutbox) -> None:
         self._core = parts.core
         self._outbox = outbox
-        self._recipes = GrammarRecipes(parts.vocabulary)
+        self._compiling = GrammarCompilePool(parts.vocabulary)
         self._sequences: dict[int, SequenceState] = {}
         self._closing: dict[int, SequenceState] = {}  # that take no operations any more and may have some to do
         self._spoiled: dict[int, BaseException] = {}
@@ -129,9 +131,11 @@ class EngineWorker:
         if issubclass(message.kind, Generate):
             params, recipe, streams = arguments
             on_chunk = partial(self._stream, cast(int, message.number)) if streams else None
-            if recipe is None:
-                return Generate(params, None, on_chunk)
-            return LateGenerate(params, self._recipes.grammar(recipe), on_chunk)
+            if isinstance(recipe, GrammarRecipe):
+                return LateGenerate(params, self._compiling.grammar(recipe, sequence.terms.tenant), on_chunk)
+            op = Generate(params, None, on_chunk)
+            op.refusal = op.refusal or recipe
+            return op
         if issubclass(message.kind, Fork):
             numbers, adapters = arguments
             children = [

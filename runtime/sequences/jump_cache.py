@@ -37,8 +37,14 @@ class JumpCache:
             return None
         automaton, last = matcher.automaton, matcher.last(WINDOW)
         known = self._made.setdefault(automaton, {})
-        if last not in known and not self._find(automaton, known, last, matcher, output_ids):
-            return self._jumps.jump(matcher, output_ids, limit)
+        if last not in known:
+            moved = matcher.copy()
+            jump = self._jumps.jump(moved, output_ids)
+            if moved.automaton is not automaton:  # the search went on in another one, with other states
+                return self._jumps.jump(matcher, output_ids, limit)
+            if len(known) >= MOST:
+                known = self._made[automaton] = {}  # who reads the full one, on another thread, goes on with it
+            known[last] = None if jump is None else CachedJump(jump, moved.last(len(jump.token_ids))[1][1:])
         if (made := known[last]) is None:
             return None
         drop, tokens = made.jump.drop, made.jump.token_ids
@@ -46,21 +52,3 @@ class JumpCache:
             return self._jumps.jump(matcher, output_ids, limit)
         matcher.replace(drop, tokens, made.states)
         return made.jump
-
-    def _find(
-        self,
-        automaton: Automaton,
-        known: dict[Last, CachedJump | None],
-        last: Last,
-        matcher: Matcher,
-        output: Sequence[int],
-    ) -> bool:
-        """Look for a jump and remember it; False where the search went on in another automaton, with other states."""
-        moved = matcher.copy()
-        jump = self._jumps.jump(moved, output)
-        if moved.automaton is not automaton:
-            return False
-        if len(known) >= MOST:
-            self._made[automaton] = {}  # who is reading the full one, on another thread, goes on with it
-        known[last] = None if jump is None else CachedJump(jump, moved.last(len(jump.token_ids))[1][1:])
-        return True

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from sgl.grammars.automaton.automaton_work_budget import WorkBudget, WorkUnfinished, metered
 from sgl.grammars.errors import GrammarLimitError
+
+from .grammar_workers import GrammarWorkers
 
 MOST_WORK = (
     1_000_000_000  # steps of a text that are done here, see `grammars/automaton/automaton_work_budget.py`: some seconds
@@ -19,48 +22,54 @@ TOO_MUCH = (
 )
 
 
-class PendingGrammar:
+class PendingGrammar(WorkBudget):
     """spent: steps of this text so far.  error: why it cannot go on."""
 
     def __init__(self, work: Callable[[], None], spent: int) -> None:
+        super().__init__(0, False, MOST_WORK)
         self.spent = spent + HANDED
         self.error: BaseException | None = None
         self._work: Callable[[], None] | None = work
+
+    def start(self, workers: GrammarWorkers, done: Callable[[], object]) -> None:
+        """Have it worked on in turns; `done` is called on one of the threads."""
+        workers.add(self.spent, partial(self._turn, workers, done))
 
     def cancel(self) -> None:
         """No operation waits for it any more."""
         self._work = None
 
-    def go_on(self, rest: Callable[[], None]) -> bool:
-        """Work for a slice; True when it is done, or cannot go on.
+    def more(self) -> int:
+        """In the middle of what would have to begin anew: the next slice, when it is its turn again."""
+        if self.spent > self.most:
+            return 0
+        self._workers.rest(self.spent)
+        self.left = 0 if self._work is None else self._slice
+        return self.left
 
-        What would have to begin anew calls `rest` between slices, which returns when it has its turn again.
-        """
-        work, before = self._work, self.spent
+    def _turn(self, workers: GrammarWorkers, done: Callable[[], object]) -> None:
+        self._workers = workers
+        self._go_on()
+        if self._work is None:
+            done()
+        else:
+            self.start(workers, done)
 
-        def more() -> int:
-            self.spent = before + meter.spent
-            rest()
-            return 0 if self._work is None else self._slice
-
-        meter = WorkBudget(self._slice, False, MOST_WORK - before, more)
+    def _go_on(self) -> None:
+        """Work for a slice; nothing is left to do when it is done, or cannot go on."""
+        work, self.left = self._work, self._slice
         try:
             if work is not None:
-                with metered(meter):
+                with metered(self):
                     work()
             self._work = None
         except WorkUnfinished:
             pass
         except Exception as error:
             self.error, self._work = error.with_traceback(None), None
-        self.spent = before + meter.spent
-        return self._over()
+        if self.error is None and self.spent > self.most:
+            self.error, self._work = GrammarLimitError(TOO_MUCH), None
 
     @property
     def _slice(self) -> int:
         return min(max(SLICE, self.spent // 2), LONGEST_SLICE)
-
-    def _over(self) -> bool:
-        if self.error is None and self.spent > MOST_WORK:
-            self.error, self._work = GrammarLimitError(TOO_MUCH), None
-        return self._work is None

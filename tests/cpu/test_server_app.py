@@ -25,10 +25,12 @@ from server_rig import await_true, serving
 
 from sgl.cli import _parser, main
 from sgl.commands.model_arguments import model_and_options
-from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError
+from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError, Vocabulary
+from sgl.grammars.compile import GrammarRecipe
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, ContextLengthError, EngineClosed, OutOfPages, RequestAborted, RuntimeFailure
 from sgl.runtime.sampling.sampling_params import SamplingParams
+from sgl.runtime.sequences import grammar_compile_pool
 from sgl.runtime.sequences.generation import Generation
 from sgl.runtime.server.engine_bridge import EngineBridge, sample_seed
 from sgl.runtime.server.grammar_compiler import RequestGrammarCompiler
@@ -267,19 +269,22 @@ def test_a_failed_compilation_fails_again_on_another_loop(engine):
         asyncio.run(compiler.compile("json_schema", {"not": {"type": "string", "pattern": "a(?=b)"}}))
 
 
-def _compiling_slowly(engine: Engine, monkeypatch) -> tuple[RequestGrammarCompiler, list[str], threading.Event]:
+@pytest.fixture
+def slowly(engine, monkeypatch) -> tuple[RequestGrammarCompiler, list[str], threading.Event]:
     """A compiler with one thread, the sources that it has begun, and what lets it go on."""
-    monkeypatch.setattr("sgl.runtime.server.grammar_compiler.THREADS", 1)
+    monkeypatch.setattr(grammar_compile_pool, "THREADS", 1)
+    engine.vocabulary.compiled.clear()
     compiler, begun, go_on = RequestGrammarCompiler(engine), [], threading.Event()
-    make = compiler._make
+    make = GrammarRecipe.make
 
-    def noting(kind: str, text: str, others: str) -> Any:
-        begun.append(text)
+    def noting(recipe: GrammarRecipe, vocabulary: Vocabulary) -> Any:
+        begun.append(recipe.source)
         assert go_on.wait(10)
-        return make(kind, text, others)
+        return make(recipe, vocabulary)
 
-    monkeypatch.setattr(compiler, "_make", noting)
-    return compiler, begun, go_on
+    monkeypatch.setattr(GrammarRecipe, "make", noting)
+    yield compiler, begun, go_on
+    go_on.set()
 
 
 def _asking(
@@ -294,8 +299,8 @@ async def _await_begun(begun: list[str], count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_tenants_take_turns_with_compiling(engine, monkeypatch):
-    compiler, begun, go_on = _compiling_slowly(engine, monkeypatch)
+def test_tenants_take_turns_with_compiling(slowly):
+    compiler, begun, go_on = slowly
 
     async def ask() -> None:
         tasks = [_asking(compiler, f"a{i}", "anna") for i in range(4)]
@@ -309,8 +314,8 @@ def test_tenants_take_turns_with_compiling(engine, monkeypatch):
     assert begun == ["a0", "a1", "b0", "a2", "b1", "a3"]
 
 
-def test_what_nobody_waits_for_is_not_compiled(engine, monkeypatch):
-    compiler, begun, go_on = _compiling_slowly(engine, monkeypatch)
+def test_what_nobody_waits_for_is_not_compiled(slowly):
+    compiler, begun, go_on = slowly
 
     async def ask() -> None:
         first = _asking(compiler, "a")
@@ -326,18 +331,17 @@ def test_what_nobody_waits_for_is_not_compiled(engine, monkeypatch):
         await compiler.compile("regex", "b")
 
     asyncio.run(ask())
-    assert begun == ["a", "c", "b"] and not compiler._waiting and not compiler._turns
+    assert begun == ["a", "c", "b"] and not compiler._waiting
 
 
-def test_deadlines_hold_while_a_grammar_is_compiled(engine, monkeypatch):
-    compiler, _, go_on = _compiling_slowly(engine, monkeypatch)
+def test_deadlines_hold_while_a_grammar_is_compiled(slowly):
+    compiler, *_ = slowly
 
     async def ask() -> None:
         with pytest.raises(TimeoutError, match=r"its 0\.05 seconds"):
             await _asking(compiler, "a", timeout=0.05)
 
     asyncio.run(ask())
-    go_on.set()
 
 
 def test_huge_grammars_are_refused(engine):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from .embedded_stream import EmbeddedStream
 from .meta_info import token_text
 
 if TYPE_CHECKING:
-    from sgl.grammars import Grammar
+    from sgl.grammars import Grammar, SchemaOptions
     from sgl.runtime.engine import Engine
 
 _NAMES = [(name, option.program) for name, option in SAMPLING_OPTIONS.items() if option.program]
@@ -45,7 +44,6 @@ class EmbeddedBackend(Backend):
         self._template = chat_template
         self._special_stops: dict[str, int | None] = {}
         self._known_params: dict[tuple[Any, ...], SamplingParams] = {}
-        self._grammars: weakref.WeakValueDictionary[tuple[str | None, ...], Grammar] = weakref.WeakValueDictionary()
 
     @classmethod
     def of(cls, engine: Engine) -> EmbeddedBackend:
@@ -139,35 +137,27 @@ class EmbeddedBackend(Backend):
         return params
 
     def grammar(self, options: SamplingOptions) -> Grammar | None:
-        """The compiled constraint of a gen, or None. Raises sgl.grammars.GrammarError.
-
-        What is still in the cache of compiled grammars is found by its text, as it was written.
-        """
-        source = (options.json_schema, options.pattern, options.ebnf, options.structural_tag)
-        if not any(part is not None for part in source):
-            return None
-        grammar = self._grammars.get(source)
-        if grammar is None:
-            grammar = self._grammars[source] = self._compile(options)
-        return grammar
-
-    def _compile(self, options: SamplingOptions) -> Grammar:
-        json_options = self.engine.config.json_options or {}
+        """The compiled constraint of a gen, or None. Raises sgl.grammars.GrammarError."""
         if options.json_schema is not None:
-            from sgl.grammars import compile_json_schema
-
-            return compile_json_schema(options.json_schema, self.engine.vocabulary, **json_options)
+            return self._compiled("JSON schema", options.json_schema, self._json_options)
         if options.pattern is not None:
-            from sgl.grammars import compile_regex
-
-            return compile_regex(options.pattern, self.engine.vocabulary)
+            return self._compiled("regex", options.pattern)
         if options.ebnf is not None:
-            from sgl.grammars import compile_ebnf
+            return self._compiled("ebnf", options.ebnf)
+        if options.structural_tag is not None:
+            return self._compiled("structural tag", options.structural_tag, self._json_options)
+        return None
 
-            return compile_ebnf(options.ebnf, self.engine.vocabulary)
-        from sgl.grammars import compile_structural
+    def _compiled(self, kind: str, source: str, options: SchemaOptions | None = None) -> Grammar:
+        from sgl.grammars.compile import GrammarRecipe
 
-        return compile_structural(json.loads(options.structural_tag or ""), self.engine.vocabulary, **json_options)
+        return GrammarRecipe.of(kind, source, options).compile(self.engine.vocabulary)
+
+    @cached_property
+    def _json_options(self) -> SchemaOptions:
+        from sgl.grammars import SchemaOptions
+
+        return SchemaOptions.of(self.engine.config.json_options or {})
 
     def _special_id(self, stop: str) -> int | None:
         """The id of a stop that is one special token: it never appears in the text, only among the tokens."""

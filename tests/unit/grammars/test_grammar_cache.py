@@ -1,5 +1,6 @@
 """The caches: once for all who ask, bounded, without memory of failures; and the one on disk."""
 
+import json
 import os
 import random
 import subprocess
@@ -148,7 +149,7 @@ def test_equal_sources_are_one_grammar():
     assert compile_choices(["a", "b"], vocabulary) is compile_choices(iter("ab"), vocabulary)
     assert compile_regex("a", vocabulary) is not compile_regex("a", byte_vocabulary())
     spec = {"type": "regex", "pattern": "a"}
-    assert compile_structural(spec, vocabulary) is compile_structural('{"type":"regex","pattern":"a"}', vocabulary)
+    assert compile_structural(spec, vocabulary) is compile_structural(json.dumps(spec), vocabulary)
 
 
 def test_a_failed_compile_is_tried_again():
@@ -187,7 +188,7 @@ def test_sources_that_are_nested_too_deeply_are_refused():
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A cache that keeps even what is quick to compile."""
-    monkeypatch.setattr("sgl.grammars.compile.WORTHWHILE", 0.0)
+    monkeypatch.setattr("sgl.grammars.network.grammar_disk_cache.WORTHWHILE", 0.0)
     set_cache_dir(tmp_path / "cache")
     yield tmp_path / "cache"
     set_cache_dir(None)
@@ -302,7 +303,7 @@ def test_every_file_of_the_grammars_counts():
 
 def test_the_environment_turns_it_on(tmp_path):
     code = (
-        "from sgl import grammars; import sgl.grammars.compile as c; c.WORTHWHILE = 0.0\n"
+        "from sgl import grammars; import sgl.grammars.network.grammar_disk_cache as c; c.WORTHWHILE = 0.0\n"
         "v = grammars.Vocabulary.from_bytes([b'a', b''], [1]); grammars.compile_regex('a+', v)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"SGL_GRAMMAR_CACHE": str(tmp_path)})

@@ -308,7 +308,7 @@ def test_a_forked_child_compiles_by_itself_and_asks_nobody(use):
 
 def test_the_disk_cache_is_the_other_ones_too(up, tmp_path, monkeypatch):
     recipe = GrammarRecipe("JSON schema", (json.dumps({"properties": {"kept": {"$ref": "#"}}}), SchemaOptions.of({})))
-    monkeypatch.setattr(sgl.grammars.compile, "WORTHWHILE", 0.0)
+    monkeypatch.setattr("sgl.grammars.network.grammar_disk_cache.WORTHWHILE", 0.0)
     set_cache_dir(tmp_path / "kept")
     try:
         stored = walk(lambda: here(recipe, vocabulary()), 2)

@@ -226,7 +226,7 @@ def test_what_tokens_do_not_go_together_with_is_refused_by_name():
 
 
 def test_equal_texts_of_other_vocabularies_are_kept_apart_on_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr("sgl.grammars.compile.WORTHWHILE", 0)
+    monkeypatch.setattr("sgl.grammars.network.grammar_disk_cache.WORTHWHILE", 0)
     grammar = 'start: <|s|> "a"'
     other = Vocabulary.from_bytes([b"<|s|>", b"a", b"<|e|>"], [2], [0])
     set_cache_dir(tmp_path)

@@ -1,14 +1,12 @@
-"""Grammars out of their recipes, compiled in parallel to the scheduler thread, each once."""
+"""The operation that samples text by a grammar which is still being compiled."""
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sgl.grammars import Grammar, Vocabulary
-from sgl.grammars.compile import GrammarRecipe
+from sgl.grammars import Grammar
 
 from ..sequences.ops.generate_op import Generate
 from ..sequences.sequence_state import SequenceStatus
@@ -16,32 +14,6 @@ from ..sequences.sequence_state import SequenceStatus
 if TYPE_CHECKING:
     from ..loop.sequence_lifecycle import SequenceLifecycle
     from ..sequences.sequence_state import SequenceEngine, SequenceState
-
-MOST_KEPT = 256
-THREADS = 2  # a slow one does not hold up those after it
-
-
-class GrammarRecipes:
-    """Those used last, with their grammars or the futures of them. Of one thread."""
-
-    def __init__(self, vocabulary: Vocabulary) -> None:
-        self._vocabulary = vocabulary
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="sgl-compile")
-        self._made: OrderedDict[GrammarRecipe, Future[Grammar]] = OrderedDict()
-
-    def grammar(self, recipe: GrammarRecipe | BaseException) -> Future[Grammar]:
-        """What becomes of a recipe; an error in its place is handed on."""
-        if isinstance(recipe, BaseException):
-            failed: Future[Grammar] = Future()
-            failed.set_exception(recipe)
-            return failed
-        found = self._made.get(recipe)
-        if found is None or (found.done() and found.exception() is not None):
-            found = self._made[recipe] = self._pool.submit(recipe.prepare, self._vocabulary)
-        self._made.move_to_end(recipe)
-        if len(self._made) > MOST_KEPT:
-            self._made.popitem(last=False)
-        return found
 
 
 class LateGenerate(Generate):
