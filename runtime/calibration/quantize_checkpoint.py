@@ -124,8 +124,7 @@ class _CheckpointQuantizer:
             places = [place for place in part.places() if place.layer is not None]
             for place in places:
                 self._places.setdefault(id(place.layer), []).append(place)
-            if part.mixer is not None:
-                self._orders.update((id(product), torch.from_numpy(order)) for product, order in part.mixer.orders())
+            self._orders.update((id(product), torch.from_numpy(order)) for product, order in part.orders())
             self.model.seal_part(index, self.flows)
             shards.add(self._packed(places))
             self._forget(index, part)

@@ -46,7 +46,9 @@ class Linear:
         return cls(weight, torch.empty(outputs, dtype=dtype, device=device) if bias else None)
 
     def seal(self) -> Linear:
-        """The layer to compute with, once weight and bias are loaded."""
+        """The layer to compute with, once weight and bias are loaded: itself, if it was made for a product."""
+        if type(self) is not Linear:
+            return self
         self.weight = self.weight.contiguous()
         if self.weight.device.type != "cpu":
             return self

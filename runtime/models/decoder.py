@@ -297,17 +297,7 @@ class Decoder:
 
     def tensors_of(self, index: int) -> Iterator[Tensor]:
         """All kept tensors of a part."""
-        part = self.parts[index]
-        if not isinstance(part, ReferenceBlock):
-            yield from part.tensors()
-            return
-        for holder, name in part.products():
-            yield from getattr(holder, name).tensors()
-        yield from (norm.weight for norm in part.norms())
-        if isinstance(part.ffn, ReferenceExperts):
-            yield from part.ffn.tensors()
-        if part.mixer is not None:
-            yield from part.mixer.tensors()
+        yield from self.parts[index].tensors()
 
     def seal(self, transform: Transform | None = None) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer.

@@ -24,6 +24,7 @@ from .layer_executors import claim_experts
 from .reference.reference_attention import ReferenceAttention
 from .reference.reference_block import ReferenceBlock, normed
 from .reference.reference_mixer import ReferenceStep
+from .reference.reference_module import ReferenceModule
 from .spec.model_spec import ModelSpec, NormSpec
 from .spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
 
@@ -65,7 +66,7 @@ class DraftHeadSpec:
     normed_residual: bool = False
 
 
-class DraftHead:
+class DraftHead(ReferenceModule):
     """Weights are allocated empty; fill what `places` names, then call `seal` once.
 
     ids: int64 [tokens of the head], the target's token id of each; None: the same.
@@ -127,12 +128,6 @@ class DraftHead:
     def weight_bytes(self) -> int:
         memory = {each.data_ptr(): each for each in (tensor.untyped_storage() for tensor in self.tensors())}
         return sum(each.nbytes() for each in memory.values())
-
-    def tensors(self) -> Iterator[Tensor]:
-        """All kept tensors of the head's own weights; some appear more than once."""
-        for holder, name in (*self.block.products(), (self, "fc"), *([(self, "product")] if self.product else [])):
-            yield from getattr(holder, name).tensors()
-        yield from (place.target for place in self.places())
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, attention: AttentionBackend, states: Tensor) -> tuple[Tensor, Tensor]:

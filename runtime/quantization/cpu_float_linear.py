@@ -82,9 +82,6 @@ class FloatBlockedLinear(BlockedLinear):
         )
         self._address = self.words.ctypes.data
 
-    def seal(self) -> Linear:
-        return self
-
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)
 

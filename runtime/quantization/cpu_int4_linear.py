@@ -130,9 +130,6 @@ class GroupedBlockedLinear(BlockedLinear):
     def blocks(self) -> CpuWeightBlocks:
         return CpuWeightBlocks(self.weight, self.order, self.table, self.factor)
 
-    def seal(self) -> Linear:
-        return self
-
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)
 
@@ -343,9 +340,6 @@ class GroupedLinear(Linear):
         super().__init__(packed(weight.codes) if weight.levels == LEVELS else weight.codes.contiguous(), bias)
         self._rest = replace(weight, codes=weight.codes.new_zeros(1).expand(weight.shape))  # a byte that stands for all
         self._step = max(1, PART // weight.shape[1])
-
-    def seal(self) -> Linear:
-        return self
 
     def __call__(self, x: Tensor) -> Tensor:
         outputs = len(self.weight)

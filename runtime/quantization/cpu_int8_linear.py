@@ -85,9 +85,6 @@ class Int8BlockedLinear(BlockedLinear):
         self.words = np.array([*places, KINDS[dtype], len(scale), inputs], np.int64)
         self._address = self.words.ctypes.data
 
-    def seal(self) -> Linear:
-        return self
-
 
 class Int8Linear(Linear):
     """The same by torch, if the compiled product is not available; x as it is, sums in float32."""
@@ -100,9 +97,6 @@ class Int8Linear(Linear):
         super().__init__(weight, bias)
         self.scale = scale
         self._scale_of_x = scale.to(dtype)
-
-    def seal(self) -> Linear:
-        return self
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[0] <= TORCH_ROWS and x.dtype == torch.bfloat16 and x.shape[1] % TORCH_STEP == 0:

@@ -30,9 +30,6 @@ class DeterministicLinear(Linear):
             )
         self._matmul = matmul
 
-    def seal(self) -> Linear:
-        return self
-
     def __call__(self, x: Tensor) -> Tensor:
         return self._matmul(x, self.weight, self.bias)
 
@@ -52,9 +49,6 @@ class FixedBatchLinear(Linear):
 
     def dense(self) -> Tensor | None:
         return self.inner.dense()
-
-    def seal(self) -> Linear:
-        return self
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]
