@@ -58,6 +58,10 @@ class Linear:
             else _by_torch(self.weight, self.bias)
         )
 
+    def load(self, weight: LoadedWeight) -> None:
+        """Its weight is this one, which has another form than the memory that it gives up."""
+        self.coded, self.weight = weight, self.weight.to("meta")
+
     def take_rows(self, order: Tensor) -> None:
         """Keep these rows of the loaded weight and bias, in this order. order: int64, on the CPU."""
         if self.coded is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +15,7 @@ from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..layers.float8_reference import KVScaleFactors
 from ..layers.rotary_embedding import RotaryEmbedding
-from ..quantization.quantized_transform import LayerTransform, QuantizedLayerCount
+from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform, QuantizedLayerCount
 from ..step.rank_rows import own_rows
 from ..step.step_batch import StepBatch
 from .cpu.cpu_step import CpuStep, LayerSpan
@@ -27,14 +28,14 @@ from .layer_executors import (
     executors,
     set_expert_placement,
 )
-from .load_statistics import LoadStatistics
+from .load_statistics import LoadMemoryCounter, LoadStatistics
 from .placement.expert_offload_plan import ExpertOffloadPlan
 from .reference.reference_block import ReferenceBlock, Transform
 from .reference.reference_embedding import OutputHead, TokenEmbedding, known_ids
 from .reference.reference_experts import ReferenceExperts
 from .reference.reference_mixer import ReferenceStep, step_states
 from .spec.model_spec import ModelSpec
-from .spec.weight_targets import WeightTarget
+from .spec.weight_targets import ArrivingWeights, ModelWeights, WeightTarget
 
 if TYPE_CHECKING:
     from .gpu.gpu_step import ExecutionPlan
@@ -60,10 +61,9 @@ class StateCapture(Protocol):
 
 
 class Decoder:
-    """Weights are allocated empty; fill what `places` names, then call `seal` once.
+    """`load` gives it its weights, part by part; with allocate=False nothing has memory before.
 
-    If not all loaded weights may be in memory at once, load part by part: with allocate=False nothing has memory. Then
-    call `allocate`, fill and `seal_part` for each of `parts`, in order, and `finish` at the end.
+    Whoever fills what `places` names calls `seal` afterwards.
 
     dtype: of weights, activations and KV; norms compute in float32.
     fused: steps run by gpu_step.py on a GPU with Triton, each layer by its kernels or by torch; otherwise by torch and
@@ -298,6 +298,36 @@ class Decoder:
     def tensors_of(self, index: int) -> Iterator[Tensor]:
         """All kept tensors of a part."""
         yield from self.parts[index].tensors()
+
+    @torch.no_grad()
+    def load(self, weights: ModelWeights, transform: Transform | None = None) -> Decoder:
+        """Load all parts anew, whatever they hold now. transform: see `seal`."""
+        keeping, memory = KeepQuantizedTransform(transform), LoadMemoryCounter()
+        for index in self.loaded_parts(weights, weights.ahead and transform is None, memory):
+            self.seal_part(index, keeping)
+            memory.sealed(self.tensors_of(index))
+        self.loaded = memory.loaded(weights.bytes) if weights.bytes else None
+        self.few_bits = keeping.layer_counts()
+        return self.finish()
+
+    def loaded_parts(
+        self, weights: ModelWeights, ahead: bool = False, memory: LoadMemoryCounter | None = None
+    ) -> Iterator[int]:
+        """The parts one after the other, each when its tensors are there and it is to be sealed.
+
+        ahead: the next one is fetched meanwhile.  memory: counts what comes.
+        """
+        coming: deque[tuple[int, ArrivingWeights]] = deque()
+        for index in range(len(self.parts) + ahead):
+            if index < len(self.parts):
+                self.allocate(index)
+                coming.append((index, weights.fetch(index, self.parts[index])))
+                if memory is not None:
+                    memory.comes(coming[-1][1].bytes)
+            if index >= ahead:
+                number, arriving = coming.popleft()
+                arriving.wait()
+                yield number
 
     def seal(self, transform: Transform | None = None) -> Decoder:
         """Bring the loaded weights into the layout to compute with, layer by layer.

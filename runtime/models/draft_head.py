@@ -67,7 +67,7 @@ class DraftHeadSpec:
 
 
 class DraftHead(ReferenceModule):
-    """Weights are allocated empty; fill what `places` names, then call `seal` once.
+    """Weights are allocated empty; fetch those of `places`, then call `seal` once.
 
     ids: int64 [tokens of the head], the target's token id of each; None: the same.
     """
@@ -99,19 +99,21 @@ class DraftHead(ReferenceModule):
         self.block.attention.output = output
 
     def places(self) -> Iterator[WeightTarget]:
+        """Where the checkpoint's tensors go. Its projections are always dense: quantized ones are restored."""
         names, part = self.spec.names, NormSpec(1e-6)
-        yield from self.block.places()
-        yield from weight_of(names.fc, self.fc)
-        for name, norm in (
+        norms = (
             (names.embedding_norm, self.embedding_norm),
             (names.hidden_norm, self.hidden_norm),
             (names.norm, self.norm),
-        ):
+        )
+        for place in (*self.block.places(), *weight_of(names.fc, self.fc)):
+            yield place._replace(layer=None)
+        for name, norm in norms:
             yield from norm_places(name, part, norm)
         if self.table is not None:
             yield WeightTarget(f"{names.embedding}.weight", self.table)
         if self.product is not None:
-            yield WeightTarget(f"{names.head}.weight", self.product.weight, self.product)
+            yield WeightTarget(f"{names.head}.weight", self.product.weight)
 
     def seal(self) -> DraftHead:
         """Bring the loaded weights into the layout to compute with."""

@@ -76,7 +76,8 @@ def filled(path: Path, dtype: torch.dtype, device: str) -> dict[str, torch.Tenso
     checkpoint = open_checkpoint(path)
     model = Decoder(checkpoint.model, dtype, device, allocate=False)
     plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
-    assert list(load_weights.filled(model, plan, ahead=True)) == list(range(len(model.parts)))
+    with load_weights.weights_of(plan, model.device) as weights:
+        assert list(model.loaded_parts(weights, ahead=True)) == list(range(len(model.parts)))
     return {place.name: place.target for place in model.places()}
 
 
