@@ -64,7 +64,7 @@ class AdapterSite:
 @lru_cache(maxsize=4)
 def sites_of(model: ModelSpec, by_reference: bool = False) -> tuple[AdapterSite, ...]:
     """In the order of the step. No weights are needed. by_reference: also those that only the reference adds to."""
-    shape = Decoder(model, torch.float32, "cpu", allocate=False)
+    shape = Decoder(model, torch.float32, "cpu")
     found: list[AdapterSite] = []
     for block in shape.layers:
         for holder, name in _products(block, by_reference):

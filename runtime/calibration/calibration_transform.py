@@ -21,7 +21,7 @@ Quantise = Callable[[str, Linear, Any], Linear]
 
 
 class CalibrationTransform(LayerTransform):
-    """See `Decoder.seal`. Each layer sees the outputs of the quantised layers before it.
+    """See `Decoder.load`. Each layer sees the outputs of the quantised layers before it.
 
     texts: returns the token ids of the calibration texts, once the first part is sealed.
     held_out: texts that flow through the layers both as they were and as they became, for `compared`.

@@ -95,7 +95,7 @@ class _CheckpointQuantizer:
         self.origin = origin
         checkpoint = _opened(origin)
         self.sources = [split_stacked_experts(source, checkpoint.model) for source in checkpoint.sources]
-        self.model = Decoder(checkpoint.model, torch.float32, device, allocate=False)
+        self.model = Decoder(checkpoint.model, torch.float32, device)
         self.plan: LoadPlan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         if formats := [*self.plan.quantized.values()]:
             raise ConfigError(f"{origin} is quantised already ({formats[0]}); take the checkpoint that it was made of")

@@ -122,7 +122,7 @@ class _RankShard:
     ) -> None:
         self.place, self.dense = place, 0
         self.doing = "weights" if place.split.ranks == place.stages == 1 else f"rank {place.rank}"
-        self.model = Decoder(checkpoint.model, dtype, device, allocate=False)
+        self.model = Decoder(checkpoint.model, dtype, device)
         self.plan: LoadPlan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         self.keeping = KeepQuantizedTransform(transform_for(weights, False, device))
         self.packed: dict[str, PackedProjectionEntry] = {}

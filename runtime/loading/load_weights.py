@@ -46,7 +46,7 @@ def load_model(
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
-    transform: see `Decoder.seal`. context: see `read_model`.
+    transform: see `Decoder.load`. context: see `read_model`.
     load_format: see
     `open_checkpoint`. expert_places: see `Decoder`. Memory: the weights that are kept, and at most two parts (layers,
         embedding, head) as they are stored, or
@@ -66,7 +66,7 @@ def load_checkpoint(
     transform: Transform | None = None,
     expert_places: ExpertOffloadPlan | None = None,
 ) -> Decoder:
-    model = Decoder(checkpoint.model, dtype, device, allocate=False, expert_places=expert_places)
+    model = Decoder(checkpoint.model, dtype, device, expert_places=expert_places)
     return fill(
         model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform
     )
@@ -113,7 +113,7 @@ def dummy_model(
     expert_places: ExpertOffloadPlan | None = None,
 ) -> Decoder:
     """A decoder with random weights."""
-    model = Decoder(config, dtype, device, allocate=False, expert_places=expert_places)
+    model = Decoder(config, dtype, device, expert_places=expert_places)
     by_name = any(isinstance(layer.ffn, ExpertsSpec) and layer.ffn.held is not None for layer in config.layers)
     return model.load(RandomWeights(seed, dtype, model.device, by_name), transform)
 

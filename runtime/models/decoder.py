@@ -61,9 +61,7 @@ class StateCapture(Protocol):
 
 
 class Decoder:
-    """`load` gives it its weights, part by part; with allocate=False nothing has memory before.
-
-    Whoever fills what `places` names calls `seal` afterwards.
+    """`load` gives it its weights, part by part; nothing has memory before.
 
     dtype: of weights, activations and KV; norms compute in float32.
     fused: steps run by gpu_step.py on a GPU with Triton, each layer by its kernels or by torch; otherwise by torch and
@@ -89,16 +87,14 @@ class Decoder:
         model: ModelSpec,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        *,
-        allocate: bool = True,
         expert_places: ExpertOffloadPlan | None = None,
     ) -> None:
         self.expert_places = expert_places
         self.config, self.dtype, self.device = model, dtype, torch.device(device)
-        first = self.device if allocate else torch.device("meta")
-        self.embedding = TokenEmbedding(model, dtype, first)
-        self.layers = [self._block(index, first) for index in range(len(model.layers))]
-        self.head = OutputHead(model, self.embedding, dtype, first)
+        nowhere = torch.device("meta")
+        self.embedding = TokenEmbedding(model, dtype, nowhere)
+        self.layers = [self._block(index, nowhere) for index in range(len(model.layers))]
+        self.head = OutputHead(model, self.embedding, dtype, nowhere)
         self.fused = _can_fuse(self)
         self.step: CpuStep | None = None
         positions = model.max_position if self.fused else 64
@@ -301,7 +297,11 @@ class Decoder:
 
     @torch.no_grad()
     def load(self, weights: ModelWeights, transform: Transform | None = None) -> Decoder:
-        """Load all parts anew, whatever they hold now. transform: see `seal`."""
+        """Load all parts anew, whatever they hold now, and bring them into the layout to compute with.
+
+        transform: called for every projection with its name (qkv, output, gate_up or up, down, router, switch, project,
+            head). A layer that it returns in place of the loaded one is used as it is.
+        """
         keeping, memory = KeepQuantizedTransform(transform), LoadMemoryCounter()
         for index in self.loaded_parts(weights, weights.ahead and transform is None, memory):
             self.seal_part(index, keeping)
@@ -328,16 +328,6 @@ class Decoder:
                 number, arriving = coming.popleft()
                 arriving.wait()
                 yield number
-
-    def seal(self, transform: Transform | None = None) -> Decoder:
-        """Bring the loaded weights into the layout to compute with, layer by layer.
-
-        transform: called for every projection with its name (qkv, output, gate_up or up, down, router, switch, project,
-            head). A layer that it returns in place of the loaded one is used as it is.
-        """
-        for index in range(len(self.parts)):
-            self.seal_part(index, transform)
-        return self.finish()
 
     def seal_part(self, index: int, transform: Transform | None = None) -> None:
         by_part = transform if isinstance(transform, LayerTransform) else None

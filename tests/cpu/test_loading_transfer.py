@@ -35,7 +35,7 @@ def slow_read(path: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 def planned(path: Path, dtype: torch.dtype) -> tuple[Decoder, LoadPlan]:
     checkpoint = open_checkpoint(path)
-    model = Decoder(checkpoint.model, dtype, allocate=False)
+    model = Decoder(checkpoint.model, dtype)
     return model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
 
 

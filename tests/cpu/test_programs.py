@@ -635,12 +635,7 @@ WORDS = [
     "Zo",
     "ë",
 ]
-OPTIONS = [
-    ["brown", "bro", "fox"],
-    [" yes", " no", " perhaps so"],
-    ["1", "12", "123"],
-    ["x jumps", "x ju", "x"],
-]
+OPTIONS = [["brown", "bro", "fox"], [" yes", " no", " perhaps so"], ["1", "12", "123"], ["x jumps", "x ju", "x"]]
 
 
 def random_program(rng: random.Random) -> list[tuple[str, Any]]:

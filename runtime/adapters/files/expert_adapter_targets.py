@@ -46,7 +46,7 @@ class ExpertModules:
     """
 
     def __init__(self, model: ModelSpec) -> None:
-        shape = Decoder(model, torch.float32, "cpu", allocate=False)
+        shape = Decoder(model, torch.float32, "cpu")
         self.modules: dict[str, ExpertAdapterTarget] = {}
         self.layers: dict[str, int] = {}
         self._parts: dict[int, ReferenceExperts] = {}
