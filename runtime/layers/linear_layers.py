@@ -88,6 +88,19 @@ class Linear:
         yield from (tensor for tensor in (self.weight, self.bias, self.scale) if tensor is not None)
 
 
+class WrappedLinear(Linear):
+    """Computes more than `inner`, or less: it has its weight, and is never packed itself."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Linear) -> None:
+        super().__init__(inner.weight, inner.bias)
+        self.inner = inner
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.inner.tensors()
+
+
 class TransposedLinear(Linear):
     """float32 on the CPU: MKL multiplies small batches fastest when the weight is stored as [in, out]."""
 
@@ -133,9 +146,13 @@ class BlockedLinear(Linear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(in_blocks(weight), None if bias is None else bias.contiguous())
-        self.outputs, kind = weight.shape[0], cpu_kernels.KINDS[weight.dtype]
-        places = self.weight.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), 0
-        self.words = np.array([*places, kind, *weight.shape], np.int64)
+        self._write_struct(cpu_kernels.KINDS[weight.dtype], *weight.shape)
+
+    def _write_struct(self, kind: int, outputs: int, inputs: int, scales: int = 0) -> None:
+        """kind: of the compiled product.  scales: the address of what else it reads."""
+        self.outputs = outputs
+        addresses = self.weight.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), scales
+        self.words = np.array([*addresses, kind, outputs, inputs], np.int64)
         self._address = self.words.ctypes.data
 
     @staticmethod

@@ -116,15 +116,10 @@ class GroupedBlockedLinear(BlockedLinear):
     ) -> None:
         Linear.__init__(self, blocks.blocks, None if bias is None else bias.contiguous())
         self.order, self.table, self.factor = blocks[1:]
-        self.layout, (self.outputs, self.inputs) = layout, shape
+        self.layout, self.inputs = layout, shape[1]
         places = [0 if part is None else part.data_ptr() for part in blocks[1:]]
         self._grouping = np.array([*places, *layout.words(self.inputs)], np.int64)
-        of_bias = 0 if self.bias is None else self.bias.data_ptr()
-        self.words = np.array(
-            [self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, self.inputs],
-            np.int64,
-        )
-        self._address = self.words.ctypes.data
+        self._write_struct(KINDS[dtype], *shape, self._grouping.ctypes.data)
 
     @property
     def blocks(self) -> CpuWeightBlocks:
