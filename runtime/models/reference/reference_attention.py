@@ -15,11 +15,11 @@ from ...layers.rotary_embedding import RopeParameters, rotate
 from ..spec.model_spec import AttentionSpec, QueryTemperature
 from ..spec.tensor_names import Order, TensorNames
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of
-from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_qk_norm import ReferenceQkNorm
 
 
-class ReferenceAttention(ReferenceMixer):
+class ReferenceAttention(ProjectedMixer):
     """`qkv` projects queries, keys, values and gates of all heads, [T, rows]; `output` projects the attention
     output.
     """

@@ -14,13 +14,13 @@ from ...layers.recurrent import LinearAttention, RaggedSequences
 from ..spec.recurrent_spec import DeltaNetSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
-from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, sigmoid, stored_rate
 
 UNIT_EPS = 1e-6  # added to the norm of queries and keys
 
 
-class ReferenceDeltaNet(ReferenceMixer):
+class ReferenceDeltaNet(ProjectedMixer):
     """`input` projects queries, keys, values and gate, `rates` beta and decay; `output` projects all heads' gated
     outputs.
 

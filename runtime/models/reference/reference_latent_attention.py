@@ -27,14 +27,14 @@ from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, norm_for, weight_of
 from .reference_attention import temperatures
 from .reference_indexer import ReferenceIndexer
-from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .tensor_parallel_linear import precomputed
 
 # new tokens of each sequence of a step from which it is faster on a CPU to compute keys and values of them all
 FRESH = 1024
 
 
-class ReferenceLatentAttention(ReferenceMixer):
+class ReferenceLatentAttention(ProjectedMixer):
     """`query` projects all heads' own numbers, then all rotated ones, `latent` a token's row; `output` the heads'
     values.
 

@@ -11,13 +11,13 @@ from ...layers.recurrent import RaggedSequences, SelectiveScan
 from ..spec.recurrent_spec import Mamba1Spec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
-from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
 
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
-class ReferenceMamba1(ReferenceMixer):
+class ReferenceMamba1(ProjectedMixer):
     """`input` projects x and gate; `select` the convolved x to inputs of time steps, B and C; `steps` the time steps.
 
     rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], the direct path of x around the states.

@@ -11,11 +11,11 @@ from ...layers.recurrent import LinearAttention, RaggedSequences
 from ..spec.recurrent_spec import Mamba2Spec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
-from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
 
 
-class ReferenceMamba2(ReferenceMixer):
+class ReferenceMamba2(ProjectedMixer):
     """`input` projects gate, x, B, C and time steps; `output` projects the gated outputs of all heads.
 
     rate: float32 [heads], -e^A_log.  skip: float32 [heads], the direct path of x around the states.  scales: of each

@@ -52,3 +52,9 @@ class ReferenceMixer(ReferenceModule):
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> [T, inputs of `output`]; what later tokens need of these is written."""
         raise NotImplementedError
+
+
+class ProjectedMixer(ReferenceMixer):
+    """One that has `output`."""
+
+    output: Linear

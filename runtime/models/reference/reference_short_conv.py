@@ -11,11 +11,11 @@ from ...layers.recurrent import RaggedSequences
 from ..spec.model_spec import ShortConvSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
-from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried
 
 
-class ReferenceShortConv(ReferenceMixer):
+class ReferenceShortConv(ProjectedMixer):
     """`into` projects B, C and x of all channels, [T, 3 * channels]; `output` projects C times the convolution of B *
     x.
     """

@@ -19,7 +19,7 @@ from ...layers.rotary_embedding import rotate
 from ..spec.sparse_attention_spec import SparseAttentionSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
-from .reference_mixer import ReferenceMixer, ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_module import ReferenceModule
 
 ROWS = 256  # queries at a time, so that their scores and choices stay small
@@ -44,7 +44,7 @@ class KVBlockCompressor(ReferenceModule):
         return self.down(inner).view(len(blocks), rows.shape[1], part.dim)
 
 
-class ReferenceSparseAttention(ReferenceMixer):
+class ReferenceSparseAttention(ProjectedMixer):
     """`queries` projects those of all branches, `keys` and `values` each branch's, `gates` one per branch and head."""
 
     capturable = False  # sizes depend on the lengths of sequences

@@ -41,9 +41,11 @@ class LoadedPart(Protocol):
 
 
 class ArrivingWeights(Protocol):
-    """Of a part. bytes: what they take until it is sealed."""
+    """Of a part."""
 
-    bytes: int
+    @property
+    def bytes(self) -> int:
+        """What they take until it is sealed."""
 
     def wait(self) -> None:
         """Returns once plain ones are in their targets, and projections know the others (`Linear.load`)."""
