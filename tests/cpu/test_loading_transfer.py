@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import write_checkpoint
+from loaded_models import GivenWeights
+from part_models import MODELS
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -157,3 +159,17 @@ def test_a_transform_sees_every_projection(tmp_path):
 
     load_model(write_checkpoint(tmp_path), transform=transform)
     assert names.count("qkv") == 3 and set(names) == {"qkv", "output", "gate_up", "down", "head"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_modules_find_all_that_is_loaded(name: str) -> None:
+    """What a part's places name is among its tensors, and its projections are those that places know."""
+    model = Decoder(MODELS[name], torch.float32)
+    weights = GivenWeights(lambda name, target: target.zero_())
+    for index in model.loaded_parts(weights):
+        part = model.parts[index]
+        held = {tensor.untyped_storage().data_ptr() for tensor in part.tensors()}
+        products = {id(getattr(*place)) for place in part.products()}
+        places = list(part.places())
+        assert {place.target.untyped_storage().data_ptr() for place in places} <= held
+        assert index == 0 or {id(place.layer) for place in places if place.layer is not None} <= products

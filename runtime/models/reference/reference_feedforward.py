@@ -82,7 +82,7 @@ class ReferencePlainFFN(ReferenceModule):
         self.part, self._names = part, names
         self.up = matrix(part.inner, hidden, part.bias, names.transposed, dtype, device)
         self.down = matrix(hidden, part.inner, part.bias, names.transposed, dtype, device)
-        self._learned = torch.zeros(4, 1, dtype=torch.float32, device=device) if part.activation == "xielu" else None
+        self.learned = torch.zeros(4, 1, dtype=torch.float32, device=device) if part.activation == "xielu" else None
 
     @property
     def widest(self) -> int:
@@ -92,21 +92,21 @@ class ReferencePlainFFN(ReferenceModule):
     def places(self, prefix: str) -> Iterator[WeightTarget]:
         yield from weight_of(prefix + self._names.up, self.up)
         yield from weight_of(prefix + self._names.down, self.down)
-        if self._learned is not None:
-            for name, number in zip(("alpha_p", "alpha_n", "beta", "eps"), self._learned, strict=True):
+        if self.learned is not None:
+            for name, number in zip(("alpha_p", "alpha_n", "beta", "eps"), self.learned, strict=True):
                 target = number if name.startswith("alpha") else number.view(())
                 yield WeightTarget(f"{prefix}{self._names.activation}.{name}", target)
 
     def finish_loading(self) -> None:
-        if self._learned is not None:
-            alpha_p, alpha_n, beta, eps = self._learned.flatten().unbind()
+        if self.learned is not None:
+            alpha_p, alpha_n, beta, eps = self.learned.flatten().unbind()
             values = F.softplus(alpha_p), beta + F.softplus(alpha_n), beta, eps
             self._numbers = tuple(float(value) for value in values)
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, inner], the input of `down`."""
         y = self.up(x)
-        return activated(self.part.activation, y) if self._learned is None else xielu(y, *self._numbers)
+        return activated(self.part.activation, y) if self.learned is None else xielu(y, *self._numbers)
 
     def output(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""
