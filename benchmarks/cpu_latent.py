@@ -68,10 +68,7 @@ def decode(dtype: torch.dtype, context: int, runs: int) -> tuple[float, int]:
         one, one + context - 1, torch.from_numpy(slots[-1:].astype(np.int64)), [1], [context], [slots], one
     )
     backend.plan(batch)
-    mixer = model.layers[0].mixer
-    assert mixer is not None
-    weights = sum(tensor.nbytes for tensor in mixer.tensors())
-    weights += sum(getattr(*place).weight.nbytes for place in model.layers[0].products())
+    weights = sum(tensor.nbytes for tensor in model.layers[0].tensors())
     return best_of(runs, lambda: model.forward(batch, backend)), weights + context * MODEL.attention.bytes_per_slot(
         dtype
     )

@@ -47,7 +47,7 @@ import json, sys, time
 import torch
 from pathlib import Path
 from sgl.runtime.loading.sharded_state import ParallelSizes
-from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_rank_part
 from sgl.runtime.quantization import transform_for
 
 path, kind, ranks, device = sys.argv[1:]
@@ -67,7 +67,7 @@ if device.type == "cuda":
 before = memory("VmRSS")
 started = time.perf_counter()
 place = RankPlace.all(ParallelSizes(int(ranks)))[-1]
-model = load_stage(Path(path), torch.bfloat16, device, place, transform=transform)
+model = load_rank_part(place.open(Path(path)), place, torch.bfloat16, device, transform=transform)
 seconds = time.perf_counter() - started
 print(json.dumps([seconds, memory("VmHWM") - before, model.weight_bytes, model.loaded.peak]))
 """

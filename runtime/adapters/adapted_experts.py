@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from ..layers.linear_layers import Linear
+from ..layers.linear_layers import Linear, WrappedLinear
 from ..models.reference.reference_experts import ReferenceExperts
 from ..models.reference.reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN
 from .adapter_extras import LowRankDelta, Mixture
@@ -62,23 +62,20 @@ class AdaptedExperts(ReferenceExperts):
         return found
 
 
-class AdaptedExpertProduct(Linear):
+class AdaptedExpertProduct(WrappedLinear):
     """A product of a mixture."""
 
-    __slots__ = ("_base", "_key", "_mixture")
+    __slots__ = ("_key", "_mixture")
 
     def __init__(self, base: Linear, mixture: AdaptedExperts, key: Key) -> None:
-        super().__init__(base.weight, base.bias)
-        self._base, self._mixture, self._key = base, mixture, key
+        super().__init__(base)
+        self._mixture, self._key = mixture, key
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self._base(x)
+        y = self.inner(x)
         for delta in self._mixture.more(self._key):
             y = added(y, x, delta)
         return y
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self._base.tensors()
 
 
 def added(y: Tensor, x: Tensor, delta: LowRankDelta) -> Tensor:

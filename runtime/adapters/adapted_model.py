@@ -6,14 +6,13 @@ The base itself is not touched: a step without adapters runs as if there were no
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from functools import partial
 
 from torch import Tensor
 
 from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
-from ..layers.linear_layers import Linear
+from ..layers.linear_layers import Linear, WrappedLinear
 from ..models.decoder import Decoder
 from ..models.reference.reference_block import ReferenceBlock
 from ..models.reference.reference_embedding import TokenEmbedding, known_ids
@@ -127,21 +126,18 @@ class AdaptedEmbedding(TokenEmbedding):
         return x
 
 
-class AdaptedHead(Linear):
+class AdaptedHead(WrappedLinear):
     """The product of a head."""
 
-    __slots__ = ("_base", "_products")
+    __slots__ = ("_products",)
 
     def __init__(self, base: Linear, products: ReferenceAdapters) -> None:
-        super().__init__(base.weight, base.bias)
-        self._base, self._products = base, products
+        super().__init__(base)
+        self._products = products
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = self._base(x)
+        y = self.inner(x)
         for extras, rows in self._products.rows_with_extras(len(x)):
             if extras.head is not None:
                 y[rows] = extras.head.scored(y[rows], x[rows], self.bias)
         return y
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self._base.tensors()

@@ -21,6 +21,7 @@ from ..models.reference.reference_latent_attention import ReferenceLatentAttenti
 from ..models.reference.reference_mamba1 import ReferenceMamba1
 from ..models.reference.reference_mamba2 import ReferenceMamba2
 from ..models.reference.reference_mixer import ReferenceMixer
+from ..models.reference.reference_module import ReferenceModule
 from ..models.reference.reference_short_conv import ReferenceShortConv
 from ..models.spec.model_spec import ModelSpec
 
@@ -63,7 +64,7 @@ class AdapterSite:
 @lru_cache(maxsize=4)
 def sites_of(model: ModelSpec, by_reference: bool = False) -> tuple[AdapterSite, ...]:
     """In the order of the step. No weights are needed. by_reference: also those that only the reference adds to."""
-    shape = Decoder(model, torch.float32, "cpu", allocate=False)
+    shape = Decoder(model, torch.float32, "cpu")
     found: list[AdapterSite] = []
     for block in shape.layers:
         for holder, name in _products(block, by_reference):
@@ -126,16 +127,10 @@ def _rows(shape: torch.Size, product: Linear) -> int:
     return shape[0] if product.weight.is_contiguous() else shape[1]
 
 
-def _order(part: ReferenceMixer | ReferenceGatedFFN | ReferencePlainFFN, product: Linear) -> np.ndarray:
+def _order(part: ReferenceModule, product: Linear) -> np.ndarray:
     """Which of the loaded rows each output is, int64."""
-    if not isinstance(part, ReferenceGatedFFN | ReferencePlainFFN):
-        for other, rows in part.orders():
-            if other is product:
-                return rows
-    outputs = product.weight.shape[0]
-    if isinstance(part, ReferenceGatedFFN) and product is part.gate_up and part.row_order is not None:
-        return part.row_order
-    return np.arange(outputs)
+    orders = (rows for other, rows in part.orders() if other is product)
+    return next(orders, np.arange(product.weight.shape[0]))
 
 
 def _runs(piece_of: np.ndarray) -> Iterator[OutputRowRange]:

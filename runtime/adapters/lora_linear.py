@@ -163,13 +163,10 @@ class AdaptedLinear(LoraGemvLinear):
         return self.products.pair_of_row(x, norm, self.site)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.products.product(self.base, x, self.site)
+        return self.products.product(self.inner, x, self.site)
 
     def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        return self.products.added_to(self.base, residual, x, self.site)
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self.base.tensors()
+        return self.products.added_to(self.inner, residual, x, self.site)
 
 
 def rows_of(slots: Sequence[int], lengths: Sequence[int], wanted: Sequence[int]) -> AdapterRows:

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.linear_layers import Linear
+from ..layers.linear_layers import Linear, WrappedLinear
 from ..models.decoder import Decoder
 from ..models.reference.reference_block import ReferenceBlock
 from ..quantization.calibration_statistics import InputHessian, InputStatistics
@@ -21,7 +21,7 @@ Quantise = Callable[[str, Linear, Any], Linear]
 
 
 class CalibrationTransform(LayerTransform):
-    """See `Decoder.seal`. Each layer sees the outputs of the quantised layers before it.
+    """See `Decoder.load`. Each layer sees the outputs of the quantised layers before it.
 
     texts: returns the token ids of the calibration texts, once the first part is sealed.
     held_out: texts that flow through the layers both as they were and as they became, for `compared`.
@@ -93,14 +93,14 @@ class CalibrationTransform(LayerTransform):
         return {id(layer.inner): layer.seen for layer in watched}
 
 
-class _ObservedLayer(Linear):
+class _ObservedLayer(WrappedLinear):
     """A loaded layer that shows what it is multiplied with."""
 
-    __slots__ = ("inner", "seen")
+    __slots__ = ("seen",)
 
     def __init__(self, inner: Linear, kind: type[InputStatistics]) -> None:
-        super().__init__(inner.weight, inner.bias)
-        self.inner, self.seen = inner, kind(inner.weight.shape[1], inner.weight.device)
+        super().__init__(inner)
+        self.seen = kind(inner.weight.shape[1], inner.weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
         self.seen.add(x)

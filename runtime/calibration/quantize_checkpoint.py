@@ -16,12 +16,12 @@ from ..layers.linear_layers import Linear
 from ..loading.checkpoint import OpenCheckpoint, open_checkpoint
 from ..loading.gguf_files.gguf_model import is_gguf
 from ..loading.load_plan import WEIGHT, LoadPlan, plan_for
-from ..loading.load_weights import filled
+from ..loading.load_weights import weights_of
 from ..loading.model_files.model_directory import quantization_of, read_json
+from ..loading.raw_weight import RawTensor
 from ..loading.sharded_state import has_sharded_state
-from ..loading.tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from ..loading.tensor_files.safetensors_header import DTYPES, FLOATS
 from ..loading.tensor_files.stacked_expert_source import split_stacked_experts
-from ..loading.tensor_files.tensor_source import WeightSource
 from ..models.decoder import Decoder
 from ..models.reference.reference_block import ReferenceBlock
 from ..models.spec.weight_targets import WeightTarget
@@ -95,13 +95,10 @@ class _CheckpointQuantizer:
         self.origin = origin
         checkpoint = _opened(origin)
         self.sources = [split_stacked_experts(source, checkpoint.model) for source in checkpoint.sources]
-        self.model = Decoder(checkpoint.model, torch.float32, device, allocate=False)
+        self.model = Decoder(checkpoint.model, torch.float32, device)
         self.plan: LoadPlan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
-        if self.plan.coded:
-            raise ConfigError(
-                f"{origin} is quantised already ({next(iter(self.plan.coded.values())).claim.format}); take the "
-                "checkpoint that it was made of"
-            )
+        if formats := [*self.plan.quantized.values()]:
+            raise ConfigError(f"{origin} is quantised already ({formats[0]}); take the checkpoint that it was made of")
         self._check_sizes()
         texts = list(calibration) if self.layout.calibrated else []
         self.held_out = held_out
@@ -116,28 +113,26 @@ class _CheckpointQuantizer:
 
     @torch.no_grad()
     def write(self, shards: ShardWriter) -> None:
-        for index in filled(self.model, self.plan, ahead=False, doing="quantising"):
-            part = self.model.parts[index]
-            if not isinstance(part, ReferenceBlock):
-                self.model.seal_part(index, self.flows)
-                continue
-            places = [place for place in part.places() if place.layer is not None]
-            for place in places:
-                self._places.setdefault(id(place.layer), []).append(place)
-            if part.mixer is not None:
-                self._orders.update((id(product), torch.from_numpy(order)) for product, order in part.mixer.orders())
-            self.model.seal_part(index, self.flows)
-            shards.add(self._packed(places))
-            self._forget(index, part)
+        with weights_of(self.plan, self.model.device, "quantising") as weights:
+            for index in self.model.loaded_parts(weights):
+                self._write_part(index, self.model.parts[index], shards)
         self._compare()
         self._copy(shards)
 
-    def _forget(self, index: int, part: ReferenceBlock) -> None:
-        model = self.model.config
-        meta = torch.device("meta")
-        self.model.layers[index - 1] = ReferenceBlock(
-            part.layer, model.names, part.index, model.hidden_size, torch.float32, meta, model.per_layer
-        )
+    def _write_part(self, index: int, part: object, shards: ShardWriter) -> None:
+        if not isinstance(part, ReferenceBlock):
+            self.model.seal_part(index, self.flows)
+            return
+        places = [place for place in part.places() if place.layer is not None]
+        for place in places:
+            self._places.setdefault(id(place.layer), []).append(place)
+        self._orders.update((id(product), torch.from_numpy(order)) for product, order in part.orders())
+        self.model.seal_part(index, self.flows)
+        shards.add(self._packed(places))
+        self._forget(index)
+
+    def _forget(self, index: int) -> None:
+        self.model.release(index)
         for held in (self._found, self._places, self._orders):
             held.clear()
 
@@ -172,7 +167,7 @@ class _CheckpointQuantizer:
 
     def _stored_as(self, place: str) -> torch.dtype:
         """Scales are kept in the dtype that the model is stored in, as engines read them."""
-        stored = FLOATS[self.plan.plain[place].stored.dtype]
+        stored = FLOATS[self.plan.weights[place].first.stored.dtype]
         return torch.float32 if stored == torch.float64 else stored
 
     def _quantised(self, name: str, layer: Linear, seen: InputHessian | None) -> Linear:
@@ -203,7 +198,7 @@ class _CheckpointQuantizer:
         packed = {}
         for place in places:
             piece = self._found[id(place.layer)].take(slice(place.start, place.start + len(place.target)))
-            name = self.plan.plain[place.name].stored.name
+            name = self.plan.weights[place.name].first.stored.name
             tensors = {
                 f"{name.removesuffix(WEIGHT)}.{suffix}": tensor.cpu()
                 for suffix, tensor in self.layout.tensors(piece).items()
@@ -229,7 +224,11 @@ class _CheckpointQuantizer:
             for stored in source.tensors:
                 if stored.name in self._written:
                     continue
-                shards.add({stored.name: _read(source, stored)})
+                if stored.dtype not in DTYPES:
+                    raise ConfigError(
+                        f"{source.name}: {stored.name} is {stored.dtype}, which is not known; take another checkpoint"
+                    )
+                shards.add({stored.name: RawTensor(source, stored).read()})
                 if len(stored.shape) == 2 and stored.name.endswith(WEIGHT):
                     dense.append(stored.name.removesuffix(WEIGHT))
         config = read_json(self.origin / "config.json")
@@ -258,16 +257,6 @@ def _opened(origin: Path) -> OpenCheckpoint:
 def _inverse(order: Tensor) -> Tensor:
     """The row of the weight for each row of the file. order: the row of the file for each of the weight."""
     return torch.zeros(int(order.max()) + 1, dtype=torch.int64).index_copy_(0, order, torch.arange(len(order)))
-
-
-def _read(source: WeightSource, stored: StoredTensor) -> Tensor:
-    if stored.dtype not in DTYPES:
-        raise ConfigError(
-            f"{source.name}: {stored.name} is {stored.dtype}, which is not known; take another checkpoint"
-        )
-    tensor = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
-    source.read(stored, 0, tensor.view(-1).view(torch.uint8))
-    return tensor
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from ..layers.float8_reference import KVScaleFactors
 from ..layers.linear_layers import Linear
 from ..loading.checkpoint import OpenCheckpoint, open_checkpoint
 from ..loading.gguf_files.gguf_model import is_gguf
-from ..loading.load_plan import LoadPlan, plan_for, products_of_part
-from ..loading.load_weights import filled
+from ..loading.load_plan import LoadPlan, plan_for
+from ..loading.load_weights import weights_of
 from ..loading.model_files.model_directory import QUANTIZATION, QUANTIZATION_FILES, load_config, read_json
 from ..loading.remote import is_remote
 from ..loading.sharded_state import (
@@ -39,7 +39,7 @@ from ..models.spec.model_spec import ModelSpec
 from ..models.spec.weight_targets import WeightTarget
 from ..parallel.pp import pipeline_stages
 from ..quantization import transform_for
-from ..quantization.device_weight import form_of
+from ..quantization.device_weight import device_weight_of
 from ..quantization.fused_quantized_weight import FusedQuantizedWeight
 from ..quantization.online_quantization import CALIBRATED
 from ..quantization.quantized_transform import KeepQuantizedTransform
@@ -122,7 +122,7 @@ class _RankShard:
     ) -> None:
         self.place, self.dense = place, 0
         self.doing = "weights" if place.split.ranks == place.stages == 1 else f"rank {place.rank}"
-        self.model = Decoder(checkpoint.model, dtype, device, allocate=False)
+        self.model = Decoder(checkpoint.model, dtype, device)
         self.plan: LoadPlan = plan_for(self.model, checkpoint.sources, checkpoint.readers, checkpoint.where)
         self.keeping = KeepQuantizedTransform(transform_for(weights, False, device))
         self.packed: dict[str, PackedProjectionEntry] = {}
@@ -136,31 +136,27 @@ class _RankShard:
         return RankShare({name: shards.size(name) for name in files}, self.packed)
 
     def _fill(self, shards: ShardWriter) -> None:
-        for index in filled(self.model, self.plan, ahead=False, doing=self.doing):
-            places = [_UnsealedTensor.of(place) for place in self.model.parts[index].places()]
-            loaded = dict(products_of_part(self.model, index))
-            self.model.seal_part(index, self.keeping)
-            packed = self._forms(index, loaded)
-            whole = {id(loaded[key]) for key in packed}
-            shards.add(
-                {place.name: place.dense().cpu().contiguous() for place in places if id(place.layer) not in whole}
-            )
-            for tensors in packed.values():
-                shards.add(tensors)
-            self.model.release(index)
+        with weights_of(self.plan, self.model.device, self.doing) as weights:
+            for index in self.model.loaded_parts(weights):
+                self._write_part(index, shards)
+                self.model.release(index)
         shards.add(_scales(self.model.config, read_scales(self.plan, self.model.config)))
 
-    def _forms(self, index: int, loaded: dict[str, Linear]) -> dict[str, dict[str, Tensor]]:
-        """The tensors of each packed projection of a sealed part, by its key."""
-        found = {}
-        for key, layer in products_of_part(self.model, index):
-            form = form_of(layer)
-            if form is None:
+    def _write_part(self, index: int, shards: ShardWriter) -> None:
+        part = self.model.parts[index]
+        places = [_UnsealedTensor.of(place) for place in part.places()]
+        loaded = [id(getattr(*place)) for place in part.products()]
+        self.model.seal_part(index, self.keeping)
+        sealed = [device_weight_of(getattr(*place)) for place in part.products()]
+        whole = {layer for layer, weight in zip(loaded, sealed, strict=True) if weight is not None}
+        shards.add({place.name: place.dense().cpu().contiguous() for place in places if id(place.layer) not in whole})
+        for key, weight in ((f"{index}.{number}", weight) for number, weight in enumerate(sealed)):
+            if weight is None:
                 self.dense += 1
                 continue
-            self.packed[key] = PackedProjectionEntry(form.kind, form.numbers)
-            found[key] = {f"{PREFIX}{key}.{name}": tensor.cpu().contiguous() for name, tensor in form.tensors.items()}
-        return found
+            self.packed[key] = PackedProjectionEntry(weight.kind, weight.numbers)
+            tensors = weight.tensors.items()
+            shards.add({f"{PREFIX}{key}.{name}": tensor.cpu().contiguous() for name, tensor in tensors})
 
 
 def _config(origin: Path, model: ModelSpec) -> dict[str, Any]:

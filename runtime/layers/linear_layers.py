@@ -46,7 +46,9 @@ class Linear:
         return cls(weight, torch.empty(outputs, dtype=dtype, device=device) if bias else None)
 
     def seal(self) -> Linear:
-        """The layer to compute with, once weight and bias are loaded."""
+        """The layer to compute with, once weight and bias are loaded: itself, if it was made for a product."""
+        if type(self) is not Linear:
+            return self
         self.weight = self.weight.contiguous()
         if self.weight.device.type != "cpu":
             return self
@@ -55,6 +57,10 @@ class Linear:
             if BlockedLinear.supports(self.weight)
             else _by_torch(self.weight, self.bias)
         )
+
+    def load(self, weight: LoadedWeight) -> None:
+        """Its weight is this one, which has another form than the memory that it gives up."""
+        self.coded, self.weight = weight, self.weight.to("meta")
 
     def take_rows(self, order: Tensor) -> None:
         """Keep these rows of the loaded weight and bias, in this order. order: int64, on the CPU."""
@@ -80,6 +86,19 @@ class Linear:
     def tensors(self) -> Iterator[Tensor]:
         """Its tensors."""
         yield from (tensor for tensor in (self.weight, self.bias, self.scale) if tensor is not None)
+
+
+class WrappedLinear(Linear):
+    """Computes more than `inner`, or less: it has its weight, and is never packed itself."""
+
+    __slots__ = ("inner",)
+
+    def __init__(self, inner: Linear) -> None:
+        super().__init__(inner.weight, inner.bias)
+        self.inner = inner
+
+    def tensors(self) -> Iterator[Tensor]:
+        return self.inner.tensors()
 
 
 class TransposedLinear(Linear):
@@ -127,9 +146,13 @@ class BlockedLinear(Linear):
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__(in_blocks(weight), None if bias is None else bias.contiguous())
-        self.outputs, kind = weight.shape[0], cpu_kernels.KINDS[weight.dtype]
-        places = self.weight.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), 0
-        self.words = np.array([*places, kind, *weight.shape], np.int64)
+        self._write_struct(cpu_kernels.KINDS[weight.dtype], *weight.shape)
+
+    def _write_struct(self, kind: int, outputs: int, inputs: int, scales: int = 0) -> None:
+        """kind: of the compiled product.  scales: the address of what else it reads."""
+        self.outputs = outputs
+        addresses = self.weight.data_ptr(), 0 if self.bias is None else self.bias.data_ptr(), scales
+        self.words = np.array([*addresses, kind, outputs, inputs], np.int64)
         self._address = self.words.ctypes.data
 
     @staticmethod

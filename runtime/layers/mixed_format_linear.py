@@ -33,9 +33,6 @@ class MixedFormatLinear(Linear):
         super().__init__(torch.empty(outputs, inputs, dtype=dtype, device="meta"))
         self.pieces = list(pieces)
 
-    def seal(self) -> Linear:
-        return self
-
     def __call__(self, x: Tensor) -> Tensor:
         return torch.cat([piece(x) for piece in self.pieces], 1)
 
@@ -57,9 +54,6 @@ class MixedFormatBlockedLinear(BlockedLinear):
             piece.use_structs(words)
         self.words = np.array([self._words_of_pieces.ctypes.data, 0, 0, KINDS[dtype], self.outputs, inputs], np.int64)
         self._address = self.words.ctypes.data
-
-    def seal(self) -> Linear:
-        return self
 
     def leaves(self) -> Iterator[BlockedLinear]:
         yield from self.pieces

@@ -20,12 +20,12 @@ from ..models.spec.model_config import ModelConfig
 from ..models.spec.model_spec import GatedFFNSpec, LayerNorms, ModelSpec
 from ..models.spec.tensor_names import TensorNames
 from ..quantization.readers import WeightReaders
-from ..quantization.readers.weight_reader_match import TensorHeader
 from .checkpoint import is_state, metadata_of_sources, open_checkpoint, sources_of
-from .load_plan import BUFFERS, renamed
-from .load_weights import draw
+from .load_plan import BUFFERS, LoadPlan, renamed
+from .load_weights import RandomWeights, weights_of
 from .model_files.model_directory import quantization_of, read_json
-from .tensor_files.safetensors_header import DTYPES, FLOATS, StoredTensor
+from .raw_weight import RawTensor, RawWeight
+from .tensor_files.safetensors_header import FLOATS
 from .tensor_files.tensor_source import WeightSource
 
 EAGLE3, EAGLE = "LlamaForCausalLMEagle3", "LlamaForCausalLMEagle"
@@ -93,7 +93,7 @@ class DraftHeadFiles:
         names: Callable[[str], str | None],
         readers: WeightReaders,
         where: str,
-        scores: list[tuple[WeightSource, StoredTensor]] | None = None,
+        scores: list[RawTensor] | None = None,
     ) -> None:
         self.spec, self.where, self._sources, self._names, self._readers, self._scores = (
             spec,
@@ -120,79 +120,72 @@ class DraftHeadFiles:
         """Raises CheckpointError for tensors that are missing, have no place, or other shapes or numbers than
         floats."""
         head = DraftHead(self.spec, target, dtype, device)
-        with torch.no_grad():
-            if seed is None:
-                self._fill(head)
-            else:
-                generator = torch.Generator(device).manual_seed(seed)
-                for place in head.places():
-                    draw(place, generator, dtype)
+        if seed is not None:
+            RandomWeights(seed, dtype, device).fetch(0, head)
+        else:
+            with weights_of(self._plan(head), device, "draft head") as weights:
+                weights.fetch(0, head).wait()
         return head.seal()
 
-    def _fill(self, head: DraftHead) -> None:
-        missing = {place.name: place.target for place in head.places()}
-        if self._scores:
-            missing.pop(f"{self.spec.names.head}.weight").copy_(torch.cat([_read(*piece) for piece in self._scores]))
-        weights: dict[
-            str, dict[str, tuple[WeightSource, StoredTensor]]
-        ] = {}  # of each place that is a weight, "weight" and its companions
-        for source, stored, name in self._tensors():
+    def _plan(self, head: DraftHead) -> LoadPlan:
+        """What goes where; the ids of its tokens are read at once."""
+        targets = {place.name: place.target for place in head.places()}
+        found: dict[str, dict[str, RawTensor]] = {}  # of each target, "weight" and its companions
+        for piece, name in self._tensors():
             place, _, suffix = name.rpartition(".")
             if name == "d2t" and head.ids is not None:
-                self._require(source, stored, head.ids, ("I32", "I64"))
-                head.ids.copy_(_read(source, stored) + torch.arange(len(head.ids)))
-            elif f"{place}.weight" in missing and (suffix == "weight" or name not in missing):
-                weights.setdefault(f"{place}.weight", {})[suffix] = source, stored
-            elif name in missing:
-                self._require(source, stored, missing[name], tuple(FLOATS))
-                missing.pop(name).copy_(_read(source, stored))
+                self._require(piece, head.ids, ("I32", "I64"))
+                head.ids.copy_(piece.read() + torch.arange(len(head.ids)))
+            elif f"{place}.weight" in targets and (suffix == "weight" or name not in targets):
+                found.setdefault(f"{place}.weight", {})[suffix] = piece
+            elif name in targets:
+                found[name] = {"weight": piece}
             else:
-                raise self._homeless(source, stored)
-        for name, pieces in weights.items():
-            target = missing.pop(name)
-            target.copy_(self._weight(pieces, target))
-        if missing:
-            raise CheckpointError(f"{self.where}: the {self.spec.kind} head lacks {', '.join(sorted(missing)[:4])}")
+                raise self._homeless(piece)
+        plan = LoadPlan({name: self._weight(pieces, targets[name]) for name, pieces in found.items()})
+        if self._scores:
+            pieces = {str(number): piece for number, piece in enumerate(self._scores)}
+            plan.weights[f"{self.spec.names.head}.weight"] = RawWeight(pieces)
+        if missing := sorted({*targets} - {*plan.weights}):
+            raise CheckpointError(f"{self.where}: the {self.spec.kind} head lacks {', '.join(missing[:4])}")
         if head.ids is not None and not (
             int(head.ids.min()) >= 0 and int(head.ids.max()) < head.target.config.vocab_size
         ):
             raise CheckpointError(
                 f"{self.where}: d2t leads to tokens outside the target's vocabulary of {head.target.config.vocab_size}"
             )
+        return plan
 
-    def _weight(self, pieces: dict[str, tuple[WeightSource, StoredTensor]], target: Tensor) -> Tensor:
-        """As its floats are, or restored from few bits."""
-        source, stored = pieces.get("weight") or next(iter(pieces.values()))
-        siblings = {suffix: TensorHeader(each.dtype, tuple(each.shape)) for suffix, (_, each) in pieces.items()}
-        claim = (
-            None
-            if set(pieces) == {"weight"} and stored.dtype in FLOATS
-            else self._readers.claim(stored.name.rpartition(".")[0], siblings)
-        )
-        if claim is not None:
-            restored = claim.read({suffix: _read(*pieces[suffix]) for suffix in claim.names}).dense(target.dtype)
-            if restored.shape == target.shape:
-                return restored
+    def _weight(self, pieces: dict[str, RawTensor], target: Tensor) -> RawWeight:
+        """As its floats are, or to be restored."""
+        first = pieces.get("weight") or next(iter(pieces.values()))
+        if set(pieces) != {"weight"} or first.stored.dtype not in FLOATS:
+            siblings = {suffix: piece.header for suffix, piece in pieces.items()}
+            reader = self._readers.claim(first.stored.name.rpartition(".")[0], siblings)
+            if reader is not None and reader.shape in ((1, target.numel()), tuple(target.shape)):
+                return RawWeight({suffix: pieces[suffix] for suffix in reader.names}, reader)
         if strange := next((piece for suffix, piece in pieces.items() if suffix != "weight"), None):
-            raise self._homeless(*strange)
-        self._require(source, stored, target, tuple(FLOATS))
-        return _read(source, stored)
+            raise self._homeless(strange)
+        self._require(first, target, tuple(FLOATS))
+        return RawWeight({"weight": first})
 
-    def _homeless(self, source: WeightSource, stored: StoredTensor) -> CheckpointError:
-        return CheckpointError(f"{source.name}: tensor {shown(stored.name)} has no place in an {self.spec.kind} head")
+    def _homeless(self, piece: RawTensor) -> CheckpointError:
+        return CheckpointError(
+            f"{piece.source.name}: tensor {shown(piece.stored.name)} has no place in an {self.spec.kind} head"
+        )
 
-    def _tensors(self) -> Iterator[tuple[WeightSource, StoredTensor, str]]:
+    def _tensors(self) -> Iterator[tuple[RawTensor, str]]:
         for source in self._sources:
             for stored in source.tensors:
                 name = self._names(stored.name)
                 if name is not None and not any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, "t2d")):
-                    yield source, stored, name
+                    yield RawTensor(source, stored), name
 
-    def _require(self, source: WeightSource, stored: StoredTensor, target: Tensor, kinds: tuple[str, ...]) -> None:
-        if list(target.shape) != stored.shape or stored.dtype not in kinds:
+    def _require(self, piece: RawTensor, target: Tensor, kinds: tuple[str, ...]) -> None:
+        if list(target.shape) != piece.stored.shape or piece.stored.dtype not in kinds:
             raise CheckpointError(
-                f"{source.name}: tensor {shown(stored.name)} holds {stored.dtype} {stored.shape}; the "
-                f"{self.spec.kind} head asks for {list(target.shape)} in {', '.join(kinds)}"
+                f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {piece.stored.dtype} "
+                f"{piece.stored.shape}; the {self.spec.kind} head asks for {list(target.shape)} in {', '.join(kinds)}"
             )
 
 
@@ -375,7 +368,7 @@ def open_mtp_head(path: Path, target: ModelSpec, load_format: str) -> DraftHeadF
     )
 
 
-def head_scores_of(target: ModelSpec, path: Path, load_format: str) -> list[tuple[WeightSource, StoredTensor]]:
+def head_scores_of(target: ModelSpec, path: Path, load_format: str) -> list[RawTensor]:
     """Where a target's matrix of logits is stored, row by row.
 
     Raises ConfigError where rows are missing, or where logits need more than this matrix.
@@ -392,7 +385,10 @@ def head_scores_of(target: ModelSpec, path: Path, load_format: str) -> list[tupl
         else open_checkpoint(path, load_format=load_format).sources
     )
     found = [
-        (source, stored) for source in sources for stored in source.tensors if renamed(stored.name, target, ()) == name
+        RawTensor(source, stored)
+        for source in sources
+        for stored in source.tensors
+        if renamed(stored.name, target, ()) == name
     ]
     found = (
         found[:1] if target.tied else found
@@ -405,10 +401,4 @@ def head_scores_of(target: ModelSpec, path: Path, load_format: str) -> list[tupl
             f"{path}: {name} is not there as floats of {[target.vocab_size, target.hidden_size]}, of which a head "
             "over several ranks takes a copy; take a draft model"
         )
-    return found
-
-
-def _read(source: WeightSource, stored: StoredTensor) -> Tensor:
-    found = torch.empty(stored.shape, dtype=DTYPES[stored.dtype])
-    source.read(stored, 0, found.view(-1).view(torch.uint8))
     return found

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
-
-from torch import Tensor
+from typing import Protocol
 
 from ..errors import CheckpointError
 from ..layers.linear_layers import Linear
 from ..models.decoder import Decoder
 from ..models.spec.json_fields import shown
 from ..models.spec.model_spec import ModelSpec
-from ..models.spec.weight_targets import WeightTarget
+from ..models.spec.weight_targets import LoadedPart, WeightTarget, whole_weight
 from ..quantization.device_weight import check
 from ..quantization.readers import TensorHeader, WeightReader
 from ..quantization.readers.kv_scale_reader import SUFFIXES
+from .raw_weight import RawTensor, RawWeight
 from .sharded_state import MANIFEST, PREFIX, PackedProjectionEntry
 from .tensor_files.safetensors_header import FLOATS, StoredTensor
 from .tensor_files.stacked_expert_source import split_stacked_experts
@@ -35,54 +34,36 @@ BUFFERS = (
 )  # saved, but no weights
 
 
-class PlannedTensor(NamedTuple):
-    """A tensor of a source. place: what it is called in the model."""
-
-    source: WeightSource
-    stored: StoredTensor
-    place: str
-
-    @property
-    def bytes(self) -> int:
-        return self.stored.stop - self.stored.start
-
-    def reader(self, offset: int) -> Callable[[Tensor], None]:
-        return lambda part: self.source.read(self.stored, offset, part)
-
-
-class PlannedPackedWeight(NamedTuple):
-    """A projection as it is computed with. pieces: by what follows its name."""
-
-    entry: PackedProjectionEntry
-    pieces: dict[str, PlannedTensor]
-
-
-class PlannedQuantizedWeight(NamedTuple):
-    """A weight that several tensors make. pieces: by what follows the module's name."""
-
-    claim: WeightReader
-    pieces: dict[str, PlannedTensor]
-
-
 @dataclass
 class LoadPlan:
-    """plain, coded: by place.  packed: by "PART.NUMBER", see `state`.  kv: of each layer that has them, what holds
+    """weights: by target, those of packed projections see `targets_of`.  kv: of each layer that has them, what holds
     the scales of keys and values, by the suffix of its attention's name.
     """
 
-    plain: dict[str, PlannedTensor] = field(default_factory=dict)
-    coded: dict[str, PlannedQuantizedWeight] = field(default_factory=dict)
-    packed: dict[str, PlannedPackedWeight] = field(default_factory=dict)
-    kv: dict[int, dict[str, PlannedTensor]] = field(default_factory=dict)
+    weights: dict[str, RawWeight] = field(default_factory=dict)
+    kv: dict[int, dict[str, RawTensor]] = field(default_factory=dict)
     other_kv: str | None = None
 
     @property
     def bytes(self) -> int:
         """That will be read."""
-        several = (*(few.pieces for few in self.coded.values()), *(packed.pieces for packed in self.packed.values()))
-        return sum(
-            piece.bytes for piece in (*self.plain.values(), *(piece for pieces in several for piece in pieces.values()))
-        )
+        return sum(piece.bytes for weight in self.weights.values() for piece in weight.pieces.values())
+
+    @property
+    def quantized(self) -> dict[str, str]:
+        """The formats of the weights that are no floats."""
+        return {name: weight.format for name, weight in self.weights.items() if weight.reader is not None}
+
+    @property
+    def changes(self) -> bool:
+        """Whether a weight arrives in another form than the one that is kept or computed with."""
+        return any(isinstance(weight.reader, WeightReader) for weight in self.weights.values())
+
+    @property
+    def packed(self) -> set[str]:
+        """The kinds of packed projections."""
+        readers = [weight.reader for weight in self.weights.values()]
+        return {reader.kind for reader in readers if isinstance(reader, PackedProjectionEntry)}
 
 
 class FindsWeightReader(Protocol):
@@ -118,9 +99,7 @@ def with_own_head(config: ModelSpec, sources: Iterable[WeightSource]) -> ModelSp
         return config
     begin = renamed(f"{config.names.head}.", config, ())
     found = [
-        (renamed(stored.name, config, ()), PlannedTensor(source, stored, ""))
-        for source in sources
-        for stored in source.tensors
+        (renamed(stored.name, config, ()), RawTensor(source, stored)) for source in sources for stored in source.tensors
     ]
     head = [piece for name, piece in found if name.startswith(begin) and name != f"{begin}bias"]
     table = [piece for name, piece in found if name == f"{config.names.embedding}{WEIGHT}"]
@@ -130,7 +109,7 @@ def with_own_head(config: ModelSpec, sources: Iterable[WeightSource]) -> ModelSp
     return replace(config, tied=False, notes=(*config.notes, note))
 
 
-def _same(one: PlannedTensor, other: PlannedTensor) -> bool:
+def _same(one: RawTensor, other: RawTensor) -> bool:
     """Whether two tensors of files hold the same bytes."""
     if (one.stored.dtype, one.stored.shape) != (other.stored.dtype, other.stored.shape):
         return False
@@ -147,20 +126,16 @@ class _LoadPlanner:
         where: str,
         packed: Mapping[str, PackedProjectionEntry],
     ) -> None:
-        self.config, self.readers, self.where = model.config, readers, where
+        self.config, self.readers, self.where, self.packed = model.config, readers, where, packed
         self.sources = [split_stacked_experts(source, model.config) for source in sources]
-        self.products = products_of(model)
-        whole = {
-            id(layer) for key, layer in self.products.items() if key in packed
-        }  # that no dense tensors are wanted for
-        self.places = {place.name: place for place in model.places() if id(place.layer) not in whole}
-        self.siblings: dict[
-            str, dict[str, PlannedTensor]
-        ] = {}  # of each place that is a weight; "weight" is the plain one
+        names = {PREFIX + key for key in packed}
+        self.places = {
+            place.name: place for index, part in enumerate(model.parts) for place in targets_of(part, index, names)
+        }
+        # of each place that is a weight; "weight" is the plain one
+        self.siblings: dict[str, dict[str, RawTensor]] = {name: {} for name in names}
         self.modules: dict[str, str] = {}  # of such a place, what the files call the module
-        self.found = LoadPlan(
-            other_kv=readers.other_kv, packed={key: PlannedPackedWeight(entry, {}) for key, entry in packed.items()}
-        )
+        self.found = LoadPlan(other_kv=readers.other_kv)
 
     def plan(self) -> LoadPlan:
         self._check_layers()
@@ -169,38 +144,35 @@ class _LoadPlanner:
                 self._sort(source, stored)
         for name, pieces in self.siblings.items():
             self._settle(name, pieces)
-        for key, each in self.found.packed.items():
-            self._check_packed(key, each)
         self._require_all()
         return self.found
 
     def _sort(self, source: WeightSource, stored: StoredTensor) -> None:
         """One tensor to its place, or to the others of its weight."""
         name = renamed(stored.name, self.config, self.places)
-        piece = PlannedTensor(source, stored, name)
+        piece = RawTensor(source, stored)
         if name.startswith(PREFIX):
-            key, _, suffix = name.removeprefix(PREFIX).rpartition(".")
-            if key not in self.found.packed:
+            whole, _, suffix = name.rpartition(".")
+            if whole not in self.siblings:
                 raise _unexpected(piece, self.places)
-            self._once(self.found.packed[key].pieces, suffix, piece)
+            self._once(self.siblings[whole], suffix, piece)
         elif (scale := scale_of_kv(name, self.config)) is not None:
             layer, suffix = scale
             self._once(self.found.kv.setdefault(layer, {}), suffix, piece)
         elif name in self.places and not name.endswith(WEIGHT):
-            self._once(self.found.plain, name, piece)
-            _check(piece, self.places[name])
+            self._once(self.siblings.setdefault(name, {}), "weight", piece)
         elif (module := self._module(stored.name)) is not None:
             place, suffix = module
             if suffix in ZERO_POINTS:
                 return
             self.modules[place] = stored.name.removesuffix(f".{suffix}")
-            self._once(self.siblings.setdefault(place, {}), suffix, piece._replace(place=place))
+            self._once(self.siblings.setdefault(place, {}), suffix, piece)
         elif not is_ignored(stored.name, self.config):
             raise _unexpected(piece, self.places)
         elif self.config.tied and name == f"{self.config.names.head}{WEIGHT}":
             _check(piece, self.places[f"{self.config.names.embedding}{WEIGHT}"])
 
-    def _once(self, found: dict[str, PlannedTensor], key: str, piece: PlannedTensor) -> None:
+    def _once(self, found: dict[str, RawTensor], key: str, piece: RawTensor) -> None:
         if key in found:
             other = found[key]
             raise CheckpointError(
@@ -219,11 +191,17 @@ class _LoadPlanner:
                 return place, suffix
         return None
 
-    def _settle(self, name: str, pieces: dict[str, PlannedTensor]) -> None:
-        """Whether a weight is plain or in few bits."""
+    def _settle(self, name: str, pieces: dict[str, RawTensor]) -> None:
+        """Whether a weight is plain, quantized or packed."""
+        if name.startswith(PREFIX):
+            self.found.weights[name] = self._packed(name.removeprefix(PREFIX), pieces)
+            return
         place, plain = self.places[name], pieces.get("weight")
+        if name not in self.modules and plain is not None:
+            self.found.weights[name] = RawWeight({"weight": _check(plain, place)})
+            return
         if set(pieces) <= {"weight", "bias"} and plain is not None and plain.stored.dtype in FLOATS:
-            self.found.plain[name] = _check(plain, place)
+            self.found.weights[name] = RawWeight({"weight": _check(plain, place)})
             if "bias" in pieces:
                 raise _unexpected(pieces["bias"], self.places)
             return
@@ -233,40 +211,33 @@ class _LoadPlanner:
             assert strange is not None
             raise _unexpected(strange, self.places) if strange is not plain else _unread(strange)
         if claim.shape != (1, place.target.numel()):  # flat ones know no shape
-            shape = (
-                list(claim.shape)
-                if place.layer is None or place.layer.weight.is_contiguous()
-                else list(claim.shape)[::-1]
-            )
+            turned = place.sizes != tuple(place.target.shape)
+            shape = list(claim.shape)[::-1] if turned else list(claim.shape)
             _check_shape(pieces[claim.names[0]], shape, place)
         for suffix, piece in pieces.items():
             if suffix not in claim.names and suffix not in claim.unused and not _is_zero_bias(suffix, piece):
                 raise _unexpected(piece, self.places)
-        self.found.coded[name] = PlannedQuantizedWeight(claim, {suffix: pieces[suffix] for suffix in claim.names})
+        self.found.weights[name] = RawWeight({suffix: pieces[suffix] for suffix in claim.names}, claim)
 
-    def _check_packed(self, key: str, each: PlannedPackedWeight) -> None:
-        if key not in self.products:
+    def _packed(self, key: str, pieces: dict[str, RawTensor]) -> RawWeight:
+        if PREFIX + key not in self.places:
             raise CheckpointError(
                 f"{self.where}: {MANIFEST} has a packed projection {shown(key)}, the model that config.json "
                 "describes has none of that number"
             )
-        outputs, inputs = self.products[key].weight.shape
-        siblings = {
-            suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in each.pieces.items()
-        }
+        entry, (outputs, inputs) = self.packed[key], self.places[PREFIX + key].sizes
+        headers = {suffix: piece.header for suffix, piece in pieces.items()}
         try:
-            check(each.entry.kind, each.entry.numbers, siblings, (outputs, inputs))
+            check(entry.kind, entry.numbers, headers, (outputs, inputs))
         except CheckpointError as error:
             raise CheckpointError(
                 f"{self.where}: packed projection {key} [{outputs}, {inputs}]: {error}; write the state again"
             ) from error
+        return RawWeight(pieces, entry)
 
-    def _claim(self, name: str, pieces: dict[str, PlannedTensor]) -> WeightReader | None:
-        siblings = {
-            suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()
-        }
+    def _claim(self, name: str, pieces: dict[str, RawTensor]) -> WeightReader | None:
         try:
-            return self.readers.claim(self.modules[name], siblings)
+            return self.readers.claim(self.modules[name], {suffix: piece.header for suffix, piece in pieces.items()})
         except CheckpointError as error:
             raise CheckpointError(f"{next(iter(pieces.values())).source.name}: {error}") from error
 
@@ -280,7 +251,7 @@ class _LoadPlanner:
             )
 
     def _require_all(self) -> None:
-        waiting = sorted(set(self.places) - set(self.found.plain) - set(self.found.coded))
+        waiting = sorted(set(self.places) - set(self.found.weights))
         if waiting:
             some = ", ".join(waiting[:5])
             raise CheckpointError(
@@ -290,14 +261,17 @@ class _LoadPlanner:
             )
 
 
-def products_of(model: Decoder) -> dict[str, Linear]:
-    """Projections by "PART.NUMBER", see `state`."""
-    return {key: layer for index in range(len(model.parts)) for key, layer in products_of_part(model, index)}
-
-
-def products_of_part(model: Decoder, index: int) -> Iterator[tuple[str, Linear]]:
-    for number, place in enumerate(model.parts[index].products()):
-        yield f"{index}.{number}", getattr(*place)
+def targets_of(part: LoadedPart, index: int, weights: Container[str]) -> Iterator[WeightTarget]:
+    """Where the tensors of a part go. A projection that is packed among the weights is one target, under its name in
+    a sharded state.
+    """
+    whole = set()
+    for number, place in enumerate(part.products()):
+        if (name := f"{PREFIX}{index}.{number}") in weights:
+            layer: Linear = getattr(*place)
+            whole.add(id(layer))
+            yield whole_weight(name, layer)
+    yield from (place for place in part.places() if id(place.layer) not in whole)
 
 
 def renamed(name: str, config: ModelSpec, places: Iterable[str]) -> str:
@@ -308,14 +282,14 @@ def renamed(name: str, config: ModelSpec, places: Iterable[str]) -> str:
     return name
 
 
-def _check(piece: PlannedTensor, place: WeightTarget) -> PlannedTensor:
+def _check(piece: RawTensor, place: WeightTarget) -> RawTensor:
     _check_shape(piece, piece.stored.shape, place)
     if piece.stored.dtype not in FLOATS:
         raise _unread(piece)
     return piece
 
 
-def _check_shape(piece: PlannedTensor, shape: list[int], place: WeightTarget) -> None:
+def _check_shape(piece: RawTensor, shape: list[int], place: WeightTarget) -> None:
     asked = list(place.target.shape)
     if shape != asked:
         raise CheckpointError(
@@ -324,7 +298,7 @@ def _check_shape(piece: PlannedTensor, shape: list[int], place: WeightTarget) ->
         )
 
 
-def _unread(piece: PlannedTensor) -> CheckpointError:
+def _unread(piece: RawTensor) -> CheckpointError:
     return CheckpointError(
         f"{piece.source.name}: tensor {shown(piece.stored.name)} holds {shown(piece.stored.dtype)[1:-1]}, supported "
         f"are {', '.join(FLOATS)}, and the formats that docs/loading.md lists with the numbers that belong to them; "
@@ -332,7 +306,7 @@ def _unread(piece: PlannedTensor) -> CheckpointError:
     )
 
 
-def _is_zero_bias(suffix: str, piece: PlannedTensor) -> bool:
+def _is_zero_bias(suffix: str, piece: RawTensor) -> bool:
     """Some writers give every projection a bias; of a model that has none it must be zero."""
     return suffix == "bias" and not bytes_of(piece.source, piece.stored, 0, piece.bytes).any()
 
@@ -358,7 +332,7 @@ def is_ignored(name: str, config: ModelSpec) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in (*BUFFERS, *config.names.ignored, *copies))
 
 
-def _unexpected(piece: PlannedTensor, places: Iterable[str]) -> CheckpointError:
+def _unexpected(piece: RawTensor, places: Iterable[str]) -> CheckpointError:
     near = difflib.get_close_matches(piece.stored.name, places, 1)
     hint = f"; nearest expected name: {near[0]!r}" if near else ""
     return CheckpointError(

@@ -4,11 +4,9 @@ on the way.
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,22 +15,20 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import CheckpointError, ConfigError
+from ..errors import ConfigError
 from ..layers.linear_layers import Linear
 from ..models.decoder import Decoder
-from ..models.load_statistics import LoadMemoryCounter
 from ..models.placement.expert_offload_plan import ExpertOffloadPlan
 from ..models.spec.model_spec import ExpertsSpec, ModelSpec
-from ..models.spec.weight_targets import WeightTarget
-from ..quantization.device_weight import DeviceWeight, SealedProjection, require_here
+from ..models.spec.weight_targets import LoadedPart, WeightTarget
+from ..quantization.device_weight import DeviceWeight, require_here
 from ..quantization.fused_quantized_weight import FusedQuantizedWeight, QuantizedPiece
-from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform, Transform
-from ..quantization.quantized_weight import QuantizedWeight
+from ..quantization.quantized_transform import LayerTransform, Transform
 from .checkpoint import OpenCheckpoint, open_checkpoint
-from .load_plan import LoadPlan, PlannedQuantizedWeight, PlannedTensor, plan_for, products_of_part
+from .load_plan import LoadPlan, plan_for, targets_of
+from .raw_weight import RawWeight
 from .stored_kv_scales import read_scales
-from .tensor_files.safetensors_header import DTYPES
-from .tensor_files.tensor_transfer import TransferChunk, TransferJob, TransferThreads, chunks
+from .tensor_files.tensor_transfer import TransferChunk, TransferJob, TransferThreads
 
 SHOWN = 1.0  # seconds after which a terminal sees a progress bar
 
@@ -50,7 +46,7 @@ def load_model(
     """The decoder of a model directory or GGUF file, its weights converted to `dtype` on `device`.
 
     Reads local files only. With `dummy_seed` nothing but the configuration is read and the weights are random.
-    `transform` is given to `Decoder.seal_part`, which applies it to each matrix. context: see `read_model`.
+    transform: see `Decoder.load`. context: see `read_model`.
     load_format: see
     `open_checkpoint`. expert_places: see `Decoder`. Memory: the weights that are kept, and at most two parts (layers,
         embedding, head) as they are stored, or
@@ -70,7 +66,7 @@ def load_checkpoint(
     transform: Transform | None = None,
     expert_places: ExpertOffloadPlan | None = None,
 ) -> Decoder:
-    model = Decoder(checkpoint.model, dtype, device, allocate=False, expert_places=expert_places)
+    model = Decoder(checkpoint.model, dtype, device, expert_places=expert_places)
     return fill(
         model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where, checkpoint.packed), transform
     )
@@ -85,25 +81,17 @@ def plan_of(model: Decoder, checkpoint: OpenCheckpoint) -> LoadPlan:
 def fill(model: Decoder, plan: LoadPlan, transform: Transform | None = None) -> Decoder:
     """Load all parts anew, whatever they hold now, and seal them."""
     require(plan, model, transform)
-    keeping, held = KeepQuantizedTransform(transform), LoadMemoryCounter()
-    with torch.no_grad():
-        for index in filled(
-            model,
-            plan,
-            not (plan.coded or transform),
-            "calibrating" if isinstance(transform, LayerTransform) else "weights",
-            held,
-        ):
-            model.seal_part(index, keeping)
-            held.sealed(model.tensors_of(index))
-    model.loaded = held.loaded(plan.bytes)
-    model.few_bits, model.kv_scales = keeping.layer_counts(), read_scales(plan, model.config)
-    return model.finish()
+    with weights_of(
+        plan, model.device, "calibrating" if isinstance(transform, LayerTransform) else "weights"
+    ) as weights:
+        model.load(weights, transform)
+    model.kv_scales = read_scales(plan, model.config)
+    return model
 
 
 def require(plan: LoadPlan, model: Decoder, transform: Transform | None) -> None:
     """Raises ConfigError for what `fill` would not load, where the headers tell."""
-    require_here({each.entry.kind for each in plan.packed.values()}, model.device, model.dtype)
+    require_here(plan.packed, model.device, model.dtype)
     require_packed_matches(plan, transform is not None)
 
 
@@ -116,7 +104,6 @@ def require_packed_matches(plan: LoadPlan, changes: bool) -> None:
         )
 
 
-@torch.no_grad()
 def dummy_model(
     config: ModelSpec,
     dtype: torch.dtype = torch.float32,
@@ -125,21 +112,33 @@ def dummy_model(
     transform: Transform | None = None,
     expert_places: ExpertOffloadPlan | None = None,
 ) -> Decoder:
-    """A decoder with random weights, the same for the same seed and kind of device; norms are one, biases small.
-
-    Where experts are spread over several ranks, tensors of one name are the same on all ranks that have it.
-    """
-    model = Decoder(config, dtype, device, allocate=False, expert_places=expert_places)
-    generator = torch.Generator(model.device).manual_seed(seed)
+    """A decoder with random weights."""
+    model = Decoder(config, dtype, device, expert_places=expert_places)
     by_name = any(isinstance(layer.ffn, ExpertsSpec) and layer.ffn.held is not None for layer in config.layers)
-    for index in range(len(model.parts)):
-        model.allocate(index)
-        for place in model.parts[index].places():
-            if by_name:
-                generator.manual_seed((seed + zlib.crc32(place.name.encode())) % 2**63)
-            draw(place, generator, dtype)
-        model.seal_part(index, transform)
-    return model.finish()
+    return model.load(RandomWeights(seed, dtype, model.device, by_name), transform)
+
+
+class RandomWeights:
+    """The same for the same seed and kind of device; norms are one, biases small.
+
+    by_name: a tensor depends on its name and no others, so that those of one name are the same on all ranks.
+    """
+
+    bytes, ahead = 0, False
+
+    def __init__(self, seed: int, dtype: torch.dtype, device: torch.device, by_name: bool = False) -> None:
+        self._seed, self._dtype, self._by_name = seed, dtype, by_name
+        self._generator = torch.Generator(device).manual_seed(seed)
+
+    def fetch(self, index: int, part: LoadedPart) -> RandomWeights:
+        for place in part.places():
+            if self._by_name:
+                self._generator.manual_seed((self._seed + zlib.crc32(place.name.encode())) % 2**63)
+            draw(place, self._generator, self._dtype)
+        return self
+
+    def wait(self) -> None:
+        """They are there."""
 
 
 def draw(place: WeightTarget, generator: torch.Generator, dtype: torch.dtype) -> None:
@@ -155,122 +154,67 @@ def draw(place: WeightTarget, generator: torch.Generator, dtype: torch.dtype) ->
         target.copy_(target.to(dtype))
 
 
-class _LoadingPart(NamedTuple):
-    """A part that is being loaded.
+class PlannedWeights:
+    """What a plan takes of the files."""
 
-    bytes: what it takes so.  codes: the tensors of each weight that comes in few bits.  packed: projections that come
-    as they are kept.
-    """
+    def __init__(self, plan: LoadPlan, threads: TransferThreads, device: torch.device) -> None:
+        self.bytes, self.ahead = plan.bytes, not plan.changes
+        self._plan, self._threads, self._device = plan, threads, device
 
-    number: int
+    def fetch(self, index: int, part: LoadedPart) -> LoadingPart:
+        work: list[TransferChunk] = []
+        coming = []
+        for target in targets_of(part, index, self._plan.weights):
+            weight = self._plan.weights[target.name]
+            if weight.reader is None:
+                work += weight.into(target.target)
+                continue
+            tensors = {suffix: piece.empty(self._device) for suffix, piece in weight.pieces.items()}
+            work += (chunk for suffix, piece in weight.pieces.items() for chunk in piece.into(tensors[suffix]))
+            coming.append(ArrivingWeight(target, weight, tensors))
+        room = sum(chunk.target.nbytes for chunk in work)
+        if self._device.type == "cuda":  # elsewhere memory that is not written takes none
+            room += sum(each.target.target.nbytes for each in coming)
+        return LoadingPart(room, self._threads.fetch(work), coming)
+
+
+class ArrivingWeight(NamedTuple):
+    """A weight that is not plain. tensors: as they are stored."""
+
+    target: WeightTarget
+    weight: RawWeight
+    tensors: dict[str, Tensor]
+
+
+class LoadingPart(NamedTuple):
+    """bytes: what it takes until it is sealed."""
+
     bytes: int
-    load: TransferJob
-    codes: list[tuple[WeightTarget, PlannedQuantizedWeight, dict[str, Tensor]]]
-    packed: list[tuple[Linear, DeviceWeight]]
+    job: TransferJob
+    coming: list[ArrivingWeight]
+
+    def wait(self) -> None:
+        """A weight that is no projection's is restored."""
+        self.job.wait()
+        layers: dict[int, tuple[Linear, list[QuantizedPiece]]] = {}
+        for target, weight, tensors in self.coming:
+            read = weight.read(tensors, target)
+            if target.layer is None:
+                target.target.copy_(read.dense(target.target.dtype))
+            elif isinstance(read, DeviceWeight):
+                target.layer.load(read)
+            else:
+                piece = QuantizedPiece(target.start, weight.format, read)
+                layers.setdefault(id(target.layer), (target.layer, []))[1].append(piece)
+        for layer, pieces in layers.values():
+            layer.load(FusedQuantizedWeight.with_dense(pieces, layer.weight))
 
 
-def filled(
-    model: Decoder, plan: LoadPlan, ahead: bool, doing: str = "weights", held: LoadMemoryCounter | None = None
-) -> Iterator[int]:
-    """The parts one after the other, each when its tensors are there.
-
-    ahead: the next one is fetched meanwhile.  doing: for the bar.  held: counts what comes.
-    """
-    coming: deque[_LoadingPart] = deque()
-    with _progress(plan.bytes, doing) as done, TransferThreads(model.device, done) as readers:
-        for index in range(len(model.parts)):
-            model.allocate(index)
-            coming.append(_fetch(model, index, plan, readers))
-            if held is not None:
-                held.comes(coming[-1].bytes)
-            if len(coming) > ahead:
-                yield _arrived(coming.popleft())
-        while coming:
-            yield _arrived(coming.popleft())
-
-
-def _fetch(model: Decoder, index: int, plan: LoadPlan, readers: TransferThreads) -> _LoadingPart:
-    work: list[TransferChunk] = []
-    codes = []
-    packed = [(layer, plan.packed[key]) for key, layer in products_of_part(model, index) if key in plan.packed]
-    whole = {id(layer) for layer, _ in packed}
-    for place in model.parts[index].places():
-        if id(place.layer) in whole:
-            continue
-        if (few := plan.coded.get(place.name)) is None:
-            work += _chunks(plan.plain[place.name], place.target)
-            continue
-        tensors = {suffix: _room(piece, model.device) for suffix, piece in few.pieces.items()}
-        work += (chunk for suffix, piece in few.pieces.items() for chunk in _chunks(piece, tensors[suffix]))
-        codes.append((place, few, tensors))
-    taken = []
-    for layer, (entry, pieces) in packed:
-        tensors = {suffix: _room(piece, model.device) for suffix, piece in pieces.items()}
-        work += (chunk for suffix, piece in pieces.items() for chunk in _chunks(piece, tensors[suffix]))
-        where = next(iter(pieces.values()))
-        taken.append(
-            (
-                layer,
-                DeviceWeight(
-                    f"{where.source.name}: {where.stored.name}", SealedProjection(entry.kind, entry.numbers, tensors)
-                ),
-            )
-        )
-    room = sum(chunk.target.numel() * chunk.target.itemsize for chunk in work)
-    if model.device.type == "cuda":  # elsewhere memory that is not written takes none
-        room += sum(place.target.numel() * place.target.itemsize for place, _, _ in codes)
-    return _LoadingPart(index, room, readers.fetch(work), codes, taken)
-
-
-def _room(piece: PlannedTensor, device: torch.device) -> Tensor:
-    """Memory for a tensor as it is stored; of kinds that torch has not, the bytes of each row."""
-    dtype, shape = DTYPES.get(piece.stored.dtype), piece.stored.shape
-    if dtype is None:
-        dtype, shape = torch.uint8, [*shape[:-1], piece.bytes // math.prod(shape[:-1])]
-    return torch.empty(shape, dtype=dtype, device=device)
-
-
-def _chunks(piece: PlannedTensor, target: Tensor) -> Iterator[TransferChunk]:
-    return chunks(piece.reader, DTYPES.get(piece.stored.dtype, torch.uint8), target)
-
-
-def _arrived(part: _LoadingPart) -> int:
-    """Wait for it; what came in few bits goes to its layer, or restored to its place where that is no projection's."""
-    part.load.wait()
-    for product, packed in part.packed:
-        product.coded, product.weight = packed, product.weight.to("meta")
-    layers: dict[int, list[tuple[WeightTarget, PlannedQuantizedWeight, dict[str, Tensor]]]] = {}
-    for code in part.codes:
-        layers.setdefault(id(code[0].layer or code[0].target), []).append(code)
-    for pieces in layers.values():
-        layer = pieces[0][0].layer
-        if layer is None:
-            for place, few, tensors in pieces:
-                place.target.copy_(_read(place, few, tensors).dense(place.target.dtype))
-            continue
-        coded = [
-            QuantizedPiece(place.start, few.claim.format, _read(place, few, tensors)) for place, few, tensors in pieces
-        ]
-        layer.coded, layer.weight = FusedQuantizedWeight.with_dense(coded, layer.weight), layer.weight.to("meta")
-    return part.number
-
-
-def _read(place: WeightTarget, few: PlannedQuantizedWeight, tensors: dict[str, Tensor]) -> QuantizedWeight:
-    """Raises CheckpointError where the sizes, which some formats keep in a tensor, are not the place's."""
-    weight, asked = few.claim.read(tensors), _sizes(place)
-    if weight.shape != asked:
-        piece = next(iter(few.pieces.values()))
-        raise CheckpointError(
-            f"{piece.source.name}: {place.name} is {list(weight.shape)} by its {few.claim.format}, config.json asks "
-            f"for {list(asked)}"
-        )
-    return weight
-
-
-def _sizes(place: WeightTarget) -> tuple[int, ...]:
-    """[out, in], whatever the layout of the place."""
-    sizes = tuple(place.target.shape)
-    return sizes if place.layer is None or place.layer.weight.is_contiguous() else sizes[::-1]
+@contextmanager
+def weights_of(plan: LoadPlan, device: torch.device, doing: str = "weights") -> Iterator[PlannedWeights]:
+    """While it reads. doing: for a progress bar."""
+    with _progress(plan.bytes, doing) as done, TransferThreads(device, done) as threads:
+        yield PlannedWeights(plan, threads, device)
 
 
 @contextmanager

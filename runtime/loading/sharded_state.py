@@ -91,6 +91,10 @@ class PackedProjectionEntry(NamedTuple):
     kind: str
     numbers: dict[str, int]
 
+    @property
+    def format(self) -> str:
+        return f"packed {self.kind}"
+
 
 class RankShare(NamedTuple):
     """What a rank has. files: their bytes by their names.  packed: by "PART.NUMBER"."""

@@ -11,9 +11,9 @@ from ..errors import CheckpointError
 from ..layers.float8_reference import KVScaleFactors
 from ..models.spec.model_spec import ModelSpec
 from ..models.spec.tensor_names import TensorNames
-from ..quantization.readers import TensorHeader
 from ..quantization.readers.kv_scale_reader import kv_scales
-from .load_plan import LoadPlan, PlannedTensor, renamed, scale_of_kv
+from .load_plan import LoadPlan, renamed, scale_of_kv
+from .raw_weight import RawTensor
 from .tensor_files.safetensors_header import FLOATS
 from .tensor_files.tensor_source import WeightSource, bytes_of
 
@@ -39,11 +39,10 @@ def kv_scales_note(config: ModelSpec, sources: Iterable[WeightSource], other: st
     )
 
 
-def _read(names: TensorNames, layer: int, pieces: dict[str, PlannedTensor]) -> KVScaleFactors | str | None:
+def _read(names: TensorNames, layer: int, pieces: dict[str, RawTensor]) -> KVScaleFactors | str | None:
     module = names.layer.format(layer) + names.output.rpartition(".")[0]
-    siblings = {suffix: TensorHeader(piece.stored.dtype, tuple(piece.stored.shape)) for suffix, piece in pieces.items()}
     try:
-        found = kv_scales(module, siblings)
+        found = kv_scales(module, {suffix: piece.header for suffix, piece in pieces.items()})
     except CheckpointError as error:
         return str(error)
     if found is None:
@@ -60,6 +59,6 @@ def _read(names: TensorNames, layer: int, pieces: dict[str, PlannedTensor]) -> K
     )
 
 
-def _number(piece: PlannedTensor) -> float:
+def _number(piece: RawTensor) -> float:
     dtype = FLOATS[piece.stored.dtype]
     return float(torch.from_numpy(bytes_of(piece.source, piece.stored, 0, piece.bytes)).view(dtype).float())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections import deque
 from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
@@ -14,7 +15,7 @@ from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
 from ..layers.float8_reference import KVScaleFactors
 from ..layers.rotary_embedding import RotaryEmbedding
-from ..quantization.quantized_transform import LayerTransform, QuantizedLayerCount
+from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform, QuantizedLayerCount
 from ..step.rank_rows import own_rows
 from ..step.step_batch import StepBatch
 from .cpu.cpu_step import CpuStep, LayerSpan
@@ -27,14 +28,14 @@ from .layer_executors import (
     executors,
     set_expert_placement,
 )
-from .load_statistics import LoadStatistics
+from .load_statistics import LoadMemoryCounter, LoadStatistics
 from .placement.expert_offload_plan import ExpertOffloadPlan
 from .reference.reference_block import ReferenceBlock, Transform
 from .reference.reference_embedding import OutputHead, TokenEmbedding, known_ids
 from .reference.reference_experts import ReferenceExperts
 from .reference.reference_mixer import ReferenceStep, step_states
 from .spec.model_spec import ModelSpec
-from .spec.weight_targets import WeightTarget
+from .spec.weight_targets import ArrivingWeights, ModelWeights, WeightTarget
 
 if TYPE_CHECKING:
     from .gpu.gpu_step import ExecutionPlan
@@ -60,10 +61,7 @@ class StateCapture(Protocol):
 
 
 class Decoder:
-    """Weights are allocated empty; fill what `places` names, then call `seal` once.
-
-    If not all loaded weights may be in memory at once, load part by part: with allocate=False nothing has memory. Then
-    call `allocate`, fill and `seal_part` for each of `parts`, in order, and `finish` at the end.
+    """`load` gives it its weights, part by part; nothing has memory before.
 
     dtype: of weights, activations and KV; norms compute in float32.
     fused: steps run by gpu_step.py on a GPU with Triton, each layer by its kernels or by torch; otherwise by torch and
@@ -89,16 +87,14 @@ class Decoder:
         model: ModelSpec,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        *,
-        allocate: bool = True,
         expert_places: ExpertOffloadPlan | None = None,
     ) -> None:
         self.expert_places = expert_places
         self.config, self.dtype, self.device = model, dtype, torch.device(device)
-        first = self.device if allocate else torch.device("meta")
-        self.embedding = TokenEmbedding(model, dtype, first)
-        self.layers = [self._block(index, first) for index in range(len(model.layers))]
-        self.head = OutputHead(model, self.embedding, dtype, first)
+        nowhere = torch.device("meta")
+        self.embedding = TokenEmbedding(model, dtype, nowhere)
+        self.layers = [self._block(index, nowhere) for index in range(len(model.layers))]
+        self.head = OutputHead(model, self.embedding, dtype, nowhere)
         self.fused = _can_fuse(self)
         self.step: CpuStep | None = None
         positions = model.max_position if self.fused else 64
@@ -297,27 +293,41 @@ class Decoder:
 
     def tensors_of(self, index: int) -> Iterator[Tensor]:
         """All kept tensors of a part."""
-        part = self.parts[index]
-        if not isinstance(part, ReferenceBlock):
-            yield from part.tensors()
-            return
-        for holder, name in part.products():
-            yield from getattr(holder, name).tensors()
-        yield from (norm.weight for norm in part.norms())
-        if isinstance(part.ffn, ReferenceExperts):
-            yield from part.ffn.tensors()
-        if part.mixer is not None:
-            yield from part.mixer.tensors()
+        yield from self.parts[index].tensors()
 
-    def seal(self, transform: Transform | None = None) -> Decoder:
-        """Bring the loaded weights into the layout to compute with, layer by layer.
+    @torch.no_grad()
+    def load(self, weights: ModelWeights, transform: Transform | None = None) -> Decoder:
+        """Load all parts anew, whatever they hold now, and bring them into the layout to compute with.
 
         transform: called for every projection with its name (qkv, output, gate_up or up, down, router, switch, project,
             head). A layer that it returns in place of the loaded one is used as it is.
         """
-        for index in range(len(self.parts)):
-            self.seal_part(index, transform)
+        keeping, memory = KeepQuantizedTransform(transform), LoadMemoryCounter()
+        for index in self.loaded_parts(weights, weights.ahead and transform is None, memory):
+            self.seal_part(index, keeping)
+            memory.sealed(self.tensors_of(index))
+        self.loaded = memory.loaded(weights.bytes) if weights.bytes else None
+        self.few_bits = keeping.layer_counts()
         return self.finish()
+
+    def loaded_parts(
+        self, weights: ModelWeights, ahead: bool = False, memory: LoadMemoryCounter | None = None
+    ) -> Iterator[int]:
+        """The parts one after the other, each when its tensors are there and it is to be sealed.
+
+        ahead: the next one is fetched meanwhile.  memory: counts what comes.
+        """
+        coming: deque[tuple[int, ArrivingWeights]] = deque()
+        for index in range(len(self.parts) + ahead):
+            if index < len(self.parts):
+                self.allocate(index)
+                coming.append((index, weights.fetch(index, self.parts[index])))
+                if memory is not None:
+                    memory.comes(coming[-1][1].bytes)
+            if index >= ahead:
+                number, arriving = coming.popleft()
+                arriving.wait()
+                yield number
 
     def seal_part(self, index: int, transform: Transform | None = None) -> None:
         by_part = transform if isinstance(transform, LayerTransform) else None

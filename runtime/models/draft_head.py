@@ -24,6 +24,7 @@ from .layer_executors import claim_experts
 from .reference.reference_attention import ReferenceAttention
 from .reference.reference_block import ReferenceBlock, normed
 from .reference.reference_mixer import ReferenceStep
+from .reference.reference_module import ReferenceModule
 from .spec.model_spec import ModelSpec, NormSpec
 from .spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
 
@@ -65,8 +66,8 @@ class DraftHeadSpec:
     normed_residual: bool = False
 
 
-class DraftHead:
-    """Weights are allocated empty; fill what `places` names, then call `seal` once.
+class DraftHead(ReferenceModule):
+    """Weights are allocated empty; fetch those of `places`, then call `seal` once.
 
     ids: int64 [tokens of the head], the target's token id of each; None: the same.
     """
@@ -98,19 +99,21 @@ class DraftHead:
         self.block.attention.output = output
 
     def places(self) -> Iterator[WeightTarget]:
+        """Where the checkpoint's tensors go. Its projections are always dense: quantized ones are restored."""
         names, part = self.spec.names, NormSpec(1e-6)
-        yield from self.block.places()
-        yield from weight_of(names.fc, self.fc)
-        for name, norm in (
+        norms = (
             (names.embedding_norm, self.embedding_norm),
             (names.hidden_norm, self.hidden_norm),
             (names.norm, self.norm),
-        ):
+        )
+        for place in (*self.block.places(), *weight_of(names.fc, self.fc)):
+            yield place._replace(layer=None)
+        for name, norm in norms:
             yield from norm_places(name, part, norm)
         if self.table is not None:
             yield WeightTarget(f"{names.embedding}.weight", self.table)
         if self.product is not None:
-            yield WeightTarget(f"{names.head}.weight", self.product.weight, self.product)
+            yield WeightTarget(f"{names.head}.weight", self.product.weight)
 
     def seal(self) -> DraftHead:
         """Bring the loaded weights into the layout to compute with."""
@@ -127,12 +130,6 @@ class DraftHead:
     def weight_bytes(self) -> int:
         memory = {each.data_ptr(): each for each in (tensor.untyped_storage() for tensor in self.tensors())}
         return sum(each.nbytes() for each in memory.values())
-
-    def tensors(self) -> Iterator[Tensor]:
-        """All kept tensors of the head's own weights; some appear more than once."""
-        for holder, name in (*self.block.products(), (self, "fc"), *([(self, "product")] if self.product else [])):
-            yield from getattr(holder, name).tensors()
-        yield from (place.target for place in self.places())
 
     @torch.inference_mode()
     def forward(self, batch: StepBatch, attention: AttentionBackend, states: Tensor) -> tuple[Tensor, Tensor]:

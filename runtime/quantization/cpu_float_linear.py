@@ -50,7 +50,7 @@ class FloatBlockedLinear(BlockedLinear):
         """weight: one that `supports`; dtype: of what is multiplied, and of bias [out]."""
         if (why := supports(weight)) is not None:
             raise ValueError(f"{why}: take GroupedLinear")
-        self.outputs, inputs = weight.shape
+        inputs = weight.shape[1]
         scale = scales_of(weight)
         start = -(-scale.shape[1] * cpu_kernels.BLOCK * scale.element_size() // LINE) * LINE
         Linear.__init__(self, _blocks(weight, scale, start), None if bias is None else bias.contiguous())
@@ -76,14 +76,7 @@ class FloatBlockedLinear(BlockedLinear):
             self.weight.shape[1],
         ]
         self._grouping = np.array([*places, *numbers], np.int64)
-        of_bias = 0 if self.bias is None else self.bias.data_ptr()
-        self.words = np.array(
-            [self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, inputs], np.int64
-        )
-        self._address = self.words.ctypes.data
-
-    def seal(self) -> Linear:
-        return self
+        self._write_struct(KINDS[dtype], *weight.shape, self._grouping.ctypes.data)
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)

@@ -116,22 +116,14 @@ class GroupedBlockedLinear(BlockedLinear):
     ) -> None:
         Linear.__init__(self, blocks.blocks, None if bias is None else bias.contiguous())
         self.order, self.table, self.factor = blocks[1:]
-        self.layout, (self.outputs, self.inputs) = layout, shape
+        self.layout, self.inputs = layout, shape[1]
         places = [0 if part is None else part.data_ptr() for part in blocks[1:]]
         self._grouping = np.array([*places, *layout.words(self.inputs)], np.int64)
-        of_bias = 0 if self.bias is None else self.bias.data_ptr()
-        self.words = np.array(
-            [self.weight.data_ptr(), of_bias, self._grouping.ctypes.data, KINDS[dtype], self.outputs, self.inputs],
-            np.int64,
-        )
-        self._address = self.words.ctypes.data
+        self._write_struct(KINDS[dtype], *shape, self._grouping.ctypes.data)
 
     @property
     def blocks(self) -> CpuWeightBlocks:
         return CpuWeightBlocks(self.weight, self.order, self.table, self.factor)
-
-    def seal(self) -> Linear:
-        return self
 
     def tensors(self) -> Iterator[Tensor]:
         yield from (part for part in (self.weight, self.bias, self.order, self.table, self.factor) if part is not None)
@@ -343,9 +335,6 @@ class GroupedLinear(Linear):
         super().__init__(packed(weight.codes) if weight.levels == LEVELS else weight.codes.contiguous(), bias)
         self._rest = replace(weight, codes=weight.codes.new_zeros(1).expand(weight.shape))  # a byte that stands for all
         self._step = max(1, PART // weight.shape[1])
-
-    def seal(self) -> Linear:
-        return self
 
     def __call__(self, x: Tensor) -> Tensor:
         outputs = len(self.weight)

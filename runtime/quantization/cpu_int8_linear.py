@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -80,13 +79,8 @@ class Int8BlockedLinear(BlockedLinear):
 
     def _take(self, blocks: Tensor, scale: Tensor, inputs: int, bias: Tensor | None, dtype: torch.dtype) -> None:
         Linear.__init__(self, blocks, bias)
-        self.scale, self.outputs = scale, len(scale)
-        places = self.weight.data_ptr(), 0 if bias is None else bias.data_ptr(), scale.data_ptr()
-        self.words = np.array([*places, KINDS[dtype], len(scale), inputs], np.int64)
-        self._address = self.words.ctypes.data
-
-    def seal(self) -> Linear:
-        return self
+        self.scale = scale
+        self._write_struct(KINDS[dtype], len(scale), inputs, scale.data_ptr())
 
 
 class Int8Linear(Linear):
@@ -100,9 +94,6 @@ class Int8Linear(Linear):
         super().__init__(weight, bias)
         self.scale = scale
         self._scale_of_x = scale.to(dtype)
-
-    def seal(self) -> Linear:
-        return self
 
     def __call__(self, x: Tensor) -> Tensor:
         if x.shape[0] <= TORCH_ROWS and x.dtype == torch.bfloat16 and x.shape[1] % TORCH_STEP == 0:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..layers.linear_layers import Linear
+from ..layers.linear_layers import Linear, WrappedLinear
 
 ROWS = 16  # of every product on the CPU: MKL and oneDNN take other kernels, with other sums, for other numbers
 
@@ -30,31 +28,20 @@ class DeterministicLinear(Linear):
             )
         self._matmul = matmul
 
-    def seal(self) -> Linear:
-        return self
-
     def __call__(self, x: Tensor) -> Tensor:
         return self._matmul(x, self.weight, self.bias)
 
 
-class FixedBatchLinear(Linear):
-    """On the CPU: every product has the same number of rows, the last one filled up with zeros."""
+class FixedBatchLinear(WrappedLinear):
+    """On the CPU: every product has the same number of rows, the last one filled up with zeros.
 
-    __slots__ = ("inner",)
+    inner: what multiplies ROWS rows; its choice of kernel may depend on that number only.
+    """
 
-    def __init__(self, inner: Linear) -> None:
-        """inner: what multiplies ROWS rows; its choice of kernel may depend on that number only."""
-        super().__init__(inner.weight, inner.bias)
-        self.inner = inner
-
-    def tensors(self) -> Iterator[Tensor]:
-        return self.inner.tensors()
+    __slots__ = ()
 
     def dense(self) -> Tensor | None:
         return self.inner.dense()
-
-    def seal(self) -> Linear:
-        return self
 
     def __call__(self, x: Tensor) -> Tensor:
         rows = x.shape[0]

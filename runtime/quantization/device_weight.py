@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -38,12 +38,37 @@ MOST_WHOLE = 2**15  # of the integer zeros of tables and codes
 MOST_FOLD = 16
 
 
-class SealedProjection(NamedTuple):
-    """A projection that is stored so. kind: of KINDS.  numbers: its parameters other than tensors."""
+@dataclass(frozen=True)
+class DeviceWeight:
+    """A projection's weight in the form that is computed with (see `Linear.coded`); its rows are in order already.
+
+    kind: of KINDS.  numbers: its parameters other than tensors.  name: for errors.
+    """
 
     kind: str
     numbers: dict[str, int]
     tensors: dict[str, Tensor]
+    name: str = ""
+
+    @property
+    def format(self) -> str:
+        return f"packed {self.kind}"
+
+    def take(self, rows: Tensor) -> DeviceWeight:
+        return self
+
+    def dense(self, dtype: torch.dtype) -> Tensor:
+        raise CheckpointError(
+            f"{self.name}: it is packed, and config.json asks for a dense weight; take the model that the state was "
+            "made of"
+        )
+
+    def layer(self, loaded: Linear) -> Linear:
+        """Raises CheckpointError for contents that cannot be."""
+        try:
+            return KINDS[self.kind].layer(self.numbers, self.tensors, loaded)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.name}: {error}") from error
 
 
 class ProjectionFormat:
@@ -193,11 +218,11 @@ KINDS: dict[str, ProjectionFormat] = {
 }
 
 
-def form_of(layer: Linear) -> SealedProjection | None:
+def device_weight_of(layer: Linear) -> DeviceWeight | None:
     """None: its weight is dense. Raises ConfigError for any other projection that none of KINDS is made for."""
     for name, kind in KINDS.items():
         if type(layer) is kind.made:
-            return SealedProjection(name, *kind.form(layer))
+            return DeviceWeight(name, *kind.form(layer))
     if type(layer) in DENSE:
         return None
     known = ", ".join(kind.made.__name__ for kind in KINDS.values())
@@ -205,37 +230,6 @@ def form_of(layer: Linear) -> SealedProjection | None:
         f"a projection is computed by {type(layer).__name__}, which sgl shard does not pack; it packs {known}: "
         "take other weights=, or write the model in few bits with sgl quantize"
     )
-
-
-@dataclass(frozen=True)
-class DeviceWeight:
-    """A weight that was loaded in the form that is computed with (see `Linear.coded`); its rows are in order
-    already.
-    """
-
-    name: str
-    form: SealedProjection
-
-    @property
-    def format(self) -> str:
-        return f"packed {self.form.kind}"
-
-    def take(self, rows: Tensor) -> DeviceWeight:
-        return self
-
-    def dense(self, dtype: torch.dtype) -> Tensor:
-        raise CheckpointError(
-            f"{self.name}: it is packed, and config.json asks for a dense weight; take the model that the state was "
-            "made of"
-        )
-
-    def layer(self, loaded: Linear) -> Linear:
-        """Raises CheckpointError for contents that cannot be."""
-        kind = KINDS[self.form.kind]
-        try:
-            return kind.layer(self.form.numbers, self.form.tensors, loaded)
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.name}: {error}") from error
 
 
 def require_here(kinds: Iterable[str], device: torch.device, dtype: torch.dtype) -> None:

@@ -53,9 +53,6 @@ class Fp8Linear(Linear):
         """Whether the sizes of a weight [out, in] are ones that the device's product takes."""
         return not weight.is_cuda or all(size % SHAPE_STEP == 0 for size in weight.shape)
 
-    def seal(self) -> Linear:
-        return self
-
     def __call__(self, x: Tensor) -> Tensor:
         if self._kernels is None:
             return self._by_definition(x)

@@ -35,9 +35,6 @@ class GpuQuantizedLinear(Linear):
         self.packed, self._kernels = pack_for_gpu(weight, dtype), quantized_gemm
         super().__init__(self.packed.words, bias)
 
-    def seal(self) -> Linear:
-        return self
-
     def __call__(self, x: Tensor) -> Tensor:
         if self._kernels.dequantizes_first(len(x), self.packed):
             return self._kernels.multiply_dequantized(x, self.packed, self.bias)

@@ -50,7 +50,7 @@ class QuantizedLayerCount:
 
 
 class LayerTransform(ABC):
-    """A transform of loaded projections (see `Decoder.seal`) that is called for each part of the model too."""
+    """A transform of loaded projections (see `Decoder.load`) that is called for each part of the model too."""
 
     @abstractmethod
     def __call__(self, name: str, layer: Linear) -> Linear: ...
@@ -65,7 +65,7 @@ class LayerTransform(ABC):
 
 
 class KeepQuantizedTransform(LayerTransform):
-    """A transform of loaded projections (see `Decoder.seal`): first of quantized ones, then `inner` of dense ones.
+    """A transform of loaded projections (see `Decoder.load`): first of quantized ones, then `inner` of dense ones.
 
     inner: for quantising or for fixed sums; it takes dense weights, so no other weight stays quantized with it.
     """

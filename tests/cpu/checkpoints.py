@@ -52,12 +52,7 @@ def reference_model(family: str, seed: int = 0, **overrides: Any) -> transformer
 
 
 def write_checkpoint(
-    path: Path,
-    family: str = "llama",
-    seed: int = 0,
-    shard_size: str = "1GB",
-    tokenizer: bool = False,
-    **overrides: Any,
+    path: Path, family: str = "llama", seed: int = 0, shard_size: str = "1GB", tokenizer: bool = False, **overrides: Any
 ) -> Path:
     """A model directory; `overrides` are keys of its config.json, `shard_size` splits the weights."""
     reference_model(family, seed, **overrides).save_pretrained(path, max_shard_size=shard_size)

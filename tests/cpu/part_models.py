@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from layer_checks import FusedRig
+from loaded_models import GivenWeights
 from rig import Rig
 
 from sgl.runtime.attention import attention_backend
@@ -341,12 +342,14 @@ MIXER_BY_LAW = {
 @torch.no_grad()
 def decoder(spec: ModelSpec, dtype: torch.dtype = torch.float32, device: str = "cpu", seed: int = 0) -> Decoder:
     """The same weights whatever the type and device are."""
-    found, generator = Decoder(spec, dtype, device), torch.Generator().manual_seed(seed)
-    for name, target, *_ in found.places():
+    generator = torch.Generator().manual_seed(seed)
+
+    def fill(name: str, target: torch.Tensor) -> None:
         numbers = torch.randn(target.shape, generator=generator)
         spread = 0.3 if "norm" in name or target.dim() < 2 else target.shape[-1] ** -0.5
         target.copy_((numbers * spread + (0.7 if "norm" in name else 0.0)).bfloat16())
-    return found.seal()
+
+    return Decoder(spec, dtype, device).load(GivenWeights(fill))
 
 
 class LawRig(Rig):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from loaded_models import GivenWeights
 from rig import Rig
 
 from sgl.runtime.attention import attention_backend
@@ -237,11 +238,13 @@ def random_model(seed: int, count: int = 5, states: bool = False) -> ModelSpec:
 @torch.no_grad()
 def filled(spec: ModelSpec, dtype: torch.dtype, seed: int = 0) -> Decoder:
     """A sealed decoder with random weights."""
-    found, generator = Decoder(spec, dtype, "cpu"), torch.Generator().manual_seed(seed)
-    for name, target, *_ in found.places():
+    generator = torch.Generator().manual_seed(seed)
+
+    def fill(name: str, target: torch.Tensor) -> None:
         spread = 0.3 if "norm" in name or target.dim() < 2 else target.shape[-1] ** -0.5
         target.copy_(torch.randn(target.shape, generator=generator) * spread + (0.7 if "norm" in name else 0.0))
-    return found.seal()
+
+    return Decoder(spec, dtype, "cpu").load(GivenWeights(fill))
 
 
 class RandomRig(Rig):

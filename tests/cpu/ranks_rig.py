@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from loaded_models import load_share
 from rig import Rig, Row
 
 from sgl.grammars import compile_regex
@@ -30,7 +31,6 @@ from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
 from sgl.runtime.parallel.rank_collectives import joined
 from sgl.runtime.parallel.tp.sharded_adapters import RanksBaseWeights, ShardedAdapterPacker, parts_of
-from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 from sgl.runtime.sequences.generation import Generation
 

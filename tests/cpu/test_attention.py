@@ -66,11 +66,7 @@ def oracle(
 
 
 def check(
-    work: Work,
-    shape: AttentionShape,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    tolerance: float = 1e-5,
+    work: Work, shape: AttentionShape, seed: int = 0, dtype: torch.dtype = torch.float32, tolerance: float = 1e-5
 ) -> None:
     for backend in USABLE:
         check_backend(backend, work, shape, seed, dtype, tolerance)
@@ -164,10 +160,7 @@ def test_contexts_of_very_different_length_go_into_buckets() -> None:
 
 def test_bfloat16() -> None:
     check(
-        [(30, 1), (50, 1), (10, 6), (0, 40)],
-        AttentionShape(6, 2, 64, (None, 8)),
-        dtype=torch.bfloat16,
-        tolerance=2e-2,
+        [(30, 1), (50, 1), (10, 6), (0, 40)], AttentionShape(6, 2, 64, (None, 8)), dtype=torch.bfloat16, tolerance=2e-2
     )
 
 

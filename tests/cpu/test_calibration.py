@@ -162,10 +162,7 @@ def test_answers_are_known_in_forks_and_when_they_are_cut(opened: Callable[..., 
         second = row.generate(FIXED).result().token_ids
         fork.extend([10], drop=3)
         fork.tokens()
-    assert set(texts) == {
-        RecordedText((7, 8, *first[:2], 9, *second), ((2, 4), (5, 8))),
-        RecordedText((7, 8, 10), ()),
-    }
+    assert set(texts) == {RecordedText((7, 8, *first[:2], 9, *second), ((2, 4), (5, 8))), RecordedText((7, 8, 10), ())}
 
 
 @pytest.mark.parametrize(

@@ -168,12 +168,7 @@ def test_programs_with_servers_of_their_own():
 
 @pytest.mark.whole
 def test_a_test_file_for_backends(tmp_path):
-    row = {
-        "activity_label": "Baking",
-        "ctx": "She",
-        "endings": ["kneads", "sings", "runs", "reads"],
-        "label": 0,
-    }
+    row = {"activity_label": "Baking", "ctx": "She", "endings": ["kneads", "sings", "runs", "reads"], "label": 0}
     (tmp_path / "hellaswag_val.jsonl").write_text(8 * (json.dumps(row) + "\n"))
     done = run("check_backend.py", TMPDIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
@@ -207,10 +202,7 @@ def test_generate_gives_what_the_runtime_gives(engine):
     assert answer["text"] == oracle.text
     meta = answer["meta_info"]
     assert meta["finish_reason"] == oracle.finish_reason
-    assert (meta["prompt_tokens"], meta["completion_tokens"]) == (
-        oracle.prompt_tokens,
-        oracle.completion_tokens,
-    )
+    assert (meta["prompt_tokens"], meta["completion_tokens"]) == (oracle.prompt_tokens, oracle.completion_tokens)
 
 
 def test_token_ids_in_place_of_text(engine):

@@ -12,6 +12,7 @@ import pytest
 import torch
 from family_checks import prompt, reference
 from gguf_convert import Packed, Value, gguf_name, packed, random_blocks, write_gguf, write_twin
+from loaded_models import GivenWeights
 from rig import Rig, Row
 
 from sgl.runtime.errors import CheckpointError, ConfigError
@@ -186,15 +187,16 @@ def dense(file: Path, stored: Any) -> torch.Tensor:
 
 def loaded(opened: GGUFModel) -> Decoder:
     model = Decoder(opened.model(), torch.float32)
-    waiting = {place.name: place.target for place in model.places()}
+    found = {}
     for file, whole in opened.tensors:
         if whole.name not in opened.names:
             continue
         source = FileWeightSource(file, [whole._replace(name=opened.names[whole.name])])
         for stored in split_stacked_experts(source, model.config).tensors:
-            waiting.pop(stored.name).copy_(dense(file, stored))
-    assert not waiting
-    return model.seal()
+            found[stored.name] = dense(file, stored)
+    model.load(GivenWeights(lambda name, target: target.copy_(found.pop(name))))
+    assert not found
+    return model
 
 
 def plain(model: ModelSpec) -> ModelSpec:

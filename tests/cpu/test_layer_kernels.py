@@ -19,6 +19,7 @@ if torch.cuda.is_available():
     pytest.skip("with a GPU, tests/gpu does the same", allow_module_level=True)
 
 import layer_checks as checks
+from loaded_models import GivenWeights
 
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.layers.rotary_embedding import RopeParameters, RotaryEmbedding
@@ -181,7 +182,7 @@ def test_a_table_built_in_pieces_is_that_built_at_once(monkeypatch: pytest.Monke
     assert torch.equal(RotaryEmbedding(rope, torch.float32, cpu, 100).table, once)
 
 
-def test_seal_asks_the_transform_for_every_projection(tmp_path: Path) -> None:
+def test_loading_asks_the_transform_for_every_projection(tmp_path: Path) -> None:
     """Layers that it gives are taken as they are, those that it passes on are sealed as ever."""
 
     class Doubled(Linear):
@@ -189,17 +190,16 @@ def test_seal_asks_the_transform_for_every_projection(tmp_path: Path) -> None:
             raise AssertionError("a given layer is sealed already")
 
     asked: list[str] = []
+    loaded: list[torch.Tensor] = []
 
     def transform(name: str, layer: Linear) -> Linear:
         asked.append(name)
+        loaded.append(layer.weight)
         return Doubled(layer.weight * 2) if name == "down" else layer
 
     config = load_config(write_checkpoint(tmp_path, num_hidden_layers=2))
     model = decoder.Decoder(config, torch.float32)
-    for _, place, *_ in model.places():
-        place.normal_()
-    weight = model.layers[1].ffn.down.weight
-    model.seal(transform)
+    model.load(GivenWeights(lambda name, target: target.normal_()), transform)
     assert asked == ["qkv", "output", "gate_up", "down"] * 2 + ["head"]
-    assert torch.equal(model.layers[1].ffn.down.weight, weight * 2)
+    assert torch.equal(model.layers[1].ffn.down.weight, loaded[7] * 2)
     assert type(model.layers[1].mixer.qkv) is not Linear and not isinstance(model.layers[1].mixer.qkv, Doubled)

@@ -131,12 +131,7 @@ def test_what_is_slower_is_logged_once_for_all_layers(
 @pytest.mark.whole
 @needs_kernels
 @pytest.mark.parametrize("process", [False, True])
-@pytest.mark.parametrize(
-    "options, why",
-    [
-        ({"dtype": "float16"}, "compute float32 and bfloat16, not float16"),
-    ],
-)
+@pytest.mark.parametrize("options, why", [({"dtype": "float16"}, "compute float32 and bfloat16, not float16")])
 def test_strict_refuses_what_is_slower(tiny: Path, options: dict[str, Any], why: str, process: bool) -> None:
     with pytest.raises(ConfigError, match=rf"Engine\(strict=True\): \d of \d layers use the torch executor: .*{why}"):
         sgl.Engine(tiny, strict=True, process=process, **OPTIONS | options)

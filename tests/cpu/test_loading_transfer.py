@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoints import write_checkpoint
+from loaded_models import GivenWeights
+from part_models import MODELS
 from safetensors import safe_open
 from safetensors.torch import save_file
 
@@ -35,14 +37,19 @@ def slow_read(path: Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
 
 def planned(path: Path, dtype: torch.dtype) -> tuple[Decoder, LoadPlan]:
     checkpoint = open_checkpoint(path)
-    model = Decoder(checkpoint.model, dtype, allocate=False)
+    model = Decoder(checkpoint.model, dtype)
     return model, plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
+
+
+def load_parts(model: Decoder, plan: LoadPlan, ahead: bool = True) -> list[int]:
+    with load_weights.weights_of(plan, model.device) as weights:
+        return list(model.loaded_parts(weights, ahead))
 
 
 def filled(path: Path, dtype: torch.dtype, ahead: bool = True) -> dict[str, torch.Tensor]:
     """The tensors of a directory's model, loaded and not sealed."""
     model, plan = planned(path, dtype)
-    assert list(load_weights.filled(model, plan, ahead)) == list(range(len(model.parts)))
+    assert load_parts(model, plan, ahead) == list(range(len(model.parts)))
     return {place.name: place.target for place in model.places()}
 
 
@@ -95,7 +102,7 @@ def test_a_file_that_shrinks_while_it_is_read(tmp_path):
     model, plan = planned(path, torch.float32)
     file.write_bytes(file.read_bytes()[:-500])
     with pytest.raises(CheckpointError, match="it ended within tensor"):
-        list(load_weights.filled(model, plan, ahead=True))
+        load_parts(model, plan)
 
 
 def test_progress_counts_every_byte(tmp_path, monkeypatch):
@@ -103,7 +110,7 @@ def test_progress_counts_every_byte(tmp_path, monkeypatch):
     counts: list[int] = []
     monkeypatch.setattr(load_weights, "_progress", lambda total, doing: nullcontext(counts.append))
     model, plan = planned(path, torch.bfloat16)
-    list(load_weights.filled(model, plan, ahead=True))
+    load_parts(model, plan)
     assert sum(counts) == plan.bytes == sum(tensor.nbytes for tensor in slow_read(path, torch.float32).values())
 
 
@@ -152,3 +159,17 @@ def test_a_transform_sees_every_projection(tmp_path):
 
     load_model(write_checkpoint(tmp_path), transform=transform)
     assert names.count("qkv") == 3 and set(names) == {"qkv", "output", "gate_up", "down", "head"}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_modules_find_all_that_is_loaded(name: str) -> None:
+    """What a part's places name is among its tensors, and its projections are those that places know."""
+    model = Decoder(MODELS[name], torch.float32)
+    weights = GivenWeights(lambda name, target: target.zero_())
+    for index in model.loaded_parts(weights):
+        part = model.parts[index]
+        held = {tensor.untyped_storage().data_ptr() for tensor in part.tensors()}
+        products = {id(getattr(*place)) for place in part.products()}
+        places = list(part.places())
+        assert {place.target.untyped_storage().data_ptr() for place in places} <= held
+        assert index == 0 or {id(place.layer) for place in places if place.layer is not None} <= products

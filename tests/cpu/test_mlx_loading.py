@@ -18,12 +18,12 @@ from test_quantized_loading import WEIGHTS, logits, needs_product, restored
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+from loaded_models import load_share
 from test_readers_gptq import stream
 
 from sgl.runtime import Engine
 from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.loading import load_model
-from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 
 __all__ = ["restored"]

@@ -35,19 +35,13 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "rope linear": ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}}),
     "rope llama3": ("llama", {"rope_parameters": LLAMA3}),
     "rope yarn": ("llama", {"rope_parameters": YARN}),
-    "rope yarn attention_factor": (
-        "llama",
-        {"rope_parameters": YARN | {"attention_factor": 0.7, "beta_fast": 16.0}},
-    ),
+    "rope yarn attention_factor": ("llama", {"rope_parameters": YARN | {"attention_factor": 0.7, "beta_fast": 16.0}}),
     "rope yarn mscale": ("llama", {"rope_parameters": YARN | {"mscale": 0.707, "mscale_all_dim": 0.9}}),
     "rope yarn untruncated": ("llama", {"rope_parameters": YARN | {"truncate": False}}),
     "mistral": ("mistral", {}),
     "mistral sliding": ("mistral", {"sliding_window": 7, "head_dim": 32}),
     "qwen2": ("qwen2", {}),
-    "qwen2 tied, late layers slide": (
-        "qwen2",
-        {"tie_word_embeddings": True, "max_window_layers": 1} | SLIDING,
-    ),
+    "qwen2 tied, late layers slide": ("qwen2", {"tie_word_embeddings": True, "max_window_layers": 1} | SLIDING),
     "qwen3": ("qwen3", {}),
     "qwen3 biases": ("qwen3", {"attention_bias": True}),
     "qwen3 layer types": (
@@ -150,10 +144,7 @@ BAD_CONFIGS: list[tuple[dict[str, Any], str]] = [
     ),
     ({"num_hidden_layers": 10**9}, "'num_hidden_layers' must be at most 2,000, not 1000000000"),
     ({"vocab_size": 10**30}, "'vocab_size' must be at most"),
-    (
-        {"rope_parameters": {"rope_type": "dynamo"}},
-        "rope_type='dynamo' is not supported; supported: default, linear",
-    ),
+    ({"rope_parameters": {"rope_type": "dynamo"}}, "rope_type='dynamo' is not supported; supported: default, linear"),
     ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters: key 'factor' is missing"),
     ({"partial_rotary_factor": 1.5}, "partial_rotary_factor=1.5 is not supported"),
     ({"architectures": ["GlmForCausalLM"], "partial_rotary_factor": 1.5}, "24 of 16 numbers of a head turn"),

@@ -12,10 +12,7 @@ from sgl.runtime import Engine, SamplingParams
 from sgl.runtime.engine import NANO
 from sgl.runtime.nano import nano_prompts
 
-TALK = [
-    nano_prompts.message("system", nano_prompts.CHAT_TASK),
-    nano_prompts.message("user", "Hello, what can you do?"),
-]
+TALK = [nano_prompts.message("system", nano_prompts.CHAT_TASK), nano_prompts.message("user", "Hello, what can you do?")]
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ import layer_checks as checks
 from expert_checks import drawn
 from family_cases import write_family
 from family_checks import close, prompt
+from loaded_models import load_share
 from rank_threads import PostingRanks, TurnRanks, Turns
 from ranks_rig import CPU
 from rig import Rig, Row
@@ -36,7 +37,6 @@ from sgl.runtime.parallel.ep.expert_balance import ExpertBalancer
 from sgl.runtime.parallel.ep.expert_migration import ExpertMigrator
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit, require_kernels, require_same_options
 from sgl.runtime.parallel.rank_collectives import joined
-from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 from sgl.runtime.quantization import transform_for
 

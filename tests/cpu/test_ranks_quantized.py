@@ -11,6 +11,7 @@ import torch
 from checkpoints import edit_json, write_checkpoint
 from family_checks import close, logits_of, prompt, reference
 from gguf_convert import write_twin
+from loaded_models import load_share
 from ranks_rig import CPU, steps_of_ranks
 from rig import Rig, Row
 from safetensors.torch import load_file, save_file
@@ -19,7 +20,6 @@ from test_quantized_loading import FORMATS, WEIGHTS, needs_product, restored, wr
 
 from sgl.runtime.adapters.adapter_sites import sites_of
 from sgl.runtime.errors import CheckpointError
-from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 from sgl.runtime.quantization.quantized_weight import QuantizedWeight
 

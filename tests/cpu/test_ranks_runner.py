@@ -19,6 +19,7 @@ if torch.cuda.is_available():
 
 from gpu_runner import Attention, pretend
 from layer_checks import lay_plain
+from loaded_models import load_share, load_stage
 from rank_threads import TurnRanks, Turns
 from test_piecewise_engine import found
 
@@ -35,9 +36,8 @@ from sgl.runtime.executor.ranks.rank_steps import BroadcastSteps, cuda_message, 
 from sgl.runtime.executor.ranks.step_plan_message import SequenceMirrors, plan_message
 from sgl.runtime.executor.step_arrays import StepArrays
 from sgl.runtime.kernels.launch.compile_ahead import is_compiling
-from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace
 from sgl.runtime.parallel.rank_collectives import joined
-from sgl.runtime.parallel.tp.sharded_source import load_share
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 from sgl.runtime.sequences.draft_tokens import DraftSource, DraftTokens
 from sgl.runtime.sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState

@@ -14,6 +14,7 @@ import pytest
 import torch
 from checkpoints import edit_json, write_checkpoint
 from family_cases import write_family
+from loaded_models import load_stage
 from ranks_rig import CPU, drawn, steps_of_ranks
 from ranks_rig import written as written_by
 from rig import Rig, Row
@@ -36,7 +37,7 @@ from sgl.runtime.loading import load_model
 from sgl.runtime.loading.sharded_state import MANIFEST, WHOLE, ParallelSizes, read_manifest
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
-from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage, require_state
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, require_state
 from sgl.runtime.quantization import transform_for
 
 pytestmark = pytest.mark.skipif(

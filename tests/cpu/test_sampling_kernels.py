@@ -103,11 +103,7 @@ def test_the_smallest_and_the_largest_variate_are_finite(target: int) -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "masked", "plain"),
-    [
-        (torch.float32, True, False),
-        (torch.float16, True, True),
-        (torch.bfloat16, False, False),
-    ],
+    [(torch.float32, True, False), (torch.float16, True, True), (torch.bfloat16, False, False)],
 )
 def test_same_tokens_as_the_cpu_sampler(dtype: torch.dtype, masked: bool, plain: bool) -> None:
     """`plain` has no penalties, so that the kernels read the model's own dtype."""

@@ -11,6 +11,7 @@ import pytest
 import torch
 from family_cases import write_family
 from family_checks import reference
+from loaded_models import load_share, load_stage
 
 from sgl.cli import main
 from sgl.runtime.build.engine_config import EngineConfig
@@ -18,8 +19,7 @@ from sgl.runtime.build.sharding_plan import best_plan, read, sharding_plans
 from sgl.runtime.executor.ranks.gpu_topology import grouped, matrix, sums
 from sgl.runtime.loading.checkpoint import open_checkpoint
 from sgl.runtime.parallel.ep.expert_parallel_split import ExpertParallelSplit
-from sgl.runtime.parallel.pp.pipeline_stages import RankPlace, load_stage
-from sgl.runtime.parallel.tp.sharded_source import load_share
+from sgl.runtime.parallel.pp.pipeline_stages import RankPlace
 from sgl.runtime.parallel.tp.tensor_parallel_split import TensorParallelSplit
 
 CONFIGS = json.loads((Path(__file__).parent / "published_configs.json").read_text())

@@ -16,6 +16,7 @@ from family_cases import FAMILIES, write_family
 from family_checks import close, prompt
 from family_cover import covered
 from gguf_convert import write_twin
+from loaded_models import load_stage
 from rig import Rig, Row
 from test_quantized_loading import FORMATS, write
 
@@ -29,7 +30,6 @@ from sgl.runtime.models import ModelSpec
 from sgl.runtime.parallel.pp.pipeline_stages import (
     RankPlace,
     balanced_boundaries,
-    load_stage,
     sizes,
     stage_boundaries,
     stage_checkpoint,

@@ -74,9 +74,10 @@ def test_streamed_weights_are_those_of_the_file(tmp_path, monkeypatch, chunk, dt
 def filled(path: Path, dtype: torch.dtype, device: str) -> dict[str, torch.Tensor]:
     """The tensors of a directory's model, loaded and not sealed."""
     checkpoint = open_checkpoint(path)
-    model = Decoder(checkpoint.model, dtype, device, allocate=False)
+    model = Decoder(checkpoint.model, dtype, device)
     plan = plan_for(model, checkpoint.sources, checkpoint.readers, checkpoint.where)
-    assert list(load_weights.filled(model, plan, ahead=True)) == list(range(len(model.parts)))
+    with load_weights.weights_of(plan, model.device) as weights:
+        assert list(model.loaded_parts(weights, ahead=True)) == list(range(len(model.parts)))
     return {place.name: place.target for place in model.places()}
 
 

@@ -46,7 +46,7 @@ class ExpertModules:
     """
 
     def __init__(self, model: ModelSpec) -> None:
-        shape = Decoder(model, torch.float32, "cpu", allocate=False)
+        shape = Decoder(model, torch.float32, "cpu")
         self.modules: dict[str, ExpertAdapterTarget] = {}
         self.layers: dict[str, int] = {}
         self._parts: dict[int, ReferenceExperts] = {}
@@ -83,7 +83,7 @@ def expert_modules_of(model: ModelSpec) -> ExpertModules:
 def _targets(part: ReferenceExperts, prefix: str, layer: int) -> Iterator[tuple[str, ExpertAdapterTarget]]:
     holders: list[tuple[int | str, object]] = [*enumerate(part.experts), ("shared", part.shared), ("", part)]
     keys = {
-        id(getattr(holder, name)): (key, holder, name)
+        id(getattr(holder, name)): (key, name)
         for key, holder in holders
         if holder is not None
         for name in names_of(holder)
@@ -91,15 +91,15 @@ def _targets(part: ReferenceExperts, prefix: str, layer: int) -> Iterator[tuple[
     exact = {id(part.router.weight): part.router} | (
         {} if part.switch is None else {id(part.switch.weight): part.switch}
     )
+    orders = {id(product): torch.from_numpy(rows) for product, rows in part.orders()}
     for place in part.places(prefix):
         product = place.layer or exact.get(id(place.target))
         if product is None or not place.name.endswith(WEIGHT) or id(product) not in keys:
             continue
-        key, holder, name = keys[id(product)]
         outputs, inputs = place.target.shape if product.weight.is_contiguous() else place.target.shape[::-1]
         yield (
             place.name.removesuffix(WEIGHT),
-            ExpertAdapterTarget(layer, (key, name), place.start, outputs, inputs, _order(holder, name)),
+            ExpertAdapterTarget(layer, keys[id(product)], place.start, outputs, inputs, orders.get(id(product))),
         )
 
 
@@ -109,9 +109,3 @@ def names_of(holder: object) -> Iterator[str]:
         yield from (name for name in ("router", "switch", "narrow", "widen") if getattr(holder, name) is not None)
     elif isinstance(holder, ReferenceGatedFFN | ReferencePlainFFN):
         yield from (holder.into, "down")
-
-
-def _order(holder: object, name: str) -> torch.Tensor | None:
-    if isinstance(holder, ReferenceGatedFFN) and name == "gate_up" and holder.row_order is not None:
-        return torch.from_numpy(holder.row_order)
-    return None

@@ -140,7 +140,7 @@ def can_run_gemv(product: Linear) -> bool:
     """Whether there is a gemv kernel for this product."""
     product = local_product(product)
     if isinstance(product, LoraGemvLinear):
-        return product.adds_in_kernel and can_run_gemv(product.base) and isinstance(read(product)[0], Tensor)
+        return product.adds_in_kernel and can_run_gemv(product.inner) and isinstance(read(product)[0], Tensor)
     return type(product) in KINDS or (
         isinstance(product, GpuQuantizedLinear) and product.folds and gemv.supports_weight(product.packed)
     )
@@ -166,19 +166,19 @@ def posted_product(product: Linear, y: Tensor, next_sum: bool) -> Tensor | Parti
     """y [1, in] -> [1, out], see `over_ranks.pending`. next_sum: this is the ranks' next all-reduce."""
     if not isinstance(product, AllReduceLinear):
         return multiply(product, y)
-    weight, scale = read(product.product)
+    weight, scale = read(product.inner)
     if next_sum and isinstance(weight, Tensor):
         out = y.new_empty(1, len(weight))
         if (rooms := product.ranks.rooms(out)) is not None:
-            post_linear(y, weight, rooms, product.product.bias, weight_scale=scale, pair=_pair(product.product, y))
+            post_linear(y, weight, rooms, product.inner.bias, weight_scale=scale, pair=_pair(product.inner, y))
             return PostedPartialSum(out, product.ranks, rooms)
-    return PartialSum(multiply(product.product, y), product.ranks)
+    return PartialSum(multiply(product.inner, y), product.ranks)
 
 
 def multiply(product: Linear, y: Tensor, norm: NormWeights | None = None) -> Tensor:
     """norm(y) [1, in] -> [1, out]"""
     if isinstance(product, TensorParallelLinear):
-        return product.whole(multiply(product.product, y, norm))
+        return product.whole(multiply(product.inner, y, norm))
     (weight, scale), pair = read(product), _pair(product, y, norm)
     if norm is None:
         return gemv.linear(y, weight, product.bias, weight_scale=scale, pair=pair)
@@ -192,7 +192,7 @@ def weight_bytes(product: Linear) -> int:
 def read(product: Linear) -> Read:
     """The weight as the kernels read it, and its scales, if any."""
     if isinstance(product, LoraGemvLinear):
-        return read(product.base)
+        return read(product.inner)
     if not isinstance(product, GpuQuantizedLinear):
         return product.weight, product.scale
     packed = product.packed

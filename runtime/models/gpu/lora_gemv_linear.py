@@ -6,21 +6,17 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from ...layers.linear_layers import Linear
+from ...layers.linear_layers import WrappedLinear
 
 if TYPE_CHECKING:
     from ...kernels.gemv.gemv_lora import GemvLora
     from ...kernels.residual_norm import NormWeights
 
 
-class LoraGemvLinear(Linear):
-    """base: computes the product without adapters."""
+class LoraGemvLinear(WrappedLinear):
+    """inner: computes the product without adapters."""
 
-    __slots__ = ("base",)
-
-    def __init__(self, base: Linear) -> None:
-        super().__init__(base.weight, base.bias)
-        self.base = base
+    __slots__ = ()
 
     @property
     def adds_in_kernel(self) -> bool:

@@ -31,7 +31,7 @@ Form = tuple[Any, ...]
 def form_of(network: ReferenceGatedFFN | ReferencePlainFFN) -> Form | None:
     """What two experts must have in common for one to replace the other; None: they cannot be compared."""
     forms = [_form(product) for product in _products(network)]
-    return None if None in forms or getattr(network, "_learned", None) is not None else tuple(forms)
+    return None if None in forms or getattr(network, "learned", None) is not None else tuple(forms)
 
 
 def _form(product: Linear) -> Form | None:

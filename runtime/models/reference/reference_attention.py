@@ -15,16 +15,14 @@ from ...layers.rotary_embedding import RopeParameters, rotate
 from ..spec.model_spec import AttentionSpec, QueryTemperature
 from ..spec.tensor_names import Order, TensorNames
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, weight_of
-from .reference_mixer import ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_qk_norm import ReferenceQkNorm
 
 
-class ReferenceAttention:
+class ReferenceAttention(ProjectedMixer):
     """`qkv` projects queries, keys, values and gates of all heads, [T, rows]; `output` projects the attention
     output.
     """
-
-    capturable = True
 
     def __init__(
         self, part: AttentionSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
@@ -33,7 +31,8 @@ class ReferenceAttention:
         self.heads = (part.heads, 0 if part.source is not None else part.kv_heads)
         self.qkv = matrix(sum(part.rows) + part.gates, hidden, part.bias, names.transposed, dtype, device)
         self.output = matrix(hidden, part.heads * part.values, part.out_bias, names.transposed, dtype, device)
-        self.norm = None if part.norm is None else ReferenceQkNorm(part.norm, *self.heads, part.dim, device)
+        order = None if part.rope is None else part.rope.order
+        self.norm = None if part.norm is None else ReferenceQkNorm(part.norm, *self.heads, part.dim, order, device)
         ones = torch.ones(part.kv_heads, part.values, dtype=torch.float32, device=device)
         self.value_norm = None if part.value_norm_eps is None else PerHeadNorm(ones, part.value_norm_eps)
         self.sinks = torch.zeros(part.heads, dtype=torch.float32, device=device) if part.sinks else None
@@ -50,17 +49,6 @@ class ReferenceAttention:
         if self.sinks is not None:
             yield WeightTarget(prefix + names.sinks, self.sinks)
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        yield from ((self, "qkv"), (self, "output"))
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors in addition to its products."""
-        if self.norm is not None:
-            yield self.norm.weight
-        if self.sinks is not None:
-            yield self.sinks
-
     def _apart(self, prefix: str) -> Iterator[WeightTarget]:
         """Queries, with the gates, keys and values have a tensor each; the rows of values that are keys come with
         `order`.
@@ -73,15 +61,8 @@ class ReferenceAttention:
                 yield from bias_of(prefix + name, self.qkv, start, start + rows)
             start += rows
 
-    def seal(self) -> None:
-        """Bring the loaded rows into order: queries, keys, values, gates; rotated pairs end up half a head apart."""
-        for product, order in self.orders():
-            product.take_rows(torch.from_numpy(order))
-        if self.norm is not None:
-            self.norm.seal(None if self.part.rope is None else self.part.rope.order)
-
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows are reordered, with the file's row for each of theirs, int64."""
+        """Queries, keys, values, gates; rotated pairs end up half a head apart."""
         merged = self._names.qkv
         rows = rows_in_file(self.part, "rows" if merged is None else merged.order)
         if not np.array_equal(rows, np.arange(len(rows))):

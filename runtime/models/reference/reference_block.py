@@ -13,18 +13,18 @@ from ...layers.norm_layers import RMSNorm
 from ..spec.model_spec import ExpertsSpec, Feedforward, LayerSpec, PerLayerEmbeddingsSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, norm_for, norm_places
-from .per_layer_embeddings import PerLayerEmbeddingGate
 from .reference_attention import ReferenceAttention
 from .reference_experts import ReferenceExperts
-from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
+from .reference_feedforward import PerLayerEmbeddingGate, ReferenceGatedFFN, ReferencePlainFFN, network_for
 from .reference_mixer import ReferenceMixer, ReferenceStep
 from .reference_mixer_factory import mixer_for
+from .reference_module import ReferenceModule
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
 
 
-class ReferenceBlock:
+class ReferenceBlock(ReferenceModule):
     """Layer `index` of a model, which the checkpoint counts from `first`; `layer` is its spec.
 
     `x` is [T, hidden] throughout; it may be written into.
@@ -86,29 +86,16 @@ class ReferenceBlock:
         if self.gate is not None:
             yield from self.gate.places(prefix)
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        for branch in self.branches:
-            yield from branch.products()
-        if self.gate is not None:
-            yield from ((self.gate, "down"), (self.gate, "up"))
-
-    def norms(self) -> Iterator[RMSNorm]:
-        yield from (norm for name in NORMS if (norm := getattr(self, name)) is not None)
-        if self.gate is not None:
-            yield self.gate.norm
-
     def seal(self, small: bool, transform: Transform | None) -> None:
-        for branch in self.branches:
-            branch.seal()
-        for norm in self.norms():
-            norm.seal()
+        for product, order in self.orders():
+            product.take_rows(torch.from_numpy(order))
+        self.finish_loading()
         for holder, name in self.products():
             setattr(holder, name, sealed(name, getattr(holder, name), transform))
         if not small:  # small models are stored together as a whole
             BlockedLinear.store_together(getattr(*place) for place in self.products())
         if isinstance(self.ffn, ReferenceExperts):
-            self.ffn.finish()
+            self.ffn.store_experts()
 
     def forward(self, x: Tensor, step: ReferenceStep, rows: Tensor | None = None, own: Tensor | None = None) -> Tensor:
         """rows: continue with these rows only, once their keys and values are written.  own: see

@@ -14,20 +14,18 @@ from ...layers.recurrent import LinearAttention, RaggedSequences
 from ..spec.recurrent_spec import DeltaNetSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
-from .reference_mixer import ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, sigmoid, stored_rate
 
 UNIT_EPS = 1e-6  # added to the norm of queries and keys
 
 
-class ReferenceDeltaNet:
+class ReferenceDeltaNet(ProjectedMixer):
     """`input` projects queries, keys, values and gate, `rates` beta and decay; `output` projects all heads' gated
     outputs.
 
     spread, gate: from a few numbers to decay and gate of all channels, in KDA.  rate: float32 [heads], -e^A_log.
     """
-
-    capturable = True
 
     def __init__(
         self, part: DeltaNetSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
@@ -73,25 +71,12 @@ class ReferenceDeltaNet:
         parts = [whole] if len(names) == 1 else whole.split_with_sizes([self._rows[letter] for letter in "qkv"])
         yield from (WeightTarget(f"{begin}{name}.weight", target) for name, target in zip(names, parts, strict=True))
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        yield from (
-            (self, name) for name in ("input", "rates", "spread", "gate", "output") if getattr(self, name) is not None
-        )
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors in addition to its products."""
-        yield from (self.rate, self.bias, self.norm, *self.convolution.tensors())
-
-    def seal(self) -> None:
-        """Bring the loaded rows into order: queries, keys, values, gate; beta, decay."""
-        for product, order in self.orders():
-            product.take_rows(torch.from_numpy(order))
-        self.convolution.seal()
+    def finish_loading(self) -> None:
+        super().finish_loading()
         self.rate = stored_rate(self.rate, self.part.log_rate)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows `seal` reorders, with the file's row for each of theirs, int64."""
+        """Queries, keys, values, gate; beta, decay."""
         places = {"inputs": (self.input, "qkvz"), "rates": (self.rates, "ba")}
         yield from ((places[name][0], self._order(places[name][1])) for name in self._names.by_head)
 

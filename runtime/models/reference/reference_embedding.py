@@ -14,13 +14,14 @@ from ...step.step_batch import StepBatch
 from ..spec.model_spec import LearnedPositions, ModelSpec, PerLayerEmbeddingsSpec, SinusoidalPositions
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, norm_for, norm_places, weight_of
 from .reference_block import Transform, normed, sealed
+from .reference_module import ReferenceModule
 
 
-class TokenEmbedding:
+class TokenEmbedding(ReferenceModule):
     """`table` [vocabulary, embed_size or hidden], and the operations on its rows.
 
     A pipeline stage after the first one has no rows, or only those of a tied head.
-    tied: for a tied head, the projection that the table is loaded as, until it is sealed.  codes: its quantized form,
+    _tied: for a tied head, the projection that the table is loaded as, until it is sealed.  codes: its quantized form,
         for the head.
     """
 
@@ -29,7 +30,7 @@ class TokenEmbedding:
         self.table = torch.empty(
             model.vocab_size if model.has_table else 0, model.embed_size or hidden, dtype=dtype, device=device
         )
-        self.tied = Linear(self.table) if model.tied and not model.head_unit else None
+        self._tied = Linear(self.table) if model.tied and not model.head_unit else None
         self.codes: LoadedWeight | None = None
         self.norm = norm_for(model.embed_norm if begins else None, hidden, device)
         self.positions = (
@@ -48,7 +49,7 @@ class TokenEmbedding:
     def places(self) -> Iterator[WeightTarget]:
         names = self.model.names
         if len(self.table):
-            yield WeightTarget(f"{names.embedding}.weight", self.table, self.tied)
+            yield WeightTarget(f"{names.embedding}.weight", self.table, self._tied)
         yield from norm_places(names.embed_norm, self.model.embed_norm, self.norm)
         if isinstance(self.model.positions, LearnedPositions) and self.positions is not None:
             yield WeightTarget(f"{names.positions}.weight", self.positions)
@@ -59,34 +60,15 @@ class TokenEmbedding:
 
     def seal(self, small: bool, transform: Transform | None) -> None:
         self._take_codes()
-        if self.norm is not None:
-            self.norm.seal()
-        if self.project is not None:
-            self.project = sealed("project", self.project, transform)
-        if self.own is not None:
-            self.own.norm.seal()
-            self.own.project = sealed("project", self.own.project, transform)
+        self.finish_loading()
+        for holder, name in self.products():
+            setattr(holder, name, sealed(name, getattr(holder, name), transform))
 
     def _take_codes(self) -> None:
-        if self.tied is not None and self.tied.coded is not None:
-            self.codes = self.tied.coded
+        if self._tied is not None and self._tied.coded is not None:
+            self.codes = self._tied.coded
             self.table.copy_(self.codes.dense(self.table.dtype))
-        self.tied = None
-
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        if self.project is not None:
-            yield self, "project"
-        if self.own is not None:
-            yield self.own, "project"
-
-    def tensors(self) -> Iterator[Tensor]:
-        """All kept tensors of the weights."""
-        own = () if self.own is None else (self.own.table, self.own.norm.weight)
-        yield from (tensor for tensor in (self.table, self.positions, *own) if tensor is not None)
-        yield from () if self.norm is None else (self.norm.weight,)
-        for project in (self.project, None if self.own is None else self.own.project):
-            yield from () if project is None else project.tensors()
+        self._tied = None
 
     @property
     def plain(self) -> bool:
@@ -131,7 +113,7 @@ def position_table(
     return torch.cat((angles.sin(), angles.cos()), 1).to(dtype)
 
 
-class PerLayerEmbeddings:
+class PerLayerEmbeddings(ReferenceModule):
     """Per-layer embeddings of a token (Gemma 4): a table's row plus a projection of the hidden state."""
 
     def __init__(
@@ -159,7 +141,7 @@ class PerLayerEmbeddings:
         return ((projected + looked_up) * 2.0**-0.5).unbind(1)
 
 
-class OutputHead:
+class OutputHead(ReferenceModule):
     """From normed hidden states to logits.
 
     `product` [vocabulary, hidden]; tied, it is the embedding's table. A stage before the last one has no rows.
@@ -192,8 +174,7 @@ class OutputHead:
     def seal(self, small: bool, transform: Transform | None) -> None:
         if not self.model.stage.ends:
             return
-        if self.norm is not None:
-            self.norm.seal()
+        self.finish_loading()
         if self.model.head_unit:
             if self.product.coded is not None:
                 self.product = Linear(self.product.coded.dense(self.product.weight.dtype), self.product.bias)
@@ -206,18 +187,6 @@ class OutputHead:
             self.product = transform("head", self.product)
         if not small:
             BlockedLinear.store_together([self.product])
-
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        if self.project is not None:
-            yield self, "project"
-        yield self, "product"
-
-    def tensors(self) -> Iterator[Tensor]:
-        """All kept tensors of the weights."""
-        yield from self.product.tensors()
-        yield from () if self.project is None else self.project.tensors()
-        yield from () if self.norm is None else (self.norm.weight,)
 
     @property
     def plain(self) -> bool:

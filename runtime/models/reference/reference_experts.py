@@ -14,12 +14,13 @@ from ..spec.model_spec import ExpertsSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, weight_of
 from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
+from .reference_module import ReferenceModule
 from .reference_routing import routed, sigmoid
 from .stacked_experts import allocate_together, store_alike
 from .tensor_parallel_linear import TensorParallelGroup
 
 
-class ReferenceExperts:
+class ReferenceExperts(ReferenceModule):
     """`inner` returns the network's output; no product follows it.
 
     Builders of models set `compiled`, `host`, `ranks` and `spread`.
@@ -44,12 +45,12 @@ class ReferenceExperts:
         corrected = part.router.correction
         self.correction = torch.zeros(part.count, dtype=torch.float32, device=device) if corrected else None
         self.experts = _experts(part, names, part.latent or hidden, dtype, device)
-        self.narrow = matrix(part.latent, hidden, part.latent_bias, False, dtype, device) if part.latent else None
-        self.widen = matrix(hidden, part.latent, part.latent_bias, False, dtype, device) if part.latent else None
         self.shared = (
             None if part.shared is None else network_for(part.shared, shared_expert_names(names), hidden, dtype, device)
         )
         self.switch = matrix(1, hidden, False, False, torch.float32, device) if part.switched else None
+        self.narrow = matrix(part.latent, hidden, part.latent_bias, False, dtype, device) if part.latent else None
+        self.widen = matrix(hidden, part.latent, part.latent_bias, False, dtype, device) if part.latent else None
         self.counts: Tensor | None = None
         self.compiled: ExpertsExecutor | None = None
         self.host: ExpertsSource | None = None
@@ -76,18 +77,7 @@ class ReferenceExperts:
             yield from weight_of(prefix + names.narrow, self.narrow)
             yield from weight_of(prefix + names.widen, self.widen)
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        yield self, "router"
-        for network in self.networks():
-            yield from network.products()
-        yield from ((self, name) for name in ("switch", "narrow", "widen") if getattr(self, name) is not None)
-
-    def seal(self) -> None:
-        for network in self.networks():
-            network.seal()
-
-    def finish(self) -> None:
+    def store_experts(self) -> None:
         """Called once its products are sealed."""
         assert (self.spread is None) == (self.part.held is None)
         if self.device.type != "meta":
@@ -105,11 +95,6 @@ class ReferenceExperts:
         self.spread.place(held)
         if self.compiled is not None:
             self.compiled.place(self.spread)
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors in addition to its products."""
-        if self.correction is not None:
-            yield self.correction
 
     def inner(self, x: Tensor) -> Tensor:
         """x [T, hidden] -> [T, hidden]"""

@@ -18,9 +18,10 @@ from ..spec.latent_attention_spec import IndexerSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
 from .reference_mixer import ReferenceStep
+from .reference_module import ReferenceModule
 
 
-class ReferenceIndexer:
+class ReferenceIndexer(ReferenceModule):
     """`queries` projects the queries' latent to all heads' queries, `keys` a token to its key, `shares` to head
     weights.
     """
@@ -44,23 +45,17 @@ class ReferenceIndexer:
         yield from exact(f"{begin}weights_proj", self.shares)
         yield from norm_places(f"{begin}k_norm", self.part.norm, self.norm)
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        yield from ((self, name) for name in ("queries", "keys", "shares"))
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield from (tensor for tensor in (self.norm.weight, self.norm.bias) if tensor is not None)
-
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
         if self._order is not None:
             yield self.queries, (np.arange(self.part.heads)[:, None] * self.part.dim + self._order).ravel()
             yield self.keys, self._order
 
-    def seal(self) -> None:
+    def finish_loading(self) -> None:
         """The norm's weights belong to the keys, which are reordered for the rotation."""
         if self._order is not None:
-            for tensor in self.tensors():
+            for tensor in (self.norm.weight, *([] if self.norm.bias is None else [self.norm.bias])):
                 tensor.copy_(tensor[torch.from_numpy(self._order).to(tensor.device)])
-        self.norm.seal()
+        super().finish_loading()
 
     @property
     def _order(self) -> np.ndarray | None:

@@ -27,22 +27,20 @@ from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, norm_for, weight_of
 from .reference_attention import temperatures
 from .reference_indexer import ReferenceIndexer
-from .reference_mixer import ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .tensor_parallel_linear import precomputed
 
 # new tokens of each sequence of a step from which it is faster on a CPU to compute keys and values of them all
 FRESH = 1024
 
 
-class ReferenceLatentAttention:
+class ReferenceLatentAttention(ProjectedMixer):
     """`query` projects all heads' own numbers, then all rotated ones, `latent` a token's row; `output` the heads'
     values.
 
     query_down: to the queries' latent, if they have one.  up: as it is loaded, for each head the projection to keys,
         then to values. Once sealed, `absorb` and `expand` have it, by head.
     """
-
-    capturable = True
 
     def __init__(
         self,
@@ -81,41 +79,20 @@ class ReferenceLatentAttention:
         if self.indexer is not None:
             yield from self.indexer.places(prefix)
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        yield from (
-            (self, name) for name in ("query_down", "query", "latent", "output") if getattr(self, name) is not None
-        )
-        if self.indexer is not None:
-            yield from self.indexer.products()
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors in addition to its products."""
-        yield from (norm.weight for norm in (self.query_norm, self.norm) if norm is not None)
-        yield from self.up or (self.absorb.weight, self.expand.weight)
-        if self.indexer is not None:
-            yield from self.indexer.tensors()
-
-    def seal(self) -> None:
-        """Bring the loaded rows into order, and split the projections to keys and values by head."""
-        for product, order in self.orders():
-            product.take_rows(torch.from_numpy(order))
-        for sealed in (self.query_norm, self.norm, self.indexer):
-            if sealed is not None:
-                sealed.seal()
+    def finish_loading(self) -> None:
+        """The projections to keys and values are split by head."""
+        super().finish_loading()
         keys, values = _by_head(self.part, self.up)
         self.absorb, self.expand, self.up = HeadwiseMatmul(keys), HeadwiseMatmul(values.transpose(1, 2)), []
         self._by_head = PerHeadNorm(self.norm.weight[None], self.norm.eps)
 
     def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows `seal` reorders, with the file's row for each of theirs, int64."""
         part = self.part
         turning = list(range(part.turned)) if part.rope is None or part.rope.order is None else part.rope.order
         heads = np.arange(part.heads * (part.dim + part.turned)).reshape(part.heads, -1)
         yield self.query, np.concatenate([heads[:, : part.dim].ravel(), heads[:, part.dim :][:, turning].ravel()])
         yield self.latent, np.concatenate([np.arange(part.rank), part.rank + np.array(turning)])
-        if self.indexer is not None:
-            yield from self.indexer.orders()
+        yield from super().orders()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the attention output of each token, [T, heads * value_dim]; rows are written.

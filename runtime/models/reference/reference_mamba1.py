@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...layers.linear_layers import Linear
 from ...layers.recurrent import RaggedSequences, SelectiveScan
 from ..spec.recurrent_spec import Mamba1Spec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
-from .reference_mixer import ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
 
 NORMS = ("dt_layernorm", "b_layernorm", "c_layernorm")
 
 
-class ReferenceMamba1:
+class ReferenceMamba1(ProjectedMixer):
     """`input` projects x and gate; `select` the convolved x to inputs of time steps, B and C; `steps` the time steps.
 
     rate: float32 [inner, size], -e^A_log.  skip: float32 [inner], the direct path of x around the states.
     """
-
-    capturable = True
 
     def __init__(
         self, part: Mamba1Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
@@ -51,25 +47,9 @@ class ReferenceMamba1:
         for name, norm in zip(NORMS, self.norms, strict=True):
             yield from norm_places(begin + name, self.part.norm, norm)
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        yield from ((self, name) for name in ("input", "select", "steps", "output"))
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors in addition to its products."""
-        yield from (self.rate, self.skip, *self.convolution.tensors())
-        yield from (norm.weight for norm in self.norms if norm is not None)
-
-    def seal(self) -> None:
-        self.convolution.seal()
+    def finish_loading(self) -> None:
+        super().finish_loading()
         self.rate = stored_rate(self.rate, self.part.log_rate)
-        for norm in self.norms:
-            if norm is not None:
-                norm.seal()
-
-    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """Rows keep the order of the files."""
-        yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the gated outputs of all channels, [T, inner]; states are kept for later tokens."""

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...layers.linear_layers import Linear
 from ...layers.recurrent import LinearAttention, RaggedSequences
 from ..spec.recurrent_spec import Mamba2Spec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
-from .reference_mixer import ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried, gated, rates, scanned, stored_rate
 
 
-class ReferenceMamba2:
+class ReferenceMamba2(ProjectedMixer):
     """`input` projects gate, x, B, C and time steps; `output` projects the gated outputs of all heads.
 
     rate: float32 [heads], -e^A_log.  skip: float32 [heads], the direct path of x around the states.  scales: of each
         output of `input`.
     """
-
-    capturable = True
 
     def __init__(
         self, part: Mamba2Spec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
@@ -50,26 +46,13 @@ class ReferenceMamba2:
         if self.norm is not None:
             yield WeightTarget(f"{begin}norm.weight", self.norm)
 
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-        yield from ((self, "input"), (self, "output"))
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors in addition to its products."""
-        yield from (self.rate, self.skip, self.bias, *self.convolution.tensors())
-        yield from (tensor for tensor in (self.norm, self.scales) if tensor is not None)
-
-    def seal(self) -> None:
+    def finish_loading(self) -> None:
+        super().finish_loading()
         part = self.part
-        self.convolution.seal()
-        self.rate = stored_rate(self.rate, self.part.log_rate)
+        self.rate = stored_rate(self.rate, part.log_rate)
         if part.scales:
             counts = torch.tensor([part.inner, part.inner, *[part.groups * part.size] * 2, part.heads])
             self.scales = torch.tensor(part.scales).repeat_interleave(counts).to(self.rate.device)
-
-    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """Rows keep the order of the files."""
-        yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the gated outputs of all heads, [T, inner]; states are kept for later tokens."""

@@ -1,11 +1,10 @@
-"""The interface of every mixer of a layer."""
+"""What every mixer of a layer has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 from ...attention.attention_backend import AttentionBackend
@@ -14,6 +13,7 @@ from ...layers.linear_layers import Linear
 from ...layers.rotary_embedding import RopeParameters, RotaryAngles
 from ...step.step_batch import StepBatch
 from ..spec.weight_targets import WeightTarget
+from .reference_module import ReferenceModule
 
 
 class ReferenceStep(NamedTuple):
@@ -35,35 +35,26 @@ def step_states(batch: StepBatch, memory: RecurrentStateMemory | None) -> StepSt
     return StepStates(memory, batch.state_read.long(), batch.state_write.long())
 
 
-class ReferenceMixer(Protocol):
+class ReferenceMixer(ReferenceModule):
     """A layer's mixer in torch, the reference: `output` of the result of `attend` is added to the residual.
 
-    None: the result itself is added.
+    None: the result itself is added.  capturable: steps of one token a sequence may be CUDA graphs: no synchronization,
+    and no size depends on values.
     """
 
-    @property
-    def capturable(self) -> bool:
-        """Whether steps of one token a sequence may be CUDA graphs: no synchronization, and no size depends on
-        values.
-        """
-
-    @property
-    def output(self) -> Linear | None: ...
+    capturable = True
+    output: Linear | None
 
     def places(self, prefix: str) -> Iterator[WeightTarget]:
         """Where the checkpoint's tensors go; prefix: of the layer's names."""
-
-    def products(self) -> Iterator[tuple[object, str]]:
-        """The modules that hold each projection, and its name there."""
-
-    def tensors(self) -> Iterator[Tensor]:
-        """Tensors in addition to its products."""
-
-    def seal(self) -> None:
-        """Bring what was loaded into order, before the products are sealed."""
-
-    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """The projections whose rows `seal` reorders, with the file's row for each of theirs, int64."""
+        raise NotImplementedError
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> [T, inputs of `output`]; what later tokens need of these is written."""
+        raise NotImplementedError
+
+
+class ProjectedMixer(ReferenceMixer):
+    """One that has `output`."""
+
+    output: Linear

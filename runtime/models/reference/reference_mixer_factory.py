@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...layers.linear_layers import Linear
 from ..spec.latent_attention_spec import LatentAttentionSpec
 from ..spec.model_spec import AttentionSpec, Mixer, ParallelMixersSpec, ShortConvSpec
 from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
@@ -25,7 +23,7 @@ from .reference_short_conv import ReferenceShortConv
 from .reference_sparse_attention import ReferenceSparseAttention
 
 
-class ReferenceParallelMixers:
+class ReferenceParallelMixers(ReferenceMixer):
     """Mixers in parallel; the result of `attend` is added as it is. See `ParallelMixersSpec`."""
 
     output = None
@@ -46,22 +44,6 @@ class ReferenceParallelMixers:
     def places(self, prefix: str) -> Iterator[WeightTarget]:
         for mixer in self.mixers:
             yield from mixer.places(prefix)
-
-    def products(self) -> Iterator[tuple[object, str]]:
-        for mixer in self.mixers:
-            yield from mixer.products()
-
-    def tensors(self) -> Iterator[Tensor]:
-        for mixer in self.mixers:
-            yield from mixer.tensors()
-
-    def seal(self) -> None:
-        for mixer in self.mixers:
-            mixer.seal()
-
-    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        for mixer in self.mixers:
-            yield from mixer.orders()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """[T, hidden] -> [T, hidden]"""

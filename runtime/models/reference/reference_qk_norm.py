@@ -12,16 +12,21 @@ from ...layers import cpu_kernels
 from ...layers import norm_layers as norms
 from ..spec.model_spec import QkNormSpec
 from ..spec.weight_targets import WeightTarget
+from .reference_module import ReferenceModule
 
 
-class ReferenceQkNorm:
+class ReferenceQkNorm(ReferenceModule):
     """Norm of heads x [T, query heads then key heads, dim]; may write into x.
 
-    Load `queries` and `keys`, then call `seal`. each_head: what norms head by head; None where all are normed at once.
+    Load `queries` and `keys`, then call `finish_loading`. each_head: what norms head by head; None: all are normed at
+    once.
     """
 
-    def __init__(self, part: QkNormSpec, queries: int, keys: int, dim: int, device: torch.device) -> None:
-        self.part, self.after, self._counts, self._dim = part, part.after, (queries, keys), dim
+    def __init__(
+        self, part: QkNormSpec, queries: int, keys: int, dim: int, order: list[int] | None, device: torch.device
+    ) -> None:
+        """order: of the numbers of a head, see `RopeParameters.order`."""
+        self.part, self.after, self._counts, self._dim, self._order = part, part.after, (queries, keys), dim, order
         self.queries, self.keys = (
             torch.ones(self._shape(count), dtype=torch.float32, device=device) for count in (queries, keys)
         )
@@ -49,10 +54,9 @@ class ReferenceQkNorm:
             elif count:
                 yield WeightTarget(name + ending, tensor)
 
-    def seal(self, order: list[int] | None) -> None:
-        """order: of the numbers of a head, see `RopeParameters.order`."""
-        self.weight = (self._sealed([self.queries, self.keys], order) + self.part.norm.offset).contiguous()
-        self.bias = self._sealed(self.biases, order).contiguous() if self.biases else None
+    def finish_loading(self) -> None:
+        self.weight = (self._joined([self.queries, self.keys]) + self.part.norm.offset).contiguous()
+        self.bias = self._joined(self.biases).contiguous() if self.biases else None
         if self.part.over != "all":
             self.each_head = norms.PerHeadNorm(self.weight, self.eps, self.part.norm.kind, self.bias)
         self._whole = [
@@ -64,10 +68,10 @@ class ReferenceQkNorm:
         biases = (None, None) if self.bias is None else self.bias.split_with_sizes(self._counts)
         return list(zip(self.weight.split_with_sizes(self._counts), biases, strict=True))
 
-    def _sealed(self, tensors: list[Tensor], order: list[int] | None) -> Tensor:
+    def _joined(self, tensors: list[Tensor]) -> Tensor:
         """float32 [query heads + key heads, dim]"""
         joined = torch.cat([self._of_heads(tensor, count) for tensor, count in zip(tensors, self._counts, strict=True)])
-        return joined if order is None else joined[:, order]
+        return joined if self._order is None else joined[:, self._order]
 
     def _of_heads(self, weight: Tensor, count: int) -> Tensor:
         return weight.view(count, self._dim) if self.part.over == "all" else weight.expand(count, self._dim)

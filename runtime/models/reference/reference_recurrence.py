@@ -26,16 +26,17 @@ from ...layers.recurrent import (
 from ..spec.model_spec import Activation
 from ..spec.weight_targets import WeightTarget
 from .reference_mixer import ReferenceStep
+from .reference_module import ReferenceModule
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 NO_LIMITS = (0.0, math.inf)
 
 
-class ReferenceConvolution:
+class ReferenceConvolution(ReferenceModule):
     """A causal depthwise convolution, optionally followed by an activation.
 
-    Load into `loaded` [channels, 1, width], then call `seal`.  weight: float32 [width, channels].  bias: float32
-    [channels].
+    Load into `loaded` [channels, 1, width], then call `finish_loading`.  weight: float32 [width, channels].
+    bias: float32 [channels].
     """
 
     def __init__(
@@ -51,14 +52,9 @@ class ReferenceConvolution:
         if self.bias is not None:
             yield WeightTarget(f"{name}.bias", self.bias)
 
-    def seal(self) -> None:
+    def finish_loading(self) -> None:
         self.weight = self.loaded[:, 0].t().contiguous()
         del self.loaded
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield self.weight
-        if self.bias is not None:
-            yield self.bias
 
     def __call__(self, x: Tensor, memory: Tensor, states: StepStates, ragged: RaggedSequences) -> Tensor:
         """x [T, channels] -> float32 [T, channels]; memory [slots, width - 1, channels] has the sequences' last

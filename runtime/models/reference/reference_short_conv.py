@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ...layers.linear_layers import Linear
 from ...layers.recurrent import RaggedSequences
 from ..spec.model_spec import ShortConvSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
-from .reference_mixer import ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
 from .reference_recurrence import ReferenceConvolution, carried
 
 
-class ReferenceShortConv:
+class ReferenceShortConv(ProjectedMixer):
     """`into` projects B, C and x of all channels, [T, 3 * channels]; `output` projects C times the convolution of B *
     x.
     """
-
-    capturable = True
 
     def __init__(
         self, part: ShortConvSpec, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
@@ -36,19 +32,6 @@ class ReferenceShortConv:
         yield from weight_of(prefix + self._names.into, self.into)
         yield from weight_of(prefix + self._names.output, self.output)
         yield from self.convolution.places(prefix + self._names.kernel)
-
-    def products(self) -> Iterator[tuple[object, str]]:
-        yield from ((self, "into"), (self, "output"))
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield from self.convolution.tensors()
-
-    def seal(self) -> None:
-        self.convolution.seal()
-
-    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        """Rows keep the order of the files."""
-        yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the input of `output`, [T, channels]; each sequence's last inputs are kept as its

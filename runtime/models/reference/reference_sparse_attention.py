@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,17 +15,17 @@ from ...attention.block_sparse_attention import NONE, of_blocks
 from ...attention.topk_attention import TopKSelection, sequences
 from ...layers.activation_functions import activated
 from ...layers.float8_reference import restore
-from ...layers.linear_layers import Linear
 from ...layers.rotary_embedding import rotate
 from ..spec.sparse_attention_spec import SparseAttentionSpec
 from ..spec.tensor_names import TensorNames
 from ..spec.weight_targets import WeightTarget, matrix, weight_of
-from .reference_mixer import ReferenceStep
+from .reference_mixer import ProjectedMixer, ReferenceStep
+from .reference_module import ReferenceModule
 
 ROWS = 256  # queries at a time, so that their scores and choices stay small
 
 
-class KVBlockCompressor:
+class KVBlockCompressor(ReferenceModule):
     """Compresses the rows of a block into one: a network of two layers on these, plus `places`.
 
     places: [length, dim].
@@ -45,7 +44,7 @@ class KVBlockCompressor:
         return self.down(inner).view(len(blocks), rows.shape[1], part.dim)
 
 
-class ReferenceSparseAttention:
+class ReferenceSparseAttention(ProjectedMixer):
     """`queries` projects those of all branches, `keys` and `values` each branch's, `gates` one per branch and head."""
 
     capturable = False  # sizes depend on the lengths of sequences
@@ -61,8 +60,9 @@ class ReferenceSparseAttention:
     ) -> None:
         self.part, self.index, self._names = part, index, names
         made = False, False, dtype, device
-        self.queries, self.gates = matrix(part.heads * part.dim, hidden, *made), matrix(3 * part.heads, hidden, *made)
+        self.queries = matrix(part.heads * part.dim, hidden, *made)
         self.keys, self.values = (matrix(3 * part.kv_heads * part.dim, hidden, *made) for _ in "kv")
+        self.gates = matrix(3 * part.heads, hidden, *made)
         self.output = matrix(hidden, part.heads * part.dim, *made)
         self.key_compressor, self.value_compressor = (KVBlockCompressor(part, dtype, device) for _ in "kv")
 
@@ -80,19 +80,6 @@ class ReferenceSparseAttention:
             yield WeightTarget(f"{prefix}self_attn.{name}.places", each.places)
             yield from weight_of(f"{prefix}self_attn.{name}.up", each.up)
             yield from weight_of(f"{prefix}self_attn.{name}.down", each.down)
-
-    def products(self) -> Iterator[tuple[object, str]]:
-        yield from ((self, name) for name in ("queries", "keys", "values", "gates", "output"))
-        yield from ((each, name) for each in (self.key_compressor, self.value_compressor) for name in ("up", "down"))
-
-    def tensors(self) -> Iterator[Tensor]:
-        yield from (self.key_compressor.places, self.value_compressor.places)
-
-    def seal(self) -> None:
-        """Rows are loaded in order already."""
-
-    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
-        yield from ()
 
     def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
         """x [T, hidden], normed -> the attention output of each token, [T, heads * dim]; keys and values are

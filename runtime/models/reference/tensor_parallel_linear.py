@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...layers.linear_layers import Linear
+from ...layers.linear_layers import Linear, WrappedLinear
 
 if TYPE_CHECKING:
     from ...kernels.comm.all_reduce import AllReduceBuffers
@@ -38,27 +38,21 @@ class TensorParallelGroup(Protocol):
         """[R, columns] on rank 0, of the ranks' columns concatenated; elsewhere x."""
 
 
-class TensorParallelLinear(Linear):
-    """product: this rank's part of it."""
+class TensorParallelLinear(WrappedLinear):
+    """inner: this rank's part of it."""
 
-    __slots__ = ("product", "ranks")
+    __slots__ = ("ranks",)
 
-    def __init__(self, product: Linear, ranks: TensorParallelGroup) -> None:
-        super().__init__(product.weight, product.bias)
-        self.product, self.ranks = product, ranks
+    def __init__(self, inner: Linear, ranks: TensorParallelGroup) -> None:
+        super().__init__(inner)
+        self.ranks = ranks
 
     def whole(self, part: Tensor) -> Tensor:
         """The ranks' combined output. part: of this rank's product."""
         raise NotImplementedError
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.whole(self.product(x))
-
-    def added_to(self, residual: Tensor, x: Tensor) -> Tensor:
-        return residual.add_(self(x))
-
-    def tensors(self) -> Iterator[Tensor]:
-        return self.product.tensors()
+        return self.whole(self.inner(x))
 
 
 class AllReduceLinear(TensorParallelLinear):
@@ -70,27 +64,20 @@ class AllReduceLinear(TensorParallelLinear):
         return self.ranks.summed(part)
 
 
-class PrecomputedLinear(Linear):
+class PrecomputedLinear(WrappedLinear):
     """A product that the mixer in front of it has already computed, for this rank's own rows.
 
     The other ranks add 0 to these.
     """
 
-    __slots__ = ("product",)
-
-    def __init__(self, product: Linear) -> None:
-        super().__init__(product.weight, product.bias)
-        self.product = product
+    __slots__ = ()
 
     def __call__(self, x: Tensor) -> Tensor:
         return x
 
     def of_rows(self, x: Tensor, rows: slice, count: int) -> Tensor:
         """[count, out], of which `rows` are those of x."""
-        return F.pad(self.product(x), (0, 0, rows.start, count - rows.stop))
-
-    def tensors(self) -> Iterator[Tensor]:
-        return self.product.tensors()
+        return F.pad(self.inner(x), (0, 0, rows.start, count - rows.stop))
 
 
 class GatherLinear(TensorParallelLinear):
@@ -98,8 +85,8 @@ class GatherLinear(TensorParallelLinear):
 
     __slots__ = ("columns",)
 
-    def __init__(self, product: Linear, ranks: TensorParallelGroup, columns: int) -> None:
-        super().__init__(product, ranks)
+    def __init__(self, inner: Linear, ranks: TensorParallelGroup, columns: int) -> None:
+        super().__init__(inner, ranks)
         self.columns = columns
 
     def whole(self, part: Tensor) -> Tensor:
@@ -123,20 +110,20 @@ class PartialSum:
 
 def pending_sum(product: Linear, x: Tensor) -> Tensor | PartialSum:
     """product(x), whose all-reduce may be deferred to what follows."""
-    return PartialSum(product.product(x), product.ranks) if isinstance(product, AllReduceLinear) else product(x)
+    return PartialSum(product.inner(x), product.ranks) if isinstance(product, AllReduceLinear) else product(x)
 
 
 def local_product(product: Linear) -> Linear:
     """This rank's part of a product."""
     while isinstance(product, TensorParallelLinear | PrecomputedLinear):
-        product = product.product
+        product = product.inner
     return product
 
 
 def precomputed(product: Linear) -> PrecomputedLinear:
     """The part of a parallel product that a mixer has computed already."""
-    assert isinstance(product, AllReduceLinear) and isinstance(product.product, PrecomputedLinear)
-    return product.product
+    assert isinstance(product, AllReduceLinear) and isinstance(product.inner, PrecomputedLinear)
+    return product.inner
 
 
 def around(product: Linear, make: Callable[[Linear], Linear]) -> Linear:
@@ -146,5 +133,5 @@ def around(product: Linear, make: Callable[[Linear], Linear]) -> Linear:
     if not isinstance(product, TensorParallelLinear):
         return make(product)
     found = copy.copy(product)
-    found.product = make(product.product)
+    found.inner = make(product.inner)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -24,6 +24,45 @@ class WeightTarget(NamedTuple):
     layer: Linear | None = None
     start: int = 0
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """[out, in], whatever the layout of its memory."""
+        sizes = tuple(self.target.shape)
+        return sizes if self.layer is None or self.layer.weight.is_contiguous() else sizes[::-1]
+
+
+class LoadedPart(Protocol):
+    """A part of a model, with memory to load into."""
+
+    def places(self) -> Iterator[WeightTarget]: ...
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        """The modules that hold each projection, and its name there."""
+
+
+class ArrivingWeights(Protocol):
+    """Of a part."""
+
+    @property
+    def bytes(self) -> int:
+        """What they take until it is sealed."""
+
+    def wait(self) -> None:
+        """Returns once plain ones are in their targets, and projections know the others (`Linear.load`)."""
+
+
+class ModelWeights(Protocol):
+    """All weights of a model. bytes: that are read; 0: they are random.
+
+    ahead: those of the next part may be fetched before a part is sealed.
+    """
+
+    bytes: int
+    ahead: bool
+
+    def fetch(self, index: int, part: LoadedPart) -> ArrivingWeights:
+        """Begin to load the part of this number."""
+
 
 def matrix(outputs: int, inputs: int, bias: bool, transposed: bool, dtype: torch.dtype, device: torch.device) -> Linear:
     """A projection to load into. transposed: its weight is stored as [in, out] until it is sealed."""
@@ -35,9 +74,13 @@ def matrix(outputs: int, inputs: int, bias: bool, transposed: bool, dtype: torch
 
 def weight_of(name: str, layer: Linear) -> Iterator[WeightTarget]:
     """For a projection that has a separate tensor."""
+    yield whole_weight(f"{name}.weight", layer)
+    yield from bias_of(name, layer, 0, len(layer.weight))
+
+
+def whole_weight(name: str, layer: Linear) -> WeightTarget:
     weight = layer.weight
-    yield WeightTarget(f"{name}.weight", weight if weight.is_contiguous() else weight.t(), layer)
-    yield from bias_of(name, layer, 0, len(weight))
+    return WeightTarget(name, weight if weight.is_contiguous() else weight.t(), layer)
 
 
 def exact(name: str, layer: Linear) -> Iterator[WeightTarget]:

@@ -196,20 +196,6 @@ def _is_here(name: str, whole: ModelSpec, own: ModelSpec, elsewhere: tuple[str, 
     return True
 
 
-def load_stage(
-    path: Path,
-    dtype: torch.dtype,
-    device: torch.device,
-    place: RankPlace,
-    seed: int | None = None,
-    transform: Transform | None = None,
-    context: int | None = None,
-    load_format: str = "auto",
-) -> Decoder:
-    """As `share.load_share`, of a rank of a stage."""
-    return load_rank_part(place.open(path, context, seed is None, load_format), place, dtype, device, seed, transform)
-
-
 def load_rank_part(
     checkpoint: OpenCheckpoint,
     place: RankPlace,

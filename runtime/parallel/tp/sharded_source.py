@@ -5,23 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...errors import CheckpointError, ConfigError
-from ...loading.checkpoint import OpenCheckpoint, open_checkpoint
+from ...loading.checkpoint import OpenCheckpoint
 from ...loading.load_plan import renamed
-from ...loading.load_weights import dummy_model, load_checkpoint
 from ...loading.tensor_files.safetensors_header import DTYPES, StoredTensor
 from ...loading.tensor_files.stacked_expert_source import split_stacked_experts
 from ...loading.tensor_files.tensor_source import WeightSource
-from ...models.decoder import Decoder
 from ...models.spec.json_fields import shown
 from ...models.spec.model_spec import ModelSpec
-from ...quantization import Transform
 from ..ep.expert_parallel_split import ExpertParallelSplit, elsewhere
 from .sharded_quantized_weights import ShardedWeightReaders, coded
 from .tensor_parallel_split import TensorParallelSplit, TensorSlice, narrowed_model, refusal, tensor_slices
@@ -129,26 +125,6 @@ def option(ranks: int, whole: ExpertParallelSplit | None, rows: bool) -> str:
     """The beginning of errors about it."""
     more = ("" if whole is None else ", expert_parallel=True") + (", latent_attention='rows'" if rows else "")
     return f"Engine(tensor_parallel={ranks}{more})"
-
-
-def load_share(
-    path: Path,
-    dtype: torch.dtype,
-    device: torch.device,
-    split: TensorParallelSplit,
-    seed: int | None = None,
-    transform: Transform | None = None,
-    context: int | None = None,
-    load_format: str = "auto",
-) -> Decoder:
-    """As `loading.load_model`, a rank's part of it.
-
-    seed: of random weights, which are another model than one rank's.
-    """
-    checkpoint = share_of(open_checkpoint(path, context, seed is None, load_format, split.parts(), split.rank), split)
-    if seed is not None:
-        return dummy_model(checkpoint.model, dtype, device, seed, transform)
-    return load_checkpoint(checkpoint, dtype, device, transform)
 
 
 def _by_own_names(source: WeightSource, found: Mapping[str, TensorSlice], model: ModelSpec) -> dict[str, TensorSlice]:

@@ -54,7 +54,7 @@ class RankWeights:
         """What of a checkpoint goes where in the rank's model; `fill` takes the newest."""
         plan = self._plan = plan_of(model, part_of(checkpoint, self.place))
         require(plan, model, self._transform)
-        if (few := {*plan.coded, *plan.packed}) and self._begin.whole is not None and model.fused:
+        if (few := plan.quantized) and self._begin.whole is not None and model.fused:
             raise CheckpointError(
                 f"{min(few)} is quantized, which expert_parallel does not take on GPUs; take the model as it was before"
             )

@@ -22,10 +22,7 @@ def main(args):
 
     started = time.perf_counter()
     states = add.run_batch(
-        [{"question": line["question"]} for line in lines],
-        temperature=0,
-        num_threads=args.parallel,
-        progress_bar=True,
+        [{"question": line["question"]} for line in lines], temperature=0, num_threads=args.parallel, progress_bar=True
     )
     latency = time.perf_counter() - started
     tokens = sum(s.get_meta_info("answer")["completion_tokens"] for s in states)
