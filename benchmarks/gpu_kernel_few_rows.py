@@ -138,8 +138,7 @@ def _cuts(name: str, rows: int, weight: PackedWeight) -> Iterator[Cut]:
     found = [SplitKTile(*cut) for cut in CUTS.get(name, ())]
     if rows != 16:
         found = found[: 2 if rows == 8 else 3]
-    form = "nibbles" if weight.words.dtype == torch.int16 else "bytes"
-    yield from (cut for cut in found if cut.room(rows, weight.inputs, form) < SHARED)
+    yield from (cut for cut in found if cut.room(rows, weight.inputs, weight.form) < SHARED)
     if rows == 16:
         yield from (SkinnyGemmTile(*cut) for cut in OLD.get(name, ()))
 

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import cycle, product
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -53,7 +52,6 @@ from sgl.runtime.kernels.experts.quantized_experts import MANY as PACKED_MANY
 from sgl.runtime.kernels.experts.quantized_experts import SINGLE as PACKED_SINGLE
 from sgl.runtime.kernels.experts.quantized_experts import TILES as PACKED_TILES
 from sgl.runtime.kernels.gemv import (
-    gemv_4bit_kernels,
     gemv_all_reduce,
     gemv_conv,
     gemv_kernels,
@@ -61,11 +59,10 @@ from sgl.runtime.kernels.gemv import (
     gemv_qk_norm,
     gemv_tensor_core_kernels,
 )
-from sgl.runtime.kernels.gemv.gemv_launch import TensorCoreGemvLaunch, best_launch
-from sgl.runtime.kernels.packed import unpack_ptx
-from sgl.runtime.kernels.packed.packed_weight import BYTES, NIBBLES
+from sgl.runtime.kernels.gemv.gemv_launch import GemvCut, TensorCoreGemvLaunch, best_launch
+from sgl.runtime.kernels.packed.packed_weight import BYTES, NIBBLES, PackedFormat, format_of
+from sgl.runtime.kernels.packed.packed_weight import FLOATS as FLOATS_FORM
 from sgl.runtime.kernels.packed.packed_weight import TABLE as TABLE_FORM
-from sgl.runtime.kernels.packed.unpack_bf16_ptx import texts_of as texts_of_few_rows
 from sgl.runtime.kernels.quantized import (
     quantize_activations,
     quantized_gemm_kernels,
@@ -74,8 +71,10 @@ from sgl.runtime.kernels.quantized import (
     split_k_gemm_kernels,
     wgmma_gemm_kernels,
 )
+from sgl.runtime.kernels.quantized.gemm_epilogue import Epilogue
+from sgl.runtime.kernels.quantized.quantized_gemm import QuantizedGemmTile
 from sgl.runtime.kernels.quantized.skinny_gemm import KINDS, SkinnyGemmTile
-from sgl.runtime.kernels.quantized.split_k_gemm import SplitKTile
+from sgl.runtime.kernels.quantized.split_k_gemm import HeadSizes, SplitKTile
 from sgl.runtime.kernels.quantized.wgmma_gemm import WgmmaTile
 from sgl.runtime.kernels.recurrent import (
     causal_conv,
@@ -190,9 +189,9 @@ def sums_over_ranks() -> None:
             NORMED=normed,
             DEPENDENT=normed,
         )
-        cut = {"SIZE": 3584, "BLOCK": 2048, "VECTOR": 8, "SCALED": normed, "BIASED": not normed, "DEPENDENT": normed}
-        products = types | dict.fromkeys(("x", "weight", "bias"), f"*{kind}") | {"scale": "*fp32"}
-        check(gemv_all_reduce.linear_to_all, 8, products, RANK=1, RANKS=ranks, ROWS=2 if normed else 4, **cut)
+        products = types | dict.fromkeys(("x", "codes", "bias"), f"*{kind}") | {"outer": "*fp32"}
+        rows = plain_cut(3584, 2 if normed else 4, 2048, scaled=normed) | {"BIASED": not normed, "DEPENDENT": normed}
+        check(gemv_all_reduce.linear_to_all, 8, products, RANK=1, RANKS=ranks, **rows)
     way = dict.fromkeys(("stride", "rows", "each", "columns", "most"), "i32") | {"places": "*i64", "counted": "*i32"}
     for kind, ranks in (("bf16", 4), ("i32", 2), ("fp32", 8)):
         types, sizes = (
@@ -233,7 +232,7 @@ def all_heads() -> None:
 
 
 def activations() -> None:
-    rows = {"SIZE": 512, "ROWS": 4, "BLOCK": 512, "VECTOR": 8, "SCALED": False, "BIASED": False, "DEPENDENT": True}
+    rows = plain_cut(512, 4, 512) | {"BIASED": False, "DEPENDENT": True}
     for name in ACTIVATIONS:
         check(activation_kernels._gated, NAME=name, BLOCK=1024, DEPENDENT=name == "silu")
         check(activation_kernels._activate, NAME=name, BLOCK=1024)
@@ -245,10 +244,17 @@ def activations() -> None:
     check(gemv_qk_norm.normed_heads, 2, normed, QUERIES=8, KEYS=4, HALF=40, HALF_BLOCK=64, NORMED=True, **rows)
 
 
-def texts_of(form: int, words: str, kind: str, zero: int) -> dict[str, str]:
-    if form == BYTES:
-        return {f"TEXT{at}": unpack_ptx.text_of_bytes(kind, torch.bfloat16, words == "*fp8e4nv") for at in range(4)}
-    return {f"TEXT{at}": unpack_ptx.text(kind, torch.bfloat16, at, zero, TABLE) for at in range(4)}
+def plain_cut(inputs: int, rows: int, block: int, scaled: bool = False) -> dict[str, Any]:
+    """Constants of the kernels of one row for a weight of plain numbers."""
+    return {"FORMAT": None, "meta": None, "CUT": GemvCut(inputs, rows, block, 8, scaled)}
+
+
+def packed(
+    form: int, kind: str, group: int, words: str = "*i16", outer: bool = False, sizes: tuple[int, int] = (0, 0)
+) -> PackedFormat:
+    dtype = {"*i16": torch.int16, "*i8": torch.int8, "*fp8e4nv": torch.float8_e4m3fn}[words]
+    table = TABLE if form == TABLE_FORM else ()
+    return format_of(form, kind, group, 128, 8, table, outer, torch.bfloat16, dtype, True, *sizes)
 
 
 def few_bits() -> None:
@@ -256,43 +262,25 @@ def few_bits() -> None:
         ("rows", "inputs", "y_stride", "first", "last"), "i32"
     )
     types |= dict.fromkeys(("outer", "squares", "left_squares", "partial"), "*fp32")
-    usual = {"ZERO": 8, "OUTER": False, "OUTPUTS": 64}
-    shape = {
-        "BIASED": False,
-        "NORMED": False,
-        "TILES": 1,
-        "ADDED": False,
-        "READY": False,
-        "NAME": "",
-        "ROWS": 16,
-        "SPLIT": 2,
-        "APART": True,
-        "DEPENDENT": False,
-    }
-    kinds = [(0, "*i16", 64, kind) for kind in ("plain", "scaled", "shifted", "zeros", "zeros, scaled")]
+    shape = {"EPILOGUE": Epilogue(False, 0, False, False, ""), "TILE": QuantizedGemmTile(16, 64, 2, 3, 4, True)}
+    kinds = [(NIBBLES, "*i16", 64, kind) for kind in ("plain", "scaled", "shifted", "zeros", "zeros, scaled")]
     kinds += [
-        (1, "*i16", 32, "floats, scaled"),
-        (3, "*i16", 64, "table, scaled"),
-        (2, "*i8", 128, "scaled"),
-        (2, "*i8", 128, "shifted"),
-        (2, "*fp8e4nv", 128, "scaled"),
-        (2, "*fp8e4nv", 128, "plain"),
+        (FLOATS_FORM, "*i16", 32, "floats, scaled"),
+        (TABLE_FORM, "*i16", 64, "table, scaled"),
+        (BYTES, "*i8", 128, "scaled"),
+        (BYTES, "*i8", 128, "shifted"),
+        (BYTES, "*fp8e4nv", 128, "scaled"),
+        (BYTES, "*fp8e4nv", 128, "plain"),
     ]
     for form, words, group, kind in kinds:
-        texts = texts_of(form, words, kind, 8)
-        constants = usual | texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind}
-        check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, **constants, **shape)
-        check(quantized_weight_kernels.restore, 4, types | {"words": words}, **constants)
-    check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, **constants, **shape | {"DEPENDENT": True})
+        weight = packed(form, kind, group, words)
+        check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, FORMAT=weight, DEPENDENT=False, **shape)
+        check(quantized_weight_kernels.restore, 4, types | {"words": words}, FORMAT=weight, OUTPUTS=64)
+    check(quantized_gemm_kernels.multiply, 4, types | {"words": words}, FORMAT=weight, DEPENDENT=True, **shape)
     for name in ("", "silu"):
-        folded = shape | {"NAME": name, "NORMED": True, "READY": not name, "DEPENDENT": True}
-        check(
-            quantized_gemm_kernels.multiply,
-            4,
-            types | {"words": "*i16"},
-            **constants | {"FORM": 0, "KIND": "zeros, scaled"},
-            **folded,
-        )
+        folded = shape | {"EPILOGUE": Epilogue(False, 1, False, not name, name), "DEPENDENT": True}
+        weight = packed(NIBBLES, "zeros, scaled", 128)
+        check(quantized_gemm_kernels.multiply, 4, types | {"words": "*i16"}, FORMAT=weight, **folded)
 
 
 def int8_products() -> None:
@@ -452,7 +440,7 @@ def states_with_what_stands_around() -> None:
             LEAVES=leaves,
             DEPENDENT=leaves,
         )
-    rows = {"SIZE": 2560, "ROWS": 4, "BLOCK": 512, "VECTOR": 8, "SCALED": False, "NORMED": True, "DEPENDENT": True}
+    rows = plain_cut(2560, 4, 512) | {"NORMED": True, "DEPENDENT": True}
     check(
         gemv_conv._convolved,
         2,
@@ -578,49 +566,25 @@ def choices() -> None:
 
 
 def one_row_bits() -> None:
-    rows = {
-        "DTYPE": triton.language.bfloat16,
-        "INPUTS": 512,
-        "WORDS": 32,
-        "BLOCKS": 4,
-        "ROWS": 8,
-        "ZERO": 8,
-        "COMPILED": True,
-        "DEPENDENT": True,
-    }
-    types, added = (
-        {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"},
-        {"OUTER": False, "NORMED": True, "BIASED": False},
-    )
+    rows = {"CUT": GemvCut(512, 8, 4, 8, False), "NORMED": True, "DEPENDENT": True}
+    types = {"words": "*i16", "meta": "*i32", "outer": "*fp32", "norm": "*bf16"}
     kinds = ("plain", "scaled", "shifted", "zeros", "zeros, scaled")
+
+    def weight(kind: str, group: int) -> PackedFormat:
+        return packed(NIBBLES, kind, group, sizes=(4096, 512))
+
     for kind, group in [
         *((kind, 2**30 if kind in ("plain", "zeros") else 64) for kind in kinds),
         ("scaled", 32),
         ("scaled", 128),
     ]:
-        check(gemv_4bit_kernels.linear, 1, types, **rows, **added, GROUP=group, KIND=kind, ADDED=True)
-    check(
-        gemv_4bit_kernels.gate_up,
-        1,
-        types,
-        **rows,
-        **added | {"BIASED": True},
-        GROUP=64,
-        KIND="zeros, scaled",
-        NAME="silu",
-    )
-    check(
-        gemv_4bit_kernels.heads,
-        1,
-        types,
-        **rows,
-        **added | {"OUTER": True},
-        GROUP=64,
-        KIND="scaled",
-        QUERIES=8,
-        KEYS=4,
-        HALF=64,
-    )
+        check(gemv_kernels.linear, 1, types, **rows, FORMAT=weight(kind, group), BIASED=False, ADDED=True)
+    check(gemv_kernels.gate_up, 1, types, **rows, FORMAT=weight("zeros, scaled", 64), BIASED=True, NAME="silu")
+    heads = rows | {"CUT": GemvCut(512, 8, 4, 8, True), "FORMAT": weight("scaled", 64), "BIASED": False}
+    check(gemv_kernels.heads, 1, types, **heads, QUERIES=8, KEYS=4, HALF=64)
+
+
+ENDS = (Epilogue(True, 33, False, False, "silu"), Epilogue(True, 0, True, True, ""))
 
 
 def few_rows_by_tensor_cores() -> None:
@@ -633,33 +597,12 @@ def few_rows_by_tensor_cores() -> None:
         "left_squares": "*fp32",
     }
     types |= dict.fromkeys(("rows", "stride", "y_stride"), "i32")
-    ends = (
-        {"NAME": "silu", "NORMED": True, "ADDED": False, "READY": False},
-        {"NAME": "", "NORMED": False, "ADDED": True, "READY": True},
-    )
     for rows, shape in ((8, (64, 2, 2, 3)), (16, (32, 4, 2, 2)), (32, (128, 1, 4, 2)), (64, (32, 2, 2, 2))):
         tile = SkinnyGemmTile(*shape)
-        sizes = {
-            "TILE": tile.outputs,
-            "ROWS": rows,
-            "SPLIT": tile.split,
-            "SIDE": tile.side,
-            "RING": tile.ring(rows, 64),
-            "PROGRAMS": 32,
-        }
-        for kind, end in zip(KINDS, ends, strict=True):
-            more = {
-                "OUTPUTS": 2064,
-                "INPUTS": 2064,
-                "GROUP": 64,
-                "ZERO": 8,
-                "KIND": kind,
-                "OUTER": True,
-                "BIASED": True,
-                "TILES": 33,
-                "DEPENDENT": True,
-            }
-            check(skinny_gemm_kernels.multiply, tile.split * tile.side, types, **sizes, **more, **end)
+        sizes = {"TILE": tile, "ROWS": rows, "RING": tile.ring(rows, 64), "PROGRAMS": 32, "DEPENDENT": True}
+        for kind, end in zip(KINDS, ENDS, strict=True):
+            weight = packed(NIBBLES, kind, 64, outer=True, sizes=(2064, 2064))
+            check(skinny_gemm_kernels.multiply, tile.split * tile.side, types, **sizes, FORMAT=weight, EPILOGUE=end)
 
 
 def many_rows_by_tensor_cores() -> None:
@@ -673,10 +616,6 @@ def many_rows_by_tensor_cores() -> None:
         "counters": "*i32",
     }
     types |= dict.fromkeys(("rows", "y_stride"), "i32")
-    ends = (
-        {"NAME": "silu", "NORMED": True, "ADDED": False, "READY": False},
-        {"NAME": "", "NORMED": False, "ADDED": True, "READY": True},
-    )
     kinds = [
         (0, "i16", 64, "zeros, scaled"),
         (1, "i16", 32, "floats, scaled"),
@@ -685,24 +624,17 @@ def many_rows_by_tensor_cores() -> None:
         (2, "fp8e4nv", 2**30, "plain"),
     ]
     tiles = cycle((WgmmaTile(128, 256), WgmmaTile(128, 64, 2), WgmmaTile(64, 64, 3, 4, 2)))
-    for (form, words, group, kind), end in product(kinds, ends):
+    for (form, words, group, kind), end in product(kinds, ENDS):
         tile = next(tiles)
-        box = wgmma_gemm_kernels.codes_shape(form, tile.outputs, bool(end["NAME"]))
+        box = wgmma_gemm_kernels.codes_shape(form, tile.outputs, bool(end.name))
         places = {"x": ([4, tile.rows, 32], "bf16", 16), "codes": (box, words, 8 if form == BYTES else 16)}
         brought = {
             name: f"tensordesc<{dtype}{shape},{wgmma_gemm_kernels.shared(bits, len(shape))!r}>"
             for name, (shape, dtype, bits) in places.items()
         }
-        weight = {"FORM": form, "GROUP": group, "KIND": kind, "OUTER": True, **texts_of(form, f"*{words}", kind, 8)}
-        sizes = {
-            "TILE": tile.outputs,
-            "ROWS": tile.rows,
-            "SPLIT": tile.split,
-            "RING": tile.ring(form),
-            "WARPS": tile.warps,
-        }
-        more = {"OUTPUTS": 2064, "INPUTS": 2080, "BIASED": True, "PARTS": 33, "DEPENDENT": True}
-        check(wgmma_gemm_kernels.multiply, tile.warps, types | brought, **sizes, **weight, **more, **end)
+        weight = packed(form, kind, group, f"*{words}", outer=True, sizes=(2064, 2080))
+        sizes = {"TILE": tile, "RING": tile.ring(form), "DEPENDENT": True}
+        check(wgmma_gemm_kernels.multiply, tile.warps, types | brought, **sizes, FORMAT=weight, EPILOGUE=end)
 
 
 def few_rows_by_parts() -> None:
@@ -717,67 +649,26 @@ def few_rows_by_parts() -> None:
         "counters": "*i32",
     }
     types |= dict.fromkeys(("rows", "stride", "y_stride"), "i32") | {"k_pool": "*fp8e4nv", "v_pool": "*fp8e4nv"}
-    none = {"NAME": "", "ADDED": False, "READY": False, "QUERIES": 0, "KEYS": 0, "DIM": 0, "NORMED": True}
     ends = (
-        none | {"NAME": "silu"},
-        none | {"NORMED": False, "ADDED": True, "READY": True},
-        none | {"QUERIES": 8, "KEYS": 4, "DIM": 128},
+        {"HEADS": None, "EPILOGUE": Epilogue(True, 33, False, False, "silu")},
+        {"HEADS": None, "EPILOGUE": Epilogue(True, 0, True, True, "")},
+        {"HEADS": HeadSizes(8, 4, 128), "EPILOGUE": Epilogue(True, 33, False, False, "")},
     )
     kinds = (
-        ("nibbles", "zeros, scaled"),
-        ("nibbles", "plain"),
-        ("nibbles", "table, scaled"),
-        ("nibbles", "floats"),
-        ("int8", "plain"),
-        ("e4m3", "scaled"),
+        (NIBBLES, "*i16", "zeros, scaled"),
+        (NIBBLES, "*i16", "plain"),
+        (TABLE_FORM, "*i16", "table, scaled"),
+        (FLOATS_FORM, "*i16", "floats"),
+        (BYTES, "*i8", "plain"),
+        (BYTES, "*fp8e4nv", "scaled"),
     )
     shapes = ((8, (64, 4, 2, 4, 2, 2, 2)), (16, (32, 16, 1, 1, 1, 1)), (32, (128, 2, 4, 4, 2, 1)))
-    for (form, kind), end, (rows, shape) in zip(kinds, cycle(ends), cycle(shapes), strict=False):
+    for (form, words, kind), end, (rows, shape) in zip(kinds, cycle(ends), cycle(shapes), strict=False):
         tile = SplitKTile(*shape)
-        sizes = {
-            "TILE": tile.outputs,
-            "ROWS": rows,
-            "SPLIT": tile.split,
-            "SIDE": tile.side,
-            "SLICES": tile.slices,
-            "AHEAD": tile.ahead,
-            "MOST_WAITS": tile.waits,
-            "PROGRAMS": 4 * tile.slices,
-        }
-        words = (
-            {"nibbles": NIBBLES, "int8": BYTES, "e4m3": BYTES}[form]
-            if not kind.startswith(("table", "floats"))
-            else TABLE_FORM
-        )
-        texts = texts_of_few_rows(
-            SimpleNamespace(
-                form=words,
-                kind=kind,
-                zero=8,
-                table=TABLE,
-                words=torch.empty(0, dtype=torch.int8 if form == "int8" else torch.int16),
-            )
-        )
-        more = {
-            "OUTPUTS": 2048,
-            "INPUTS": 2112,
-            "GROUP": 64,
-            "TEXTS": texts,
-            "KIND": kind,
-            "FORM": form,
-            "OUTER": True,
-            "BIASED": True,
-            "SQUARES": 33,
-            "DEPENDENT": True,
-        }
-        check(
-            split_k_gemm_kernels.multiply,
-            tile.split * tile.side,
-            types | ({} if form == "nibbles" else {"x": "*i32"}),
-            **sizes,
-            **more,
-            **end,
-        )
+        weight = packed(form, kind, 64, words, outer=True, sizes=(2048, 2112))
+        sizes = {"TILE": tile, "ROWS": rows, "PROGRAMS": 4 * tile.slices, "DEPENDENT": True}
+        own = types | ({"x": "*i32"} if form == BYTES else {})
+        check(split_k_gemm_kernels.multiply, tile.split * tile.side, own, **sizes, FORMAT=weight, **end)
 
 
 def decodes() -> None:
@@ -823,33 +714,15 @@ def one_row_by_tensor_cores() -> None:
     kinds = (("plain", 2**30), ("zeros", 2**30), ("shifted", 64), ("scaled", 128), ("zeros, scaled", 32))
     launches = cycle(product((TensorCoreGemvLaunch(16, 4, 3), TensorCoreGemvLaunch(32, 8, 2)), (96, 2560)))
     for (kind, group), (launch, inputs) in zip((*kinds, kinds[0], kinds[-1]), launches, strict=False):
-        kept = {
-            "INPUTS": inputs,
-            "OUTPUTS": 1536,
-            "ROWS": launch.rows,
-            "WARPS": launch.warps,
-            "GROUP": group,
-            "KIND": kind,
-            "ZERO": 8,
-        }
-        kept |= flags | {"OUTER": group == 2**30}
+        weight = packed(NIBBLES, kind, group, outer=group == 2**30, sizes=(1536, inputs))
         for kernel, half, more in (
             ("linear", 0, {"ADDED": True}),
             ("gate_up", 768, {"NAME": "gelu"}),
-            ("heads", 64, {"QUERIES": 8, "KEYS": 2, "HALF": 64}),
+            ("heads", 64, {"QUERIES": 8, "KEYS": 2}),
         ):
-            programs, depth = launch.programs_and_depth(
-                1536, half, inputs, gemv_tensor_core_kernels.pieces(group, kind), 16
-            )
-            check(
-                getattr(gemv_tensor_core_kernels, kernel),
-                launch.warps,
-                types,
-                PROGRAMS=programs,
-                DEPTH=depth,
-                **kept,
-                **more,
-            )
+            cut = launch.cut(1536, half, inputs, gemv_tensor_core_kernels.pieces(group, kind), 16)
+            kept = flags | more | {"FORMAT": weight, "CUT": cut}
+            check(getattr(gemv_tensor_core_kernels, kernel), launch.warps, types, **kept)
 
 
 def routers() -> None:
@@ -1054,14 +927,13 @@ def experts_in_few_bits() -> None:
     types = dict.fromkeys(("meta", "pairs", "experts", "total"), "*i32") | {"outer": "*fp32", "limit": "fp32"}
     types |= dict.fromkeys(("count", "inputs", "words_stride", "meta_stride"), "i32")
     kinds = [
-        (0, "*i16", 64, "zeros, scaled"),
-        (1, "*i16", 32, "floats, scaled"),
-        (2, "*i8", 128, "scaled"),
-        (2, "*fp8e4nv", 128, "plain"),
+        (NIBBLES, "*i16", 64, "zeros, scaled"),
+        (FLOATS_FORM, "*i16", 32, "floats, scaled"),
+        (BYTES, "*i8", 128, "scaled"),
+        (BYTES, "*fp8e4nv", 128, "plain"),
     ]
     for form, words, group, kind in kinds:
-        texts = texts_of(form, words, kind, 0)
-        weight = texts | {"FORM": form, "WORDS": 32, "GROUP": group, "KIND": kind, "ZERO": 0, "OUTER": kind == "plain"}
+        weight = packed(form, kind, group, words, kind == "plain")
         for tile, name in (
             (PACKED_SINGLE, "quick_gelu"),
             (PACKED_SINGLE, ""),
@@ -1069,21 +941,14 @@ def experts_in_few_bits() -> None:
             (PACKED_MANY, "silu"),
             (PACKED_FIXED, ""),
         ):
-            shape = {
-                "ROWS": tile.rows,
-                "OUTPUTS": tile.outputs,
-                "APART": tile.apart,
-                "TURN": 8,
-                "TOP": 4 if name else 1,
-                "SINGLE": tile is PACKED_SINGLE,
-            }
+            shape = {"TILE": tile, "TURN": 8, "TOP": 4 if name else 1, "SINGLE": tile is PACKED_SINGLE}
             flags = {"NAME": name, "LIMITED": bool(name), "BIASED": True, "DEPENDENT": True}
             check(
                 quantized_experts_kernels.grouped,
                 tile.warps,
                 types | {"words": words},
                 stages=tile.stages,
-                **weight,
+                FORMAT=weight,
                 **shape,
                 **flags,
             )

@@ -20,6 +20,7 @@ from sgl.runtime.kernels.gemv.gemv_launch import (
     tiles_of,
 )
 from sgl.runtime.kernels.gemv.gemv_launch import steps_of as steps_of_one
+from sgl.runtime.kernels.packed.packed_weight import BYTES, NIBBLES
 from sgl.runtime.kernels.quantized import split_k_gemm as parts
 from sgl.runtime.kernels.quantized.split_k_blocks import block_of, steps_of
 
@@ -32,7 +33,7 @@ def drawn(count: int) -> list[tuple[int, int]]:
     return [(draw.randrange(8, 40_000), 64 * draw.randrange(1, 900)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("form", ["nibbles", "int8", "e4m3"])
+@pytest.mark.parametrize("form", [NIBBLES, BYTES])
 @pytest.mark.parametrize("rows", [2, 8, 9, 16, 32])
 def test_every_output_and_input_has_a_program_with_room(rows: int, form: str) -> None:
     for outputs, inputs in SIZES + drawn(60):
@@ -49,7 +50,7 @@ def test_every_output_and_input_has_a_program_with_room(rows: int, form: str) ->
 @pytest.mark.parametrize("dim", [16, 64, 80, 128, 256])
 def test_a_tile_of_heads_lies_within_one(dim: int) -> None:
     for rows in (8, 16, 32):
-        tile = parts._best(rows, 12 * dim, 2048, "nibbles", dim, PROCESSORS)
+        tile = parts._best(rows, 12 * dim, 2048, NIBBLES, dim, PROCESSORS)
         assert tile.outputs <= max(dim, parts.SMALLEST.outputs)
         assert tiles_of(12 * dim, dim // 2, tile.outputs) % 12 == 0
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,17 +16,16 @@ from part_models import RMS, PartsRig, attention, model
 from test_quantized_kernels import draw
 
 from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.quantized import wgmma_gemm
+from sgl.runtime.kernels.quantized import skinny_gemm, split_k_gemm, wgmma_gemm
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
 from sgl.runtime.models.gpu.gpu_matmul_report import (
-    FOLDED,
-    PACKED,
-    RESTORED,
-    TENSOR,
-    WIDE,
-    WIDE_RESTORED,
+    FIXED_SUMS,
+    FLOAT8_ROWS,
+    FUSED,
+    GENERAL,
+    INT8_ROWS,
     MatmulReport,
     matmul_reports,
 )
@@ -73,45 +74,61 @@ def check(found: dict[str, MatmulReport], one: str, few: str, many: str, why: st
     assert qkv.why == why if why is None else str(qkv.why).startswith(why)
 
 
+SINGLE, TENSOR = "gemv_kernels", "gemv_tensor_core_kernels"
+FEW, MANY = f"{GENERAL}{FUSED}", f"{GENERAL} up to 511 rows, then cuBLAS"
+PARTS = f"split_k_gemm up to 16 rows, then skinny_gemm{FUSED}"
+
+
 def test_plain_weights() -> None:
     found = told("plain")
-    check(found, "one_row", "cuBLAS", "cuBLAS", None)
+    check(found, SINGLE, "cuBLAS", "cuBLAS", None)
     assert {"qkv", "output", "gate_up", "down", "head"} == set(found) and found["head"].count == 1
 
 
 def test_four_bits() -> None:
     found = told("zeros")
-    check(found, TENSOR, FOLDED, RESTORED, None)
+    check(found, TENSOR, FEW, MANY, None)
     assert found["qkv"].weight.endswith("whole numbers of 4 bits") and found["head"].few_rows == "cuBLAS"
-    check(told("zeros", 16), "one_row", FOLDED, RESTORED, "the tensor cores' kernel for one row takes groups of 32")
+    check(told("zeros", 16), SINGLE, FEW, MANY, "the tensor cores' kernel for one row takes groups of 32")
 
 
 def test_forms_without_kernels_for_one_row() -> None:
-    check(told("floats", 32), FOLDED, FOLDED, RESTORED, "one row has kernels for whole numbers of 4 bits")
-    check(told("fine table", 32), FOLDED, FOLDED, RESTORED, "one row has kernels for whole numbers of 4 bits")
-    check(told("order", 32), FOLDED, FOLDED, RESTORED, "its columns are in another order")
-    check(told("float8", 16), FOLDED, FOLDED, RESTORED, "one row has kernels for whole numbers of 4 bits")
+    check(told("floats", 32), FEW, FEW, MANY, "one row has kernels for whole numbers of 4 bits")
+    check(told("fine table", 32), FEW, FEW, MANY, "one row has kernels for whole numbers of 4 bits")
+    check(told("order", 32), FEW, FEW, MANY, "its columns are in another order")
+    check(told("float8", 16), FEW, FEW, MANY, "one row has kernels for whole numbers of 4 bits")
 
 
 def test_eight_bits_with_a_scale_an_output() -> None:
-    check(told("float8 an output"), "one_row", FOLDED, "torch._scaled_mm of rows in float8", None)
-    check(told("int8 rows"), "one_row", FOLDED, "matmul.multiply of rows in int8", None)
+    check(told("float8 an output"), SINGLE, FEW, FLOAT8_ROWS, None)
+    check(told("int8 rows"), SINGLE, FEW, INT8_ROWS, None)
 
 
 def test_fixed_sums() -> None:
-    same = f"{PACKED}, one order of sums"
+    same = f"{GENERAL}{FIXED_SUMS}"
     check(told("zeros", 64, DeterministicGpuQuantizedLinear), same, same, same, None)
 
 
 def test_more_rows_on_hopper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wgmma_gemm, "supports_shape", lambda weight, gated=False: True)
-    wide = FOLDED.replace(PACKED, WIDE)
-    check(told("zeros", 32), TENSOR, f"{FOLDED} up to 32 rows, then {wide}", WIDE_RESTORED, None)
-    check(
-        told("float8 an output"),
-        "one_row",
-        f"{FOLDED} up to 32 rows, then {wide}",
-        "torch._scaled_mm of rows in float8",
-        None,
-    )
-    check(told("offset"), TENSOR, FOLDED, RESTORED, None)
+    few, many = f"{GENERAL} up to 32 rows, then wgmma_gemm{FUSED}", "wgmma_gemm up to 1024 rows, then cuBLAS"
+    check(told("zeros", 32), TENSOR, few, many, None)
+    check(told("float8 an output"), SINGLE, few, FLOAT8_ROWS, None)
+    check(told("offset"), TENSOR, FEW, MANY, None)
+
+
+def test_small_batches_by_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (skinny_gemm, split_k_gemm):
+        monkeypatch.setattr(module, "has_room", lambda device: True)
+    check(told("zeros", 32), TENSOR, PARTS, MANY, None)
+    monkeypatch.setattr(wgmma_gemm, "supports_shape", lambda weight, gated=False: True)
+    few = f"split_k_gemm up to 16 rows, then skinny_gemm up to 32 rows, then wgmma_gemm{FUSED}"
+    check(told("zeros", 32), TENSOR, few, "wgmma_gemm up to 1024 rows, then cuBLAS", None)
+    check(told("fine table", 32), *(f"split_k_gemm up to 16 rows, then {FEW}",) * 2, MANY, "one row has kernels")
+
+
+def test_the_page_has_the_table_that_products_choose_from() -> None:
+    root = Path(__file__).resolve().parents[2]
+    text = (root / "docs/gpu.md").read_text()
+    written = runpy.run_path(str(root / "docs/site/kernels.py"), run_name="script")["page"](text)
+    assert written == text, "docs/gpu.md is not what the table says; run docs/site/kernels.py"

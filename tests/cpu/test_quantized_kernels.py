@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import layer_checks as checks
@@ -95,7 +94,7 @@ def test_a_product_is_that_of_the_dense_weight(form: str, group: int, dtype: tor
     dense = weight.dense()
     expected, size = x.float() @ dense.T + bias.float(), x.float().abs() @ dense.abs().T
     found = quantized_gemm.matmul(x, packed, bias, tile=tile)
-    close(quantized_gemm.matmul(x, packed, bias, tile=replace(tile, apart=True)), expected, size / 2, dtype)
+    close(quantized_gemm.matmul(x, packed, bias, tile=tile._replace(apart=True)), expected, size / 2, dtype)
     close(found, expected, size / 2, dtype)
     close(quantized_gemm.multiply_dequantized(x, packed, bias), expected, size, dtype)
     assert not packed.counters.any()

@@ -38,12 +38,13 @@ def near(found: torch.Tensor, expected: torch.Tensor, size: torch.Tensor, share:
 @pytest.mark.parametrize("rows", [2, 5, 8, 9, 16, 17, 33, 64])
 @pytest.mark.parametrize("form, group", product(("plain", "zeros", "order"), (32, 64, 128)))
 def test_a_product(form: str, group: int, rows: int) -> None:
-    from sgl.runtime.kernels.quantized import quantized_gemm, skinny_gemm
+    from sgl.runtime.kernels.quantized import quantized_gemm
+    from sgl.runtime.kernels.quantized.gemm_dispatch import kernel_for
 
     for outputs, inputs in ((1032, 1040), (72, 208), (4096, 2048)):
         weight, dense = drawn(form, outputs, inputs, group)
         x, bias = torch.randn(rows, inputs, device="cuda").bfloat16(), torch.randn(outputs, device="cuda").bfloat16()
-        assert skinny_gemm.supports(x, weight)
+        assert kernel_for(rows, weight, x=x) in ("split_k_gemm", "skinny_gemm", "wgmma_gemm")
         expected, size = x.double() @ dense.T + bias.double(), x.double().abs() @ dense.abs().T
         near(quantized_gemm.matmul(x, weight, bias), expected, size)
 
@@ -53,7 +54,8 @@ def test_a_product(form: str, group: int, rows: int) -> None:
 @pytest.mark.parametrize("rows", [3, 16, 40])
 def test_what_surrounds_a_product(rows: int, tile, overlap: bool) -> None:
     """A branch's end leaves x times a norm's weight and squares; the product behind divides by them, and gates."""
-    from sgl.runtime.kernels.quantized import quantized_gemm, wgmma_gemm
+    from sgl.runtime.kernels.quantized import quantized_gemm
+    from sgl.runtime.kernels.quantized.gemm_dispatch import kernel_for
 
     hidden, inner = 1024 + 128, 720
     down, w_down = drawn("plain", hidden, inner, 64, 1)
@@ -70,7 +72,7 @@ def test_what_surrounds_a_product(rows: int, tile, overlap: bool) -> None:
     assert torch.equal(readied.y, (x.float() * norm.float()).bfloat16())
     found = quantized_gemm.matmul(readied, up, name="silu", tile=chosen, overlap=overlap)
     normed = readied.y.double() * torch.rsqrt(x.double().square().mean(1, keepdim=True) + 1e-6)
-    if tile is None and wgmma_gemm.supports(readied.y, up, gated=True):
+    if tile is None and kernel_for(rows, up, True, readied.y) == "wgmma_gemm":
         w_up = quantized_gemm.dequantized(up, slice(None)).double()  # its rounding is what the kernel's is
     gate, above = (normed @ w_up.T).chunk(2, 1)
     wanted = torch.nn.functional.silu(gate) * above

@@ -34,13 +34,7 @@ def suiting(tile, rows: int, weight):
     from sgl.runtime.kernels.quantized import split_k_gemm
 
     chosen = tile_of(tile)
-    if (
-        chosen
-        and chosen.room(
-            split_k_gemm.columns(rows), weight.inputs, "nibbles" if weight.words.dtype == torch.int16 else "bytes"
-        )
-        > 226 * 1024
-    ):
+    if chosen and chosen.room(split_k_gemm.columns(rows), weight.inputs, weight.form) > 226 * 1024:
         pytest.skip("no room for x")
     return chosen
 

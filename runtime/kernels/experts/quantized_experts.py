@@ -8,7 +8,7 @@ import triton
 from torch import Tensor
 
 from ..launch.programmatic_launch import launched
-from ..quantized.quantized_gemm import QuantizedGemmTile, constants, kernel_tensors
+from ..quantized.quantized_gemm import QuantizedGemmTile
 from . import quantized_experts_kernels as kernels
 from .expert_align_blocks import ExpertBlocks
 from .expert_inputs import ExpertSelection, PackedExpertWeights
@@ -52,7 +52,7 @@ def product(
     most = count if blocks is None else blocks.most
     kernels.grouped[(most * triton.cdiv(wide, share),)](
         x,
-        *kernel_tensors(weight),
+        *weight.kernel_tensors(),
         x if bias is None else bias,
         out,
         pairs,
@@ -65,15 +65,13 @@ def product(
         weight.words.stride(0),
         0 if weight.meta is None else weight.meta.stride(0),
         limit or 0.0,
-        **constants(weight, x.is_cuda),
+        FORMAT=weight.format(sized=False),
         TOP=top,
         NAME=name,
         LIMITED=limit is not None,
         BIASED=bias is not None,
         SINGLE=blocks is None,
-        APART=tile.apart,
-        ROWS=tile.rows,
-        OUTPUTS=tile.outputs,
+        TILE=tile,
         TURN=TURN,
         num_warps=tile.warps,
         num_stages=tile.stages,

@@ -10,20 +10,9 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..batch_invariant_matmul import tile_at
 from ..launch.compile_ahead import entry
-from ..quantized.quantized_weight_kernels import BYTES, byte_sums, nibble_sums
+from ..quantized.quantized_gemm_kernels import output_rows
+from ..quantized.quantized_weight_kernels import block_sums
 from .expert_gemm_kernels import gated
-
-
-@triton.jit
-def _outputs(output_tile, outputs, OUTPUTS: tl.constexpr, NAME: tl.constexpr):
-    """Rows of the weight [OUTPUTS] of a tile; for a gated one the first half are gates, the others the ups of these."""
-    lane = tl.arange(0, OUTPUTS)
-    if NAME != "":
-        HALF: tl.constexpr = OUTPUTS // 2
-        found = tl.minimum(output_tile * HALF + lane % HALF, outputs // 2 - 1) + lane // HALF * (outputs // 2)
-    else:
-        found = tl.minimum(output_tile * OUTPUTS + lane, outputs - 1)
-    return found
 
 
 @entry
@@ -45,24 +34,13 @@ def grouped(
     words_stride,
     meta_stride,
     limit,
-    FORM: tl.constexpr,
-    WORDS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ZERO: tl.constexpr,
-    KIND: tl.constexpr,
-    OUTER: tl.constexpr,
-    TEXT0: tl.constexpr,
-    TEXT1: tl.constexpr,
-    TEXT2: tl.constexpr,
-    TEXT3: tl.constexpr,
+    FORMAT: tl.constexpr,
     TOP: tl.constexpr,
     NAME: tl.constexpr,
     LIMITED: tl.constexpr,
     BIASED: tl.constexpr,
     SINGLE: tl.constexpr,
-    APART: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
+    TILE: tl.constexpr,
     TURN: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
@@ -70,9 +48,11 @@ def grouped(
     weight.
 
     words_stride, meta_stride: from one expert to the next.  SINGLE: a block is one pair, whose expert is in `experts`
-        [count].
+        [count].  TILE: a `QuantizedGemmTile`.
     Grid (most blocks * tiles of outputs,); see `expert_gemm_kernels.grouped` and `quantized_gemm_kernels.multiply`.
     """
+    ROWS: tl.constexpr = TILE.rows
+    OUTPUTS: tl.constexpr = TILE.outputs
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
@@ -89,54 +69,15 @@ def grouped(
             pair = tl.where(r == 0, block, count)
         else:
             pair = tl.load(pairs + block * ROWS + r)
-        output = _outputs(output_tile, outputs, OUTPUTS, NAME)
-        rows, last = count // TOP, tl.cdiv(inputs, 4 * WORDS)
+        output = output_rows(output_tile, outputs, OUTPUTS, NAME)
+        rows, last = count // TOP, tl.cdiv(inputs, 4 * FORMAT.words)
         own_words, own_meta = words + expert * words_stride, meta + expert * meta_stride
         sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
-        if FORM == BYTES:
-            sums = byte_sums(
-                sums,
-                x,
-                own_words,
-                own_meta,
-                output,
-                pair // TOP,
-                0,
-                last,
-                rows,
-                outputs,
-                inputs,
-                stride,
-                WORDS,
-                GROUP,
-                KIND,
-                TEXT0,
-            )
-        else:
-            sums = nibble_sums(
-                sums,
-                x,
-                own_words,
-                own_meta,
-                output,
-                pair // TOP,
-                0,
-                last,
-                rows,
-                outputs,
-                inputs,
-                stride,
-                WORDS,
-                GROUP,
-                ZERO,
-                KIND,
-                TEXT0,
-                TEXT1,
-                TEXT2,
-                TEXT3,
-                APART,
-            )
-        if OUTER:
+        row = pair // TOP
+        sums = block_sums(
+            sums, x, own_words, own_meta, output, row, 0, last, rows, outputs, inputs, stride, FORMAT, TILE.apart
+        )
+        if FORMAT.outer:
             sums *= tl.load(outer + expert * outputs + output)[:, None]
         if BIASED:
             sums += tl.load(bias + expert * outputs + output).to(tl.float32)[:, None]

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from ..batch_invariant_matmul import processors
 from ..launch.programmatic_launch import launched, overlaps
-from ..packed.packed_weight import ABOVE, BYTES, NIBBLES, PackedWeight
-from . import gemv_4bit_kernels, gemv_kernels, gemv_tensor_core_kernels
+from ..packed.packed_weight import BYTES, NIBBLES, PackedWeight
+from . import gemv_kernels, gemv_tensor_core_kernels
 from .gemv_launch import (
+    GemvCut,
     GemvLaunch,
     TensorCoreGemvLaunch,
     best_4bit_launch,
@@ -194,10 +195,9 @@ def qkv_rope_store(
         v_scale,
         QUERIES=query_heads,
         KEYS=kv_heads,
-        HALF=dim // 2,
         NORMED=norm_weight is not None,
         BIASED=bias is not None,
-        **plan.cut,
+        **plan.head_options(dim // 2),
         **describe(pair),
     )
     return q
@@ -241,7 +241,7 @@ class GemvPlan(NamedTuple):
     """kernels: the module.  parts: the weight's tensors for them.  cut: the keywords of each of them."""
 
     kernels: Any
-    parts: tuple[Tensor, ...]
+    parts: tuple[Tensor | None, ...]
     grid: tuple[int]
     cut: dict[str, Any]
 
@@ -249,29 +249,32 @@ class GemvPlan(NamedTuple):
         """For a kernel with an argument for the number of outputs, or of pairs of them."""
         return self.cut if self.kernels is gemv_tensor_core_kernels else self.cut | {"outputs": outputs}
 
+    def head_options(self, half: int) -> dict[str, Any]:
+        """For a kernel with an argument for half of a head."""
+        return self.cut if self.kernels is gemv_tensor_core_kernels else self.cut | {"HALF": half}
+
 
 def plan_gemv(weight: Weight, scale: Tensor | None, launch: GemvLaunch | TensorCoreGemvLaunch, half: int) -> GemvPlan:
     """half: see `tiles_of`."""
-    words = weight.words if isinstance(weight, PackedWeight) else weight
-    cut = {"ROWS": launch.rows, "num_warps": launch.warps} | launched(overlaps(words.device))
+    device = (weight.words if isinstance(weight, PackedWeight) else weight).device
+    cut: dict[str, Any] = {"num_warps": launch.warps, "FORMAT": None} | launched(overlaps(device))
     if launch.registers:
         cut["maxnreg"] = launch.registers
-    tiles = tiles_of(_outputs(weight), half, launch.rows)
+    outputs = _outputs(weight)
+    tiles = tiles_of(outputs, half, launch.rows)
     if not isinstance(weight, PackedWeight):
         assert isinstance(launch, GemvLaunch)
-        return GemvPlan(
-            gemv_kernels,
-            (weight, weight if scale is None else scale),
-            (tiles,),
-            cut | _cut_of_numbers(weight, scale, launch),
-        )
-    parts = (words, words if weight.meta is None else weight.meta, words if weight.outer is None else weight.outer)
+        numbers = (weight, None, weight if scale is None else scale)
+        return GemvPlan(gemv_kernels, numbers, (tiles,), cut | {"CUT": _cut_of_numbers(weight, scale, launch)})
+    parts, cut["FORMAT"] = weight.kernel_tensors(), weight.format(sized=True)
     if isinstance(launch, GemvLaunch):
-        return GemvPlan(gemv_4bit_kernels, parts, (tiles,), cut | _cut_of_bits(weight, launch))
+        blocks = max(1, launch.block // weight.block)
+        own = GemvCut(weight.inputs, launch.rows, blocks, 8, weight.outer is not None)
+        # one stage: the kernels prefetch their next blocks themselves
+        return GemvPlan(gemv_kernels, parts, (tiles,), cut | {"CUT": own, "num_stages": 1})
     pieces = gemv_tensor_core_kernels.pieces(weight.group, weight.kind)
-    programs, depth = launch.programs_and_depth(weight.outputs, half, weight.inputs, pieces, processors(words.device))
-    cut |= {"OUTPUTS": weight.outputs, "WARPS": launch.warps, "PROGRAMS": programs, "DEPTH": depth} | _form(weight)
-    return GemvPlan(gemv_tensor_core_kernels, parts, (programs,), cut)
+    ring = launch.cut(outputs, half, weight.inputs, pieces, processors(device))
+    return GemvPlan(gemv_tensor_core_kernels, parts, (ring.programs,), cut | {"CUT": ring})
 
 
 def best_for(weight: Weight) -> GemvLaunch | TensorCoreGemvLaunch:
@@ -283,31 +286,8 @@ def best_for(weight: Weight) -> GemvLaunch | TensorCoreGemvLaunch:
     return best_launch(outputs, inputs, weight.element_size())
 
 
-def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: GemvLaunch) -> dict[str, Any]:
-    block = min(launch.block, triton.next_power_of_2(weight.shape[1]))
-    return {
-        "SIZE": weight.shape[1],
-        "BLOCK": block,
-        "VECTOR": min(16 // max(2, weight.element_size()), block),  # what one thread reads at once, of x too
-        "SCALED": scale is not None,
-    }
-
-
-def _form(weight: PackedWeight) -> dict[str, Any]:
-    return {
-        "INPUTS": weight.inputs,
-        "GROUP": weight.group,
-        "ZERO": weight.zero - (ABOVE[weight.dtype] if weight.kind.startswith("zeros") else 0),
-        "KIND": weight.kind,
-        "OUTER": weight.outer is not None,
-    }
-
-
-def _cut_of_bits(weight: PackedWeight, launch: GemvLaunch) -> dict[str, Any]:
-    return _form(weight) | {
-        "DTYPE": triton.language.bfloat16 if weight.dtype == torch.bfloat16 else triton.language.float16,
-        "WORDS": weight.block // 4,
-        "BLOCKS": max(1, launch.block // weight.block),
-        "COMPILED": weight.words.is_cuda,
-        "num_stages": 1,  # the kernels prefetch their next blocks themselves
-    }
+def _cut_of_numbers(weight: Tensor, scale: Tensor | None, launch: GemvLaunch) -> GemvCut:
+    inputs, size = weight.shape[1], weight.element_size()
+    block = min(launch.block, triton.next_power_of_2(inputs))
+    vector = min(16 // max(2, size), block)  # what one thread reads at once, of x too
+    return GemvCut(inputs, launch.rows, block, vector, scale is not None)

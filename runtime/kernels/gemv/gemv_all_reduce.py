@@ -17,7 +17,7 @@ from ..comm.all_reduce import AllReduceBuffers
 from ..comm.all_reduce_kernels import _post, _room
 from ..launch.compile_ahead import entry
 from .gemv import best_for, plan_gemv
-from .gemv_kernels import begin_adapted, products, values_at
+from .gemv_kernels import begin, plus_pair, products, values_at
 from .gemv_launch import GemvLaunch
 from .gemv_lora import GemvLora, describe
 
@@ -26,8 +26,9 @@ from .gemv_lora import GemvLora, describe
 @triton.jit
 def linear_to_all(
     x,
-    weight,
-    scale,
+    codes,
+    meta,
+    outer,
     bias,
     places,
     counted,
@@ -36,41 +37,33 @@ def linear_to_all(
     words,
     RANK: tl.constexpr,
     RANKS: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    SCALED: tl.constexpr,
+    FORMAT: tl.constexpr,
+    CUT: tl.constexpr,
     BIASED: tl.constexpr,
     DEPENDENT: tl.constexpr,
     h=None,
     pairs=None,
     pair_at=None,
-    WIDTH: tl.constexpr = 0,
-    SECOND: tl.constexpr = 0,
-    THIRD: tl.constexpr = 0,
+    PAIR: tl.constexpr = None,
 ):
     """`gemv_kernels.linear` without a norm and a residual, rounded, into the first row of `all_reduce_kernels.to_all`.
 
     This rank's own copy is written too.
     """
     KIND: tl.constexpr = x.dtype.element_ty
-    first = tl.program_id(0) * ROWS
-    own = tl.minimum(first + tl.arange(0, ROWS), outputs - 1)
+    first = tl.program_id(0) * CUT.rows
+    own = tl.minimum(first + tl.arange(0, CUT.rows), outputs - 1)
     rooms = ()  # type: tuple
     for other in tl.static_range(RANKS):
         rooms = rooms + (_room(places, other),)
-    block, of_rank, once = begin_adapted(
-        weight, own, h, pairs, pair_at, outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
-    )
+    weight = (codes, meta, outer)
+    begun, more = begin(weight, own, (h, pairs, pair_at), outputs, FORMAT, CUT, PAIR, DEPENDENT)
     turn = tl.load(counted) + 1
-    added = values_at(bias, own, BIASED)
-    y = added + products(block, x, x, weight, scale, own, 0.0, SIZE, BLOCK, VECTOR, False, SCALED)
-    if WIDTH > 0:
-        y += tl.sum(of_rank.to(tl.float32) * once, 1)
+    y = values_at(bias, own, BIASED)
+    y = plus_pair(y + products(begun, x, x, weight, own, outputs, 0.0, FORMAT, CUT, False), more, PAIR)
     at = ((turn & 1) * RANKS + RANK) * (tl.full((), 0, tl.int64) + rows) * words + first * KIND.primitive_bitwidth // 32
     for other in tl.static_range(RANKS):
-        _post(rooms[other], at, y.to(KIND), turn, outputs - first, ROWS)
+        _post(rooms[other], at, y.to(KIND), turn, outputs - first, CUT.rows)
 
 
 def post_linear(

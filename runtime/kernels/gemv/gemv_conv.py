@@ -20,8 +20,9 @@ from .gemv_launch import best_launch
 def _convolved(
     x,
     norm,
-    weight,
-    scale,
+    words,
+    meta,
+    outer,
     bias,
     taps,
     taps_bias,
@@ -38,11 +39,8 @@ def _convolved(
     SEEN: tl.constexpr,
     TAPS_BIASED: tl.constexpr,
     NAME: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    SCALED: tl.constexpr,
+    FORMAT: tl.constexpr,
+    CUT: tl.constexpr,
     NORMED: tl.constexpr,
     BIASED: tl.constexpr,
     DEPENDENT: tl.constexpr,
@@ -51,12 +49,13 @@ def _convolved(
 
     SEEN: WIDTH or the next power of 2.
     """
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    rows = tl.program_id(0) * CUT.rows + tl.arange(0, CUT.rows)
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)
     channel, back = rows - FIRST, tl.arange(0, SEEN)[:, None]
     convolved = inside & (channel >= 0) & (channel < CHANNELS)
-    block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
+    weight = (words, meta, outer)
+    begun, _ = begin(weight, rows, (), outputs, FORMAT, CUT, None, DEPENDENT)
     old = convolved[None, :] & (back < WIDTH - 1)
     before = memory + tl.load(read).to(tl.int64) * (WIDTH - 1) * CHANNELS + back * CHANNELS + channel[None, :]
     window = tl.load(before, old, other=0.0)
@@ -65,7 +64,7 @@ def _convolved(
     if TAPS_BIASED:
         sums += tl.load(taps_bias + channel, convolved, other=0.0)
     y = values_at(bias, rows, BIASED)
-    y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
+    y += products(begun, x, norm, weight, rows, outputs, eps, FORMAT, CUT, NORMED)
     y = y.to(rest.dtype.element_ty)
     tl.debug_barrier()  # a slot may be read and written
     behind = memory + tl.load(write).to(tl.int64) * (WIDTH - 1) * CHANNELS

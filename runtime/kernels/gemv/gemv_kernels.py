@@ -1,9 +1,9 @@
 """Triton kernels that multiply one row with a weight, bound by reading the weight once.
 
-A program owns a few rows of the weight. Its first block of them is in flight before it reads x, which also lets its
-reads run under the tail of the kernel before (`DEPENDENT`: programmatic dependent launch). The norm of x needs no
-separate pass: the sum of squares is collected on the way and scales the products at the end, as does the scale
-[outputs] of a weight in float8.
+A weight is of plain numbers, or of 4 bits (`gemv_4bit_sums`). A program owns a few rows of it. Its first block of them
+is in flight before it reads x, which also lets its reads run under the tail of the kernel before (`DEPENDENT`:
+programmatic dependent launch). The norm of x needs no separate pass: the sum of squares is collected on the way and
+scales the products at the end, as does the scale [outputs] of a weight in float8.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..activation_kernels import activated
 from ..launch.compile_ahead import entry
+from .gemv_4bit_sums import block_sums, read_blocks
 
 
 @triton.jit
@@ -41,53 +42,43 @@ def lane_sums(values, VECTOR: tl.constexpr):
 
 
 @triton.jit
-def begin(weight, rows, SIZE: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, DEPENDENT: tl.constexpr):
-    """The first block of some rows [R], in flight before the preceding kernels have ended; they have on return."""
-    block = read_block(
-        weight, rows[:, None].to(tl.int64), tl.arange(0, BLOCK)[None, :], SIZE, VECTOR, SIZE % BLOCK == 0
-    )
-    if DEPENDENT:
-        gdc_launch_dependents()
-        gdc_wait()
-    return block
+def _read_first(weight, rows, outputs, FORMAT: tl.constexpr, CUT: tl.constexpr):
+    if FORMAT is None:
+        k = tl.arange(0, CUT.block)[None, :]
+        EVEN: tl.constexpr = CUT.inputs % CUT.block == 0
+        return (read_block(weight[0], rows[:, None].to(tl.int64), k, CUT.inputs, CUT.vector, EVEN),)
+    else:
+        return read_blocks(weight[0], weight[1], rows, 0, outputs, FORMAT, CUT)
 
 
 @triton.jit
-def begin_adapted(
-    weight,
-    rows,
-    h,
-    pairs,
-    pair_at,
-    outputs,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    DEPENDENT: tl.constexpr,
-    WIDTH: tl.constexpr,
-    SECOND: tl.constexpr,
-    THIRD: tl.constexpr,
+def begin(
+    weight, rows, pair, outputs, FORMAT: tl.constexpr, CUT: tl.constexpr, PAIR: tl.constexpr, DEPENDENT: tl.constexpr
 ):
-    """`begin`, and an adapter's addition to these rows, its B and h, [R, WIDTH] each, see `gemv_lora`.
+    """The first blocks of some rows [R], in flight before the preceding kernels have ended; they have on return.
 
-    B is loaded before the preceding kernels have ended.
-    WIDTH: 0: nothing is added.  SECOND, THIRD: the rows with which pieces 1 and 2 begin.
+    weight: words, meta and outer, see `PackedWeight`; or numbers, nothing and their scales.
+    pair: h, pairs and places of an adapter's addition, see `gemv_lora`; its B and h of these rows, [R, width] each, are
+        returned too. B is loaded before the preceding kernels have ended.  PAIR: None: nothing is added.
     """
-    if WIDTH == 0:
-        block = begin(weight, rows, SIZE, BLOCK, VECTOR, DEPENDENT)
-        of_rank, once = block, block  # unused
+    if PAIR is None:
+        first = _read_first(weight, rows, outputs, FORMAT, CUT)
+        if DEPENDENT:
+            gdc_launch_dependents()
+            gdc_wait()
+        return first, ()
     else:
-        piece = (rows >= SECOND).to(tl.int32) + (rows >= THIRD).to(tl.int32)
+        h, pairs, pair_at = pair
+        piece = (rows >= PAIR.second).to(tl.int32) + (rows >= PAIR.third).to(tl.int32)
         second, rank = tl.load(pair_at + 4 * piece + 1), tl.load(pair_at + 4 * piece + 2)
-        block = begin(weight, rows, SIZE, BLOCK, VECTOR, False)
-        r = tl.arange(0, WIDTH)[None, :]
+        first = _read_first(weight, rows, outputs, FORMAT, CUT)
+        r = tl.arange(0, PAIR.width)[None, :]
         there = r < rank[:, None]
         of_rank = tl.load(pairs + second[:, None] + r.to(tl.int64) * outputs + rows[:, None], there, other=0.0)
         if DEPENDENT:
             gdc_launch_dependents()
             gdc_wait()
-        once = tl.load(h + piece[:, None] * WIDTH + r, there, other=0.0)
-    return block, of_rank, once
+        return first, (of_rank, tl.load(h + piece[:, None] * PAIR.width + r, there, other=0.0))
 
 
 @triton.jit
@@ -99,24 +90,13 @@ def values_at(start, rows, PRESENT: tl.constexpr):
 
 
 @triton.jit
-def products(
-    block,
-    x,
-    norm,
-    weight,
-    scale,
-    rows,
-    eps,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    NORMED: tl.constexpr,
-    SCALED: tl.constexpr,
-):
-    """The products of (normalised) x with some rows of the weight, begun with their first block: [R], float32."""
-    factor = values_at(scale, rows, SCALED)
-    EVEN: tl.constexpr = SIZE % BLOCK == 0
-    STEPS: tl.constexpr = (SIZE + BLOCK - 1) // BLOCK
+def _number_sums(block, x, norm, weight, rows, CUT: tl.constexpr, NORMED: tl.constexpr):
+    """The products of x with some rows of the weight, begun with their first block: [R], float32; and x's squares."""
+    INPUTS: tl.constexpr = CUT.inputs
+    BLOCK: tl.constexpr = CUT.block
+    VECTOR: tl.constexpr = CUT.vector
+    EVEN: tl.constexpr = INPUTS % BLOCK == 0
+    STEPS: tl.constexpr = (INPUTS + BLOCK - 1) // BLOCK
     k = tl.arange(0, BLOCK)[None, :]
     rows = rows[:, None].to(tl.int64)
     sums = tl.zeros([rows.shape[0], BLOCK // VECTOR], tl.float32)
@@ -124,18 +104,36 @@ def products(
     for step in tl.static_range(STEPS):
         current = block
         if step + 1 < STEPS:
-            block = read_block(weight, rows, k + (step + 1) * BLOCK, SIZE, VECTOR, EVEN)
-        values = read_shared(x, k + step * BLOCK, SIZE, EVEN)
+            block = read_block(weight, rows, k + (step + 1) * BLOCK, INPUTS, VECTOR, EVEN)
+        values = read_shared(x, k + step * BLOCK, INPUTS, EVEN)
         if NORMED:
             squares += lane_sums(values * values, VECTOR)
-            values *= read_shared(norm, k + step * BLOCK, SIZE, EVEN)
+            values *= read_shared(norm, k + step * BLOCK, INPUTS, EVEN)
         sums += lane_sums(current.to(tl.float32) * values, VECTOR)
-    products = tl.sum(sums, 1)
-    if SCALED:
+    return tl.sum(sums, 1), squares
+
+
+@triton.jit
+def products(begun, x, norm, weight, rows, outputs, eps, FORMAT: tl.constexpr, CUT: tl.constexpr, NORMED: tl.constexpr):
+    """The products of (normalised) x with some rows of the weight, begun with `begin`: [R], float32."""
+    factor = values_at(weight[2], rows, CUT.scaled)
+    if FORMAT is None:
+        products, squares = _number_sums(begun[0], x, norm, weight[0], rows, CUT, NORMED)
+    else:
+        products, squares = block_sums(begun, x, norm, weight[0], weight[1], rows, outputs, FORMAT, CUT, NORMED)
+    if CUT.scaled:
         products *= factor
     if NORMED:
-        products *= tl.rsqrt(tl.sum(tl.sum(squares, 1), 0) / SIZE + eps)
+        products *= tl.rsqrt(tl.sum(tl.sum(squares, 1), 0) / CUT.inputs + eps)
     return products
+
+
+@triton.jit
+def plus_pair(y, added, PAIR: tl.constexpr):
+    """y [R] and what an adapter adds, see `begin`."""
+    if PAIR is not None:
+        y += tl.sum(added[0].to(tl.float32) * added[1], 1)
+    return y
 
 
 @entry
@@ -143,18 +141,16 @@ def products(
 def linear(
     x,
     norm,
-    weight,
-    scale,
+    words,
+    meta,
+    outer,
     bias,
     residual,
     out,
     outputs,
     eps,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    SCALED: tl.constexpr,
+    FORMAT: tl.constexpr,
+    CUT: tl.constexpr,
     NORMED: tl.constexpr,
     BIASED: tl.constexpr,
     ADDED: tl.constexpr,
@@ -162,22 +158,17 @@ def linear(
     h=None,
     pairs=None,
     pair_at=None,
-    WIDTH: tl.constexpr = 0,
-    SECOND: tl.constexpr = 0,
-    THIRD: tl.constexpr = 0,
+    PAIR: tl.constexpr = None,
 ):
-    """out = norm(x) @ (weight * scale).T + bias + residual, [outputs]; grid (ceil(outputs / ROWS),)."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    """out = norm(x) @ (weight * scale).T + bias + residual, [outputs]; grid (ceil(outputs / CUT.rows),)."""
+    weight, pair = (words, meta, outer), (h, pairs, pair_at)
+    rows = tl.program_id(0) * CUT.rows + tl.arange(0, CUT.rows)
     inside = rows < outputs
     rows = tl.minimum(rows, outputs - 1)  # whole blocks are read without a mask
-    block, of_rank, once = begin_adapted(
-        weight, rows, h, pairs, pair_at, outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
-    )
-    added = values_at(bias, rows, BIASED) + values_at(residual, rows, ADDED)
-    y = added + products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
-    if WIDTH > 0:
-        y += tl.sum(of_rank.to(tl.float32) * once, 1)
-    tl.store(out + rows, y, inside)
+    begun, more = begin(weight, rows, pair, outputs, FORMAT, CUT, PAIR, DEPENDENT)
+    y = values_at(bias, rows, BIASED) + values_at(residual, rows, ADDED)
+    y += products(begun, x, norm, weight, rows, outputs, eps, FORMAT, CUT, NORMED)
+    tl.store(out + rows, plus_pair(y, more, PAIR), inside)
 
 
 @entry
@@ -185,17 +176,15 @@ def linear(
 def gate_up(
     x,
     norm,
-    weight,
-    scale,
+    words,
+    meta,
+    outer,
     bias,
     out,
     outputs,
     eps,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    SCALED: tl.constexpr,
+    FORMAT: tl.constexpr,
+    CUT: tl.constexpr,
     NORMED: tl.constexpr,
     BIASED: tl.constexpr,
     NAME: tl.constexpr,
@@ -203,25 +192,20 @@ def gate_up(
     h=None,
     pairs=None,
     pair_at=None,
-    WIDTH: tl.constexpr = 0,
-    SECOND: tl.constexpr = 0,
-    THIRD: tl.constexpr = 0,
+    PAIR: tl.constexpr = None,
 ):
-    """out = activation(gate) * up, [outputs]; a program owns ROWS / 2 pairs; grid (ceil(2 * outputs / ROWS),)."""
-    PAIRS: tl.constexpr = ROWS // 2
+    """out = activation(gate) * up, [outputs]; a program owns CUT.rows / 2 pairs; grid (ceil(2 * outputs / rows),)."""
+    PAIRS: tl.constexpr = CUT.rows // 2
+    weight, pair = (words, meta, outer), (h, pairs, pair_at)
     first = tl.program_id(0) * PAIRS
-    lane = tl.arange(0, ROWS)
+    lane = tl.arange(0, CUT.rows)
     rows = tl.minimum(first + lane // 2, outputs - 1) + lane % 2 * outputs
-    block, of_rank, once = begin_adapted(
-        weight, rows, h, pairs, pair_at, 2 * outputs, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
-    )
+    begun, more = begin(weight, rows, pair, 2 * outputs, FORMAT, CUT, PAIR, DEPENDENT)
     y = values_at(bias, rows, BIASED)
-    y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
-    if WIDTH > 0:
-        y += tl.sum(of_rank.to(tl.float32) * once, 1)
-    gate, up = tl.split(tl.reshape(y, [PAIRS, 2]))
-    pair = first + tl.arange(0, PAIRS)
-    tl.store(out + pair, activated(gate, NAME) * up, pair < outputs)
+    y += products(begun, x, norm, weight, rows, 2 * outputs, eps, FORMAT, CUT, NORMED)
+    gate, up = tl.split(tl.reshape(plus_pair(y, more, PAIR), [PAIRS, 2]))
+    place = first + tl.arange(0, PAIRS)
+    tl.store(out + place, activated(gate, NAME) * up, place < outputs)
 
 
 @triton.jit
@@ -235,8 +219,9 @@ def _store_halves(start, dim, low, high, HALF: tl.constexpr, wanted):
 def heads(
     x,
     norm,
-    weight,
-    scale,
+    words,
+    meta,
+    outer,
     bias,
     angles,
     positions,
@@ -250,43 +235,35 @@ def heads(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     HALF: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    SCALED: tl.constexpr,
+    FORMAT: tl.constexpr,
+    CUT: tl.constexpr,
     NORMED: tl.constexpr,
     BIASED: tl.constexpr,
     DEPENDENT: tl.constexpr,
     h=None,
     pairs=None,
     pair_at=None,
-    WIDTH: tl.constexpr = 0,
-    SECOND: tl.constexpr = 0,
-    THIRD: tl.constexpr = 0,
+    PAIR: tl.constexpr = None,
 ):
     """Queries, keys and values, rotated and written to their place.
 
-    A program owns ROWS / 2 dimensions of the first half of one head and their partners in the second;
-    grid (heads * ceil(HALF / (ROWS / 2)),).
+    A program owns CUT.rows / 2 dimensions of the first half of one head and their partners in the second;
+    grid (heads * ceil(HALF / (CUT.rows / 2)),).
     """
-    PAIRS: tl.constexpr = ROWS // 2
+    PAIRS: tl.constexpr = CUT.rows // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF
+    weight, pair = (words, meta, outer), (h, pairs, pair_at)
     head = tl.program_id(0) // PROGRAMS
     first = tl.program_id(0) % PROGRAMS * PAIRS
-    lane = tl.arange(0, ROWS)
+    lane = tl.arange(0, CUT.rows)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    block, of_rank, once = begin_adapted(
-        weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
-    )
+    begun, more = begin(weight, rows, pair, OUTPUTS, FORMAT, CUT, PAIR, DEPENDENT)
     dim = first + tl.arange(0, PAIRS)
     cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
-    y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
-    if WIDTH > 0:
-        y += tl.sum(of_rank.to(tl.float32) * once, 1)
-    low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
+    y += products(begun, x, norm, weight, rows, OUTPUTS, eps, FORMAT, CUT, NORMED)
+    low, high = tl.split(tl.reshape(plus_pair(y, more, PAIR), [PAIRS, 2]))
     rotated_and_stored(low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF)
 
 

@@ -21,6 +21,19 @@ class GemvLaunch(NamedTuple):
     registers: int = 0
 
 
+class GemvCut(NamedTuple):
+    """What the kernels of `gemv_kernels` are compiled for. rows: see `GemvLaunch`; scaled: outputs have scales.
+
+    block: inputs a step, of 4-bit weights blocks; vector: numbers that a thread reads at once.
+    """
+
+    inputs: int
+    rows: int
+    block: int
+    vector: int
+    scaled: bool
+
+
 # By (outputs, inputs) of the weight, measured on an H200 inside chains of launches that overlap.
 TUNED: dict[tuple[int, int], GemvLaunch] = {
     (6144, 4096): GemvLaunch(8, 1024, 2),
@@ -119,6 +132,21 @@ def best_4bit_launch(outputs: int, inputs: int, block: int) -> GemvLaunch:
     return GemvLaunch(8 if outputs >= 4096 else 4, many * block, max(1, many * block // 1024))
 
 
+class TensorCoreCut(NamedTuple):
+    """What the kernels of `gemv_tensor_core_kernels` are compiled for. rows, warps: see `TensorCoreGemvLaunch`.
+
+    half: see `tiles_of`.  ring: steps that fit in shared memory, one of them in use.  only_tile: no program has a
+    further one.
+    """
+
+    rows: int
+    warps: int
+    half: int
+    programs: int
+    ring: int
+    only_tile: bool
+
+
 class TensorCoreGemvLaunch(NamedTuple):
     """Powers of 2.
 
@@ -130,6 +158,15 @@ class TensorCoreGemvLaunch(NamedTuple):
     warps: int
     full: int
     registers: int = 0
+
+    def cut(self, outputs: int, half: int, inputs: int, pieces: int, processors: int) -> TensorCoreCut:
+        """If a program has several tiles the steps of its ring divide those of one.  For the rest see
+        `programs_and_depth`.
+        """
+        programs, depth = self.programs_and_depth(outputs, half, inputs, pieces, processors)
+        steps, only = steps_of(inputs, self.warps), tiles_of(outputs, half, self.rows) <= programs
+        ring = max(2, min(depth, steps)) if only else divisor(steps, depth)
+        return TensorCoreCut(self.rows, self.warps, half, programs, ring, only)
 
     def programs_and_depth(self, outputs: int, half: int, inputs: int, pieces: int, processors: int) -> tuple[int, int]:
         """Programs, which have about equally many tiles each, and how many steps of one fit in shared memory at most.
@@ -171,7 +208,6 @@ def steps_of(inputs, warps):
     return -(-inputs // (128 * warps))
 
 
-@triton.constexpr_function
 def divisor(steps, depth):
     """The largest up to `depth`, 2 at least; 0: there is none."""
     return next((count for count in range(depth, 1, -1) if steps % count == 0), 0)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -49,6 +49,14 @@ class GemvLora:
     third: int
 
 
+class LoraSizes(NamedTuple):
+    """What a kernel with a `GemvLora` is compiled for. width: of h."""
+
+    width: int
+    second: int
+    third: int
+
+
 def describe(pair: GemvLora | None) -> dict[str, Any]:
     """The arguments of a product's kernel; None: it is as it was without adapters."""
     if pair is None:
@@ -57,9 +65,7 @@ def describe(pair: GemvLora | None) -> dict[str, Any]:
         "h": pair.h,
         "pairs": pair.pairs,
         "pair_at": pair.places,
-        "WIDTH": pair.h.shape[1],
-        "SECOND": pair.second,
-        "THIRD": pair.third,
+        "PAIR": LoraSizes(pair.h.shape[1], pair.second, pair.third),
     }
 
 

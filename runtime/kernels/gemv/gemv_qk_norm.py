@@ -14,7 +14,7 @@ from torch import Tensor
 from ..attention.qk_norm_rope_store import QkNormWeights
 from ..launch.compile_ahead import entry
 from .gemv import best_for, plan_gemv
-from .gemv_kernels import begin_adapted, products, rotated_and_stored, turn_and_place, values_at
+from .gemv_kernels import begin, plus_pair, products, rotated_and_stored, turn_and_place, values_at
 from .gemv_launch import GemvLaunch
 from .gemv_lora import GemvLora, describe
 
@@ -24,8 +24,9 @@ from .gemv_lora import GemvLora, describe
 def normed_heads(
     x,
     norm,
-    weight,
-    scale,
+    words,
+    meta,
+    outer,
     bias,
     head_norm,
     raw,
@@ -44,41 +45,33 @@ def normed_heads(
     KEYS: tl.constexpr,
     HALF: tl.constexpr,
     HALF_BLOCK: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    VECTOR: tl.constexpr,
-    SCALED: tl.constexpr,
+    FORMAT: tl.constexpr,
+    CUT: tl.constexpr,
     NORMED: tl.constexpr,
     BIASED: tl.constexpr,
     DEPENDENT: tl.constexpr,
     h=None,
     pairs=None,
     pair_at=None,
-    WIDTH: tl.constexpr = 0,
-    SECOND: tl.constexpr = 0,
-    THIRD: tl.constexpr = 0,
+    PAIR: tl.constexpr = None,
 ):
     """See `gemv_kernels.heads`.
 
     head_norm: [QUERIES + KEYS, 2 HALF].  raw: float32, of that shape.  counters: int32, one a head, zeros, also
         afterwards.
     """
-    PAIRS: tl.constexpr = ROWS // 2
+    PAIRS: tl.constexpr = CUT.rows // 2
     PROGRAMS: tl.constexpr = (HALF + PAIRS - 1) // PAIRS
     OUTPUTS: tl.constexpr = (QUERIES + 2 * KEYS) * 2 * HALF
-    head, first, lane = tl.program_id(0) // PROGRAMS, tl.program_id(0) % PROGRAMS * PAIRS, tl.arange(0, ROWS)
+    head, first, lane = tl.program_id(0) // PROGRAMS, tl.program_id(0) % PROGRAMS * PAIRS, tl.arange(0, CUT.rows)
     rows = head * 2 * HALF + tl.minimum(first + lane // 2, HALF - 1) + lane % 2 * HALF
-    block, of_rank, once = begin_adapted(
-        weight, rows, h, pairs, pair_at, OUTPUTS, SIZE, BLOCK, VECTOR, DEPENDENT, WIDTH, SECOND, THIRD
-    )
+    weight = (words, meta, outer)
+    begun, more = begin(weight, rows, (h, pairs, pair_at), OUTPUTS, FORMAT, CUT, PAIR, DEPENDENT)
     dim, whole = first + tl.arange(0, PAIRS), tl.arange(0, HALF_BLOCK)
     cos, sin, slot = turn_and_place(whole, angles, positions, slots, HALF)
     y = values_at(bias, rows, BIASED)
-    y += products(block, x, norm, weight, scale, rows, eps, SIZE, BLOCK, VECTOR, NORMED, SCALED)
-    if WIDTH > 0:
-        y += tl.sum(of_rank.to(tl.float32) * once, 1)
-    low, high = tl.split(tl.reshape(y, [PAIRS, 2]))
+    y += products(begun, x, norm, weight, rows, OUTPUTS, eps, FORMAT, CUT, NORMED)
+    low, high = tl.split(tl.reshape(plus_pair(y, more, PAIR), [PAIRS, 2]))
     if head >= QUERIES + KEYS:
         start = v_pool + slot * KEYS * 2 * HALF + (head - QUERIES - KEYS) * 2 * HALF
         wanted = dim < tl.where(slot == 0, 0, HALF)

@@ -19,7 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from ..activation_kernels import activated
 from ..launch.compile_ahead import entry
 from .gemv_kernels import rotated_and_stored, turn_and_place
-from .gemv_launch import divisor, steps_of, tiles_of
+from .gemv_launch import steps_of, tiles_of
 
 copy_to_shared = (
     getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
@@ -35,21 +35,21 @@ def _text(at):
 
 
 @gluon.constexpr_function
-def _sums_layout(warps):
-    """Of [warps, outputs, COLUMNS]."""
-    return gl.NVMMADistributedLayout([2, 0], [warps, 1, 1], [1, 16, 8])
+def sums_layout(split, side=1):
+    """Of [split, outputs, rows], by so many warps along the first two."""
+    return gl.NVMMADistributedLayout([2, 0], [split, side, 1], [1, 16, 8])
 
 
 @gluon.constexpr_function
-def _words_layout(warps):
-    """Of [warps, outputs, WORDS]: a thread has eight adjacent words of two bytes."""
-    return gl.DotOperandLayout(0, _sums_layout(warps), 8)
+def words_layout(split, side=1):
+    """Of [split, outputs, WORDS]: a thread has eight adjacent words of two bytes."""
+    return gl.DotOperandLayout(0, sums_layout(split, side), 8)
 
 
 @gluon.constexpr_function
-def _x_layout(warps):
-    """Of [warps, WORDS, COLUMNS]."""
-    return gl.DotOperandLayout(1, _sums_layout(warps), 8)
+def x_layout(split, side=1):
+    """Of [split, WORDS, rows]."""
+    return gl.DotOperandLayout(1, sums_layout(split, side), 8)
 
 
 @gluon.constexpr_function
@@ -59,24 +59,14 @@ def _row_layout(warps):
 
 
 @gluon.constexpr_function
-def _flat(rank):
+def flat_layout(rank):
+    """Of shared memory, in order."""
     return gl.SwizzledSharedLayout(1, 1, 1, list(range(rank - 1, -1, -1)))
 
 
 @gluon.constexpr_function
 def _plain(warps):
     return gl.BlockedLayout([1], [32], [warps], [0])
-
-
-@gluon.constexpr_function
-def _ring(inputs, warps, outputs, half, rows, programs, depth):
-    """How many steps fit in shared memory, one of them in use.
-
-    If a program has several tiles they divide the steps of one.
-    """
-    steps = steps_of(inputs, warps)
-    alone = tiles_of(outputs, half, rows) <= programs
-    return max(2, min(depth, steps)) if alone else divisor(steps, depth)
 
 
 @gluon.constexpr_function
@@ -131,86 +121,47 @@ def _places(ROWS: gl.constexpr, WARPS: gl.constexpr, PIECES: gl.constexpr, RING:
     steps."""
     words, metas = (), ()
     for _ in gl.static_range(RING):
-        words = words + (gl.allocate_shared_memory(gl.int16, [WARPS, ROWS, WORDS], _flat(3)),)
+        words = words + (gl.allocate_shared_memory(gl.int16, [WARPS, ROWS, WORDS], flat_layout(3)),)
         metas = metas + (
-            (gl.allocate_shared_memory(gl.int32, [max(1, PIECES), WARPS, ROWS], _flat(2)) if PIECES else 0),
+            (gl.allocate_shared_memory(gl.int32, [max(1, PIECES), WARPS, ROWS], flat_layout(2)) if PIECES else 0),
         )
     return words, metas
 
 
 @gluon.jit
-def _copy(
-    to_words,
-    to_meta,
-    words,
-    meta,
-    tile,
-    step,
-    OUTPUTS: gl.constexpr,
-    HALF: gl.constexpr,
-    INPUTS: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-    GROUP: gl.constexpr,
-    KIND: gl.constexpr,
-):
-    """Begins to copy a step: of each warp one block."""
-    LEFT: gl.constexpr = _words_layout(WARPS)
+def _copy(to_words, to_meta, weight, tile, step, FORMAT: gl.constexpr, CUT: gl.constexpr):
+    """Begins to copy a step: of each warp one block.  weight: words, meta and outer."""
+    OUTPUTS: gl.constexpr = FORMAT.outputs
+    GROUP: gl.constexpr = FORMAT.group
+    ROWS: gl.constexpr = CUT.rows
+    WARPS: gl.constexpr = CUT.warps
+    LEFT: gl.constexpr = words_layout(WARPS)
     META: gl.constexpr = _meta_layout(WARPS)
-    PIECES: gl.constexpr = pieces(GROUP, KIND)
-    present = tile < tiles_of(OUTPUTS, HALF, ROWS)
-    place = _blocks(step, LEFT, INPUTS, WARPS) * OUTPUTS + outputs_of(index(1, ROWS, LEFT), tile, OUTPUTS, HALF, ROWS)
-    copy_to_shared(to_words, words + place * WORDS + index(2, WORDS, LEFT), present)
+    PIECES: gl.constexpr = pieces(GROUP, FORMAT.kind)
+    present = tile < tiles_of(OUTPUTS, CUT.half, ROWS)
+    output = outputs_of(index(1, ROWS, LEFT), tile, OUTPUTS, CUT.half, ROWS)
+    place = _blocks(step, LEFT, FORMAT.inputs, WARPS) * OUTPUTS + output
+    copy_to_shared(to_words, weight[0] + place * WORDS + index(2, WORDS, LEFT), present)
     if PIECES > 0:
-        BLOCKS: gl.constexpr = (INPUTS + 4 * WORDS - 1) // (4 * WORDS)
+        BLOCKS: gl.constexpr = (FORMAT.inputs + 4 * WORDS - 1) // (4 * WORDS)
         lane = gl.arange(0, ROWS, layout=gl.SliceLayout(0, META))[None, :]
         block = gl.minimum(step * WARPS + gl.arange(0, WARPS, layout=gl.SliceLayout(1, META))[:, None], BLOCKS - 1)
-        start = (
-            meta
-            + block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS)
-            + outputs_of(lane, tile, OUTPUTS, HALF, ROWS)
-        )
+        first = block * (4 * WORDS) // (GROUP * PIECES) * (PIECES * OUTPUTS)
+        start = weight[1] + first + outputs_of(lane, tile, OUTPUTS, CUT.half, ROWS)
         for piece in gl.static_range(PIECES):
             copy_to_shared(to_meta.index(piece), start + piece * OUTPUTS, present)
 
 
 @gluon.jit
-def _begin(
-    words,
-    meta,
-    OUTPUTS: gl.constexpr,
-    HALF: gl.constexpr,
-    INPUTS: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-    GROUP: gl.constexpr,
-    KIND: gl.constexpr,
-    PROGRAMS: gl.constexpr,
-    DEPTH: gl.constexpr,
-    DEPENDENT: gl.constexpr,
-):
+def _begin(weight, FORMAT: gl.constexpr, CUT: gl.constexpr, DEPENDENT: gl.constexpr):
     """The first steps, in flight before the preceding kernels have ended; they have on return."""
-    STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
-    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
+    STEPS: gl.constexpr = steps_of(FORMAT.inputs, CUT.warps)
+    RING: gl.constexpr = CUT.ring
     tile = gl.program_id(0)
-    places = _places(ROWS, WARPS, pieces(GROUP, KIND), RING)
+    places = _places(CUT.rows, CUT.warps, pieces(FORMAT.group, FORMAT.kind), RING)
     for item in gl.static_range(RING - 1):
         if item < STEPS:
-            _copy(
-                places[0][item],
-                places[1][item],
-                words,
-                meta,
-                tile,
-                item,
-                OUTPUTS,
-                HALF,
-                INPUTS,
-                ROWS,
-                WARPS,
-                GROUP,
-                KIND,
-            )
+            _copy(places[0][item], places[1][item], weight, tile, item, FORMAT, CUT)
         async_copy.commit_group()
     if DEPENDENT:
         gdc_launch_dependents()
@@ -225,8 +176,8 @@ def _lay_out(x, norm, eps, INPUTS: gl.constexpr, WARPS: gl.constexpr, NORMED: gl
     """
     STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
     LAYOUT: gl.constexpr = _row_layout(WARPS)
-    shared = gl.allocate_shared_memory(gl.bfloat16, [STEPS, 4 * WARPS, WORDS], _flat(2))
-    quarters = gl.allocate_shared_memory(gl.float32, [STEPS, 4 * WARPS], _flat(1))
+    shared = gl.allocate_shared_memory(gl.bfloat16, [STEPS, 4 * WARPS, WORDS], flat_layout(2))
+    quarters = gl.allocate_shared_memory(gl.float32, [STEPS, 4 * WARPS], flat_layout(1))
     place = index(1, WARPS, LAYOUT) * (4 * WORDS) + index(0, 4, LAYOUT) * WORDS + index(2, WORDS, LAYOUT)
     found = ()
     for step in gl.static_range(STEPS):
@@ -284,103 +235,56 @@ def _one_column(sums, ROWS: gl.constexpr, WARPS: gl.constexpr):
 
 
 @gluon.jit
-def _block_sums(
-    sums,
-    words,
-    meta,
-    shared,
-    quarters,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-    GROUP: gl.constexpr,
-    ZERO: gl.constexpr,
-    KIND: gl.constexpr,
-):
-    """sums [WARPS, ROWS, COLUMNS / 2] plus a block of each warp; the others are places in shared memory, of one
+def _block_sums(sums, words, meta, shared, quarters, FORMAT: gl.constexpr, CUT: gl.constexpr):
+    """sums [warps, rows, COLUMNS / 2] plus a block of each warp; the others are places in shared memory, of one
     step.
     """
-    SUMS: gl.constexpr = _sums_layout(WARPS)
+    ROWS: gl.constexpr = CUT.rows
+    WARPS: gl.constexpr = CUT.warps
+    KIND: gl.constexpr = FORMAT.kind
+    SUMS: gl.constexpr = sums_layout(WARPS)
     OF_X: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(2, SUMS))
-    PIECE: gl.constexpr = min(GROUP // WORDS, 4)  # quarters of a block in one group
-    codes = words.load(_words_layout(WARPS))
+    PIECE: gl.constexpr = min(FORMAT.group // WORDS, 4)  # quarters of a block in one group
+    codes = words.load(words_layout(WARPS))
     for start in gl.static_range(0, 4, PIECE):
         sum_of_x = quarters.slice(start * WARPS, WARPS).load(OF_X)
         for at in gl.static_range(start + 1, start + PIECE):
             sum_of_x += quarters.slice(at * WARPS, WARPS).load(OF_X)
         sum_of_x = sum_of_x[:, None, None]
         found = sum_of_x if KIND == "plain" else meta.index(start // PIECE).load(gl.SliceLayout(2, SUMS))[:, :, None]
-        group = _above(sum_of_x, found, ZERO, KIND).broadcast_to(WARPS, ROWS, COLUMNS)
+        group = _above(sum_of_x, found, FORMAT.zero, KIND).broadcast_to(WARPS, ROWS, COLUMNS)
         for at in gl.static_range(start, start + PIECE):
-            values = shared.slice(at * WARPS, WARPS).load(gl.SliceLayout(2, _x_layout(WARPS)))
+            values = shared.slice(at * WARPS, WARPS).load(gl.SliceLayout(2, x_layout(WARPS)))
             group = mma_v2(_half_bytes(codes, at), values[:, :, None].broadcast_to(WARPS, WORDS, COLUMNS), group)
         sums += _one_column(_scaled(group, sum_of_x, found, KIND), ROWS, WARPS)
     return sums
 
 
 @gluon.jit
-def _products(
-    places,
-    shared,
-    quarters,
-    factor,
-    words,
-    meta,
-    outer,
-    tile,
-    OUTPUTS: gl.constexpr,
-    HALF: gl.constexpr,
-    INPUTS: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-    GROUP: gl.constexpr,
-    ZERO: gl.constexpr,
-    KIND: gl.constexpr,
-    OUTER: gl.constexpr,
-    PROGRAMS: gl.constexpr,
-    DEPTH: gl.constexpr,
-):
-    """The products of x with the outputs of a tile [ROWS], float32.
+def _products(places, laid_out, weight, tile, FORMAT: gl.constexpr, CUT: gl.constexpr):
+    """The products of x with the outputs of a tile [rows], float32.  laid_out: see `_lay_out`.
 
     A step's place is filled again in the next step.
     """
-    STEPS: gl.constexpr = steps_of(INPUTS, WARPS)
-    RING: gl.constexpr = _ring(INPUTS, WARPS, OUTPUTS, HALF, ROWS, PROGRAMS, DEPTH)
-    ALONE: gl.constexpr = tiles_of(OUTPUTS, HALF, ROWS) <= PROGRAMS  # there is no further tile
-    sums = _one_column(gl.zeros([WARPS, ROWS, COLUMNS], gl.float32, _sums_layout(WARPS)), ROWS, WARPS)
+    shared, quarters, factor = laid_out
+    ROWS: gl.constexpr = CUT.rows
+    WARPS: gl.constexpr = CUT.warps
+    STEPS: gl.constexpr = steps_of(FORMAT.inputs, WARPS)
+    RING: gl.constexpr = CUT.ring
+    sums = _one_column(gl.zeros([WARPS, ROWS, COLUMNS], gl.float32, sums_layout(WARPS)), ROWS, WARPS)
     for step in gl.static_range(STEPS):
         async_copy.wait_group(RING - 2)
-        if not ALONE or step + RING - 1 < STEPS:
-            _copy(
-                places[0][(step + RING - 1) % RING],
-                places[1][(step + RING - 1) % RING],
-                words,
-                meta,
-                tile + (step + RING - 1) // STEPS * PROGRAMS,
-                (step + RING - 1) % STEPS,
-                OUTPUTS,
-                HALF,
-                INPUTS,
-                ROWS,
-                WARPS,
-                GROUP,
-                KIND,
-            )
+        if not CUT.only_tile or step + RING - 1 < STEPS:
+            to_words, to_meta = places[0][(step + RING - 1) % RING], places[1][(step + RING - 1) % RING]
+            to_tile = tile + (step + RING - 1) // STEPS * CUT.programs
+            _copy(to_words, to_meta, weight, to_tile, (step + RING - 1) % STEPS, FORMAT, CUT)
         async_copy.commit_group()
-        sums = _block_sums(
-            sums,
-            places[0][step % RING],
-            places[1][step % RING],
-            shared.index(step),
-            quarters.index(step),
-            ROWS,
-            WARPS,
-            GROUP,
-            ZERO,
-            KIND,
-        )
+        words, meta = places[0][step % RING], places[1][step % RING]
+        sums = _block_sums(sums, words, meta, shared.index(step), quarters.index(step), FORMAT, CUT)
     total = gl.sum(gl.max(sums, 2), 0)
-    if OUTER:
-        total *= gl.load(outer + outputs_of(gl.arange(0, ROWS, layout=total.type.layout), tile, OUTPUTS, HALF, ROWS))
+    if FORMAT.outer:
+        lane = gl.arange(0, ROWS, layout=total.type.layout)
+        total *= gl.load(weight[2] + outputs_of(lane, tile, FORMAT.outputs, CUT.half, ROWS))
     return total * factor
 
 
@@ -396,52 +300,26 @@ def linear(
     residual,
     out,
     eps,
-    OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-    GROUP: gl.constexpr,
-    ZERO: gl.constexpr,
-    KIND: gl.constexpr,
-    OUTER: gl.constexpr,
+    FORMAT: gl.constexpr,
+    CUT: gl.constexpr,
     NORMED: gl.constexpr,
     BIASED: gl.constexpr,
     ADDED: gl.constexpr,
-    PROGRAMS: gl.constexpr,
-    DEPTH: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """out = norm(x) @ W.T + bias + residual, [OUTPUTS]; grid (PROGRAMS,)."""
-    places = _begin(words, meta, OUTPUTS, 0, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
-    shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
-    for tile in range(gl.program_id(0), tiles_of(OUTPUTS, 0, ROWS), PROGRAMS):
-        place = tile * ROWS + gl.arange(0, ROWS, layout=_plain(WARPS))
-        inside = place < OUTPUTS
+    """out = norm(x) @ W.T + bias + residual, [outputs]; grid (CUT.programs,).  CUT: a `TensorCoreCut`."""
+    weight = (words, meta, outer)
+    PLAIN: gl.constexpr = _plain(CUT.warps)
+    places = _begin(weight, FORMAT, CUT, DEPENDENT)
+    laid_out = _lay_out(x, norm, eps, FORMAT.inputs, CUT.warps, NORMED)
+    for tile in range(gl.program_id(0), tiles_of(FORMAT.outputs, 0, CUT.rows), CUT.programs):
+        place = tile * CUT.rows + gl.arange(0, CUT.rows, layout=PLAIN)
+        inside = place < FORMAT.outputs
         added = gl.load(residual + place, inside, other=0.0).to(gl.float32) if ADDED else 0.0
         if BIASED:
             added += gl.load(bias + place, inside, other=0.0).to(gl.float32)
-        y = _products(
-            places,
-            shared,
-            quarters,
-            factor,
-            words,
-            meta,
-            outer,
-            tile,
-            OUTPUTS,
-            0,
-            INPUTS,
-            ROWS,
-            WARPS,
-            GROUP,
-            ZERO,
-            KIND,
-            OUTER,
-            PROGRAMS,
-            DEPTH,
-        )
-        gl.store(out + place, (gl.convert_layout(y, _plain(WARPS)) + added).to(out.dtype.element_ty), inside)
+        y = _products(places, laid_out, weight, tile, FORMAT, CUT)
+        gl.store(out + place, (gl.convert_layout(y, PLAIN) + added).to(out.dtype.element_ty), inside)
 
 
 @gluon.jit
@@ -470,49 +348,23 @@ def gate_up(
     bias,
     out,
     eps,
-    OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-    GROUP: gl.constexpr,
-    ZERO: gl.constexpr,
-    KIND: gl.constexpr,
-    OUTER: gl.constexpr,
+    FORMAT: gl.constexpr,
+    CUT: gl.constexpr,
     NORMED: gl.constexpr,
     BIASED: gl.constexpr,
     NAME: gl.constexpr,
-    PROGRAMS: gl.constexpr,
-    DEPTH: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """out = activation(gate) * up, [OUTPUTS / 2]; a tile has ROWS / 2 pairs; grid (PROGRAMS,)."""
-    PAIRS: gl.constexpr = OUTPUTS // 2
-    places = _begin(words, meta, OUTPUTS, PAIRS, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
-    shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
-    for tile in range(gl.program_id(0), tiles_of(OUTPUTS, PAIRS, ROWS), PROGRAMS):
-        y = _products(
-            places,
-            shared,
-            quarters,
-            factor,
-            words,
-            meta,
-            outer,
-            tile,
-            OUTPUTS,
-            PAIRS,
-            INPUTS,
-            ROWS,
-            WARPS,
-            GROUP,
-            ZERO,
-            KIND,
-            OUTER,
-            PROGRAMS,
-            DEPTH,
-        )
-        pair = tile * (ROWS // 2) + gl.arange(0, ROWS // 2, layout=_plain(WARPS))
-        gate, up = _halves(y, bias, gl.minimum(pair, PAIRS - 1), PAIRS, ROWS, WARPS, BIASED)
+    """out = activation(gate) * up, [outputs / 2]; a tile has CUT.rows / 2 pairs; grid (CUT.programs,)."""
+    weight = (words, meta, outer)
+    ROWS: gl.constexpr = CUT.rows
+    PAIRS: gl.constexpr = CUT.half
+    places = _begin(weight, FORMAT, CUT, DEPENDENT)
+    laid_out = _lay_out(x, norm, eps, FORMAT.inputs, CUT.warps, NORMED)
+    for tile in range(gl.program_id(0), tiles_of(FORMAT.outputs, PAIRS, ROWS), CUT.programs):
+        y = _products(places, laid_out, weight, tile, FORMAT, CUT)
+        pair = tile * (ROWS // 2) + gl.arange(0, ROWS // 2, layout=_plain(CUT.warps))
+        gate, up = _halves(y, bias, gl.minimum(pair, PAIRS - 1), PAIRS, ROWS, CUT.warps, BIASED)
         gl.store(out + pair, (activated(gate, NAME) * up).to(out.dtype.element_ty), pair < PAIRS)
 
 
@@ -536,51 +388,25 @@ def heads(
     v_scale,
     QUERIES: gl.constexpr,
     KEYS: gl.constexpr,
-    HALF: gl.constexpr,
-    OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-    GROUP: gl.constexpr,
-    ZERO: gl.constexpr,
-    KIND: gl.constexpr,
-    OUTER: gl.constexpr,
+    FORMAT: gl.constexpr,
+    CUT: gl.constexpr,
     NORMED: gl.constexpr,
     BIASED: gl.constexpr,
-    PROGRAMS: gl.constexpr,
-    DEPTH: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """Queries, keys and values, rotated and stored, see `gemv_kernels.heads`; grid (PROGRAMS,)."""
+    """Queries, keys and values, rotated and stored, see `gemv_kernels.heads`; grid (CUT.programs,)."""
+    weight = (words, meta, outer)
+    ROWS: gl.constexpr = CUT.rows
+    HALF: gl.constexpr = CUT.half
     PAIRS: gl.constexpr = ROWS // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
-    places = _begin(words, meta, OUTPUTS, HALF, INPUTS, ROWS, WARPS, GROUP, KIND, PROGRAMS, DEPTH, DEPENDENT)
-    shared, quarters, factor = _lay_out(x, norm, eps, INPUTS, WARPS, NORMED)
-    for tile in range(gl.program_id(0), tiles_of(OUTPUTS, HALF, ROWS), PROGRAMS):
-        head, dim = tile // PARTS, tile % PARTS * PAIRS + gl.arange(0, PAIRS, layout=_plain(WARPS))
+    places = _begin(weight, FORMAT, CUT, DEPENDENT)
+    laid_out = _lay_out(x, norm, eps, FORMAT.inputs, CUT.warps, NORMED)
+    for tile in range(gl.program_id(0), tiles_of(FORMAT.outputs, HALF, ROWS), CUT.programs):
+        head, dim = tile // PARTS, tile % PARTS * PAIRS + gl.arange(0, PAIRS, layout=_plain(CUT.warps))
         cos, sin, slot = turn_and_place(dim, angles, positions, slots, HALF)
-        y = _products(
-            places,
-            shared,
-            quarters,
-            factor,
-            words,
-            meta,
-            outer,
-            tile,
-            OUTPUTS,
-            HALF,
-            INPUTS,
-            ROWS,
-            WARPS,
-            GROUP,
-            ZERO,
-            KIND,
-            OUTER,
-            PROGRAMS,
-            DEPTH,
-        )
-        low, high = _halves(y, bias, head * 2 * HALF + gl.minimum(dim, HALF - 1), HALF, ROWS, WARPS, BIASED)
+        y = _products(places, laid_out, weight, tile, FORMAT, CUT)
+        low, high = _halves(y, bias, head * 2 * HALF + gl.minimum(dim, HALF - 1), HALF, ROWS, CUT.warps, BIASED)
         rotated_and_stored(
             low, high, head, dim, cos, sin, slot, q, k_pool, v_pool, k_scale, v_scale, QUERIES, KEYS, HALF
         )

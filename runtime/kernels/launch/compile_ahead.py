@@ -117,4 +117,4 @@ def _kind(value: Any) -> Any:
 
 def _plain(value: Any) -> Any:
     """A constant is specialised on its value."""
-    return value if isinstance(value, bool | int | float | str | None) else None
+    return value if isinstance(value, bool | int | float | str | tuple | None) else None

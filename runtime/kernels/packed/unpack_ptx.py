@@ -14,8 +14,6 @@ from functools import cache
 
 import torch
 
-from .packed_weight import BYTES, PackedWeight
-
 TYPES = {torch.bfloat16: "bf16x2", torch.float16: "f16x2"}
 ONE = {torch.bfloat16: 0x3F80, torch.float16: 0x3C00}
 ABOVE = {torch.bfloat16: 0x4300, torch.float16: 0x6400}  # 128 and 1024, whose last bits count ones
@@ -25,14 +23,27 @@ PLACE = {torch.bfloat16: 6, torch.float16: 9}  # of the lowest bit of a mantissa
 NONE = 0x8000  # -0, which does not change a sum
 
 
-def texts(weight: PackedWeight) -> dict[str, str]:
-    """TEXT0 to TEXT3 of the kernels: of the half bytes of its words; of bytes all are the same."""
-    if weight.form == BYTES:
-        return dict.fromkeys(
-            ("TEXT0", "TEXT1", "TEXT2", "TEXT3"),
-            text_of_bytes(weight.kind, weight.dtype, weight.words.dtype == torch.float8_e4m3fn),
-        )
-    return {f"TEXT{at}": text(weight.kind, weight.dtype, at, weight.zero, weight.table) for at in range(4)}
+def scaled_texts(
+    kind: str, dtype: torch.dtype, zero: int, table: tuple[float, ...], words: torch.dtype
+) -> tuple[str, ...]:
+    """Of each half byte of words int16; of bytes all are the same.  See `PackedWeight`."""
+    if words != torch.int16:
+        return (text_of_bytes(kind, dtype, words == torch.float8_e4m3fn),) * 4
+    return tuple(text(kind, dtype, at, zero, table) for at in range(4))
+
+
+def unscaled_texts(
+    kind: str, dtype: torch.dtype, zero: int, table: tuple[float, ...], words: torch.dtype
+) -> tuple[str, ...]:
+    """The same for bfloat16 without scales and shifts, which go into sums, of both bytes of a word.
+
+    $1: the words, $2: minus the zero, if there is one.
+    """
+    if words != torch.int16:
+        return tuple((_signed_at if words == torch.int8 else _small_float_at)(at) for at in range(2))
+    if kind.startswith(("floats", "table")):
+        return tuple(text(kind.partition(",")[0], dtype, at, 0, table) for at in range(4))
+    return tuple(_whole_at(at, None if kind.startswith("zeros") else zero) for at in range(4))
 
 
 @cache
@@ -166,3 +177,30 @@ def _minus(zero: int, dtype: torch.dtype) -> str:
 
 def _twice(half: int) -> str:
     return f"0x{half << 16 | half:08X}"
+
+
+def _whole_at(at: int, zero: int | None) -> str:
+    """After the exponent of 128, with that and the zero subtracted; None: nothing is subtracted."""
+    shift = "mov.b32 w, $1;" if at == 0 else f"shr.u32 w, $1, {4 * at};"
+    put = f"{shift} lop3.b32 w, w, 0x000F000F, 0x43004300, 0xEA;"
+    if zero is None:
+        return f"{{ .reg .b32 w; {put} add.rn.bf16x2 $0, w, $2; }}"
+    bits = 0xC300 + zero  # of -(128 + zero)
+    return f"{{ .reg .b32 w, z; mov.b32 z, {bits << 16 | bits}; {put} add.rn.bf16x2 $0, w, z; }}"
+
+
+def _signed_at(at: int) -> str:
+    """Seven bits on top of a power of 2, plus minus that, or minus that and 128 if the sign is set."""
+    pick = f"prmt.b32 w, $1, 0, {'0x4240' if at == 0 else '0x4341'};"  # below bytes of zeros
+    parts = "lop3.b32 s, w, 0x00800080, 0xC300C300, 0xEA; lop3.b32 w, w, 0x007F007F, 0x43004300, 0xEA;"
+    return f"{{ .reg .b32 w, s; {pick} {parts} add.rn.bf16x2 $0, w, s; }}"
+
+
+def _small_float_at(at: int) -> str:
+    """e4m3 without NaN: sign, exponent and mantissa in bfloat16's places; a power of 2 corrects the bias."""
+    pick = f"prmt.b32 w, $1, 0, {'0x2404' if at == 0 else '0x3414'};"  # above bytes of zeros
+    spread = "and.b32 s, w, 0x80008000; shr.u32 w, w, 4; lop3.b32 w, w, 0x07F007F0, s, 0xEA;"
+    return (
+        f"{{ .reg .b32 w, s, m, z; {pick} {spread} mov.b32 m, 0x7B807B80; mov.b32 z, 0x80008000; fma.rn.bf16x2 "
+        f"$0, w, m, z; }}"
+    )

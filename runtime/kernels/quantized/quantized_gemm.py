@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -11,22 +10,21 @@ from torch import Tensor
 
 from ..batch_invariant_matmul import processors
 from ..launch.programmatic_launch import launched
-from ..packed.packed_weight import ABOVE, MOST_TILES, PackedWeight
-from ..packed.unpack_ptx import texts
+from ..packed.packed_weight import MOST_TILES, PackedWeight
 from . import quantized_gemm_kernels as kernels
-from . import skinny_gemm, wgmma_gemm
+from . import skinny_gemm, split_k_gemm, wgmma_gemm
+from .gemm_dispatch import kernel_for
+from .gemm_epilogue import GemmArguments
 from .quantized_weight_kernels import restore
 from .skinny_gemm import SkinnyGemmTile
 from .split_k_gemm import NormedInput, SplitKTile
 from .wgmma_gemm import WgmmaTile
 
-DEQUANTIZED_ROWS = 512  # from here on dequantizing a part of the weight and a library's product are faster
 DEQUANTIZED_PART = 2**27  # numbers of it at a time: smaller parts make products with less even tiles
 FEW, SOME, ONCE = 3.0, 1.75, 1.0  # programs for each multiprocessor, by the number of rows
 
 
-@dataclass(frozen=True, slots=True)
-class QuantizedGemmTile:
+class QuantizedGemmTile(NamedTuple):
     """outputs x rows of the result a program, its inputs split in so many; stages: loads in flight.
 
     apart: quarters of a block are summed separately; the result differs in its last bits from a sequential sum.
@@ -56,7 +54,7 @@ def tile_for(rows: int, outputs: int, inputs: int, block: int, device: torch.dev
 def fitted(tile: QuantizedGemmTile, rows: int) -> QuantizedGemmTile:
     """For so many rows, with sums in the same order."""
     count = next((count for count in (16, 32, 64) if rows <= count), 128)
-    return replace(tile, rows=count, warps=8 if count == 128 else 4, apart=False)
+    return tile._replace(rows=count, warps=8 if count == 128 else 4, apart=False)
 
 
 def matmul(
@@ -77,94 +75,64 @@ def matmul(
     name: of an activation; W holds gate above up, and activation(gate) * up is returned, [T, out / 2].
     overlap: the kernel may start under the tail of the one before (see `overlap`).
     """
-    readied, x = (x, x.y) if isinstance(x, NormedInput) else (None, x)
+    x, squares, eps = x if isinstance(x, NormedInput) else (x, None, 0.0)
     if weight.order is not None:
         x = x.index_select(1, weight.order)
     x = x if x.stride(1) == 1 else x.contiguous()
-    (rows, inputs), outputs = x.shape, weight.outputs
     if x.dtype != weight.dtype:
         raise TypeError(f"the weight was packed for {weight.dtype}, x is {x.dtype}")
-    y = added_to if added_to is not None else x.new_empty(rows, outputs // 2 if name else outputs)
-    if isinstance(tile, WgmmaTile) or (tile is None and wgmma_gemm.supports(x, weight, bool(name))):
-        squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
-        after, left = wgmma_gemm.matmul(
-            x,
-            weight,
-            y,
-            bias,
-            squares,
-            eps,
-            added=added_to is not None,
-            ready=ready,
-            name=name,
-            overlap=overlap,
-            tile=tile,
-        )
-        return NormedInput(after, left, ready[1]) if ready else y
-    if isinstance(tile, SkinnyGemmTile | SplitKTile) or (tile is None and skinny_gemm.supports(x, weight)):
-        squares, eps = (readied.squares, readied.eps) if readied else (None, 0.0)
-        after, left = skinny_gemm.matmul(
-            x,
-            weight,
-            y,
-            bias,
-            squares,
-            eps,
-            added=added_to is not None,
-            ready=ready,
-            name=name,
-            overlap=overlap,
-            tile=tile,
-        )
-        return NormedInput(after, left, ready[1]) if ready else y
-    tile = tile or tile_for(rows, outputs, inputs, weight.block, x.device)
-    wide = tile.outputs // 2 if name else tile.outputs
-    row_tiles, output_tiles = triton.cdiv(rows, tile.rows), triton.cdiv(y.shape[1], wide)
-    tiles = row_tiles * output_tiles
-    through = tile.split > 1 or bool(name)
+    wide = weight.outputs // 2 if name else weight.outputs
+    y = added_to if added_to is not None else x.new_empty(len(x), wide)
+    of = GemmArguments(x, weight, y, bias, squares, eps, added_to is not None, ready, name, overlap)
+    kernel = KERNELS.get(type(tile)) or KERNELS.get(kernel_for(len(x), weight, bool(name), x), _multiply)
+    after, left = kernel(of, tile) if len(x) else of.readied(0)
+    return NormedInput(after, left, ready[1]) if ready else y
+
+
+def _multiply(of: GemmArguments, tile: QuantizedGemmTile | None) -> tuple[Tensor, Tensor]:
+    """Writes y. Returns y times the norm's weight and the squares of each tile's outputs, or unused tensors."""
+    x, weight, y, (rows, inputs) = of.x, of.weight, of.y, of.x.shape
+    tile = tile or tile_for(rows, weight.outputs, inputs, weight.block, x.device)
+    output_tiles = triton.cdiv(y.shape[1], tile.outputs // 2 if of.name else tile.outputs)
+    tiles = triton.cdiv(rows, tile.rows) * output_tiles
+    through = tile.split > 1 or bool(of.name)
     if through and tiles > MOST_TILES:
         raise ValueError(
-            f"a product of {rows} rows and {outputs} outputs cannot be split: {tiles} tiles, {MOST_TILES} at most"
+            f"a product of {rows} rows and {weight.outputs} outputs cannot be split: {tiles} tiles, {MOST_TILES} at "
+            "most"
         )
-    partial = torch.empty(
-        tiles * tile.split * tile.outputs * tile.rows if through else 0, dtype=torch.float32, device=x.device
+    after, left = of.readied(output_tiles)
+    kernels.multiply[(tiles, tile.split)](
+        x,
+        *weight.kernel_tensors(),
+        *of.tensors(after, left),
+        of.partial(tiles * tile.split * tile.outputs * tile.rows if through else 0),
+        weight.counters,
+        rows,
+        weight.outputs,
+        inputs,
+        x.stride(0),
+        y.stride(0),
+        of.eps,
+        FORMAT=weight.format(sized=False),
+        EPILOGUE=of.epilogue(),
+        TILE=tile,
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        **launched(of.overlap),
     )
-    squares = torch.empty(output_tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
-    after = torch.empty_like(y) if ready else y
-    if rows:
-        kernels.multiply[(tiles, tile.split)](
-            x,
-            *kernel_tensors(weight),
-            x if bias is None else bias,
-            x if readied is None else readied.squares,
-            y,
-            ready[0] if ready else x,
-            after,
-            squares,
-            partial,
-            weight.counters,
-            rows,
-            outputs,
-            inputs,
-            x.stride(0),
-            y.stride(0),
-            readied.eps if readied else 0.0,
-            **constants(weight, x.is_cuda),
-            BIASED=bias is not None,
-            NORMED=readied is not None,
-            TILES=len(readied.squares) if readied else 1,
-            ADDED=added_to is not None,
-            READY=ready is not None,
-            NAME=name,
-            OUTPUTS=tile.outputs,
-            ROWS=tile.rows,
-            SPLIT=tile.split,
-            APART=tile.apart,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
-            **launched(overlap),
-        )
-    return NormedInput(after, squares, ready[1]) if ready else y
+    return after, left
+
+
+KERNELS: dict[Any, Any] = {  # by the name in the table, and by the class of a tile
+    "wgmma_gemm": wgmma_gemm.matmul,
+    "split_k_gemm": split_k_gemm.matmul,
+    "skinny_gemm": skinny_gemm.matmul,
+    WgmmaTile: wgmma_gemm.matmul,
+    SplitKTile: split_k_gemm.matmul,
+    SkinnyGemmTile: skinny_gemm.matmul,
+    QuantizedGemmTile: _multiply,
+}
 
 
 def product(
@@ -183,12 +151,12 @@ def product(
 
 def dequantizes_first(rows: int, weight: PackedWeight) -> bool:
     """Whether so many rows are multiplied by parts of the weight that are dequantized first."""
-    return rows > wgmma_gemm.MOST_ROWS if wgmma_gemm.supports_weight(weight) else rows >= DEQUANTIZED_ROWS
+    return kernel_for(rows, weight) == "cuBLAS"
 
 
 def fuses_gate(x: Tensor, weight: PackedWeight) -> bool:
     """Whether `matmul` applies an activation to so many rows in its product, and no slower than separately."""
-    return wgmma_gemm.supports(x, weight, gated=True)
+    return kernel_for(len(x), weight, True, x) == "wgmma_gemm"
 
 
 def dequantized(weight: PackedWeight, rows: slice) -> Tensor:
@@ -196,16 +164,8 @@ def dequantized(weight: PackedWeight, rows: slice) -> Tensor:
     first, last, _ = rows.indices(weight.outputs)
     out = torch.empty(last - first, weight.inputs, dtype=weight.dtype, device=weight.words.device)
     grid = (triton.cdiv(last - first, 64), triton.cdiv(weight.inputs, weight.block))
-    restore[grid](
-        *kernel_tensors(weight),
-        out,
-        first,
-        last,
-        weight.outputs,
-        weight.inputs,
-        **constants(weight, out.is_cuda),
-        OUTPUTS=64,
-    )
+    sizes = first, last, weight.outputs, weight.inputs
+    restore[grid](*weight.kernel_tensors(), out, *sizes, FORMAT=weight.format(sized=False), OUTPUTS=64)
     return out
 
 
@@ -221,27 +181,7 @@ def multiply_dequantized(x: Tensor, weight: PackedWeight, bias: Tensor | None = 
     return y if bias is None else y.add_(bias)
 
 
-def kernel_tensors(weight: PackedWeight) -> tuple[Tensor, Tensor, Tensor]:
-    none = weight.words
-    return none, none if weight.meta is None else weight.meta, none if weight.outer is None else weight.outer
-
-
-def constants(weight: PackedWeight, compiled: bool) -> dict[str, Any]:
-    return {
-        "FORM": weight.form,
-        "WORDS": weight.block // 4,
-        "GROUP": weight.group,
-        "KIND": weight.kind,
-        "OUTER": weight.outer is not None,
-        "ZERO": weight.table
-        if weight.table
-        else weight.zero - (0 if not weight.kind.startswith("zeros") else ABOVE[weight.dtype]),
-        **(texts(weight) if compiled else dict.fromkeys(("TEXT0", "TEXT1", "TEXT2", "TEXT3"), "")),
-    }
-
-
 __all__ = [
-    "DEQUANTIZED_ROWS",
     "NormedInput",
     "PackedWeight",
     "QuantizedGemmTile",

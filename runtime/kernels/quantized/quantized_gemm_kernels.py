@@ -16,7 +16,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ..activation_kernels import activated
 from ..launch.compile_ahead import entry
-from .quantized_weight_kernels import BYTES, byte_sums, nibble_sums
+from .quantized_weight_kernels import BYTES, block_sums
 
 AHEAD = tl.constexpr(32)  # blocks
 
@@ -42,25 +42,37 @@ def _left(partial, tile, lane, r, rows, SPLIT: tl.constexpr, OUTPUTS: tl.constex
 
 @triton.jit
 def _finished(total, outer, bias, factor, output, OUTER: tl.constexpr, BIASED: tl.constexpr):
-    """total [L, ROWS] times what belongs to each output, and to each row (factor [ROWS]), and the bias."""
+    """`gemm_epilogue.finished` for outputs [L], which are loaded once before they are spread over threads."""
     if OUTER:
         total *= tl.load(outer + output)[:, None]
-    total *= factor[None, :]
+    total *= factor
     if BIASED:
         total += tl.load(bias + output).to(tl.float32)[:, None]
     return total
 
 
 @triton.jit
-def _factor(squares, r, rows, inputs, eps, TILES: tl.constexpr, NORMED: tl.constexpr):
-    """1 / the root of the mean square of each row, from sums [TILES, rows] of its squares; or 1."""
-    if not NORMED:
-        return tl.full([r.shape[0]], 1.0, tl.float32)
-    tile = tl.arange(0, triton.next_power_of_2(TILES))
-    found = tl.load(
-        squares + tile[:, None] * rows + r[None, :], (tile < TILES)[:, None] & (r < rows)[None, :], other=0.0
-    )
-    return tl.rsqrt(tl.sum(found, 0) / inputs + eps)
+def _factor(squares, r, rows, inputs, eps, PARTS: tl.constexpr):
+    """1 / the root of the mean square of each row [1, ROWS], from sums [PARTS, rows] of its squares; 1 if none."""
+    if PARTS == 0:
+        return tl.full([1, r.shape[0]], 1.0, tl.float32)
+    else:
+        part = tl.arange(0, triton.next_power_of_2(PARTS))[:, None]
+        found = tl.load(squares + part * rows + r[None, :], (part < PARTS) & (r < rows)[None, :], other=0.0)
+        return tl.rsqrt(tl.sum(found, 0) / inputs + eps)[None, :]
+
+
+@triton.jit
+def output_rows(output_tile, outputs, OUTPUTS: tl.constexpr, NAME: tl.constexpr):
+    """Rows of the weight [OUTPUTS] of a tile; for a gated one the first half are gates, the others the ups of these."""
+    lane = tl.arange(0, OUTPUTS)
+    if NAME != "":
+        HALF: tl.constexpr = OUTPUTS // 2
+        found = output_tile * HALF + lane % HALF
+        found = tl.minimum(found, outputs // 2 - 1) + lane // HALF * (outputs // 2)
+    else:
+        found = tl.minimum(output_tile * OUTPUTS + lane, outputs - 1)
+    return found
 
 
 @entry
@@ -74,7 +86,7 @@ def multiply(
     squares,
     y,
     norm,
-    ready,
+    after,
     left_squares,
     partial,
     counters,
@@ -84,200 +96,81 @@ def multiply(
     stride,
     y_stride,
     eps,
-    FORM: tl.constexpr,
-    WORDS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ZERO: tl.constexpr,
-    KIND: tl.constexpr,
-    OUTER: tl.constexpr,
-    TEXT0: tl.constexpr,
-    TEXT1: tl.constexpr,
-    TEXT2: tl.constexpr,
-    TEXT3: tl.constexpr,
-    BIASED: tl.constexpr,
-    NORMED: tl.constexpr,
-    TILES: tl.constexpr,
-    ADDED: tl.constexpr,
-    READY: tl.constexpr,
-    NAME: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    SPLIT: tl.constexpr,
-    APART: tl.constexpr,
+    FORMAT: tl.constexpr,
+    EPILOGUE: tl.constexpr,
+    TILE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """y [rows, outputs] = x [rows, inputs] W^T + bias. Grid (row tiles * output tiles, SPLIT).
+    """y [rows, outputs] = x [rows, inputs] W^T + bias. Grid (row tiles * output tiles, split).
 
-    NORMED: x was not divided by its root mean square yet, TILES `squares` a row say it.  ADDED: y += it.
-    READY: y * norm goes to `ready` too, and each tile's sums of y's squares to left_squares [output tiles, rows].
-    NAME: of an activation: W holds gate above up, y [rows, outputs / 2] = activation(gate) * up.
+    See `Epilogue` for the fused parts.  TILE: a `QuantizedGemmTile`.
     """
+    OUTPUTS: tl.constexpr = TILE.outputs
+    ROWS: tl.constexpr = TILE.rows
+    SPLIT: tl.constexpr = TILE.split
+    HALF: tl.constexpr = OUTPUTS // 2
+    WORDS: tl.constexpr = FORMAT.words
+    NAME: tl.constexpr = EPILOGUE.name
+    BIASED: tl.constexpr = EPILOGUE.biased
     row_tiles = tl.cdiv(rows, ROWS)
     tile, split = tl.program_id(0), tl.program_id(1)
     row_tile, output_tile = tile % row_tiles, tile // row_tiles
     lane, r = tl.arange(0, OUTPUTS), row_tile * ROWS + tl.arange(0, ROWS)
-    HALF: tl.constexpr = OUTPUTS // 2
-    if NAME != "":
-        output = output_tile * HALF + lane % HALF
-        output = tl.minimum(output, outputs // 2 - 1) + lane // HALF * (outputs // 2)
-    else:
-        output = tl.minimum(output_tile * OUTPUTS + lane, outputs - 1)
+    output = output_rows(output_tile, outputs, OUTPUTS, NAME)
     blocks = tl.cdiv(inputs, 4 * WORDS)
     first, last = blocks * split // SPLIT, blocks * (split + 1) // SPLIT
     if DEPENDENT:
         gdc_launch_dependents()
-        for block in range(first, tl.minimum(last, first + (AHEAD // 2 if FORM == BYTES else AHEAD))):
-            if FORM == BYTES:
+        for block in range(first, tl.minimum(last, first + (AHEAD // 2 if FORMAT.form == BYTES else AHEAD))):
+            if FORMAT.form == BYTES:
                 _ahead(words + output.to(tl.int64) * inputs + block * 4 * WORDS)
             else:
                 _ahead(words + (block * outputs + output).to(tl.int64) * WORDS)
         gdc_wait()
     sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
-    if FORM == BYTES:
-        sums = byte_sums(
-            sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, WORDS, GROUP, KIND, TEXT0
-        )
-    else:
-        sums = nibble_sums(
-            sums,
-            x,
-            words,
-            meta,
-            output,
-            r,
-            first,
-            last,
-            rows,
-            outputs,
-            inputs,
-            stride,
-            WORDS,
-            GROUP,
-            ZERO,
-            KIND,
-            TEXT0,
-            TEXT1,
-            TEXT2,
-            TEXT3,
-            APART,
-        )
+    sums = block_sums(sums, x, words, meta, output, r, first, last, rows, outputs, inputs, stride, FORMAT, TILE.apart)
+    ends = (y, norm, after, left_squares)
+    place = output_tile * OUTPUTS + lane
     if SPLIT == 1 and NAME == "":
-        factor = _factor(squares, r, rows, inputs, eps, TILES, NORMED)
-        _write(
-            sums,
-            outer,
-            bias,
-            factor,
-            output_tile * OUTPUTS + lane,
-            output,
-            r,
-            y,
-            norm,
-            ready,
-            left_squares,
-            output_tile,
-            rows,
-            outputs,
-            y_stride,
-            OUTER,
-            BIASED,
-            ADDED,
-            READY,
-        )
+        factor = _factor(squares, r, rows, inputs, eps, EPILOGUE.parts)
+        total = _finished(sums, outer, bias, factor, output, FORMAT.outer, BIASED)
+        _write(total, place, output, r, ends, output_tile, rows, outputs, y_stride, EPILOGUE)
     else:
-        tl.store(
-            partial
-            + (tile.to(tl.int64) * SPLIT + split) * (OUTPUTS * ROWS)
-            + lane[:, None] * ROWS
-            + tl.arange(0, ROWS)[None, :],
-            sums,
-            (r < rows)[None, :],
-        )
+        own = partial + (tile.to(tl.int64) * SPLIT + split) * (OUTPUTS * ROWS)
+        tl.store(own + lane[:, None] * ROWS + tl.arange(0, ROWS)[None, :], sums, (r < rows)[None, :])
         tl.debug_barrier()
         if tl.atomic_add(counters + tile, 1, sem="acq_rel") == SPLIT - 1:
             tl.store(counters + tile, 0)
-            factor = _factor(squares, r, rows, inputs, eps, TILES, NORMED)
+            factor = _factor(squares, r, rows, inputs, eps, EPILOGUE.parts)
             here, left = tl.arange(0, ROWS), rows - row_tile * ROWS
             if NAME != "":
                 half = tl.arange(0, HALF)
-                place = output_tile * HALF + half
-                pair = tl.minimum(place, outputs // 2 - 1)
-                gate = _finished(
-                    _left(partial, tile, half, here, left, SPLIT, OUTPUTS, ROWS),
-                    outer,
-                    bias,
-                    factor,
-                    pair,
-                    OUTER,
-                    BIASED,
-                )
-                up = _finished(
-                    _left(partial, tile, HALF + half, here, left, SPLIT, OUTPUTS, ROWS),
-                    outer,
-                    bias,
-                    factor,
-                    pair + outputs // 2,
-                    OUTER,
-                    BIASED,
-                )
-                inside = (place < outputs // 2)[:, None] & (r < rows)[None, :]
-                tl.store(y + r.to(tl.int64)[None, :] * y_stride + place[:, None], activated(gate, NAME) * up, inside)
+                lower = output_tile * HALF + half
+                pair = tl.minimum(lower, outputs // 2 - 1)
+                gate = _left(partial, tile, half, here, left, SPLIT, OUTPUTS, ROWS)
+                gate = _finished(gate, outer, bias, factor, pair, FORMAT.outer, BIASED)
+                up = _left(partial, tile, HALF + half, here, left, SPLIT, OUTPUTS, ROWS)
+                up = _finished(up, outer, bias, factor, pair + outputs // 2, FORMAT.outer, BIASED)
+                inside = (lower < outputs // 2)[:, None] & (r < rows)[None, :]
+                to = y + r.to(tl.int64)[None, :] * y_stride + lower[:, None]
+                tl.store(to, activated(gate, NAME) * up, inside)
             else:
                 total = _left(partial, tile, lane, here, left, SPLIT, OUTPUTS, ROWS)
-                _write(
-                    total,
-                    outer,
-                    bias,
-                    factor,
-                    output_tile * OUTPUTS + lane,
-                    output,
-                    r,
-                    y,
-                    norm,
-                    ready,
-                    left_squares,
-                    output_tile,
-                    rows,
-                    outputs,
-                    y_stride,
-                    OUTER,
-                    BIASED,
-                    ADDED,
-                    READY,
-                )
+                total = _finished(total, outer, bias, factor, output, FORMAT.outer, BIASED)
+                _write(total, place, output, r, ends, output_tile, rows, outputs, y_stride, EPILOGUE)
 
 
 @triton.jit
-def _write(
-    total,
-    outer,
-    bias,
-    factor,
-    place,
-    output,
-    r,
-    y,
-    norm,
-    ready,
-    left_squares,
-    output_tile,
-    rows,
-    outputs,
-    y_stride,
-    OUTER: tl.constexpr,
-    BIASED: tl.constexpr,
-    ADDED: tl.constexpr,
-    READY: tl.constexpr,
-):
-    total = _finished(total, outer, bias, factor, output, OUTER, BIASED)
+def _write(total, place, output, r, ends, output_tile, rows, outputs, y_stride, EPILOGUE: tl.constexpr):
+    y, norm, after, left_squares = ends
     inside = (place < outputs)[:, None] & (r < rows)[None, :]
     at = r.to(tl.int64)[None, :] * y_stride + place[:, None]
-    if ADDED:
+    if EPILOGUE.added:
         total += tl.load(y + at, inside, other=0.0).to(tl.float32)
     stored = total.to(y.dtype.element_ty)
     tl.store(y + at, stored, inside)
-    if READY:
+    if EPILOGUE.ready:
         total = tl.where(inside, stored.to(tl.float32), 0.0)
         weight = tl.load(norm + output).to(tl.float32)[:, None]
-        tl.store(ready + r.to(tl.int64)[None, :] * outputs + place[:, None], total * weight, inside)
+        tl.store(after + r.to(tl.int64)[None, :] * outputs + place[:, None], total * weight, inside)
         tl.store(left_squares + output_tile * rows + r, tl.sum(total * total, 0), r < rows)

@@ -1,6 +1,6 @@
 """Triton functions that read a weight of 4 or 8 bits a number, restore its numbers in registers and multiply with them.
 
-`nibble_sums` and `byte_sums` are the inner loops of the products in `quantized_gemm_kernels` and
+`block_sums` is the inner loop of the products in `quantized_gemm_kernels` and
 `quantized_experts_kernels`. `restore` writes the numbers to memory instead.
 """
 
@@ -10,8 +10,9 @@ import triton
 import triton.language as tl
 
 from ..launch.compile_ahead import entry
+from ..packed.packed_weight import BYTES as OF_BYTES
 
-BYTES = tl.constexpr(2)  # a form, see few_bits_packed
+BYTES = tl.constexpr(OF_BYTES)
 
 
 @triton.jit
@@ -22,30 +23,32 @@ def _half(meta, LOW: tl.constexpr, DTYPE: tl.constexpr):
 
 
 @triton.jit
-def _quarter(
-    words, meta, AT: tl.constexpr, TEXT: tl.constexpr, ZERO: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr
-):
-    """Half bytes number AT of words int16 [OUTPUTS, W] as what they stand for. meta int32 [OUTPUTS]: see `Packed`."""
-    scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
-    if TEXT == "":
-        return _plainly(
-            (words.to(tl.int32) >> 4 * AT) & 15, scale.to(tl.float32), second.to(tl.float32), ZERO, KIND
-        ).to(DTYPE)
-    if (
-        KIND == "plain" or KIND == "floats" or KIND == "table"
-    ):  # beside constants the compiler would send the numbers through shared memory
-        if tl.bfloat16 == DTYPE:
-            return tl.inline_asm_elementwise(TEXT, "=r,r", [words], dtype=tl.bfloat16, is_pure=True, pack=2)
-        else:
-            return tl.inline_asm_elementwise(TEXT, "=r,r", [words], dtype=tl.float16, is_pure=True, pack=2)
-    elif tl.bfloat16 == DTYPE:
-        return tl.inline_asm_elementwise(
-            TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2
-        )
+def _unpacked(codes, meta, TEXT: tl.constexpr, OPERAND: tl.constexpr, SCALED: tl.constexpr, DTYPE: tl.constexpr):
+    """Codes [OUTPUTS, W] in DTYPE by PTX, scaled. OPERAND: the kind of register that two of them are in."""
+    if not SCALED:  # next to constants the compiler would send the numbers through shared memory
+        operands: tl.constexpr = "=r," + OPERAND
+        return tl.inline_asm_elementwise(TEXT, operands, [codes], dtype=DTYPE.value, is_pure=True, pack=2)
     else:
+        scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
+        with_scales: tl.constexpr = "=r," + OPERAND + ",r,r"
         return tl.inline_asm_elementwise(
-            TEXT, "=r,r,r,r", [words, scale, second], dtype=tl.float16, is_pure=True, pack=2
+            TEXT, with_scales, [codes, scale, second], dtype=DTYPE.value, is_pure=True, pack=2
         )
+
+
+@triton.jit
+def _quarter(words, meta, AT: tl.constexpr, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
+    """Half bytes number AT of words int16 [OUTPUTS, W] as what they stand for.  meta int32 [OUTPUTS]: see
+    `PackedWeight`.
+    """
+    TEXT: tl.constexpr = FORMAT.texts[AT]
+    KIND: tl.constexpr = FORMAT.kind
+    if TEXT == "":
+        scale, second = _half(meta, True, DTYPE), _half(meta, False, DTYPE)
+        code = (words.to(tl.int32) >> 4 * AT) & 15
+        return _plainly(code, scale.to(tl.float32), second.to(tl.float32), FORMAT.zero, KIND).to(DTYPE)
+    SCALED: tl.constexpr = KIND != "plain" and KIND != "floats" and KIND != "table"
+    return _unpacked(words, meta, TEXT, "r", SCALED, DTYPE)
 
 
 @triton.jit
@@ -97,7 +100,7 @@ def _meta(meta, at, KIND: tl.constexpr):
 
 
 @triton.jit
-def nibble_sums(
+def block_sums(
     sums,
     x,
     words,
@@ -110,21 +113,44 @@ def nibble_sums(
     outputs,
     inputs,
     stride,
-    WORDS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ZERO: tl.constexpr,
-    KIND: tl.constexpr,
-    TEXT0: tl.constexpr,
-    TEXT1: tl.constexpr,
-    TEXT2: tl.constexpr,
-    TEXT3: tl.constexpr,
+    FORMAT: tl.constexpr,
     APART: tl.constexpr,
 ):
-    """Blocks `first` to `last` - 1: 4 * WORDS inputs each, quarter by quarter in the half bytes of a word.
+    """sums plus the products of x's rows [ROWS] with blocks `first` to `last` - 1 of outputs [OUTPUTS]."""
+    if FORMAT.form == BYTES:
+        return _byte_sums(sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride, FORMAT)
+    else:
+        return _nibble_sums(
+            sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride, FORMAT, APART
+        )
 
-    APART: each quarter has sums of its own, so that no product waits for the one before.
+
+@triton.jit
+def _nibble_sums(
+    sums,
+    x,
+    words,
+    meta,
+    output,
+    row,
+    first,
+    last,
+    rows,
+    outputs,
+    inputs,
+    stride,
+    FORMAT: tl.constexpr,
+    APART: tl.constexpr,
+):
+    """Of 4 * WORDS inputs each, quarter by quarter in the half bytes of a word.
+
+    APART: each quarter has separate sums, so that no product waits for the one before.
     """
+    WORDS: tl.constexpr = FORMAT.words
+    GROUP: tl.constexpr = FORMAT.group
+    KIND: tl.constexpr = FORMAT.kind
     BLOCK: tl.constexpr = 4 * WORDS
+    PLAIN: tl.constexpr = FORMAT.texts[0] == ""
     DTYPE: tl.constexpr = x.dtype.element_ty
     j = tl.arange(0, WORDS)
     second, third, fourth = sums, sums, sums
@@ -150,107 +176,64 @@ def nibble_sums(
         x1 = _x(x, k + WORDS, row, rows, inputs, stride)
         x2 = _x(x, k + 2 * WORDS, row, rows, inputs, stride)
         x3 = _x(x, k + 3 * WORDS, row, rows, inputs, stride)
-        w0 = _quarter(codes, m0, 0, TEXT0, ZERO, KIND, DTYPE)
-        w1 = _quarter(codes, m1, 1, TEXT1, ZERO, KIND, DTYPE)
-        w2 = _quarter(codes, m2, 2, TEXT2, ZERO, KIND, DTYPE)
-        w3 = _quarter(codes, m3, 3, TEXT3, ZERO, KIND, DTYPE)
-        sums = _dot(w0, x0, sums, TEXT0 == "")
+        w0 = _quarter(codes, m0, 0, FORMAT, DTYPE)
+        w1 = _quarter(codes, m1, 1, FORMAT, DTYPE)
+        w2 = _quarter(codes, m2, 2, FORMAT, DTYPE)
+        w3 = _quarter(codes, m3, 3, FORMAT, DTYPE)
+        sums = _dot(w0, x0, sums, PLAIN)
         if APART:
-            second = _dot(w1, x1, second, TEXT0 == "")
-            third = _dot(w2, x2, third, TEXT0 == "")
-            fourth = _dot(w3, x3, fourth, TEXT0 == "")
+            second = _dot(w1, x1, second, PLAIN)
+            third = _dot(w2, x2, third, PLAIN)
+            fourth = _dot(w3, x3, fourth, PLAIN)
         else:
-            sums = _dot(w3, x3, _dot(w2, x2, _dot(w1, x1, sums, TEXT0 == ""), TEXT0 == ""), TEXT0 == "")
+            sums = _dot(w3, x3, _dot(w2, x2, _dot(w1, x1, sums, PLAIN), PLAIN), PLAIN)
     return (sums + second) + (third + fourth) if APART else sums
 
 
 @triton.jit
-def _of_bytes(codes, meta, TEXT: tl.constexpr, KIND: tl.constexpr, DTYPE: tl.constexpr):
-    """[OUTPUTS, BLOCK] in DTYPE."""
+def _of_bytes(codes, meta, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
+    """[OUTPUTS, BLOCK] in DTYPE, or in float32 where no PTX is used and there are no scales."""
+    TEXT: tl.constexpr = FORMAT.texts[0]
+    KIND: tl.constexpr = FORMAT.kind
     if TEXT != "":
-        scale, second, bytes_ = _half(meta, True, DTYPE), _half(meta, False, DTYPE), codes.to(tl.int8, bitcast=True)
-        if KIND == "plain":
-            if tl.bfloat16 == DTYPE:
-                return tl.inline_asm_elementwise(TEXT, "=r,h", [bytes_], dtype=tl.bfloat16, is_pure=True, pack=2)
-            else:
-                return tl.inline_asm_elementwise(TEXT, "=r,h", [bytes_], dtype=tl.float16, is_pure=True, pack=2)
-        elif tl.bfloat16 == DTYPE:
-            return tl.inline_asm_elementwise(
-                TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.bfloat16, is_pure=True, pack=2
-            )
-        else:
-            return tl.inline_asm_elementwise(
-                TEXT, "=r,h,r,r", [bytes_, scale, second], dtype=tl.float16, is_pure=True, pack=2
-            )
-    if KIND == "scaled":
-        return (codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32)).to(DTYPE)
-    elif KIND == "shifted":
-        return (
-            codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32) + _half(meta, False, DTYPE).to(tl.float32)
-        ).to(DTYPE)
-    return codes.to(DTYPE)
+        found = _unpacked(codes.to(tl.int8, bitcast=True), meta, TEXT, "h", KIND != "plain", DTYPE)
+    elif KIND == "plain":
+        found = codes.to(tl.float32)
+    else:
+        found = codes.to(tl.float32) * _half(meta, True, DTYPE).to(tl.float32)
+        if KIND == "shifted":
+            found += _half(meta, False, DTYPE).to(tl.float32)
+        found = found.to(DTYPE)
+    return found
 
 
 @triton.jit
-def byte_sums(
-    sums,
-    x,
-    words,
-    meta,
-    output,
-    row,
-    first,
-    last,
-    rows,
-    outputs,
-    inputs,
-    stride,
-    WORDS: tl.constexpr,
-    GROUP: tl.constexpr,
-    KIND: tl.constexpr,
-    TEXT: tl.constexpr,
-):
-    """Blocks of 4 * WORDS inputs, a byte each, GROUP a multiple of that."""
-    BLOCK: tl.constexpr = 4 * WORDS
+def _byte_sums(sums, x, words, meta, output, row, first, last, rows, outputs, inputs, stride, FORMAT: tl.constexpr):
+    """Of 4 * FORMAT.words inputs each, a byte each; the group is a multiple of that."""
+    BLOCK: tl.constexpr = 4 * FORMAT.words
+    KIND: tl.constexpr = FORMAT.kind
     DTYPE: tl.constexpr = x.dtype.element_ty
     j = tl.arange(0, BLOCK)
     for block in range(first, last):
         k = block * BLOCK + j
         places = words + output.to(tl.int64)[:, None] * inputs + k[None, :]
         codes = tl.load(places, (k < inputs)[None, :], other=0.0, eviction_policy="evict_first")
-        found = _meta(meta, (block * BLOCK // GROUP) * outputs + output, KIND)
-        weight = _of_bytes(codes, found, TEXT, KIND, tl.float32 if TEXT == "" and KIND == "plain" else DTYPE)
-        sums = _dot(weight, _x(x, k, row, rows, inputs, stride), sums, TEXT == "")
+        found = _meta(meta, (block * BLOCK // FORMAT.group) * outputs + output, KIND)
+        weight = _of_bytes(codes, found, FORMAT, DTYPE)
+        sums = _dot(weight, _x(x, k, row, rows, inputs, stride), sums, FORMAT.texts[0] == "")
     return sums
 
 
 @entry
 @triton.jit
-def restore(
-    words,
-    meta,
-    outer,
-    out,
-    first,
-    last,
-    outputs,
-    inputs,
-    FORM: tl.constexpr,
-    WORDS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ZERO: tl.constexpr,
-    KIND: tl.constexpr,
-    OUTER: tl.constexpr,
-    TEXT0: tl.constexpr,
-    TEXT1: tl.constexpr,
-    TEXT2: tl.constexpr,
-    TEXT3: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-):
+def restore(words, meta, outer, out, first, last, outputs, inputs, FORMAT: tl.constexpr, OUTPUTS: tl.constexpr):
     """out [some outputs from `first` on, inputs] = the weight, in out's type.
 
-    Grid (ceil(outputs / OUTPUTS), blocks of 4 * WORDS).
+    Grid (ceil(outputs / OUTPUTS), blocks).
     """
+    WORDS: tl.constexpr = FORMAT.words
+    GROUP: tl.constexpr = FORMAT.group
+    KIND: tl.constexpr = FORMAT.kind
     BLOCK: tl.constexpr = 4 * WORDS
     DTYPE: tl.constexpr = out.dtype.element_ty
     here, block = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS), tl.program_id(1)
@@ -258,125 +241,20 @@ def restore(
     places = out + here.to(tl.int64)[:, None] * inputs
     present = (first + here < last)[:, None]
     at = (block * BLOCK // GROUP) * outputs + output
-    if FORM == BYTES:
+    if FORMAT.form == BYTES:
         k = block * BLOCK + tl.arange(0, BLOCK)
         inside = (k < inputs)[None, :] & present
         codes = tl.load(words + output.to(tl.int64)[:, None] * inputs + k[None, :], inside, other=0.0)
-        _restored(
-            _of_bytes(
-                codes, _meta(meta, at, KIND), TEXT0, KIND, tl.float32 if TEXT0 == "" and KIND == "plain" else DTYPE
-            ),
-            outer,
-            output,
-            places + k[None, :],
-            inside,
-            OUTER,
-        )
+        values = _of_bytes(codes, _meta(meta, at, KIND), FORMAT, DTYPE)
+        _restored(values, outer, output, places + k[None, :], inside, FORMAT.outer)
     else:
         j = tl.arange(0, WORDS)
         codes = tl.load(words + (block * outputs + output).to(tl.int64)[:, None] * WORDS + j[None, :])
-        _quarter_restored(
-            codes,
-            meta,
-            at,
-            outputs,
-            outer,
-            output,
-            places,
-            present,
-            inputs,
-            block,
-            0,
-            TEXT0,
-            WORDS,
-            GROUP,
-            ZERO,
-            KIND,
-            OUTER,
-        )
-        _quarter_restored(
-            codes,
-            meta,
-            at,
-            outputs,
-            outer,
-            output,
-            places,
-            present,
-            inputs,
-            block,
-            1,
-            TEXT1,
-            WORDS,
-            GROUP,
-            ZERO,
-            KIND,
-            OUTER,
-        )
-        _quarter_restored(
-            codes,
-            meta,
-            at,
-            outputs,
-            outer,
-            output,
-            places,
-            present,
-            inputs,
-            block,
-            2,
-            TEXT2,
-            WORDS,
-            GROUP,
-            ZERO,
-            KIND,
-            OUTER,
-        )
-        _quarter_restored(
-            codes,
-            meta,
-            at,
-            outputs,
-            outer,
-            output,
-            places,
-            present,
-            inputs,
-            block,
-            3,
-            TEXT3,
-            WORDS,
-            GROUP,
-            ZERO,
-            KIND,
-            OUTER,
-        )
-
-
-@triton.jit
-def _quarter_restored(
-    codes,
-    meta,
-    at,
-    outputs,
-    outer,
-    output,
-    places,
-    present,
-    inputs,
-    block,
-    AT: tl.constexpr,
-    TEXT: tl.constexpr,
-    WORDS: tl.constexpr,
-    GROUP: tl.constexpr,
-    ZERO: tl.constexpr,
-    KIND: tl.constexpr,
-    OUTER: tl.constexpr,
-):
-    part = at + (AT * WORDS // GROUP) * outputs if GROUP < 4 * WORDS else at
-    k = (4 * block + AT) * WORDS + tl.arange(0, WORDS)
-    values = _quarter(codes, _meta(meta, part, KIND), AT, TEXT, ZERO, KIND, places.dtype.element_ty)
-    _restored(values, outer, output, places + k[None, :], (k < inputs)[None, :] & present, OUTER)
+        for quarter in tl.static_range(4):
+            part = at + (quarter * WORDS // GROUP) * outputs if GROUP < BLOCK else at
+            k = (4 * block + quarter) * WORDS + tl.arange(0, WORDS)
+            values = _quarter(codes, _meta(meta, part, KIND), quarter, FORMAT, DTYPE)
+            _restored(values, outer, output, places + k[None, :], (k < inputs)[None, :] & present, FORMAT.outer)
 
 
 @triton.jit

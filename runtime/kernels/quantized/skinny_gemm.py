@@ -1,4 +1,4 @@
-"""Products of 2 to 64 rows by the tensor cores: up to 16 by `split_k_gemm`, more with 4-bit weights by this kernel.
+"""Products of up to 64 rows with 4-bit weights by the tensor cores.
 
 See `skinny_gemm_kernels`.
 """
@@ -14,10 +14,9 @@ from torch import Tensor
 from ..batch_invariant_matmul import processors
 from ..gemv.gemv_launch import SHARED, has_room, tiles_of
 from ..launch.programmatic_launch import launched
-from ..packed.packed_weight import ABOVE, NIBBLES, PackedWeight
+from ..packed.packed_weight import NIBBLES, PackedWeight
 from . import skinny_gemm_kernels as kernels
-from . import split_k_gemm
-from .split_k_gemm import SplitKTile
+from .gemm_epilogue import GemmArguments
 
 MOST_ROWS = 64
 BLOCK = 128  # inputs
@@ -82,103 +81,31 @@ def most_rows(weight: PackedWeight) -> int:
     return 32 if weight.outputs > WIDE else MOST_ROWS
 
 
-def rows_taken(weight: PackedWeight) -> int:
-    """Up to how many rows `matmul` is to be used; 0: not at all."""
-    return max(
-        split_k_gemm.MOST_ROWS if split_k_gemm.supports_weight(weight) else 0,
-        most_rows(weight) if supports_weight(weight) else 0,
-    )
-
-
-def supports(x: Tensor, weight: PackedWeight) -> bool:
-    """Whether `matmul` is to be used: x's rows are aligned to 32 bytes."""
-    return (
-        0 < x.shape[0] <= MOST_ROWS
-        and x.data_ptr() % 16 == 0
-        and x.stride(0) % 16 == 0
-        and x.shape[0] <= rows_taken(weight)
-    )
-
-
-def matmul(
-    x: Tensor,
-    weight: PackedWeight,
-    y: Tensor,
-    bias: Tensor | None,
-    squares: Tensor | None,
-    eps: float,
-    *,
-    added: bool,
-    ready: tuple[Tensor, float] | None,
-    name: str,
-    overlap: bool,
-    tile: SkinnyGemmTile | SplitKTile | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Writes y, see `quantized_gemm.matmul`.
-
-    Returns y times the norm's weight and the squares of each program's outputs, or unused tensors.
-    """
-    if tile is None and x.shape[0] <= split_k_gemm.MOST_ROWS and split_k_gemm.supports_weight(weight):
-        tile = split_k_gemm.tile_for(x.shape[0], weight)
-    if isinstance(tile, SplitKTile):
-        return split_k_gemm.matmul(
-            x, weight, y, bias, squares, eps, added=added, ready=ready, name=name, overlap=overlap, tile=tile
-        )
-    rows, outputs = x.shape[0], weight.outputs
-    tile = tile or tile_for(rows, outputs, weight.inputs)
-    count, half = columns(rows), outputs // 2 if name else 0
-    tiles = tiles_of(outputs, half, tile.outputs)
+def matmul(of: GemmArguments, tile: SkinnyGemmTile | None = None) -> tuple[Tensor, Tensor]:
+    """Writes y. Returns y times the norm's weight and the squares of each tile's outputs, or unused tensors."""
+    x, weight, rows, outputs = of.x, of.weight, len(of.x), of.weight.outputs
+    tile, count = tile or tile_for(rows, outputs, weight.inputs), columns(rows)
+    tiles = tiles_of(outputs, outputs // 2 if of.name else 0, tile.outputs)
     programs = triton.cdiv(tiles, triton.cdiv(tiles, tile.full * processors(x.device)))
-    left = torch.empty(tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
-    after = torch.empty_like(y) if ready else y
-    none = weight.words
+    after, left = of.readied(tiles)
     kernels.multiply[(programs,)](
         x,
-        weight.words,
-        weight.meta,
-        none if weight.outer is None else weight.outer,
-        x if bias is None else bias,
-        none if squares is None else squares,
-        y,
-        ready[0] if ready else x,
-        after,
-        left,
+        *weight.kernel_tensors(),
+        *of.tensors(after, left),
         rows,
         x.stride(0),
-        y.stride(0),
-        eps,
-        OUTPUTS=outputs,
-        INPUTS=weight.inputs,
-        GROUP=weight.group,
-        KIND=weight.kind,
-        OUTER=weight.outer is not None,
-        ZERO=weight.zero - (ABOVE[weight.dtype] if weight.kind.startswith("zeros") else 0),
-        BIASED=bias is not None,
-        NORMED=squares is not None,
-        TILES=1 if squares is None else len(squares),
-        ADDED=added,
-        READY=ready is not None,
-        NAME=name,
-        TILE=tile.outputs,
+        of.y.stride(0),
+        of.eps,
+        FORMAT=weight.format(sized=True),
+        EPILOGUE=of.epilogue(),
+        TILE=tile,
         ROWS=count,
-        SPLIT=tile.split,
-        SIDE=tile.side,
         RING=tile.ring(count, weight.group),
         PROGRAMS=programs,
         num_warps=tile.split * tile.side,
-        **launched(overlap),
+        **launched(of.overlap),
     )
     return after, left
 
 
-__all__ = [
-    "MOST_ROWS",
-    "SkinnyGemmTile",
-    "columns",
-    "matmul",
-    "most_rows",
-    "rows_taken",
-    "supports",
-    "supports_weight",
-    "tile_for",
-]
+__all__ = ["MOST_ROWS", "SkinnyGemmTile", "columns", "matmul", "most_rows", "supports_weight", "tile_for"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from triton.experimental import gluon
 
+from ..packed.packed_weight import BYTES
+
 
 @gluon.constexpr_function
 def block_of(form):
     """Inputs in the words that a warp reads of an output at a time: 32 words of two bytes."""
-    return 64 if form != "nibbles" else 128
+    return 64 if form == BYTES else 128
 
 
 @gluon.constexpr_function
@@ -22,18 +24,13 @@ def turn_of(steps, lanes, form):
     """Blocks in a turn of the loop: more of them would have more values in
     registers than there are. lanes: outputs of a warp.
     """
-    return 2 if steps % 2 == 0 and (steps == 2 or lanes == 16 or form != "nibbles") else 1
+    return 2 if steps % 2 == 0 and (steps == 2 or lanes == 16 or form == BYTES) else 1
 
 
 @gluon.constexpr_function
 def waits_of(steps, waits):
     """Stretches of the inputs: a program begins when the first of x is there."""
     return waits if steps % waits == 0 else 1
-
-
-@gluon.constexpr_function
-def text_of(texts, at):
-    return texts.split("#")[at]
 
 
 @gluon.constexpr_function

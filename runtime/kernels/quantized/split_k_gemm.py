@@ -16,12 +16,11 @@ from ..batch_invariant_matmul import processors
 from ..gemv.gemv_launch import SHARED, has_room, tiles_of
 from ..launch.programmatic_launch import launched
 from ..packed.packed_weight import BYTES, PackedWeight
-from ..packed.unpack_bf16_ptx import texts_of
 from . import split_k_gemm_kernels as kernels
+from .gemm_epilogue import GemmArguments
 from .split_k_blocks import block_of, steps_of
 
 MOST_ROWS = 16  # for 17 to 32 rows `skinny_gemm_kernels` are faster
-FORMS = {torch.int16: "nibbles", torch.int8: "int8", torch.float8_e4m3fn: "e4m3"}  # of a weight's words
 WORDS_RATE, OTHER_RATE = (
     25.0,
     45.0,
@@ -74,19 +73,19 @@ class SplitKTile(NamedTuple):
     ahead: int = 2
     waits: int = 1
 
-    def room(self, rows: int, inputs: int, form: str) -> int:
+    def room(self, rows: int, inputs: int, form: int) -> int:
         """Bytes of shared memory."""
         steps = steps_of(inputs, form, self.slices, self.split)
         block = block_of(form)
         return 2 * block * steps * self.split * rows + 4 * self.outputs * rows * self.split + 1024
 
-    def expected(self, rows: int, outputs: int, inputs: int, form: str, half: int, many: int) -> float:
+    def expected(self, rows: int, outputs: int, inputs: int, form: int, half: int, many: int) -> float:
         """The estimated nanoseconds of a product, by what a multiprocessor reads."""
         tiles = tiles_of(outputs, half, self.outputs)
         stride = self.stride(tiles, many)
         turns, programs = triton.cdiv(tiles, stride), triton.cdiv(stride * self.slices, many)
         slice = inputs / self.slices
-        words = turns * self.outputs * slice * (0.5625 if form == "nibbles" else 1)
+        words = turns * self.outputs * slice * (1 if form == BYTES else 0.5625)
         sums = 8 * turns * self.outputs * rows if self.slices > 1 else 0
         idle = max(1.0, WARPS / (min(self.full, programs) * self.split * self.side))
         return (
@@ -138,14 +137,14 @@ def columns(rows: int) -> int:
 
 def tile_for(rows: int, weight: PackedWeight, dim: int = 0) -> SplitKTile:
     """The tile with the least expected time. dim: of heads, if the outputs are these."""
-    count, form = columns(rows), FORMS[weight.words.dtype]
-    return _best(count, weight.outputs, weight.inputs, form, dim, processors(weight.words.device))
+    many = processors(weight.words.device)
+    return _best(columns(rows), weight.outputs, weight.inputs, weight.form, dim, many)
 
 
 @cache
-def _best(count: int, outputs: int, inputs: int, form: str, dim: int, many: int) -> SplitKTile:
+def _best(count: int, outputs: int, inputs: int, form: int, dim: int, many: int) -> SplitKTile:
     """The best tile of those that fit; half a tile of heads is within half a head."""
-    if (tuned := TUNED.get((outputs, inputs, form != "nibbles"))) is not None and count <= 16:
+    if (tuned := TUNED.get((outputs, inputs, form == BYTES))) is not None and count <= 16:
         return tuned
     fitting = [
         tile
@@ -160,15 +159,12 @@ def supports_weight(weight: PackedWeight) -> bool:
 
     That is four bits in blocks of 128 inputs without shifts, or bytes in steps of 64.
     """
+    block = block_of(weight.form)
     if weight.form == BYTES:
-        whole = weight.inputs % block_of("bytes") == 0 and weight.outputs * weight.inputs < 2**32
-        known = (
-            whole
-            and weight.kind in ("plain", "scaled")
-            and (weight.kind == "plain" or weight.group % block_of("bytes") == 0)
-        )
+        whole = weight.inputs % block == 0 and weight.outputs * weight.inputs < 2**32
+        known = whole and weight.kind in ("plain", "scaled") and (weight.kind == "plain" or weight.group % block == 0)
     else:
-        known = weight.block == block_of("nibbles") and weight.kind != "shifted"
+        known = weight.block == block and weight.kind != "shifted"
     return (
         known and weight.dtype == torch.bfloat16 and weight.words.data_ptr() % 16 == 0 and has_room(weight.words.device)
     )
@@ -180,84 +176,49 @@ def supports(x: Tensor, weight: PackedWeight) -> bool:
     return placed and 0 < x.shape[0] <= MOST_ROWS and weight.order is None and supports_weight(weight)
 
 
-def matmul(
-    x: Tensor,
-    weight: PackedWeight,
-    y: Tensor,
-    bias: Tensor | None,
-    squares: Tensor | None,
-    eps: float,
-    *,
-    added: bool,
-    ready: tuple[Tensor, float] | None,
-    name: str,
-    overlap: bool,
-    tile: SplitKTile,
-    heads: QkvStoreArguments | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Writes y, see `quantized_gemm.matmul`.
+class HeadSizes(NamedTuple):
+    """What `_write_heads` is compiled for."""
 
-    Returns y times the norm's weight and the squares of each program's outputs, or unused tensors.
-    """
-    rows, outputs, form = x.shape[0], weight.outputs, FORMS[weight.words.dtype]
+    queries: int
+    keys: int
+    dim: int
+
+
+def matmul(
+    of: GemmArguments, tile: SplitKTile | None = None, heads: QkvStoreArguments | None = None
+) -> tuple[Tensor, Tensor]:
+    """Writes y. Returns y times the norm's weight and the squares of each program's outputs, or unused tensors."""
+    x, weight, rows, outputs = of.x, of.weight, len(of.x), of.weight.outputs
+    tile = tile or tile_for(rows, weight, heads.dim if heads else 0)
     count = columns(rows)
-    tiles = tiles_of(outputs, heads.dim // 2 if heads else outputs // 2 if name else 0, tile.outputs)
+    tiles = tiles_of(outputs, heads.dim // 2 if heads else outputs // 2 if of.name else 0, tile.outputs)
     stride = tile.stride(tiles, processors(x.device))
-    words, warps = weight.words.view(torch.int16), tile.split * tile.side
-    x = x if form == "nibbles" else x.view(torch.int32)
-    left = torch.empty(tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
-    partial = torch.empty(
-        tile.slices * tiles * count * tile.outputs if tile.slices > 1 else 0, dtype=torch.float32, device=x.device
-    )
-    after = torch.empty_like(y) if ready else y
+    words, meta, outer = weight.kernel_tensors()
+    after, left = of.readied(tiles)
+    y, counters = of.y, weight.counters
     kernels.multiply[(stride * tile.slices,)](
-        x,
-        words,
-        words if weight.meta is None else weight.meta,
-        words if weight.outer is None else weight.outer,
-        y if bias is None else bias,
-        words if squares is None else squares,
-        y,
-        ready[0] if ready else y,
-        after,
-        left,
-        partial,
-        weight.counters,
-        *((y, weight.counters, weight.counters, y, y) if heads is None else heads[2:7]),
+        x.view(torch.int32) if weight.form == BYTES else x,
+        words.view(torch.int16),
+        meta,
+        outer,
+        *of.tensors(after, left),
+        of.partial(tile.slices * tiles * count * tile.outputs if tile.slices > 1 else 0),
+        counters,
+        *((y, counters, counters, y, y) if heads is None else heads[2:7]),
         rows,
-        x.stride(0),
+        x.stride(0) // (2 if weight.form == BYTES else 1),
         y.stride(0),
-        eps,
+        of.eps,
         *((1.0, 1.0) if heads is None else heads[7:]),
-        OUTPUTS=outputs,
-        INPUTS=weight.inputs,
-        GROUP=weight.group,
-        KIND=weight.kind,
-        FORM=form,
-        OUTER=weight.outer is not None,
-        TEXTS=texts_of(weight),
-        BIASED=bias is not None,
-        NORMED=squares is not None,
-        SQUARES=1 if squares is None else len(squares),
-        ADDED=added,
-        READY=ready is not None,
-        NAME=name,
-        **(
-            {"QUERIES": 0, "KEYS": 0, "DIM": 0}
-            if heads is None
-            else {"QUERIES": heads.queries, "KEYS": heads.keys, "DIM": heads.dim}
-        ),
-        TILE=tile.outputs,
+        FORMAT=weight.format(sized=True),
+        EPILOGUE=of.epilogue(),
+        HEADS=None if heads is None else HeadSizes(heads.queries, heads.keys, heads.dim),
+        TILE=tile,
         ROWS=count,
-        SPLIT=tile.split,
-        SIDE=tile.side,
-        SLICES=tile.slices,
-        AHEAD=tile.ahead,
-        MOST_WAITS=tile.waits,
         PROGRAMS=stride * tile.slices,
-        num_warps=warps,
+        num_warps=tile.split * tile.side,
         maxnreg=128,
-        **launched(overlap),
+        **launched(of.overlap),
     )
     return after, left
 
@@ -274,8 +235,7 @@ def qkv_rope_store(
     """Queries of x [T, in], rotated: [T, queries, dim]; keys and values go to their slots."""
     (x, squares, eps) = x if isinstance(x, NormedInput) else (x, None, 0.0)
     q = x.new_empty(x.shape[0], heads.queries * heads.dim)
-    tile = tile or tile_for(len(x), weight, heads.dim)
-    matmul(x, weight, q, bias, squares, eps, added=False, ready=None, name="", overlap=overlap, tile=tile, heads=heads)
+    matmul(GemmArguments(x, weight, q, bias, squares, eps, overlap=overlap), tile, heads)
     return q.view(len(q), heads.queries, heads.dim)
 
 

@@ -17,31 +17,26 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from ..activation_kernels import activated
 from ..gemv.gemv_launch import tiles_of
-from ..gemv.gemv_tensor_core_kernels import WORDS, copy_to_shared, half, index, outputs_of, pieces
+from ..gemv.gemv_tensor_core_kernels import (
+    WORDS,
+    copy_to_shared,
+    flat_layout,
+    half,
+    index,
+    outputs_of,
+    pieces,
+    sums_layout,
+    words_layout,
+    x_layout,
+)
 from ..launch.compile_ahead import entry
-from .split_k_blocks import block_of, has_meta, scaled, steps_of, text_of, turn_of, waits_of, with_zeros
+from ..packed.packed_weight import BYTES as OF_BYTES
+from .gemm_epilogue import finished, gated, row_factors, write, written_layout
+from .split_k_blocks import block_of, has_meta, scaled, steps_of, turn_of, waits_of, with_zeros
 
+BYTES = gl.constexpr(OF_BYTES)
 barrier = getattr(gl, "thread_barrier", None) or gl.barrier  # as older Tritons call it
-
-
-@gluon.constexpr_function
-def _sums_layout(split, side):
-    """Of [split, outputs, rows], by so many warps along the first two."""
-    return gl.NVMMADistributedLayout([2, 0], [split, side, 1], [1, 16, 8])
-
-
-@gluon.constexpr_function
-def _words_layout(split, side):
-    """Of [split, outputs, WORDS]."""
-    return gl.DotOperandLayout(0, _sums_layout(split, side), 8)
-
-
-@gluon.constexpr_function
-def _x_layout(split, side):
-    """Of [split, WORDS, rows]."""
-    return gl.DotOperandLayout(1, _sums_layout(split, side), 8)
 
 
 @gluon.constexpr_function
@@ -50,18 +45,6 @@ def _x_copied(parts, warps, bytes):
     count = 16 // bytes
     along = min(parts, warps)
     return gl.BlockedLayout([1, 1, count], [1, count, 32 // count], [along, warps // along, 1], [2, 1, 0])
-
-
-@gluon.constexpr_function
-def _flat(rank):
-    return gl.SwizzledSharedLayout(1, 1, 1, list(range(rank - 1, -1, -1)))
-
-
-@gluon.constexpr_function
-def _written(outputs, warps):
-    """Of [outputs, rows]: outputs are adjacent."""
-    lanes = min(32, outputs)
-    return gl.BlockedLayout([1, 1], [lanes, 32 // lanes], [1, warps], [0, 1])
 
 
 @gluon.constexpr_function
@@ -79,84 +62,61 @@ def _together(split, outputs, rows, warps):
     return gl.DistributedLinearLayout(registers, lanes, of_warps, [], [split, outputs, rows])
 
 
-@gluon.constexpr_function
-def _power(count):
-    return 1 << max(0, count - 1).bit_length()
-
-
 @gluon.jit
-def _read(
-    words,
-    meta,
-    tile,
-    step,
-    present,
-    OUTPUTS: gl.constexpr,
-    HALF: gl.constexpr,
-    INPUTS: gl.constexpr,
-    TILE: gl.constexpr,
-    SPLIT: gl.constexpr,
-    SIDE: gl.constexpr,
-    GROUP: gl.constexpr,
-    KIND: gl.constexpr,
-    FORM: gl.constexpr,
-):
-    """Begins to read a block of each part of the inputs: words [SPLIT, TILE, WORDS] and for each group [SPLIT, TILE].
+def _read(words, meta, tile, step, present, HALF: gl.constexpr, FORMAT: gl.constexpr, TILE: gl.constexpr):
+    """Begins to read a block of each part of the inputs: words [split, outputs, WORDS] and for each group [split,
+    outputs].
 
     The last block stands in for those beyond it, whose x is 0.
     """
-    LEFT: gl.constexpr = _words_layout(SPLIT, SIDE)
+    LEFT: gl.constexpr = words_layout(TILE.split, TILE.side)
     ROW: gl.constexpr = gl.SliceLayout(2, LEFT)
-    BLOCK: gl.constexpr = block_of(FORM)
-    BLOCKS: gl.constexpr = (INPUTS + BLOCK - 1) // BLOCK
-    PIECES: gl.constexpr = 0 if not has_meta(KIND) else pieces(GROUP, KIND) if FORM == "nibbles" else 1
-    block = gl.minimum(step * SPLIT + index(0, SPLIT, LEFT), BLOCKS - 1)
-    output = outputs_of(index(1, TILE, LEFT), tile, OUTPUTS, HALF, TILE)
-    if FORM == "nibbles":
-        place = (block * OUTPUTS + output) * WORDS
+    BLOCK: gl.constexpr = block_of(FORMAT.form)
+    BLOCKS: gl.constexpr = (FORMAT.inputs + BLOCK - 1) // BLOCK
+    PIECES: gl.constexpr = (
+        0 if not has_meta(FORMAT.kind) else pieces(FORMAT.group, FORMAT.kind) if FORMAT.form != BYTES else 1
+    )
+    block = gl.minimum(step * TILE.split + index(0, TILE.split, LEFT), BLOCKS - 1)
+    output = outputs_of(index(1, TILE.outputs, LEFT), tile, FORMAT.outputs, HALF, TILE.outputs)
+    if FORMAT.form != BYTES:
+        place = (block * FORMAT.outputs + output) * WORDS
     else:
-        place = output * (INPUTS // 2) + block * WORDS
+        place = output * (FORMAT.inputs // 2) + block * WORDS
     codes = gl.load(words + place + index(2, WORDS, LEFT), present, eviction_policy="evict_first")
-    block = gl.minimum(step * SPLIT + gl.arange(0, SPLIT, layout=gl.SliceLayout(1, ROW))[:, None], BLOCKS - 1)
-    output = outputs_of(gl.arange(0, TILE, layout=gl.SliceLayout(0, ROW))[None, :], tile, OUTPUTS, HALF, TILE)
+    part = gl.arange(0, TILE.split, layout=gl.SliceLayout(1, ROW))[:, None]
+    block = gl.minimum(step * TILE.split + part, BLOCKS - 1)
+    lane = gl.arange(0, TILE.outputs, layout=gl.SliceLayout(0, ROW))[None, :]
+    output = outputs_of(lane, tile, FORMAT.outputs, HALF, TILE.outputs)
     found = ()
     for piece in gl.static_range(PIECES):
-        group = block * BLOCK // (GROUP * PIECES) * PIECES + piece
-        found = found + (gl.load(meta + group * OUTPUTS + output, present),)
+        group = block * BLOCK // (FORMAT.group * PIECES) * PIECES + piece
+        found = found + (gl.load(meta + group * FORMAT.outputs + output, present),)
     return codes, found
 
 
 @gluon.jit
-def _copy_x(
-    to_x,
-    x,
-    step,
-    rows,
-    stride,
-    INPUTS: gl.constexpr,
-    ROWS: gl.constexpr,
-    SPLIT: gl.constexpr,
-    WARPS: gl.constexpr,
-    FORM: gl.constexpr,
-):
+def _copy_x(to_x, x, step, rows, stride, ROWS: gl.constexpr, FORMAT: gl.constexpr, TILE: gl.constexpr):
     """Begins to bring the inputs of a step, of nibbles quarters of blocks first, of bytes two at a time; zeros where
     there are none.
     """
-    PARTS: gl.constexpr = 4 * SPLIT if FORM == "nibbles" else SPLIT
-    LAYOUT: gl.constexpr = _x_copied(PARTS, WARPS, 2 if FORM == "nibbles" else 4)
+    PARTS: gl.constexpr = 4 * TILE.split if FORMAT.form != BYTES else TILE.split
+    LAYOUT: gl.constexpr = _x_copied(PARTS, TILE.split * TILE.side, 2 if FORMAT.form != BYTES else 4)
+    INPUTS: gl.constexpr = FORMAT.inputs if FORMAT.form != BYTES else FORMAT.inputs // 2
     part = index(0, PARTS, LAYOUT)
-    k = (step * SPLIT + part % SPLIT) * (PARTS // SPLIT * WORDS) + part // SPLIT * WORDS + index(2, WORDS, LAYOUT)
+    k = (step * TILE.split + part % TILE.split) * (PARTS // TILE.split * WORDS)
+    k = k + part // TILE.split * WORDS + index(2, WORDS, LAYOUT)
     row = index(1, ROWS, LAYOUT)
-    copy_to_shared(to_x, x + row * stride + k, (row < rows) & (k < (INPUTS if FORM == "nibbles" else INPUTS // 2)))
+    copy_to_shared(to_x, x + row * stride + k, (row < rows) & (k < INPUTS))
 
 
 @gluon.jit
-def _numbers(codes, meta, TEXT: gl.constexpr, KIND: gl.constexpr):
-    """Some of the bits of codes int16 [SPLIT, TILE, WORDS] as numbers in bfloat16, less their zeros.
+def unscaled_numbers(codes, meta, AT: gl.constexpr, FORMAT: gl.constexpr):
+    """Half bytes or bytes number AT of codes int16 [split, outputs, WORDS] as numbers in bfloat16, less their zeros.
 
-    meta: [SPLIT, TILE, WORDS] or not used.
+    meta: of the same shape or not used.
     """
-    if with_zeros(KIND):
+    TEXT: gl.constexpr = FORMAT.unscaled[AT]
+    if with_zeros(FORMAT.kind):
         minus = (meta >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
         return gl.inline_asm_elementwise(TEXT, "=r,r,r", [codes, minus], dtype=gl.bfloat16, is_pure=True, pack=2)
     else:
@@ -164,38 +124,26 @@ def _numbers(codes, meta, TEXT: gl.constexpr, KIND: gl.constexpr):
 
 
 @gluon.jit
-def _block_sums(
-    sums,
-    codes,
-    metas,
-    x,
-    TILE: gl.constexpr,
-    ROWS: gl.constexpr,
-    SPLIT: gl.constexpr,
-    SIDE: gl.constexpr,
-    GROUP: gl.constexpr,
-    TEXTS: gl.constexpr,
-    KIND: gl.constexpr,
-    FORM: gl.constexpr,
-):
-    """sums [SPLIT, TILE, ROWS] and what a block of each part adds; x: its place
-    in shared memory.  TEXTS: see `texts_of`.
-    """
-    SUMS: gl.constexpr = _sums_layout(SPLIT, SIDE)
-    RIGHT: gl.constexpr = _x_layout(SPLIT, SIDE)
-    PARTS: gl.constexpr = 4 if FORM == "nibbles" else 2
-    PIECE: gl.constexpr = min(GROUP // WORDS, 4) if FORM == "nibbles" else 2  # parts of a block in one group
-    pairs = codes if FORM == "nibbles" else x.permute((0, 2, 1)).load(RIGHT)
+def _block_sums(sums, codes, metas, x, ROWS: gl.constexpr, FORMAT: gl.constexpr, TILE: gl.constexpr):
+    """sums [split, outputs, ROWS] and what a block of each part adds; x: its place in shared memory."""
+    SPLIT: gl.constexpr = TILE.split
+    SIZE: gl.constexpr = TILE.outputs
+    SUMS: gl.constexpr = sums_layout(TILE.split, TILE.side)
+    RIGHT: gl.constexpr = x_layout(TILE.split, TILE.side)
+    PARTS: gl.constexpr = 4 if FORMAT.form != BYTES else 2
+    PIECE: gl.constexpr = min(FORMAT.group // WORDS, 4) if FORMAT.form != BYTES else 2  # parts of a block in one group
+    KIND: gl.constexpr = FORMAT.kind
+    pairs = codes if FORMAT.form != BYTES else x.permute((0, 2, 1)).load(RIGHT)
     for start in gl.static_range(0, PARTS, PIECE):
-        group = gl.zeros([SPLIT, TILE, ROWS], gl.float32, SUMS) if scaled(KIND) else sums
+        group = gl.zeros([SPLIT, SIZE, ROWS], gl.float32, SUMS) if scaled(KIND) else sums
         found = metas[start // PIECE] if has_meta(KIND) else 0
-        minus = found[:, :, None].broadcast_to(SPLIT, TILE, WORDS) if with_zeros(KIND) else codes
+        minus = found[:, :, None].broadcast_to(SPLIT, SIZE, WORDS) if with_zeros(KIND) else codes
         for at in gl.static_range(start, start + PIECE):
-            if FORM == "nibbles":
+            if FORMAT.form != BYTES:
                 values = x.slice(at * SPLIT, SPLIT).permute((0, 2, 1)).load(RIGHT)
             else:
                 values = (pairs if at == 0 else pairs >> 16).to(gl.int16).to(gl.bfloat16, bitcast=True)
-            group = mma_v2(_numbers(codes, minus, text_of(TEXTS, at), KIND), values, group)
+            group = mma_v2(unscaled_numbers(codes, minus, at, FORMAT), values, group)
         if scaled(KIND):
             sums += group * gl.convert_layout(half(found, True), gl.SliceLayout(2, SUMS))[:, :, None]
         else:
@@ -213,85 +161,6 @@ def _moved(held, coming, AHEAD: gl.constexpr):
 
 
 @gluon.jit
-def _factor(squares, rows, eps, INPUTS: gl.constexpr, ROWS: gl.constexpr, TILES: gl.constexpr, LAYOUT: gl.constexpr):
-    """1 / the root of the mean square of each row, from sums [TILES, rows] of its squares."""
-    tile = gl.arange(0, _power(TILES), layout=gl.SliceLayout(1, LAYOUT))[:, None]
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, LAYOUT))[None, :]
-    return gl.rsqrt(
-        gl.sum(gl.load(squares + tile * rows + row, (tile < TILES) & (row < rows), other=0.0), 0) / INPUTS + eps
-    )
-
-
-@gluon.jit
-def _gated(total, TILE: gl.constexpr, ROWS: gl.constexpr):
-    """Both halves of outputs in turns of eight [TILE, ROWS] -> each [TILE / 2, ROWS]."""
-    turned = gl.permute(gl.reshape(total, [TILE // 16, 2, 8, ROWS]), [0, 2, 3, 1])
-    first, second = gl.split(turned)
-    return gl.reshape(first, [TILE // 2, ROWS]), gl.reshape(second, [TILE // 2, ROWS])
-
-
-@gluon.jit
-def _finished(total, outer, bias, factor, output, OUTER: gl.constexpr, BIASED: gl.constexpr):
-    """total [L, ROWS] times what belongs to each output and to each row (factor [1, ROWS]), and the bias."""
-    if OUTER:
-        total *= gl.load(outer + output)
-    total *= factor
-    if BIASED:
-        total += gl.load(bias + output).to(gl.float32)
-    return total
-
-
-@gluon.jit
-def _write(
-    total,
-    tile,
-    outer,
-    bias,
-    factor,
-    y,
-    norm,
-    ready,
-    left_squares,
-    rows,
-    y_stride,
-    OUTPUTS: gl.constexpr,
-    OUTER: gl.constexpr,
-    BIASED: gl.constexpr,
-    ADDED: gl.constexpr,
-    READY: gl.constexpr,
-    NAME: gl.constexpr,
-    TILE: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
-):
-    """total [TILE, ROWS]: of all inputs, in any layout."""
-    HALF: gl.constexpr = OUTPUTS // 2 if NAME != "" else 0
-    WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
-    OUT: gl.constexpr = _written(WIDE, WARPS)
-    row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, OUT))[None, :]
-    lane = tile * WIDE + gl.arange(0, WIDE, layout=gl.SliceLayout(1, OUT))[:, None]
-    if NAME != "":
-        gate, up = _gated(total, TILE, ROWS)
-        output, inside = gl.minimum(lane, HALF - 1), (lane < HALF) & (row < rows)
-        gate = _finished(gl.convert_layout(gate, OUT), outer, bias, factor, output, OUTER, BIASED)
-        up = _finished(gl.convert_layout(up, OUT), outer, bias, factor, output + HALF, OUTER, BIASED)
-        gl.store(y + row * y_stride + lane, (activated(gate, NAME) * up).to(y.dtype.element_ty), inside)
-    else:
-        output, inside = gl.minimum(lane, OUTPUTS - 1), (lane < OUTPUTS) & (row < rows)
-        total = _finished(gl.convert_layout(total, OUT), outer, bias, factor, output, OUTER, BIASED)
-        if ADDED:
-            total += gl.load(y + row * y_stride + lane, inside, other=0.0).to(gl.float32)
-        stored = total.to(y.dtype.element_ty)
-        gl.store(y + row * y_stride + lane, stored, inside)
-        if READY:
-            rounded = gl.where(inside, stored.to(gl.float32), 0.0)
-            weight = gl.load(norm + output).to(gl.float32)
-            gl.store(ready + row * OUTPUTS + lane, (rounded * weight).to(ready.dtype.element_ty), inside)
-            row_of = gl.arange(0, ROWS, layout=gl.SliceLayout(0, OUT))
-            gl.store(left_squares + tile * rows + row_of, gl.sum(rounded * rounded, 0), row_of < rows)
-
-
-@gluon.jit
 def _write_heads(
     total,
     tile,
@@ -299,18 +168,10 @@ def _write_heads(
     bias,
     factor,
     y,
-    angles,
-    positions,
-    slots,
-    k_pool,
-    v_pool,
-    k_scale,
-    v_scale,
+    heads,
     rows,
     y_stride,
-    QUERIES: gl.constexpr,
-    KEYS: gl.constexpr,
-    HALF: gl.constexpr,
+    HEADS: gl.constexpr,
     OUTER: gl.constexpr,
     BIASED: gl.constexpr,
     TILE: gl.constexpr,
@@ -320,15 +181,19 @@ def _write_heads(
     """total [TILE, ROWS] are dimensions of one head: rotated, queries to y, keys and values to their slots; see
     `heads.norm_rope_store`.
     """
+    angles, positions, slots, k_pool, v_pool, k_scale, v_scale = heads
+    QUERIES: gl.constexpr = HEADS.queries
+    KEYS: gl.constexpr = HEADS.keys
+    HALF: gl.constexpr = HEADS.dim // 2
     PAIRS: gl.constexpr = TILE // 2
     PARTS: gl.constexpr = (HALF + PAIRS - 1) // PAIRS
-    OUT: gl.constexpr = _written(PAIRS, WARPS)
+    OUT: gl.constexpr = written_layout(PAIRS, WARPS)
     row = gl.arange(0, ROWS, layout=gl.SliceLayout(0, OUT))
     head, dim = tile // PARTS, tile % PARTS * PAIRS + gl.arange(0, PAIRS, layout=gl.SliceLayout(1, OUT))[:, None]
-    low, high = _gated(total, TILE, ROWS)
+    low, high = gated(total, TILE, ROWS)
     output = head * (2 * HALF) + gl.minimum(dim, HALF - 1)
-    low = _finished(gl.convert_layout(low, OUT), outer, bias, factor, output, OUTER, BIASED)
-    high = _finished(gl.convert_layout(high, OUT), outer, bias, factor, output + HALF, OUTER, BIASED)
+    low = finished(gl.convert_layout(low, OUT), outer, bias, factor, output, OUTER, BIASED)
+    high = finished(gl.convert_layout(high, OUT), outer, bias, factor, output + HALF, OUTER, BIASED)
     inside = (dim < HALF) & (row < rows)[None, :]
     if head < QUERIES + KEYS:
         turn = angles + gl.load(positions + row, row < rows, other=0).to(gl.int64)[None, :] * (4 * HALF) + dim
@@ -359,6 +224,34 @@ def _left(partial, tile, TILE: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.cons
     return partial + (tile * ROWS + row) * TILE + gl.arange(0, TILE, layout=gl.SliceLayout(1, LAYOUT))[:, None]
 
 
+@gluon.jit
+def _write(
+    total,
+    tile,
+    outer,
+    ends,
+    factor,
+    heads,
+    rows,
+    y_stride,
+    FORMAT: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+    HEADS: gl.constexpr,
+    TILE: gl.constexpr,
+    ROWS: gl.constexpr,
+    WARPS: gl.constexpr,
+):
+    """What belongs to a tile of whole sums [TILE, ROWS]."""
+    OUTPUTS: gl.constexpr = FORMAT.outputs
+    OUTER: gl.constexpr = FORMAT.outer
+    BIASED: gl.constexpr = EPILOGUE.biased
+    if HEADS is None:
+        write(total, tile, outer, ends, factor, rows, y_stride, OUTPUTS, OUTER, EPILOGUE, TILE, ROWS, WARPS)
+    else:
+        y, b = ends[2], ends[0]
+        _write_heads(total, tile, outer, b, factor, y, heads, rows, y_stride, HEADS, OUTER, BIASED, TILE, ROWS, WARPS)
+
+
 @entry
 @gluon.jit(do_not_specialize=["rows"], do_not_specialize_on_alignment=["positions", "slots"])
 def multiply(
@@ -370,7 +263,7 @@ def multiply(
     squares,
     y,
     norm,
-    ready,
+    after,
     left_squares,
     partial,
     counters,
@@ -385,86 +278,57 @@ def multiply(
     eps,
     k_scale,
     v_scale,
-    OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr,
-    GROUP: gl.constexpr,
-    TEXTS: gl.constexpr,
-    KIND: gl.constexpr,
-    FORM: gl.constexpr,
-    OUTER: gl.constexpr,
-    BIASED: gl.constexpr,
-    NORMED: gl.constexpr,
-    SQUARES: gl.constexpr,
-    ADDED: gl.constexpr,
-    READY: gl.constexpr,
-    NAME: gl.constexpr,
-    QUERIES: gl.constexpr,
-    KEYS: gl.constexpr,
-    DIM: gl.constexpr,
+    FORMAT: gl.constexpr,
+    EPILOGUE: gl.constexpr,
+    HEADS: gl.constexpr,
     TILE: gl.constexpr,
     ROWS: gl.constexpr,
-    SPLIT: gl.constexpr,
-    SIDE: gl.constexpr,
-    SLICES: gl.constexpr,
-    AHEAD: gl.constexpr,
-    MOST_WAITS: gl.constexpr,
     PROGRAMS: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias; see `quantized_gemm_kernels.multiply` for what may stand around
-    it; grid (PROGRAMS,).
+    """y [rows, outputs] = x [rows, inputs] W^T + bias; see `Epilogue` for what may follow; grid (PROGRAMS,).
 
-    DIM: not 0: the outputs are heads of so many, QUERIES, KEYS and as many of values; see `_write_heads`.
-    Program p has slice p % SLICES and every PROGRAMS / SLICES-th tile from p / SLICES on.
+    HEADS: not None: the outputs are heads, see `_write_heads`.  TILE: a `SplitKTile`.
+    Program p has slice p % slices and every PROGRAMS / slices-th tile from p / slices on.
     """
-    HALF: gl.constexpr = DIM // 2 if DIM > 0 else OUTPUTS // 2 if NAME != "" else 0
-    WARPS: gl.constexpr = SPLIT * SIDE
-    STEPS: gl.constexpr = steps_of(INPUTS, FORM, SLICES, SPLIT)
-    TILES: gl.constexpr = tiles_of(OUTPUTS, HALF, TILE)
+    SLICES: gl.constexpr = TILE.slices
+    SPLIT: gl.constexpr = TILE.split
+    SIZE: gl.constexpr = TILE.outputs
+    WARPS: gl.constexpr = SPLIT * TILE.side
+    AHEAD: gl.constexpr = TILE.ahead
+    FORM: gl.constexpr = FORMAT.form
+    GATED: gl.constexpr = EPILOGUE.name != ""
+    HALF: gl.constexpr = HEADS.dim // 2 if HEADS is not None else FORMAT.outputs // 2 if GATED else 0
+    STEPS: gl.constexpr = steps_of(FORMAT.inputs, FORM, SLICES, SPLIT)
+    TILES: gl.constexpr = tiles_of(FORMAT.outputs, HALF, SIZE)
     STRIDE: gl.constexpr = PROGRAMS // SLICES
-    WAITS: gl.constexpr = waits_of(STEPS, MOST_WAITS)
-    TURN: gl.constexpr = turn_of(STEPS // WAITS, TILE // SIDE, FORM)
-    OUT: gl.constexpr = _written(TILE // 2 if HALF > 0 else TILE, WARPS)
-    TOGETHER: gl.constexpr = _together(SPLIT, TILE, ROWS, WARPS)
+    WAITS: gl.constexpr = waits_of(STEPS, TILE.waits)
+    TURN: gl.constexpr = turn_of(STEPS // WAITS, SIZE // TILE.side, FORM)
+    OUT: gl.constexpr = written_layout(SIZE // 2 if HALF > 0 else SIZE, WARPS)
+    TOGETHER: gl.constexpr = _together(SPLIT, SIZE, ROWS, WARPS)
+    ends = (bias, squares, y, norm, after, left_squares)
+    heads = (angles, positions, slots, k_pool, v_pool, k_scale, v_scale)
     part, first = gl.program_id(0) % SLICES, gl.program_id(0) // SLICES
     held = ()
     for item in gl.static_range(AHEAD):
         tile = first + item // STEPS * STRIDE
-        held = held + (
-            _read(
-                words,
-                meta,
-                tile,
-                part * STEPS + item % STEPS,
-                tile < TILES,
-                OUTPUTS,
-                HALF,
-                INPUTS,
-                TILE,
-                SPLIT,
-                SIDE,
-                GROUP,
-                KIND,
-                FORM,
-            ),
-        )
-    PARTS: gl.constexpr = 4 * SPLIT if FORM == "nibbles" else SPLIT
-    place = gl.allocate_shared_memory(
-        gl.bfloat16 if FORM == "nibbles" else gl.int32, [STEPS, PARTS, ROWS, WORDS], _flat(3)
-    )
+        held = held + (_read(words, meta, tile, part * STEPS + item % STEPS, tile < TILES, HALF, FORMAT, TILE),)
+    PARTS: gl.constexpr = 4 * SPLIT if FORM != BYTES else SPLIT
+    NUMBER: gl.constexpr = gl.bfloat16 if FORM != BYTES else gl.int32
+    place = gl.allocate_shared_memory(NUMBER, [STEPS, PARTS, ROWS, WORDS], flat_layout(3))
     if DEPENDENT:
         gdc_launch_dependents()
         gdc_wait()
     for step in gl.static_range(STEPS):
-        _copy_x(place.index(step), x, part * STEPS + step, rows, stride, INPUTS, ROWS, SPLIT, WARPS, FORM)
+        _copy_x(place.index(step), x, part * STEPS + step, rows, stride, ROWS, FORMAT, TILE)
         if WAITS == 2 and step == STEPS // 2 - 1:
             async_copy.commit_group()
     async_copy.commit_group()
-    factor = _factor(squares, rows, eps, INPUTS, ROWS, SQUARES, OUT)[None, :] if NORMED else 1.0
+    factor = row_factors(squares, rows, eps, FORMAT.inputs, ROWS, EPILOGUE.parts, OUT)
     async_copy.wait_group(WAITS - 1)
     barrier()
     for tile in range(first, TILES, STRIDE):
-        sums = gl.zeros([SPLIT, TILE, ROWS], gl.float32, _sums_layout(SPLIT, SIDE))
+        sums = gl.zeros([SPLIT, SIZE, ROWS], gl.float32, sums_layout(SPLIT, TILE.side))
         for stretch in gl.static_range(WAITS):
             if stretch == 1:
                 async_copy.wait_group(0)
@@ -472,91 +336,16 @@ def multiply(
             for turn in range(STEPS // TURN // WAITS):
                 for at in gl.static_range(TURN):
                     now = (stretch * (STEPS // TURN // WAITS) + turn) * TURN + at
-                    to_tile, to_step = tile + (now + AHEAD) // STEPS * STRIDE, part * STEPS + (now + AHEAD) % STEPS
-                    coming = _read(
-                        words,
-                        meta,
-                        to_tile,
-                        to_step,
-                        to_tile < TILES,
-                        OUTPUTS,
-                        HALF,
-                        INPUTS,
-                        TILE,
-                        SPLIT,
-                        SIDE,
-                        GROUP,
-                        KIND,
-                        FORM,
-                    )
-                    sums = _block_sums(
-                        sums,
-                        held[0][0],
-                        held[0][1],
-                        place.index(now),
-                        TILE,
-                        ROWS,
-                        SPLIT,
-                        SIDE,
-                        GROUP,
-                        TEXTS,
-                        KIND,
-                        FORM,
-                    )
+                    ahead = now + AHEAD
+                    to_tile, to_step = tile + ahead // STEPS * STRIDE, part * STEPS + ahead % STEPS
+                    coming = _read(words, meta, to_tile, to_step, to_tile < TILES, HALF, FORMAT, TILE)
+                    sums = _block_sums(sums, held[0][0], held[0][1], place.index(now), ROWS, FORMAT, TILE)
                     held = _moved(held, coming, AHEAD)
         total = gl.sum(gl.convert_layout(sums, TOGETHER), 0)
         if SLICES == 1:
-            if DIM > 0:
-                _write_heads(
-                    total,
-                    tile,
-                    outer,
-                    bias,
-                    factor,
-                    y,
-                    angles,
-                    positions,
-                    slots,
-                    k_pool,
-                    v_pool,
-                    k_scale,
-                    v_scale,
-                    rows,
-                    y_stride,
-                    QUERIES,
-                    KEYS,
-                    HALF,
-                    OUTER,
-                    BIASED,
-                    TILE,
-                    ROWS,
-                    WARPS,
-                )
-            else:
-                _write(
-                    total,
-                    tile,
-                    outer,
-                    bias,
-                    factor,
-                    y,
-                    norm,
-                    ready,
-                    left_squares,
-                    rows,
-                    y_stride,
-                    OUTPUTS,
-                    OUTER,
-                    BIASED,
-                    ADDED,
-                    READY,
-                    NAME,
-                    TILE,
-                    ROWS,
-                    WARPS,
-                )
+            _write(total, tile, outer, ends, factor, heads, rows, y_stride, FORMAT, EPILOGUE, HEADS, SIZE, ROWS, WARPS)
         else:
-            gl.store(_left(partial, part * TILES + tile, TILE, ROWS, gl.SliceLayout(0, TOGETHER)), total)
+            gl.store(_left(partial, part * TILES + tile, SIZE, ROWS, gl.SliceLayout(0, TOGETHER)), total)
     if SLICES > 1:
         ALL: gl.constexpr = gl.SliceLayout(0, TOGETHER)
         barrier()
@@ -565,55 +354,9 @@ def multiply(
             barrier()
             gl.store(counters + first, 0)
             for tile in range(first, TILES, STRIDE):
-                total = gl.load(_left(partial, tile, TILE, ROWS, ALL), cache_modifier=".cg")
+                total = gl.load(_left(partial, tile, SIZE, ROWS, ALL), cache_modifier=".cg")
                 for slice in gl.static_range(1, SLICES):
-                    total += gl.load(_left(partial, slice * TILES + tile, TILE, ROWS, ALL), cache_modifier=".cg")
-                if DIM > 0:
-                    _write_heads(
-                        total,
-                        tile,
-                        outer,
-                        bias,
-                        factor,
-                        y,
-                        angles,
-                        positions,
-                        slots,
-                        k_pool,
-                        v_pool,
-                        k_scale,
-                        v_scale,
-                        rows,
-                        y_stride,
-                        QUERIES,
-                        KEYS,
-                        HALF,
-                        OUTER,
-                        BIASED,
-                        TILE,
-                        ROWS,
-                        WARPS,
-                    )
-                else:
-                    _write(
-                        total,
-                        tile,
-                        outer,
-                        bias,
-                        factor,
-                        y,
-                        norm,
-                        ready,
-                        left_squares,
-                        rows,
-                        y_stride,
-                        OUTPUTS,
-                        OUTER,
-                        BIASED,
-                        ADDED,
-                        READY,
-                        NAME,
-                        TILE,
-                        ROWS,
-                        WARPS,
-                    )
+                    total += gl.load(_left(partial, slice * TILES + tile, SIZE, ROWS, ALL), cache_modifier=".cg")
+                _write(
+                    total, tile, outer, ends, factor, heads, rows, y_stride, FORMAT, EPILOGUE, HEADS, SIZE, ROWS, WARPS
+                )

@@ -13,8 +13,8 @@ from ..batch_invariant_matmul import capability, processors
 from ..gemv.gemv_launch import SHARED
 from ..launch.programmatic_launch import launched
 from ..packed.packed_weight import BYTES, NIBBLES, PackedWeight
-from ..packed.unpack_ptx import texts
 from . import wgmma_gemm_kernels as kernels
+from .gemm_epilogue import GemmArguments
 
 LEAST_ROWS, MOST_ROWS = 33, 1024  # others are faster below, and were not compared above
 KINDS = ("plain", "scaled", "zeros, scaled")  # of 4-bit integers
@@ -94,35 +94,9 @@ def supports_weight(weight: PackedWeight, gated: bool = False) -> bool:
     return known and weight.dtype == torch.bfloat16 and supports_shape(weight, gated)
 
 
-def supports(x: Tensor, weight: PackedWeight, gated: bool) -> bool:
-    """Whether `matmul` is to be used: x's rows are aligned to 16 bytes."""
-    return (
-        LEAST_ROWS <= x.shape[0] <= MOST_ROWS
-        and x.data_ptr() % 16 == 0
-        and x.stride(0) % 8 == 0
-        and supports_weight(weight, gated)
-    )
-
-
-def matmul(
-    x: Tensor,
-    weight: PackedWeight,
-    y: Tensor,
-    bias: Tensor | None,
-    squares: Tensor | None,
-    eps: float,
-    *,
-    added: bool,
-    ready: tuple[Tensor, float] | None,
-    name: str,
-    overlap: bool,
-    tile: WgmmaTile | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Writes y, see `quantized_gemm.matmul`.
-
-    Returns y times the norm's weight and the squares of each tile's outputs, or unused tensors.
-    """
-    rows, outputs = x.shape[0], weight.outputs
+def matmul(of: GemmArguments, tile: WgmmaTile | None = None) -> tuple[Tensor, Tensor]:
+    """Writes y. Returns y times the norm's weight and the squares of each tile's outputs, or unused tensors."""
+    x, weight, rows, outputs = of.x, of.weight, len(of.x), of.weight.outputs
     tile = tile or tile_for(rows, outputs, weight.inputs, x.device)
     output_tiles = triton.cdiv(outputs, tile.outputs)
     tiles = output_tiles * triton.cdiv(rows, tile.rows)
@@ -131,51 +105,25 @@ def matmul(
             f"{tiles} tiles cannot be split in {tile.split}: {tile.full * processors(x.device)} programs run at the "
             "same time"
         )
-    left = torch.empty(output_tiles if ready else 0, rows, dtype=torch.float32, device=x.device)
-    after = torch.empty_like(y, memory_format=torch.contiguous_format) if ready else y
-    partial = torch.empty(
-        tiles * tile.split * tile.outputs * tile.rows if tile.split > 1 else 0, dtype=torch.float32, device=x.device
+    after, left = of.readied(output_tiles)
+    kernels.multiply[(tiles, tile.split)](
+        _rows(x, tile.rows),
+        _codes(weight, tile.outputs, bool(of.name)),
+        *weight.kernel_tensors()[1:],
+        *of.tensors(after, left),
+        of.partial(tiles * tile.split * tile.outputs * tile.rows if tile.split > 1 else 0),
+        weight.counters,
+        rows,
+        of.y.stride(0),
+        of.eps,
+        FORMAT=weight.format(sized=True),
+        EPILOGUE=of.epilogue(),
+        TILE=tile,
+        RING=tile.ring(weight.form),
+        num_warps=tile.warps,
+        **({"maxnreg": tile.registers} if tile.registers else {}),
+        **launched(of.overlap),
     )
-    none = weight.words
-    if rows:
-        kernels.multiply[(tiles, tile.split)](
-            _rows(x, tile.rows),
-            _codes(weight, tile.outputs, bool(name)),
-            none if weight.meta is None else weight.meta,
-            none if weight.outer is None else weight.outer,
-            x if bias is None else bias,
-            none if squares is None else squares,
-            y,
-            ready[0] if ready else x,
-            after,
-            left,
-            partial,
-            weight.counters,
-            rows,
-            y.stride(0),
-            eps,
-            OUTPUTS=outputs,
-            INPUTS=weight.inputs,
-            FORM=weight.form,
-            GROUP=weight.group,
-            KIND=weight.kind,
-            OUTER=weight.outer is not None,
-            **texts(weight),
-            BIASED=bias is not None,
-            NORMED=squares is not None,
-            PARTS=1 if squares is None else len(squares),
-            ADDED=added,
-            READY=ready is not None,
-            NAME=name,
-            TILE=tile.outputs,
-            ROWS=tile.rows,
-            SPLIT=tile.split,
-            RING=tile.ring(weight.form),
-            WARPS=tile.warps,
-            num_warps=tile.warps,
-            **({"maxnreg": tile.registers} if tile.registers else {}),
-            **launched(overlap),
-        )
     return after, left
 
 
@@ -206,13 +154,4 @@ def _places(weight: PackedWeight, gated: bool) -> tuple[list[int], list[int]]:
     return [blocks * outputs, QUARTER], [QUARTER, 1]
 
 
-__all__ = [
-    "LEAST_ROWS",
-    "MOST_ROWS",
-    "WgmmaTile",
-    "matmul",
-    "supports",
-    "supports_shape",
-    "supports_weight",
-    "tile_for",
-]
+__all__ = ["LEAST_ROWS", "MOST_ROWS", "WgmmaTile", "matmul", "supports_shape", "supports_weight", "tile_for"]

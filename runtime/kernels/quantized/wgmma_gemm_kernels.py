@@ -26,6 +26,7 @@ from ..activation_kernels import activated
 from ..gemv.gemv_tensor_core_kernels import outputs_of
 from ..launch.compile_ahead import entry
 from ..packed.packed_weight import BYTES as OF_BYTES
+from .gemm_epilogue import gated
 
 BLOCK = gl.constexpr(128)  # inputs
 QUARTER = gl.constexpr(32)
@@ -89,23 +90,22 @@ def _load_codes(
     tile,
     block,
     more,
-    FORM: gl.constexpr,
+    FORMAT: gl.constexpr,
     TILE: gl.constexpr,
     GATED: gl.constexpr,
-    OUTPUTS: gl.constexpr,
     STEP: gl.constexpr,
 ):
     """Begins to load a block of codes; its barrier waits for STEP bytes, those of x too."""
     bar = full.index(slot)
     mbarrier.expect(bar, STEP, more)
-    if FORM == BYTES and GATED:
-        bring(codes, [block * 4, tile * (TILE // 16), 0, 0, 0], bar, to_codes.index(slot), more)
-    elif FORM == BYTES:
-        bring(codes, [block * 4, tile * TILE, 0], bar, to_codes.index(slot), more)
+    if FORMAT.form == BYTES and GATED:
+        bring(codes, [block * 4, tile * (TILE.outputs // 16), 0, 0, 0], bar, to_codes.index(slot), more)
+    elif FORMAT.form == BYTES:
+        bring(codes, [block * 4, tile * TILE.outputs, 0], bar, to_codes.index(slot), more)
     elif GATED:
-        bring(codes, [tile * (TILE // 16), 2 * block, 0, 0], bar, to_codes.index(slot), more)
+        bring(codes, [tile * (TILE.outputs // 16), 2 * block, 0, 0], bar, to_codes.index(slot), more)
     else:
-        bring(codes, [block * OUTPUTS + tile * TILE, 0], bar, to_codes.index(slot), more)
+        bring(codes, [block * FORMAT.outputs + tile * TILE.outputs, 0], bar, to_codes.index(slot), more)
 
 
 @gluon.jit
@@ -174,19 +174,21 @@ def _quarter(
     bytes_,
     meta,
     AT: gl.constexpr,
-    TEXT: gl.constexpr,
-    FORM: gl.constexpr,
-    GROUPED: gl.constexpr,
+    FORMAT: gl.constexpr,
     TILE: gl.constexpr,
     LEFT: gl.constexpr,
     DTYPE: gl.constexpr,
 ):
-    """A quarter of a block's inputs [TILE, QUARTER] in DTYPE.
+    """A quarter of a block's inputs [outputs, QUARTER] in DTYPE.
 
-    words: each holds a code of every quarter; bytes_: place of codes in shared memory; meta [TILE].
+    words: each holds a code of every quarter; bytes_: place of codes in shared memory; meta [outputs].
     """
-    found = bytes_.index(AT).load(LEFT) if FORM == BYTES else words
-    return _restored(found, meta[:, None].broadcast_to(TILE, QUARTER), TEXT, GROUPED, FORM, DTYPE)
+    TEXT: gl.constexpr = FORMAT.texts[AT]
+    SIZE: gl.constexpr = TILE.outputs
+    GROUPED: gl.constexpr = pieces(FORMAT.group, FORMAT.kind) > 0
+    found = bytes_.index(AT).load(LEFT) if FORMAT.form == BYTES else words
+    meta = meta[:, None].broadcast_to(SIZE, QUARTER)
+    return _restored(found, meta, TEXT, GROUPED, FORMAT.form, DTYPE)
 
 
 @gluon.jit
@@ -199,69 +201,33 @@ def _factor(squares, row, rows, eps, INPUTS: gl.constexpr, PARTS: gl.constexpr):
 
 
 @gluon.jit
-def _finished(
-    total,
-    outer,
-    bias,
-    squares,
-    output,
-    row,
-    rows,
-    eps,
-    INPUTS: gl.constexpr,
-    OUTER: gl.constexpr,
-    BIASED: gl.constexpr,
-    NORMED: gl.constexpr,
-    PARTS: gl.constexpr,
-):
+def _finished(total, outer, ends, output, row, rows, eps, FORMAT: gl.constexpr, EPILOGUE: gl.constexpr):
     """total [outputs, rows] times the factors of each output and of each row, plus the bias."""
-    if OUTER:
+    bias, squares = ends[0], ends[1]
+    if FORMAT.outer:
         total *= gl.load(outer + output)[:, None]
-    if NORMED:
-        total *= _factor(squares, row, rows, eps, INPUTS, PARTS)[None, :]
-    if BIASED:
+    if EPILOGUE.parts > 0:
+        total *= _factor(squares, row, rows, eps, FORMAT.inputs, EPILOGUE.parts)[None, :]
+    if EPILOGUE.biased:
         total += gl.load(bias + output).to(gl.float32)[:, None]
     return total
 
 
 @gluon.jit
-def _gated(total, NAME: gl.constexpr, TILE: gl.constexpr, ROWS: gl.constexpr):
-    """Gates and ups in turns of eight [TILE, ROWS] -> activation(gate) * up [TILE / 2, ROWS]."""
-    gate, up = gl.split(gl.permute(gl.reshape(total, [TILE // 16, 2, 8, ROWS]), [0, 2, 3, 1]))
-    return gl.reshape(activated(gate, NAME) * up, [TILE // 2, ROWS])
-
-
-@gluon.jit
-def _write(
-    total,
-    y,
-    norm,
-    ready,
-    left_squares,
-    tile,
-    output,
-    row,
-    rows,
-    y_stride,
-    OUTPUTS: gl.constexpr,
-    ADDED: gl.constexpr,
-    READY: gl.constexpr,
-):
+def _write(total, ends, tile, output, row, rows, y_stride, OUTPUTS: gl.constexpr, EPILOGUE: gl.constexpr):
     """Stores total [outputs, rows] in y, and the additional results."""
+    _, _, y, norm, after, left_squares = ends
     inside = (output < OUTPUTS)[:, None] & (row < rows)[None, :]
     place = y + row.to(gl.int64)[None, :] * y_stride + output[:, None]
-    if ADDED:
+    if EPILOGUE.added:
         total = total.to(gl.float32) + gl.load(place, inside, other=0.0).to(gl.float32)
     stored = total.to(y.dtype.element_ty)
     gl.store(place, stored, inside)
-    if READY:
+    if EPILOGUE.ready:
         total = gl.where(inside, stored.to(gl.float32), 0.0)
         weighed = gl.load(norm + output, output < OUTPUTS, other=0.0).to(gl.float32)[:, None]
-        gl.store(
-            ready + row.to(gl.int64)[None, :] * OUTPUTS + output[:, None],
-            (total * weighed).to(y.dtype.element_ty),
-            inside,
-        )
+        to = after + row.to(gl.int64)[None, :] * OUTPUTS + output[:, None]
+        gl.store(to, (total * weighed).to(y.dtype.element_ty), inside)
         gl.store(left_squares + tile * rows + row, gl.sum(total * total, 0), row < rows)
 
 
@@ -304,36 +270,26 @@ def _finish_parts(
     partial,
     split,
     outer,
-    bias,
-    squares,
-    y,
-    norm,
-    ready,
-    left_squares,
+    ends,
     tile,
     row_tile,
     rows,
     y_stride,
     eps,
-    OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr,
-    OUTER: gl.constexpr,
-    BIASED: gl.constexpr,
-    NORMED: gl.constexpr,
-    PARTS: gl.constexpr,
-    ADDED: gl.constexpr,
-    READY: gl.constexpr,
-    NAME: gl.constexpr,
+    FORMAT: gl.constexpr,
+    EPILOGUE: gl.constexpr,
     TILE: gl.constexpr,
-    ROWS: gl.constexpr,
-    SPLIT: gl.constexpr,
-    WARPS: gl.constexpr,
 ):
     """Each program of a tile finishes some of its rows."""
+    ROWS: gl.constexpr = TILE.rows
+    SPLIT: gl.constexpr = TILE.split
+    PART: gl.constexpr = TILE.outputs * ROWS
     SOME: gl.constexpr = _some(ROWS, SPLIT)
-    WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
-    WRITTEN: gl.constexpr = OUTPUTS // 2 if NAME != "" else OUTPUTS
-    OUT: gl.constexpr = _written(WIDE, WARPS)
+    NAME: gl.constexpr = EPILOGUE.name
+    GATED: gl.constexpr = NAME != ""
+    WIDE: gl.constexpr = TILE.outputs // 2 if GATED else TILE.outputs
+    WRITTEN: gl.constexpr = FORMAT.outputs // 2 if GATED else FORMAT.outputs
+    OUT: gl.constexpr = _written(WIDE, TILE.warps)
     lane = gl.arange(0, WIDE, layout=gl.SliceLayout(1, OUT))
     output = tile * WIDE + lane
     known = gl.minimum(output, WRITTEN - 1)
@@ -341,68 +297,54 @@ def _finish_parts(
         column = start + gl.arange(0, SOME, layout=gl.SliceLayout(0, OUT))
         row = row_tile * ROWS + column
         inside = (row < rows)[None, :] & (lane >= 0)[:, None]
-        if NAME != "":
-            places = partial + column[None, :] * TILE + (lane // 8 * 16 + lane % 8)[:, None]
-            gate, up = (
-                _sum_of_parts(places, inside, TILE * ROWS, SPLIT),
-                _sum_of_parts(places + 8, inside, TILE * ROWS, SPLIT),
-            )
-            gate = _finished(gate, outer, bias, squares, known, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
-            up = _finished(
-                up, outer, bias, squares, known + WRITTEN, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS
-            )
+        if GATED:
+            places = partial + column[None, :] * TILE.outputs + (lane // 8 * 16 + lane % 8)[:, None]
+            gate, up = _sum_of_parts(places, inside, PART, SPLIT), _sum_of_parts(places + 8, inside, PART, SPLIT)
+            gate = _finished(gate, outer, ends, known, row, rows, eps, FORMAT, EPILOGUE)
+            up = _finished(up, outer, ends, known + WRITTEN, row, rows, eps, FORMAT, EPILOGUE)
             total = activated(gate, NAME) * up
         else:
-            total = _sum_of_parts(partial + column[None, :] * TILE + lane[:, None], inside, TILE * ROWS, SPLIT)
-            total = _finished(total, outer, bias, squares, known, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
-        _write(total, y, norm, ready, left_squares, tile, output, row, rows, y_stride, WRITTEN, ADDED, READY)
+            total = _sum_of_parts(partial + column[None, :] * TILE.outputs + lane[:, None], inside, PART, SPLIT)
+            total = _finished(total, outer, ends, known, row, rows, eps, FORMAT, EPILOGUE)
+        _write(total, ends, tile, output, row, rows, y_stride, WRITTEN, EPILOGUE)
 
 
 @gluon.jit
 def _finish(
     total,
     outer,
-    bias,
-    squares,
-    y,
-    norm,
-    ready,
-    left_squares,
+    ends,
     tile,
     row_tile,
     rows,
     y_stride,
     eps,
-    OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr,
-    OUTER: gl.constexpr,
-    BIASED: gl.constexpr,
-    NORMED: gl.constexpr,
-    PARTS: gl.constexpr,
-    ADDED: gl.constexpr,
-    READY: gl.constexpr,
-    NAME: gl.constexpr,
+    FORMAT: gl.constexpr,
+    EPILOGUE: gl.constexpr,
     TILE: gl.constexpr,
-    ROWS: gl.constexpr,
-    WARPS: gl.constexpr,
 ):
-    """Sums of all inputs [TILE, ROWS]; they are exchanged so that a thread writes adjacent outputs."""
-    SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
-    WIDE: gl.constexpr = TILE // 2 if NAME != "" else TILE
-    OUT: gl.constexpr = _written(WIDE, WARPS)
-    output = outputs_of(
-        gl.arange(0, TILE, layout=gl.SliceLayout(1, SUMS)), tile, OUTPUTS, OUTPUTS // 2 if NAME != "" else 0, TILE
-    )
+    """Sums of all inputs [outputs, rows]; they are exchanged so that a thread writes adjacent outputs."""
+    ROWS: gl.constexpr = TILE.rows
+    SIZE: gl.constexpr = TILE.outputs
+    OUTPUTS: gl.constexpr = FORMAT.outputs
+    SUMS: gl.constexpr = sums_layout(TILE.warps, ROWS)
+    NAME: gl.constexpr = EPILOGUE.name
+    GATED: gl.constexpr = NAME != ""
+    WIDE: gl.constexpr = SIZE // 2 if GATED else SIZE
+    OUT: gl.constexpr = _written(WIDE, TILE.warps)
+    lane = gl.arange(0, SIZE, layout=gl.SliceLayout(1, SUMS))
+    output = outputs_of(lane, tile, OUTPUTS, OUTPUTS // 2 if GATED else 0, SIZE)
     row = row_tile * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, SUMS))
-    total = _finished(total, outer, bias, squares, output, row, rows, eps, INPUTS, OUTER, BIASED, NORMED, PARTS)
-    if NAME != "":
-        total = _gated(total, NAME, TILE, ROWS)
-    if not ADDED:
-        total = total.to(y.dtype.element_ty)
+    total = _finished(total, outer, ends, output, row, rows, eps, FORMAT, EPILOGUE)
+    if GATED:
+        gate, up = gated(total, SIZE, ROWS)
+        total = activated(gate, NAME) * up
+    if not EPILOGUE.added:
+        total = total.to(ends[2].dtype.element_ty)
     total = gl.convert_layout(total, OUT)
     output = tile * WIDE + gl.arange(0, WIDE, layout=gl.SliceLayout(1, OUT))
     row = row_tile * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, OUT))
-    _write(total, y, norm, ready, left_squares, tile, output, row, rows, y_stride, OUTPUTS * WIDE // TILE, ADDED, READY)
+    _write(total, ends, tile, output, row, rows, y_stride, OUTPUTS * WIDE // SIZE, EPILOGUE)
 
 
 @entry
@@ -416,52 +358,44 @@ def multiply(
     squares,
     y,
     norm,
-    ready,
+    after,
     left_squares,
     partial,
     counters,
     rows,
     y_stride,
     eps,
-    OUTPUTS: gl.constexpr,
-    INPUTS: gl.constexpr,
-    FORM: gl.constexpr,
-    GROUP: gl.constexpr,
-    KIND: gl.constexpr,
-    OUTER: gl.constexpr,
-    TEXT0: gl.constexpr,
-    TEXT1: gl.constexpr,
-    TEXT2: gl.constexpr,
-    TEXT3: gl.constexpr,
-    BIASED: gl.constexpr,
-    NORMED: gl.constexpr,
-    PARTS: gl.constexpr,
-    ADDED: gl.constexpr,
-    READY: gl.constexpr,
-    NAME: gl.constexpr,
+    FORMAT: gl.constexpr,
+    EPILOGUE: gl.constexpr,
     TILE: gl.constexpr,
-    ROWS: gl.constexpr,
-    SPLIT: gl.constexpr,
     RING: gl.constexpr,
-    WARPS: gl.constexpr,
     DEPENDENT: gl.constexpr,
 ):
-    """y [rows, OUTPUTS] = x [rows, INPUTS] W^T + bias. Grid (row tiles * output tiles, SPLIT).
+    """y [rows, outputs] = x [rows, inputs] W^T + bias. Grid (row tiles * output tiles, split).
 
-    See `quantized_gemm_kernels.multiply` for the fused parts.
-    x, codes: what the copy engine loads a block of at a time, see `wgmma_gemm`.
+    See `Epilogue` for the fused parts.
+    x, codes: what the copy engine loads a block of at a time, see `wgmma_gemm`.  TILE: a `WgmmaTile`.
     """
+    OUTPUTS: gl.constexpr = FORMAT.outputs
+    FORM: gl.constexpr = FORMAT.form
+    GROUP: gl.constexpr = FORMAT.group
+    SIZE: gl.constexpr = TILE.outputs
+    ROWS: gl.constexpr = TILE.rows
+    SPLIT: gl.constexpr = TILE.split
+    WARPS: gl.constexpr = TILE.warps
     SUMS: gl.constexpr = sums_layout(WARPS, ROWS)
     LEFT: gl.constexpr = _weight_layout(WARPS, ROWS)
     DTYPE: gl.constexpr = x.dtype
+    NAME: gl.constexpr = EPILOGUE.name
     GATED: gl.constexpr = NAME != ""
-    HALF: gl.constexpr = OUTPUTS // 2 if NAME != "" else 0
-    PIECES: gl.constexpr = pieces(GROUP, KIND)
+    HALF: gl.constexpr = OUTPUTS // 2 if GATED else 0
+    PIECES: gl.constexpr = pieces(GROUP, FORMAT.kind)
     GROUPED: gl.constexpr = PIECES > 0
-    BLOCKS: gl.constexpr = (INPUTS + BLOCK - 1) // BLOCK
+    BLOCKS: gl.constexpr = (FORMAT.inputs + BLOCK - 1) // BLOCK
     BITS: gl.constexpr = 8 if FORM == BYTES else 16
-    CODES: gl.constexpr = codes_shape(FORM, TILE, NAME != "")
-    STEP: gl.constexpr = ROWS * BLOCK * 2 + TILE * (128 if FORM == BYTES else 64)
+    CODES: gl.constexpr = codes_shape(FORM, SIZE, GATED)
+    STEP: gl.constexpr = ROWS * BLOCK * 2 + SIZE * (128 if FORM == BYTES else 64)
+    ends = (bias, squares, y, norm, after, left_squares)
     row_tiles = (rows + ROWS - 1) // ROWS
     row_tile, tile = gl.program_id(0) % row_tiles, gl.program_id(0) // row_tiles
     split = gl.program_id(1)
@@ -474,8 +408,8 @@ def multiply(
     for at in gl.static_range(RING):
         mbarrier.init(full.index(at), count=1)
     for at in gl.static_range(RING - 1):
-        _load_codes(codes, to_codes, full, at, tile, first + at, at < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
-    own = outputs_of(gl.arange(0, TILE, layout=gl.SliceLayout(1, LEFT)), tile, OUTPUTS, HALF, TILE)
+        _load_codes(codes, to_codes, full, at, tile, first + at, at < COUNT, FORMAT, TILE, GATED, STEP)
+    own = outputs_of(gl.arange(0, SIZE, layout=gl.SliceLayout(1, LEFT)), tile, OUTPUTS, HALF, SIZE)
     for at in gl.static_range(1, AHEAD if GROUPED else 1):
         _prefetch(meta, own, first + at, BLOCKS, OUTPUTS, GROUP, PIECES)
     m0, m1, m2, m3 = _metas(meta, own, gl.minimum(first, BLOCKS - 1), OUTPUTS, GROUP, PIECES)
@@ -485,32 +419,32 @@ def multiply(
     for at in gl.static_range(RING - 1):
         bring(x, [(first + at) * 4, row_tile * ROWS, 0], full.index(at), to_x.index(at), at < COUNT)
 
-    sums = warpgroup_mma_init(gl.zeros([TILE, ROWS], gl.float32, SUMS))
+    sums = warpgroup_mma_init(gl.zeros([SIZE, ROWS], gl.float32, SUMS))
     for item in range(COUNT):
         slot = item % RING
         mbarrier.wait(full.index(slot), (item // RING) & 1)
         values = _tiles(to_x.index(slot), 4, ROWS, DTYPE, 16)
         if FORM == BYTES:
-            here = _tiles(to_codes.index(slot), 4, TILE, codes.dtype, BITS)
+            here = _tiles(to_codes.index(slot), 4, SIZE, codes.dtype, BITS)
             words = 0
         else:
-            here = _tiles(to_codes.index(slot), 1, TILE, codes.dtype, BITS)
+            here = _tiles(to_codes.index(slot), 1, SIZE, codes.dtype, BITS)
             words = here.index(0).load(LEFT)
-        part = _quarter(words, here, m0, 0, TEXT0, FORM, GROUPED, TILE, LEFT, DTYPE)
+        part = _quarter(words, here, m0, 0, FORMAT, TILE, LEFT, DTYPE)
         sums = warpgroup_mma(part, values.index(0).permute((1, 0)), sums, is_async=True)
         sums = warpgroup_mma_wait(1, deps=[sums])  # the block before is done
         ahead = item + RING - 1
         free = ahead % RING
-        _load_codes(codes, to_codes, full, free, tile, first + ahead, ahead < COUNT, FORM, TILE, GATED, OUTPUTS, STEP)
+        _load_codes(codes, to_codes, full, free, tile, first + ahead, ahead < COUNT, FORMAT, TILE, GATED, STEP)
         bring(x, [(first + ahead) * 4, row_tile * ROWS, 0], full.index(free), to_x.index(free), ahead < COUNT)
         n0, n1, n2, n3 = _metas(meta, own, gl.minimum(first + item + 1, BLOCKS - 1), OUTPUTS, GROUP, PIECES)
         if GROUPED:
             _prefetch(meta, own, first + item + AHEAD, BLOCKS, OUTPUTS, GROUP, PIECES)
-        part = _quarter(words, here, m1, 1, TEXT1, FORM, GROUPED, TILE, LEFT, DTYPE)
+        part = _quarter(words, here, m1, 1, FORMAT, TILE, LEFT, DTYPE)
         sums = warpgroup_mma(part, values.index(1).permute((1, 0)), sums, is_async=True)
-        part = _quarter(words, here, m2, 2, TEXT2, FORM, GROUPED, TILE, LEFT, DTYPE)
+        part = _quarter(words, here, m2, 2, FORMAT, TILE, LEFT, DTYPE)
         sums = warpgroup_mma(part, values.index(2).permute((1, 0)), sums, is_async=True)
-        part = _quarter(words, here, m3, 3, TEXT3, FORM, GROUPED, TILE, LEFT, DTYPE)
+        part = _quarter(words, here, m3, 3, FORMAT, TILE, LEFT, DTYPE)
         sums = warpgroup_mma(part, values.index(3).permute((1, 0)), sums, is_async=True)
         m0, m1, m2, m3 = n0, n1, n2, n3
     total = warpgroup_mma_wait(0, deps=[sums])
@@ -518,64 +452,10 @@ def multiply(
         mbarrier.invalidate(full.index(at))
 
     if SPLIT > 1:
-        place = partial + gl.program_id(0).to(gl.int64) * (SPLIT * TILE * ROWS)
-        _leave(total, place, split, rows - row_tile * ROWS, TILE, ROWS, SUMS)
+        place = partial + gl.program_id(0).to(gl.int64) * (SPLIT * SIZE * ROWS)
+        _leave(total, place, split, rows - row_tile * ROWS, SIZE, ROWS, SUMS)
         _meet(counters + gl.program_id(0), SPLIT)
-        _finish_parts(
-            place,
-            split,
-            outer,
-            bias,
-            squares,
-            y,
-            norm,
-            ready,
-            left_squares,
-            tile,
-            row_tile,
-            rows,
-            y_stride,
-            eps,
-            OUTPUTS,
-            INPUTS,
-            OUTER,
-            BIASED,
-            NORMED,
-            PARTS,
-            ADDED,
-            READY,
-            NAME,
-            TILE,
-            ROWS,
-            SPLIT,
-            WARPS,
-        )
+        _finish_parts(place, split, outer, ends, tile, row_tile, rows, y_stride, eps, FORMAT, EPILOGUE, TILE)
         _depart(counters + gl.program_id(0), SPLIT)
     else:
-        _finish(
-            total,
-            outer,
-            bias,
-            squares,
-            y,
-            norm,
-            ready,
-            left_squares,
-            tile,
-            row_tile,
-            rows,
-            y_stride,
-            eps,
-            OUTPUTS,
-            INPUTS,
-            OUTER,
-            BIASED,
-            NORMED,
-            PARTS,
-            ADDED,
-            READY,
-            NAME,
-            TILE,
-            ROWS,
-            WARPS,
-        )
+        _finish(total, outer, ends, tile, row_tile, rows, y_stride, eps, FORMAT, EPILOGUE, TILE)

@@ -11,32 +11,30 @@ import torch
 
 from ...kernels.gemv import gemv
 from ...kernels.packed.packed_weight import BYTES, FLOATS, NIBBLES, TABLE, PackedWeight
-from ...kernels.quantized import quantized_gemm, skinny_gemm, wgmma_gemm
+from ...kernels.quantized.gemm_dispatch import gemv_kernel, kernels_by_rows
 from ...layers.linear_layers import Linear
 from ...quantization import GpuQuantizedLinear
 from ..reference.reference_experts import ReferenceExperts
 from ..reference.tensor_parallel_linear import local_product
 from .gemv_layers import FullyFusedLayer, GemvLayer, can_run_gemv
-from .small_batch_layers import packed_of, supports_small_batch
+from .small_batch_layers import MOST_ROWS, packed_of, supports_small_batch
 
 if TYPE_CHECKING:
     from .gpu_step import ExecutionPlan, PlannedDecoder
 
-PACKED = "quantized_gemm.multiply"
-FOLDED = f"{PACKED}, norms and additions folded in"
-TENSOR = "gemv by tensor cores"
-RESTORED = f"{PACKED}, from {quantized_gemm.DEQUANTIZED_ROWS} rows on cuBLAS with parts of the weight restored"
-WIDE = "many_rows_tensor"
-WIDE_RESTORED = f"{WIDE} up to {wgmma_gemm.MOST_ROWS} rows, then cuBLAS with parts of the weight restored"
-ALONE = {  # by the class of a product: small batches, and large ones, if nothing is fused
+FUSED = ", norms and additions fused in"
+GENERAL = "quantized_gemm"
+FIXED_SUMS = ", one order of sums"
+FLOAT8_ROWS, INT8_ROWS = "torch._scaled_mm of rows in float8", "batch_invariant_matmul of rows in int8"
+UNPACKED = {  # by the class of a product: small batches, and large ones, if the table of packed weights has none
     "Linear": ("cuBLAS", "cuBLAS"),
-    "Fp8Linear": (PACKED, "torch._scaled_mm of rows in float8"),
-    "StaticFp8Linear": ("torch._scaled_mm of rows in float8",) * 2,
-    "RowwiseFp8Linear": ("matmul.multiply, one order of sums",) * 2,
-    "DeterministicLinear": ("matmul.multiply, one order of sums",) * 2,
-    "GpuQuantizedLinear": (PACKED, RESTORED),
-    "DeterministicGpuQuantizedLinear": (f"{PACKED}, one order of sums",) * 2,
-    "Int8ActivationLinear": (PACKED, "matmul.multiply of rows in int8"),
+    "Fp8Linear": (None, FLOAT8_ROWS),
+    "StaticFp8Linear": (FLOAT8_ROWS, FLOAT8_ROWS),
+    "RowwiseFp8Linear": (f"batch_invariant_matmul{FIXED_SUMS}",) * 2,
+    "DeterministicLinear": (f"batch_invariant_matmul{FIXED_SUMS}",) * 2,
+    "GpuQuantizedLinear": (None, None),
+    "DeterministicGpuQuantizedLinear": (f"{GENERAL}{FIXED_SUMS}",) * 2,
+    "Int8ActivationLinear": (None, INT8_ROWS),
 }
 
 
@@ -44,7 +42,7 @@ ALONE = {  # by the class of a product: small batches, and large ones, if nothin
 class MatmulReport:
     """Products of one name that run alike. count: of them.  weight: sizes [out, in] and its form.
 
-    gemv, small_batch_layers, many_rows: the kernels of steps of one row, of up to small_batch_layers.MOST_ROWS and of
+    one_row, few_rows, many_rows: the kernels of steps of one row, of up to small_batch_layers.MOST_ROWS and of
     more.
     why: batches of one use no faster kernel for such weights; None: there is none.
     """
@@ -78,35 +76,23 @@ def _all(model: PlannedDecoder, execution_plan: ExecutionPlan) -> Iterator[Row]:
 
 def _row(name: str, product: Linear, execution_plan: ExecutionPlan, alone: bool, folded: bool = True) -> Row:
     product = local_product(product)
-    few, many = ALONE.get(type(product).__name__, (type(product).__name__,) * 2)
-    if folded and execution_plan.few is not None:
-        few = FOLDED
-    single = (
-        few
-        if not alone or (folded and execution_plan.few is not None and not execution_plan.folds)
-        else _single(product)
-    )
-    if supports_small_batch(product):
-        few = _few(packed_of(product), few)
-    if type(product) is GpuQuantizedLinear and wgmma_gemm.supports_weight(product.packed):
-        many = WIDE_RESTORED
+    few, many = UNPACKED.get(type(product).__name__, (type(product).__name__,) * 2)
+    fused = FUSED if folded and execution_plan.few is not None else ""
+    few = (few or _by_rows(packed_of(product), 1, MOST_ROWS)) + fused
+    many = many or _by_rows(packed_of(product), MOST_ROWS + 1, 2**30)
+    single = few if not alone or (fused and not execution_plan.folds) else _single(product)
     return name, _kept_as(product), single, few, many, _why(product, alone, single)
 
 
-def _few(packed: PackedWeight, few: str) -> str:
-    """The kernels by rising number of rows; few: of all that no other kernel takes."""
-    rows = skinny_gemm.rows_taken(packed)
-    if not wgmma_gemm.supports_weight(packed):
-        return f"skinny_gemm up to {rows} rows, then {few}" if rows else few
-    least = wgmma_gemm.LEAST_ROWS
-    first = f"skinny_gemm up to {min(rows, least - 1)} rows" if rows else f"{few} up to {least - 1} rows"
-    if 0 < rows < least - 1:
-        first += f", then {few} up to {least - 1} rows"
-    return f"{first}, then {few.replace(PACKED, WIDE)}"
+def _by_rows(packed: PackedWeight, first: int, last: int) -> str:
+    """The kernels by rising number of rows."""
+    *some, (rest, _) = kernels_by_rows(packed, first, last)
+    return ", then ".join([*(f"{kernel} up to {most} rows" for kernel, most in some), rest])
 
 
 def _single(product: Linear) -> str:
-    return TENSOR if isinstance(product, GpuQuantizedLinear) and gemv.uses_tensor_cores(product.packed) else "one_row"
+    packed = product.packed if isinstance(product, GpuQuantizedLinear) else None
+    return "gemv_kernels" if packed is None else str(gemv_kernel(packed))
 
 
 def _kept_as(product: Linear) -> str:
@@ -126,7 +112,7 @@ def _numbers(packed: PackedWeight) -> str:
 
 
 def _why(product: Linear, alone: bool, single: str) -> str | None:
-    if not isinstance(product, GpuQuantizedLinear) or not product.folds or single == TENSOR:
+    if not isinstance(product, GpuQuantizedLinear) or not product.folds or single == "gemv_tensor_core_kernels":
         return None
     packed = product.packed
     if packed.order is not None:
