@@ -95,6 +95,7 @@ class EngineConfig:
                  pays)
     json_options  how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come
                  from the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
+    tokenizer    a model whose tokenizer and end tokens are taken, named as for `Engine`, if not the checkpoint's own
     chat_template  replaces the checkpoint's: Jinja text, the path of a .jinja file, or the name of a known format
     implementation  the code that computes the model: "sgl", "transformers" (with sgl's cache, without its kernels), or
                  "auto": transformers if no family of sgl describes the architecture
@@ -182,6 +183,7 @@ class EngineConfig:
     draft: str | Path | None = option(None, also="speculative_draft_model_path speculative_model draft_model")  # noqa: RUF009
     jump_forward: bool = True
     json_options: dict[str, Any] | None = None
+    tokenizer: str | Path | None = option(None, also="tokenizer_path")  # noqa: RUF009
     chat_template: str | None = None
     implementation: str = option("auto", choices="auto sgl transformers", also="model_impl")
     trust_remote_code: bool = False

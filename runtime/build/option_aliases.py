@@ -20,9 +20,7 @@ SENTENCES = {
     "precision": "give dtype=, 'auto', 'float32', 'bfloat16' or 'float16'",
     "device_map": "give device=, 'auto', 'cpu', 'cuda' or 'cuda:1', and tensor_parallel= for several GPUs",
     "n_gpu_layers": "give device='cuda' for all layers on the GPU, and expert_memory='host' for experts in main memory",
-    "tokenizer": "the tokenizer is the checkpoint's own; nothing to give",
-    "tokenizer_path": "the tokenizer is the checkpoint's own; nothing to give",
-    "tokenizer_mode": "the tokenizer is the checkpoint's own; nothing to give",
+    "tokenizer_mode": "the tokenizer is read by its files, without code of theirs; leave it out",
     "skip_tokenizer_init": "the tokenizer is always there, and token ids are taken too; leave it out",
     "served_model_name": "an engine in this process needs none; a server has it: sgl serve MODEL --served-name NAME",
     "cpu_offload_gb": "of mixtures of experts give expert_memory='host' or bytes on the device; other weights are "
