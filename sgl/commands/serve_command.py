@@ -6,27 +6,12 @@ import argparse
 import importlib.util
 import os
 import sys
+from dataclasses import fields
 from typing import Any
 
 from .model_arguments import add_model_arguments, model_and_options
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-SAME_NAME = (
-    "tool_format",
-    "reasoning_format",
-    "max_queue",
-    "tenant_share",
-    "isolate",
-    "allow_priority",
-    "store_bytes",
-    "admin_key",
-    "page",
-    "metrics",
-    "open_metrics",
-    "log_requests",
-    "log_content",
-    "trace",
-)
 SLOTS = 8  # of adapters on a GPU, where adapters=FOLDER says nothing else
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
@@ -245,22 +230,14 @@ def _settings(options: argparse.Namespace, adapters: str | None = None) -> Any:
     from sgl.runtime.server.server_settings import ServerSettings
 
     from_environment = [key] if (key := os.environ.get("SGL_API_KEY")) else []
-    return ServerSettings(
-        host=options.host,
-        port=options.port,
-        api_keys=frozenset(options.api_key or from_environment),
-        served_name=tuple(options.served_name) if options.served_name else None,
-        max_body_bytes=options.max_body_bytes,
-        max_open_bytes=options.max_open_bytes,
-        max_prompt_tokens=options.max_prompt_tokens,
-        max_new_tokens=options.max_new_tokens,
-        max_choices=options.max_choices,
-        request_timeout=options.request_timeout,
-        cors_origins=tuple(options.cors_origin),
-        adapters=adapters,
-        allowed_adapters=_allowed(options.allow_adapters),
-        **{name: getattr(options, name) for name in SAME_NAME},
-    )
+    given = vars(options) | {
+        "api_keys": frozenset(options.api_key or from_environment),
+        "served_name": tuple(options.served_name) if options.served_name else None,
+        "cors_origins": tuple(options.cors_origin),
+        "adapters": adapters,
+        "allowed_adapters": _allowed(options.allow_adapters),
+    }
+    return ServerSettings(**{field.name: given[field.name] for field in fields(ServerSettings)})
 
 
 def _refuse(message: str) -> int:
