@@ -30,12 +30,7 @@ On a GPU the engine runs in a separate process; process=false keeps it in the se
 
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
-    parser = commands.add_parser(
-        "serve",
-        help="serve a model over HTTP",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("serve", help="serve a model over HTTP", description=_ABOUT)
     add_model_arguments(parser)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument(
