@@ -72,7 +72,7 @@ tutorials: setup
 types:
 	@mkdir -p build/types/sgl
 	@for f in sgl/*; do ln -sfn ../../../$$f build/types/sgl/$$(basename $$f); done
-	@for f in lang runtime grammars; do ln -sfn ../../../$$f build/types/sgl/$$f; done
+	@for f in lang runtime grammars common; do ln -sfn ../../../$$f build/types/sgl/$$f; done
 
 clean:
 	rm -rf build dist *.egg-info $(VENV)

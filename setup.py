@@ -13,7 +13,9 @@ NO_SYMBOLS = (
 
 def packages() -> list[str]:
     """The front door, and every folder of the other floors that has an `__init__.py`."""
-    found = [init.parent for floor in ("lang", "runtime", "grammars") for init in Path(floor).rglob("__init__.py")]
+    found = [
+        init.parent for floor in ("lang", "runtime", "grammars", "common") for init in Path(floor).rglob("__init__.py")
+    ]
     return ["sgl", "sgl.commands", *sorted("sgl." + ".".join(folder.parts) for folder in found)]
 
 

@@ -57,10 +57,8 @@ ROOMS: list[tuple[str, str]] = [  # folders and files that begin so -> test file
         "runtime/text runtime/dialects lang/chat",
         "unit/*token* unit/*dialects* unit/*template* unit/*vocab* unit/*stop* unit/*tools* cpu/*tools* cpu/*template*",
     ),
-    (
-        "grammars",
-        "unit/grammars/* unit/*grammar* cpu/*grammar* cpu/*constrained* cpu/*json* unit/*types* cpu/*limits*",
-    ),
+    ("grammars", "unit/grammars/* unit/*grammar* cpu/*grammar* cpu/*constrained* cpu/*json* unit/*types* cpu/*limits*"),
+    ("common", "unit/*cache* unit/grammars/*cache* unit/grammars/*process* cpu/*process* cpu/test_ranks* cpu/*death*"),
     (
         "lang sgl examples",
         "unit/test_[a-z]* cpu/*programs* cpu/*compat* cpu/*journal* cpu/*tools* cpu/*docs* cpu/*chat*"

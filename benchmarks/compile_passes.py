@@ -16,7 +16,7 @@ import time
 from contextlib import redirect_stdout
 from typing import Any
 
-from common import keep_text, table
+from bench_results import keep_text, table
 
 import sgl
 

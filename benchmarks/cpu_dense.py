@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 
-from benchmarks.common import keep_text, table
+from benchmarks.bench_results import keep_text, table
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import BlockedLinear
 

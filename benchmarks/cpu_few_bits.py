@@ -21,7 +21,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import table
+from benchmarks.bench_results import table
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import BlockedLinear, Linear
 from sgl.runtime.layers.mixed_format_linear import MixedFormatBlockedLinear

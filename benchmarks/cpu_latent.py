@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import best_of, table
+from benchmarks.bench_results import best_of, table
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.rotary_embedding import RopeParameters

@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from common import keep_text, table
+from bench_results import keep_text, table
 
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.sampling import Sampler, SamplingBatch, SamplingParams, SamplingRow

@@ -33,7 +33,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import keep, keep_text, table
+from benchmarks.bench_results import keep, keep_text, table
 from benchmarks.cpu_models import SHAPES, random_model
 from sgl.runtime import Engine, SamplingParams
 

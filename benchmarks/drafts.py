@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
 import extract_bookings
-from common import keep_text, table
+from bench_results import keep_text, table
 from workloads.every import WORKLOADS
 from workloads.ours import run_programs
 from workloads.work import Item, Workload

@@ -11,7 +11,7 @@ import sys
 import time
 from pathlib import Path
 
-from common import keep, table
+from bench_results import keep, table
 
 import sgl
 from sgl.runtime.nano import nano_prompts

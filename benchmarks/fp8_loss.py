@@ -25,7 +25,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import keep_text
+from benchmarks.bench_results import keep_text
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.calibration import CalibrationTransform, encoded
 from sgl.runtime.engine import NANO

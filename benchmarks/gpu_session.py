@@ -21,7 +21,7 @@ from typing import Any
 
 import gpu_peer
 import torch
-from common import RESULTS, cpu_name
+from bench_results import RESULTS, cpu_name
 from gpu_cases import PLAIN, Bench, Sizes, compared
 from gpu_constrained import constrained
 from gpu_gaps import BETWEEN_STEPS

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import keep, table
+from bench_results import keep, table
 
 import sgl
 from sgl.grammars.automaton.grammar_matcher import Matcher

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import keep_text
+from bench_results import keep_text
 from grammar_cases import WARM_UP, Case, schema_files
 from grammar_engines import ENGINES
 from grammar_vocabularies import BenchVocabulary, load

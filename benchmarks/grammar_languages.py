@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import keep_text
+from bench_results import keep_text
 from grammar_engines import ENGINES
 from grammar_vocabularies import load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from common import table
+from bench_results import table
 from grammar_cases import Case
 from grammar_vocabularies import BenchVocabulary
 

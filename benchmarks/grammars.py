@@ -27,7 +27,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import keep_text
+from bench_results import keep_text
 from grammar_cases import GROUPS, WARM_UP, Case, schema_files
 from grammar_engines import ENGINES
 from grammar_tables import print_report

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import keep_text
+from bench_results import keep_text
 from gpu_shapes import SHAPES, shape_of, write_model
 
 from sgl.runtime import Engine, Generation, SamplingParams

@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import keep_text
+from benchmarks.bench_results import keep_text
 from benchmarks.fp8_loss import Kind, calibration, measure, report, texts
 from sgl.runtime import Engine
 from sgl.runtime.nano.nano_prompts import Message, dialogue_prefix, service_question

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import numpy as np
 import torch
 
-from benchmarks.common import keep_text, machine
+from benchmarks.bench_results import keep_text, machine
 from sgl.runtime.attention import attention_backend
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.float8_reference import FP8

@@ -17,7 +17,7 @@ else
   site=$(mktemp -d)
 fi
 rm -rf "$site/sgl"
-cp -r sgl "$site/sgl" && cp -r lang runtime grammars "$site/sgl/"
+cp -r sgl "$site/sgl" && cp -r lang runtime grammars common "$site/sgl/"
 find "$site/sgl" -name '*.so' -delete # of another Python
 add() { python3 -m pip install -q --disable-pip-version-check --no-index --no-deps --no-compile --upgrade --target "$site" "$@" 2>/dev/null; }
 if compgen -G "build/wheels/*.whl" >/dev/null && ! add build/wheels/*.whl; then

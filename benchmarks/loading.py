@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.common import keep_text, machine
+from benchmarks.bench_results import keep_text, machine
 
 KINDS = (
     "auto",

@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
-from common import keep, table
+from bench_results import keep, table
 
 from sgl.runtime import Engine, SamplingParams
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from common import keep, table
+from bench_results import keep, table
 
 import sgl
 from sgl.runtime import SamplingParams

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from common import keep, table
+from bench_results import keep, table
 
 import sgl
 from sgl.runtime.sampling.sampling_params import SamplingParams

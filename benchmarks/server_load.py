@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from common import keep_text
+from bench_results import keep_text
 from server_client import DONE, Broken, Client
 from server_process import served
 

@@ -14,7 +14,7 @@ import sys
 import time
 
 import torch
-from common import best_of, keep, table
+from bench_results import best_of, keep, table
 
 import sgl
 from sgl.runtime import SamplingParams

@@ -29,6 +29,7 @@ FORBIDDEN = {
     "sgl": {"torch", "transformers"},
     "lang": {"torch", "transformers"},
     "grammars": {"torch", "transformers", "triton"},
+    "common": {"torch", "transformers", "triton", "numpy"},
 }
 READING, MOST_READ, MOST_PAGES = "docs/reading.md", 6000, 30  # the guided path, its lines, its files
 

@@ -18,7 +18,8 @@ from house_imports import FLOORS, parsed
 from house_prose import CODE, FORBIDDEN, forbidden
 
 ROOT = Path(__file__).parent.parent
-LEFT = {"sgl": 0, "lang": 14, "runtime": 182, "grammars": 24}  # words still there, by floor: only ever lower
+# words still there, by floor: only ever lower
+LEFT = {"sgl": 0, "lang": 14, "runtime": 182, "grammars": 24, "common": 0}
 ANY = re.compile("|".join(FORBIDDEN), re.IGNORECASE)
 C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 Prose = Iterator[tuple[int, str]]  # first line, text

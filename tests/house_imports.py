@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
-FLOORS = ("sgl", "lang", "runtime", "grammars")  # each may import itself and those after it
+FLOORS = ("sgl", "lang", "runtime", "grammars", "common")  # each may import itself and those after it
 
 
 class Import(NamedTuple):

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parent.parent
+LOWER_FLOORS = ("lang", "runtime", "grammars", "common")
 SECONDS = 900  # of one run; one that takes longer is found
 PYTEST = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout", "200"]
 NO_TESTS = 5  # the exit status of pytest where nothing is selected
@@ -468,7 +469,7 @@ def mutated(mutation: Mutation | None) -> Iterator[Path]:
     """A folder to import `sgl` from, which is the product with the mutation."""
     with tempfile.TemporaryDirectory(prefix="sgl_mutation_") as folder:
         package = Path(folder, "sgl")
-        for floor, place in (("sgl", package), *((name, package / name) for name in ("lang", "runtime", "grammars"))):
+        for floor, place in (("sgl", package), *((name, package / name) for name in LOWER_FLOORS)):
             skipped = shutil.ignore_patterns("__pycache__")
             shutil.copytree(ROOT / floor, place, skipped, copy_function=os.symlink, dirs_exist_ok=True)
         if mutation is not None:
@@ -493,7 +494,7 @@ def compile_core(package: Path, mutation: Mutation) -> None:
         part.unlink()
     with tempfile.TemporaryDirectory(prefix="sgl_build_") as folder:
         shutil.copytree(package, Path(folder, "sgl"))
-        for floor in ("lang", "runtime", "grammars"):
+        for floor in LOWER_FLOORS:
             Path(folder, floor).symlink_to(Path("sgl", floor))
         for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
             shutil.copy(ROOT / name, folder)

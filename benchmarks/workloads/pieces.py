@@ -100,7 +100,7 @@ def importable() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder:
         package = Path(folder) / "sgl"
         package.mkdir()
-        for path in (*(ROOT / "sgl").iterdir(), ROOT / "lang", ROOT / "runtime", ROOT / "grammars"):
+        for path in (*(ROOT / "sgl").iterdir(), ROOT / "lang", ROOT / "runtime", ROOT / "grammars", ROOT / "common"):
             (package / path.name).symlink_to(path)
         (Path(folder) / "benchmarks").symlink_to(ROOT / "benchmarks")
         yield folder

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.common import RESULTS, machine
+from benchmarks.bench_results import RESULTS, machine
 
 from .every import WORKLOADS
 from .peer_calls import WHO

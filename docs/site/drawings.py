@@ -58,12 +58,13 @@ class Drawing:
 
 
 def floors() -> Drawing:
-    page = Drawing("floors", "Four floors, each of which knows only those below", 232)
+    page = Drawing("floors", "Five floors, each of which knows only those below", 288)
     rows = [
         ("sgl/", "the names that import sgl gives, the command line", "plain"),
         ("lang/", "gen, select, fork: nodes, interpreter, backends, journals, reports", "warm"),
         ("runtime/", "engine, scheduler, cache, models, attention, sampler, server", "cool"),
         ("grammars/", "regex, JSON Schema, EBNF to automata to token masks", "green"),
+        ("common/", "what every floor needs: child processes, a cache", "plain"),
     ]
     for i, (name, rooms, fill) in enumerate(rows):
         page.box(20, 10 + 56 * i, 500, 42, name, rooms, fill=fill)
@@ -74,6 +75,7 @@ def floors() -> Drawing:
         (91, "knows no torch"),
         (147, "knows no programs"),
         (203, "knows no models, no requests"),
+        (259, "knows nothing of sgl"),
     ):
         page.words(540, y, text)
     return page

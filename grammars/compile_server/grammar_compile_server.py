@@ -20,8 +20,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any, BinaryIO
 
+from sgl.common.process_memory import resident
 from sgl.grammars.compile_client import grammar_compile_messages
-from sgl.grammars.compile_server.process_memory import resident
 from sgl.grammars.compile_server.served_transition_networks import ServedNetwork, ServedNetworks
 from sgl.grammars.errors import GrammarLimitError
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sgl.common.lru_cache import LruCache
 from sgl.grammars.algebra.byte_marks import NUMBER_BYTES, TOKEN
 from sgl.grammars.errors import GrammarError, InvalidGrammarError
-from sgl.grammars.lru_cache import LruCache
 from sgl.grammars.tokens.character_families import FAMILIES, PLAIN, CharacterFamily
 from sgl.grammars.tokens.token_bytes import token_bytes
 from sgl.grammars.tokens.token_trie import TokenTrie, pack

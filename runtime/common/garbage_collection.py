@@ -13,7 +13,7 @@ import gc
 import threading
 import time
 
-from sgl.grammars.compile_server.process_memory import resident
+from sgl.common.process_memory import resident
 
 NEVER = 2**31 - 1  # as a threshold
 SELDOM, OFTEN = (

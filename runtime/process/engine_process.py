@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from sgl.common.child_process.parent_death import command_with_parent
+
 from ..build.engine_config import EngineConfig
-from ..common.parent_death import command_with_parent
 from ..errors import ConfigError
 from . import process_messages
 from .heartbeat_timeout import HeartbeatReader

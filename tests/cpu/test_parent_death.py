@@ -9,13 +9,13 @@ import time
 from ranks_rig import alive
 from server_rig import await_true
 
-from sgl.runtime.common.parent_death import command_with_parent
+from sgl.common.child_process.parent_death import command_with_parent
 
 SLEEPER = "import time\n\ndef begin(*names):\n    print(*names, flush=True)\n    time.sleep(60)\n"
 OWNER = """
 import subprocess, sys, time
 sys.path.insert(0, {folder!r})
-from sgl.runtime.common.parent_death import command_with_parent
+from sgl.common.child_process.parent_death import command_with_parent
 child = subprocess.Popen(command_with_parent("sleeper", "a", 1), env={{**__import__("os").environ, "PYTHONPATH": ":".join(sys.path)}}, stdout=subprocess.PIPE)
 print(child.pid, child.stdout.readline().decode().strip(), flush=True)
 time.sleep(60)
@@ -37,7 +37,7 @@ def test_it_ends_with_its_owner(tmp_path):
 def test_one_whose_owner_has_ended_begins_nothing():
     """Nor does it import what it would begin with."""
     called = command_with_parent("nowhere")
-    called[called.index("sgl.runtime.common.parent_death") + 1] = "1"  # another process
+    called[called.index("sgl.common.child_process.parent_death") + 1] = "1"  # another process
     started = time.monotonic()
     done = subprocess.run(called, capture_output=True, timeout=30)
     assert done.returncode == 0 and not done.stderr and time.monotonic() - started < 10

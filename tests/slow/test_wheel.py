@@ -81,6 +81,7 @@ def test_what_the_distributions_hold(built):
         "sgl/py.typed",
         "sgl/lang/report/page.html",
         "sgl/lang/report/main.js",
+        "sgl/common/child_process/parent_death.py",
         "sgl/runtime/nano/config.json",
         "sgl/runtime/nano/tokenizer.json",
         "sgl/runtime/nano/adapters/listings/adapter_model.safetensors",

@@ -59,12 +59,14 @@ HOUSE = {
     "runtime/cache/tree.py": "from . import Row",
     "runtime/loop/core.py": "import numpy\nimport sgl.runtime.cache.tree",
     "grammars/__init__.py": "",
+    "common/__init__.py": "",
 }
 TABLE = {
     "sgl": {"cli": ""},
     "lang": {"backend": ""},
     "runtime": {"errors": "", "cache": "errors", "loop": "errors cache", "engine": "loop"},
     "grammars": {},
+    "common": {},
 }
 SUBTABLE = {"runtime/loop": {"spec": "", "core": "spec", "gpu": "spec core"}}  # `core` is a file
 SUBROOMS = {
@@ -106,7 +108,7 @@ def test_no_import_runs_up_the_tower(say: Say, module: str, how: str) -> None:
     assert problem.startswith("runtime/cache/pages.py:") and "may import only runtime, grammars" in problem
 
 
-@pytest.mark.parametrize("path", ["lang/backend.py", "sgl/cli.py", "grammars/__init__.py"])
+@pytest.mark.parametrize("path", ["lang/backend.py", "sgl/cli.py", "grammars/__init__.py", "common/__init__.py"])
 @pytest.mark.parametrize("text", ["import torch.nn", "def f():\n    from torch import nn", "import transformers"])
 def test_floors_without_torch(say: Say, path: str, text: str) -> None:
     (problem,) = say({path: text})
@@ -230,10 +232,7 @@ def test_circles_that_only_type_checkers_see_are_counted(say: Say, tmp_path: Pat
 
 
 def test_circles_that_share_a_file_are_one(say: Say, tmp_path: Path) -> None:
-    files = {
-        "runtime/cache/row.py": "",
-        "runtime/loop/hub.py": TYPING + "if TYPE_CHECKING:\n    from . import a, b",
-    }
+    files = {"runtime/cache/row.py": "", "runtime/loop/hub.py": TYPING + "if TYPE_CHECKING:\n    from . import a, b"}
     say(files | {f"runtime/loop/{name}.py": "from .hub import Hub" for name in "ab"})
     assert circles_said(tmp_path, 0)[1:] == ["runtime.loop.a runtime.loop.b runtime.loop.hub"]
 

@@ -17,7 +17,7 @@ from sgl.lang.program.batch_runs import OPTION_NAMES
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = sorted((ROOT / "tests/typing").glob("*.py"))
-FLOORS = ("lang", "runtime", "grammars")
+FLOORS = ("lang", "runtime", "grammars", "common")
 CONFIG = """
 [mypy]
 python_version = 3.11
@@ -41,12 +41,7 @@ def test_mypy_knows_the_public_types(folder, tmp_path):
     (tmp_path / "mypy.ini").write_text(CONFIG)
     command = [sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--follow-imports=silent", *PROGRAMS]
     done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env={"MYPYPATH": str(folder), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=200,
+        command, cwd=tmp_path, env={"MYPYPATH": str(folder), "PATH": ""}, capture_output=True, text=True, timeout=200
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

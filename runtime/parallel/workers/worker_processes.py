@@ -16,7 +16,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from ...common.parent_death import command_with_parent
+from sgl.common.child_process.parent_death import command_with_parent
 
 OTHER, ENGINE = (
     "sgl.runtime.parallel.workers.rank_worker",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from grammar_support import accepts, allowed, byte_vocabulary, walk
 
+from sgl.common.lru_cache import LruCache
 from sgl.grammars import (
     GrammarLimitError,
     InvalidGrammarError,
@@ -22,7 +23,6 @@ from sgl.grammars import (
     reasoning,
     set_cache_dir,
 )
-from sgl.grammars.lru_cache import LruCache
 from sgl.grammars.network import grammar_disk_cache
 from sgl.grammars.network.grammar_disk_cache import GrammarDiskCache
 from sgl.grammars.network.transition_network import TransitionNetwork

@@ -1,4 +1,4 @@
-"""A process that ends with the one that started it: `python -m sgl.runtime.common.parent_death PARENT MODULE
+"""A process that ends with the one that started it: `python -m sgl.common.child_process.parent_death PARENT MODULE
 ARGUMENTS`.
 
 It is tied before `begin(*ARGUMENTS)` of the module is even imported: that takes seconds, in which a parent may end, and
@@ -22,7 +22,7 @@ def command_with_parent(module: str, *arguments: object) -> list[str]:
         sys.executable,
         "-P",
         "-m",
-        "sgl.runtime.common.parent_death",
+        "sgl.common.child_process.parent_death",
         str(os.getpid()),
         module,
         *map(str, arguments),

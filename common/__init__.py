@@ -1,0 +1,1 @@
+"""What every floor needs, and what knows nothing of sgl."""
