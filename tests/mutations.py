@@ -279,14 +279,14 @@ MUTATIONS = [
         "cpu/test_families_bloom.py",
     ),
     Mutation(
-        "runtime/models/reference/reference_routing.py",
+        "runtime/models/reference/reference_experts.py",
         "return chosen, weights * router.scale",
         "return chosen, weights",
         "weights of experts lose their scale",
         "cpu/test_experts.py cpu/test_expert_kernels.py cpu/test_compiled_parts.py",
     ),
     Mutation(
-        "runtime/models/reference/reference_routing.py",
+        "runtime/models/reference/reference_experts.py",
         'topk(2 if router.group_score == "two" else 1, dim=2)',
         "topk(1, dim=2)",
         "groups of experts are chosen by one score",

@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sgl.runtime.layers.activation_functions import ACTIVATIONS
-from sgl.runtime.models.reference.reference_experts import ReferenceExperts
-from sgl.runtime.models.reference.reference_routing import routed
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts, routed
 from sgl.runtime.models.spec.model_spec import RouterSpec
 
 ROUTERS: dict[str, RouterSpec] = {

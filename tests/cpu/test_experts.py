@@ -22,8 +22,7 @@ from safetensors.torch import load_file
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.linear_layers import BlockedLinear
 from sgl.runtime.loading import load_model
-from sgl.runtime.models.reference.reference_experts import ReferenceExperts
-from sgl.runtime.models.reference.reference_routing import routed
+from sgl.runtime.models.reference.reference_experts import ReferenceExperts, routed
 from sgl.runtime.models.spec.model_spec import ExpertsSpec, GatedFFNSpec, LayerNorms, LayerSpec, NormSpec, RouterSpec
 
 COUNT, TOP = 8, 3

@@ -17,7 +17,7 @@ from sgl.runtime.cache.kv_pool import KVPool
 from sgl.runtime.errors import ConfigError
 from sgl.runtime.layers import cpu_kernels
 from sgl.runtime.layers.float8_reference import FP8
-from sgl.runtime.layers.headwise_matmul import FEW_ROWS, HeadwiseMatmul
+from sgl.runtime.models.reference.reference_latent_attention import FEW_ROWS, HeadwiseMatmul
 
 SIZES = ((16, 8), (32, 32), (64, 32), (33, 7), (512, 64))
 NAMES = ["torch_native", *(["cpu"] if cpu_kernels.kernels else [])]

@@ -22,11 +22,11 @@ from lang_rules import RuleBackend
 
 import sgl
 from sgl.lang.backend import Generated, GenRequest, Media, OnChunk, SelectRequest
+from sgl.lang.backends.native.json_http_client import event_data
 from sgl.lang.backends.remote.base import RemoteBackend, public_url, status_error
 from sgl.lang.backends.remote.remote_event_loop import PerEventLoop, remote_loop
 from sgl.lang.backends.remote.remote_prompt import RemotePrompt
 from sgl.lang.backends.remote.retry_policy import RetryPolicy, retry_after_of
-from sgl.lang.backends.remote.sse_parser import event_data
 from sgl.lang.errors import (
     BadValueError,
     ProgramError,
@@ -409,8 +409,7 @@ def test_retry_after() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "again"),
-    [(400, False), (401, False), (408, True), (409, True), (429, True), (500, True), (529, True)],
+    ("status", "again"), [(400, False), (401, False), (408, True), (409, True), (429, True), (500, True), (529, True)]
 )
 def test_which_answers_are_worth_another_try(status: int, again: bool) -> None:
     error = status_error(status, "words", "http://u:p@h:1/a?key=secret", {"retry-after": "2"})

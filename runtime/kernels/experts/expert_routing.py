@@ -1,6 +1,6 @@
 """Which experts a token goes to and with which weights: a product in float32, then the selection.
 
-The reference is models/reference/reference_routing.py.
+The reference is models/reference/reference_experts.py.
 """
 
 from __future__ import annotations

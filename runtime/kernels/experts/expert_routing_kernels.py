@@ -1,6 +1,6 @@
 """Triton kernels of routers: the product with the experts' rows in float32, and the selection of a row.
 
-The reference is models/reference/reference_routing.py.
+The reference is models/reference/reference_experts.py.
 """
 
 from __future__ import annotations

@@ -4,24 +4,62 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ...layers.activation_functions import add_scaled
+from ...layers.activation_functions import activated, add_scaled
 from ...layers.linear_layers import BlockedLinear, Linear
 from ...layers.norm_layers import RMSNorm
-from ..spec.model_spec import ExpertsSpec, Feedforward, LayerSpec, PerLayerEmbeddingsSpec
+from ..spec.latent_attention_spec import LatentAttentionSpec
+from ..spec.model_spec import (
+    AttentionSpec,
+    ExpertsSpec,
+    Feedforward,
+    LayerSpec,
+    Mixer,
+    ParallelMixersSpec,
+    PerLayerEmbeddingsSpec,
+    ShortConvSpec,
+)
+from ..spec.recurrent_spec import DeltaNetSpec, Mamba1Spec, Mamba2Spec
+from ..spec.sparse_attention_spec import SparseAttentionSpec
 from ..spec.tensor_names import TensorNames
-from ..spec.weight_targets import WeightTarget, norm_for, norm_places
-from .per_layer_embeddings import PerLayerEmbeddingGate
+from ..spec.weight_targets import WeightTarget, matrix, norm_for, norm_places, weight_of
 from .reference_attention import ReferenceAttention
+from .reference_delta_net import ReferenceDeltaNet
 from .reference_experts import ReferenceExperts
 from .reference_feedforward import ReferenceGatedFFN, ReferencePlainFFN, network_for
+from .reference_latent_attention import ReferenceLatentAttention
+from .reference_mamba1 import ReferenceMamba1
+from .reference_mamba2 import ReferenceMamba2
 from .reference_mixer import ReferenceMixer, ReferenceStep
-from .reference_mixer_factory import mixer_for
+from .reference_short_conv import ReferenceShortConv
+from .reference_sparse_attention import ReferenceSparseAttention
 
 Transform = Callable[[str, Linear], Linear]  # a projection's name and the loaded layer -> the one to compute with
 NORMS = ("before_mixer", "after_mixer", "before_ffn", "after_ffn")
+
+
+class PerLayerEmbeddingGate:
+    """x + norm(up(activation(down(x)) * own)), with `own` [T, width] the layer's embeddings of the tokens (Gemma 4)."""
+
+    def __init__(self, part: PerLayerEmbeddingsSpec, hidden: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.part = part
+        self.down = matrix(part.width, hidden, False, False, dtype, device)
+        self.up = matrix(hidden, part.width, False, False, dtype, device)
+        norm = norm_for(part.norm, hidden, device)
+        assert norm is not None
+        self.norm = norm
+
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
+        yield from weight_of(f"{prefix}per_layer_input_gate", self.down)
+        yield from weight_of(f"{prefix}per_layer_projection", self.up)
+        yield from norm_places(f"{prefix}post_per_layer_input_norm", self.part.norm, self.norm)
+
+    def forward(self, x: Tensor, own: Tensor) -> Tensor:
+        y = activated(self.part.activation, self.down(x)).mul_(own)
+        return x.add_(self.norm(self.up(y)))
 
 
 class ReferenceBlock:
@@ -166,3 +204,68 @@ def normed(norm: RMSNorm | None, x: Tensor) -> Tensor:
 def sealed(name: str, loaded: Linear, transform: Transform | None) -> Linear:
     given = transform(name, loaded) if transform else loaded
     return loaded.seal() if given is loaded else given
+
+
+class ReferenceParallelMixers:
+    """Mixers in parallel; the result of `attend` is added as it is. See `ParallelMixersSpec`."""
+
+    output = None
+
+    def __init__(
+        self,
+        part: ParallelMixersSpec,
+        names: TensorNames,
+        index: int,
+        hidden: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.part, self.index = part, index
+        self.mixers = [mixer_for(each, names, index, hidden, dtype, device) for each in part.mixers]
+        self.capturable = all(mixer.capturable for mixer in self.mixers)
+
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
+        for mixer in self.mixers:
+            yield from mixer.places(prefix)
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        for mixer in self.mixers:
+            yield from mixer.products()
+
+    def tensors(self) -> Iterator[Tensor]:
+        for mixer in self.mixers:
+            yield from mixer.tensors()
+
+    def seal(self) -> None:
+        for mixer in self.mixers:
+            mixer.seal()
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        for mixer in self.mixers:
+            yield from mixer.orders()
+
+    def attend(self, x: Tensor, step: ReferenceStep) -> Tensor:
+        """[T, hidden] -> [T, hidden]"""
+        y = torch.zeros_like(x)
+        for mixer, taken, scale in zip(self.mixers, self.part.inputs, self.part.scales, strict=True):
+            assert mixer.output is not None
+            y.add_(mixer.output(mixer.attend(x if taken == 1 else x * taken, step)), alpha=scale)
+        return y
+
+
+def mixer_for(
+    part: Mixer, names: TensorNames, index: int, hidden: int, dtype: torch.dtype, device: torch.device
+) -> ReferenceMixer:
+    return PARTS[type(part)](part, names, index, hidden, dtype, device)
+
+
+PARTS: dict[type, Callable[..., ReferenceMixer]] = {
+    AttentionSpec: ReferenceAttention,
+    LatentAttentionSpec: ReferenceLatentAttention,
+    SparseAttentionSpec: ReferenceSparseAttention,
+    ShortConvSpec: ReferenceShortConv,
+    DeltaNetSpec: ReferenceDeltaNet,
+    Mamba1Spec: ReferenceMamba1,
+    Mamba2Spec: ReferenceMamba2,
+    ParallelMixersSpec: ReferenceParallelMixers,
+}

@@ -18,20 +18,99 @@ from torch import Tensor
 
 from ...attention.topk_attention import TopKSelection
 from ...layers import cpu_kernels
-from ...layers.headwise_matmul import HeadwiseMatmul
 from ...layers.linear_layers import Linear
 from ...layers.norm_layers import PerHeadNorm, RMSNorm
 from ...layers.rotary_embedding import RotaryAngles, rotate
-from ..spec.latent_attention_spec import LatentAttentionSpec
+from ..spec.latent_attention_spec import IndexerSpec, LatentAttentionSpec
 from ..spec.tensor_names import TensorNames
-from ..spec.weight_targets import WeightTarget, matrix, norm_for, weight_of
+from ..spec.weight_targets import WeightTarget, exact, matrix, norm_for, norm_places, weight_of
 from .reference_attention import temperatures
-from .reference_indexer import ReferenceIndexer
 from .reference_mixer import ReferenceStep
 from .tensor_parallel_linear import precomputed
 
 # new tokens of each sequence of a step from which it is faster on a CPU to compute keys and values of them all
 FRESH = 1024
+FEW_ROWS = 16  # that the compiled product multiplies, which reads a matrix once for four of them
+
+
+class ReferenceIndexer:
+    """`queries` projects the queries' latent to all heads' queries, `keys` a token to its key, `shares` to head
+    weights.
+    """
+
+    def __init__(
+        self, part: IndexerSpec, names: TensorNames, hidden: int, rank: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        """rank: of the queries' latent."""
+        self.part, self._begin = part, names.latent.index
+        self.queries = matrix(part.heads * part.dim, rank, False, False, dtype, device)
+        self.keys = matrix(part.dim, hidden, False, False, dtype, device)
+        self.shares = matrix(part.heads, hidden, False, False, dtype, device)
+        norm = norm_for(part.norm, part.dim, device)
+        assert norm is not None
+        self.norm = norm
+
+    def places(self, prefix: str) -> Iterator[WeightTarget]:
+        begin = prefix + self._begin
+        yield from weight_of(f"{begin}wq_b", self.queries)
+        yield from weight_of(f"{begin}wk", self.keys)
+        yield from exact(f"{begin}weights_proj", self.shares)
+        yield from norm_places(f"{begin}k_norm", self.part.norm, self.norm)
+
+    def products(self) -> Iterator[tuple[object, str]]:
+        yield from ((self, name) for name in ("queries", "keys", "shares"))
+
+    def tensors(self) -> Iterator[Tensor]:
+        yield from (tensor for tensor in (self.norm.weight, self.norm.bias) if tensor is not None)
+
+    def orders(self) -> Iterator[tuple[Linear, np.ndarray]]:
+        if self._order is not None:
+            yield self.queries, (np.arange(self.part.heads)[:, None] * self.part.dim + self._order).ravel()
+            yield self.keys, self._order
+
+    def seal(self) -> None:
+        """The norm's weights belong to the keys, which are reordered for the rotation."""
+        if self._order is not None:
+            for tensor in self.tensors():
+                tensor.copy_(tensor[torch.from_numpy(self._order).to(tensor.device)])
+        self.norm.seal()
+
+    @property
+    def _order(self) -> np.ndarray | None:
+        order = self.part.rope.order
+        return None if order is None else np.array(order)
+
+    def choose(self, x: Tensor, latent: Tensor, step: ReferenceStep, layer: int) -> TopKSelection | None:
+        """Stores the tokens' keys, and returns the chosen tokens.
+
+        x: [T, hidden].  latent: of the queries, normed, [T, rank].  None: all tokens are attended to.
+        """
+        batch, angles = step.batch, step.angles[self.part.rope]
+        step.attention.store_index(rotate(self.norm(self.keys(x))[:, None], angles)[:, 0], layer, batch)
+        if max(batch.context_lens) <= self.part.most:
+            return None
+        queries = rotate(self.queries(latent).unflatten(1, (self.part.heads, -1)), angles)
+        shares = self.shares(x).float() * self.part.heads**-0.5
+        return step.attention.choose(queries, shares, layer, batch)
+
+
+class HeadwiseMatmul:
+    """y[t, h] = x[t, h] weight[h], with weight [heads, in, out], contiguous."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight.contiguous()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x: [T, heads, in], each head's numbers adjacent -> [T, heads, out], contiguous."""
+        heads, inputs, outputs = self.weight.shape
+        if cpu_kernels.can_compute(x.dtype, x.device) and (len(x) <= FEW_ROWS or cpu_kernels.most_numbers == math.inf):
+            y = x.new_empty(len(x), heads, outputs)
+            at = x.data_ptr(), x.stride(0), x.stride(1), self.weight.data_ptr(), y.data_ptr()
+            cpu_kernels.kernels.headwise(cpu_kernels.KINDS[x.dtype], *at, len(x), heads, inputs, outputs)
+            return y
+        return torch.bmm(x.transpose(0, 1), self.weight).transpose(0, 1).contiguous()
 
 
 class ReferenceLatentAttention:
