@@ -30,7 +30,7 @@ Failure = Callable[[BaseException], object]
 
 
 class SerialQueue:
-    """Unlike a Gate it holds no lock while an operation runs: operations end futures, and those call back."""
+    """Unlike PendingCalls it holds no lock while an operation runs: operations end futures, and those call back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -70,7 +70,7 @@ def option(default: Any, *, choices: str = "", also: str = "", **others: Any) ->
 
 def options_of(config: Any) -> Iterator[tuple[str, str, EngineOption]]:
     """Name, type and row of each option; a field that is written without `option` has an empty row."""
-    return ((each.name, each.type, each.metadata.get("option", EngineOption())) for each in fields(config))
+    return ((each.name, str(each.type), each.metadata.get("option", EngineOption())) for each in fields(config))
 
 
 def takes(arguments: Callable[P, Any]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:

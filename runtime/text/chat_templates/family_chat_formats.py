@@ -41,8 +41,9 @@ def _turns(system: str, user: str, assistant: str, prompt: str, start: str = "",
 
 def _alike(before: str, after: str, start: str = "", **names: str) -> str:
     """The same marks around the turns of every role, with its name (or what `names` calls it) in place of {}."""
-    prefixes = [before.format(names.get(role, role)) for role in ("system", "user", "assistant")]
-    return _turns(*(f"{prefix}{{}}{after}" for prefix in prefixes), prefixes[-1], start=start)
+    system, user, assistant = (before.format(names.get(role, role)) for role in ("system", "user", "assistant"))
+    after = "{}" + after
+    return _turns(system + after, user + after, assistant + after, assistant, start=start)
 
 
 def _turn(role: str, form: str) -> str:
