@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -29,8 +29,8 @@ from sgl.grammars.compile_client.grammar_compile_policy import CompileProcessUse
 from .adapters.adapter_api import AdapterApi
 from .adapters.files.tensor_adapters import TensorAdapters
 from .build.build_engine import BuiltEngine, build_engine
-from .build.engine_config import EngineConfig
-from .build.engine_options import EngineOptions, shows_options
+from .build.engine_config import EngineArguments, EngineConfig
+from .build.engine_options import takes
 from .build.serving_core import ServingCore
 from .cache.view.cache_tree import CacheTree
 from .calibration import RecordedText, described, given
@@ -69,10 +69,10 @@ class Engine:
     say what to change.
     """
 
-    @shows_options
-    def __init__(self, model: str | Path | None = None, **options: Unpack[EngineOptions]) -> None:
+    @takes(EngineArguments)
+    def __init__(self, model: str | Path | None = None, **options: Any) -> None:
         started = time.perf_counter()
-        config = EngineConfig.from_options({**options})
+        config = EngineConfig.from_options(options)
         path = resolve_model(NANO if model is None else model, not config.dummy, config.load_format)
         if config.calibration is not None:
             config = dataclasses.replace(config, calibration=given(config.calibration, partial(recorded, path, config)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +32,13 @@ def _run(arguments: Sequence[str] | None) -> int:
     return command(options)
 
 
+class CommandParser(argparse.ArgumentParser):
+    """Shows the lines of a description as they are written."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": argparse.RawDescriptionHelpFormatter} | options)
+
+
 def _parser() -> argparse.ArgumentParser:
     from sgl import __version__
     from sgl.commands import (
@@ -51,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="sgl", description="A language for structured generation with its own runtime."
     )
     parser.add_argument("--version", action="version", version=f"sgl {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND", parser_class=CommandParser)
     for tool in (
         doctor_command,
         models_command,

@@ -63,7 +63,7 @@ ROOMS: dict[str, Rows] = {
         "sequences": "errors common cache text sampling",
         "scheduling": "errors cache sequences",
         "speculative": "errors common layers cache sequences",
-        "executor": "errors step layers kernels quantization cache attention models loading adapters parallel "
+        "executor": "errors common step layers kernels quantization cache attention models loading adapters parallel "
         "sequences",
         "watch": "errors cache adapters parallel calibration sequences scheduling executor",
         # after the two cuts

@@ -16,7 +16,6 @@ from sgl.grammars.algebra.expr import EMPTY, Expr, GrammarRule, Literal, RuleCal
 from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.ebnf.grammar_imports import GrammarImports
 from sgl.grammars.ebnf.grammar_source import END, GrammarText, GrammarToken, nearest
-from sgl.grammars.ebnf.lark_common_terminals import COMMON
 from sgl.grammars.ebnf.lark_rule_bodies import LarkBodies, is_rule
 from sgl.grammars.ebnf.lexer_terminals import shortest
 from sgl.grammars.ebnf.rule_attributes import RuleAttributes, read_attributes
@@ -27,6 +26,40 @@ from sgl.grammars.errors import GrammarLimitError
 
 _MOST_INSTANCES = 1000
 _GAP = "what %ignore names"
+_INT = "[0-9]+"
+_SIGN = r"[+\-]?"
+_EXP = rf"[eE]{_SIGN}{_INT}"
+_DECIMAL = rf"(?:{_INT}\.(?:{_INT})?|\.{_INT})"
+_FLOAT = rf"(?:{_INT}{_EXP}|{_DECIMAL}(?:{_EXP})?)"
+_NUMBER = f"(?:{_FLOAT}|{_INT})"
+# Terminals that grammars import from `common`. Lark spells strings and block comments with lazy repeats, which rely on
+# its lexer stopping early; here they end where they first can because nothing inside may contain the end.
+COMMON = {
+    "DIGIT": "[0-9]",
+    "HEXDIGIT": "[0-9a-fA-F]",
+    "INT": _INT,
+    "SIGNED_INT": _SIGN + _INT,
+    "DECIMAL": _DECIMAL,
+    "FLOAT": _FLOAT,
+    "SIGNED_FLOAT": _SIGN + _FLOAT,
+    "NUMBER": _NUMBER,
+    "SIGNED_NUMBER": _SIGN + _NUMBER,
+    "ESCAPED_STRING": r'"(?:[^"\\\n]|\\[^\n])*"',
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "LETTER": "[a-zA-Z]",
+    "WORD": "[a-zA-Z]+",
+    "CNAME": "[_a-zA-Z][_a-zA-Z0-9]*",
+    "WS_INLINE": r"[ \t]+",
+    "WS": r"[ \t\f\r\n]+",
+    "CR": r"\r",
+    "LF": r"\n",
+    "NEWLINE": r"(?:\r?\n)+",
+    "SH_COMMENT": r"#[^\n]*",
+    "CPP_COMMENT": r"//[^\n]*",
+    "C_COMMENT": r"/\*(?:[^*]|\*+[^*/])*\*+/",
+    "SQL_COMMENT": r"--[^\n]*",
+}
 
 
 class _Template(NamedTuple):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_left, bisect_right
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.charset import CharSet
-from sgl.grammars.regex.case_folding import fold
 from sgl.grammars.regex.pattern_scanner import Dialect, PatternScanner
-from sgl.grammars.regex.unicode_classes import class_of_re, property_class
+from sgl.grammars.regex.unicode_classes import characters, class_of_re, property_class
 
 DIGIT = charset.normalise([(0x30, 0x39)])
 WORD = charset.normalise([(0x30, 0x39), (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A)])
@@ -19,6 +21,64 @@ _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "f": "\f", "v": "\v"}
 _HEX_WIDTH = {"x": 2, "u": 4, "U": 8}
 _HEX, _OCTAL = "0123456789abcdefABCDEF", "01234567"
 _LINE_ENDS: dict[Dialect, CharSet] = {"python": charset.single("\n"), "ecma": charset.of("\n\r\u2028\u2029")}
+_BLOCK = 256
+_ASCII_CASES = 0x20
+
+
+class CaseFolding(NamedTuple):
+    """All characters with a case in order, and for each of them the characters alike it, by `re.IGNORECASE`'s rule.
+
+    Two are alike when their lower cases are equal, or when these have the same upper case (K and the Kelvin sign, s and
+    the long s). A character is never alike a longer text.
+    """
+
+    codes: list[int]
+    alike: dict[int, tuple[int, ...]]
+
+
+@cache
+def cases() -> CaseFolding:
+    """Gathered from the interpreter's Unicode tables on first use."""
+    families: dict[str, set[int]] = {}
+    for code in _cased():
+        lower = chr(code).lower()[0]  # one letter lowers to two: I with a dot, whose simple lower case is i
+        families.setdefault(lower.upper(), set()).update((code, ord(lower)))
+    alike = {code: tuple(sorted(family)) for family in families.values() for code in family}
+    return CaseFolding(sorted(alike), alike)
+
+
+def _cased() -> list[int]:
+    found: list[int] = []
+    everything = characters(0, 0x10FFFF)
+    for start in range(0, len(everything), _BLOCK):
+        block = everything[start : start + _BLOCK]
+        if block.lower() != block or block.upper() != block:
+            found += [ord(c) for c in block if c.lower() != c or c.upper() != c]
+    return found
+
+
+@lru_cache(maxsize=1024)
+def fold(chars: CharSet, ascii_only: bool = False) -> CharSet:
+    """The set with everything that is alike one of its members."""
+    return charset.union(chars, _ascii_alike(chars) if ascii_only else _alike(chars))
+
+
+def _ascii_alike(chars: CharSet) -> CharSet:
+    upper = charset.intersect(chars, ((0x41, 0x5A),))
+    lower = charset.intersect(chars, ((0x61, 0x7A),))
+    return charset.union(
+        tuple((low + _ASCII_CASES, high + _ASCII_CASES) for low, high in upper),
+        tuple((low - _ASCII_CASES, high - _ASCII_CASES) for low, high in lower),
+    )
+
+
+def _alike(chars: CharSet) -> CharSet:
+    codes, alike = cases()
+    found: set[int] = set()
+    for low, high in chars:
+        for code in codes[bisect_left(codes, low) : bisect_right(codes, high)]:
+            found.update(alike[code])
+    return charset.normalise((code, code) for code in found)
 
 
 def dot(scan: PatternScanner) -> CharSet:

@@ -9,10 +9,13 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
-from sgl.grammars.algebra.byte_marks import ended, opened, remembered
+from sgl.grammars.algebra import charset
+from sgl.grammars.algebra.byte_marks import BEGIN, ended, opened, remembered
 from sgl.grammars.algebra.expr import (
     EMPTY,
     NEVER,
+    ByteClass,
+    CharClass,
     Expr,
     GrammarRule,
     ListMember,
@@ -27,12 +30,11 @@ from sgl.grammars.algebra.expr import (
 )
 from sgl.grammars.errors import GrammarError, InvalidGrammarError, UnsupportedGrammarError
 from sgl.grammars.schema.array_schemas import ArrayBuilder
-from sgl.grammars.schema.ascii_only_json import ascii_only
 from sgl.grammars.schema.closed_objects import closing
 from sgl.grammars.schema.content_encoding import in_string, settled
 from sgl.grammars.schema.distinct_items_error import TooManyDistinctError
 from sgl.grammars.schema.dynamic_scopes import identified_by_pointer
-from sgl.grammars.schema.grammar_rewriting import called
+from sgl.grammars.schema.grammar_rewriting import GrammarRewriting, called
 from sgl.grammars.schema.ignored_keywords import weakened
 from sgl.grammars.schema.json_spelling import QUOTE, WHITESPACE, constant, other_than, spellings
 from sgl.grammars.schema.keyword_reader import KeywordReader
@@ -51,6 +53,8 @@ _MOST_ORDERED = 600  # members that may be absent; more come in any order, for w
 _MOST_FREE = 1200  # members in any order; the threads of a text grow with the square
 _MOST_COUNTED = 10_000  # places of an ordered list whose members are counted: members times counts
 Key = tuple[Where, int, str]
+_ASCII: charset.CharSet = ((0, 0x7F),)
+_BEGIN = bytes((BEGIN,))
 
 
 def schema_expr(schema: Any, options: SchemaOptions, remember: bool = False) -> Expr:
@@ -348,3 +352,24 @@ def _check_room(parts: list[ListMember], ordered: bool, place: str) -> None:
 
 def _same(expr: Expr) -> Expr:
     return expr
+
+
+def ascii_only(expr: Expr) -> Expr:
+    """The same grammar without raw characters beyond ASCII; rules are rewritten when they are first needed."""
+    return _AsciiOnly().of(expr)
+
+
+class _AsciiOnly(GrammarRewriting):
+    def chars(self, chars: charset.CharSet) -> Expr:
+        kept = charset.intersect(chars, _ASCII)
+        return CharClass(kept) if kept else NEVER
+
+    def byte_set(self, expr: ByteClass) -> Expr:
+        return ByteClass(expr.mask)  # what counts as plain text in the masks may be beyond ASCII
+
+    def data(self, data: bytes) -> tuple[bytes, ...]:
+        return (data,) if data.isascii() or data == _BEGIN else ()
+
+    def end(self, data: bytes) -> bytes:
+        """The end of a string with its characters beyond ASCII as escapes."""
+        return "".join(c if c.isascii() else json.dumps(c)[1:-1] for c in data.decode()).encode()

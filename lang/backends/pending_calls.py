@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -25,7 +25,7 @@ class PendingCalls:
         self._error: BaseException | None = None
         self._held: deque[tuple[Operation, Failure]] = deque()
 
-    def run(self, operation: Operation, fail: Failure) -> None:
+    def run(self, operation: Operation, fail: Failure = lambda error: None) -> None:
         """Do the operation now or later. `fail` gets what it raises, or the error that broke the gate."""
         with self._lock:
             if self._error is not None:
@@ -58,6 +58,11 @@ class PendingCalls:
             held, self._held = self._held, deque()
         for _, fail in held:  # without the lock: futures call back
             fail(error)
+
+
+def break_all(gates: Iterable[PendingCalls], error: BaseException) -> None:
+    for gate in gates:
+        gate.break_with(error)
 
 
 def _attempt(operation: Operation, fail: Failure) -> None:

@@ -9,7 +9,7 @@ from dataclasses import field, make_dataclass
 from typing import Any
 
 from ..places.source_location import SourceLocation, caller_place
-from .server_cli_args import NAMES, SWITCHES, add_cli_args, given_in
+from .server_cli_args import KIND_OF, add_cli_args, given_in
 from .sglang_alias_settings import settings
 
 # option of a server -> option of sgl.Engine
@@ -30,49 +30,21 @@ SPREAD = {
 }  # where there are as many GPUs
 DTYPES = {"half": "float16", "float": "float32"}
 # not needed by an engine in this process, ignored without a warning
-QUIET = frozenset(
-    {
-        "model_path",
-        "tokenizer_path",
-        "chat_template",
-        "served_model_name",
-        "log_level",
-        "log_level_http",
-        "host",
-        "port",
-        "trust_remote_code",
-        "load_format",
-        "launch_timeout",
-        "api_key",
-        "show_time_cost",
-        "disable_radix_cache",
-        "disable_cuda_graph",
-        "cuda_graph_max_bs",
-        "mem_fraction_static",
-        "skip_tokenizer_init",
-        "is_embedding",
-        "enable_metrics",
-        "download_dir",
-        "watchdog_timeout",
-        "schedule_policy",
-        "attention_backend",
-        "sampling_backend",
-        "grammar_backend",
-        "reasoning_parser",
-        "tool_call_parser",
-        "nccl_port",
-        "dist_init_addr",
-        "node_rank",
-        "nnodes",
-    }
+_QUIET = (
+    "model_path tokenizer_path chat_template served_model_name log_level log_level_http host port trust_remote_code "
+    "load_format launch_timeout api_key show_time_cost disable_radix_cache disable_cuda_graph cuda_graph_max_bs "
+    "mem_fraction_static skip_tokenizer_init is_embedding enable_metrics download_dir watchdog_timeout "
+    "schedule_policy attention_backend sampling_backend grammar_backend reasoning_parser tool_call_parser nccl_port "
+    "dist_init_addr node_rank nnodes"
 )
+QUIET = frozenset(_QUIET.split())
 OF_THE_MODEL = frozenset({"context", "dtype", "kv_tokens"})
 
 
 # an option that was not given is None or False, as on a command line that does not name it
 _Options: Any = make_dataclass(
     "_Options",
-    [(name, Any, field(default=False if name in SWITCHES else None)) for name in NAMES],
+    [(name, Any, field(default=False if kind == "switch" else None)) for name, kind in KIND_OF.items()],
     init=False,
     repr=False,
     eq=False,
@@ -93,7 +65,7 @@ class ServerArgs(_Options):
         self._options = options
         for name, value in options.items():
             setattr(self, name, value)
-        others: Any = make_dataclass("_Others", [(name, Any) for name in options if name not in NAMES])
+        others: Any = make_dataclass("_Others", [(name, Any) for name in options if name not in KIND_OF])
         self.__dict__["__dataclass_fields__"] = {**_Options.__dataclass_fields__, **others.__dataclass_fields__}
         self._warn()
 

@@ -6,7 +6,8 @@ import asyncio
 import contextvars
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -14,14 +15,13 @@ from typing import Any
 
 from ..backend import Backend, Stream
 from ..backends.default_backend import as_backend
-from ..errors import LanguageError, TraceError, reject_unknown
+from ..errors import LanguageError, ProgramError, TraceError, reject_unknown
 from ..global_config import global_config
 from ..places.source_location import SourceLocation, is_own
 from ..program.batch_runs import OPTION_NAMES, WINDOW, make_calls
 from ..program.program import Program, ProgramCall
 from ..program.program_run import RunSettings, new_executor, split_options
 from ..program.program_state import ProgramState
-from .compiled_batches import counted, finished, in_order, result_of, shared_arguments
 from .compiled_parameters import CompiledParameters
 from .compiled_state import CompiledState
 from .graph_plan import GraphPlan
@@ -35,6 +35,8 @@ from .render.graphviz_dot import graph_as_dot
 from .trace_placeholders import placeholders
 from .trace_program import trace_program
 from .tracer import TracerProgramState
+
+Start = Callable[[int], ProgramState]
 
 
 def compile_program(
@@ -280,3 +282,58 @@ class CompiledProgram:
                 f"{self.__name__} reads text with marks of its chat template and was compiled for {traced!r}, but "
                 f"the backend's is {found!r}: use compile(backend=...)"
             )
+
+
+def shared_arguments(items: list[dict[str, Any]]) -> dict[str, str]:
+    """The texts that all items of a batch have in common."""
+    if len(items) < 2:
+        return {}
+    first, *others = items
+    return {
+        name: value
+        for name, value in first.items()
+        if isinstance(value, str) and all(item.get(name) == value for item in others)
+    }
+
+
+def in_order(count: int, start: Start, window: int, return_exceptions: bool) -> Iterator[Any]:
+    """Finished runs 0 to count - 1, at most `window` ahead of the reader. Raises all errors but failures of nodes."""
+    ahead: deque[ProgramState] = deque()
+    for index in range(count):
+        ahead.append(start(index))
+        if len(ahead) >= window:
+            yield result_of(ahead.popleft(), return_exceptions)
+    while ahead:
+        yield result_of(ahead.popleft(), return_exceptions)
+
+
+def counted(results: Iterable[Any], total: int, shown: bool) -> Iterable[Any]:
+    """The results, with a bar that counts them if that is wanted."""
+    if not shown:
+        return results
+    from tqdm.auto import tqdm
+
+    return tqdm(results, total=total)
+
+
+async def finished(state: ProgramState) -> ProgramState:
+    """The state, once its run is over. When the task is cancelled, so is the run."""
+    loop, over = asyncio.get_running_loop(), asyncio.Event()
+    state.stream_executor.when_finished(lambda: loop.call_soon_threadsafe(over.set))
+    try:
+        await over.wait()
+    except asyncio.CancelledError:
+        state.cancel("the task that ran the program was cancelled")
+        raise
+    return state
+
+
+def result_of(state: ProgramState, return_exceptions: bool) -> Any:
+    """What a batch returns for a run, once it is over. Raises errors other than failures of nodes."""
+    state.sync()
+    if return_exceptions:
+        return state.error() or state
+    raised = state.stream_executor.body_error
+    if raised is not None and not isinstance(raised, ProgramError):
+        raise raised
+    return state

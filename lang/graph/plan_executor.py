@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from sgl.runtime.text.chat_templates.quoted_text import joined
 
-from ..interpreter.state_transcript import LiteralText, TextSpan, again, messages_of, passage_of, text_of
+from ..backend import Generated
+from ..errors import ProgramError
+from ..interpreter.state_transcript import LiteralText, PendingText, TextSpan, again, messages_of, passage_of, text_of
 from ..interpreter.state_variables import StateVariables
 from ..interpreter.stream_executor import StreamExecutor
 from ..nodes.ir import SglConstantText, SglExpr
 from ..nodes.special_token_text import in_turn
+from ..nodes.traced_nodes import SglVariable
 from ..places.source_location import SourceLocation
 from ..program.program import ProgramCall
 from ..program.program_run import NO_THREAD, RunSettings, new_executor
 from ..sampling.adapter_selection import of_forks
-from .deferred_values import Binding, DeferredValue
 from .graph_plan import GraphPlan, Lane
 from .plan_passes.prefix_pass import SilentStream
 from .trace_placeholders import Key, TracedVariable, filled
@@ -44,6 +46,7 @@ from .trace_steps import (
 Hop = Callable[[Callable[[], object]], object]
 Opens = Callable[[CallStep, StreamExecutor], StreamExecutor]
 THERE = LiteralText("")  # what is known under the key of something that has no value
+Binding = Any  # Pending | Span | Thought | Later: what has done, error, get(), when_done()
 
 
 class PlanLaneProgress:
@@ -296,3 +299,73 @@ _RULES: dict[type[GraphStep], Callable[[PlanExecution, Any], None]] = {
     SnapshotStep: PlanExecution._snapshot,
     WaitStep: PlanExecution._wait,
 }
+
+
+class KnownValue:
+    """Gives a value that is there."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self) -> Any:
+        return self.value
+
+
+class DeferredValue:
+    """A value that `make` gives once all `parts` are there. `node`: what made them, if that is known."""
+
+    __slots__ = ("_make", "_parts", "node")
+
+    meta_info: Any = None
+
+    def __init__(self, parts: list[Binding], make: Callable[[], Any], node: SglExpr | None = None) -> None:
+        self._parts = parts
+        self._make = make
+        self.node = node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has the value, or the error, known so far."""
+        try:
+            return DeferredValue, ([], KnownValue(self.get()), self.node)
+        except ProgramError as error:
+            failed = PendingText(SglVariable("", None), error.where)
+            failed.fail(error)
+            return DeferredValue, ([failed], failed.get, self.node)
+
+    @property
+    def done(self) -> bool:
+        return all(part.done for part in self._parts)
+
+    @property
+    def error(self) -> ProgramError | None:
+        return next((part.error for part in self._parts if part.error), None)
+
+    @property
+    def value(self) -> Any:
+        return self.get()
+
+    def get(self) -> Any:
+        self.wait()
+        return self._make()
+
+    def wait(self) -> None:
+        for part in self._parts:
+            part.wait()
+
+    def when_done(self, call: Callable[[], object]) -> None:
+        pending = next((part for part in self._parts if not part.done), None)
+        if pending is None:
+            call()
+        else:
+            pending.when_done(lambda: self.when_done(call))
+
+    async def settled(self) -> None:
+        for part in self._parts:
+            await part.settled()
+
+    def chunks(self) -> Iterator[Generated]:
+        yield Generated(str(self.get()))
+
+    async def chunks_async(self) -> AsyncIterator[Generated]:
+        await self.settled()
+        yield Generated(str(self.get()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -33,12 +34,12 @@ from ..nodes.special_token_text import in_turn
 from ..places.source_location import SourceLocation
 from ..sampling.options import derive_seed
 from ..sampling.text_limits import with_limit
-from .program_warnings import warn_about_node
-from .state_transcript import PendingText, Split, TextSpan, ThoughtText, again
+from .state_transcript import LiteralText, PendingText, Split, TextSpan, ThoughtText, again
 from .state_writer import StateWriter
 from .text_limit_check import check_limit
 
 Rule = Callable[[StateWriter, Any, SourceLocation | None], None]
+_registry: dict[Any, Any] = {}  # of the warnings module: which lines were warned about
 
 
 def apply(executor: StateWriter, node: SglExpr, where: SourceLocation | None) -> None:
@@ -180,3 +181,56 @@ RULES: dict[type[SglExpr], Rule] = {  # `lang/tools/__init__.py` adds those of i
 def register(rules: Mapping[type[SglExpr], Rule]) -> None:
     """Add the rules of nodes that a higher room defines."""
     RULES.update(rules)
+
+
+class OutsideTurnWarning(UserWarning):
+    """In a conversation, a gen or select is outside of all turns, where chat models do not expect to write."""
+
+
+class UnreadDefinitionsWarning(UserWarning):
+    """A select has definitions of its choices, but the prompt has none of them."""
+
+
+def warn_about_node(executor: StateWriter, node: SglExpr, where: SourceLocation | None) -> None:
+    """Called before a gen or select begins."""
+    if _outside_of_turns(executor):
+        role = executor.conversation.finished[-1].role
+        _warn(
+            executor,
+            OutsideTurnWarning,
+            where,
+            f"{node!r:.100} is outside of all turns, after the end of the {role!r} turn, where a chat model does not "
+            "expect to write; put it into a turn: s += sgl.assistant(...)",
+        )
+    if isinstance(node, SglSelect) and node.about and not _is_described(executor, node):
+        _warn(
+            executor,
+            UnreadDefinitionsWarning,
+            where,
+            f"select({node.name!r}) has definitions that the prompt does not have, so the model does not know them; "
+            "write them with sgl.labels(choices), as in s += sgl.system(sgl.labels(choices))",
+        )
+
+
+def _outside_of_turns(executor: StateWriter) -> bool:
+    """Whether turns were used and none is open, by their roles or by the template's own marks."""
+    conversation = executor.conversation
+    if conversation.role is not None or not conversation.finished:
+        return False
+    ended = conversation.finished[-1].end or 0
+    since = "".join(piece.text for piece in executor.pieces.items[ended + 1 :] if isinstance(piece, LiteralText))
+    opens = conversation.opening("assistant").strip()
+    return bool(opens) and opens not in since
+
+
+def _is_described(executor: StateWriter, node: SglSelect) -> bool:
+    """Whether the prompt has any of the definitions, by `sgl.labels` or in the program's own words."""
+    texts = [" ".join(piece.text.split()) for piece in executor.pieces.items if isinstance(piece, LiteralText)]
+    return any(about in text for about in node.about.values() for text in texts)
+
+
+def _warn(executor: StateWriter, kind: type[Warning], where: SourceLocation | None, message: str) -> None:
+    """Once for a line in a run, and, as Python's filters say, once for a line in a process."""
+    if where is None or not executor.control.is_new((kind, where)):
+        return
+    warnings.warn_explicit(message, kind, where.file, where.line, registry=_registry)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sgl.runtime.dialects import DIALECTS, Dialect, DialectToolCall, dialect_named, known_name
 from sgl.runtime.dialects import Tool as Described
 from sgl.runtime.dialects.tool_call_grammars import tag
-from sgl.runtime.text.chat_templates.quoted_text import QuotedText, quoted
+from sgl.runtime.text.chat_templates.quoted_text import PRIVATE, QuotedText, quoted
 
 from ..errors import BadValueError, nearest
 from ..nodes.ir import SglConstantText, SglExpr
-from .mark_escaping import written
 from .python_tool import Tool
 from .tool_calls import ToolCall, ToolCalls, numbered
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["DialectFormat", "ToolFormat", "choose_format", "format_named", "register_format", "tag"]
 
 log = logging.getLogger("sgl.lang")
+Values = TypeVar("Values")
+HARMLESS = re.compile(r"[\w\s.,;:!?'\"()#$/-]*")  # of such characters no tokenizer makes marks of turns
 
 
 class ToolFormat(ABC):
@@ -147,3 +149,55 @@ def _name_for(model: str, template: str) -> str:
             ", ".join(_KNOWN),
         )
     return found or "hermes"
+
+
+def written(values: Values, write: Callable[[Values], str]) -> QuotedText:
+    """What `write` makes of the values, their texts quoted; the text is the same as without that.
+
+    `values` are texts in lists, tuples and mappings at any depth. Each text that may spell a mark is put between two
+    private characters, by which it is found again in what was written.
+    """
+    used = {char for text in _texts(values) if not text.isascii() for char in text}
+    begin, end = [char for char in map(chr, PRIVATE) if char not in used][:2]
+    plain = write(values)
+    try:
+        made = write(_mapped(values, lambda text: text if HARMLESS.fullmatch(text) else f"{begin}{text}{end}"))
+    except Exception:  # it does more with the texts than write them down
+        return quoted(plain)
+    passage = _between(made, begin, end)
+    return passage if passage == plain else quoted(plain)
+
+
+def _between(made: str, begin: str, end: str) -> QuotedText:
+    """The text without the two characters, quoted from each first to the next second one."""
+    text, stretches, start = "", [], 0
+    for part in re.split(f"([{begin}{end}])", made):
+        if part == begin:
+            start = len(text)
+        elif part == end:
+            stretches.append((start, len(text), False))
+        else:
+            text += part
+    return QuotedText(text, stretches)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
+def _mapped(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {_mapped(key, change): _mapped(item, change) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_mapped(item, change) for item in value)
+    return value

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from ..backend import Generated, GenRequest, Media, OnChunk, SelectRequest, Stream
-from ..backends.pending_calls import PendingCalls, forward_result
+from ..backends.pending_calls import PendingCalls, break_all, forward_result
 from ..concurrency.one_shot_callbacks import when_done
 from ..errors import LanguageError, check_text
 from ..interpreter.state_transcript import result_of
@@ -36,19 +36,19 @@ class GatedStream(Stream):
 
     def append(self, text: str) -> None:
         check_text(text, "the text")  # errors of the inner stream are ignored
-        self._gate.run(lambda: self._inner.append(text), _ignore)
+        self._gate.run(lambda: self._inner.append(text))
 
     def begin_turn(self, role: str, prefix: str) -> None:
-        self._gate.run(lambda: self._inner.begin_turn(role, prefix), _ignore)
+        self._gate.run(lambda: self._inner.begin_turn(role, prefix))
 
     def end_turn(self, role: str, suffix: str) -> None:
-        self._gate.run(lambda: self._inner.end_turn(role, suffix), _ignore)
+        self._gate.run(lambda: self._inner.end_turn(role, suffix))
 
     def attach(self, media: Media, token: str) -> None:
-        self._gate.run(lambda: self._inner.attach(media, token), _ignore)
+        self._gate.run(lambda: self._inner.attach(media, token))
 
     def restore(self, generated: Generated) -> None:
-        self._gate.run(lambda: self._inner.restore(generated), _ignore)
+        self._gate.run(lambda: self._inner.restore(generated))
 
     def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
         return self._operation(lambda: self._inner.generate(request, on_chunk))
@@ -71,7 +71,7 @@ class GatedStream(Stream):
         children = [GatedStream() for _ in range(size)]
         for child in children:
             child._remembers = self._remembers
-        self._gate.run(partial(self._fork, children, split), partial(_break, children))
+        self._gate.run(partial(self._fork, children, split), partial(break_all, [child._gate for child in children]))
         return list(children)
 
     def once(self, *arguments: Any) -> Any:
@@ -163,10 +163,6 @@ class GatedStream(Stream):
             self._stream.close()
 
 
-def _ignore(error: BaseException) -> None:
-    """What needs nothing more once the stream has failed."""
-
-
 def _after(text: str, on_chunk: OnChunk) -> OnChunk:
     """Reports chunks, the first of them with `text` before it."""
     before = [text]
@@ -179,8 +175,3 @@ def _after(text: str, on_chunk: OnChunk) -> OnChunk:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _break(streams: list[GatedStream], error: BaseException) -> None:
-    for stream in streams:
-        stream._gate.break_with(error)

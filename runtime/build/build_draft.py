@@ -33,7 +33,7 @@ from . import memory_plan
 from .build_prefix_cache import plain_cache
 from .build_runner import make_runner
 from .build_tokenizer import load_tokenizer
-from .engine_config import DeviceDefaults
+from .engine_config import DeviceDefaults, EngineConfig
 
 
 class DraftBuilder:
@@ -154,7 +154,7 @@ class DraftModelBuilder(DraftBuilder):
 
     def load(self, target: Tokenizer, path: Path) -> None:
         """Raises ConfigError for another tokenizer."""
-        _require_same(target, path, load_tokenizer(self.path), self.path, option(self.config))
+        _require_same(target, path, load_tokenizer(self.path, EngineConfig()), self.path, option(self.config))
         self.model = load_model(
             self.path, self.choice.dtype, self.choice.device, self.seed, load_format=self.config.load_format
         )

@@ -363,7 +363,7 @@ def _calibration(text: Future[DetokenizerResources], texts: Any, longest: int) -
 
 
 def _text_side(path: Path, config: DeviceDefaults) -> DetokenizerResources:
-    tokenizer = load_tokenizer(path, config.chat_template)
+    tokenizer = load_tokenizer(path, config)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     return DetokenizerResources(
         tokenizer, vocabulary, JumpCache(JumpForward(tokenizer)) if config.jump_forward else None

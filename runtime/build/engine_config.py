@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..common.argument_checks import shown
+from ..common.argument_checks import WORD, shown
 from ..errors import ConfigError
 from ..loading.sharded_state import ParallelSizes
 from ..memory.memory_sizes import parse_memory
@@ -16,10 +16,13 @@ from ..parallel.ep.expert_parallel_split import ExpertParallelSplit
 from ..quantization.online_quantization import CALIBRATED, FORMS
 from ..speculative.speculation_options import SpeculationOptions, parse_speculation
 from .engine_config_checks import check
-from .option_aliases import native_dtype, option_meant
+from .engine_options import SMALL, option, options_of
+from .option_aliases import SENTENCES, native_dtype
+
+MOST_THREADS = 4096  # of a process: far more than that, and the libraries below end it
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Options of `Engine`.
 
@@ -92,6 +95,7 @@ class EngineConfig:
                  pays)
     json_options  how JSON is written and read from schemas, see `sgl.grammars.SchemaOptions`; options left out come
                  from the model (`json_options` in its directory's `sgl.json`), otherwise from the defaults
+    tokenizer    a model whose tokenizer and end tokens are taken, named as for `Engine`, if not the checkpoint's own
     chat_template  replaces the checkpoint's: Jinja text, the path of a .jinja file, or the name of a known format
     implementation  the code that computes the model: "sgl", "transformers" (with sgl's cache, without its kernels), or
                  "auto": transformers if no family of sgl describes the architecture
@@ -130,56 +134,72 @@ class EngineConfig:
     poison_freed  fill freed pages with NaN so that reading a freed page shows up (for tests)
     """
 
-    dtype: str = "auto"
+    dtype: str = option("auto", choices="auto float32 bfloat16 float16")
     device: str = "auto"
-    threads: int | None = None
-    context: int | None = None
-    page_size: int = 1
-    kv_tokens: int | None = None
-    kv_memory: int | str | None = None
-    host_kv: int | str = 0
-    kv_dtype: str = "auto"
+    threads: int | None = option(
+        None,
+        range=(1, MOST_THREADS),
+        must=f"a whole number up to {MOST_THREADS}; None takes as many as there are cores",
+        also="n_threads num_threads",
+    )
+    context: int | None = option(
+        None, also="max_model_len context_length max_seq_len max_seq_len_to_capture n_ctx num_ctx max_context_len"
+    )
+    page_size: int = option(1, also="block_size")
+    kv_tokens: int | None = option(None, also="max_total_tokens")
+    kv_memory: int | str | None = option(None, also="kv_cache_memory_bytes")
+    host_kv: int | str = option(
+        0, must="a size such as '4GB', or 0 for none", also="hicache_size kv_offloading_size swap_space"
+    )
+    kv_dtype: str = option("auto", choices="auto fp8")
     window_tokens: int | None = None
     states: int | None = None
-    state_share: float = 0.5
+    state_share: float = option(0.5, range=(SMALL, 1 - SMALL), must="a share above 0 and below 1, such as 0.5")
     state_every: int | None = None
-    memory: float | None = None
-    expert_memory: int | str = "device"
-    adapters: Mapping[str, str | Path] | None = None
-    adapter_slots: int | Mapping[int, int] | None = None
+    memory: float | None = option(None, range=(SMALL, 1), must="a share above 0 and up to 1, such as 0.8")
+    expert_memory: int | str = option(
+        "device", choices="device host", must="'device', 'host', or a size such as '40GB'"
+    )
+    adapters: Mapping[str, str | Path] | None = option(None, also="lora_paths lora_modules lora_adapters")
+    adapter_slots: int | Mapping[int, int] | None = option(None, also="max_loras max_loras_per_batch")
     adapter_extras: int | str = "128MB"
-    adapter_memory: int | str = "4GB"
-    weights: str = "auto"
+    adapter_memory: int | str = option("4GB", also="max_cpu_loras")
+    weights: str = option("auto", choices="auto fp8 fp8_block int8 int4 int4_hqq int4_gptq mxfp4 nvfp4")
     calibration: Any = None
-    activations: str = "dynamic"
-    load_format: str = "auto"
-    step_tokens: int | None = None
-    prompt_seconds: float | None = None
-    max_running: int | None = None
-    attention: str = "auto"
+    activations: str = option("dynamic", choices="dynamic maximum percentile")
+    load_format: str = option("auto", choices="auto pt sharded_state")
+    step_tokens: int | None = option(None, also="max_num_batched_tokens chunked_prefill_size max_prefill_tokens")
+    prompt_seconds: float | None = option(None, range=(0, 1e9), hint=", 0 for no limit,")
+    max_running: int | None = option(None, also="max_num_seqs max_running_requests")
+    attention: str = option(
+        "auto",
+        must="'auto' or the name of a backend",
+        also="attention_backend prefill_attention_backend decode_attention_backend",
+    )
     graphs: bool = True
     run_ahead: bool | None = None
-    deterministic: bool = False
+    deterministic: bool = option(False, also="enable_deterministic_inference")
     speculation: str | bool | dict[str, Any] = False
-    draft: str | Path | None = None
+    draft: str | Path | None = option(None, also="speculative_draft_model_path speculative_model draft_model")  # noqa: RUF009
     jump_forward: bool = True
     json_options: dict[str, Any] | None = None
+    tokenizer: str | Path | None = option(None, also="tokenizer_path")  # noqa: RUF009
     chat_template: str | None = None
-    implementation: str = "auto"
+    implementation: str = option("auto", choices="auto sgl transformers", also="model_impl")
     trust_remote_code: bool = False
     dummy: bool = False
-    seed: int | None = None
+    seed: int | None = option(None, range=(-WORD, 2 * WORD - 1), also="random_seed")
     strict: bool = False
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
+    tensor_parallel: int = option(1, also="tp_size tp tensor_parallel_size")
+    pipeline_parallel: int = option(1, also="pp_size pp pipeline_parallel_size")
     expert_parallel: bool = False
-    redundant_experts: int = 0
+    redundant_experts: int = option(0, range=(0, WORD), also="ep_num_redundant_experts num_redundant_experts")
     rebalance_every: int | None = None
     expert_nodes: int = 1
-    latent_attention: str = "heads"
-    replicas: int = 1
+    latent_attention: str = option("heads", choices="heads rows")
+    replicas: int = option(1, also="dp_size dp data_parallel_size")
     process: bool = False
-    heartbeat: float | None = 30.0
+    heartbeat: float | None = option(30.0, range=(0.1, 1e9), hint=", None for no limit,", also="watchdog_timeout")
     grammar_process: bool | None = None
     poison_freed: bool = False
 
@@ -188,7 +208,7 @@ class EngineConfig:
         names = [f.name for f in fields(cls)]
         for name in options:
             if name not in names:
-                raise ConfigError(f"Engine has no option {name!r}; {_hint(name, names)}")
+                raise ConfigError(f"Engine has no option {name!r}; {option_meant(name, names)}")
         config = cls(**{name: native_dtype(value) for name, value in options.items()})
         config.validate()
         return replace(config, process=True) if max(config.ranks, config.replicas) > 1 else config
@@ -326,9 +346,18 @@ class DeviceDefaults(EngineConfig):
     state_every: int
 
 
-def _hint(name: str, names: list[str]) -> str:
+@dataclass(frozen=True, slots=True)
+class EngineArguments(EngineConfig):
+    """What `Engine` takes: a model and the options."""
+
+    model: str | Path | None = option(None, also="model_path model_id model_name model_name_or_path")  # noqa: RUF009
+
+
+def option_meant(name: str, names: list[str]) -> str:
     """What to write for an option that there is not."""
-    if (other := option_meant(name)) is not None:
-        return other
+    if own := [own for own, _, row in options_of(EngineArguments) if name in row.also]:
+        return f"give {own[0]}="
+    if name in SENTENCES:
+        return SENTENCES[name]
     near = difflib.get_close_matches(name, names, 1)
     return f"did you mean {near[0]!r}?" if near else f"known options: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Whether the engine's options are valid, each by itself and in combination with the others."""
+"""Whether the engine's options go together, and those that are more than a number or a word are valid."""
 
 from __future__ import annotations
 
@@ -7,39 +7,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..common.argument_checks import WORD, check_real, check_whole, shown
+from ..common.argument_checks import check_whole, shown
 from ..errors import ConfigError
-from ..memory.memory_sizes import parse_memory
-from ..quantization import ACTIVATIONS
 from ..quantization.online_quantization import CALIBRATED
 from ..speculative.speculation_options import parse_speculation
-from .option_aliases import value_meant
+from .engine_options import options_of
 
 if TYPE_CHECKING:
     from .engine_config import EngineConfig
 
-CHOICES = {
-    "dtype": ("auto", "float32", "bfloat16", "float16"),
-    "kv_dtype": ("auto", "fp8"),
-    "weights": ("auto", "fp8", "fp8_block", "int8", "int4", "int4_hqq", "int4_gptq", "mxfp4", "nvfp4"),
-    "activations": tuple(ACTIVATIONS),
-    "load_format": ("auto", "pt", "sharded_state"),
-    "implementation": ("auto", "sgl", "transformers"),
-    "latent_attention": ("heads", "rows"),
-}
-# nothing is chosen for who leaves them open
-COUNTS = ("page_size", "tensor_parallel", "pipeline_parallel", "replicas", "expert_nodes")
-MOST_THREADS = 4096  # of a process: far more than that, and the libraries below end it
 BATCH_DEPENDENT = ("flashinfer", "torch_native")  # attention whose bits depend on the other sequences of a step
 
 
 def check(config: EngineConfig) -> None:
     """See `EngineConfig.validate`."""
-    _check_counts(config)
-    _check_words(config)
+    for name, kind, row in options_of(config):
+        row.check(name, kind, getattr(config, name))
+    _check_attention(config)
     _check_drafts(config)
-    _check_shares(config)
-    _check_sizes(config)
     _check_ranks(config)
     _check_latents(config)
     _check_experts(config)
@@ -49,69 +34,11 @@ def check(config: EngineConfig) -> None:
     _check_chat_template(config)
 
 
-def _check_counts(config: EngineConfig) -> None:
-    for name in (
-        "page_size",
-        "step_tokens",
-        "max_running",
-        "threads",
-        "context",
-        "kv_tokens",
-        "window_tokens",
-        "states",
-        "state_every",
-        "tensor_parallel",
-        "pipeline_parallel",
-        "replicas",
-        "rebalance_every",
-        "expert_nodes",
-    ):
-        value = getattr(config, name)
-        if (value is not None or name in COUNTS) and (
-            isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < WORD
-        ):
-            raise ConfigError(f"Engine({name}={shown(value)}): must be a positive whole number")
-    if config.threads is not None and config.threads > MOST_THREADS:
-        raise ConfigError(
-            f"Engine(threads={config.threads}): a process takes {MOST_THREADS} at most; None takes as many as there "
-            "are cores"
-        )
-    if config.seed is not None:
-        check_whole("Engine(seed=...)", config.seed, -WORD, 2 * WORD - 1)
-
-
-def _check_words(config: EngineConfig) -> None:
-    if not isinstance(config.attention, str):
-        raise ConfigError(f"Engine(attention={shown(config.attention)}): must be 'auto' or the name of a backend")
-    for name, choices in CHOICES.items():
-        if (value := getattr(config, name)) not in choices:
-            other = value_meant(name, value)
-            raise ConfigError(
-                f"Engine({name}={shown(value)}): must be {', '.join(choices[:-1])} or "
-                f"{choices[-1]}{f'; {other}' if other else ''}"
-            )
-    for name in (
-        "graphs",
-        "deterministic",
-        "jump_forward",
-        "dummy",
-        "strict",
-        "process",
-        "trust_remote_code",
-        "poison_freed",
-        "expert_parallel",
-    ):
-        if not isinstance(value := getattr(config, name), bool):
-            raise ConfigError(f"Engine({name}={shown(value)}): must be True or False")
-    if config.run_ahead not in (None, True, False):
-        raise ConfigError(f"Engine(run_ahead={shown(config.run_ahead)}): must be True, False or None")
-    if config.grammar_process not in (None, True, False):
-        raise ConfigError(f"Engine(grammar_process={shown(config.grammar_process)}): must be True, False or None")
+def _check_attention(config: EngineConfig) -> None:
     if config.deterministic and config.attention in BATCH_DEPENDENT:
         raise ConfigError(
             f"Engine(deterministic=True, attention={config.attention!r}): its sums depend on the other sequences of a "
-            "step; "
-            "use attention='auto', which takes 'triton' on a GPU and 'cpu' on the CPU"
+            "step; use attention='auto', which takes 'triton' on a GPU and 'cpu' on the CPU"
         )
 
 
@@ -139,34 +66,6 @@ def _check_drafts(config: EngineConfig) -> None:
         raise ConfigError(
             f"Engine(draft={shown(config.draft)}): must be 'mtp', exactly so, or the directory or name of a model or "
             "head; None for no draft model"
-        )
-
-
-def _check_shares(config: EngineConfig) -> None:
-    if config.memory is not None and (not isinstance(config.memory, int | float) or not 0 < config.memory <= 1):
-        raise ConfigError(f"Engine(memory={shown(config.memory)}): must be a share above 0 and up to 1, such as 0.8")
-    if (
-        isinstance(config.state_share, bool)
-        or not isinstance(config.state_share, int | float)
-        or not 0 < config.state_share < 1
-    ):
-        raise ConfigError(
-            f"Engine(state_share={shown(config.state_share)}): must be a share above 0 and below 1, such as 0.5"
-        )
-    if config.prompt_seconds is not None:
-        check_real("Engine(prompt_seconds=...), 0 for no limit,", config.prompt_seconds, 0, 1e9)
-    if config.heartbeat is not None:
-        check_real("Engine(heartbeat=...), None for no limit,", config.heartbeat, 0.1, 1e9)
-
-
-def _check_sizes(config: EngineConfig) -> None:
-    if config.kv_memory is not None:
-        parse_memory(config.kv_memory)
-    if parse_memory(config.host_kv, "host_kv") < 0:
-        raise ConfigError(f"Engine(host_kv={shown(config.host_kv)}): must be a size such as '4GB', or 0 for none")
-    if (most := config.expert_budget) is not None and most < 0:
-        raise ConfigError(
-            f"Engine(expert_memory={shown(config.expert_memory)}): must be 'device', 'host', or a size such as '40GB'"
         )
 
 
@@ -208,7 +107,6 @@ def _check_latents(config: EngineConfig) -> None:
 
 
 def _check_experts(config: EngineConfig) -> None:
-    check_whole("Engine(redundant_experts=...)", config.redundant_experts, 0, WORD)
     if not config.expert_parallel:
         more = [
             f"{name}={getattr(config, name)}"
@@ -236,10 +134,6 @@ def _check_experts(config: EngineConfig) -> None:
 
 
 def _check_adapters(config: EngineConfig) -> None:
-    if parse_memory(config.adapter_memory, "adapter_memory") < 0:
-        raise ConfigError(f"Engine(adapter_memory={shown(config.adapter_memory)}): must be a size such as '4GB'")
-    if parse_memory(config.adapter_extras, "adapter_extras") < 0:
-        raise ConfigError(f"Engine(adapter_extras={shown(config.adapter_extras)}): must be a size such as '2GB'")
     slots = config.adapter_slots
     if not (slots is None or isinstance(slots, Mapping) or (isinstance(slots, int) and not isinstance(slots, bool))):
         raise ConfigError(

@@ -1,82 +1,85 @@
-"""The options of the engine by name, for type checkers, editors and help()."""
+"""Rows of the table of the engine's options, `EngineConfig`: the checks of values and the signature of `Engine`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import fields
-from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from collections.abc import Callable, Iterator
+from dataclasses import field, fields
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
-from .engine_config import EngineConfig
+from ..common.argument_checks import WORD, check_real, check_whole, shown
+from ..errors import ConfigError
+from ..memory.memory_sizes import parse_memory
+from .option_aliases import value_meant
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-class EngineOptions(TypedDict, total=False):
-    """The options of `Engine`: the fields of `EngineConfig`, whose docstring explains them."""
-
-    dtype: str
-    device: str
-    threads: int | None
-    context: int | None
-    page_size: int
-    kv_tokens: int | None
-    kv_memory: int | str | None
-    host_kv: int | str
-    kv_dtype: str
-    window_tokens: int | None
-    states: int | None
-    state_share: float
-    state_every: int | None
-    memory: float | None
-    expert_memory: int | str
-    adapters: Mapping[str, str | Path] | None
-    adapter_slots: int | Mapping[int, int] | None
-    adapter_extras: int | str
-    adapter_memory: int | str
-    weights: str
-    calibration: Any
-    activations: str
-    load_format: str
-    step_tokens: int | None
-    prompt_seconds: float | None
-    max_running: int | None
-    attention: str
-    graphs: bool
-    run_ahead: bool | None
-    deterministic: bool
-    speculation: str | bool | dict[str, Any]
-    draft: str | Path | None
-    jump_forward: bool
-    json_options: dict[str, Any] | None
-    chat_template: str | None
-    implementation: str
-    trust_remote_code: bool
-    dummy: bool
-    seed: int | None
-    strict: bool
-    tensor_parallel: int
-    pipeline_parallel: int
-    expert_parallel: bool
-    redundant_experts: int
-    rebalance_every: int | None
-    expert_nodes: int
-    latent_attention: str
-    replicas: int
-    process: bool
-    heartbeat: float | None
-    grammar_process: bool | None
-    poison_freed: bool
+P = ParamSpec("P")
+SMALL = 1e-9  # the least part of a share
+MUST = {"bool": "True or False", "int": "a positive whole number", "int | str": "a size such as '4GB'"}
 
 
-def shows_options(function: F) -> F:
-    """Give a function that takes `**options` of `EngineConfig` a signature that has each by name, with its default."""
-    signature = inspect.signature(function)
-    plain = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    named = [
-        inspect.Parameter(f.name, inspect.Parameter.KEYWORD_ONLY, default=f.default, annotation=f.type)
-        for f in fields(EngineConfig)
-    ]
-    function.__signature__ = signature.replace(parameters=[*plain, *named])  # type: ignore[attr-defined]
-    return function
+class EngineOption(NamedTuple):
+    """What is known of an option besides its type, its default and its row in the docstring of `EngineConfig`.
+
+    choices: its words, all of them or, where sizes are also valid, those besides. range: of a number; None: from 1.
+    must: what an error says a value must be. hint: what it adds to the range.
+    also: its names in vLLM's LLM() and SGLang's Engine().
+    """
+
+    choices: tuple[str, ...] = ()
+    range: tuple[Any, Any] | None = None
+    must: str = ""
+    hint: str = ""
+    also: tuple[str, ...] = ()
+
+    def check(self, name: str, kind: str, value: Any) -> None:
+        """kind: the type, as it is written. Raises ConfigError for a value that cannot be."""
+        bare = kind.removesuffix(" | None")
+        if value is None and kind != bare:
+            return
+        if self.range and not self.must:
+            check = check_whole if bare == "int" else check_real
+            check(f"Engine({name}=...){self.hint}", value, *self.range)
+        elif not self._fits(name, bare, value):
+            other = value_meant(name, value)
+            must = self.must or self._words() or MUST[bare]
+            must = "True, False or None" if kind == "bool | None" else must
+            raise ConfigError(f"Engine({name}={shown(value)}): must be {must}{f'; {other}' if other else ''}")
+
+    def _words(self) -> str:
+        return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}" if self.choices else ""
+
+    def _fits(self, name: str, kind: str, value: Any) -> bool:
+        if kind == "str":
+            return value in self.choices or not (self.choices or (self.must and not isinstance(value, str)))
+        if kind == "int | str":
+            return value in self.choices or parse_memory(value, name) >= 0
+        if kind == "bool":
+            return isinstance(value, bool)
+        low, high = self.range or (1, WORD - 1)
+        types = {"int": int, "float": int | float}
+        return kind not in types or (
+            isinstance(value, types[kind]) and not isinstance(value, bool) and low <= value <= high
+        )
+
+
+def option(default: Any, *, choices: str = "", also: str = "", **others: Any) -> Any:
+    """The field of an option. choices, also: words with blanks between them. others: of EngineOption."""
+    row = EngineOption(tuple(choices.split()), also=tuple(also.split()), **others)
+    return field(default=default, metadata={"option": row})
+
+
+def options_of(config: Any) -> Iterator[tuple[str, str, EngineOption]]:
+    """Name, type and row of each option; a field that is written without `option` has an empty row."""
+    return ((each.name, str(each.type), each.metadata.get("option", EngineOption())) for each in fields(config))
+
+
+def takes(arguments: Callable[P, Any]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Give an `__init__` that takes any options the signature of a dataclass, for type checkers, editors and help()."""
+
+    def with_signature(function: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        own = next(iter(inspect.signature(function).parameters.values()))
+        options = inspect.signature(arguments).parameters.values()
+        function.__signature__ = inspect.Signature([own, *options])  # type: ignore[attr-defined]
+        return function
+
+    return with_signature

@@ -244,7 +244,7 @@ def _misfit(model: ModelSpec | TransformersModelSpec, path: Path, options: Engin
 
 def _text(path: Path, config: DeviceDefaults) -> TokenizerSummary:
     try:
-        tokenizer = load_tokenizer(path, config.chat_template)
+        tokenizer = load_tokenizer(path, config)
     except (RuntimeFailure, OSError, ValueError) as error:
         return TokenizerSummary(0, False, str(error))
     return TokenizerSummary(tokenizer.vocab_size, tokenizer.chat_template is not None, None)

@@ -1,63 +1,8 @@
-"""The names that vLLM's LLM() and SGLang's Engine() have for options: what to write for them here."""
+"""Options and values of vLLM's LLM() and SGLang's Engine() that have no other name here, but another answer."""
 
 from __future__ import annotations
 
 from typing import Any
-
-# their name -> our name
-SAME = {
-    "model_path": "model",
-    "model_id": "model",
-    "model_name": "model",
-    "model_name_or_path": "model",
-    "tp_size": "tensor_parallel",
-    "tp": "tensor_parallel",
-    "tensor_parallel_size": "tensor_parallel",
-    "pp_size": "pipeline_parallel",
-    "pp": "pipeline_parallel",
-    "pipeline_parallel_size": "pipeline_parallel",
-    "dp_size": "replicas",
-    "dp": "replicas",
-    "data_parallel_size": "replicas",
-    "max_model_len": "context",
-    "context_length": "context",
-    "max_seq_len": "context",
-    "max_seq_len_to_capture": "context",
-    "n_ctx": "context",
-    "num_ctx": "context",
-    "max_context_len": "context",
-    "max_num_seqs": "max_running",
-    "max_running_requests": "max_running",
-    "max_num_batched_tokens": "step_tokens",
-    "chunked_prefill_size": "step_tokens",
-    "max_prefill_tokens": "step_tokens",
-    "max_total_tokens": "kv_tokens",
-    "block_size": "page_size",
-    "kv_cache_memory_bytes": "kv_memory",
-    "hicache_size": "host_kv",
-    "kv_offloading_size": "host_kv",
-    "swap_space": "host_kv",
-    "attention_backend": "attention",
-    "prefill_attention_backend": "attention",
-    "decode_attention_backend": "attention",
-    "lora_paths": "adapters",
-    "lora_modules": "adapters",
-    "lora_adapters": "adapters",
-    "max_loras": "adapter_slots",
-    "max_loras_per_batch": "adapter_slots",
-    "max_cpu_loras": "adapter_memory",
-    "random_seed": "seed",
-    "model_impl": "implementation",
-    "n_threads": "threads",
-    "num_threads": "threads",
-    "enable_deterministic_inference": "deterministic",
-    "speculative_draft_model_path": "draft",
-    "speculative_model": "draft",
-    "draft_model": "draft",
-    "ep_num_redundant_experts": "redundant_experts",
-    "num_redundant_experts": "redundant_experts",
-    "watchdog_timeout": "heartbeat",
-}
 
 # their name -> a sentence
 SENTENCES = {
@@ -75,9 +20,7 @@ SENTENCES = {
     "precision": "give dtype=, 'auto', 'float32', 'bfloat16' or 'float16'",
     "device_map": "give device=, 'auto', 'cpu', 'cuda' or 'cuda:1', and tensor_parallel= for several GPUs",
     "n_gpu_layers": "give device='cuda' for all layers on the GPU, and expert_memory='host' for experts in main memory",
-    "tokenizer": "the tokenizer is the checkpoint's own; nothing to give",
-    "tokenizer_path": "the tokenizer is the checkpoint's own; nothing to give",
-    "tokenizer_mode": "the tokenizer is the checkpoint's own; nothing to give",
+    "tokenizer_mode": "the tokenizer is read by its files, without code of theirs; leave it out",
     "skip_tokenizer_init": "the tokenizer is always there, and token ids are taken too; leave it out",
     "served_model_name": "an engine in this process needs none; a server has it: sgl serve MODEL --served-name NAME",
     "cpu_offload_gb": "of mixtures of experts give expert_memory='host' or bytes on the device; other weights are "
@@ -129,11 +72,6 @@ VALUE_SENTENCES = {
     ("load_format", "gguf"): "leave it out: the path of a .gguf file is enough",
     ("load_format", "bitsandbytes"): "leave it out, or give weights='int4'",
 }
-
-
-def option_meant(name: str) -> str | None:
-    """What to write for an option of another engine; None if it is none of theirs."""
-    return f"give {SAME[name]}=" if name in SAME else SENTENCES.get(name)
 
 
 def value_meant(name: str, value: object) -> str | None:

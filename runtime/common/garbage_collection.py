@@ -12,6 +12,8 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sgl.common.process_memory import resident
 
@@ -122,6 +124,18 @@ class GarbageCollector:
         with _lock:
             if self.needs_full_collection:
                 _look_at_all()
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """No collection inside; also for functions, `collector_off()(function)`. A program's own gc.disable() stays."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _look_at_all() -> None:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from ..common.garbage_collection import collector_off
 from ..kernels.launch.compile_ahead import is_compiling
 
 log = logging.getLogger("sgl.runtime")
@@ -62,7 +62,7 @@ class CudaGraphPool:
         torch.cuda.current_stream().synchronize()
         started = time.perf_counter()
         try:
-            with collector_off():
+            with collector_off():  # it may free pinned memory, whose release is an event on the capturing stream
                 return graph, self._captured(graph, compute)
         except Exception:
             self._leave()
@@ -86,18 +86,6 @@ class CudaGraphPool:
     def graph_for(self, compute: Callable[[], None]) -> Callable[[], None]:
         """Launches what `compute` launches, by one call."""
         return self.capture(compute)[0].replay
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """What the cycle collector frees may be pinned memory, whose release is an event on the capturing stream."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 @dataclass(slots=True)

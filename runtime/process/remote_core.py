@@ -52,7 +52,7 @@ def connect(path: Path, options: EngineConfig) -> BuiltEngine[RemoteCore]:
     core = RemoteCore(path, options)
     try:
         with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
-            text = pool.submit(load_tokenizer, path, options.chat_template)
+            text = pool.submit(load_tokenizer, path, options)
             config = core.started.result().config
             tokenizer = text.result()
         core.vocabulary = Vocabulary.from_tokenizer(tokenizer)

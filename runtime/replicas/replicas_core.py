@@ -37,7 +37,7 @@ def connect_replicas(path: Path, options: EngineConfig) -> BuiltEngine[ReplicasC
     core = ReplicasCore(path, replica_options(options))
     try:
         with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
-            text = pool.submit(load_tokenizer, path, options.chat_template)
+            text = pool.submit(load_tokenizer, path, options)
             config = core.started()
             tokenizer = text.result()
         core.use(Vocabulary.from_tokenizer(tokenizer))

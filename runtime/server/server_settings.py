@@ -6,75 +6,105 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from sgl.runtime.errors import ConfigError
 
 ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s?#@]+")
 
 
+LIMITS, SHARING, WATCHING = "limits", "sharing", "watching"  # groups of flags
+
+
+def setting(
+    default: Any, doc: str, value: str | None = "", group: str = "", flag: str = "", variable: str | None = None
+) -> Any:
+    """A field, and the flag of `sgl serve` that gives it.
+
+    doc: what it is, and what stands for its default where that says nothing. value: what the flag's value is called;
+    None: there is no flag. flag: where it is not the field's name. variable: of the environment, read without the flag.
+    """
+    metadata = {"doc": doc, "value": value, "group": group, "flag": flag, "variable": variable}
+    return (
+        field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
+    )
+
+
 @dataclass(frozen=True)
 class ServerSettings:
-    """Options of a server. Invalid values raise a ConfigError that names them.
+    """Options of a server, each as a flag of `sgl serve`. Invalid values raise a ConfigError that names them."""
 
-    host, port         address to listen on; port 0 takes a free one
-    api_keys           requests must send one of them; with none, the server is open to everyone who can reach it
-    admin_key          asked for by the routes that change what all share (adapters, the cache); None: no separate
-                       key, and they are refused where several API keys are isolated
-    served_name        the model's name in answers, or several names, of which an answer has the requested one; None:
-                       the directory's name
-    max_body_bytes     largest request body
-    max_open_bytes     total size of bodies being received; further ones wait, then are refused with 503
-    max_prompt_tokens  most tokens of a prompt; None: as many as the context holds
-    max_new_tokens     most tokens of an answer, and the default; requests for more are refused; None: the
-                       context's limit
-    max_choices        most samples of one prompt
-    request_timeout    seconds after which a request is aborted; None: never
-    tool_format        format of tool descriptions and calls, such as "hermes"; None: by the model's name or template
-    reasoning_format   format of the model's reasoning, such as "qwen3"; None: by the model's name or template
-    max_queue          most samples running or waiting in the engine; more are refused; None: 4 times max_running
-    tenant_share       largest share of max_queue for one API key; None: all of it with one key, else half
-    isolate            share cached prefixes only within an API key; None: if there are two or more keys
-    allow_priority     requests may set their priority
-    store_bytes        memory for stored answers of /v1/responses; 0: none are stored
-    cors_origins       origins whose browser pages may use the server, such as "http://localhost:3000"; "*": all
-    page               serve the status page at /
-    metrics            serve /metrics
-    open_metrics       serve /metrics without an API key
-    log_requests       file for one JSON line per request, "-" is standard output; None: no log
-    log_content        include prompts and answers in these lines
-    adapters           folder of adapters; clients name the folders in it as models, and they are loaded when
-                       they are asked for
-    allowed_adapters   the adapters that an API key may name, by key; keys that are not in it may name all
-    trace              send spans to OpenTelemetry's exporter, configured by its environment variables
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 30000
-    api_keys: frozenset[str] = frozenset()
-    admin_key: str | None = None
-    served_name: str | tuple[str, ...] | None = None
-    max_body_bytes: int = 10_000_000
-    max_open_bytes: int = 64_000_000
-    max_prompt_tokens: int | None = None
-    max_new_tokens: int | None = None
-    max_choices: int = 64
-    request_timeout: float | None = None
-    tool_format: str | None = None
-    reasoning_format: str | None = None
-    max_queue: int | None = None
-    tenant_share: float | None = None
-    isolate: bool | None = None
-    allow_priority: bool = False
-    store_bytes: int = 64_000_000
-    cors_origins: tuple[str, ...] = ()
-    page: bool = True
-    metrics: bool = True
-    open_metrics: bool = False
-    log_requests: str | None = None
-    log_content: bool = False
-    trace: bool = False
-    adapters: str | None = None
-    allowed_adapters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    host: str = setting("127.0.0.1", "address to listen on", "HOST")
+    port: int = setting(30000, "port to listen on; 0 takes a free one", "PORT")
+    api_keys: frozenset[str] = setting(
+        frozenset(), "require this key in requests", "KEY", flag="--api-key", variable="SGL_API_KEY"
+    )
+    # None: no separate key, and those routes are refused where several API keys are isolated
+    admin_key: str | None = setting(
+        None,
+        "require this key for /adapters/load, /adapters/unload, /adapters and /flush_cache",
+        "KEY",
+        variable="SGL_ADMIN_KEY",
+    )
+    allowed_adapters: Mapping[str, tuple[str, ...]] = setting(
+        {},
+        "the adapters that an API key may name, separated by commas (default: all)",
+        "KEY=NAMES",
+        flag="--allow-adapters",
+    )
+    served_name: str | tuple[str, ...] | None = setting(
+        None, "the model's name in answers, of several the requested one (default: the directory's name)", "NAME"
+    )
+    tool_format: str | None = setting(
+        None, "format of the model's tool calls, such as hermes (default: by the model's name or template)", "NAME"
+    )
+    reasoning_format: str | None = setting(
+        None, "format of the model's reasoning, such as qwen3 (default: by the model's name or template)", "NAME"
+    )
+    max_body_bytes: int = setting(10_000_000, "largest request body", "N", LIMITS)
+    max_open_bytes: int = setting(
+        64_000_000, "total size of bodies being received; further ones wait, then are refused with 503", "N", LIMITS
+    )
+    max_prompt_tokens: int | None = setting(
+        None, "most tokens of a prompt (default: as many as the context holds)", "N", LIMITS
+    )
+    max_new_tokens: int | None = setting(
+        None, "most tokens of an answer, and the default; requests for more are refused", "N", LIMITS
+    )
+    max_choices: int = setting(64, "most samples of one prompt", "N", LIMITS)
+    request_timeout: float | None = setting(None, "abort requests after this time (default: never)", "SECONDS", LIMITS)
+    max_queue: int | None = setting(
+        None,
+        "most samples running or waiting; further requests get status 429 (default: 4 times max_running)",
+        "N",
+        SHARING,
+    )
+    tenant_share: float | None = setting(
+        None, "largest share of that queue for one API key (default: 0.5 with several keys)", "SHARE", SHARING
+    )
+    isolate: bool | None = setting(
+        None, "share cached prefixes only within an API key (default: with several keys)", "", SHARING
+    )
+    store_bytes: int = setting(64_000_000, "memory for stored answers of /v1/responses; 0: none", "N", SHARING)
+    cors_origins: tuple[str, ...] = setting(
+        (),
+        "allow browser pages of this origin to use the server, * for all (default: none)",
+        "ORIGIN",
+        SHARING,
+        "--cors-origin",
+    )
+    allow_priority: bool = setting(False, "let requests set their priority", "", SHARING)
+    page: bool = setting(True, "serve the status page at /", "", WATCHING)
+    metrics: bool = setting(True, "serve GET /metrics", "", WATCHING)
+    open_metrics: bool = setting(False, "serve /metrics without an API key", "", WATCHING)
+    log_requests: str | None = setting(
+        None, "log one JSON line per request; - is standard output (default: no log)", "FILE", WATCHING
+    )
+    log_content: bool = setting(False, "include prompts and answers in the log", "", WATCHING)
+    trace: bool = setting(False, "emit OpenTelemetry spans; configure them with the OTEL_ variables", "", WATCHING)
+    adapters: str | None = setting(
+        None, "folder of adapters: clients name the folders in it as models, which are loaded when asked for", None
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -35,12 +35,7 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
-    parser = commands.add_parser(
-        "chat",
-        help="chat with a model in the terminal",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("chat", help="chat with a model in the terminal", description=_ABOUT)
     add_model_arguments(parser)
     parser.add_argument("--system", default="You are a helpful assistant.", metavar="TEXT", help="the system prompt")
     parser.add_argument(

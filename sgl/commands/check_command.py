@@ -20,6 +20,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "check",
         help="find mistakes in programs without running them",
+        formatter_class=argparse.HelpFormatter,
         description="Checks Python files, notebooks and folders. Exits with 1 if there are errors, 2 if a file "
         "cannot be read. A comment `# sgl: ignore[SGL101]` silences a line.",
     )

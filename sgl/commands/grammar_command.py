@@ -23,6 +23,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "grammar",
         help="show what a grammar enforces, draw its automaton, test texts against it",
+        formatter_class=argparse.HelpFormatter,
         description="Reads a JSON Schema (.json), an EBNF grammar (.lark, .gbnf, .ebnf) or a regex.",
         epilog="sgl grammar verify FILE TEXT... asks other engines whether a grammar accepts texts.",
     )

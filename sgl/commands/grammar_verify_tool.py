@@ -20,6 +20,7 @@ def add_parser(commands: Any) -> None:
     parser = commands.add_parser(
         "grammar verify",
         help="ask lark, re, interegular and outlines-core whether a grammar accepts texts",
+        formatter_class=argparse.HelpFormatter,
         description="Shows the verdicts of independent engines next to ours. Exit status: 0 where another engine "
         "confirms each text, 1 where one differs from ours or the grammar is refused, 2 where no other engine judges "
         "some text.",

@@ -33,10 +33,7 @@ With a model: describes it, the memory it needs and how its layers run. Reads on
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
-        "models",
-        help="list the models that load, or show what one needs and how it runs here",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "models", help="list the models that load, or show what one needs and how it runs here", description=_ABOUT
     )
     add_model_arguments(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

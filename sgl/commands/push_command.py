@@ -17,12 +17,7 @@ same URL; what was there under that URL is replaced.
 
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
-    parser = commands.add_parser(
-        "push",
-        help="write a model to a redis server or a bucket",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("push", help="write a model to a redis server or a bucket", description=_ABOUT)
     parser.add_argument("model", metavar="MODEL", help="a directory in Hugging Face format, or a hub id")
     parser.add_argument("url", metavar="URL", help="redis://host:port/name, s3://bucket/path, gs:// or az://")
     parser.set_defaults(command=run)

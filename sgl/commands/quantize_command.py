@@ -39,10 +39,7 @@ FUNCTION_OF = ".py:"  # between a file and the name of its function
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
-        "quantize",
-        help="write a model with weights of four or eight bits, and measure the loss",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "quantize", help="write a model with weights of four or eight bits, and measure the loss", description=_ABOUT
     )
     parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not exist")

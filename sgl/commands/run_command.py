@@ -35,7 +35,6 @@ def add_parser(commands: Any) -> None:
         "run",
         help="run a program written for sglang, unchanged",
         description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         usage=f"sgl run [--backend URL | --model PATH] [--force] [{FULL}] [-m] PROGRAM [ARGUMENT ...]",
     )
     where = parser.add_mutually_exclusive_group()

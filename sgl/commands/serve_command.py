@@ -6,27 +6,14 @@ import argparse
 import importlib.util
 import os
 import sys
+from dataclasses import Field, fields
 from typing import Any
+
+from sgl.runtime.server.server_settings import ServerSettings
 
 from .model_arguments import add_model_arguments, model_and_options
 
 NEEDED = ("fastapi", "uvicorn", "prometheus_client")
-SAME_NAME = (
-    "tool_format",
-    "reasoning_format",
-    "max_queue",
-    "tenant_share",
-    "isolate",
-    "allow_priority",
-    "store_bytes",
-    "admin_key",
-    "page",
-    "metrics",
-    "open_metrics",
-    "log_requests",
-    "log_content",
-    "trace",
-)
 SLOTS = 8  # of adapters on a GPU, where adapters=FOLDER says nothing else
 INTERRUPTED = 130  # as shells report a program that Ctrl-C ended
 
@@ -45,136 +32,29 @@ On a GPU the engine runs in a separate process; process=false keeps it in the se
 
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
-    parser = commands.add_parser(
-        "serve",
-        help="serve a model over HTTP",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = commands.add_parser("serve", help="serve a model over HTTP", description=_ABOUT)
     add_model_arguments(parser)
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument(
-        "--port", type=int, default=30000, help="port to listen on; 0 takes a free one (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--api-key",
-        action="append",
-        metavar="KEY",
-        help="require this key in requests; may be repeated (default: SGL_API_KEY)",
-    )
-    parser.add_argument(
-        "--admin-key",
-        metavar="KEY",
-        default=os.environ.get("SGL_ADMIN_KEY"),
-        help="require this key for /adapters/load, /adapters/unload, /adapters and /flush_cache (default: "
-        "SGL_ADMIN_KEY)",
-    )
-    parser.add_argument(
-        "--allow-adapters",
-        action="append",
-        default=[],
-        metavar="KEY=NAMES",
-        help="the adapters that an API key may name, separated by commas; may be repeated (default: all)",
-    )
-    parser.add_argument(
-        "--served-name",
-        action="append",
-        metavar="NAME",
-        help="the model's name in answers; may be repeated (default: the directory's name)",
-    )
-    parser.add_argument(
-        "--tool-format",
-        metavar="NAME",
-        help="format of the model's tool calls, such as hermes (default: by the model's name)",
-    )
-    parser.add_argument(
-        "--reasoning-format",
-        metavar="NAME",
-        help="format of the model's reasoning, such as qwen3 (default: by the model's name)",
-    )
-    _add_limits(parser)
-    _add_sharing(parser)
-    _add_watching(parser)
+    groups: dict[str, Any] = {"": parser}
+    for each in fields(ServerSettings):
+        title, name = each.metadata["group"], each.metadata["flag"] or f"--{each.name.replace('_', '-')}"
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        if each.metadata["value"] is not None:
+            groups[title].add_argument(name, dest=each.name, **_argument(each))
     parser.set_defaults(command=run)
 
 
-def _add_limits(parser: argparse.ArgumentParser) -> None:
-    limits = parser.add_argument_group("limits")
-    limits.add_argument(
-        "--max-body-bytes",
-        type=int,
-        default=10_000_000,
-        metavar="N",
-        help="largest request body (default: %(default)s)",
-    )
-    limits.add_argument(
-        "--max-open-bytes",
-        type=int,
-        default=64_000_000,
-        metavar="N",
-        help="total size of request bodies being received (default: %(default)s)",
-    )
-    limits.add_argument("--max-prompt-tokens", type=int, metavar="N", help="most tokens of a prompt")
-    limits.add_argument(
-        "--max-new-tokens",
-        type=int,
-        metavar="N",
-        help="most tokens of an answer, and the default; requests for more are refused",
-    )
-    limits.add_argument(
-        "--max-choices", type=int, default=64, metavar="N", help="most samples of one prompt (default: %(default)s)"
-    )
-    limits.add_argument("--request-timeout", type=float, metavar="SECONDS", help="abort requests after this time")
-
-
-def _add_sharing(parser: argparse.ArgumentParser) -> None:
-    sharing = parser.add_argument_group("sharing")
-    sharing.add_argument(
-        "--max-queue",
-        type=int,
-        metavar="N",
-        help="most samples running or waiting; further requests get status 429 (default: 4 times max_running)",
-    )
-    sharing.add_argument(
-        "--tenant-share",
-        type=float,
-        metavar="SHARE",
-        help="largest share of that queue for one API key (default: 0.5 with several keys)",
-    )
-    sharing.add_argument(
-        "--isolate",
-        action=argparse.BooleanOptionalAction,
-        help="share cached prefixes only within an API key (default: with several keys)",
-    )
-    sharing.add_argument(
-        "--store-bytes",
-        type=int,
-        default=64_000_000,
-        metavar="N",
-        help="memory for stored answers of /v1/responses (default: %(default)s)",
-    )
-    sharing.add_argument(
-        "--cors-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="allow browser pages of this origin to use the server, * for all; may be repeated (default: none)",
-    )
-    sharing.add_argument("--allow-priority", action="store_true", help="let requests set their priority")
-
-
-def _add_watching(parser: argparse.ArgumentParser) -> None:
-    watching = parser.add_argument_group("watching")
-    watching.add_argument(
-        "--page", action=argparse.BooleanOptionalAction, default=True, help="serve the status page at /"
-    )
-    watching.add_argument("--metrics", action=argparse.BooleanOptionalAction, default=True, help="serve GET /metrics")
-    watching.add_argument("--open-metrics", action="store_true", help="serve /metrics without an API key")
-    watching.add_argument("--log-requests", metavar="FILE", help="log one JSON line per request; - is standard output")
-    watching.add_argument("--log-content", action="store_true", help="include prompts and answers in the log")
-    watching.add_argument(
-        "--trace", action="store_true", help="emit OpenTelemetry spans; configure them with the OTEL_ variables"
-    )
+def _argument(setting: Field[Any]) -> dict[str, Any]:
+    """What argparse needs to know of a setting, by its type. Without its flag a value is None, a switch its default."""
+    doc, kind, default = setting.metadata["doc"], str(setting.type).removesuffix(" | None"), setting.default
+    if kind == "bool":
+        action = "store_true" if default is False else argparse.BooleanOptionalAction
+        return {"help": doc, "action": action, "default": default}
+    about: dict[str, Any] = {"metavar": setting.metadata["value"], "type": {"int": int, "float": float}.get(kind, str)}
+    if "[" in kind:
+        about["action"], doc = "append", f"{doc}; may be repeated"
+    shown = setting.metadata["variable"] or (default if about["type"] is int or kind == "str" else None)
+    return about | {"help": f"{doc} (default: {shown})" if shown else doc}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -241,26 +121,18 @@ def _allowed(words: list[str]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(filter(None, names.split(","))) for key, _, names in pairs}
 
 
-def _settings(options: argparse.Namespace, adapters: str | None = None) -> Any:
-    from sgl.runtime.server.server_settings import ServerSettings
+def _settings(options: argparse.Namespace, adapters: str | None = None) -> ServerSettings:
+    given = vars(options) | {"adapters": adapters, "allowed_adapters": _allowed(options.allowed_adapters or [])}
+    return ServerSettings(**{each.name: _given(each, given[each.name]) for each in fields(ServerSettings)})
 
-    from_environment = [key] if (key := os.environ.get("SGL_API_KEY")) else []
-    return ServerSettings(
-        host=options.host,
-        port=options.port,
-        api_keys=frozenset(options.api_key or from_environment),
-        served_name=tuple(options.served_name) if options.served_name else None,
-        max_body_bytes=options.max_body_bytes,
-        max_open_bytes=options.max_open_bytes,
-        max_prompt_tokens=options.max_prompt_tokens,
-        max_new_tokens=options.max_new_tokens,
-        max_choices=options.max_choices,
-        request_timeout=options.request_timeout,
-        cors_origins=tuple(options.cors_origin),
-        adapters=adapters,
-        allowed_adapters=_allowed(options.allow_adapters),
-        **{name: getattr(options, name) for name in SAME_NAME},
-    )
+
+def _given(setting: Field[Any], value: Any) -> Any:
+    """A setting: what its flag says, else its variable of the environment, else the default."""
+    if value is None and (found := os.environ.get(setting.metadata["variable"] or "")):
+        value = [found] if "[" in str(setting.type) else found
+    if isinstance(value, list):
+        return frozenset(value) if setting.default == frozenset() else tuple(value)
+    return setting.default if value is None else value
 
 
 def _refuse(message: str) -> int:

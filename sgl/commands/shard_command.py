@@ -22,10 +22,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 def add_parser(commands: Any) -> None:
     """The command's arguments."""
     parser = commands.add_parser(
-        "shard",
-        help="write a model in the form of the kernels, which loads faster",
-        description=_ABOUT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "shard", help="write a model in the form of the kernels, which loads faster", description=_ABOUT
     )
     parser.add_argument("model", metavar="MODEL", help="a model directory or hub id")
     parser.add_argument("out", metavar="OUT", type=Path, help="the directory to write, which must not exist")

@@ -21,8 +21,7 @@ from sgl.runtime.adapters.adapter import Adapter, AdapterPacker
 from sgl.runtime.adapters.adapter_sites import AdapterSite, sites_of
 from sgl.runtime.adapters.adapter_slots import AdapterSlots
 from sgl.runtime.adapters.adapter_store import AdapterHostStore
-from sgl.runtime.adapters.files.adapter_reader import AdapterReader
-from sgl.runtime.adapters.files.stored_lora_pairs import are_held
+from sgl.runtime.adapters.files.adapter_reader import AdapterReader, are_held
 from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.model_files.model_directory import load_config
 from sgl.runtime.memory.pinned_memory_pool import PinnedMemoryDriver, PinnedMemoryPool

@@ -1,4 +1,5 @@
-"""Engine(chat_template=...): what conversations and programs are written by, in both kinds of engine."""
+"""Engine(chat_template=...) and Engine(tokenizer=...): what texts and conversations are written by, in both kinds of
+engine."""
 
 from __future__ import annotations
 
@@ -30,6 +31,20 @@ def test_a_given_template_is_what_is_used(tiny: Path, tmp_path: Path, process: b
         talk = [{"role": "user", "content": "Hi"}]
         assert engine.tokenizer.render_chat(talk, add_generation_prompt=True) == "<user>Hi</s><assistant>"
         assert asks.run(backend=engine).text().startswith("<user>Hi</s><assistant>")
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("process", [False, True])
+def test_a_checkpoint_without_a_tokenizer_takes_another_one_s(tiny: Path, tmp_path: Path, process: bool) -> None:
+    for file in tiny.iterdir():
+        if "token" not in file.name:
+            (tmp_path / file.name).symlink_to(file)
+    options = {"dtype": "float32", "threads": 1, "kv_tokens": 1024, "process": process}
+    with pytest.raises(ConfigError, match="tokenizer"):
+        Engine(tmp_path, **options)
+    with Engine(tmp_path, tokenizer=tiny, **options) as engine, Engine(tiny, **options) as own:
+        assert engine.tokenizer.eos_ids == own.tokenizer.eos_ids
+        assert asks.run(backend=engine, temperature=0).text() == asks.run(backend=own, temperature=0).text()
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_texts_are_those_of_the_twin(twin: Path, options: dict[str, Any]) -> Non
 
 def test_chat_and_end_tokens_are_those_of_the_twin(twin: Path) -> None:
     """Files of GGUF name one end; <|im_end|> is another by its name."""
-    ours, theirs = load_tokenizer(file_of(twin)), load_tokenizer(twin)
+    ours, theirs = (load_tokenizer(path, EngineConfig()) for path in (file_of(twin), twin))
     assert (
         ours.eos_ids == (*theirs.eos_ids, 3) and ours.vocab_size == theirs.vocab_size and ours.bos_id == theirs.bos_id
     )

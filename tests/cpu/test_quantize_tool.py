@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from sgl.cli import main
 from sgl.runtime.calibration import CalibrationTextPiece, shard_writer
-from sgl.runtime.calibration.layerwise_forward import LayerwiseForward
+from sgl.runtime.calibration.calibration_transform import LayerwiseForward
 from sgl.runtime.calibration.quantize_checkpoint import _inverse, quantize
 from sgl.runtime.engine import NANO, Engine
 from sgl.runtime.layers import cpu_kernels

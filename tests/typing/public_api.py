@@ -62,6 +62,11 @@ class Surest(sgl.ChoicesMethod):
 
 sgl.select("x", ["a", "b"], choices_method=Surest())
 
+assert_type(sgl.Engine("model", context=512, kv_memory="2GB"), sgl.Engine)
+assert_type(sgl.Engine(model=None, **dict[str, Any]()), sgl.Engine)
+sgl.Engine("model", contxt=512)  # type: ignore[call-arg]
+sgl.Engine("model", context="512")  # type: ignore[arg-type]
+
 toolbox = tools([weather, Booking, {"name": "search", "parameters": {}}])
 assert_type(toolbox, Toolbox)
 assert_type(toolbox.loop("How old?", temperature=0), sgl.ProgramState)

@@ -18,7 +18,7 @@ from sgl.runtime.loading.gguf_files import gguf_file
 from sgl.runtime.loading.gguf_files.gguf_file import read_parts
 from sgl.runtime.loading.model_files import choose_weight_files
 from sgl.runtime.loading.model_files.bounded_json import parse_object
-from sgl.runtime.loading.tensor_files import pickle_cost, safetensors_header
+from sgl.runtime.loading.tensor_files import safetensors_header
 from sgl.runtime.loading.tensor_files.pickle_tensors import pickle_source
 from sgl.runtime.loading.tensor_files.safetensors_header import read_header
 from sgl.runtime.text.tokenizer import Tokenizer
@@ -154,7 +154,7 @@ def test_a_pickle_is_looked_through_first(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sgl.runtime.loading.tensor_files.pickle_tensors.MOST_STEPS", 500)
     with pytest.raises(CheckpointError, match="more than 500 steps"):
         pickle_source(file)
-    assert pickle_cost.MOST_STEPS > 500 and pickle.loads(b"\x80\x02N.") is None
+    assert pickle.loads(b"\x80\x02N.") is None
 
 
 def test_parts_that_name_a_tensor_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -220,8 +220,8 @@ NAMES |= {"falcon-chat": "falcon-180B-chat", "falcon-instruct": "falcon-7b-instr
 
 @by_format
 def test_a_family_writes_its_known_format(tmp_path: Path, known: Any) -> None:
-    for kind in known.kinds or ("anything",):
-        tokenizer = Tokenizer.load(family(tmp_path / str(kind), kind, known.marks, NAMES.get(known.name, "")))
+    for kind in known.kinds.split() or ("anything",):
+        tokenizer = Tokenizer.load(family(tmp_path / str(kind), kind, known.marks.split(), NAMES.get(known.name, "")))
         talk = [USER, ANSWER, AGAIN] if known.name in NO_SYSTEM else [SYSTEM, USER, ANSWER, AGAIN]
         assert tokenizer.render_chat(talk, add_generation_prompt=True) == ROWS[known.name]
         if known.name in NO_SYSTEM:
@@ -235,8 +235,8 @@ def test_a_family_writes_its_known_format(tmp_path: Path, known: Any) -> None:
 
 @by_format
 def test_a_format_whose_marks_or_name_are_missing_is_not_used(tmp_path: Path, known: Any) -> None:
-    kind = (known.kinds or ("anything",))[0]
-    for step, marks in enumerate([known.marks[:-1], ()]):
+    kind = (known.kinds.split() or ("anything",))[0]
+    for step, marks in enumerate([known.marks.split()[:-1], ()]):
         tokenizer = Tokenizer.load(family(tmp_path / str(step), kind, marks))
         assert tokenizer.chat_template is None or known.name == "phi4"  # without <|im_sep|> it may still be another
 
@@ -249,7 +249,7 @@ def test_a_base_model_has_no_format_and_the_error_says_how_to_give_one(tmp_path:
 
 
 def test_the_checkpoints_own_template_wins_over_its_family(tmp_path: Path) -> None:
-    folder = family(tmp_path, "llama", CHAT_FORMATS[0].marks)
+    folder = family(tmp_path, "llama", CHAT_FORMATS[0].marks.split())
     assert "start_header_id" in str(Tokenizer.load(folder).chat_template)
     (folder / "chat_template.jinja").write_text("mine")
     assert Tokenizer.load(folder).chat_template == "mine"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sgl.lang.check.check_api import _check
-from sgl.lang.check.checked_source import SourceText
+from sgl.lang.check.check_api import SourceText, _check
 
 DEEP = {
     "signs": "x = " + "-" * 100_000 + "1\n",

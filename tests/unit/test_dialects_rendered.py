@@ -20,7 +20,7 @@ from sgl.runtime.dialects import (
 )
 from sgl.runtime.dialects.parsing.unquoted_values import json_of
 from sgl.runtime.dialects.rendered import probe_template
-from sgl.runtime.dialects.rendered.literal_patterns import NotLiteralPattern, pieces_of
+from sgl.runtime.dialects.rendered.response_template import NotLiteralPattern, pieces_of
 from sgl.runtime.server.protocols.chat import chat_readers
 
 BYTES = Vocabulary.from_bytes([bytes([i]) for i in range(256)] + [b""], [256])

@@ -6,21 +6,24 @@ import dataclasses
 import inspect
 import pydoc
 import re
-from typing import get_type_hints
 
 import pytest
 
 import sgl
-from sgl.runtime.build.engine_config import EngineConfig
-from sgl.runtime.build.engine_options import EngineOptions
+from sgl.runtime.build.engine_config import EngineArguments, EngineConfig
+from sgl.runtime.build.engine_options import options_of
 from sgl.runtime.errors import ConfigError
 
 FIELDS = dataclasses.fields(EngineConfig)
 
 
-def test_editors_know_each_option_with_its_type():
-    config = get_type_hints(EngineConfig)
-    assert get_type_hints(EngineOptions) == {field.name: config[field.name] for field in FIELDS}
+def test_the_docstring_has_a_row_for_each_option_in_their_order():
+    rows = re.findall(r"^    (\w+)  +\S", EngineConfig.__doc__, re.MULTILINE)
+    assert rows == [field.name for field in FIELDS]
+
+
+def test_each_default_is_valid():
+    EngineConfig().validate()
 
 
 def test_help_shows_each_option_with_its_default():
@@ -60,7 +63,8 @@ OTHERS = {
     "enforce_eager": "graphs=False",
     "disable_cuda_graph": "graphs=False",
     "random_seed": "seed=",
-    "tokenizer": "the checkpoint's own",
+    "tokenizer_path": "tokenizer=",
+    "tokenizer_mode": "leave it out",
     "attention_backend": "attention=",
     "revision": "name@revision",
     "max_tokens": "program.run",
@@ -76,11 +80,12 @@ def test_an_option_of_other_engines_is_answered_with_ours(name):
 
 
 def test_what_is_answered_is_an_option_of_ours():
-    from sgl.runtime.build.option_aliases import SAME, SENTENCES, VALUES
+    from sgl.runtime.build.option_aliases import SENTENCES, VALUES
 
     ours = {field.name for field in FIELDS}
-    assert set(SAME.values()) <= ours | {"model"} and set(VALUES) <= ours
-    assert not ours & (SAME.keys() | SENTENCES.keys()) and not SAME.keys() & SENTENCES.keys()
+    others = [other for _, _, row in options_of(EngineArguments) for other in row.also]
+    assert set(VALUES) <= ours and len(others) == len(set(others))
+    assert not ours & {*others, *SENTENCES} and not SENTENCES.keys() & set(others)
     for sentence in SENTENCES.values():
         assert set(re.findall(r"(?:give|and|with) (\w+)=", sentence)) <= ours, sentence
 

@@ -16,7 +16,7 @@ import pytest
 import sgl
 from sgl.lang.check import check_source
 from sgl.lang.errors import BadValueError
-from sgl.lang.interpreter.program_warnings import UnreadDefinitionsWarning
+from sgl.lang.interpreter.node_handlers import UnreadDefinitionsWarning
 
 KINDS = {"billing": "invoices and\n  payments", "technical": "something does not work", "other": None}
 

@@ -10,7 +10,7 @@ import pytest
 import sgl
 from sgl.lang.check import check_source
 from sgl.lang.errors import BadValueError, LanguageError
-from sgl.lang.interpreter.program_warnings import OutsideTurnWarning
+from sgl.lang.interpreter.node_handlers import OutsideTurnWarning
 
 OUTSIDE = {
     "after user": 's += sgl.user(q); s += sgl.gen("a")',

@@ -22,11 +22,11 @@ from lang_rules import RuleBackend
 
 import sgl
 from sgl.lang.backend import Generated, GenRequest, Media, OnChunk, SelectRequest
+from sgl.lang.backends.native.json_http_client import event_data
 from sgl.lang.backends.remote.base import RemoteBackend
 from sgl.lang.backends.remote.remote_event_loop import PerEventLoop, remote_loop
 from sgl.lang.backends.remote.remote_prompt import RemotePrompt
 from sgl.lang.backends.remote.retry_policy import RetryPolicy, public_url, retry_after_of, status_error
-from sgl.lang.backends.remote.sse_parser import event_data
 from sgl.lang.errors import (
     BadValueError,
     ProgramError,

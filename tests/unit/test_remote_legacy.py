@@ -13,8 +13,7 @@ from lang_rules import RuleBackend
 import sgl
 from sgl.lang.backend import GenRequest
 from sgl.lang.backends.default_backend import as_backend
-from sgl.lang.backends.legacy.legacy_backend import BaseBackend, LegacyState
-from sgl.lang.backends.legacy.legacy_params import LegacyParams
+from sgl.lang.backends.legacy.legacy_backend import BaseBackend, LegacyParams, LegacyState
 from sgl.lang.errors import ProgramError, RemoteAbortedError, RemoteTimeoutError, UnsupportedByBackendError
 from sgl.lang.nodes.primitives import image
 from sgl.lang.sampling.choices import ChoicesDecision

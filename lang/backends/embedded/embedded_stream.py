@@ -18,7 +18,7 @@ from ...errors import UnsupportedByBackendError, check_text
 from ...global_config import own_words
 from ...sampling.choices import ChoicesDecision
 from ...sampling.options import SamplingOptions
-from ..pending_calls import PendingCalls, forward_result, gather_results
+from ..pending_calls import PendingCalls, break_all, forward_result, gather_results
 from .embedded_select import SelectCandidates, decide, score_without_prompt
 from .meta_info import Entry, MetaInfoWriter
 from .untokenized_tail import Ints, UntokenizedTail, common_prefix
@@ -86,7 +86,7 @@ class EmbeddedStream(Stream):
     def append(self, text: str) -> None:
         check_text(text, "the text")
         if text:
-            self._gate.run(partial(self._literals.append, text), _ignore)
+            self._gate.run(partial(self._literals.append, text))
 
     def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
         params = self._backend.sampling_params(request)
@@ -102,7 +102,7 @@ class EmbeddedStream(Stream):
 
     def fork(self, size: int) -> list[Stream]:
         children = [EmbeddedStream(self._backend, adapter=self._adapter) for _ in range(size)]
-        self._gate.run(partial(self._fork, children), lambda error: _break(children, error))
+        self._gate.run(partial(self._fork, children), partial(break_all, [child._gate for child in children]))
         return list(children)
 
     def fork_adapted(self, adapters: Sequence[str | None]) -> list[Stream]:
@@ -110,7 +110,7 @@ class EmbeddedStream(Stream):
             if adapter is not None:
                 self._backend.engine.adapters.get(adapter)  # what is not loaded is said at once
         children = [EmbeddedStream(self._backend, adapter=adapter) for adapter in adapters]
-        self._gate.run(partial(self._fork_adapted, children), lambda error: _break(children, error))
+        self._gate.run(partial(self._fork_adapted, children), partial(break_all, [child._gate for child in children]))
         return list(children)
 
     def prefill(self) -> Future[None]:
@@ -125,7 +125,7 @@ class EmbeddedStream(Stream):
         )
 
     def restore(self, generated: Generated) -> None:
-        self._gate.run(partial(self._restore, generated.token_ids, generated.text), _ignore)
+        self._gate.run(partial(self._restore, generated.token_ids, generated.text))
 
     def close(self) -> None:
         self._gate.run(self._close, lambda error: self._close())
@@ -315,12 +315,3 @@ class EmbeddedStream(Stream):
         if self._tail.starts_row and len(tokens):
             self._first_token = int(tokens[0])
         self._tail = UntokenizedTail(self._tail.text, tokens, self._tail.starts_row)
-
-
-def _ignore(error: BaseException) -> None:
-    """What needs nothing more once the stream has failed."""
-
-
-def _break(streams: list[EmbeddedStream], error: BaseException) -> None:
-    for stream in streams:
-        stream._gate.break_with(error)

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 from ...errors import BadValueError, RemoteConnectionError, RemoteError, RemoteProtocolError, RemoteStatusError
 from ..remote.remote_event_loop import PerEventLoop, remote_loop
 from ..remote.retry_policy import public_url, status_error
-from ..remote.sse_parser import event_data
 
 if TYPE_CHECKING:
     import httpx
@@ -219,3 +218,20 @@ def _message_in(text: str) -> str:
 
 def _words(error: Exception) -> str:
     return str(error) or type(error).__name__
+
+
+async def event_data(chunks: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
+    """The data of each event. An event that the end of the bytes cuts is left out.
+
+    Lines end at line feeds only: JSON may hold other characters that str.splitlines breaks at.
+    """
+    rest, lines = b"", []
+    async for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            line = line.removesuffix(b"\r")
+            if line.startswith(b"data:"):
+                lines.append(line[5:].removeprefix(b" "))
+            elif not line and lines:
+                yield b"\n".join(lines).decode(errors="replace")
+                lines = []

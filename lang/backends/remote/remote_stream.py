@@ -14,7 +14,7 @@ from ...errors import RemoteAbortedError, RemoteError, RemoteStreamError, Unsupp
 from ...global_config import own_words
 from ...media.media_urls import as_url
 from ...sampling.choices import ChoicesDecision
-from ..pending_calls import PendingCalls
+from ..pending_calls import PendingCalls, break_all
 from .remote_event_loop import call_on_loop
 from .remote_prompt import RemotePrompt, RemotePromptBuilder
 
@@ -54,13 +54,13 @@ class RemoteStream(Stream):
     def append(self, text: str) -> None:
         check_text(text, "the text")
         if text:
-            self._gate.run(partial(self.write, text), _ignore)
+            self._gate.run(partial(self.write, text))
 
     def begin_turn(self, role: str, prefix: str) -> None:
-        self._gate.run(partial(self.begin, role, prefix), _ignore)
+        self._gate.run(partial(self.begin, role, prefix))
 
     def end_turn(self, role: str, suffix: str) -> None:
-        self._gate.run(partial(self.end, role, suffix), _ignore)
+        self._gate.run(partial(self.end, role, suffix))
 
     def attach(self, media: Media, token: str) -> None:
         """Add a picture. Raises at once what is wrong with it."""
@@ -69,7 +69,7 @@ class RemoteStream(Stream):
                 f"{type(self.backend).__name__} does not accept {media.kind}s; use a backend that does"
             )
         found = Media(media.kind, as_url(media), media.num_frames)
-        self._gate.run(partial(self.insert, found, token), _ignore)
+        self._gate.run(partial(self.insert, found, token))
 
     def generate(self, request: GenRequest, on_chunk: OnChunk | None = None) -> Future[Generated]:
         self.backend.check(request)
@@ -88,7 +88,7 @@ class RemoteStream(Stream):
 
     def fork(self, size: int) -> list[Stream]:
         children = [type(self)(self.backend, born=False) for _ in range(size)]
-        self._gate.run(partial(self._bear, children), partial(_break, children))
+        self._gate.run(partial(self._bear, children), partial(break_all, [child._gate for child in children]))
         return list(children)
 
     def abort(self) -> None:
@@ -216,12 +216,3 @@ def _fail(result: Future[Any] | None, error: BaseException) -> None:
             result.set_exception(error)
     except InvalidStateError:
         pass
-
-
-def _ignore(error: BaseException) -> None:
-    """Literals after a failed operation have no effect."""
-
-
-def _break(children: list[RemoteStream], error: BaseException) -> None:
-    for child in children:
-        child._gate.break_with(error)

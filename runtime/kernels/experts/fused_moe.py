@@ -1,6 +1,6 @@
 """The selected experts' output of tokens: gathered products for small batches, sorted blocks for more.
 
-The reference is models/reference/reference_experts.py.
+The reference is models/reference/reference_routing.py.
 """
 
 from __future__ import annotations

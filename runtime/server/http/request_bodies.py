@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import json
 import re
 from collections import deque
@@ -16,6 +15,8 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import JSONResponse, Response
+
+from sgl.runtime.common.garbage_collection import collector_off
 
 from .documented_routes import DocumentedRoute
 from .http_errors import RequestError
@@ -130,24 +131,14 @@ async def parse_in_worker_thread(request: Request, work: Callable[..., Any], *ar
     """What the work gives: done at once for short bodies, else by the thread that reads the long ones in turn."""
     if not request.state.long_body:
         return work(*args)
-    return await asyncio.get_running_loop().run_in_executor(_READER, _uncollected, work, *args)
+    uncollected = collector_off()(work)  # collections look at a million new lists again and again
+    return await asyncio.get_running_loop().run_in_executor(_READER, uncollected, *args)
 
 
 async def in_worker_thread(request: Request, work: Callable[[], T]) -> T:
     """The same for what is made of a body, in the caller's context."""
     made: T = await parse_in_worker_thread(request, copy_context().run, work)
     return made
-
-
-def _uncollected(work: Callable[..., Any], *args: Any) -> Any:
-    """Without garbage collections, which look at a million new lists again and again."""
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        return work(*args)
-    finally:
-        if collects:
-            gc.enable()
 
 
 def _check_kind(request: Request, data: bytes, named: bool) -> None:

@@ -72,7 +72,11 @@ def given_source(given: str | Path, tokens: Iterable[str] | None = None) -> str:
     """
     text = str(given)
     found = next((known for known in CHAT_FORMATS if known.name == text), None)
-    if found is not None and tokens is not None and (missing := [mark for mark in found.marks if mark not in tokens]):
+    if (
+        found is not None
+        and tokens is not None
+        and (missing := [mark for mark in found.marks.split() if mark not in tokens])
+    ):
         raise ConfigError(
             f"chat_template={text!r} is made of {', '.join(missing)}, which this vocabulary does not have; give another"
         )
@@ -127,6 +131,6 @@ def _of_family(folder: Path, tokens: set[str]) -> ChatFormat | None:
     name = " ".join([*places, str(config.get("_name_or_path"))]).lower()
     for known in CHAT_FORMATS:
         called = bool(known.marks) if not known.called else re.search(known.called, name)
-        if called and tokens.issuperset(known.marks) and (not known.kinds or kinds & set(known.kinds)):
+        if called and tokens.issuperset(known.marks.split()) and (not known.kinds or kinds & set(known.kinds.split())):
             return known
     return None

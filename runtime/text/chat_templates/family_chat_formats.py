@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 
 class ChatFormat(NamedTuple):
-    """kinds: model types, () for any. marks: added tokens that have to be there.
+    """kinds: model types, none for any. marks: added tokens that have to be there. Both are words with blanks between.
     called: a pattern for the checkpoint's name.
     """
 
     name: str
-    kinds: tuple[str, ...]
-    marks: tuple[str, ...]
-    called: str
+    kinds: str
+    marks: str
     source: str
+    called: str = ""
 
 
 _TEXT_ALONE = (
@@ -37,6 +37,13 @@ def _turns(system: str, user: str, assistant: str, prompt: str, start: str = "",
     refusal = "{% else %}{{ raise_exception('this chat format writes no turns of ' ~ message['role']) }}{% endif %}"
     loop = f"{{% for message in messages %}}{_TEXT_ALONE}{_gap(between)}{branches}{refusal}{{% endfor %}}"
     return f"{start}{loop}{{% if add_generation_prompt %}}{_text(between)}{_text(prompt)}{{% endif %}}"
+
+
+def _alike(before: str, after: str, start: str = "", **names: str) -> str:
+    """The same marks around the turns of every role, with its name (or what `names` calls it) in place of {}."""
+    system, user, assistant = (before.format(names.get(role, role)) for role in ("system", "user", "assistant"))
+    after = "{}" + after
+    return _turns(system + after, user + after, assistant + after, assistant, start=start)
 
 
 def _turn(role: str, form: str) -> str:
@@ -72,70 +79,28 @@ def _system_in_user(user_before: str, system_before: str, system_after: str, res
 
 _BOS = "{{ bos_token }}"
 _GEMMA_USER, _GEMMA_MODEL, _GEMMA_END = "<start_of_turn>user\n", "<start_of_turn>model\n", "<end_of_turn>\n"
-
-
-def _command(role: str) -> str:
-    return f"<|START_OF_TURN_TOKEN|><|{role}_TOKEN|>{{}}<|END_OF_TURN_TOKEN|>"
-
-
-def _llama3(role: str) -> str:
-    return f"<|start_header_id|>{role}<|end_header_id|>\n\n{{}}<|eot_id|>"
-
-
-def _granite(role: str) -> str:
-    return f"<|start_of_role|>{role}<|end_of_role|>{{}}<|end_of_text|>\n"
-
+_GEMMA_MARKS = "<start_of_turn> <end_of_turn>"
+_COMMAND, _COMMAND_MARKS = "<|START_OF_TURN_TOKEN|><|{}_TOKEN|>", "<|USER_TOKEN|> <|CHATBOT_TOKEN|> <|SYSTEM_TOKEN|>"
 
 CHAT_FORMATS = (
     ChatFormat(
         "llama3",
-        ("llama",),
-        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
-        "",
-        _turns(
-            _llama3("system"),
-            _llama3("user"),
-            _llama3("assistant"),
-            "<|start_header_id|>assistant<|end_header_id|>\n\n",
-            start=_BOS,
-        ),
+        "llama",
+        "<|start_header_id|> <|end_header_id|> <|eot_id|>",
+        _alike("<|start_header_id|>{}<|end_header_id|>\n\n", "<|eot_id|>", _BOS),
     ),
-    ChatFormat(
-        "phi4",
-        ("phi3",),
-        ("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
-        "",
-        _turns(
-            "<|im_start|>system<|im_sep|>{}<|im_end|>",
-            "<|im_start|>user<|im_sep|>{}<|im_end|>",
-            "<|im_start|>assistant<|im_sep|>{}<|im_end|>",
-            "<|im_start|>assistant<|im_sep|>",
-        ),
-    ),
-    ChatFormat(
-        "chatml",
-        (),
-        ("<|im_start|>", "<|im_end|>"),
-        "",
-        _turns(
-            "<|im_start|>system\n{}<|im_end|>\n",
-            "<|im_start|>user\n{}<|im_end|>\n",
-            "<|im_start|>assistant\n{}<|im_end|>\n",
-            "<|im_start|>assistant\n",
-        ),
-    ),
+    ChatFormat("phi4", "phi3", "<|im_start|> <|im_sep|> <|im_end|>", _alike("<|im_start|>{}<|im_sep|>", "<|im_end|>")),
+    ChatFormat("chatml", "", "<|im_start|> <|im_end|>", _alike("<|im_start|>{}\n", "<|im_end|>\n")),
     ChatFormat(
         "gemma",
-        ("gemma", "gemma2"),
-        ("<start_of_turn>", "<end_of_turn>"),
-        "",
+        "gemma gemma2",
+        _GEMMA_MARKS,
         _turns("", _GEMMA_USER + "{}" + _GEMMA_END, _GEMMA_MODEL + "{}" + _GEMMA_END, _GEMMA_MODEL, start=_BOS),
     ),
     ChatFormat(
         "gemma3",
-        ("gemma3", "gemma3_text", "gemma3n", "gemma3n_text"),
-        ("<start_of_turn>", "<end_of_turn>"),
-        "",
+        "gemma3 gemma3_text gemma3n gemma3n_text",
+        _GEMMA_MARKS,
         _BOS
         + _system_in_user(
             _GEMMA_USER,
@@ -151,97 +116,72 @@ CHAT_FORMATS = (
         + _text(_GEMMA_MODEL)
         + "{% endif %}",
     ),
-    ChatFormat(
-        "phi3",
-        ("phi3", "phimoe", "phi3small"),
-        ("<|user|>", "<|assistant|>", "<|end|>"),
-        "",
-        _turns("<|system|>\n{}<|end|>\n", "<|user|>\n{}<|end|>\n", "<|assistant|>\n{}<|end|>\n", "<|assistant|>\n"),
-    ),
+    ChatFormat("phi3", "phi3 phimoe phi3small", "<|user|> <|assistant|> <|end|>", _alike("<|{}|>\n", "<|end|>\n")),
     ChatFormat(
         "command-r",
-        ("cohere", "cohere2"),
-        ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>"),
-        "",
-        _turns(
-            _command("SYSTEM"),
-            _command("USER"),
-            _command("CHATBOT"),
-            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>",
-            start=_BOS,
-        ),
+        "cohere cohere2",
+        f"<|START_OF_TURN_TOKEN|> <|END_OF_TURN_TOKEN|> {_COMMAND_MARKS}",
+        _alike(_COMMAND, "<|END_OF_TURN_TOKEN|>", _BOS, system="SYSTEM", user="USER", assistant="CHATBOT"),
     ),
     ChatFormat(
         "granite",
-        ("granite", "granitemoe", "granitemoeshared", "granitemoehybrid"),
-        ("<|start_of_role|>", "<|end_of_role|>"),
-        "",
-        _turns(
-            _granite("system"), _granite("user"), _granite("assistant"), "<|start_of_role|>assistant<|end_of_role|>"
-        ),
+        "granite granitemoe granitemoeshared granitemoehybrid",
+        "<|start_of_role|> <|end_of_role|>",
+        _alike("<|start_of_role|>{}<|end_of_role|>", "<|end_of_text|>\n"),
     ),
     ChatFormat(
         "deepseek",
-        (),
-        ("<｜User｜>", "<｜Assistant｜>"),
         "",
+        "<｜User｜> <｜Assistant｜>",
         _turns("{}", "<｜User｜>{}", "<｜Assistant｜>{}EOS", "<｜Assistant｜>", start=_BOS),
     ),
     ChatFormat(
         "glm4",
-        ("glm", "glm4", "chatglm"),
-        ("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>"),
-        "",
+        "glm glm4 chatglm",
+        "[gMASK] <sop> <|system|> <|user|> <|assistant|>",
         _turns("<|system|>\n{}", "<|user|>\n{}", "<|assistant|>\n{}", "<|assistant|>", start=_text("[gMASK]<sop>")),
     ),
     ChatFormat(
         "mistral",
-        ("mistral", "mixtral", "ministral"),
-        ("[INST]", "[/INST]"),
-        "",
+        "mistral mixtral ministral",
+        "[INST] [/INST]",
         _turns("", "[INST] {}[/INST]", " {}EOS", "", start=_BOS),
     ),
     ChatFormat(
         "mistral-v1",
-        ("mistral", "mixtral"),
-        (),
-        r"mi[sx]tral.*instruct",
+        "mistral mixtral",
+        "",
         _turns("", "[INST] {} [/INST]", " {}EOS", "", start=_BOS),
+        r"mi[sx]tral.*instruct",
     ),
     ChatFormat(
         "llama2",
-        ("llama",),
-        (),
-        r"llama-?2.*chat",
+        "llama",
+        "",
         _system_in_user(
             "BOS[INST] ",
             "<<SYS>>\n",
             "\n<</SYS>>\n\n",
             "{{ ' [/INST]' }}{% elif message['role'] == 'assistant' %}{{ ' ' ~ message['content'] ~ ' ' ~ eos_token }}",
         ),
+        r"llama-?2.*chat",
     ),
+    ChatFormat("zephyr", "", "", _alike("<|{}|>\n", "EOS\n"), r"zephyr"),
     ChatFormat(
-        "zephyr",
-        (),
-        (),
-        r"zephyr",
-        _turns("<|system|>\n{}EOS\n", "<|user|>\n{}EOS\n", "<|assistant|>\n{}EOS\n", "<|assistant|>\n"),
-    ),
-    ChatFormat(
-        "vicuna", ("llama",), (), r"vicuna", _turns("{} ", "USER: {} ", "ASSISTANT: {}EOS", "ASSISTANT:", start=_BOS)
+        "vicuna", "llama", "", _turns("{} ", "USER: {} ", "ASSISTANT: {}EOS", "ASSISTANT:", start=_BOS), r"vicuna"
     ),
     ChatFormat(
         "falcon-chat",
-        ("falcon",),
-        (),
-        r"falcon.*chat",
+        "falcon",
+        "",
         _turns("System: {}", "User: {}", "Falcon: {}", "Falcon:", between="\n"),
+        r"falcon.*chat",
     ),
     ChatFormat(
         "falcon-instruct",
-        ("falcon",),
-        (),
-        r"falcon.*instruct",
+        "falcon",
+        "",
         _turns("{}", "User: {}", "Assistant: {}", "Assistant:", between="\n"),
+        r"falcon.*instruct",
     ),
 )

@@ -38,9 +38,8 @@ from sgl.grammars.algebra.grammar_core_extension import extension
 from sgl.grammars.errors import GrammarError
 from sgl.grammars.network.transition_network import TransitionNetwork
 from sgl.grammars.regex.unicode_classes import general_category
-from sgl.grammars.schema.ascii_only_json import ascii_only
 from sgl.grammars.schema.json_spelling import FREE_TEXT, encode_chars, other_than
-from sgl.grammars.schema.schema_builder import SchemaOptions, canonical_schema, schema_expr
+from sgl.grammars.schema.schema_builder import SchemaOptions, ascii_only, canonical_schema, schema_expr
 
 BENCH = Path(__file__).parents[4] / "shared/data/jsonschemabench-dev.jsonl.gz"
 VOCABULARY = byte_vocabulary()

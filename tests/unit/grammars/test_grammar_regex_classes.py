@@ -15,7 +15,7 @@ from sgl.grammars import UnsupportedGrammarError
 from sgl.grammars.algebra.charset import CharSet
 from sgl.grammars.algebra.expr import CharClass
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.regex.case_folding import fold
+from sgl.grammars.regex.regex_character_sets import fold
 from sgl.grammars.regex.unicode_classes import characters, property_class, script
 from sgl.grammars.regex.unicode_script_table import NAMES
 

@@ -12,7 +12,7 @@ from sgl.grammars import GrammarError, GrammarLimitError, InvalidGrammarError, U
 from sgl.grammars.algebra import charset
 from sgl.grammars.algebra.expr import NEVER, CharClass, Expr
 from sgl.grammars.regex import parse_regex
-from sgl.grammars.regex.case_folding import cases, fold
+from sgl.grammars.regex.regex_character_sets import cases, fold
 from sgl.grammars.regex.unicode_classes import characters, class_of_re, general_category, property_class
 
 VOCABULARY = byte_vocabulary()
@@ -249,8 +249,7 @@ def test_folded_sets_match_the_same_code_points_as_re(pattern, flags, letters):
 
 
 @pytest.mark.parametrize(
-    "escape,member",
-    [(r"\d", str.isdecimal), (r"\s", str.isspace), (r"\w", lambda c: c.isalnum() or c == "_")],
+    "escape,member", [(r"\d", str.isdecimal), (r"\s", str.isspace), (r"\w", lambda c: c.isalnum() or c == "_")]
 )
 def test_unicode_classes_are_those_of_re(escape, member):
     assert _codes(class_of_re(escape)) == {ord(c) for c in EVERYTHING if member(c) and not 0xD800 <= ord(c) <= 0xDFFF}
