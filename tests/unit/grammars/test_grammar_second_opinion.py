@@ -32,21 +32,11 @@ from sgl.grammars.second_opinion.outlines_index import index_recogniser
 from sgl.grammars.second_opinion.regex_engines import automaton_recogniser, re_recogniser
 
 VOCABULARY = byte_vocabulary([b"<|tool|>"])
-SCHEMA = {
-    "type": "object",
-    "properties": {"n": {"type": "integer"}},
-    "required": ["n"],
-    "additionalProperties": False,
-}
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 JUDGED = [
     (compile_ebnf('start: "(" start ")" | /[a-z]/', VOCABULARY), ["((a))", "x"], ["", "(a", "é"], {"lark"}),
     (compile_ebnf('root ::= "(" root ")" | [a-z]', VOCABULARY), ["((a))", "x"], ["", "(a", "é"], {"lark"}),
-    (
-        compile_ebnf("%import .m.A -> B\nstart: B B", VOCABULARY, imports={"m.lark": 'A: "a"'}),
-        ["aa"],
-        ["a"],
-        {"lark"},
-    ),
+    (compile_ebnf("%import .m.A -> B\nstart: B B", VOCABULARY, imports={"m.lark": 'A: "a"'}), ["aa"], ["a"], {"lark"}),
     (
         compile_regex(r"^cat|cat(egory)?(\.js)*$", VOCABULARY),
         ["cat", "category.js.js"],
