@@ -139,8 +139,8 @@ def _copy(to_words, to_meta, weight, tile, step, FORMAT: gl.constexpr, CUT: gl.c
     META: gl.constexpr = _meta_layout(WARPS)
     PIECES: gl.constexpr = pieces(GROUP, FORMAT.kind)
     present = tile < tiles_of(OUTPUTS, CUT.half, ROWS)
-    output = outputs_of(index(1, ROWS, LEFT), tile, OUTPUTS, CUT.half, ROWS)
-    place = _blocks(step, LEFT, FORMAT.inputs, WARPS) * OUTPUTS + output
+    place = _blocks(step, LEFT, FORMAT.inputs, WARPS) * OUTPUTS
+    place = place + outputs_of(index(1, ROWS, LEFT), tile, OUTPUTS, CUT.half, ROWS)
     copy_to_shared(to_words, weight[0] + place * WORDS + index(2, WORDS, LEFT), present)
     if PIECES > 0:
         BLOCKS: gl.constexpr = (FORMAT.inputs + 4 * WORDS - 1) // (4 * WORDS)
