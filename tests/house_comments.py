@@ -19,7 +19,7 @@ from house_prose import CODE, FORBIDDEN, forbidden
 
 ROOT = Path(__file__).parent.parent
 # words still there, by floor: only ever lower
-LEFT = {"sgl": 0, "lang": 14, "runtime": 182, "grammars": 24, "common": 0}
+LEFT = {"sgl": 0, "lang": 14, "runtime": 165, "grammars": 24, "common": 0}
 ANY = re.compile("|".join(FORBIDDEN), re.IGNORECASE)
 C_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 Prose = Iterator[tuple[int, str]]  # first line, text
