@@ -327,6 +327,7 @@ class Decoder:
             if index >= ahead:
                 number, arriving = coming.popleft()
                 arriving.wait()
+                del arriving  # what it holds goes while the part is sealed
                 yield number
 
     def seal_part(self, index: int, transform: Transform | None = None) -> None:

@@ -168,6 +168,7 @@ class TransferThreads:
                         self._done(chunk.bytes)
                 except BaseException as error:  # the loader's thread raises it
                     load.failed(error)
+                del found, chunk  # the target's memory may go while this thread waits for the next one
         lane.finish()
 
 
