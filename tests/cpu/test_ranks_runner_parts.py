@@ -299,7 +299,7 @@ def test_a_follower_divides_by_the_scales_of_its_checkpoint_and_of_others(tmp_pa
     size, error = ask("plan", other)
     assert size > 0 and error is None and ask("fill") == (None, None)
     assert {layout.scales(follower._pool, layer) for layer in layout.places} == {KVScaleFactors(4.0, 3.0)}
-    assert isinstance(ask("plan", tmp_path / "nowhere")[1], CheckpointError)
+    assert isinstance(ask("plan", tmp_path / "nowhere")[1].error(), CheckpointError)
 
 
 def test_a_follower_scales_pools_of_windows_apart(tmp_path, monkeypatch):
