@@ -56,10 +56,21 @@ class RequestGrammarCompiler:
 
         Raises GrammarError: what is malformed or not supported, and where; TimeoutError at the caller's deadline.
         """
-        future = self._pool.grammar(self._recipe(kind, source, resources or {}), CALLER.get().tenant)
+        recipe = self._recipe(kind, source, resources or {})
+        while True:
+            future = self._pool.grammar(recipe, CALLER.get().tenant)
+            try:
+                return await self._result(future)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # another server of the same engine gave up the compilation before it was begun
+
+    async def _result(self, future: Future[Grammar]) -> Grammar:
         self._waiting[future] += 1
         try:
-            if future.done():
+            if future.done() and not future.cancelled():
                 return future.result()
             async with asyncio.timeout(seconds_left(CALLER.get())):
                 return await asyncio.shield(asyncio.wrap_future(future))

@@ -299,6 +299,28 @@ async def _await_begun(begun: list[str], count: int) -> None:
         await asyncio.sleep(0.001)
 
 
+def test_a_compilation_that_another_server_gave_up_is_begun_again(engine, slowly):
+    first, begun, go_on = slowly
+    second = RequestGrammarCompiler(engine)
+
+    async def both() -> Grammar:
+        blocking = _asking(first, "blocks")
+        await _await_begun(begun, 1)
+        leaving, staying = _asking(first, "a+"), _asking(second, "a+")
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await _await_begun(begun, 2)
+        go_on.set()
+        await blocking
+        return await staying
+
+    assert isinstance(asyncio.run(both()), Grammar)
+    assert len(begun) == 2
+
+
+
 def test_tenants_take_turns_with_compiling(slowly):
     compiler, begun, go_on = slowly
 
