@@ -25,7 +25,7 @@ from server_rig import await_true, serving
 
 from sgl.cli import _parser, main
 from sgl.commands.model_arguments import model_and_options
-from sgl.grammars import InvalidGrammarError, UnsupportedGrammarError, Vocabulary
+from sgl.grammars import Grammar, InvalidGrammarError, UnsupportedGrammarError, Vocabulary
 from sgl.grammars.compile import GrammarRecipe
 from sgl.runtime import Engine
 from sgl.runtime.errors import ConfigError, ContextLengthError, EngineClosed, OutOfPages, RequestAborted, RuntimeFailure
@@ -318,7 +318,6 @@ def test_a_compilation_that_another_server_gave_up_is_begun_again(engine, slowly
 
     assert isinstance(asyncio.run(both()), Grammar)
     assert len(begun) == 2
-
 
 
 def test_tenants_take_turns_with_compiling(slowly):
