@@ -1034,7 +1034,7 @@ def adapters() -> None:
 
 def one_row_with_adapters() -> None:
     """Llama-3.1-8B's products in bfloat16 as they are cut, of one rank and of two."""
-    pair = {"h": "*fp32", "pairs": "*bf16", "pair_at": "*i64", "norm": "*bf16", "scale": "*bf16"}
+    pair = {"h": "*fp32", "pairs": "*bf16", "pair_at": "*i64", "norm": "*bf16", "outer": "*bf16"}
     for size, warps, normed in ((4096, 4, True), (14336, 8, False), (72, 4, True)):
         sizes = {
             "SIZE": size,
@@ -1056,25 +1056,8 @@ def one_row_with_adapters() -> None:
         kernel: Any, outputs: int, size: int, rank: int, borders: tuple[int, int], more: dict[str, str], **flags: Any
     ) -> None:
         launch = best_launch(outputs, size)
-        cut = {
-            "SIZE": size,
-            "ROWS": launch.rows,
-            "BLOCK": launch.block,
-            "VECTOR": 8,
-            "SCALED": False,
-            "DEPENDENT": True,
-        }
-        check(
-            kernel,
-            launch.warps,
-            pair | more,
-            WIDTH=rank,
-            SECOND=borders[0],
-            THIRD=borders[1],
-            BIASED=rank == 64,
-            **cut,
-            **flags,
-        )
+        rows = plain_cut(size, launch.rows, launch.block) | {"BIASED": rank == 64, "DEPENDENT": True}
+        check(kernel, launch.warps, pair | more, PAIR=gemv_lora.LoraSizes(rank, *borders), **rows, **flags)
 
     heads_of, own = (
         {"QUERIES": 32, "KEYS": 8, "HALF": 64, "NORMED": True},
