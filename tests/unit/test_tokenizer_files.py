@@ -4,8 +4,10 @@ same files; what cannot be read is named.
 
 from __future__ import annotations
 
+import atexit
 import json
 import random
+import shutil
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +35,7 @@ texts = st.text(
 @cache
 def folder_of(name: str) -> Path:
     folder = Path(mkdtemp(prefix="sgl-tokenizers-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     KINDS[name].write(folder)
     return folder
 

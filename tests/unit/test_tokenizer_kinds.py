@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import re
+import shutil
 import unicodedata
 from functools import cache
 from pathlib import Path
@@ -59,6 +61,7 @@ exact = [kind for kind in KINDS if not kind.lossy]
 @cache
 def folder_of(kind: TokenizerKind) -> Path:
     folder = Path(mkdtemp(prefix="sgl-tokenizers-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     kind.write(folder)
     return folder
 

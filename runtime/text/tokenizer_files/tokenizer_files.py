@@ -42,6 +42,7 @@ MODELS = (
 REMEDY = (
     "save tokenizer.json next to it: AutoTokenizer.from_pretrained(...).save_pretrained(...) where its tokenizer runs"
 )
+MOST_NAMES = 8  # of files in a message
 MOST_TOKENS = 1 << 20  # ids beyond are a mistake
 MOST_VALUES, MOST_NAMED = 3 * 2**20, 5 * 2**17  # of a file of JSON that lists a vocabulary: all, and those with a name
 MOST_CHARACTERS = 2**22  # of all tokens
@@ -236,13 +237,13 @@ def _nothing(folder: Path, reasons: Iterable[str], own: str | None) -> str:
             f"{folder / 'tokenizer_config.json'}: auto_map={own!r}: its tokenizer is Python that comes with the "
             f"checkpoint, which is never run, whatever Engine(trust_remote_code=...) says; {REMEDY}"
         )
-    there = (
-        ", ".join(sorted(file.name for file in folder.iterdir() if "token" in file.name or "vocab" in file.name))
-        or "none"
-    )
+    there = [
+        file.name for file in folder.iterdir() if file.is_file() and ("token" in file.name or "vocab" in file.name)
+    ]
+    named = ", ".join(sorted(there)[:MOST_NAMES]) + (", ..." if len(there) > MOST_NAMES else "")
     return (
         f"{folder} has no tokenizer that can be read: no tokenizer.json, and transformers cannot make one of its files "
-        f"({there}): {'; '.join(reasons)}. {REMEDY[0].upper()}{REMEDY[1:]}"
+        f"({named or 'none'}): {'; '.join(reasons)}. {REMEDY[0].upper()}{REMEDY[1:]}"
     )
 
 
