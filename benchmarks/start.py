@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import keep_text
+from bench_results import keep_text
 
 CHILD = Path(__file__).parent / "start_child.py"
 CONTEXT = 2048  # llama.cpp's room for one sequence
@@ -96,10 +96,8 @@ def commands(files: dict[str, str], runs: int) -> Iterator[str]:
     """Seconds and CPU of the commands that people start often."""
     for name, file in files.items():
         model = [] if file == "-" else [file]
-        cases = {"models": [*model] or ["nano"], "chat": [*model, "--max-tokens", "8"]}
+        cases = {"chat": [*model, "--max-tokens", "8"]} | ({"models": model} if model else {})
         for command, arguments in cases.items():
-            if command == "models" and not model:
-                continue
             found = [timed_command(command, arguments) for _ in range(runs)]
             yield f"sgl {command}, {name}: {median(f[0] for f in found):.2f} s, CPU {median(f[1] for f in found):.2f}"
         served = [serve(model) for _ in range(runs)]

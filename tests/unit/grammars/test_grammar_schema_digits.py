@@ -43,6 +43,14 @@ SCHEMAS = [
 ]
 
 
+@pytest.mark.parametrize("digits", [None, 3])
+@pytest.mark.parametrize("schema", SCHEMAS, ids=str)
+def test_no_number_begins_with_a_zero_and_a_digit(schema, digits):
+    grammar = compiled(schema, digits=digits)
+    for text in ("00", "01", "-01", "012", "006", "-09", "01.5", "00.25", "-00.5", "01e2", "010", "0125"):
+        assert not accepts(grammar, text)
+
+
 def some_number(dice):
     whole = dice.choice(
         [
