@@ -16,7 +16,8 @@ from part_models import RMS, PartsRig, attention, model
 from test_quantized_kernels import draw
 
 from sgl.runtime.kernels.gemv import gemv
-from sgl.runtime.kernels.quantized import skinny_gemm, split_k_gemm, wgmma_gemm
+from sgl.runtime.kernels.quantized import quantized_gemm, skinny_gemm, split_k_gemm, wgmma_gemm
+from sgl.runtime.kernels.quantized.gemm_dispatch import kernel_for
 from sgl.runtime.layers.linear_layers import Linear
 from sgl.runtime.models import decoder
 from sgl.runtime.models.decoder import Decoder
@@ -36,6 +37,7 @@ from sgl.runtime.quantization.gpu_quantized_linear import (
     GpuQuantizedLinear,
     Int8ActivationLinear,
 )
+from sgl.runtime.quantization.gpu_weight_packing import pack_for_gpu
 from sgl.runtime.quantization.weight_rounding import round_to_int8
 
 HALF = torch.bfloat16
@@ -132,3 +134,27 @@ def test_the_page_has_the_table_that_products_choose_from() -> None:
     text = (root / "docs/gpu.md").read_text()
     written = runpy.run_path(str(root / "docs/site/kernels.py"), run_name="script")["page"](text)
     assert written == text, "docs/gpu.md is not what the table says; run docs/site/kernels.py"
+
+
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "form", "kernel"),
+    [
+        (1024, 1024, "plain", "split_k_gemm"),
+        (1536, 1024, "plain", "skinny_gemm"),
+        (2048, 2048, "zeros", "split_k_gemm"),
+        (2304, 2048, "zeros", "skinny_gemm"),
+        (128, 8320, "plain", "quantized_gemm"),
+    ],
+)
+def test_seventeen_rows_of_few_outputs(
+    outputs: int, inputs: int, form: str, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (skinny_gemm, split_k_gemm):
+        monkeypatch.setattr(module, "has_room", lambda device: True)
+    weight = pack_for_gpu(draw(form, outputs, inputs, 64), torch.bfloat16)
+    assert [kernel_for(rows, weight) for rows in (16, 17, 32)] == ["split_k_gemm", kernel, kernel]
+
+
+def test_no_rows() -> None:
+    weight = pack_for_gpu(draw("zeros", 64, 128, 64), torch.bfloat16)
+    assert quantized_gemm.product(torch.empty(0, 128, dtype=torch.bfloat16), weight).shape == (0, 64)

@@ -17,6 +17,10 @@ from . import skinny_gemm, split_k_gemm, wgmma_gemm
 DEQUANTIZED_ROWS = 512  # from here on dequantizing a part of the weight and a library's product are faster
 
 
+FEW_OUTPUTS_ROWS = 32  # of `split_k_gemm`, where so few outputs leave multiprocessors of `skinny_gemm` without work
+FEW_OUTPUTS_WITH_ZEROS = 2048  # with more of them `skinny_gemm` is faster
+
+
 class KernelRange(NamedTuple):
     """A kernel and what it is used for.
 
@@ -38,6 +42,14 @@ class KernelRange(NamedTuple):
 
 def _always(weight: PackedWeight, gated: bool) -> bool:
     return True
+
+
+def _split_k_rows(weight: PackedWeight) -> int:
+    """As measured on an H200, see benchmarks/gpu_skinny_gemm.py."""
+    few = 2 * weight.outputs < 3 * weight.inputs
+    few = few and (weight.kind == "scaled" or weight.outputs <= FEW_OUTPUTS_WITH_ZEROS)
+    other = skinny_gemm.supports_weight(weight) and skinny_gemm.most_rows(weight) > 0
+    return FEW_OUTPUTS_ROWS if few and other else split_k_gemm.MOST_ROWS
 
 
 GEMV = (  # of a batch of one, if all products of a layer have such kernels
@@ -81,10 +93,11 @@ GEMM = (  # the first that supports a product is used
     KernelRange(
         "split_k_gemm",
         1,
-        lambda weight: split_k_gemm.MOST_ROWS,
+        _split_k_rows,
         lambda weight, gated: split_k_gemm.supports_weight(weight),
         16,
-        f"up to {split_k_gemm.MOST_ROWS}",
+        f"up to {split_k_gemm.MOST_ROWS}, or to {FEW_OUTPUTS_ROWS} of weights that `skinny_gemm` takes with fewer than "
+        f"1.5 outputs an input (with zeros: up to {FEW_OUTPUTS_WITH_ZEROS:,} outputs)",
         "bfloat16 model; 4 and 8 bits, codebooks and small floats, not asymmetric (minima)",
         "227 KB of shared memory",
         "each program has a slice of the inputs",

@@ -84,8 +84,11 @@ def matmul(
     wide = weight.outputs // 2 if name else weight.outputs
     y = added_to if added_to is not None else x.new_empty(len(x), wide)
     of = GemmArguments(x, weight, y, bias, squares, eps, added_to is not None, ready, name, overlap)
-    kernel = KERNELS.get(type(tile)) or KERNELS.get(kernel_for(len(x), weight, bool(name), x), _multiply)
-    after, left = kernel(of, tile) if len(x) else of.readied(0)
+    if len(x):
+        kernel = KERNELS.get(type(tile)) or KERNELS.get(kernel_for(len(x), weight, bool(name), x), _multiply)
+        after, left = kernel(of, tile)
+    else:
+        after, left = of.readied(0)
     return NormedInput(after, left, ready[1]) if ready else y
 
 

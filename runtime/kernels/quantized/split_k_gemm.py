@@ -1,4 +1,4 @@
-"""Products of 2 to 16 rows with 4-bit and 8-bit weights, whose programs have a slice of the inputs each (split-K).
+"""Products of 2 to 32 rows with 4-bit and 8-bit weights, whose programs have a slice of the inputs each (split-K).
 
 See `split_k_gemm_kernels`.
 """
@@ -20,7 +20,7 @@ from . import split_k_gemm_kernels as kernels
 from .gemm_epilogue import GemmArguments
 from .split_k_blocks import block_of, steps_of
 
-MOST_ROWS = 16  # for 17 to 32 rows `skinny_gemm_kernels` are faster
+MOST_ROWS = 16  # with more, `skinny_gemm_kernels` are faster for most weights
 WORDS_RATE, OTHER_RATE = (
     25.0,
     45.0,
