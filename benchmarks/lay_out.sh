@@ -31,5 +31,6 @@ compile() { # NAME SOURCE FOLDER: taken from the bundle, or built in place
 }
 compile _core grammars/core/grammar_core_unity.c "$site/sgl/grammars"
 compile _cpu runtime/csrc/cpu_kernels_unity.c "$site/sgl/runtime/layers"
+python3 -m compileall -q "$site/sgl" # as pip does
 export PYTHONSAFEPATH=1 PYTHONPATH="$site:$PWD/tests/cpu:$PWD/tests/unit:$PWD:$PWD/benchmarks" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export TRITON_CACHE_DIR="${TRITON_CACHE_DIR:-/tmp/triton}"

@@ -20,6 +20,7 @@ from ..kernels.attention.attention_decode import DecodeScratch, DecodeTile, deco
 from ..kernels.attention.attention_prefill import PrefillScratch, PrefillTile, prefill
 from ..kernels.attention.kv_cache_write import store
 from ..kernels.gemv.gemv_launch import has_room
+from ..kernels.launch.compile_ahead import compiled_in_parallel
 from ..kernels.launch.programmatic_launch import overlaps
 from ..step.step_batch import DeviceBatch, StepBatch
 from .attention_backend import AttentionShape, BackendUnavailable, SinglePoolAttention
@@ -283,21 +284,28 @@ def _numbers(shape: AttentionShape) -> int:
 @torch.inference_mode()
 def proved(backend: Any) -> None:
     """Compile and run every kernel of a backend once, on the padding slot: what cannot run here fails now."""
-    pool, shape = backend.pool, backend.shape
-    q_dtype = pool.k.dtype if pool.k.dtype.itemsize > 1 else torch.bfloat16
+    device = backend.pool.k.device
     try:
-        for lengths in ([1], [1, 1, 2]):
-            batch = _empty_batch(lengths, backend.page_size, pool.k.device)
-            q = torch.zeros(sum(lengths), shape.query_heads, shape.head_dim, dtype=q_dtype, device=pool.k.device)
-            backend.plan(batch)
-            for reach in set(shape.reaches):
-                backend.attend(q, None, None, shape.reaches.index(reach), batch)
-            if shape.chosen is not None:
-                _choose(backend, batch, q)
-        torch.cuda.synchronize(pool.k.device)
+        with compiled_in_parallel(device):
+            _attend_all(backend)
+        _attend_all(backend)
+        torch.cuda.synchronize(device)
     except Exception as error:
         first_line = str(error).strip().partition("\n")[0]
         raise BackendUnavailable(f"Triton's kernels fail here: {type(error).__name__}: {first_line}") from error
+
+
+def _attend_all(backend: Any) -> None:
+    pool, shape = backend.pool, backend.shape
+    q_dtype = pool.k.dtype if pool.k.dtype.itemsize > 1 else torch.bfloat16
+    for lengths in ([1], [1, 1, 2]):
+        batch = _empty_batch(lengths, backend.page_size, pool.k.device)
+        q = torch.zeros(sum(lengths), shape.query_heads, shape.head_dim, dtype=q_dtype, device=pool.k.device)
+        backend.plan(batch)
+        for reach in set(shape.reaches):
+            backend.attend(q, None, None, shape.reaches.index(reach), batch)
+        if shape.chosen is not None:
+            _choose(backend, batch, q)
 
 
 def _choose(backend: Any, batch: StepBatch, q: Tensor) -> None:

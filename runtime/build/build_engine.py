@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
 
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
 
+
+GPU_STEP = "sgl.runtime.models.gpu.gpu_step"
 
 Core_co = TypeVar("Core_co", bound=ServingCore, covariant=True)
 
@@ -171,10 +174,12 @@ class EngineBuilder:
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, DetokenizerResources]:
-        """The model, and in parallel the tokenizer, in a thread."""
+        """The model, and in parallel the tokenizer and on a GPU the modules of kernels, in threads."""
         config = self.config
-        with ThreadPoolExecutor(1, "sgl-tokenizer") as pool:
+        with ThreadPoolExecutor(2, "sgl-start") as pool:
             pool.submit(_into, self._text, _text_side, self.path, config)
+            if self.choice.device.type == "cuda" and importlib.util.find_spec("triton") is not None:
+                pool.submit(importlib.import_module, GPU_STEP)  # where it fails, its first use raises that again
             if self.draft is not None:
                 with self._phase("draft"):
                     self.draft.load(self._text.result().tokenizer, self.path)

@@ -140,19 +140,22 @@ class PiecewiseCudaGraphs:
 
     def _run(self, pieces: list[Piece], batch: StepBatch, tokens: int, rows: AdapterRows | None) -> Tensor:
         rooms, attend = self._rooms(tokens), self._attention.attend_into
-        for layer, (piece, (q, mixed), sinks) in enumerate(zip(pieces[:-1], rooms, self._sinks, strict=False)):
-            piece()
-            attend(mixed, q, layer, batch, *sinks)
+        last, model = len(pieces) - 1, self._model_of(rows is not None)
+        for layer in model.execution_plan.compiled if is_compiling() else range(len(pieces)):
+            if layer < last:
+                (q, mixed), sinks = rooms[layer], self._sinks[layer]
+                pieces[layer]()
+                attend(mixed, q, layer, batch, *sinks)
         pieces[-1]()
         if not len(batch.logit_rows):
             return self._model.no_logits()
         q, mixed = rooms[-1]
-        attend(mixed, q, len(pieces) - 1, batch, *self._sinks[-1])
+        attend(mixed, q, last, batch, *self._sinks[-1])
         if rows is not None:
             self._adapted_model.products.begin(
                 rows
             )  # what is left is computed for the real rows, or those that are wanted
-        return gpu_step.finish(self._model_of(rows is not None), self._x[:tokens], mixed.view(tokens, -1), batch)
+        return gpu_step.finish(model, self._x[:tokens], mixed.view(tokens, -1), batch)
 
     @property
     def _adapted_model(self) -> AdaptedModel:

@@ -6,16 +6,16 @@ Such a step computes token 0 in the padding slot, which is never read, and its l
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+import torch
 
 from ..adapters.batch_adapters import BatchAdaptersBySlot
-from ..kernels.launch.compile_ahead import KernelCompileJobs, compiling
+from ..kernels.launch.compile_ahead import KernelCompileJobs, compiled_in_parallel
 from ..sequences.sequence_options import SequenceOptions
 from ..sequences.sequence_state import ScheduledWork, SequenceOp, SequenceState, SequenceStatus
 from ..step.adapter_rows import NONE, AdapterRows
@@ -32,7 +32,6 @@ LONG = (600, 1024, 4096)  # tokens of prompts that are bound by the device
 ADAPTED, SOME = (1, 2, 16, 32, 64), 8  # decoding sequences with adapters, and how many of these
 ADAPTED_PROMPTS = (17, 300, 600, 4096)
 FIRST = (17, 300, 600)  # tokens of prompts, after which a first request finds its libraries loaded
-THREADS = 8  # that compile at once
 
 
 class _LastTokenLogits(SequenceOp):
@@ -84,16 +83,20 @@ def compile_ahead(runner: GraphRunner, sampler: Callable[[], None]) -> None:
 
 def compile_all(runner: GraphRunner, sampler: Callable[[], None]) -> KernelCompileJobs:
     """Have every kernel compiled; none runs."""
-    jobs = KernelCompileJobs(runner.device, min(THREADS, os.cpu_count() or 1))
-    with compiling(jobs):
+    with compiled_in_parallel(runner.device) as jobs:
         for work in _all(runner):
             runner.forward(work)
         with _slots_by_number(runner):
             for work in _adapted(runner):
                 runner.forward(work)
         sampler()
-    jobs.wait()
     return jobs
+
+
+def compile_step(device: torch.device, step: Callable[[], object]) -> None:
+    """Have the kernels that a step launches compiled, several at a time; none runs."""
+    with compiled_in_parallel(device):
+        step()
 
 
 def _all(runner: GraphRunner) -> Iterator[list[ScheduledWork]]:

@@ -133,7 +133,7 @@ def test_what_single_rows_launch_is_compiled_before_there_is_an_adapter(
 ) -> None:
     """Decode steps, and prompts of a token."""
     base, _ = made("qwen3", tmp_path)
-    monkeypatch.setattr(warmup, "KernelCompileJobs", lambda device, threads: Asked())
+    monkeypatch.setattr(compile_ahead, "KernelCompileJobs", lambda device, threads: Asked())
     with opened(base, adapter_slots={8: 2}) as engine:
         runner: Any = engine._core.runner
 

@@ -249,7 +249,7 @@ def test_what_steps_with_adapters_launch_is_compiled_before_there_is_an_adapter(
         pytest.skip("with a GPU, tests/gpu does the same")
     path = write_checkpoint(tmp_path / "base", tokenizer=True, num_hidden_layers=2)
     pretend(monkeypatch)
-    monkeypatch.setattr(warmup, "KernelCompileJobs", lambda device, threads: Asked())
+    monkeypatch.setattr(compile_ahead, "KernelCompileJobs", lambda device, threads: Asked())
     draw = random.Random(0)
     with Engine(
         path, device="cpu", dtype="float32", threads=1, kv_tokens=2048, max_running=40, adapter_slots={8: 9, 32: 3}

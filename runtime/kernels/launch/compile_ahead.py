@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+THREADS = 16  # that compile at once
 
 _here = threading.local()  # .jobs: of the thread that rehearses; .waited: seconds that the thread has compiled
 _all_threads: list[None] = []  # one for each kernel that was compiled
@@ -69,6 +72,15 @@ def compiling(jobs: KernelCompileJobs) -> Iterator[None]:
         yield
     finally:
         _here.jobs = None
+
+
+@contextmanager
+def compiled_in_parallel(device: torch.device) -> Iterator[KernelCompileJobs]:
+    """As `compiling`, by threads; at the end all is compiled. Raises what a compilation raised."""
+    jobs = KernelCompileJobs(device, min(THREADS, os.cpu_count() or 1))
+    with compiling(jobs):
+        yield jobs
+    jobs.wait()
 
 
 def is_compiling() -> bool:

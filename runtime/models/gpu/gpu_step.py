@@ -19,6 +19,7 @@ from ...attention.attention_backend import AttentionBackend
 from ...cache.recurrent_state_memory import RecurrentStateMemory
 from ...kernels.embed_tokens import embed, enter_pages
 from ...kernels.gemv import gemv
+from ...kernels.launch.compile_ahead import is_compiling
 from ...kernels.logit_softcap import adjust
 from ...kernels.quantized.quantized_gemm import NormedInput
 from ...kernels.residual_norm import NormWeights
@@ -37,6 +38,7 @@ from .gpu_layer_executor import GpuStep, LayerExecutor
 from .gpu_layers import FusedLayer, FusedRecurrentLayer, ReferenceLayer, ReferenceMixerLayer
 from .gpu_residual_norm import AnyJoin, Pending, between, summed_locally, weights_of
 from .gpu_support import gpu_refusal, gpu_refusal_around_mixer
+from .repeated_layers import compiled_layers
 from .small_batch_layers import MOST_ROWS, SmallBatchLayer, of_head, small_batch_layers
 from .small_batch_support import is_quantized, unfused_reasons
 
@@ -49,7 +51,7 @@ class ExecutionPlan:
     small_batch_refusal: why these are None all the same.  exit: from the last layer to the head.  last_norm: if it is a
         plain RMS norm, which the head can fuse into its product.
     positions: of the longest sequence that the tables cover; None: no limit.
-    reference_ropes: rotations of mixers that run in torch.
+    reference_ropes: rotations of mixers that run in torch.  compiled: see `compiled_layers`.
     """
 
     layers: tuple[GpuLayer, ...]
@@ -60,6 +62,7 @@ class ExecutionPlan:
     last_norm: NormWeights | None
     positions: int | None
     reference_ropes: tuple[RopeParameters, ...]
+    compiled: tuple[int, ...]
 
     @property
     def whole(self) -> bool:
@@ -111,6 +114,7 @@ def execution_plan_of(model: DecoderParts) -> ExecutionPlan:
         norm if folds else None,
         _positions(model),
         tuple(dict.fromkeys(rope for mixer in reference_mixers for rope in ropes_of(mixer))),
+        compiled_layers(model),
     )
 
 
@@ -131,12 +135,12 @@ def forward(
     single_row = gemv.supports(x)
     layers = _layers(execution_plan, x, single_row)
     delta: Pending = None
-    for index, layer in enumerate(layers):
+    for index in execution_plan.compiled if is_compiling() and not kept[0] else range(len(layers)):
         if index in kept[0]:
             delta = summed_locally(delta)
             kept[1][index] = _state(layers[index - 1], x, delta, model.dtype)
         if index < len(layers) - 1:
-            x, delta = layer.run(x, delta, step)
+            x, delta = layers[index].run(x, delta, step)
     if not (len(batch.logit_rows) or batch.whole):
         layers[-1].write(x, delta, step)
         return model.no_logits()
