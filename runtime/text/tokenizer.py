@@ -45,7 +45,14 @@ class Tokenizer:
         without_template: the advice in the error for a missing chat template.
     """
 
-    def __init__(self, backend: Backend, config: Mapping[str, Any], eos_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        eos_ids: Iterable[int] = (),
+        vocabulary: Mapping[str, int] | None = None,
+    ) -> None:
+        """vocabulary: the ids of all tokens of the backend, with the added ones, where they are at hand."""
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -55,7 +62,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.token_bytes, self.exact_bytes = token_bytes(
-            backend.get_vocab(with_added_tokens=True),
+            backend.get_vocab(with_added_tokens=True) if vocabulary is None else vocabulary,
             {index: token.content for index, token in added.items()},
             _part(backend.decoder),
             self.special_ids,
@@ -71,7 +78,9 @@ class Tokenizer:
         }
         self._traits: dict[str, TemplateTraits] = {}
         self.without_template = "name one of the language's templates instead"
-        self._visible = [token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)]
+        self._visible = list(self.token_bytes)
+        for i in self.special_ids:
+            self._visible[i] = b""
 
     @classmethod
     def load(cls, path: str | Path, chat_template: str | None = None) -> Tokenizer:
@@ -101,11 +110,11 @@ class Tokenizer:
 
     @classmethod
     def _loaded(cls, folder: Path, chat_template: str | None) -> Tokenizer:
-        backend, config = read_tokenizer(folder)
+        backend, config, vocabulary = read_tokenizer(folder)
         config["chat_template"] = templates_for(
             folder, config, backend.get_added_tokens_decoder().values(), chat_template
         )
-        tokenizer = cls(backend, config, _declared_ids(folder, "eos_token_id"))
+        tokenizer = cls(backend, config, _declared_ids(folder, "eos_token_id"), vocabulary)
         tokenizer.without_template = how_to_give_one(folder)
         if tokenizer.bos_id is None:
             declared = _declared_ids(folder, "bos_token_id")
