@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
@@ -23,11 +24,13 @@ from sgl.runtime.text.chat_templates.template_messages import with_contents, wit
 from sgl.runtime.text.chat_templates.template_traits import TemplateTraits
 from sgl.runtime.text.detokenizer import detokenizer
 from sgl.runtime.text.tokenizer_files.tokenizer_file_checks import wrong
-from sgl.runtime.text.tokenizer_files.tokenizer_files import MOST_TOKENS, read_json, read_tokenizer
+from sgl.runtime.text.tokenizer_files.tokenizer_files import FLAGS, MOST_TOKENS, read_json, read_tokenizer
 
 _LONG = 500  # characters; of longer texts other threads run meanwhile
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
 _PREFIXING = ("normalizer", "pre_tokenizer")
+_PARTS = (*_PREFIXING, "post_processor", "decoder")
+_EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
 
 
 class Tokenizer:
@@ -160,11 +163,14 @@ class Tokenizer:
         return variant
 
     def _make_variant(self, continuation: bool, parse_special: bool, parse_marks: bool) -> Backend:
-        parts = json.loads(self._backend.to_str()) | (self._bare_parts if continuation else {})
-        if not parse_marks:
-            marks = self.marks.ids
-            parts["added_tokens"] = [{**t, "special": t["special"] or t["id"] in marks} for t in parts["added_tokens"]]
-        variant = Backend.from_str(json.dumps(parts))
+        """It shares the vocabulary and the merges."""
+        parts = {name: _part(getattr(self._backend, name)) for name in _PARTS}
+        parts |= self._bare_parts if continuation else {}
+        variant = Backend.from_str(json.dumps(parts | _EMPTY))
+        variant.model = self._backend.model
+        marks = frozenset() if parse_marks else self.marks.ids
+        added = sorted(self._backend.get_added_tokens_decoder().items())
+        variant.add_tokens([_with_special(token) if index in marks else token for index, token in added])
         variant.encode_special_tokens = not parse_special
         return variant
 
@@ -384,6 +390,10 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 def _part(component: Any) -> dict[str, Any] | None:
     """A component of the tokenizer as it stands in tokenizer.json."""
     return None if component is None else json.loads(component.__getstate__())
+
+
+def _with_special(token: AddedToken) -> AddedToken:
+    return AddedToken(**{name: getattr(token, name) for name in FLAGS} | {"special": True})
 
 
 def _unprefixed(step: dict[str, Any] | None) -> dict[str, Any] | None:
