@@ -14,8 +14,9 @@ MOST_SHOWN = 8  # values that an error quotes
 
 
 @cache
-def _core() -> Any:
-    """The compiled functions, or None where the package was installed without them."""
+def compiled() -> Any:
+    """The core's functions of texts (`grammars/core/python/text_blocks.c`), or None where the package was installed
+    without it."""
     try:
         return importlib.import_module("sgl.grammars._core")
     except ImportError:
@@ -84,14 +85,14 @@ class PackedTexts(PackedArray):
         return int(self._places[index + 1]) - LENGTH if index + 1 < len(self) else len(self._block)
 
     def tolist(self) -> list[str]:
-        if (core := _core()) is None:
+        if (core := compiled()) is None:
             return [self._value(index) for index in range(len(self))]
         texts: list[str] = core.texts_of(self._block, self._places)
         return texts
 
     def halves(self) -> list[Any]:
         """Each text parted at its first space that is not its first letter, (left, right); one without as it is."""
-        if (core := _core()) is None:
+        if (core := compiled()) is None:
             return [halves_of(text) for text in self.tolist()]
         pairs: list[Any] = core.halves_of(self._block, self._places)
         return pairs
@@ -108,7 +109,7 @@ def find_texts(data: bytes, start: int, most: int) -> np.ndarray:
 
     They end before the first that is not whole in the data, or no UTF-8.
     """
-    if (core := _core()) is None:
+    if (core := compiled()) is None:
         return np.array(list(_walk(data, start, most)), np.int32)
     return np.frombuffer(core.find_texts(data, start, most), np.int32)
 

@@ -18,6 +18,7 @@ from sgl.runtime.errors import CheckpointError
 from sgl.runtime.loading.gguf_files import gguf_file
 from sgl.runtime.loading.gguf_files.gguf_file import read_gguf
 from sgl.runtime.loading.gguf_files.kept_headers import headers_read_once
+from sgl.runtime.text.tokenizer_files import bpe_merges
 
 PARTS = ["", "a", " ", "b c", "\0", "é", "▁", "中", "🚀", "x" * 300, "\n", "<0x0A>"]
 ODD = [
@@ -35,8 +36,9 @@ ODD = [
 @pytest.fixture(params=["compiled", "python"])
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     if request.param == "python":
-        monkeypatch.setattr(packed_arrays, "_core", lambda: None)
-    elif packed_arrays._core() is None:
+        for module in (packed_arrays, bpe_merges):
+            monkeypatch.setattr(module, "compiled", lambda: None)
+    elif packed_arrays.compiled() is None:
         pytest.skip("the compiled core is not there")
     yield
 
@@ -127,7 +129,7 @@ def test_numbers_are_those_of_the_list() -> None:
 
 
 def test_places_that_are_none_are_refused() -> None:
-    core = packed_arrays._core()
+    core = packed_arrays.compiled()
     if core is None:
         pytest.skip("the compiled core is not there")
     for places in ([0], [8, 9], [100], [-1], [2**31 - 1]):
@@ -135,6 +137,21 @@ def test_places_that_are_none_are_refused() -> None:
             core.texts_of(bytes(24), np.array(places, np.int32))
     with pytest.raises(ValueError, match="no place in the data"):
         core.find_texts(b"abc", 4, 1)
+
+
+def test_pairs_of_pieces_are_all_that_make_them(core: None) -> None:
+    rng = random.Random(4)
+    for parts in (["a", "b", "é", "🚀"], [b"a", b"b", b"\x80"]):
+        empty = parts[0][:0]
+        pieces = [empty.join(rng.choices(parts, k=rng.randint(0, 5))) for _ in range(80)]
+        known = set(pieces)
+        expected = [
+            (piece[:cut], piece[cut:])
+            for piece in pieces
+            for cut in range(1, len(piece))
+            if piece[:cut] in known and piece[cut:] in known
+        ]
+        assert bpe_merges.all_pairs(pieces, pieces) == expected
 
 
 # in files
@@ -175,7 +192,7 @@ def test_published_vocabularies_are_read_as_one_text_after_the_other(monkeypatch
     for file in vocabularies():
         compiled = read_gguf(file).metadata
         with monkeypatch.context() as patch:
-            patch.setattr(packed_arrays, "_core", lambda: None)
+            patch.setattr(packed_arrays, "compiled", lambda: None)
             assert read_gguf(file).metadata.keys() == compiled.keys()
             plain = {
                 name: list(value) for name, value in read_gguf(file).metadata.items() if isinstance(value, PackedTexts)

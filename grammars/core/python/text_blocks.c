@@ -111,6 +111,13 @@ static PyObject *whole_text(const TextBlock *block, Py_ssize_t index) {
     return PyUnicode_DecodeUTF8(text, length, NULL);
 }
 
+/* Of two texts, so it is in no cycle. */
+static PyObject *pair_of(PyObject *left, PyObject *right) {
+    PyObject *pair = PyTuple_Pack(2, left, right);
+    if (pair) PyObject_GC_UnTrack(pair);
+    return pair;
+}
+
 /* Two texts without the space between them, which may not be the first letter; without such a space the text itself. */
 static PyObject *halved_text(const TextBlock *block, Py_ssize_t index) {
     Py_ssize_t length;
@@ -119,8 +126,7 @@ static PyObject *halved_text(const TextBlock *block, Py_ssize_t index) {
     if (!space) return PyUnicode_DecodeUTF8(text, length, NULL);
     PyObject *left = PyUnicode_DecodeUTF8(text, space - text, NULL);
     PyObject *right = left ? PyUnicode_DecodeUTF8(space + 1, text + length - space - 1, NULL) : NULL;
-    PyObject *pair = right ? PyTuple_Pack(2, left, right) : NULL;
-    if (pair) PyObject_GC_UnTrack(pair); /* it is in no cycle */
+    PyObject *pair = right ? pair_of(left, right) : NULL;
     Py_XDECREF(left);
     Py_XDECREF(right);
     return pair;
@@ -149,4 +155,39 @@ INTERNAL PyObject *py_texts_of(PyObject *self, PyObject *const *args, Py_ssize_t
 INTERNAL PyObject *py_halves_of(PyObject *self, PyObject *const *args, Py_ssize_t count) {
     (void)self;
     return list_of(args, count, halved_text);
+}
+
+static PyObject *text_part(PyObject *piece, Py_ssize_t start, Py_ssize_t stop) {
+    if (PyUnicode_Check(piece)) return PyUnicode_Substring(piece, start, stop);
+    return PyBytes_FromStringAndSize(PyBytes_AS_STRING(piece) + start, stop - start);
+}
+
+/* The known text that equals a part of the piece, borrowed; NULL without one, or with an error. */
+static PyObject *known_part(PyObject *known, PyObject *piece, Py_ssize_t start, Py_ssize_t stop) {
+    PyObject *part = text_part(piece, start, stop), *found = part ? PyDict_GetItemWithError(known, part) : NULL;
+    Py_XDECREF(part);
+    return found;
+}
+
+static int add_cut(PyObject *found, PyObject *known, PyObject *piece, Py_ssize_t cut, Py_ssize_t length) {
+    PyObject *left = known_part(known, piece, 0, cut), *right = left ? known_part(known, piece, cut, length) : NULL;
+    if (!right) return PyErr_Occurred() ? -1 : 0;
+    PyObject *pair = pair_of(left, right);
+    const int failed = !pair || PyList_Append(found, pair);
+    Py_XDECREF(pair);
+    return failed ? -1 : 0;
+}
+
+/* cuts_of(piece, known): the pairs of known texts that make the piece, the shortest left one first. known: each text by itself. */
+INTERNAL PyObject *py_cuts_of(PyObject *self, PyObject *const *args, Py_ssize_t count) {
+    (void)self;
+    if (check_count(count, 2)) return NULL;
+    PyObject *piece = args[0], *known = args[1];
+    if (!(PyUnicode_Check(piece) || PyBytes_Check(piece)) || !PyDict_Check(known))
+        return PyErr_SetString(PyExc_TypeError, "a text and a dict of texts belong here"), NULL;
+    const Py_ssize_t length = PyUnicode_Check(piece) ? PyUnicode_GET_LENGTH(piece) : PyBytes_GET_SIZE(piece);
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t cut = 1; found && cut < length; cut++)
+        if (add_cut(found, known, piece, cut, length)) Py_CLEAR(found);
+    return found;
 }

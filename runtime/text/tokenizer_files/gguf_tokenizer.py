@@ -80,14 +80,15 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
 
 def _read(keys: _TokenizerKeys) -> TokenizerFiles:
     """config: the contents of the file's tokenizer_config.json."""
-    kind, where, vocabulary = keys.one("model", str), keys.where, None
+    vocabulary: dict[str, int] | None = None
+    kind, where = keys.one("model", str), keys.where
     if (saved := keys.metadata.get(WHOLE)) is not None:
         backend = _saved(saved, where)
     elif kind in ("gpt2", "gemma4"):
         vocabulary = keys.vocabulary()
         backend = _by_merges(keys, vocabulary, "gemma4" if kind == "gemma4" else keys.one("pre", str))
     elif kind == "llama":
-        backend = _sentencepiece(keys)
+        backend, vocabulary = _sentencepiece(keys)
     else:
         what = f" ({OTHERS[kind]})" if kind in OTHERS else ""
         raise ConfigError(
@@ -258,22 +259,23 @@ def _require_once(vocabulary: Mapping[str, int], tokens: Sequence[str], where: s
 # sentencepiece
 
 
-def _sentencepiece(keys: _TokenizerKeys) -> Backend:
-    """Merges follow from scores."""
+def _sentencepiece(keys: _TokenizerKeys) -> tuple[Backend, dict[str, int]]:
+    """With its vocabulary. Merges follow from scores."""
     pieces = [_spelled(piece) for piece in keys.pieces()]
     if keys.all("scores", float) is None:
         raise ConfigError(
             f"{keys.where}: a tokenizer of kind llama must have {BEGIN}scores, one for each token; {REMEDY}"
         )
     texts = [piece.text for piece in pieces]
-    _require_once(dict.fromkeys(texts, 0), texts, keys.where)
+    vocabulary = dict(zip(texts, range(len(texts)), strict=True))
+    _require_once(vocabulary, texts, keys.where)
     prefix, unknown = keys.one("add_space_prefix", bool), keys.index("unknown")
     if unknown is None:
-        unknown = next((i for i, piece in enumerate(pieces) if piece.kind == PieceKind.UNKNOWN), 0)
+        unknown = next(iter(keys.ids_of(PieceKind.UNKNOWN)), 0)
     found = SentencePieceFile(
         pieces,
         BPE,
-        byte_fallback=any(piece.kind == PieceKind.BYTE for piece in pieces),
+        byte_fallback=bool(keys.ids_of(PieceKind.BYTE)),
         unk_id=unknown,
         dummy_prefix=prefix is not False,
         collapse_spaces=keys.one("remove_extra_whitespaces", bool) or False,
@@ -282,7 +284,7 @@ def _sentencepiece(keys: _TokenizerKeys) -> Backend:
     if found.dummy_prefix:
         _prefix_always(backend)
     put_before(backend, keys.bos(True))
-    return backend
+    return backend, vocabulary
 
 
 def _prefix_always(backend: Backend) -> None:
