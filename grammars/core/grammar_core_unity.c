@@ -40,4 +40,5 @@
 #include "languages/language_graph.c"
 #include "python/python_expr_functions.c"
 #include "python/lark_parser.c"
+#include "python/text_blocks.c"
 #include "python/grammar_core_module.c"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
-ToBytes = Callable[[str], bytes]
+import numpy as np
 
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>\Z")
+ReadsTokens = Callable[[Sequence[str]], list[bytes]]
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -28,19 +28,22 @@ def token_bytes(
     "▁▁"). `decoder` is that part of tokenizer.json. Where it looks at more than one token (WordPiece, CTC), the bytes
     are those of the bare token and the answer is False.
     """
-    to_bytes = _reader(decoder)
+    reader = _reader(decoder)
     table = [b""] * (max([*vocab.values(), *added, -1]) + 1)
-    read = to_bytes or str.encode
-    for token, index in vocab.items():
-        table[index] = read(token)
-    for index, content in added.items():
-        plain = index in special or to_bytes is _byte_level
-        table[index] = content.encode() if plain else read(content)
-    return table, to_bytes is not None
+    read = reader or _plain([], False)
+    for index, data in zip(vocab.values(), read(list(vocab)), strict=True):
+        table[index] = data
+    plain = {index for index in added if index in special or reader is _byte_level}
+    for index in plain:
+        table[index] = added[index].encode()
+    rest = [index for index in added if index not in plain]
+    for index, data in zip(rest, read([added[index] for index in rest]), strict=True):
+        table[index] = data
+    return table, reader is not None
 
 
-def _reader(decoder: Mapping[str, Any] | None) -> ToBytes | None:
-    """How the decoder reads one token, or None where the answer hangs on its neighbours."""
+def _reader(decoder: Mapping[str, Any] | None) -> ReadsTokens | None:
+    """How the decoder reads tokens, each for itself, or None where the answer hangs on its neighbours."""
     if decoder is None:
         return None
     steps = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
@@ -82,21 +85,47 @@ def _keeps_tokens(step: Mapping[str, Any], seen: Collection[str], replaced: bool
 
 
 _ALPHABET = byte_alphabet()
+_CODES = np.full(max(map(ord, _ALPHABET)) + 2, -1, np.int16)  # bytes by the characters that stand for them
+_CODES[[ord(char) for char in _ALPHABET]] = list(_ALPHABET.values())
+_GAP = "\0"  # between tokens that are read together; it stands for no byte, and few tokens have it
+_HEX = "0123456789abcdefABCDEF"
 
 
-def _byte_level(token: str) -> bytes:
-    try:
-        return bytes([_ALPHABET[char] for char in token])
-    except KeyError:
-        return token.encode()
+def _byte_level(tokens: Sequence[str]) -> list[bytes]:
+    """A token with a character that stands for no byte is taken as text."""
+    codes = np.frombuffer("".join(tokens).encode("utf-32-le"), np.uint32)
+    found = _CODES[np.minimum(codes, len(_CODES) - 1)]
+    stops = np.cumsum(np.fromiter(map(len, tokens), np.int64, len(tokens)))
+    data = found.astype(np.uint8).tobytes()
+    table = [data[start:stop] for start, stop in pairwise([0, *stops.tolist()])]
+    for index in set(np.searchsorted(stops, np.flatnonzero(found < 0), "right").tolist()):
+        table[index] = tokens[index].encode()
+    return table
 
 
-def _plain(replacements: list[tuple[str, str]], byte_fallback: bool) -> ToBytes:
-    def read(token: str) -> bytes:
-        if byte_fallback and (match := _BYTE_TOKEN.match(token)):
-            return bytes([int(match[1], 16)])
+def _plain(replacements: list[tuple[str, str]], byte_fallback: bool) -> ReadsTokens:
+    def read(tokens: Sequence[str]) -> list[bytes]:
+        text = _GAP.join(tokens)
         for old, new in replacements:
-            token = token.replace(old, new)
-        return token.encode()
+            text = text.replace(old, new)
+        table = text.encode().split(_GAP.encode())
+        if len(table) != len(tokens) or any(_GAP in old for old, _ in replacements):
+            table = [_replaced(token, replacements) for token in tokens]
+        return _with_bytes(table, tokens) if byte_fallback else table
 
     return read
+
+
+def _replaced(token: str, replacements: list[tuple[str, str]]) -> bytes:
+    for old, new in replacements:
+        token = token.replace(old, new)
+    return token.encode()
+
+
+def _with_bytes(table: list[bytes], tokens: Sequence[str]) -> list[bytes]:
+    """Tokens that are spelled as a byte stand for it."""
+    spelled = {f"<0x{high}{low}>" for high in _HEX for low in _HEX}
+    for index, token in enumerate(tokens):
+        if len(token) == 6 and token in spelled:
+            table[index] = bytes([int(token[3:5], 16)])
+    return table

@@ -34,7 +34,7 @@ class Vocabulary:
     """
 
     def __init__(self, tokens: Sequence[bytes], eos_ids: Iterable[int], special_ids: Iterable[int] = ()) -> None:
-        self.tokens: tuple[bytes, ...] = tuple(bytes(t) for t in tokens)
+        self.tokens: tuple[bytes, ...] = tuple(map(bytes, tokens))
         self.size = len(self.tokens)
         self.eos_ids: tuple[int, ...] = tuple(dict.fromkeys(int(i) for i in eos_ids))
         self.special_ids = frozenset(int(i) for i in special_ids) | frozenset(self.eos_ids)
@@ -42,7 +42,7 @@ class Vocabulary:
             if not 0 <= token < self.size:
                 raise InvalidGrammarError(f"special token id {token} is outside the vocabulary of {self.size}")
         self.words = (self.size + 31) // 32
-        self.reach = max((len(self.tokens[i]) for i in self.text_ids), default=0)
+        self.reach = max(map(len, map(self.tokens.__getitem__, self.text_ids)), default=0)
         self.reach = max(self.reach, 1 + NUMBER_BYTES)  # a token that a grammar speaks of, see `marks.py`
         self.compiled: LruCache[Any] = LruCache(MOST_GRAMMARS)
         self.native: Any = None
@@ -99,8 +99,13 @@ class Vocabulary:
     @cached_property
     def text_ids(self) -> list[int]:
         """Ids of the tokens that stand for bytes which a text may have."""
-        special, mark = self.special_ids, _MARKS.search
-        return [i for i, token in enumerate(self.tokens) if token and i not in special and not mark(token)]
+        lengths = np.fromiter(map(len, self.tokens), np.int64, self.size)
+        marks = np.flatnonzero(np.frombuffer(b"".join(self.tokens), np.uint8) >= TOKEN)
+        found = lengths > 0
+        found[np.searchsorted(np.cumsum(lengths), marks, "right")] = False
+        found[list(self.special_ids)] = False
+        ids: list[int] = np.flatnonzero(found).tolist()
+        return ids
 
     def text(self, token: int) -> bytes:
         """The bytes that a token stands for in a constrained text; none for those that are never part of one."""

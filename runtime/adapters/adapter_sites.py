@@ -24,6 +24,7 @@ from ..models.reference.reference_mixer import ReferenceMixer
 from ..models.reference.reference_module import ReferenceModule
 from ..models.reference.reference_short_conv import ReferenceShortConv
 from ..models.spec.model_spec import ModelSpec
+from ..models.spec.weight_targets import WeightTarget
 
 WEIGHT = ".weight"
 
@@ -64,11 +65,12 @@ class AdapterSite:
 @lru_cache(maxsize=4)
 def sites_of(model: ModelSpec, by_reference: bool = False) -> tuple[AdapterSite, ...]:
     """In the order of the step. No weights are needed. by_reference: also those that only the reference adds to."""
-    shape = Decoder(model, torch.float32, "cpu")
+    shape = Decoder(model, torch.float32, "meta")
     found: list[AdapterSite] = []
     for block in shape.layers:
+        places = list(block.places())
         for holder, name in _products(block, by_reference):
-            if (site := _site(len(found), block, holder, name)) is not None:
+            if (site := _site(len(found), block, places, holder, name)) is not None:
                 found.append(site)
     return tuple(found)
 
@@ -88,13 +90,13 @@ def _is_plain(mixer: object) -> TypeGuard[ReferenceMixer]:
     return isinstance(mixer, ReferenceLatentAttention | ReferenceDeltaNet | ReferenceMamba1 | ReferenceShortConv)
 
 
-def _site(number: int, block: ReferenceBlock, holder: str, name: str) -> AdapterSite | None:
-    """None: its rows are no module's of the checkpoint."""
+def _site(number: int, block: ReferenceBlock, places: list[WeightTarget], holder: str, name: str) -> AdapterSite | None:
+    """places: of the block.  None: its rows are no module's of the checkpoint."""
     part = getattr(block, holder)
     product: Linear = getattr(part, name)
     loaded = [
         (place.name.removesuffix(WEIGHT), place.start, _rows(place.target.shape, product))
-        for place in block.places()
+        for place in places
         if place.layer is product
     ]
     outputs, inputs = product.weight.shape

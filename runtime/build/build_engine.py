@@ -29,6 +29,7 @@ from ..executor.runner_protocol import Runner
 from ..layers import cpu_kernels
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
+from ..loading.gguf_files.kept_headers import headers_read_once
 from ..loading.remote import is_remote
 from ..loop.engine_core import EngineCore
 from ..loop.engine_sleep import EngineSleeper
@@ -89,6 +90,7 @@ class BuiltEngine(NamedTuple, Generic[Core_co]):
     info: dict[str, Any]
 
 
+@headers_read_once()
 def build_engine(
     path: Path, options: EngineConfig, broken: Callable[[BaseException], None] | None = None
 ) -> BuiltEngine[EngineCore]:

@@ -12,6 +12,7 @@ from ..errors import CheckpointError, ConfigError, RuntimeFailure
 from ..executor.device_choice import DeviceChoice, choose_device
 from ..loading import describe
 from ..loading.checkpoint import is_state, open_checkpoint, sources_of
+from ..loading.gguf_files.kept_headers import headers_read_once
 from ..loading.load_plan import plan_for
 from ..loading.tensor_files.safetensors_header import FLOATS
 from ..models.decoder import Decoder
@@ -94,6 +95,7 @@ class MemoryEstimate:
         return self.files.problem is None and self.text.problem is None
 
 
+@headers_read_once()
 def estimate_memory(path: Path, options: EngineConfig) -> MemoryEstimate:
     """Raises ConfigError for a config.json that nothing computes, and for options that this machine does not have."""
     model = _with_own_head(

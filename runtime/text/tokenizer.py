@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 from tokenizers.decoders import DecodeStream
 
@@ -23,11 +24,13 @@ from sgl.runtime.text.chat_templates.template_messages import with_contents, wit
 from sgl.runtime.text.chat_templates.template_traits import TemplateTraits
 from sgl.runtime.text.detokenizer import detokenizer
 from sgl.runtime.text.tokenizer_files.tokenizer_file_checks import wrong
-from sgl.runtime.text.tokenizer_files.tokenizer_files import MOST_TOKENS, read_json, read_tokenizer
+from sgl.runtime.text.tokenizer_files.tokenizer_files import FLAGS, MOST_TOKENS, read_json, read_tokenizer
 
 _LONG = 500  # characters; of longer texts other threads run meanwhile
 _PROBE = "a"  # any text whose tokens do not depend on what a post-processor puts around them
 _PREFIXING = ("normalizer", "pre_tokenizer")
+_PARTS = (*_PREFIXING, "post_processor", "decoder")
+_EMPTY = {"version": "1.0", "added_tokens": [], "model": {"type": "BPE", "vocab": {}, "merges": []}}
 
 
 class Tokenizer:
@@ -45,7 +48,14 @@ class Tokenizer:
         without_template: the advice in the error for a missing chat template.
     """
 
-    def __init__(self, backend: Backend, config: Mapping[str, Any], eos_ids: Iterable[int] = ()) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        config: Mapping[str, Any],
+        eos_ids: Iterable[int] = (),
+        vocabulary: Mapping[str, int] | None = None,
+    ) -> None:
+        """vocabulary: the ids of all tokens of the backend, with the added ones, where they are at hand."""
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
@@ -55,7 +65,7 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(index for index, token in added.items() if token.special)
         self.token_bytes, self.exact_bytes = token_bytes(
-            backend.get_vocab(with_added_tokens=True),
+            backend.get_vocab(with_added_tokens=True) if vocabulary is None else vocabulary,
             {index: token.content for index, token in added.items()},
             _part(backend.decoder),
             self.special_ids,
@@ -71,7 +81,9 @@ class Tokenizer:
         }
         self._traits: dict[str, TemplateTraits] = {}
         self.without_template = "name one of the language's templates instead"
-        self._visible = [token if i not in self.special_ids else b"" for i, token in enumerate(self.token_bytes)]
+        self._visible = list(self.token_bytes)
+        for i in self.special_ids:
+            self._visible[i] = b""
 
     @classmethod
     def load(cls, path: str | Path, chat_template: str | None = None) -> Tokenizer:
@@ -101,11 +113,11 @@ class Tokenizer:
 
     @classmethod
     def _loaded(cls, folder: Path, chat_template: str | None) -> Tokenizer:
-        backend, config = read_tokenizer(folder)
+        backend, config, vocabulary = read_tokenizer(folder)
         config["chat_template"] = templates_for(
             folder, config, backend.get_added_tokens_decoder().values(), chat_template
         )
-        tokenizer = cls(backend, config, _declared_ids(folder, "eos_token_id"))
+        tokenizer = cls(backend, config, _declared_ids(folder, "eos_token_id"), vocabulary)
         tokenizer.without_template = how_to_give_one(folder)
         if tokenizer.bos_id is None:
             declared = _declared_ids(folder, "bos_token_id")
@@ -151,11 +163,14 @@ class Tokenizer:
         return variant
 
     def _make_variant(self, continuation: bool, parse_special: bool, parse_marks: bool) -> Backend:
-        parts = json.loads(self._backend.to_str()) | (self._bare_parts if continuation else {})
-        if not parse_marks:
-            marks = self.marks.ids
-            parts["added_tokens"] = [{**t, "special": t["special"] or t["id"] in marks} for t in parts["added_tokens"]]
-        variant = Backend.from_str(json.dumps(parts))
+        """It shares the vocabulary and the merges."""
+        parts = {name: _part(getattr(self._backend, name)) for name in _PARTS}
+        parts |= self._bare_parts if continuation else {}
+        variant = Backend.from_str(json.dumps(parts | _EMPTY))
+        variant.model = self._backend.model
+        marks = frozenset() if parse_marks else self.marks.ids
+        added = sorted(self._backend.get_added_tokens_decoder().items())
+        variant.add_tokens([_with_special(token) if index in marks else token for index, token in added])
         variant.encode_special_tokens = not parse_special
         return variant
 
@@ -375,6 +390,10 @@ def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
 def _part(component: Any) -> dict[str, Any] | None:
     """A component of the tokenizer as it stands in tokenizer.json."""
     return None if component is None else json.loads(component.__getstate__())
+
+
+def _with_special(token: AddedToken) -> AddedToken:
+    return AddedToken(**{name: getattr(token, name) for name in FLAGS} | {"special": True})
 
 
 def _unprefixed(step: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from sgl.grammars.tokens.packed_arrays import PackedNumbers, PackedTexts
 from sgl.runtime.quantization.readers.gguf_blocks import BLOCKS
 
 FLOATS = {"F32": 0, "F16": 1, "BF16": 30}
@@ -49,7 +50,7 @@ def text(value: str | bytes) -> bytes:
 def kind_of(value: Any) -> int:
     if isinstance(value, Value):
         return value.kind
-    return {bool: 7, int: 4, float: 6, str: 8, bytes: 8, list: 9}[type(value)]
+    return {bool: 7, int: 4, float: 6, str: 8, bytes: 8, list: 9, PackedNumbers: 9, PackedTexts: 9}[type(value)]
 
 
 def value_bytes(value: Any) -> bytes:

@@ -13,6 +13,7 @@
 #include "../lowering/network_tables.h"
 #include "python_expr_functions.h"
 #include "lark_parser.h"
+#include "text_blocks.h"
 
 static void drop_tables(PyObject *capsule) { free_tables(PyCapsule_GetPointer(capsule, "tables")); }
 static Tables *tables_of(PyObject *capsule) { return PyCapsule_GetPointer(capsule, "tables"); }
@@ -120,7 +121,8 @@ static PyObject *py_extend(PyObject *self, PyObject *const *args, Py_ssize_t cou
 static PyMethodDef methods[] = {
     FAST(tables), FAST(rule_id), FAST(entry), FAST(lower), FAST(read), FAST(extend), FAST(combine), ONE(learn), ONE(memory),
     FAST(seq), FAST(alt), ONE(nullable), ONE(calls), ONE(left_calls), FAST(substitute), FAST(may_be_empty), FAST(may_end),
-    FAST(size), FAST(read_lark), {NULL, NULL, 0, NULL}};
+    FAST(size), FAST(read_lark), FAST(find_texts), FAST(texts_of), FAST(halves_of),
+    FAST(cuts_of), {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {
     .m_base = PyModuleDef_HEAD_INIT, .m_name = "_core", .m_doc = "The grammars' core.", .m_size = -1, .m_methods = methods};

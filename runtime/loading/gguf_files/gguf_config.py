@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from sgl.grammars.tokens.packed_arrays import PackedArray
+
 from ...errors import ConfigError
 from ...models.spec.json_fields import JsonFields, shown
 from ..tensor_files.safetensors_header import StoredTensor
@@ -368,7 +370,7 @@ def _keys_of(
     """The keys of an architecture without its name, numbers as they were written; and what kinds of layers they
     list."""
     begin = f"{name}."
-    values = {key.removeprefix(begin): _decimal(value) for key, value in metadata.items() if key.startswith(begin)}
+    values = {key.removeprefix(begin): _plain(value) for key, value in metadata.items() if key.startswith(begin)}
     heads, kinds = values.get("attention.head_count_kv"), dict[str, Any]()
     if found.instead and isinstance(heads, list) and any(heads):
         kinds = {"layer_types": [found.instead if each == 0 else "full_attention" for each in heads]}
@@ -386,6 +388,11 @@ def _the_same(key: str, values: list[Any], where: str) -> Any:
             "safetensors checkpoint"
         )
     return values[0]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON would have it."""
+    return value.tolist() if isinstance(value, PackedArray) else _decimal(value)
 
 
 def _decimal(value: Any) -> Any:

@@ -15,10 +15,13 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from sgl.grammars.tokens.packed_arrays import LENGTH, PackedArray, PackedNumbers, PackedTexts, find_texts
+
 from ...errors import CheckpointError
 from ...models.spec.json_fields import shown
 from ...quantization.readers.gguf_blocks import BLOCKS, REFUSED, unsupported
 from ..tensor_files.safetensors_header import FLOATS, StoredTensor, damaged_file_error
+from .kept_headers import kept_header
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 MOST_HEADER, MOST_STRING, MOST_NAME = 2**26, 2**24, 2**16  # bytes: of all before the tensors, of one value, of one name
@@ -51,8 +54,8 @@ _LEAST_KEY, _LEAST_TENSOR = 13, 32  # bytes that an entry takes at least
 
 
 class GGUFFile(NamedTuple):
-    """metadata: numbers, bools, texts and lists of them.  tensors: in the
-    order of their bytes; shapes are [out, in].
+    """metadata: numbers, bools, texts and arrays of them, see `PackedArray`.  tensors: in the order of their bytes;
+    shapes are [out, in].
     """
 
     file: Path
@@ -64,8 +67,13 @@ def read_gguf(file: Path) -> GGUFFile:
     """The header of one file of version 2 or 3.
 
     A tensor's `dtype` is F32, F16, BF16, F64 or a key of `BLOCKS`. Raises CheckpointError for what is damaged or cut
-    short, for kinds of weights that are not supported, and for parts that have no place in a model.
+    short, for kinds of weights that are not supported, and for parts that have no place in a model. Do not
+    change it: others may have the same, see `headers_read_once`.
     """
+    return kept_header(file, _read_file)
+
+
+def _read_file(file: Path) -> GGUFFile:
     try:
         if not file.is_file():
             raise ValueError("it is not a regular file")
@@ -173,9 +181,6 @@ class _GGUFHeader:
             raise ValueError(f"{count:,} {what} at byte {self.position:,}; there is room for {max(0, room):,}")
         return count
 
-    def number(self, kind: str) -> Any:
-        return np.frombuffer(self.take(int(kind[2])), kind)[0].item()
-
     def u32(self) -> int:
         return int.from_bytes(self.take(4), "little")
 
@@ -187,6 +192,30 @@ class _GGUFHeader:
         if length > most:
             raise ValueError(f"a text of {length:,} bytes at byte {self.position:,}; at most {most:,} are read")
         return self.take(length).decode()
+
+    def texts(self, count: int) -> PackedTexts:
+        """So many, each after its length."""
+        blocks: list[bytes] = []
+        places: list[np.ndarray] = [np.zeros(0, np.int32)]
+        size, left = 0, count
+        while left:
+            block, found = self._whole_texts(left)
+            if not len(found):  # it is cut by the end of what was read, or wrong
+                text = self.text().encode()
+                block, found = len(text).to_bytes(LENGTH, "little") + text, np.array([LENGTH], np.int32)
+            blocks.append(block)
+            places.append(found + np.int32(size))
+            size, left = size + len(block), left - len(found)
+        return PackedTexts(b"".join(blocks), np.concatenate(places))
+
+    def _whole_texts(self, most: int) -> tuple[bytes, np.ndarray]:
+        """Those that follow in what was read, and where in their bytes they begin."""
+        data = self._data[self._at : self._at + PIECE]
+        found = find_texts(data, 0, most)
+        last = int(found[-1]) if len(found) else 0
+        stop = last + int.from_bytes(data[last - LENGTH : last], "little") if last else 0
+        self._at += stop
+        return data[:stop], found
 
 
 def _read(file: Path, header: _GGUFHeader) -> GGUFFile:
@@ -233,11 +262,11 @@ def _value(header: _GGUFHeader, kind: int) -> Any:
         return _array(header)
     if kind not in _NUMBERS:
         raise ValueError(f"there is no type {kind:,}")
-    number = header.number(_NUMBERS[kind])
-    return _bools([number])[0] if kind == _BOOL else number
+    number = np.frombuffer(header.take(int(_NUMBERS[kind][2])), _NUMBERS[kind])
+    return (_bools(number) if kind == _BOOL else number)[0].item()
 
 
-def _array(header: _GGUFHeader) -> list[Any]:
+def _array(header: _GGUFHeader) -> PackedArray:
     kind, count = header.u32(), header.u64()
     if kind not in _NUMBERS and kind != _STRING:
         raise ValueError(f"arrays of type {kind:,} are not read")
@@ -246,15 +275,15 @@ def _array(header: _GGUFHeader) -> list[Any]:
     )
     header.items += count
     if kind == _STRING:
-        return [header.text() for _ in range(count)]
-    numbers: list[Any] = np.frombuffer(header.take(count * int(_NUMBERS[kind][2])), _NUMBERS[kind]).tolist()
-    return _bools(numbers) if kind == _BOOL else numbers
+        return header.texts(count)
+    numbers = np.frombuffer(header.take(count * int(_NUMBERS[kind][2])), _NUMBERS[kind])
+    return PackedNumbers(_bools(numbers) if kind == _BOOL else numbers)
 
 
-def _bools(numbers: list[int]) -> list[bool]:
-    if max(numbers, default=0) > 1:
-        raise ValueError(f"a bool is {max(numbers)}")
-    return [number == 1 for number in numbers]
+def _bools(numbers: np.ndarray) -> np.ndarray:
+    if (largest := numbers.max(initial=0)) > 1:
+        raise ValueError(f"a bool is {largest}")
+    return numbers.astype(bool)
 
 
 def _tensor(header: _GGUFHeader, file: Path) -> tuple[str, tuple[str, list[int], int]]:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from sgl.grammars.tokens.packed_arrays import compiled
+
 MOST_SQUARES = 2**27  # of the pieces' lengths, summed: every piece is cut in every way
 MOST_PAIRS = 2**20
 Text = TypeVar("Text", str, bytes)
@@ -23,7 +25,8 @@ def all_pairs(
     whole, known = list(pieces), {part: part for part in parts}  # pairs share the texts of their parts
     if sum(len(piece) ** 2 for piece in whole) > MOST_SQUARES:
         raise ValueError(f"its pieces are too long to be cut, one has {max(map(len, whole)):,} characters")
-    cut = (_cuts(piece, known) for piece in whole)
+    cuts = _cuts if (core := compiled()) is None else core.cuts_of
+    cut = (cuts(piece, known) for piece in whole)
     found = list(
         islice(
             chain.from_iterable(cut if order is None else (sorted(pairs, key=order) for pairs in cut)), MOST_PAIRS + 1
@@ -35,6 +38,7 @@ def all_pairs(
 
 
 def _cuts(piece: Text, known: dict[Text, Text]) -> Iterator[tuple[Text, Text]]:
+    """The shortest left part first."""
     for cut in range(1, len(piece)):
         left, right = known.get(piece[:cut]), known.get(piece[cut:])
         if left is not None and right is not None:

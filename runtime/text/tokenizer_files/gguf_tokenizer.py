@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from tokenizers import AddedToken, decoders, models, normalizers, processors
 from tokenizers import Tokenizer as Backend
 
+from sgl.grammars.tokens.packed_arrays import PackedArray, PackedNumbers, PackedTexts, halves_of
 from sgl.runtime.errors import ConfigError, brief
 
 from ..chat_templates.chat_template_files import given_source
@@ -19,7 +21,7 @@ from ..chat_templates.hf_chat_template import BadTemplate
 from ..tokenizer import Tokenizer
 from .gguf_pre_tokenizers import normalizer, pre_tokenizer, pre_tokenizer_rules
 from .sentencepiece_file import BPE, SPACE, PieceKind, SentencePiece, SentencePieceFile, backend_of
-from .tokenizer_file_checks import LONGEST, require_little_growth, wrong
+from .tokenizer_file_checks import LONGEST, SHOWN, require_little_growth, wrong
 from .tokenizer_files import MOST_JSON, MOST_TOKENS, TokenizerFiles, put_before
 
 T = TypeVar("T")
@@ -44,6 +46,7 @@ OTHERS = {
     "no_vocab": "no tokenizer",
     "none": "no tokenizer",
 }
+NUMBERS: dict[type, str] = {int: "iu", float: "f", bool: "b"}  # kinds of numpy's types
 REMEDY = "take another GGUF file of this model, or its safetensors checkpoint"
 
 
@@ -55,10 +58,13 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
     way.
     """
     try:
-        backend, config = read_gguf_tokenizer(metadata, where)
+        keys = _TokenizerKeys(metadata, where)
+        found = _read(keys)
         if chat_template is not None:
-            config["chat_template"] = {"default": given_source(chat_template, backend.get_vocab())}
-        return Tokenizer(backend, config, end_ids(metadata, where))
+            found.config["chat_template"] = {
+                "default": given_source(chat_template, found.vocabulary or found.backend.get_vocab())
+            }
+        return Tokenizer(found.backend, found.config, _end_ids(keys), found.vocabulary)
     except BadTemplate as error:
         place = "Engine(chat_template=...)" if chat_template is not None else f"{where}: {TEMPLATE}"
         raise BadTemplate(f"{place}: {error}") from error
@@ -72,16 +78,17 @@ def gguf_tokenizer(metadata: Mapping[str, Any], where: str, chat_template: str |
         ) from error
 
 
-def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenizerFiles:
-    """The backend, and the contents of its tokenizer_config.json."""
-    keys = _TokenizerKeys(metadata, where)
-    kind = keys.one("model", str)
-    if (saved := metadata.get(WHOLE)) is not None:
+def _read(keys: _TokenizerKeys) -> TokenizerFiles:
+    """config: the contents of the file's tokenizer_config.json."""
+    vocabulary: dict[str, int] | None = None
+    kind, where = keys.one("model", str), keys.where
+    if (saved := keys.metadata.get(WHOLE)) is not None:
         backend = _saved(saved, where)
     elif kind in ("gpt2", "gemma4"):
-        backend = _by_merges(keys, "gemma4" if kind == "gemma4" else keys.one("pre", str))
+        vocabulary = keys.vocabulary()
+        backend = _by_merges(keys, vocabulary, "gemma4" if kind == "gemma4" else keys.one("pre", str))
     elif kind == "llama":
-        backend = _sentencepiece(keys)
+        backend, vocabulary = _sentencepiece(keys)
     else:
         what = f" ({OTHERS[kind]})" if kind in OTHERS else ""
         raise ConfigError(
@@ -89,18 +96,17 @@ def read_gguf_tokenizer(metadata: Mapping[str, Any], where: str) -> TokenizerFil
             f"gemma4: {REMEDY}"
         )
     config: dict[str, Any] = {ours: token for name, ours in NAMED.items() if (token := keys.token(name)) is not None}
-    return TokenizerFiles(backend, config | _templates(metadata, where))
+    return TokenizerFiles(backend, config | _templates(keys.metadata, where), vocabulary)
 
 
 def end_ids(metadata: Mapping[str, Any], where: str) -> list[int]:
     """Any of these ends a text: the file does not keep a list, so control tokens that are spelled as such count too."""
-    keys = _TokenizerKeys(metadata, where)
+    return _end_ids(_TokenizerKeys(metadata, where))
+
+
+def _end_ids(keys: _TokenizerKeys) -> list[int]:
     named = [index for name in ENDS if (index := keys.index(name)) is not None]
-    control = {
-        token: i
-        for i, (token, kind) in enumerate(zip(keys.tokens, keys.kinds, strict=True))
-        if kind == PieceKind.CONTROL
-    }
+    control = {keys.tokens[i]: i for i in keys.ids_of(PieceKind.CONTROL)}
     endings = ENDINGS - {"<|end|>"} | HARMONY if control.keys() >= HARMONY else ENDINGS
     return list(dict.fromkeys(named + [i for token, i in control.items() if token in endings]))
 
@@ -114,19 +120,20 @@ class _TokenizerKeys:
     def one(self, name: str, kind: type[T]) -> T | None:
         value = self.metadata.get(BEGIN + name)
         if value is not None and type(value) is not kind:
-            raise wrong(Path(self.where), BEGIN + name, value, kind.__name__)
+            raise wrong(Path(self.where), BEGIN + name, _quoted(value), kind.__name__)
         return value
 
-    def all(self, name: str, kind: type[T], count: int | None = None) -> list[T] | None:
+    def all(self, name: str, kind: type[T], count: int | None = None) -> Sequence[T] | None:
         """A list of values of one type, as many as there are tokens."""
         values = self.metadata.get(BEGIN + name)
         if values is None:
             return None
-        if not isinstance(values, list) or any(type(value) is not kind for value in values):
-            raise wrong(Path(self.where), BEGIN + name, values, f"a list of {kind.__name__}")
+        if not _is_list_of(values, kind):
+            raise wrong(Path(self.where), BEGIN + name, _quoted(values), f"a list of {kind.__name__}")
         if count is not None and len(values) != count:
             raise wrong(Path(self.where), BEGIN + name, f"{len(values):,} values", f"one for each of {count:,} tokens")
-        return values
+        found: Sequence[T] = values
+        return found
 
     @cached_property
     def tokens(self) -> list[str]:
@@ -135,16 +142,40 @@ class _TokenizerKeys:
             raise wrong(
                 Path(self.where), f"{BEGIN}tokens", f"{len(found or ()):,} tokens", f"a list of 1 to {MOST_TOKENS:,}"
             )
-        return found
+        return list(found)
 
     @cached_property
-    def kinds(self) -> list[int]:
-        count = len(self.tokens)
-        return self.all("token_type", int, count) or [int(PieceKind.NORMAL)] * count
+    def kinds(self) -> np.ndarray:
+        """Of each token, see `PieceKind`."""
+        found = self.all("token_type", int, len(self.tokens))
+        if not found:
+            return np.full(len(self.tokens), PieceKind.NORMAL)
+        return found.numbers if isinstance(found, PackedNumbers) else np.array(found)
+
+    def ids_of(self, *kinds: PieceKind) -> list[int]:
+        """The tokens of these kinds."""
+        found: list[int] = np.flatnonzero(np.isin(self.kinds, kinds)).tolist()
+        return found
+
+    def vocabulary(self) -> dict[str, int]:
+        found = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        _require_once(found, self.tokens, self.where)
+        return found
 
     def pieces(self) -> list[SentencePiece]:
         scores = self.all("scores", float, len(self.tokens)) or [0.0] * len(self.tokens)
-        return list(map(SentencePiece, self.tokens, scores, self.kinds))
+        return list(map(SentencePiece, self.tokens, scores, self.kinds.tolist()))
+
+    def merges(self) -> list[tuple[str, str]] | None:
+        """Pairs; a space may be the first letter of the left part."""
+        found = self.all("merges", str)
+        if found is None:
+            return None
+        pairs = found.halves() if isinstance(found, PackedTexts) else list(map(halves_of, found))
+        if str in set(map(type, pairs)):
+            odd = next(pair for pair in pairs if type(pair) is str)
+            raise wrong(Path(self.where), f"{BEGIN}merges", odd, "pairs with a space between")
+        return pairs
 
     def index(self, name: str) -> int | None:
         """The id of a token that a key names."""
@@ -163,24 +194,32 @@ class _TokenizerKeys:
         return (token,) if token is not None and (always or (default if said is None else said)) else ()
 
 
+def _is_list_of(values: Any, kind: type) -> bool:
+    if isinstance(values, PackedTexts):
+        return kind is str or not len(values)
+    if isinstance(values, PackedNumbers):
+        return values.numbers.dtype.kind in NUMBERS.get(kind, "") or not len(values)
+    return isinstance(values, list) and all(type(value) is kind for value in values)
+
+
+def _quoted(value: Any) -> Any:
+    """As much of it as an error shows."""
+    return value[: SHOWN.maxlist + 1] if isinstance(value, PackedArray) else value
+
+
 # merges that are listed
 
 
-def _by_merges(keys: _TokenizerKeys, pre: str | None) -> Backend:
-    words, pieces = pre_tokenizer_rules(pre, keys.where), keys.pieces()
-    vocab = {piece.text: i for i, piece in enumerate(pieces)}
-    _require_once(vocab, pieces, keys.where)
-    if (merges := keys.all("merges", str)) is None:
+def _by_merges(keys: _TokenizerKeys, vocabulary: dict[str, int], pre: str | None) -> Backend:
+    words = pre_tokenizer_rules(pre, keys.where)
+    keys.all("scores", float, len(keys.tokens))  # merges need none, but a list that is wrong is damage
+    if (merges := keys.merges()) is None:
         raise ConfigError(
             f"{keys.where}: there is no key {BEGIN}merges, so words would fall apart into single bytes; {REMEDY}"
         )
-    options = _of_escaped(keys, pieces) if words.escaped else {}
+    options = _of_escaped(keys) if words.escaped else {}
     try:
-        backend = Backend(
-            models.BPE(vocab, [_pair(merge, keys.where) for merge in merges], ignore_merges=words.whole, **options)
-        )
-    except ConfigError:
-        raise
+        backend = Backend(models.BPE(vocabulary, merges, ignore_merges=words.whole, **options))
     except Exception as error:
         raise ConfigError(
             f"{keys.where}: the tokenizers library does not take its merges ({brief(error)}); {REMEDY}"
@@ -190,64 +229,53 @@ def _by_merges(keys: _TokenizerKeys, pre: str | None) -> Backend:
         backend.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()])
     else:
         backend.decoder, backend.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
-    backend.add_tokens(list(_added(pieces, keys.where)))
+    backend.add_tokens(list(_added(keys)))
     put_before(
         backend, keys.bos(words.bos, always=words.bos and words.escaped)
     )  # early files of Gemma 4 say no, the model needs it
     return backend
 
 
-def _of_escaped(keys: _TokenizerKeys, pieces: list[SentencePiece]) -> dict[str, Any]:
+def _of_escaped(keys: _TokenizerKeys) -> dict[str, Any]:
     """Characters that are no tokens become those of their bytes, else the unknown token."""
-    unknown = keys.token("unknown") or next((piece.text for piece in pieces if piece.kind == PieceKind.UNKNOWN), None)
-    return {
-        "unk_token": unknown,
-        "fuse_unk": True,
-        "byte_fallback": any(piece.kind == PieceKind.BYTE for piece in pieces),
-    }
+    unknown = keys.token("unknown") or next((keys.tokens[i] for i in keys.ids_of(PieceKind.UNKNOWN)), None)
+    return {"unk_token": unknown, "fuse_unk": True, "byte_fallback": bool(keys.ids_of(PieceKind.BYTE))}
 
 
-def _pair(merge: str, where: str) -> tuple[str, str]:
-    """A space may be the first letter of the left part."""
-    cut = merge.find(" ", 1)
-    if cut < 0:
-        raise wrong(Path(where), f"{BEGIN}merges", merge, "pairs with a space between")
-    return merge[:cut], merge[cut + 1 :]
+def _added(keys: _TokenizerKeys) -> Iterator[AddedToken]:
+    for i in keys.ids_of(*ADDED):
+        if len(text := keys.tokens[i]) > LONGEST:
+            raise wrong(Path(keys.where), f"{BEGIN}tokens", text, f"tokens of at most {LONGEST:,} characters")
+        if text:
+            yield AddedToken(text, normalized=False, special=bool(keys.kinds[i] != PieceKind.USER))
 
 
-def _added(pieces: list[SentencePiece], where: str) -> Iterator[AddedToken]:
-    for piece in pieces:
-        if piece.kind in ADDED and len(piece.text) > LONGEST:
-            raise wrong(Path(where), f"{BEGIN}tokens", piece.text, f"tokens of at most {LONGEST:,} characters")
-        if piece.kind in ADDED and piece.text:
-            yield AddedToken(piece.text, normalized=False, special=piece.kind != PieceKind.USER)
-
-
-def _require_once(vocab: Mapping[str, int], pieces: list[SentencePiece], where: str) -> None:
-    if len(vocab) < len(pieces):
-        texts = sorted(piece.text for piece in pieces)
-        twice = next(one for one, other in pairwise(texts) if one == other)
+def _require_once(vocabulary: Mapping[str, int], tokens: Sequence[str], where: str) -> None:
+    if len(vocabulary) < len(tokens):
+        twice = next(one for one, other in pairwise(sorted(tokens)) if one == other)
         raise wrong(Path(where), f"{BEGIN}tokens", twice, "tokens that are there once")
 
 
 # sentencepiece
 
 
-def _sentencepiece(keys: _TokenizerKeys) -> Backend:
-    """Merges follow from scores."""
+def _sentencepiece(keys: _TokenizerKeys) -> tuple[Backend, dict[str, int]]:
+    """With its vocabulary. Merges follow from scores."""
     pieces = [_spelled(piece) for piece in keys.pieces()]
     if keys.all("scores", float) is None:
         raise ConfigError(
             f"{keys.where}: a tokenizer of kind llama must have {BEGIN}scores, one for each token; {REMEDY}"
         )
-    _require_once({piece.text: i for i, piece in enumerate(pieces)}, pieces, keys.where)
+    texts = [piece.text for piece in pieces]
+    vocabulary = dict(zip(texts, range(len(texts)), strict=True))
+    _require_once(vocabulary, texts, keys.where)
     prefix, unknown = keys.one("add_space_prefix", bool), keys.index("unknown")
     if unknown is None:
-        unknown = next((i for i, piece in enumerate(pieces) if piece.kind == PieceKind.UNKNOWN), 0)
+        unknown = next(iter(keys.ids_of(PieceKind.UNKNOWN)), 0)
     found = SentencePieceFile(
         pieces,
         BPE,
-        byte_fallback=any(piece.kind == PieceKind.BYTE for piece in pieces),
+        byte_fallback=bool(keys.ids_of(PieceKind.BYTE)),
         unk_id=unknown,
         dummy_prefix=prefix is not False,
         collapse_spaces=keys.one("remove_extra_whitespaces", bool) or False,
@@ -256,7 +284,7 @@ def _sentencepiece(keys: _TokenizerKeys) -> Backend:
     if found.dummy_prefix:
         _prefix_always(backend)
     put_before(backend, keys.bos(True))
-    return backend
+    return backend, vocabulary
 
 
 def _prefix_always(backend: Backend) -> None:

@@ -75,10 +75,14 @@ CUSTOM = {
 
 
 class TokenizerFiles(NamedTuple):
-    """config: of tokenizer_config.json, completed by what the other files say of special tokens."""
+    """config: of tokenizer_config.json, completed by what the other files say of special tokens.
+
+    vocabulary: the ids of all tokens, with the added ones; None: the backend was not asked yet.
+    """
 
     backend: Backend
     config: dict[str, Any]
+    vocabulary: Mapping[str, int] | None = None
 
 
 def read_tokenizer(folder: Path) -> TokenizerFiles:
@@ -100,7 +104,12 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
         found = _by_transformers(folder, config)
     rows = model.get("vocab_size") or (model.get("text_config") or {}).get("vocab_size")
     require_little_growth(folder / "tokenizer.json", found.backend.normalizer)
-    return found._replace(backend=_within(_bounded(found.backend, folder), rows))
+    vocabulary = found.backend.get_vocab(with_added_tokens=True)
+    _require_bounded(vocabulary, folder)
+    backend = _within(found.backend, rows)
+    if backend is not found.backend:
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+    return found._replace(backend=backend, vocabulary=vocabulary)
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -332,9 +341,8 @@ def _require_ids(ids: Iterable[Any], file: Path, of: Iterable[str]) -> None:
             )
 
 
-def _bounded(backend: Backend, folder: Path) -> Backend:
+def _require_bounded(vocabulary: Mapping[str, int], folder: Path) -> None:
     """Every id has a row in the tables that are made of a vocabulary."""
-    vocabulary = backend.get_vocab(with_added_tokens=True)
     if (characters := sum(map(len, vocabulary))) > MOST_CHARACTERS:
         raise ConfigError(
             f"{folder / 'tokenizer.json'}: its tokens have {characters:,} characters, at most {MOST_CHARACTERS:,} "
@@ -346,7 +354,6 @@ def _bounded(backend: Backend, folder: Path) -> Backend:
             f"{folder / 'tokenizer.json'}: token {token[:60]!r} has the id {largest:,}, at most {MOST_TOKENS:,} are "
             "read; mend it"
         )
-    return backend
 
 
 def _within(backend: Backend, rows: int | None) -> Backend:

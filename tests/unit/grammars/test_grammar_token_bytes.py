@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from itertools import permutations
 
 import pytest
 from tokenizers import Regex, Tokenizer, decoders, models
 
-from sgl.grammars.tokens.token_bytes import token_bytes
+from sgl.grammars import Vocabulary
+from sgl.grammars.algebra.byte_marks import TOKEN
+from sgl.grammars.tokens.token_bytes import byte_alphabet, token_bytes
 
 STEPS = {
     "Replace(▁)": decoders.Replace("▁", " "),
@@ -79,3 +82,53 @@ def test_the_orders_that_published_tokenizers_have_are_exact() -> None:
     ):
         decoder = decoders.Sequence([STEPS[name] for name in names])
         assert not token_bytes({"a": 0}, {}, json.loads(decoder.__getstate__()))[1], names
+
+
+# many tokens at once next to one after the other
+
+
+def random_tokens(rng: random.Random, parts: list[str], count: int) -> dict[str, int]:
+    tokens = {"".join(rng.choices(parts, k=rng.randint(0, 5))) for _ in range(count)}
+    ids = rng.sample(range(2 * count), len(tokens))
+    return dict(zip(sorted(tokens), ids, strict=True))
+
+
+def test_tokens_of_byte_level_vocabularies_are_read_as_one_is() -> None:
+    rng, alphabet = random.Random(1), byte_alphabet()
+    for parts in (list(alphabet), [*"abĠĊ", " ", "\n", "\0", "中", "🚀", "ń"]):
+        vocabulary = random_tokens(rng, parts, 300)
+        found, exact = token_bytes(vocabulary, {}, json.loads(decoders.ByteLevel().__getstate__()))
+        assert exact
+        for token, index in vocabulary.items():
+            known = all(char in alphabet for char in token)
+            assert found[index] == (bytes(alphabet[char] for char in token) if known else token.encode())
+
+
+@pytest.mark.parametrize("names", [(), ("Replace(▁)",), ("Replace(▁)", "ByteFallback"), ("Replace(ab)", "Replace(b)")])
+def test_tokens_of_plain_vocabularies_are_read_as_one_is(names: tuple[str, ...]) -> None:
+    rng, steps = random.Random(2), {"Replace(▁)": ("▁", " "), "Replace(ab)": ("ab", "x"), "Replace(b)": ("b", "<")}
+    decoder = json.loads(decoders.Sequence([STEPS[name] for name in names]).__getstate__())
+    for parts in (PIECES, [*PIECES, "\0", "<0xfF>", "<0x0>"]):
+        vocabulary = random_tokens(rng, parts, 300) | {"<0x41>": 601, "<0x0a>": 602, "<0x41>\n": 603}
+        found, _ = token_bytes(vocabulary, {600: "<0x42>▁", 610: "▁"}, decoder, {600})
+        for token, index in {**vocabulary, "▁": 610}.items():
+            text = token
+            for old, new in (steps[name] for name in names if name in steps):
+                text = text.replace(old, new)
+            byte = re.fullmatch(r"<0x([0-9A-Fa-f]{2})>", token) if "ByteFallback" in names else None
+            assert index == 600 or found[index] == (bytes([int(byte[1], 16)]) if byte else text.encode()), token
+        assert found[600] == "<0x42>▁".encode()
+
+
+def test_ids_of_text_are_those_of_each_token() -> None:
+    rng = random.Random(3)
+    for count in (1, 2, 50, 400):
+        tokens = [
+            bytes(rng.choices([0, 65, 127, TOKEN - 1, TOKEN, 255], k=rng.choice([0, 1, 1, 2, 3]))) for _ in range(count)
+        ]
+        special = set(rng.sample(range(count), rng.randint(0, min(count, 3))))
+        found = Vocabulary.from_bytes(tokens, [], special)
+        assert found.text_ids == [
+            i for i, token in enumerate(tokens) if token and i not in special and max(token) < TOKEN
+        ]
+        assert all(found.text(i) == (tokens[i] if i in found.text_ids else b"") for i in range(count))
