@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 23  # of what the kernels are called with
+VERSION = 24  # of what the kernels are called with
 AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see csrc/gemm/dense_gemm.h
@@ -102,6 +102,26 @@ def huge_page_bytes(size: int) -> Tensor:
     kernels.use_huge_pages(space.data_ptr(), size + HUGE_PAGE)
     start = -space.data_ptr() % HUGE_PAGE
     return space[start : start + size]
+
+
+def row_addresses(part: Tensor) -> np.ndarray:
+    """int64 [rows], where the rows of a tensor in main memory begin."""
+    return part.data_ptr() + np.arange(len(part)) * (part.stride(0) * part.itemsize)
+
+
+def call(kernel: Any, *words: int) -> None:
+    """kernel: one that takes a struct of whole numbers and addresses."""
+    kernel(np.array(words, np.int64).tobytes())
+
+
+def pack_rows(part: Tensor, to: int, stride: int, unit: int) -> None:
+    """part [out, ...] into blocks of outputs: the next unit of all of a block's rows, then the one after it.
+
+    to: the address in the first block.  stride: bytes from block to block.  unit: bytes.
+    """
+    flat = part.contiguous().flatten(1)
+    rows, units = row_addresses(flat), flat.shape[1] * flat.itemsize // unit
+    call(kernels.pack_rows, rows.ctypes.data, to, stride, len(rows), units, unit)
 
 
 def norm_struct(kind: str, weight: Tensor, bias: Tensor | None, eps: float) -> np.ndarray:
