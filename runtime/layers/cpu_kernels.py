@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -138,6 +141,22 @@ def cover_all_sizes() -> None:
     """From here on `supports` holds whatever the size, in the whole process: the bits of a row do not depend on it."""
     global most_numbers
     most_numbers = float("inf")
+
+
+@contextmanager
+def torch_on_one_thread() -> Iterator[None]:
+    """Torch's operations that this thread calls use no other thread: where the cores are busy with the kernels or with
+    reading, torch's threads wait for each other many times as long as one of them computes.
+    """
+    threads = torch.get_num_threads()  # of this thread; the last number that was set is also that of new threads
+    torch.set_num_threads(1)
+    setting = threading.Thread(target=torch.set_num_threads, args=(threads,))
+    setting.start()
+    setting.join()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def set_threads(threads: int) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from . import cpu_kernels
 
 LINE = 64  # bytes of a line of the cache
+LARGE = 2**25  # bytes of a tensor that is loaded
 ROOM = 2**26  # bytes that are taken at a time: the system gives a page once it is written
 
 
@@ -45,13 +47,13 @@ def weight_bytes(size: int) -> Tensor:
     return found
 
 
-def empty_table(rows: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """[rows, width], to be loaded into."""
-    size = rows * width * dtype.itemsize
-    if device.type != "cpu" or cpu_kernels.kernels is None or size < ROOM:
-        return torch.empty(rows, width, dtype=dtype, device=device)
-    return cpu_kernels.huge_page_bytes(size).view(dtype).view(rows, width)
+def empty_to_load(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory to load into; on huge pages where it is so large that the C library asks the system for it each time."""
+    size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or cpu_kernels.kernels is None or size < LARGE:
+        return torch.empty(shape, dtype=dtype, device=device)
+    return cpu_kernels.huge_page_bytes(size).view(dtype).view(shape)
 
 
-def empty_weight(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    return weight_bytes(torch.Size(shape).numel() * dtype.itemsize).view(dtype).view(shape)
+def empty_weight(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    return weight_bytes(math.prod(shape) * dtype.itemsize).view(dtype).view(shape)

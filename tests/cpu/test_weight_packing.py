@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -204,3 +205,26 @@ def test_weights_of_a_model_follow_each_other_and_those_of_another_are_apart() -
     assert places == [0, 128, 192] and first.data_ptr() % cpu_kernels.HUGE_PAGE == 0
     storages = {part.untyped_storage().data_ptr() for part in (first, inner, large, weight_memory.weight_bytes(8))}
     assert len(storages) == 4 and len(large) == weight_memory.ROOM + 5
+
+
+@needs_product
+def test_large_memory_to_load_into_is_on_huge_pages() -> None:
+    large, small = (
+        weight_memory.empty_to_load((rows, 1024), torch.bfloat16, torch.device("cpu")) for rows in (2**14, 3)
+    )
+    assert large.shape == (2**14, 1024) and small.shape == (3, 1024) and large.dtype == small.dtype == torch.bfloat16
+    assert large.data_ptr() % cpu_kernels.HUGE_PAGE == 0
+
+
+def test_only_the_thread_that_asks_computes_alone() -> None:
+    before, seen = torch.get_num_threads(), []
+    torch.set_num_threads(3)
+    try:
+        with cpu_kernels.torch_on_one_thread():
+            other = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+            other.start()
+            other.join()
+            assert torch.get_num_threads() == 1 and seen == [3]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

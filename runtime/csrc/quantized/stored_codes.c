@@ -15,11 +15,14 @@ INLINE void nibbles(const uint8_t *from, long run, long count, uint8_t *codes) {
         for (long i = 0; i < run / 2; i++) codes[start + i] = from[i] & 15, codes[start + run / 2 + i] = from[i] >> 4;
 }
 
-/* The fifth bits of 32 codes, in one word. */
+/* The fifth bits of 32 codes, eight in a byte: each byte of a word keeps its own of them, and a carry moves it to the top. */
 INLINE void add_fifths(const uint8_t *from, uint8_t *codes) {
-    uint32_t word;
-    memcpy(&word, from, 4);
-    for (long i = 0; i < 32; i++) codes[i] |= (word >> i & 1) << 4;
+    for (long i = 0; i < 4; i++) {
+        uint64_t eight, bits = from[i] * 0x0101010101010101u & 0x8040201008040201u;
+        memcpy(&eight, codes + 8 * i, 8);
+        eight |= (bits + 0x7f7f7f7f7f7f7f7fu) >> 3 & 0x1010101010101010u;
+        memcpy(codes + 8 * i, &eight, 8);
+    }
 }
 
 /* Of 128 codes two bits each, of 32 bytes: the lowest bits of all of them, then the next. */

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...layers.linear_layers import Linear, LoadedWeight
-from ...layers.weight_memory import empty_table
+from ...layers.weight_memory import empty_to_load
 from ...step.step_batch import StepBatch
 from ..spec.model_spec import LearnedPositions, ModelSpec, PerLayerEmbeddingsSpec, SinusoidalPositions
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, norm_for, norm_places, weight_of
@@ -29,7 +29,7 @@ class TokenEmbedding(ReferenceModule):
     def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
         self.model, hidden, begins = model, model.hidden_size, model.stage.begins
         rows = model.vocab_size if model.has_table else 0
-        self.table = empty_table(rows, model.embed_size or hidden, dtype, device)
+        self.table = empty_to_load((rows, model.embed_size or hidden), dtype, device)
         self._tied = Linear(self.table) if model.tied and not model.head_unit else None
         self.codes: LoadedWeight | None = None
         self.norm = norm_for(model.embed_norm if begins else None, hidden, device)
