@@ -129,9 +129,6 @@ def projections(form: str) -> list[Linear]:
             kept = keep_quantized(FusedQuantizedWeight(list(pieces)), layer)
             assert isinstance(kept, BlockedLinear | MixedFormatBlockedLinear), kept
             found.append(kept)
-    BlockedLinear.store_together(
-        [leaf for layer in found if isinstance(layer, BlockedLinear) for leaf in layer.leaves()]
-    )
     return found
 
 

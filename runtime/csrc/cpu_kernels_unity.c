@@ -20,6 +20,8 @@
 #include "quantized/int4_gemm.c"
 #include "quantized/float8_bf16_gemm.c"
 #include "quantized/small_float_gemm.c"
+#include "quantized/stored_codes.c"
+#include "quantized/pack_weights.c"
 #include "gemm/gemm.c"
 #include "gemm/grouped_gemm.c"
 #include "attention/attention_tiles.c"

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 23  # of what the kernels are called with
+VERSION = 24  # of what the kernels are called with
 AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see csrc/gemm/dense_gemm.h
@@ -104,6 +107,26 @@ def huge_page_bytes(size: int) -> Tensor:
     return space[start : start + size]
 
 
+def row_addresses(part: Tensor) -> np.ndarray:
+    """int64 [rows], where the rows of a tensor in main memory begin."""
+    return part.data_ptr() + np.arange(len(part)) * (part.stride(0) * part.itemsize)
+
+
+def call(kernel: Any, *words: int) -> None:
+    """kernel: one that takes a struct of whole numbers and addresses."""
+    kernel(np.array(words, np.int64).tobytes())
+
+
+def pack_rows(part: Tensor, to: int, stride: int, unit: int) -> None:
+    """part [out, ...] into blocks of outputs: the next unit of all of a block's rows, then the one after it.
+
+    to: the address in the first block.  stride: bytes from block to block.  unit: bytes.
+    """
+    flat = part.contiguous().flatten(1)
+    rows, units = row_addresses(flat), flat.shape[1] * flat.itemsize // unit
+    call(kernels.pack_rows, rows.ctypes.data, to, stride, len(rows), units, unit)
+
+
 def norm_struct(kind: str, weight: Tensor, bias: Tensor | None, eps: float) -> np.ndarray:
     """The struct Norm of the current tensors. weight, bias: float32."""
     return np.array((weight.data_ptr(), 0 if bias is None else bias.data_ptr(), NORMS[kind], eps), NORM)
@@ -118,6 +141,22 @@ def cover_all_sizes() -> None:
     """From here on `supports` holds whatever the size, in the whole process: the bits of a row do not depend on it."""
     global most_numbers
     most_numbers = float("inf")
+
+
+@contextmanager
+def torch_on_one_thread() -> Iterator[None]:
+    """Torch's operations that this thread calls use no other thread: where the cores are busy with the kernels or with
+    reading, torch's threads wait for each other many times as long as one of them computes.
+    """
+    threads = torch.get_num_threads()  # of this thread; the last number that was set is also that of new threads
+    torch.set_num_threads(1)
+    setting = threading.Thread(target=torch.set_num_threads, args=(threads,))
+    setting.start()
+    setting.join()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def set_threads(threads: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
@@ -11,14 +11,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from . import cpu_kernels
-
-LINE = 64  # bytes of a line of the cache
+from .weight_memory import empty_weight
 
 
 class LoadedWeight(Protocol):
     """A quantized weight [out, in]."""
 
     def take(self, rows: Tensor) -> LoadedWeight: ...
+
+    def restore(self, to: Tensor) -> None:
+        """Write its numbers to [out, in], rounded once."""
 
     def dense(self, dtype: torch.dtype) -> Tensor: ...
 
@@ -162,35 +164,10 @@ class BlockedLinear(Linear):
             weight.dtype == torch.bfloat16 and weight.shape[1] % 2
         )
 
-    @staticmethod
-    def store_together(products: Iterable[object]) -> None:
-        """Move weights into memory on huge pages, in this order, for fewer TLB misses a step.
-
-        For a moment each exists twice.
-        """
-        layers = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
-        if not layers:
-            return
-        total = sum(-(-layer.weight.nbytes // LINE) * LINE for layer in layers)
-        space = cpu_kernels.huge_page_bytes(total)
-        for layer in layers:
-            place = space[: layer.weight.nbytes].view(layer.weight.dtype).view(layer.weight.shape)
-            layer.weight = place.copy_(layer.weight)
-            layer.words[0] = place.data_ptr()
-            space = space[-(-place.nbytes // LINE) * LINE :]
-
     def dense(self) -> Tensor | None:
         if type(self) is not BlockedLinear:
             return None
         return self.weight.transpose(1, 2).reshape(-1, self.weight.shape[1] * self.weight.shape[3])[: self.outputs]
-
-    def leaves(self) -> Iterator[BlockedLinear]:
-        """The layers of one weight each that it is made of."""
-        yield self
-
-    def use_structs(self, words: np.ndarray) -> None:
-        """Its struct is stored here from now on, where it has been copied already."""
-        self.words, self._address = words, words.ctypes.data
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._product(x, x.new_empty(x.shape[0], self.outputs), 0)
@@ -210,11 +187,8 @@ def in_blocks(weight: Tensor) -> Tensor:
     """
     outputs, inputs = weight.shape
     group, blocks = 1 if weight.dtype == torch.float32 else 2, -(-outputs // cpu_kernels.BLOCK)
-    packed = weight.new_zeros(blocks, inputs // group, cpu_kernels.BLOCK, group)
-    whole = outputs // cpu_kernels.BLOCK
-    for start, count, lines in ((0, whole, cpu_kernels.BLOCK), (whole, blocks - whole, outputs % cpu_kernels.BLOCK)):
-        part = weight[start * cpu_kernels.BLOCK : start * cpu_kernels.BLOCK + count * lines]
-        packed[start : start + count, :, :lines] = part.view(count, lines, inputs // group, group).transpose(1, 2)
+    packed = empty_weight((blocks, inputs // group, cpu_kernels.BLOCK, group), weight.dtype)
+    cpu_kernels.pack_rows(weight, packed.data_ptr(), packed[:1].nbytes, group * weight.itemsize)
     return packed
 
 

@@ -50,13 +50,8 @@ class MixedFormatBlockedLinear(BlockedLinear):
         self.pieces, self.outputs = list(pieces), sum(piece.outputs for piece in pieces)
         Linear.__init__(self, torch.empty(self.outputs, inputs, dtype=dtype, device="meta"))
         self._words_of_pieces = np.stack([piece.words for piece in pieces])
-        for piece, words in zip(pieces, self._words_of_pieces, strict=True):
-            piece.use_structs(words)
         self.words = np.array([self._words_of_pieces.ctypes.data, 0, 0, KINDS[dtype], self.outputs, inputs], np.int64)
         self._address = self.words.ctypes.data
-
-    def leaves(self) -> Iterator[BlockedLinear]:
-        yield from self.pieces
 
     def tensors(self) -> Iterator[Tensor]:
         for piece in self.pieces:

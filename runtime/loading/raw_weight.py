@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..errors import CheckpointError
+from ..layers.weight_memory import empty_to_load
 from ..models.spec.weight_targets import WeightTarget
 from ..quantization.device_weight import DeviceWeight
 from ..quantization.quantized_weight import QuantizedWeight
@@ -39,7 +40,7 @@ class RawTensor(NamedTuple):
         dtype, shape = DTYPES.get(self.stored.dtype), self.stored.shape
         if dtype is None:
             dtype, shape = torch.uint8, [*shape[:-1], self.bytes // math.prod(shape[:-1])]
-        return torch.empty(shape, dtype=dtype, device=device)
+        return empty_to_load(shape, dtype, device)
 
     def read(self) -> Tensor:
         """As it is stored, in main memory."""

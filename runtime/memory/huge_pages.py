@@ -15,7 +15,7 @@ HUGE_PAGE = 2 << 20  # bytes, of x86
 def huge_page_buffer(size: int) -> Tensor:
     """uint8 [size], which the system gives when they are written, on huge pages where it has them.
 
-    Its storage cannot be resized, as weights that sleep must be: those are in `layers.cpu.huge_page_bytes`.
+    Its storage cannot be resized, as weights that sleep must be: those are in `layers/weight_memory.py`.
     """
     space = (
         mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections import deque
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from ..attention.attention_backend import AttentionBackend
 from ..cache.recurrent_state_memory import RecurrentStateMemory
+from ..layers import cpu_kernels
 from ..layers.float8_reference import KVScaleFactors
 from ..layers.rotary_embedding import RotaryEmbedding
+from ..layers.weight_memory import stored_together
 from ..quantization.quantized_transform import KeepQuantizedTransform, LayerTransform, QuantizedLayerCount
 from ..step.rank_rows import own_rows
 from ..step.step_batch import StepBatch
@@ -303,9 +306,11 @@ class Decoder:
             head). A layer that it returns in place of the loaded one is used as it is.
         """
         keeping, memory = KeepQuantizedTransform(transform), LoadMemoryCounter()
-        for index in self.loaded_parts(weights, weights.ahead and transform is None, memory):
-            self.seal_part(index, keeping)
-            memory.sealed(self.tensors_of(index))
+        compiled = transform is None and cpu_kernels.can_multiply(self.dtype, self.device)
+        with stored_together(), cpu_kernels.torch_on_one_thread() if compiled else nullcontext():
+            for index in self.loaded_parts(weights, weights.ahead and transform is None, memory):
+                self.seal_part(index, keeping)
+                memory.sealed(self.tensors_of(index))
         self.loaded = memory.loaded(weights.bytes) if weights.bytes else None
         self.few_bits = keeping.layer_counts()
         return self.finish()

@@ -22,9 +22,7 @@ from .reference.reference_experts import ReferenceExperts
 if TYPE_CHECKING:
     from .gpu.gpu_step import PlannedDecoder
 
-SMALL_MODEL = (
-    512 * 2**20
-)  # bytes of weights up to which a layout is kept next to a shared table, and all are stored together
+SMALL_MODEL = 512 * 2**20  # bytes of weights up to which a layout is kept next to a shared table
 PRODUCTS = {
     "FixedBatchLinear": "deterministic=True multiplies a fixed number of rows at a time",
     "Int8Linear": "this CPU has no int8 instructions",

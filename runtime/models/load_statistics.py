@@ -43,7 +43,7 @@ class LoadMemoryCounter:
 
     peak: int = 0
     _began: float = field(default_factory=time.perf_counter)
-    _kept: dict[int, int] = field(default_factory=dict)  # by address: parts share some
+    _kept: dict[int, range] = field(default_factory=dict)  # addresses, by the memory: parts share some
     _coming: deque[int] = field(default_factory=deque)
 
     def comes(self, count: int) -> None:
@@ -52,7 +52,9 @@ class LoadMemoryCounter:
 
     def sealed(self, tensors: Iterable[Tensor]) -> None:
         """The part that was loaded first is now kept as these tensors."""
-        self._kept |= dict(_memory(tensor) for tensor in tensors if not tensor.is_meta)
+        for memory, used in (_memory(tensor) for tensor in tensors if not tensor.is_meta):
+            before = self._kept.get(memory, used)
+            self._kept[memory] = range(min(before.start, used.start), max(before.stop, used.stop))
         self._note()
         self._coming.popleft()
 
@@ -61,15 +63,16 @@ class LoadMemoryCounter:
         return LoadStatistics(count, time.perf_counter() - self._began, self.peak)
 
     def _note(self) -> None:
-        self.peak = max(self.peak, sum(self._kept.values()) + sum(self._coming))
+        self.peak = max(self.peak, sum(map(len, self._kept.values())) + sum(self._coming))
 
 
-def _memory(tensor: Tensor) -> tuple[int, int]:
-    """An identity of the storage, by which shared storage is recognized, and its bytes.
+def _memory(tensor: Tensor) -> tuple[int, range]:
+    """An identity of the storage, by which shared storage is recognized, and the addresses of it that are used.
 
     Tensors in oneDNN's own layouts have no storage.
     """
     if tensor.layout is not torch.strided:
-        return id(tensor), tensor.numel() * tensor.itemsize
-    storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.nbytes()
+        return id(tensor), range(tensor.numel() * tensor.itemsize)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    start, size = tensor.data_ptr(), (last + 1) * tensor.itemsize if tensor.numel() else 0
+    return tensor.untyped_storage().data_ptr(), range(start, start + size)

@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..layers import cpu_kernels
-from ..layers.linear_layers import LINE, BlockedLinear, Linear
-from .cpu_int4_linear import factor_of
+from ..layers.linear_layers import BlockedLinear, Linear
+from ..layers.weight_memory import LINE, empty_weight
+from .cpu_int4_linear import factor_of, packed
 from .quantized_weight import QuantizedWeight, e4m3_values
 
 KINDS = {torch.float32: 6, torch.bfloat16: 7}  # of the compiled product, by what is multiplied
 RAISED = 2.0**8  # what a float8 is above a float16 with its bits
 NAN = 127  # the byte of a float8, but for its sign
-PART = 2**22  # numbers of a weight that are packed at a time
 
 
 def supports(weight: QuantizedWeight) -> str | None:
@@ -91,27 +91,11 @@ def scales_of(weight: QuantizedWeight) -> Tensor:
 
 def _blocks(weight: QuantizedWeight, scale: Tensor, start: int) -> Tensor:
     """uint8 [blocks, stride], codes from byte `start` on."""
-    (outputs, inputs), bits = weight.shape, 8 if weight.is_float8 else 4
-    wide = inputs + inputs % 2
-    packed = torch.zeros(
-        -(-outputs // cpu_kernels.BLOCK), start + wide * cpu_kernels.BLOCK * bits // 8, dtype=torch.uint8
-    )
-    step = max(1, PART // (wide * cpu_kernels.BLOCK)) * cpu_kernels.BLOCK
-    for first in range(0, outputs, step):
-        rows = slice(first, min(first + step, outputs))
-        into = packed[first // cpu_kernels.BLOCK : -(-rows.stop // cpu_kernels.BLOCK)]
-        given = _in_blocks(scale[rows]).view(torch.uint8).flatten(1)
-        into[:, : given.shape[1]] = given
-        codes = _in_blocks(F.pad(weight.codes[rows], (0, wide - inputs)))
-        into[:, start:] = (codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4).flatten(1)
-    return packed
-
-
-def _in_blocks(part: Tensor) -> Tensor:
-    """[rows, n] -> [blocks, n, BLOCK], zeros beyond the last row."""
-    return (
-        F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK))
-        .unflatten(0, (-1, cpu_kernels.BLOCK))
-        .transpose(1, 2)
-        .contiguous()
-    )
+    (outputs, inputs), codes = weight.shape, weight.codes
+    codes = F.pad(codes, (0, inputs % 2)) if weight.is_float8 else packed(codes)
+    stride = start + codes.shape[1] * cpu_kernels.BLOCK
+    blocks = empty_weight((-(-outputs // cpu_kernels.BLOCK), stride), torch.uint8)
+    cpu_kernels.pack_rows(scale, blocks.data_ptr(), stride, scale.itemsize)
+    cpu_kernels.pack_rows(codes, blocks.data_ptr() + start, stride, 1)
+    blocks[:, scale.shape[1] * scale.itemsize * cpu_kernels.BLOCK : start] = 0
+    return blocks

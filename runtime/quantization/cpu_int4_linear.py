@@ -15,8 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..layers import cpu_kernels
-from ..layers.linear_layers import LINE, BlockedLinear, Linear
+from ..layers.linear_layers import BlockedLinear, Linear
+from ..layers.weight_memory import LINE, empty_weight
 from .quantized_weight import DoubleQuantized, QuantizedWeight
+from .stored_codes import stored
 
 KINDS = {torch.float32: 4, torch.bfloat16: 5}  # of the compiled product, by what is multiplied
 LEVELS, LEVELS_OF_BYTES = 16, 256
@@ -32,9 +34,7 @@ PART = 2**22  # numbers of a weight that are packed, or dequantized for a produc
 def int4_linear(weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype) -> Linear:
     """The layer for the product that this CPU has. dtype: of what is multiplied, and of bias [out]."""
     compiled = (
-        cpu_kernels.can_compute(dtype, weight.codes.device)
-        and cpu_kernels.kernels.INT4 > 0
-        and supports(weight) is None
+        cpu_kernels.can_compute(dtype, weight.device) and cpu_kernels.kernels.INT4 > 0 and supports(weight) is None
     )
     return blocked(weight, bias, dtype) if compiled else GroupedLinear(weight, bias)
 
@@ -218,10 +218,10 @@ class _CpuBlockPacker:
     def __init__(self, weight: QuantizedWeight) -> None:
         self.weight, inputs = weight, weight.shape[1]
         self.table, times, above = _table_of(weight)
-        self.scale, self.factor = weight.scale.float() / times, factor_of(weight)
+        self.scale, self.factor = weight.scale if times == 1 else weight.scale.float() / times, factor_of(weight)
         melted = weight.factor if self.factor is None else None
         if melted is not None:
-            self.scale = self.scale * melted[:, None]
+            self.scale = self.scale.float() * melted[:, None]
         fine = weight.fine_scale if melted is None and times == 1 else None
         scales, scale_parts = self._scales(fine)
         centre, shifts, shift_parts = self._shifts(times, fine)
@@ -243,7 +243,8 @@ class _CpuBlockPacker:
         """In the fewest bytes that hold them: their form, and their bytes in a block."""
         if fine is not None:
             return TWOFOLD, [fine.inner, fine.outer]
-        return (HALVES, [self.scale.half()]) if _fits(self.scale, torch.float16) else (WIDE, [self.scale])
+        halves = _halves(self.scale)
+        return (WIDE, [self.scale.float()]) if halves is None else (HALVES, [halves])
 
     def _shifts(self, times: int, fine: DoubleQuantized | None) -> tuple[int, int, list[Tensor]]:
         """One integer zero for all, and the others: zeros in bytes or float16 if these hold them, else offset - zero *
@@ -255,7 +256,7 @@ class _CpuBlockPacker:
             kinds = ((ZERO_BYTES, torch.uint8), (ZERO_HALVES, torch.float16))
             return next(
                 ((0, kind, [zero.to(dtype)]) for kind, dtype in kinds if _fits(zero, dtype)),
-                (0, SHIFTS, [-zero * self.scale]),
+                (0, SHIFTS, [-zero * self.scale.float()]),
             )
         if offset is None and float(zero).is_integer():
             return int(zero), NO_SHIFT, []
@@ -268,31 +269,29 @@ class _CpuBlockPacker:
             and zero == 0
         ):
             return 0, TWOFOLD_SHIFTS, [own.inner, own.outer]
-        shift = -zero * self.scale if offset is None else offset.float() - zero * self.scale
-        return (0, HALF_SHIFTS, [shift.half()]) if _fits(shift, torch.float16) else (0, SHIFTS, [shift])
+        shift = self._shift(zero)
+        halves = _halves(shift)
+        return (0, SHIFTS, [shift.float()]) if halves is None else (0, HALF_SHIFTS, [halves])
+
+    def _shift(self, zero: Tensor | float) -> Tensor:
+        offset = self.weight.offset
+        if offset is None:
+            return -zero * self.scale.float()
+        return offset.float() - zero * self.scale.float() if isinstance(zero, Tensor) or zero else offset
 
     def blocks(self) -> Tensor:
         """uint8 [blocks, stride]"""
-        outputs, step = self.weight.shape[0], max(1, PART // (self.inputs * cpu_kernels.BLOCK)) * cpu_kernels.BLOCK
-        packed = torch.zeros(-(-outputs // cpu_kernels.BLOCK), self.stride, dtype=torch.uint8)
-        for first in range(0, outputs, step):
-            rows = slice(first, min(first + step, outputs))
-            into = packed[first // cpu_kernels.BLOCK : -(-rows.stop // cpu_kernels.BLOCK)]
-            start = 0
-            for part in self.parts:
-                given = _bytes(_filled(part[rows]).transpose(1, 2))
-                into[:, start : start + given.shape[1]] = given
-                start += given.shape[1]
-            into[:, self.codes :] = _bytes(self._lines(rows))
+        outputs, at = self.weight.shape[0], 0
+        packed = empty_weight((-(-outputs // cpu_kernels.BLOCK), self.stride), torch.uint8)
+        for part in self.parts:
+            cpu_kernels.pack_rows(part, packed.data_ptr() + at, self.stride, part.itemsize)
+            at += part.shape[1] * part.itemsize * cpu_kernels.BLOCK
+        codes = stored(self.weight.stored)
+        assert codes is not None  # `supports` asks for a CPU
+        to = packed.data_ptr() + self.codes, self.stride, self.inputs, self.layout.bits
+        cpu_kernels.call(cpu_kernels.kernels.pack_codes, *codes.words(), *to)
+        packed[:, at : self.codes] = 0
         return packed
-
-    def _lines(self, rows: slice) -> Tensor:
-        """int32, four bytes each: [blocks, inputs / 8, BLOCK] of four bits, [blocks, inputs / 4, BLOCK] of eight."""
-        codes = self.weight.codes[rows]
-        fours = _filled(F.pad(codes, (0, self.inputs - codes.shape[1]))).view(torch.int32)
-        if self.weight.levels != LEVELS:
-            return fours.transpose(1, 2)
-        return (fours[..., ::2] | fours[..., 1::2] << 4).transpose(1, 2)
 
 
 def factor_of(weight: QuantizedWeight) -> Tensor | None:
@@ -309,17 +308,15 @@ def _table_of(weight: QuantizedWeight) -> tuple[Tensor | None, int, int]:
     return (found[0] + above).to(torch.uint8), found[1], above
 
 
+def _halves(numbers: Tensor) -> Tensor | None:
+    """As float16; None: it does not hold them."""
+    if numbers.dtype == torch.float16:
+        return numbers
+    return numbers.half() if _fits(numbers, torch.float16) else None
+
+
 def _fits(numbers: Tensor, dtype: torch.dtype) -> bool:
-    return bool((numbers.to(dtype).float() == numbers).all())
-
-
-def _filled(part: Tensor) -> Tensor:
-    """[rows, ...] -> [blocks, BLOCK, ...], zeros after the last."""
-    return F.pad(part, (0, 0, 0, -len(part) % cpu_kernels.BLOCK)).unflatten(0, (-1, cpu_kernels.BLOCK))
-
-
-def _bytes(part: Tensor) -> Tensor:
-    return part.contiguous().view(torch.uint8).flatten(1)
+    return torch.equal(numbers.to(dtype).float(), numbers.float())
 
 
 class GroupedLinear(Linear):
@@ -332,8 +329,9 @@ class GroupedLinear(Linear):
 
     def __init__(self, weight: QuantizedWeight, bias: Tensor | None) -> None:
         """bias: [out], in the dtype of what is multiplied."""
-        super().__init__(packed(weight.codes) if weight.levels == LEVELS else weight.codes.contiguous(), bias)
-        self._rest = replace(weight, codes=weight.codes.new_zeros(1).expand(weight.shape))  # a byte that stands for all
+        codes = weight.codes
+        super().__init__(packed(codes) if weight.levels == LEVELS else codes.contiguous(), bias)
+        self._rest = replace(weight, stored=codes.new_zeros(1).expand(weight.shape))  # a byte that stands for all
         self._step = max(1, PART // weight.shape[1])
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -348,7 +346,7 @@ class GroupedLinear(Linear):
     def _part(self, rows: slice, dtype: torch.dtype) -> Tensor:
         part = self._rest.take(rows)
         codes = unpacked(self.weight[rows], part.shape[1]) if part.levels == LEVELS else self.weight[rows]
-        return replace(part, codes=codes).dense(dtype)
+        return replace(part, stored=codes).dense(dtype)
 
     def tensors(self) -> Iterator[Tensor]:
         rest = self._rest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -57,7 +57,10 @@ class DeviceWeight:
     def take(self, rows: Tensor) -> DeviceWeight:
         return self
 
-    def dense(self, dtype: torch.dtype) -> Tensor:
+    def restore(self, to: Tensor) -> None:
+        self.dense(to.dtype)
+
+    def dense(self, dtype: torch.dtype) -> NoReturn:
         raise CheckpointError(
             f"{self.name}: it is packed, and config.json asks for a dense weight; take the model that the state was "
             "made of"

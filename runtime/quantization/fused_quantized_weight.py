@@ -30,7 +30,7 @@ class QuantizedPiece(NamedTuple):
     def take(self, rows: Tensor, start: int) -> QuantizedPiece:
         """These of the projection's rows, all of them in here, placed from `start` on."""
         weight = self.weight
-        own = (rows - self.start).to(weight.device if isinstance(weight, Tensor) else weight.codes.device)
+        own = (rows - self.start).to(weight.device)
         return QuantizedPiece(start, self.format, weight[own] if isinstance(weight, Tensor) else weight.take(own))
 
 
@@ -73,11 +73,20 @@ class FusedQuantizedWeight:
             found[len(found) - (joined is not None) :] = [piece.weight if joined is None else joined]
         return found
 
+    def restore(self, to: Tensor) -> None:
+        """Write its numbers to [out, in], rounded once."""
+        for piece in self.pieces:
+            rows = to[piece.start : piece.end]
+            if isinstance(piece.weight, Tensor):
+                rows.copy_(piece.weight)
+            else:
+                piece.weight.restore(rows)
+
     def dense(self, dtype: torch.dtype) -> Tensor:
-        weights = (piece.weight for piece in self.pieces)
-        return torch.cat(
-            [weight.to(dtype) if isinstance(weight, Tensor) else weight.dense(dtype) for weight in weights]
-        )
+        weight = self.pieces[0].weight
+        out = torch.empty(self.pieces[-1].end, weight.shape[1], dtype=dtype, device=weight.device)
+        self.restore(out)
+        return out
 
 
 def _joined(one: QuantizedWeight | Tensor, other: QuantizedWeight | Tensor) -> QuantizedWeight | Tensor | None:

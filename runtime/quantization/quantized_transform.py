@@ -127,7 +127,7 @@ def _kept(weight: QuantizedWeight | Tensor, bias: Tensor | None, dtype: torch.dt
     if not cpu_kernels.can_compute(dtype, weight.device) or not cpu_kernels.kernels.INT4:
         return f"no kernel on {weight.device.type} multiplies {dtype_name(dtype)} with it"
     if _suits_int8(weight):
-        codes = (weight.codes.to(torch.int16) - MIDDLE).to(torch.int8)
+        codes = (weight.codes ^ MIDDLE).view(torch.int8)
         return Int8BlockedLinear(codes, _of_outputs(weight), bias, dtype)
     if (why := supports(weight)) is None:
         return blocked(weight, bias, dtype)

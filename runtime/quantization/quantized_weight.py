@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..layers import cpu_kernels
 from ..layers.float8_reference import FP8
+from .stored_codes import StoredCodes, joined, stored, taken
 
 PART = 2**22  # codes that are restored at a time
 SHORTEST = 16  # inputs of a group that is cut
@@ -40,7 +42,7 @@ class QuantizedWeight:
     """A weight [out, in]: w[o, order[i]] = (v(codes[o, i]) - zero[o, g]) * scale[o, g] * factor[o] + offset[o, g], g =
     i // group.
 
-    codes: uint8 [out, in], 0 to levels - 1, one in a byte; kernels pack them.
+    stored: the codes, 0 to levels - 1: uint8 [out, in], one in a byte, or as the file has them; kernels pack them.
     levels: 16 or 256; formats of 2, 3, 5 and 6 bits take the next of them.
     scale: float16, bfloat16 or float32 [out, groups]; the last group may be shorter.
     zero: the same for all, or any dtype [out, groups].  offset: as scale; None: none.
@@ -52,7 +54,7 @@ class QuantizedWeight:
         none.
     """
 
-    codes: Tensor
+    stored: Tensor | StoredCodes
     scale: Tensor
     group: int
     levels: int = 16
@@ -66,7 +68,7 @@ class QuantizedWeight:
     rounds_rows: bool = False
 
     def __post_init__(self) -> None:
-        outputs, inputs = self.codes.shape
+        outputs, inputs = self.shape
         expected = (outputs, -(-inputs // self.group))
         for name in ("scale", "zero", "offset"):
             found = getattr(self, name)
@@ -83,34 +85,59 @@ class QuantizedWeight:
         return cls(weight.view(torch.uint8), scale, group, 256, factor=factor, table=table)
 
     @property
+    def codes(self) -> Tensor:
+        """uint8 [out, in], one in a byte; made anew where the file has them in another form."""
+        return self.stored if isinstance(self.stored, Tensor) else self.stored.unpacked()
+
+    @property
     def shape(self) -> tuple[int, int]:
-        outputs, inputs = self.codes.shape
+        outputs, inputs = self.stored.shape
         return outputs, inputs
 
     @property
     def device(self) -> torch.device:
-        return self.codes.device
+        return self.stored.device
 
     @property
     def is_float8(self) -> bool:
         return self.table is not None and self.levels == 256
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The weight [out, in]; the definition: computed in float32, rounded once."""
-        out = torch.empty(self.shape, dtype=dtype, device=self.codes.device)
+        """The weight [out, in]."""
+        out = torch.empty(self.shape, dtype=dtype, device=self.device)
+        self.restore(out)
+        return out
+
+    def restore(self, to: Tensor) -> None:
+        """Write the weight to [out, in]: computed in float32, rounded once."""
+        found = stored(self.stored) if self.order is None and to.is_contiguous() else None
+        if found is not None and cpu_kernels.can_compute(to.dtype, to.device):
+            self._restore_compiled(found, to)
+        else:
+            self.restore_by_torch(to)
+
+    def restore_by_torch(self, to: Tensor) -> None:
+        """The definition."""
         step = max(1, PART // max(1, self.shape[1]))
         for start in range(0, self.shape[0], step):
             rows = slice(start, start + step)
             found = self.take(rows)._restored()
-            out[rows] = found if self.order is None else torch.empty_like(found).index_copy_(1, self.order, found)
-        return out
+            to[rows] = found if self.order is None else torch.empty_like(found).index_copy_(1, self.order, found)
+
+    def _restore_compiled(self, codes: StoredCodes, to: Tensor) -> None:
+        zero = self.zero if isinstance(self.zero, Tensor) else torch.tensor([[self.zero]])
+        given = (self.scale, zero, self.offset, self.factor, self.table)
+        parts = [None if part is None else part.float().contiguous() for part in given]
+        places = [0 if part is None else part.data_ptr() for part in parts]
+        rest = self.group, int(isinstance(self.zero, Tensor)), to.data_ptr(), cpu_kernels.KINDS[to.dtype]
+        cpu_kernels.call(cpu_kernels.kernels.restore_weight, *codes.words(), *places, *rest)
 
     def take(self, rows: slice | Tensor) -> QuantizedWeight:
         """These rows, in this order."""
-        parts = {name: getattr(self, name) for name in ("codes", "scale", "zero", "offset", "factor")}
-        taken: dict[str, Any] = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
-        taken |= {name: part.take(rows) for name in FINE if (part := getattr(self, name)) is not None}
-        return replace(self, **taken)
+        parts = {name: getattr(self, name) for name in ("scale", "zero", "offset", "factor")}
+        kept: dict[str, Any] = {name: part[rows] for name, part in parts.items() if isinstance(part, Tensor)}
+        kept |= {name: part.take(rows) for name in FINE if (part := getattr(self, name)) is not None}
+        return replace(self, stored=taken(self.stored, rows), **kept)
 
     def of_inputs(self, inputs: Tensor) -> QuantizedWeight:
         """Of these inputs alone, in runs that follow each other. inputs: int64, on the codes' device.
@@ -129,7 +156,7 @@ class QuantizedWeight:
             name: part[:, each].contiguous() for name, part in parts.items() if isinstance(part, Tensor)
         }
         return replace(
-            self, codes=self.codes[:, inputs].contiguous(), group=group, fine_scale=None, fine_offset=None, **kept
+            self, stored=self.codes[:, inputs].contiguous(), group=group, fine_scale=None, fine_offset=None, **kept
         )
 
     def _group_within(self, inputs: Tensor) -> int:
@@ -168,10 +195,8 @@ def stacked(pieces: list[QuantizedWeight]) -> QuantizedWeight | None:
     first = pieces[0]
     if any(_form(piece) != _form(first) or not _same_order(piece, first) for piece in pieces[1:]):
         return None
-    together: dict[str, Any] = {
-        name: torch.cat([getattr(piece, name) for piece in pieces]) for name in ("codes", "scale")
-    }
-    for name in ("zero", "offset", "factor"):
+    together: dict[str, Any] = {"stored": joined([piece.stored for piece in pieces])}
+    for name in ("scale", "zero", "offset", "factor"):
         if isinstance(getattr(first, name), Tensor):
             together[name] = torch.cat([getattr(piece, name) for piece in pieces])
     together |= {name: _fine_together([getattr(piece, name) for piece in pieces]) for name in FINE}

@@ -210,7 +210,7 @@ def test_experts_of_a_model_of_parts_run_in_any_batch() -> None:
         torch.testing.assert_close(other.step([(Row(row.tokens), len(row.tokens))])[0], found, atol=1e-5, rtol=1e-5)
 
 
-def test_layers_of_large_models_are_laid_together_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_of_models_of_any_size_follow_each_other_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = model(
         LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), PARTS["shared, switched"]),
         LayerSpec(LayerNorms.pre(NormSpec(1e-5)), attention(), GatedFFNSpec(INNER)),
@@ -218,14 +218,13 @@ def test_layers_of_large_models_are_laid_together_one_by_one(monkeypatch: pytest
     small, work = LawRig(spec), list(range(4, 40))
     expected = small.step([(Row(work), len(work))], every_row=True)
     monkeypatch.setattr("sgl.runtime.models.decoder.SMALL_MODEL", 0)
-    monkeypatch.setattr("sgl.runtime.models.cpu.cpu_step.MOST_TO_MOVE", 0)
     large = LawRig(spec)
     assert torch.equal(large.step([(Row(work), len(work))], every_row=True), expected)
-    blocked = [
-        product for place in large.model.layers[0].products() if isinstance(product := getattr(*place), BlockedLinear)
-    ]
-    ends = [(product.weight.data_ptr(), product.weight.nbytes) for product in blocked]
-    assert all(0 <= start - (before + size) < 64 for (before, size), (start, _) in pairwise(ends))
+    for rig in (small, large):
+        places = [place for layer in rig.model.layers for place in layer.products()]
+        blocked = [product for place in places if isinstance(product := getattr(*place), BlockedLinear)]
+        ends = [(product.weight.data_ptr(), product.weight.nbytes) for product in blocked]
+        assert all(0 <= start - (before + size) < 64 for (before, size), (start, _) in pairwise(ends))
 
 
 QWEN3 = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}

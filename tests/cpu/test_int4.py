@@ -275,7 +275,8 @@ def test_codes_come_back_out_of_their_pairs() -> None:
     ],
 )
 def test_what_the_product_does_not_take_is_said_and_runs_by_torch(change: dict[str, object], message: str) -> None:
-    parts = {"codes": torch.randint(0, 16, (4, 64), dtype=torch.uint8), "scale": torch.ones(4, 1), "group": 64} | change
+    codes = torch.randint(0, 16, (4, 64), dtype=torch.uint8)
+    parts = {"stored": codes, "scale": torch.ones(4, 1), "group": 64} | change
     weight = QuantizedWeight(**parts)
     assert message in str(supports(weight))
     assert isinstance(int4_linear(weight, None, torch.float32), GroupedLinear)

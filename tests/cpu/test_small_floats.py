@@ -125,7 +125,7 @@ def test_nan_stays_loud() -> None:
 
 def of_table(**changes: Tensor | float | int) -> QuantizedWeight:
     parts = {
-        "codes": torch.randint(0, 16, (4, 64), dtype=torch.uint8),
+        "stored": torch.randint(0, 16, (4, 64), dtype=torch.uint8),
         "scale": torch.ones(4, 1),
         "group": 64,
         "table": torch.randn(16),

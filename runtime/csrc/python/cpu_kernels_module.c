@@ -16,6 +16,7 @@
 #include "../experts/moe_experts.h"
 #include "../gemm/dense_gemm.h"
 #include "../gemm/gemm.h"
+#include "../quantized/pack_weights.h"
 #include "../quantized/quantized_groups.h"
 #include "../quantized/quantized_gemm.h"
 #include "../recurrent/recurrent_layers.h"
@@ -82,16 +83,21 @@ static const void *packed(PyObject *bytes, size_t size) {
     return NULL;
 }
 
-/* advance(job), selective(job): the packed structs Linear and Selective */
-#define OF_STATES(name, Job) \
+/* advance(job), selective(job), pack_rows(job), pack_codes(job), restore_weight(job), unpack_all(job): the packed structs Linear, Selective,
+   RowPacking, CodePacking, RestoreJob and UnpackJob */
+#define OF_STRUCT(name, Job) \
     static PyObject *py_##name(PyObject *Py_UNUSED(self), PyObject *const *args, Py_ssize_t n) { \
         const Job *job = n == 1 ? packed(args[0], sizeof(Job)) : PyErr_Format(PyExc_TypeError, "takes 1 argument"); \
         if (!job) return NULL; \
         Py_BEGIN_ALLOW_THREADS name(job); \
         Py_END_ALLOW_THREADS Py_RETURN_NONE; \
     }
-OF_STATES(advance, Linear)
-OF_STATES(selective, Selective)
+OF_STRUCT(advance, Linear)
+OF_STRUCT(selective, Selective)
+OF_STRUCT(pack_rows, RowPacking)
+OF_STRUCT(pack_codes, CodePacking)
+OF_STRUCT(restore_weight, RestoreJob)
+OF_STRUCT(unpack_all, UnpackJob)
 
 /* convolve(kind, job), gated(kind, job), rates(kind, job): the packed structs Convolve, GatedNorm and Rates */
 #define OF_ROWS(name, Job) \
@@ -285,7 +291,8 @@ static PyObject *py_set_threads(PyObject *Py_UNUSED(self), PyObject *const *args
 #define METHOD(name) {#name, (PyCFunction)(void (*)(void))py_##name, METH_FASTCALL, NULL}
 static PyMethodDef methods[] = {METHOD(linear), METHOD(step), METHOD(adapt), METHOD(mixture), METHOD(norm), METHOD(activate), METHOD(activate_and_mul), METHOD(add), METHOD(rotate),
                                 METHOD(attend), METHOD(attend_latent), METHOD(choose_tokens), METHOD(places), METHOD(named), METHOD(sample), METHOD(headwise), METHOD(store), METHOD(set_threads), METHOD(set_dense_way), METHOD(set_int4_way), METHOD(set_e4m3_way), METHOD(restore),
-                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate), {NULL, NULL, 0, NULL}};
+                                METHOD(use_huge_pages), METHOD(advance), METHOD(selective), METHOD(convolve), METHOD(gated), METHOD(rates), METHOD(gate),
+                                METHOD(pack_rows), METHOD(pack_codes), METHOD(restore_weight), METHOD(unpack_all), {NULL, NULL, 0, NULL}};
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_cpu", NULL, -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__cpu(void) {
@@ -312,7 +319,7 @@ PyMODINIT_FUNC PyInit__cpu(void) {
     if (made) PyModule_AddIntConstant(made, "BLOCK", BLOCK);
     if (made) PyModule_AddIntConstant(made, "STEP_ROWS", STEP_ROWS);
     if (made) PyModule_AddIntConstant(made, "CHUNK", CHUNK); /* of what tiles of attention take, the width is a multiple */
-    if (made) PyModule_AddIntConstant(made, "VERSION", 23); /* of the functions and structs: the same in cpu.py */
+    if (made) PyModule_AddIntConstant(made, "VERSION", 24); /* of the functions and structs: the same in cpu.py */
     if (made) PyModule_AddIntConstant(made, "LAYER_BYTES", sizeof(Layer));
     if (made) PyModule_AddIntConstant(made, "MODEL_BYTES", sizeof(Model));
     if (made) PyModule_AddIntConstant(made, "EXPERTS_BYTES", sizeof(Experts));

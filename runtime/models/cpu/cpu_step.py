@@ -29,7 +29,6 @@ from .cpu_support import cpu_refusal
 
 FIELDS = 18  # of the struct Step
 SEEN = 10  # of them, where what rows see is; then the tables
-MOST_TO_MOVE = 512 * 2**20  # bytes of weights that are stored together: for a moment they exist twice
 
 
 class LayerSpan(NamedTuple):
@@ -89,11 +88,6 @@ class CpuStep:
         claimed = [there and cpu_refusal(block) is None and are_blocked(block) for block in model.layers]
         if not any(claimed):
             return None
-        layers = [block for block, ours in zip(model.layers, claimed, strict=True) if ours]
-        products = [model.head.product, *(getattr(*place) for layer in layers for place in layer.products())]
-        blocked = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
-        if sum(product.weight.nbytes for product in blocked) <= MOST_TO_MOVE:
-            BlockedLinear.store_together(blocked)
         return cls(model, claimed)
 
     def plan(self, batch: StepBatch, attention: AttentionBackend) -> CpuStepPlan:

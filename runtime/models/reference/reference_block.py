@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...layers.activation_functions import add_scaled
-from ...layers.linear_layers import BlockedLinear, Linear
+from ...layers.linear_layers import Linear
 from ...layers.norm_layers import RMSNorm
 from ..spec.model_spec import ExpertsSpec, Feedforward, LayerSpec, PerLayerEmbeddingsSpec
 from ..spec.tensor_names import TensorNames
@@ -92,8 +92,6 @@ class ReferenceBlock(ReferenceModule):
         self.finish_loading()
         for holder, name in self.products():
             setattr(holder, name, sealed(name, getattr(holder, name), transform))
-        if not small:  # small models are stored together as a whole
-            BlockedLinear.store_together(getattr(*place) for place in self.products())
         if isinstance(self.ffn, ReferenceExperts):
             self.ffn.store_experts()
 

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ...layers.linear_layers import BlockedLinear, Linear, LoadedWeight
+from ...layers.linear_layers import Linear, LoadedWeight
+from ...layers.weight_memory import empty_to_load
 from ...step.step_batch import StepBatch
 from ..spec.model_spec import LearnedPositions, ModelSpec, PerLayerEmbeddingsSpec, SinusoidalPositions
 from ..spec.weight_targets import WeightTarget, bias_of, matrix, norm_for, norm_places, weight_of
@@ -27,9 +28,8 @@ class TokenEmbedding(ReferenceModule):
 
     def __init__(self, model: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
         self.model, hidden, begins = model, model.hidden_size, model.stage.begins
-        self.table = torch.empty(
-            model.vocab_size if model.has_table else 0, model.embed_size or hidden, dtype=dtype, device=device
-        )
+        rows = model.vocab_size if model.has_table else 0
+        self.table = empty_to_load((rows, model.embed_size or hidden), dtype, device)
         self._tied = Linear(self.table) if model.tied and not model.head_unit else None
         self.codes: LoadedWeight | None = None
         self.norm = norm_for(model.embed_norm if begins else None, hidden, device)
@@ -67,7 +67,7 @@ class TokenEmbedding(ReferenceModule):
     def _take_codes(self) -> None:
         if self._tied is not None and self._tied.coded is not None:
             self.codes = self._tied.coded
-            self.table.copy_(self.codes.dense(self.table.dtype))
+            self.codes.restore(self.table)
         self._tied = None
 
     @property
@@ -185,8 +185,6 @@ class OutputHead(ReferenceModule):
             self.product = sealed("head", self.product, transform)
         elif transform is not None:
             self.product = transform("head", self.product)
-        if not small:
-            BlockedLinear.store_together([self.product])
 
     @property
     def plain(self) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ...errors import CheckpointError
 from ..quantized_weight import E2M1, DoubleQuantized, QuantizedWeight, e4m3_values
+from ..stored_codes import StoredCodes
 
 
 class GGUFBlockKind(NamedTuple):
@@ -89,7 +90,9 @@ def decode(kind: str, raw: Tensor, shape: tuple[int, int]) -> QuantizedWeight:
             f"{raw.dtype} {list(raw.shape)} is no {kind} weight of shape {[outputs, inputs]}: blocks of {size} bytes "
             f"hold {elements} numbers of a row; fetch the file again"
         )
-    return _DECODERS[kind](raw.reshape(outputs, inputs // elements, size))
+    found = _DECODERS[kind](raw.reshape(outputs, inputs // elements, size))
+    compiled = StoredCodes.of(raw, inputs, BLOCKS[kind].id)
+    return QuantizedWeight(found.codes().flatten(1) if compiled is None else compiled, **found.numbers)
 
 
 def unsupported(kind: str) -> str:
@@ -99,7 +102,17 @@ def unsupported(kind: str) -> str:
     )
 
 
-# Every function below takes blocks: uint8 [out, blocks of a row, bytes], and gives a weight [out, in].
+class _DecodedBlocks(NamedTuple):
+    """codes: makes them by torch, uint8 [out, in] in any shape; csrc/quantized/stored_codes.c does the same.
+
+    numbers: the rest of the QuantizedWeight.
+    """
+
+    codes: Callable[[], Tensor]
+    numbers: dict[str, Any]
+
+
+# The decoders below take blocks: uint8 [out, blocks of a row, bytes].
 
 
 def _parts(blocks: Tensor, *sizes: int) -> Iterator[Tensor]:
@@ -108,7 +121,7 @@ def _parts(blocks: Tensor, *sizes: int) -> Iterator[Tensor]:
 
 def _half(part: Tensor) -> Tensor:
     """float16 [..., 1] of two bytes."""
-    return part.contiguous().view(torch.float16)
+    return part.view(torch.float16).contiguous()
 
 
 def _runs(part: Tensor, bits: int) -> Tensor:
@@ -133,57 +146,57 @@ def _fifth(part: Tensor) -> Tensor:
 
 
 def _grouped(
-    codes: Tensor, scale: Tensor, group: int, levels: int = 16, offset: Tensor | None = None, **rest: Any
-) -> QuantizedWeight:
-    """codes, scale, offset: of each row in any shape."""
+    codes: Callable[[], Tensor], scale: Tensor, group: int, levels: int = 16, offset: Tensor | None = None, **rest: Any
+) -> _DecodedBlocks:
+    """scale, offset: of each row in any shape."""
     flat = None if offset is None else offset.flatten(1)
-    return QuantizedWeight(codes.flatten(1), scale.flatten(1), group, levels, offset=flat, **rest)
+    return _DecodedBlocks(codes, {"scale": scale.flatten(1), "group": group, "levels": levels, "offset": flat, **rest})
 
 
 # one scale a block
 
 
-def _q4_0(blocks: Tensor) -> QuantizedWeight:
+def _q4_0(blocks: Tensor) -> _DecodedBlocks:
     d, codes = _parts(blocks, 2, 16)
-    return _grouped(_nibbles(codes), _half(d), 32, zero=8.0)
+    return _grouped(lambda: _nibbles(codes), _half(d), 32, zero=8.0)
 
 
-def _q4_1(blocks: Tensor) -> QuantizedWeight:
+def _q4_1(blocks: Tensor) -> _DecodedBlocks:
     d, m, codes = _parts(blocks, 2, 2, 16)
-    return _grouped(_nibbles(codes), _half(d), 32, offset=_half(m))
+    return _grouped(lambda: _nibbles(codes), _half(d), 32, offset=_half(m))
 
 
-def _q5_0(blocks: Tensor) -> QuantizedWeight:
+def _q5_0(blocks: Tensor) -> _DecodedBlocks:
     d, high, codes = _parts(blocks, 2, 4, 16)
-    return _grouped(_nibbles(codes) | _fifth(high), _half(d), 32, 256, zero=16.0)
+    return _grouped(lambda: _nibbles(codes) | _fifth(high), _half(d), 32, 256, zero=16.0)
 
 
-def _q5_1(blocks: Tensor) -> QuantizedWeight:
+def _q5_1(blocks: Tensor) -> _DecodedBlocks:
     d, m, high, codes = _parts(blocks, 2, 2, 4, 16)
-    return _grouped(_nibbles(codes) | _fifth(high), _half(d), 32, 256, _half(m))
+    return _grouped(lambda: _nibbles(codes) | _fifth(high), _half(d), 32, 256, _half(m))
 
 
-def _q8_0(blocks: Tensor) -> QuantizedWeight:
+def _q8_0(blocks: Tensor) -> _DecodedBlocks:
     d, codes = _parts(blocks, 2, 32)
-    return _grouped(codes ^ 128, _half(d), 32, 256, zero=128.0)  # signed numbers, raised by 128
+    return _grouped(lambda: codes ^ 128, _half(d), 32, 256, zero=128.0)  # signed numbers, raised by 128
 
 
-def _iq4_nl(blocks: Tensor) -> QuantizedWeight:
+def _iq4_nl(blocks: Tensor) -> _DecodedBlocks:
     d, codes = _parts(blocks, 2, 16)
-    return _grouped(_nibbles(codes), _half(d), 32, table=_table(IQ4, blocks))
+    return _grouped(lambda: _nibbles(codes), _half(d), 32, table=_table(IQ4, blocks))
 
 
-def _mxfp4(blocks: Tensor) -> QuantizedWeight:
+def _mxfp4(blocks: Tensor) -> _DecodedBlocks:
     exponent, codes = _parts(blocks, 1, 16)
     scale = torch.ldexp(torch.ones_like(exponent, dtype=torch.float32), exponent.int() - 127)
-    return _grouped(_nibbles(codes), scale.bfloat16(), 32, table=_table(E2M1, blocks))
+    return _grouped(lambda: _nibbles(codes), scale.bfloat16(), 32, table=_table(E2M1, blocks))
 
 
-def _nvfp4(blocks: Tensor) -> QuantizedWeight:
+def _nvfp4(blocks: Tensor) -> _DecodedBlocks:
     """Scales are e4m3 without a sign; the byte that would be NaN stands for 0."""
     scales, codes = _parts(blocks, 4, 32)
     values = e4m3_values().to(blocks.device)[(scales & 127).int()].nan_to_num(0.0)
-    return _grouped(_nibbles(codes.unflatten(-1, (4, 8))), values.half(), 16, table=_table(E2M1, blocks))
+    return _grouped(lambda: _nibbles(codes.unflatten(-1, (4, 8))), values.half(), 16, table=_table(E2M1, blocks))
 
 
 def _table(values: tuple[float, ...], like: Tensor) -> Tensor:
@@ -194,54 +207,61 @@ def _table(values: tuple[float, ...], like: Tensor) -> Tensor:
 
 
 def _folded(
-    codes: Tensor,
+    codes: Callable[[], Tensor],
     scale: DoubleQuantized,
     group: int,
     levels: int = 16,
     offset: DoubleQuantized | None = None,
     **rest: Any,
-) -> QuantizedWeight:
+) -> _DecodedBlocks:
     numbers = None if offset is None else offset.numbers()
     return _grouped(codes, scale.numbers(), group, levels, numbers, fine_scale=scale, fine_offset=offset, **rest)
 
 
-def _q2_k(blocks: Tensor) -> QuantizedWeight:
+def _q2_k(blocks: Tensor) -> _DecodedBlocks:
     both, codes, d, least = _parts(blocks, 16, 64, 2, 2)
     scales, minimums = _runs(both, 4).unbind(-2)
-    return _folded(_quarters(codes), _times(d, scales), 16, offset=_times(least, -minimums.int()))
+    return _folded(lambda: _quarters(codes), _times(d, scales), 16, offset=_times(least, -minimums.int()))
 
 
-def _q3_k(blocks: Tensor) -> QuantizedWeight:
+def _q3_k(blocks: Tensor) -> _DecodedBlocks:
     """The third bit stands apart: without it 4 is taken away."""
     third, codes, scales, d = _parts(blocks, 32, 64, 12, 2)
     low, high = _parts(scales, 8, 4)
     six = _nibbles(low) | _runs(high, 2).flatten(-2) << 4
-    return _folded(_quarters(codes) | _runs(third, 1).flatten(-2) << 2, _times(d, six.int() - 32), 16, zero=4.0)
+    return _folded(lambda: _quarters(codes) | _runs(third, 1).flatten(-2) << 2, _times(d, six.int() - 32), 16, zero=4.0)
 
 
-def _q4_k(blocks: Tensor) -> QuantizedWeight:
+def _q4_k(blocks: Tensor) -> _DecodedBlocks:
     d, least, both, codes = _parts(blocks, 2, 2, 12, 128)
     scales, minimums = _six_bits(both)
-    return _folded(_pairs(codes), _times(d, scales), 32, offset=_times(least, -minimums.int()))
+    return _folded(lambda: _pairs(codes), _times(d, scales), 32, offset=_times(least, -minimums.int()))
 
 
-def _q5_k(blocks: Tensor) -> QuantizedWeight:
+def _q5_k(blocks: Tensor) -> _DecodedBlocks:
     d, least, both, fifth, codes = _parts(blocks, 2, 2, 12, 32, 128)
     scales, minimums = _six_bits(both)
-    whole = _pairs(codes) | _runs(fifth, 1).flatten(-2) << 4
-    return _folded(whole, _times(d, scales), 32, 256, _times(least, -minimums.int()))
+    return _folded(
+        lambda: _pairs(codes) | _runs(fifth, 1).flatten(-2) << 4,
+        _times(d, scales),
+        32,
+        256,
+        _times(least, -minimums.int()),
+    )
 
 
-def _q6_k(blocks: Tensor) -> QuantizedWeight:
+def _q6_k(blocks: Tensor) -> _DecodedBlocks:
     low, high, scales, d = _parts(blocks, 128, 64, 16, 2)
-    codes = _runs(low.unflatten(-1, (2, 64)), 4).flatten(-3) | _quarters(high) << 4
-    return _folded(codes, _times(d, scales.view(torch.int8)), 16, 256, zero=32.0)
+    scale = _times(d, scales.view(torch.int8))
+    return _folded(
+        lambda: _runs(low.unflatten(-1, (2, 64)), 4).flatten(-3) | _quarters(high) << 4, scale, 16, 256, zero=32.0
+    )
 
 
-def _iq4_xs(blocks: Tensor) -> QuantizedWeight:
+def _iq4_xs(blocks: Tensor) -> _DecodedBlocks:
     d, high, low, codes = _parts(blocks, 2, 2, 4, 128)
     scales = (_in_turn(low, 4) | _in_turn(high, 2) << 4).int() - 32
-    return _folded(_nibbles(codes.unflatten(-1, (8, 16))), _times(d, scales), 32, table=_table(IQ4, blocks))
+    return _folded(lambda: _nibbles(codes.unflatten(-1, (8, 16))), _times(d, scales), 32, table=_table(IQ4, blocks))
 
 
 def _times(d: Tensor, scales: Tensor) -> DoubleQuantized:
@@ -266,7 +286,7 @@ def _six_bits(part: Tensor) -> tuple[Tensor, Tensor]:
     return tuple(torch.cat((first & 63, rest | first >> 6 << 4), -1) for first, rest in ((a, low & 15), (m, low >> 4)))  # type: ignore[return-value]
 
 
-_DECODERS: dict[str, Callable[[Tensor], QuantizedWeight]] = {
+_DECODERS: dict[str, Callable[[Tensor], _DecodedBlocks]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
     "Q5_0": _q5_0,

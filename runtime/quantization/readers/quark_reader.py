@@ -39,7 +39,7 @@ def claim(module: QuantizedModule, quant_config: CheckpointQuantization) -> Weig
         found = inner.read({OURS.get(name, name): tensor for name, tensor in tensors.items()})
         assert isinstance(found.zero, Tensor)
         zero = found.zero ^ moved
-        return replace(found, codes=found.codes ^ moved, zero=float(MIDDLE) if bool((zero == MIDDLE).all()) else zero)
+        return replace(found, stored=found.codes ^ moved, zero=float(MIDDLE) if bool((zero == MIDDLE).all()) else zero)
 
     names = tuple(CALLED[name] for name in inner.names)
     return WeightReader(f"Quark, {inner.format.removeprefix('AWQ, ')}", inner.shape, names, inner.unused, read)
