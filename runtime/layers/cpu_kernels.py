@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-VERSION = 23  # of what the kernels are called with
+VERSION = 24  # of what the kernels are called with
 AMX = os.environ.get("SGL_AMX") != "0"  # whether it is used where the CPU has it
 KINDS = {torch.float32: 0, torch.bfloat16: 1}
 WAYS = ("torch", "AVX2", "AVX-512", "AMX")  # of products, see csrc/gemm/dense_gemm.h
