@@ -28,6 +28,8 @@ from ..executor.runner_protocol import Runner
 from ..layers import cpu_kernels
 from ..loading import describe, load_json_options, load_model
 from ..loading.checkpoint import open_checkpoint
+from ..loading.packed_cache.background_writer import PackedWeightsWriter
+from ..loading.packed_cache.packed_weights import PackedWeights
 from ..loading.remote import is_remote
 from ..loop.engine_core import EngineCore
 from ..loop.engine_sleep import EngineSleeper
@@ -70,6 +72,7 @@ from .sliding_window_plan import SlidingWindowPlan
 if TYPE_CHECKING:
     from ..executor.cuda_runner import CudaRunner
 
+OF_WEIGHTS = ("weights", "activations", "deterministic", "load_format")  # the options that decide what they become
 MOST_TO_JUMP = 32  # running sequences on a GPU: with more, a forced token costs less as one row of a decode step
 
 
@@ -116,7 +119,15 @@ def _assembled(assembly: EngineBuilder, path: Path, options: EngineConfig) -> Bu
             assembly.side.experts, config.rebalance_every, lambda: on_gpu and core.asleep
         )
     core.updater = WeightUpdater(
-        core, pool, layout, None if config.dummy else path, assembly.opening, assembly.transform, builder, assembly.side
+        core,
+        pool,
+        layout,
+        None if config.dummy else path,
+        assembly.opening,
+        assembly.transform,
+        builder,
+        assembly.side,
+        PackedWeightsWriter.started(assembly.packed, model) if isinstance(model, Decoder) else None,
     )
     core.start()
     return BuiltEngine(config, text.tokenizer, text.vocabulary, core, info)
@@ -168,6 +179,7 @@ class EngineBuilder:
         self.opening = partial(
             open_checkpoint, context=self.context, load_format=options.load_format, parts=options.parts
         )
+        self.packed = PackedWeights({name: getattr(self.config, name) for name in OF_WEIGHTS})
         self._allocated = _allocated(self.choice.device)
 
     def load(self) -> tuple[AnyDecoder, DetokenizerResources]:
@@ -202,7 +214,15 @@ class EngineBuilder:
             else ExpertOffloadPlan(choice.device, budget, free_memory)
         )
         return load_model(
-            self.path, choice.dtype, choice.device, seed, self.transform, self.context, self.config.load_format, places
+            self.path,
+            choice.dtype,
+            choice.device,
+            seed,
+            self.transform,
+            self.context,
+            self.config.load_format,
+            places,
+            self.packed,
         )
 
     def share_memory(self, model: AnyDecoder) -> tuple[Pool, memory_plan.MemoryPlan]:
@@ -277,6 +297,8 @@ class EngineBuilder:
         self, model: AnyDecoder, attention: AttentionBackend, plan: memory_plan.MemoryPlan, core: EngineCore
     ) -> dict[str, Any]:
         found = _info(model, attention, self.config, self.choice, self.context, self.windows)
+        if found["loading"] is not None and self.choice.device.type == "cpu":
+            self.packed.show(found["loading"])
         found |= {
             "layers": [asdict(row) for row in self.layers],
             "slower": self.slower,

@@ -148,6 +148,14 @@ class BlockedLinear(Linear):
         super().__init__(in_blocks(weight), None if bias is None else bias.contiguous())
         self._write_struct(cpu_kernels.KINDS[weight.dtype], *weight.shape)
 
+    @classmethod
+    def of_dense_blocks(cls, blocks: Tensor, shape: tuple[int, int], bias: Tensor | None) -> BlockedLinear:
+        """What a layer of this shape [out, in] was made of: its `weight`."""
+        layer = cls.__new__(cls)
+        Linear.__init__(layer, blocks, None if bias is None else bias.contiguous())
+        layer._write_struct(cpu_kernels.KINDS[blocks.dtype], *shape)
+        return layer
+
     def _write_struct(self, kind: int, outputs: int, inputs: int, scales: int = 0) -> None:
         """kind: of the compiled product.  scales: the address of what else it reads."""
         self.outputs = outputs
@@ -169,7 +177,7 @@ class BlockedLinear(Linear):
         For a moment each exists twice.
         """
         layers = [leaf for product in products if isinstance(product, BlockedLinear) for leaf in product.leaves()]
-        if not layers:
+        if not layers or _in_one_memory(layers):
             return
         total = sum(-(-layer.weight.nbytes // LINE) * LINE for layer in layers)
         space = cpu_kernels.huge_page_bytes(total)
@@ -202,6 +210,12 @@ class BlockedLinear(Linear):
         x = x.contiguous()
         cpu_kernels.kernels.linear(self._address, x.data_ptr(), residual, y.data_ptr(), x.shape[0])
         return y
+
+
+def _in_one_memory(layers: list[BlockedLinear]) -> bool:
+    """Whether their weights are parts of one storage, as those of the cache are."""
+    storages = [layer.weight.untyped_storage() for layer in layers]
+    return storages[0].nbytes() > layers[0].weight.nbytes and len({each.data_ptr() for each in storages}) == 1
 
 
 def in_blocks(weight: Tensor) -> Tensor:
